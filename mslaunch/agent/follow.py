@@ -1,0 +1,63 @@
+"""Reads files as they grow, line by line."""
+
+from __future__ import annotations
+
+import os
+from typing import Optional
+
+CHUNK = 1 << 18
+
+
+class Follower:
+    """One growing file, which need not exist yet; a file that was replaced or cut is read from its start."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._file: Optional[int] = None
+        self._identity = (0, 0)
+        self._offset = 0
+        self._partial = b""
+
+    def read(self, limit: int = CHUNK) -> list[str]:
+        """Return the whole lines that have come since, at most about `limit` bytes of them."""
+        if not self._open():
+            return []
+        assert self._file is not None
+        data = os.pread(self._file, limit, self._offset)
+        self._offset += len(data)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if len(self._partial) > limit:  # a line without end must not grow without bound
+            lines.append(self._partial)
+            self._partial = b""
+        return [line.decode("utf-8", "replace").rstrip("\r") for line in lines]
+
+    def rest(self) -> list[str]:
+        """Return the last line, where it has no newline."""
+        partial, self._partial = self._partial, b""
+        return [partial.decode("utf-8", "replace")] if partial else []
+
+    def behind(self) -> int:
+        """Return how many bytes are waiting."""
+        return max(0, os.fstat(self._file).st_size - self._offset) if self._open() and self._file is not None else 0
+
+    def skip(self, keep: int) -> int:
+        """Jump forward to the last `keep` bytes; return how many bytes were passed over."""
+        passed = max(0, self.behind() - keep)
+        if passed:
+            self._offset += passed
+            self._partial = b""
+        return passed
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _open(self) -> bool:
+        if self._file is not None:
+            return True
+        try:
+            self._file = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        return True

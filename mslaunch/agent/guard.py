@@ -1,0 +1,75 @@
+"""The guard: should the agent itself be killed, it ends every process of the run, wherever that has got to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+
+class Guard:
+    """A forked child that holds the read end of a pipe; the pipe's end is the agent's end."""
+
+    def __init__(self) -> None:
+        read, self._write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._write)
+            _watch(read)
+        os.close(read)
+
+    def protect(self, run_id: str) -> None:
+        os.write(self._write, f"{run_id}\n".encode())
+
+    def dismiss(self) -> None:
+        """Tell the guard that all is well, and see it off."""
+        os.write(self._write, b"\n")
+        os.close(self._write)
+        try:
+            os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            pass
+
+
+def _watch(pipe: int) -> None:
+    try:
+        os.setsid()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):  # an open end of the launcher's pipes would keep it waiting
+            os.dup2(nothing, number)
+        said = b""
+        while data := os.read(pipe, 4096):
+            said += data
+        last = said.decode().split("\n")[-2:-1]
+        if last and last[0]:
+            end_run(last[0])
+    finally:
+        os._exit(0)
+
+
+def end_run(run_id: str) -> None:
+    """Kill every process that carries this run's id, until none is left."""
+    while pids := processes_of(run_id):
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        time.sleep(0.02)
+
+
+def processes_of(run_id: str) -> list[int]:
+    """Return the processes, not zombies, whose environment holds this run's id."""
+    mark = f"MSLAUNCH_RUN_ID={run_id}".encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    if mark in file.read().split(b"\0"):
+                        found.append(int(name))
+            except OSError:
+                continue
+    return found

@@ -1,0 +1,153 @@
+"""The agent of one host: starts its ranks, reports what happens to them, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from typing import Any, Optional
+
+from mslaunch.agent import processes, wire
+from mslaunch.agent.guard import Guard
+from mslaunch.agent.output import Output
+from mslaunch.agent.ranks import Ranks
+
+POLL = 0.05  # how often growing logs and ending processes are looked at
+LOST_GRACE = 1.0  # what ranks get to end in when the launcher is gone
+FINISH_WAIT = 0.5  # what msrun and mpirun get to end by themselves once all ranks have
+
+
+class Ladder:
+    """The way down: asked to end at one time, ended at another, each once."""
+
+    def __init__(self, ask_at: float, kill_at: float) -> None:
+        self.ask_at = ask_at
+        self.kill_at = kill_at
+        self.asked = False
+
+
+class Agent:
+    """One loop over the launcher's stream, the ranks' messages and the signals of ended children."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.guard = Guard()
+        self.output = Output(1, host)
+        self.commands = wire.Decoder()
+        self.messages, message_end = os.pipe()
+        self.wakeup, wake = os.pipe()
+        for end in (0, self.messages, self.wakeup, wake):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        processes.become_subreaper()
+        self.ranks = Ranks(self.output, f"/proc/{os.getpid()}/fd/{message_end}")
+        self.ladder: Optional[Ladder] = None
+        self.connected = True
+        self.heard = time.monotonic()
+        self.lost_after = 10.0
+        self.done = False
+
+    def run(self) -> None:
+        self.output.open()
+        self.output.event("hello", pid=os.getpid())
+        readers = {0: self.hear, self.messages: self.listen, self.wakeup: self.wake}
+        more = False
+        while not self.done:
+            interest = [(end, select.POLLIN) for end in readers if end or self.connected]
+            if self.output.waiting:
+                interest.append((1, select.POLLOUT))
+            poll = select.poll()
+            for end, events in interest:
+                poll.register(end, events)
+            busy = bool(self.ranks.following) or self.ladder is not None
+            for end, _ in poll.poll(0 if more else POLL * 1000 if busy else 1000):
+                if end in readers:
+                    readers[end]()
+            more = self.ranks.follow()
+            self.tick()
+            self.output.flush()
+        self.guard.dismiss()
+
+    def hear(self) -> None:
+        """Take orders from the launcher; the end of the stream is the end of the launcher."""
+        data = os.read(0, 65536)
+        if not data:
+            self.abandon()
+            return
+        self.heard = time.monotonic()
+        for message in self.commands.feed(data):
+            if message.get("to") in (self.host, "*"):
+                self.obey(message)
+
+    def obey(self, order: dict[str, Any]) -> None:
+        now = time.monotonic()
+        what = order["do"]
+        if what == "run":
+            self.guard.protect(order["run_id"])
+            self.lost_after = order["lost_after"]
+            self.ranks.launch(order)
+        elif what == "stop":
+            self.descend(now, now + order["grace"])
+        elif what == "finish":
+            self.ranks.end_scheduler()
+            self.descend(now + FINISH_WAIT, now + FINISH_WAIT + LOST_GRACE)
+        elif what == "scheduler":
+            self.ranks.start_scheduler()
+        elif what == "joined":
+            self.ranks.wake_joining()
+        elif what == "bye":
+            self.done = True
+
+    def listen(self) -> None:
+        try:
+            self.ranks.hear(os.read(self.messages, 65536))
+        except BlockingIOError:
+            pass
+
+    def wake(self) -> None:
+        numbers = os.read(self.wakeup, 4096)
+        self.listen()  # what a rank said before it ended comes before its end
+        if signal.SIGTERM in numbers:
+            self.abandon()
+        self.ranks.reap()
+
+    def descend(self, ask_at: float, kill_at: float) -> None:
+        """Begin the ladder, or hurry on one that has begun."""
+        if self.ladder is None:
+            self.ladder = Ladder(ask_at, kill_at)
+        else:
+            self.ladder.ask_at = min(self.ladder.ask_at, ask_at)
+            self.ladder.kill_at = min(self.ladder.kill_at, kill_at)
+
+    def abandon(self) -> None:
+        """The launcher is gone: end everything, then this process."""
+        self.connected = False
+        now = time.monotonic()
+        self.descend(now, now + LOST_GRACE)
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        if self.connected and now - self.heard > self.lost_after:
+            self.abandon()
+        if self.ladder is None:
+            return
+        if not self.ladder.asked and now >= self.ladder.ask_at:
+            self.ladder.asked = True
+            self.ranks.terminate()
+        self.ranks.reap()
+        left = processes.descendants(os.getpid(), leave=(self.guard.pid,))
+        if not left:
+            self.ladder = None
+            self.output.event("idle")
+            self.done = not self.connected
+        elif now >= self.ladder.kill_at:
+            processes.signal_all(left, signal.SIGKILL)
+
+
+def main(host: str) -> None:
+    Agent(host).run()

@@ -1,0 +1,55 @@
+"""The agent's side of the stream to the launcher: never blocks, never loses an event."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from typing import Any
+
+from mslaunch.agent import wire
+
+ROOM = 1 << 18  # log lines wait in their file while more than this is on its way
+
+
+class Output:
+    """A queue in front of a pipe. When nobody reads any more, what is queued is dropped: the run is over."""
+
+    def __init__(self, end: int, host: str) -> None:
+        self._end = end
+        self._host = host
+        self._queue: deque[bytes] = deque()
+        self.waiting = 0
+        os.set_blocking(end, False)
+
+    def open(self) -> None:
+        self._put(wire.MAGIC)
+
+    def event(self, name: str, **data: Any) -> None:
+        data.setdefault("time", time.time())
+        self._put(wire.encode({"ev": name, "host": self._host, **data}))
+
+    @property
+    def has_room(self) -> bool:
+        return self.waiting < ROOM
+
+    def flush(self) -> None:
+        while self._queue:
+            data = self._queue[0]
+            try:
+                sent = os.write(self._end, data)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._queue.clear()
+                self.waiting = 0
+                return
+            self.waiting -= sent
+            if sent < len(data):
+                self._queue[0] = data[sent:]
+                return
+            self._queue.popleft()
+
+    def _put(self, data: bytes) -> None:
+        self._queue.append(data)
+        self.waiting += len(data)

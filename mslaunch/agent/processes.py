@@ -1,0 +1,101 @@
+"""Processes of one host: starting them, finding all their descendants, ending them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from typing import Any, Iterable
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_prctl = ctypes.CDLL(None).prctl
+
+
+def become_subreaper() -> None:
+    """Have orphaned descendants become children of this process, so that none can slip away."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def start(argv: list[str], env: dict[str, str], cwd: str, log: str) -> int:
+    """Start a process in a session of its own, output going straight to its log; return its pid.
+
+    It is killed when this process dies. This process has one thread, so fork and exec are safe and, unlike
+    subprocess, leave the death signal to be set in between.
+    """
+    os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        _become(argv, env, cwd, log)
+    except BaseException as error:
+        os.write(2, f"mslaunch: cannot start {argv[0]}: {error}\n".encode())
+    os._exit(127)
+
+
+def _become(argv: list[str], env: dict[str, str], cwd: str, log: str) -> None:
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    for number in range(1, signal.NSIG):
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            try:
+                signal.signal(number, signal.SIG_DFL)
+            except (OSError, ValueError):
+                pass
+    signal.set_wakeup_fd(-1)
+    os.makedirs(cwd, mode=0o700, exist_ok=True)
+    os.chdir(cwd)
+    os.execvpe(argv[0], argv, env)
+
+
+def descendants(root: int, leave: Iterable[int] = ()) -> list[int]:
+    """Return every live process below `root`, except those in `leave` (zombies have ended already)."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, parent = file.read().rsplit(b")", 1)[1].split()[:2]
+            except (OSError, IndexError, ValueError):
+                continue
+            if state not in (b"Z", b"X"):
+                children.setdefault(int(parent), []).append(int(name))
+    found: list[int] = []
+    waiting = [root]
+    left = set(leave)
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child not in left:
+                found.append(child)
+                waiting.append(child)
+    return found
+
+
+def signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def signal_all(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+
+def outcome(status: int) -> dict[str, Any]:
+    """Turn a wait status into an exit code or a signal."""
+    if os.WIFSIGNALED(status):
+        return {"code": None, "signal": os.WTERMSIG(status)}
+    return {"code": os.WEXITSTATUS(status), "signal": None}

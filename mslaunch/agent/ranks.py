@@ -1,0 +1,198 @@
+"""The processes that an agent keeps: which were planned, which run, what they said and how they ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from typing import Any, Optional
+
+from mslaunch.agent import processes
+from mslaunch.agent.follow import CHUNK, Follower
+from mslaunch.agent.output import Output
+
+LAST_LINES = 1 << 16  # how much of a log is still shown when a job ends far behind
+FAR_BEHIND = 1 << 20
+
+
+class Child:
+    """One planned process. A rank that a script starts is known by what its supervisor says of it."""
+
+    def __init__(self, planned: dict[str, Any]) -> None:
+        self.planned = planned
+        self.role: str = planned["role"]
+        self.rank: Optional[int] = planned["rank"]
+        self.by_script = planned["start"] == "by-script"
+        self.pid: Optional[int] = None
+        self.running = False
+        self.joining = False
+
+
+class Ranks:
+    """All processes of the run on this host."""
+
+    def __init__(self, output: Output, message_path: str) -> None:
+        self.output = output
+        self.message_path = message_path
+        self.children: list[Child] = []
+        self.following: dict[int, Follower] = {}
+        self._env: dict[str, str] = {}
+        self._partial = b""
+
+    def launch(self, order: dict[str, Any]) -> None:
+        """Start what the plan wants started now."""
+        env = {name: value for name, value in os.environ.items() if name not in order["unset"]}
+        if order["setup"]:
+            env = self._set_up(order["setup"], env, order["run_dir"])
+        self._env = {**env, **order["env"], **order["secrets"], "MSLAUNCH_AGENT": self.message_path}
+        self.children = [Child(planned) for planned in order["processes"]]
+        for child in self.children:
+            if child.rank in order["tail"]:
+                self.following[child.rank] = Follower(child.planned["log"])
+            if child.planned["start"] == "now":
+                self._start(child)
+
+    def _set_up(self, setup: str, env: dict[str, str], run_dir: str) -> dict[str, str]:
+        """Run the set-up commands and take over the environment that they leave."""
+        import subprocess
+
+        log = os.path.join(run_dir, "scripts", "setup.log")
+        os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
+        with open(log, "ab") as errors:
+            script = f"{{ {setup}\n}} >&2 </dev/null && env -0"
+            done = subprocess.run(["bash", "-c", script], env=env, stdout=subprocess.PIPE, stderr=errors, check=False)
+        if done.returncode != 0:
+            self.output.event("setup-failed", code=done.returncode, log=log)
+            return env
+        pairs = (item.partition("=") for item in os.fsdecode(done.stdout).split("\0") if item)
+        return {name: value for name, _, value in pairs}
+
+    def _start(self, child: Child) -> None:
+        planned = child.planned
+        env = {**self._env, **planned["env"]}
+        child.pid = processes.start(planned["argv"], env, planned["cwd"], planned["log"])
+        self._started(child)
+
+    def _started(self, child: Child) -> None:
+        child.running = True
+        self.output.event("started", role=child.role, rank=child.rank, pid=child.pid)
+
+    def start_scheduler(self) -> None:
+        for child in self.children:
+            if child.planned["start"] == "on-import" and child.pid is None:
+                self._start(child)
+
+    def hear(self, data: bytes) -> None:
+        """Take the messages of ranks and of their supervisors."""
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue
+            child = self._child("scheduler" if message["rank"] is None else "worker", message["rank"])
+            if child is not None:
+                self._understand(child, message)
+
+    def _understand(self, child: Child, message: dict[str, Any]) -> None:
+        what = message["what"]
+        if what == "started":
+            child.pid = message["child"]
+            self._started(child)
+        elif what == "ended":
+            self._ended(child, {"code": message["code"], "signal": message["signal"]}, message["time"])
+        else:
+            if what == "import":
+                self.start_scheduler()
+            child.joining = what == "joining"
+            self.output.event(what, rank=child.rank, time=message["time"], message=message.get("message"))
+            if what == "joined":
+                self.wake_joining()
+
+    def wake_joining(self) -> None:
+        """Cut short the sleeps of ranks that still look for their peers: the first one is through, so all are there."""
+        processes.signal_all([c.pid for c in self.children if c.joining and c.pid and c.running], signal.SIGURG)
+
+    def reap(self) -> None:
+        """Take leave of every child that has ended, orphans that came to us included."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for child in self.children:
+                if child.pid == pid and child.running and not child.by_script:
+                    if child.role == "script":
+                        self._close_script()
+                    self._ended(child, processes.outcome(status), time.time())
+
+    def _close_script(self) -> None:
+        """A script has ended: ranks whose end nobody told must have gone with it."""
+        for child in self.children:
+            if child.by_script and child.running:
+                how, when = _exit_file(child.planned["log"])
+                self._ended(child, how, when)
+
+    def _ended(self, child: Child, how: dict[str, Any], when: float) -> None:
+        if not child.running:
+            return
+        child.running = child.joining = False
+        if child.rank is not None and child.rank in self.following:
+            self._finish_log(child.rank)
+        self.output.event("exited", role=child.role, rank=child.rank, pid=child.pid, time=when, **how)
+
+    def follow(self) -> bool:
+        """Send new lines of the logs that are shown; return whether there may be more at once."""
+        more = False
+        for rank, follower in self.following.items():
+            if self.output.has_room:
+                lines = follower.read()
+                if lines:
+                    self.output.event("lines", rank=rank, lines=lines)
+                    more = more or follower.behind() > 0
+        return more
+
+    def _finish_log(self, rank: int) -> None:
+        follower = self.following.pop(rank)
+        passed = follower.skip(LAST_LINES) if follower.behind() > FAR_BEHIND else 0
+        if passed:
+            note = f"... {passed / 1e6:.1f} MB not shown here: {follower.path}"
+            self.output.event("lines", rank=rank, lines=[note])
+        while lines := follower.read(CHUNK):
+            self.output.event("lines", rank=rank, lines=lines)
+        if last := follower.rest():
+            self.output.event("lines", rank=rank, lines=last)
+        follower.close()
+
+    def terminate(self) -> None:
+        """Ask every process to end."""
+        for child in self.children:
+            if child.running and child.pid is not None:
+                if child.by_script:
+                    processes.signal_all([child.pid], signal.SIGTERM)
+                else:
+                    processes.signal_group(child.pid, signal.SIGTERM)
+
+    def end_scheduler(self) -> None:
+        """The scheduler has nothing to save, and left alone it waits for heartbeats that will not come."""
+        for child in self.children:
+            if child.role == "scheduler" and child.running and child.pid is not None:
+                processes.signal_all([child.pid], signal.SIGKILL)
+
+    def _child(self, role: str, rank: Optional[int]) -> Optional[Child]:
+        for child in self.children:
+            if child.role == role and child.rank == rank:
+                return child
+        return None
+
+
+def _exit_file(log: str) -> tuple[dict[str, Any], float]:
+    try:
+        with open(os.path.join(os.path.dirname(log), "exit.json"), encoding="utf-8") as file:
+            ended = json.load(file)
+        return {"code": ended["code"], "signal": ended["signal"]}, ended["time"]
+    except (OSError, ValueError, KeyError):
+        return {"code": None, "signal": int(signal.SIGKILL)}, time.time()

@@ -1,0 +1,36 @@
+"""The language between launcher and agents: JSON records that end in \\x1e, after a magic word.
+
+Newlines are dropped by the receiver, because `srun --label` breaks long lines at 1,024 bytes; the magic word is there
+because a shell's start-up files may print before the agent does.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+END = b"\x1e"
+MAGIC = b"mslaunch-1" + END
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode() + END
+
+
+class Decoder:
+    """Turns bytes, in pieces of any size, back into messages."""
+
+    def __init__(self, magic: bool = True) -> None:
+        self._rest = b""
+        self._waiting = magic
+
+    def feed(self, data: bytes) -> list[dict[str, Any]]:
+        self._rest += data.replace(b"\n", b"").replace(b"\r", b"")
+        if self._waiting:
+            before, found, after = self._rest.partition(MAGIC)
+            if not found:
+                self._rest = before[-len(MAGIC) :]
+                return []
+            self._rest, self._waiting = after, False
+        *records, self._rest = self._rest.split(END)
+        return [json.loads(record) for record in records if record]

@@ -1,0 +1,72 @@
+"""What a person types: finds the verb, runs it, turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from mslaunch import __version__
+from mslaunch.errors import MslaunchError, did_you_mean
+
+VERBS = {
+    "train": "Start a distributed job and follow it to its end.",
+    "render": "Write the same job as scripts, to read or to run elsewhere.",
+    "ps": "List runs, past and present.",
+    "status": "Show one run: its ranks, how they stand, how it ended.",
+    "logs": "Show or follow the output of ranks.",
+    "stop": "Stop a run, and wait until nothing of it is left.",
+    "config": "The JSON Schema of a job's YAML.",
+}
+"""Each verb is a module of this package, imported only when it is typed."""
+
+HELP = """Usage: mslaunch VERB [OPTIONS]
+
+Starts, watches and explains distributed MindSpore jobs.
+
+Verbs:
+{verbs}
+
+Options:
+  --version  Show the version.
+  --help     Show this text; `mslaunch VERB --help` shows a verb's.
+
+For example: mslaunch train --workers 8 --config cfg.yaml
+"""
+
+
+def main(argv: list[str] | None = None) -> None:
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+def run(argv: list[str]) -> int:
+    """Run one command line and return its exit code."""
+    verb = argv[0] if argv else "--help"
+    if verb in ("--help", "-h", "help"):
+        print(HELP.format(verbs="\n".join(f"  {name:<9}  {text}" for name, text in VERBS.items())), end="")
+        return 0 if argv else 2
+    if verb in ("--version", "-V"):
+        print(f"mslaunch {__version__}")
+        return 0
+    if verb not in VERBS:
+        print(f"mslaunch: no verb {verb!r}{did_you_mean(verb, VERBS)} `mslaunch --help` lists them.", file=sys.stderr)
+        return 2
+    try:
+        module = importlib.import_module(f"mslaunch.cli.{verb}")
+        return _call(module.app, verb, argv[1:])
+    except MslaunchError as error:
+        for line in str(error).splitlines():
+            print(f"mslaunch: {line}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader has seen enough (`mslaunch logs | head`); keep the interpreter from complaining at exit.
+        sys.stdout = None  # type: ignore[assignment]
+        return 0
+
+
+def _call(app: object, verb: str, args: list[str]) -> int:
+    """Call a typer app without letting it exit by itself."""
+    try:
+        code = app(args, prog_name=f"mslaunch {verb}", standalone_mode=True)  # type: ignore[operator]
+    except SystemExit as end:
+        code = end.code
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,21 @@
+"""`mslaunch config schema`: what a job's YAML may hold."""
+
+from __future__ import annotations
+
+import json
+
+from mslaunch.cli import options
+from mslaunch.plan.settings import schema as json_schema
+
+app = options.new_app()
+
+
+@app.callback()
+def config() -> None:
+    """About a job's YAML."""
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a job's YAML, for editors."""
+    print(json.dumps(json_schema(), indent=2))

@@ -1,0 +1,99 @@
+"""From a command line to a plan: the steps that every launching verb takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mslaunch.errors import Disagreement, RankTableMissing, RequestError
+from mslaunch.launch.facts import find_devices, find_script, gather
+from mslaunch.plan.config import Config, override, parse_config
+from mslaunch.plan.make import make_plan
+from mslaunch.plan.model import Plan
+from mslaunch.plan.settings import resolve
+from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
+from mslaunch.ranktable.model import read_table
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A command line, taken apart."""
+
+    config: str | None = None
+    assignments: tuple[str, ...] = ()
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    script_args: tuple[str, ...] = ()
+
+
+def plan_job(request: Request) -> Plan:
+    """Read, check and plan; nothing is written or started."""
+    config_path = Path(request.config) if request.config else None
+    config = override(_read_config(config_path), request.assignments)
+    settings = resolve(request.flags, os.environ, config)
+    spec = JobSpec(settings, config, request.script_args)
+    table = _rank_table(spec, config_path)
+    if table is not None:
+        spec = JobSpec(settings, config, request.script_args, read_table(table[1], table[0]))
+    target, found = find_devices(config.values.get("device_target"))
+    workers = agree_on_workers(spec, found)
+    host = local_host(spec, workers, found, target)
+    facts = gather(spec, find_script(spec, config_path), target, table[1] if table else None)
+    return make_plan(spec, (host,), facts)
+
+
+def split_args(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Cut a command line at `--`: what follows belongs to the script."""
+    if "--" not in args:
+        return args, ()
+    at = args.index("--")
+    return args[:at], tuple(args[at + 1 :])
+
+
+def given(**flags: Any) -> dict[str, Any]:
+    """Keep the flags that were typed."""
+    return {name: value for name, value in flags.items() if value not in (None, {})}
+
+
+def one_script(flag: str | None, argument: str | None) -> str | None:
+    if flag and argument:
+        raise RequestError(f"--script {flag} and {argument} both name the script. Arguments for the script stand after --.")
+    return flag or argument
+
+
+def agreed_workers(workers: int | None, local_workers: int | None) -> int | None:
+    if workers is not None and local_workers is not None and workers != local_workers:
+        raise Disagreement(
+            "number of ranks",
+            (workers, "--workers"),
+            (local_workers, "--local_worker_num"),
+            "On one machine they are the same: leave --local_worker_num out.",
+        )
+    return workers if workers is not None else local_workers
+
+
+def _read_config(path: Path | None) -> Config:
+    if path is None:
+        return Config()
+    try:
+        return parse_config(path.read_text(), str(path))
+    except FileNotFoundError:
+        raise RequestError(f"{path}: no such config. Name the job's YAML with --config FILE.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path}: cannot read the config: {error}.") from None
+
+
+def _rank_table(spec: JobSpec, config_path: Path | None) -> tuple[str, str] | None:
+    """Return the name and text of the rank table that was asked for."""
+    asked = spec.launch.rank_table
+    if asked is None:
+        return None
+    choices = [Path(asked)]
+    if config_path is not None and not spec.source("rank_table").startswith("-"):
+        choices.insert(0, config_path.parent / asked)
+    for choice in choices:
+        if choice.is_file():
+            return str(choice), choice.read_text(errors="replace")
+    raise RankTableMissing(asked, spec.source("rank_table"))

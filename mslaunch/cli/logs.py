@@ -1,0 +1,94 @@
+"""`mslaunch logs`: show or follow the output of ranks."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from typing import Annotated
+
+import typer
+
+from mslaunch.agent.follow import Follower
+from mslaunch.cli import options
+from mslaunch.cli.runs import named_run
+from mslaunch.errors import RequestError
+from mslaunch.launch import record
+from mslaunch.launch.run_folder import RunFolder
+from mslaunch.plan.ranges import format_ranges, parse_ranges
+
+POLL = 0.1
+
+app = options.new_app()
+
+
+@app.command()
+def logs(
+    run: options.Run = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    rank: Annotated[str | None, typer.Option("--rank", "-r", help="Ranks, for example 0,2-3; by default all.")] = None,
+    grep: Annotated[str | None, typer.Option("--grep", help="Only lines that match this expression.", metavar="RE")] = None,
+    lines: Annotated[int | None, typer.Option("--lines", "-l", help="Only the last N lines of each rank.", min=0)] = None,
+    scheduler: Annotated[bool, typer.Option("--scheduler", help="The scheduler's output instead.")] = False,
+    runs_dir: options.RunsDir = None,
+) -> None:
+    """Show or follow the output of ranks."""
+    folder = named_run(run, runs_dir)
+    followers = _followers(folder, rank, scheduler)
+    show = Show(grep, len(followers) > 1)
+    for name, follower in followers.items():
+        kept: deque[str] = deque(maxlen=lines)
+        while found := follower.read():
+            kept.extend(show.matching(found))
+        if not follow:
+            kept.extend(show.matching(follower.rest()))
+        show.lines(name, list(kept))
+    try:
+        while follow:
+            ended = record.load(folder).state in record.ENDED
+            if not _more(followers, show) and ended:
+                break
+            time.sleep(POLL)
+    except KeyboardInterrupt:
+        return
+    for name, follower in followers.items():
+        show.lines(name, show.matching(follower.rest()))
+
+
+def _more(followers: dict[str, Follower], show: Show) -> bool:
+    more = False
+    for name, follower in followers.items():
+        if found := follower.read():
+            show.lines(name, show.matching(found))
+            more = True
+    return more
+
+
+def _followers(folder: RunFolder, ranks: str | None, scheduler: bool) -> dict[str, Follower]:
+    if scheduler:
+        return {"scheduler": Follower(str(folder.scheduler_log))}
+    world = record.load(folder).world_size
+    wanted = range(world) if ranks is None else parse_ranges(ranks, "--rank")
+    beyond = [rank for rank in wanted if rank >= world]
+    if beyond:
+        raise RequestError(f"--rank: rank {format_ranges(beyond)} is not in {folder.run_id}, which has {world} ranks.")
+    return {f"rank {rank}": Follower(str(folder.log(rank))) for rank in wanted}
+
+
+class Show:
+    """Prints lines, with a prefix where there is more than one source."""
+
+    def __init__(self, grep: str | None, prefixed: bool) -> None:
+        try:
+            self._pattern = re.compile(grep) if grep else None
+        except re.error as error:
+            raise RequestError(f"--grep {grep!r}: not a regular expression: {error}.") from None
+        self._prefixed = prefixed
+
+    def matching(self, lines: list[str]) -> list[str]:
+        return [line for line in lines if self._pattern.search(line)] if self._pattern else lines
+
+    def lines(self, name: str, lines: list[str]) -> None:
+        prefix = f"[{name}] " if self._prefixed else ""
+        if lines:
+            print("".join(f"{prefix}{line}\n" for line in lines), end="", flush=True)

@@ -1,0 +1,46 @@
+"""How far a training is, read from the lines that MindSpore's callbacks print."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+_STEP = re.compile(r"epoch:\s*(\d+),?\s+step:\s*(\d+),?\s+loss(?:\s+is|:)\s*([-+\w.]+)", re.IGNORECASE)
+_PER_STEP = re.compile(r"per step time:\s*([\d.]+)\s*ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The last step that was seen, and how fast steps go by."""
+
+    epoch: int | None = None
+    step: int | None = None
+    loss: str | None = None
+    steps_per_second: float | None = None
+    seen: float | None = None
+
+    def read(self, line: str, now: float) -> Progress:
+        """Return the progress after one more line."""
+        if found := _PER_STEP.search(line):
+            per_step = float(found[1])
+            return replace(self, steps_per_second=1000 / per_step) if per_step else self
+        found = _STEP.search(line)
+        if not found:
+            return self
+        epoch, step = int(found[1]), int(found[2])
+        rate = self.steps_per_second
+        if epoch == self.epoch and self.step is not None and self.seen is not None:
+            if step > self.step and now > self.seen:
+                rate = (step - self.step) / (now - self.seen)
+        return Progress(epoch, step, found[3], rate, now)
+
+    def words(self) -> list[str]:
+        """Say it in the parts of a status line."""
+        parts = []
+        if self.epoch is not None:
+            parts.append(f"epoch {self.epoch} step {self.step}")
+        if self.loss is not None:
+            parts.append(f"loss {self.loss}")
+        if self.steps_per_second is not None:
+            parts.append(f"{self.steps_per_second:.1f} steps/s")
+        return parts

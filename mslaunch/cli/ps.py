@@ -1,0 +1,41 @@
+"""`mslaunch ps`: runs, past and present."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mslaunch.cli import options
+from mslaunch.cli.describe import columns, duration
+from mslaunch.cli.runs import runs_dir_of
+from mslaunch.launch import history, record
+
+app = options.new_app()
+
+
+@app.command()
+def ps(
+    runs_dir: options.RunsDir = None,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="All runs, not the last 20 only.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """List runs, past and present."""
+    records = [record.load(folder) for folder in history.list_runs(Path(runs_dir_of(runs_dir)))]
+    if not everything:
+        records = records[-20:]
+    if as_json:
+        print(json.dumps([item.to_dict() for item in records], indent=1))
+        return
+    now = datetime.now().astimezone()
+    rows = [("RUN", "STATE", "CODE", "RANKS", "METHOD", "STARTED", "TIME", "SCRIPT")]
+    for item in records:
+        code = "" if item.exit_code is None else str(item.exit_code)
+        started = f"{datetime.fromisoformat(item.started):%m-%d %H:%M:%S}"
+        rows.append(
+            (item.run_id, item.state, code, str(item.world_size), item.method, started, duration(item, now), item.script)
+        )
+    print(columns(rows), end="")

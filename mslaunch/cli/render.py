@@ -1,0 +1,79 @@
+"""`mslaunch render`: the same job as scripts, to read or to run elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mslaunch.cli import job, options
+from mslaunch.errors import RequestError
+from mslaunch.launch.run_folder import RunFolder, fill
+from mslaunch.plan.model import Plan
+
+_app = options.new_app()
+
+
+def app(args: list[str], prog_name: str, standalone_mode: bool) -> object:
+    own, script_args = job.split_args(args)
+    return _app(own, prog_name=prog_name, standalone_mode=standalone_mode, obj=script_args)
+
+
+@_app.command(epilog="Arguments for the script stand after --.")
+def render(
+    context: typer.Context,
+    script_argument: options.ScriptArgument = None,
+    method: options.Method = None,
+    output: Annotated[str | None, typer.Option("-o", "--output", help="Folder for scripts, code and zip.", metavar="DIR")] = None,
+    workers: options.Workers = None,
+    config: options.ConfigFile = None,
+    script: options.Script = None,
+    devices: options.Devices = None,
+    rank_table: options.RankTable = None,
+    env: options.Env = None,
+    assignments: options.Set = None,
+    master_port: options.MasterPort = None,
+    bind_cores: options.BindCores = None,
+) -> None:
+    """Write the same job as scripts, to read or to run elsewhere; without -o, print the script."""
+    target = Path(output).resolve() if output else None
+    flags = job.given(
+        workers=workers,
+        script=job.one_script(script, script_argument),
+        devices=devices,
+        method=method,
+        rank_table=rank_table,
+        env=options.variables(env),
+        master_port=master_port,
+        bind_cores=bind_cores,
+        runs_dir=str(target.parent) if target else None,
+        run_id=target.name if target else None,
+    )
+    plan = job.plan_job(job.Request(config, tuple(assignments or ()), flags, context.obj))
+    scripts = [file for file in plan.files if file.path.endswith(".sh")]
+    if not scripts:
+        raise RequestError("--method dynamic has no script: mslaunch starts it itself. Give msrun, mpirun or rank-table.")
+    if target is None:
+        print("".join(file.content for file in scripts), end="")
+        return
+    write(plan, target)
+    for file in scripts:
+        print(f"bash {target / file.path}")
+
+
+def write(plan: Plan, target: Path) -> None:
+    """Write a folder that runs the job on any machine that has MindSpore."""
+    try:
+        target.mkdir(parents=True)
+    except FileExistsError:
+        raise RequestError(f"{target}: exists already. Give -o a new folder.") from None
+    except OSError as error:
+        raise RequestError(f"{target}: cannot make the folder: {error.strerror}.") from None
+    try:
+        fill(replace(plan, notes=()), RunFolder(target))
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise

@@ -1,0 +1,33 @@
+"""`mslaunch status`: one run, its ranks, how they stand, how it ended."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+from mslaunch.cli import options
+from mslaunch.cli.describe import columns, describe_verdict, duration, how_it_ended
+from mslaunch.cli.runs import named_run
+from mslaunch.launch import record
+
+app = options.new_app()
+
+
+@app.command()
+def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: options.Json = False) -> None:
+    """Show one run: its ranks, how they stand, how it ended."""
+    folder = named_run(run, runs_dir)
+    found = record.load(folder)
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=1))
+        return
+    code = "" if found.exit_code is None else f", exit code {found.exit_code}"
+    print(f"{found.run_id}: {found.state}{code}, {duration(found, datetime.now().astimezone())}")
+    print(f"{found.world_size} ranks, {found.method}, {found.script}; {folder.path}\n")
+    rows = [("RANK", "HOST", "DEVICE", "PID", "STATE", "ENDED BY")]
+    for rank in found.ranks:
+        device, pid = ("" if value is None else str(value) for value in (rank.device_id, rank.pid))
+        rows.append((str(rank.rank), rank.host, device, pid, rank.state, how_it_ended(rank.exit_code, rank.signal)))
+    print(columns(rows), end="")
+    if found.verdict:
+        print("\n" + "\n".join(describe_verdict(found.verdict)))

@@ -1,0 +1,111 @@
+"""Every error that a person can meet: data in, one sentence with its fix out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+WRONG_REQUEST = 2
+NOT_READY = 3
+
+
+class MslaunchError(Exception):
+    """Base of all expected errors; the command line prints it as one line and exits with `exit_code`."""
+
+    exit_code = WRONG_REQUEST
+
+
+class RequestError(MslaunchError):
+    """What was asked cannot be done as asked; nothing was started."""
+
+
+class NotReadyError(MslaunchError):
+    """The request is right, the machine is not ready for it; nothing was started."""
+
+    exit_code = NOT_READY
+
+
+class ConfigError(RequestError):
+    """One or more wrong places in a configuration, each with where it stands."""
+
+    def __init__(self, findings: Sequence[str]) -> None:
+        super().__init__("\n".join(findings))
+
+
+class Disagreement(RequestError):
+    """Two sources name different numbers for the same thing."""
+
+    def __init__(self, what: str, first: tuple[int, str], second: tuple[int, str], fix: str) -> None:
+        super().__init__(f"{what}: {first[1]} says {first[0]}, but {second[1]} says {second[0]}. {fix}")
+
+
+class ScriptMissing(RequestError):
+    def __init__(self, path: str, asked_by: str) -> None:
+        super().__init__(f"{path}: no such script ({asked_by}). Name it with --script FILE or launch.script in the YAML.")
+
+
+class RankTableMissing(RequestError):
+    def __init__(self, path: str, asked_by: str) -> None:
+        super().__init__(f"{path}: no such rank table ({asked_by}). Leave it out and one is written for the run.")
+
+
+class RankTableUnreadable(RequestError):
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: not a rank table: {why}. Write for example rank_tables/v1.0_1x8.json's form.")
+
+
+class PortBusy(NotReadyError):
+    def __init__(self, port: int, holder: str | None) -> None:
+        by = f" by {holder}" if holder else ""
+        super().__init__(
+            f"port {port} is in use{by}. Give another --master-port, or leave it out and a free one is chosen."
+        )
+
+
+class NoMindSpore(NotReadyError):
+    def __init__(self, python: str, asked_by: str) -> None:
+        super().__init__(
+            f"{python} has no MindSpore, and {asked_by} asks for a device. "
+            f'Install it there ({python} -m pip install mindspore "numpy<2"), or name another Python with launch.python.'
+        )
+
+
+class PythonMissing(NotReadyError):
+    def __init__(self, python: str, asked_by: str) -> None:
+        super().__init__(f"{python}: no such Python ({asked_by}). Name one that can be run with launch.python.")
+
+
+class ProgramMissing(NotReadyError):
+    def __init__(self, program: str, method: str, fix: str) -> None:
+        super().__init__(f"{program} is not on PATH, and --method {method} needs it. {fix}")
+
+
+class RunsFolderUnwritable(NotReadyError):
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: cannot write the run's folder: {why}. Give another --runs-dir.")
+
+
+class RunExists(RequestError):
+    def __init__(self, run_id: str, path: str) -> None:
+        super().__init__(f"{path}: a run called {run_id} is there already. Give another --run-id, or leave it out.")
+
+
+class NoSuchRun(RequestError):
+    def __init__(self, name: str, runs_dir: str, known: Sequence[str]) -> None:
+        if not known:
+            text = f"{runs_dir}: no runs here yet. Start one with `mslaunch train`, or name the folder with --runs-dir."
+        else:
+            text = f"{runs_dir}: no run starts with {name!r}. `mslaunch ps` lists them; the newest is {known[-1]}."
+        super().__init__(text)
+
+
+class AmbiguousRun(RequestError):
+    def __init__(self, name: str, matches: Sequence[str]) -> None:
+        shown = ", ".join(matches[:5])
+        super().__init__(f"{name!r} fits {len(matches)} runs ({shown}). Type more of the name.")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` for the nearest known word, or nothing."""
+    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""

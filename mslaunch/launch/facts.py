@@ -1,0 +1,159 @@
+"""Gathering: everything that planning needs and cannot decide, asked of this machine once."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+
+from mslaunch.errors import NoMindSpore, PortBusy, ProgramMissing, PythonMissing, ScriptMissing
+from mslaunch.plan.hosts import LOCAL
+from mslaunch.plan.model import Facts, HostFacts
+from mslaunch.plan.paths import candidates
+from mslaunch.plan.spec import JobSpec
+
+# Below the ports that Linux hands out by itself, above those that MindSpore's ranks take (256 each from 8118 on).
+_PORTS = range(24000, 32768)
+
+
+def find_script(spec: JobSpec, config_path: Path | None) -> Path:
+    """Find the script: named, or train.py beside the config."""
+    if spec.launch.script is not None:
+        named = Path(spec.launch.script)
+        choices = [named]
+        if config_path is not None and not spec.source("script").startswith("-"):
+            choices.insert(0, config_path.parent / named)
+        asked_by = spec.source("script")
+    else:
+        choices = [(config_path.parent if config_path else Path()) / "train.py"]
+        asked_by = "no script was named, so train.py beside the config is looked for"
+    for choice in choices:
+        if choice.is_file():
+            return choice.resolve()
+    raise ScriptMissing(str(choices[-1]), asked_by)
+
+
+def find_job_dir(script: Path, submit_dir: Path) -> Path:
+    """The job's folder is the current one if it contains the script, else the script's."""
+    return submit_dir if script.is_relative_to(submit_dir) else script.parent
+
+
+def find_devices(device_target: str | None) -> tuple[str, tuple[int, ...]]:
+    """Return the target and the devices of this machine: as configured, else Ascend, else GPU, else CPU."""
+    found = {"Ascend": _device_files("davinci"), "GPU": _device_files("nvidia"), "CPU": ()}
+    if device_target in found:
+        return device_target, found[device_target]
+    return next(((target, devices) for target, devices in found.items() if devices), ("CPU", ()))
+
+
+def _device_files(stem: str) -> tuple[int, ...]:
+    matches = (re.fullmatch(rf"{stem}(\d+)", name) for name in os.listdir("/dev"))
+    return tuple(sorted(int(match[1]) for match in matches if match))
+
+
+def find_python(spec: JobSpec) -> str:
+    """Return the interpreter that runs the ranks, and make sure that it can run what is asked of it."""
+    asked = spec.launch.python
+    python = shutil.which(asked) if asked else sys.executable
+    if not python:
+        raise PythonMissing(asked or "python", spec.source("python"))
+    device_target = spec.config.values.get("device_target")
+    if device_target not in (None, "None") and not has_mindspore(python):
+        raise NoMindSpore(python, f"device_target: {device_target} in {spec.config.where('device_target')}")
+    if spec.launch.method == "msrun" and not has_mindspore(python):
+        raise NoMindSpore(python, f"{spec.source('method')} msrun")
+    if spec.launch.method == "mpirun" and not shutil.which("mpirun"):
+        raise ProgramMissing("mpirun", "mpirun", "Install Open MPI 4 (Debian: apt-get install openmpi-bin).")
+    return os.path.abspath(python)  # not resolved: the link in a virtual environment is what makes it one
+
+
+def has_mindspore(python: str) -> bool:
+    if python == sys.executable:
+        return importlib.util.find_spec("mindspore") is not None
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('mindspore') is None)"
+    return subprocess.run([python, "-c", look], capture_output=True, check=False).returncode == 0
+
+
+def choose_port(asked: int | None) -> int:
+    """Return the port that was asked for, if it is free, or one that is."""
+    if asked is not None:
+        if not _is_free(asked):
+            raise PortBusy(asked, _holder(asked))
+        return asked
+    for port in random.sample(_PORTS, len(_PORTS)):
+        if _is_free(port):
+            return port
+    raise PortBusy(_PORTS[0], None)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def _holder(port: int) -> str | None:
+    """Name the process that listens on a port, where that can be known."""
+    import psutil
+
+    for connection in psutil.net_connections(kind="tcp"):
+        if connection.laddr and connection.laddr.port == port and connection.pid:
+            try:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+            except psutil.Error:
+                return f"pid {connection.pid}"
+    return None
+
+
+def new_run_id() -> str:
+    """Date, time and chance: sorts by age, and two launches in one second do not meet."""
+    return f"{datetime.now():%Y%m%d-%H%M%S}-{random.SystemRandom().randrange(16**4):04x}"
+
+
+def outside_paths(spec: JobSpec, submit_dir: Path, job_dir: Path) -> frozenset[str]:
+    """Name the paths that exist from the submit folder, but would not from a rank's folder."""
+    return frozenset(_outside(candidates(spec.script_args, spec.config.values), submit_dir, job_dir))
+
+
+def _outside(names: Iterable[str], submit_dir: Path, job_dir: Path) -> Iterable[str]:
+    for name in names:
+        try:
+            there = (submit_dir / name).exists()
+        except OSError:
+            continue
+        inside = ".." not in Path(name).parts and (job_dir / name).exists()
+        if there and (not inside or name == "."):
+            yield name
+
+
+def gather(spec: JobSpec, script: Path, device_target: str, rank_table: str | None) -> Facts:
+    """Ask this machine for everything that a local job's plan needs."""
+    submit_dir = Path.cwd()
+    job_dir = find_job_dir(script, submit_dir)
+    run_id = spec.launch.run_id or new_run_id()
+    python = find_python(spec)
+    return Facts(
+        run_id=run_id,
+        run_dir=str(Path(spec.launch.runs_dir).resolve() / run_id),
+        submit_dir=str(submit_dir),
+        job_dir=str(job_dir),
+        script=str(script.relative_to(job_dir)),
+        port=choose_port(spec.launch.master_port),
+        device_target=device_target,
+        hosts={LOCAL: HostFacts(python, tuple(sorted(os.sched_getaffinity(0))))},
+        environment=dict(os.environ),
+        outside=outside_paths(spec, submit_dir, job_dir),
+        rank_table=rank_table,
+    )

@@ -1,0 +1,80 @@
+"""How agents are started and spoken to. A transport opens channels for a set of hosts; a new one is one class."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from mslaunch.agent import wire
+from mslaunch.plan.model import Host
+
+
+class Channel(Protocol):
+    """A two-way stream to the agents of one or more hosts."""
+
+    hosts: tuple[str, ...]
+
+    def fileno(self) -> int: ...
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """Return the messages that have come, or None when the stream has ended."""
+
+    def send(self, message: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class LocalChannel:
+    """An agent as a child process, in a session of its own, so that Ctrl-C reaches the launcher only."""
+
+    def __init__(self, host: str, bundle: str) -> None:
+        self.hosts = (host,)
+        self._decoder = wire.Decoder()
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", bundle, "--agent", host],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input = self._process.stdin
+        self._output = self._process.stdout
+        self._write(wire.MAGIC)
+
+    def fileno(self) -> int:
+        return self._output.fileno()
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        data = os.read(self._output.fileno(), 1 << 16)
+        return self._decoder.feed(data) if data else None
+
+    def send(self, message: dict[str, Any]) -> None:
+        self._write(wire.encode(message))
+
+    def _write(self, data: bytes) -> None:
+        with self._lock:
+            view = memoryview(data)
+            try:
+                while view:
+                    view = view[self._input.write(view) or 0 :]
+            except BrokenPipeError:
+                pass  # its end shows on the other stream
+
+    def close(self) -> None:
+        self._input.close()
+        self._process.wait()
+        self._output.close()
+
+
+def open_local(hosts: Sequence[Host], bundle: str) -> list[Channel]:
+    return [LocalChannel(host.name, bundle) for host in hosts]
+
+
+TRANSPORTS: dict[str, Callable[[Sequence[Host], str], list[Channel]]] = {"local": open_local}

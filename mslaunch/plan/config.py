@@ -1,0 +1,167 @@
+"""A job's YAML: the script's keys, the launcher's `launch:` key, and the line on which each stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from mslaunch.errors import ConfigError, RequestError, did_you_mean
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Path = tuple[str, ...]
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a number is wanted, not true or false")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
+Index = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
+
+
+class ScriptKeys(BaseModel):
+    """The keys that launcher and script share; every other top-level key belongs to the script alone."""
+
+    model_config = ConfigDict(extra="allow")
+
+    seed: Index | None = Field(None, description="Seed of every rank; without one, ranks initialise differently.")
+    device_target: Literal["None", "Ascend", "GPU", "CPU"] | None = Field(
+        None, description="Where the job runs; None or absent: Ascend, else GPU, else CPU, whichever is found."
+    )
+    context_mode: Literal["graph", "pynative"] | None = Field(None, description="MindSpore's execution mode.")
+    device_num: Count | None = Field(None, description="How many ranks; absent or 1 is filled in from --workers.")
+    device_id: Index | None = Field(None, description="Device of a job of one rank.")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One parsed YAML file."""
+
+    name: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """The script's keys."""
+    launch: Mapping[str, Any] = field(default_factory=dict)
+    """The launcher's keys, not yet validated."""
+    documents: tuple[Any, ...] = ()
+    """What follows the first document: help texts and choices of the model scaffolding."""
+    lines: Mapping[_Path, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def where(self, *path: str) -> str:
+        """Say where a key stands: `cfg.yaml:12`."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return f"{self.name}:{self.lines[path]}" if path else self.name
+
+
+def parse_config(text: str, name: str) -> Config:
+    """Read 1 to 3 YAML documents; wrong keys and types are errors with file and line."""
+    try:
+        nodes = list(yaml.compose_all(text, Loader=_Loader))
+        documents = list(yaml.safe_load_all(text)) if _Loader is yaml.SafeLoader else _load_all(text)
+    except yaml.YAMLError as error:
+        raise ConfigError([_syntax_finding(error, name)]) from None
+    first = documents[0] if documents else {}
+    if first is None:
+        first = {}
+    if not isinstance(first, dict) or not all(isinstance(key, str) for key in first):
+        raise ConfigError([f"{name}:1: the file must be a mapping of names to values, such as `seed: 1`."])
+    lines = dict(_key_lines(nodes[0], name)) if nodes else {}
+    launch = first.pop("launch", None)
+    config = Config(name, first, launch or {}, tuple(documents[1:]), lines)
+    if not isinstance(config.launch, dict):
+        raise ConfigError([f"{config.where('launch')}: launch must be a mapping, got {launch!r}."])
+    _check_script_keys(config)
+    return replace(config, notes=tuple(_near_misses(config)))
+
+
+def override(config: Config, assignments: tuple[str, ...]) -> Config:
+    """Apply `--set key=value`; the key must be there already, so that a misspelt one cannot pass unseen."""
+    values: dict[str, Any] = dict(config.values)
+    launch: dict[str, Any] = dict(config.launch)
+    for assignment in assignments:
+        key, equals, raw = assignment.partition("=")
+        if not equals or not key:
+            raise RequestError(f'--set {assignment!r}: write it as key=value, for example "--set batch_size=64".')
+        try:
+            value = yaml.safe_load(raw)
+        except yaml.YAMLError:
+            value = raw
+        if key.startswith("launch."):
+            launch[key.removeprefix("launch.")] = value
+        else:
+            _assign(values, key, value, config.name)
+    changed = replace(config, values=values, launch=launch)
+    _check_script_keys(changed)
+    return changed
+
+
+def _assign(values: dict[str, Any], key: str, value: Any, name: str) -> None:
+    *parents, last = key.split(".")
+    place = values
+    for parent in parents:
+        inner = place.get(parent)
+        if not isinstance(inner, dict):
+            raise RequestError(f"--set {key}: {name} has no section {parent!r}{did_you_mean(parent, place)}")
+        place[parent] = place = dict(inner)
+    if last not in place and last not in ScriptKeys.model_fields:
+        where = name or "no --config was given, so there"
+        raise RequestError(f"--set {key}: {where} has no key {last!r}{did_you_mean(last, place)}")
+    place[last] = value
+
+
+def _load_all(text: str) -> list[Any]:
+    # The C loader is ten times faster and has the same safe constructor.
+    return list(yaml.load_all(text, Loader=_Loader))
+
+
+def _syntax_finding(error: yaml.YAMLError, name: str) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return f"{name}:{mark.line + 1 if mark else 1}: not valid YAML: {problem}."
+
+
+def _key_lines(node: yaml.Node | None, name: str, path: _Path = ()) -> Iterator[tuple[_Path, int]]:
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen: dict[str, int] = {}
+    for key, value in node.value:
+        line = key.start_mark.line + 1
+        if key.value in seen and key.value != "<<":
+            raise ConfigError([f"{name}:{line}: {key.value!r} stands on line {seen[key.value]} already. Keep one."])
+        seen[key.value] = line
+        yield (*path, key.value), line
+        yield from _key_lines(value, name, (*path, key.value))
+
+
+def _check_script_keys(config: Config) -> None:
+    try:
+        ScriptKeys.model_validate(config.values)
+    except ValidationError as error:
+        raise ConfigError(
+            [
+                f"{config.where(str(item['loc'][0]))}: {item['loc'][0]}: {reason(item)}, got {item['input']!r}."
+                for item in error.errors()
+            ]
+        ) from None
+
+
+def reason(item: Any) -> str:
+    """Say what pydantic found, in this program's words."""
+    message = str(item["msg"]).removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
+
+
+def _near_misses(config: Config) -> Iterator[str]:
+    known = ["launch", *ScriptKeys.model_fields]
+    for key in config.values:
+        near = get_close_matches(key, known, n=1, cutoff=0.85)
+        if key not in known and near and near[0] not in config.values:
+            yield f"{config.where(key)}: {key!r} is passed to the script as it is; did you mean {near[0]!r}?"

@@ -1,0 +1,56 @@
+"""Rules about environment variables: which are launch variables, which look like secrets, which a rank gets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+LAUNCH_VARIABLES = (
+    "MS_ROLE",
+    "MS_SCHED_HOST",
+    "MS_SCHED_PORT",
+    "MS_WORKER_NUM",
+    "MS_SERVER_NUM",
+    "MS_NODE_ID",
+    "MS_WORKER_IP",
+    "RANK_ID",
+    "RANK_SIZE",
+    "RANK_TABLE_FILE",
+    "MINDSPORE_HCCL_CONFIG_PATH",
+    "DEVICE_ID",
+    "DEVICE_NUM",
+    "SERVER_ID",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "WORLD_SIZE",
+)
+"""What launchers set for one process. Tunables such as MS_TOPO_TIMEOUT are the user's and are passed on."""
+
+_LAUNCHER_PREFIXES = re.compile(r"(OMPI|PMIX|PMI|PRTE|HYDRA|MSLAUNCH)_")
+_USER_TUNABLE = re.compile(r"OMPI_MCA_|PMIX_MCA_")
+
+TUNED = {
+    # A worker that registers before the scheduler listens waits this long; MindSpore's default is 3 to 5 s.
+    "MS_RETRY_INTERVAL_LOWER": "1",
+    "MS_RETRY_INTERVAL_UPPER": "1",
+    # What msrun gives a cluster to form.
+    "MS_TOPO_TIMEOUT": "600",
+    # Output reaches log.txt line by line, also that of a rank that is killed.
+    "PYTHONUNBUFFERED": "1",
+}
+"""Defaults that a variable of the same name in the shell overrides."""
+
+
+def inherited_launch_variables(environment: Iterable[str]) -> tuple[str, ...]:
+    """Name the variables that another launcher, a pod or an earlier export left in the shell."""
+    names = set(environment)
+    inside_mpirun = "OMPI_COMM_WORLD_RANK" in names
+    dropped = {name for name in names if name in LAUNCH_VARIABLES}
+    for name in names:
+        if _LAUNCHER_PREFIXES.match(name) and (inside_mpirun or not _USER_TUNABLE.match(name)):
+            dropped.add(name)
+    return tuple(sorted(dropped))
+
+
+def tuned_defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in TUNED.items() if name not in environment}

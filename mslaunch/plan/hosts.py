@@ -1,0 +1,44 @@
+"""The one grammar for hosts: `n1:8` is a count, `n1:[0-3,6]` and `n1:0-7` name devices, IPv6 stands in brackets."""
+
+from __future__ import annotations
+
+import re
+
+from mslaunch.errors import RequestError
+from mslaunch.plan.model import Host
+from mslaunch.plan.ranges import parse_ranges
+
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[^\s:,\[\]]+)(?::(?P<devices>\[[^\]]*\]|[\d-]+))?")
+LOCAL = "localhost"
+
+
+def parse_hosts(text: str, what: str = "--hosts") -> tuple[Host, ...]:
+    """Read `n1:8,n2:[0-3,6],[fe80::1]:0-7`; a host without devices has the one device 0."""
+    hosts: list[Host] = []
+    rest = text.strip()
+    while rest:
+        match = _HOST.match(rest)
+        tail = rest[match.end() :].lstrip() if match else ""
+        if not match or (tail and not tail.startswith(",")):
+            raise RequestError(f'{what}: cannot read {rest!r}. Write for example "n1:8,n2:[0-3,6]".')
+        name = match["name"].strip("[]")
+        hosts.append(Host(name, name, _devices(match["devices"], f"{what}: {name}")))
+        rest = tail.removeprefix(",").lstrip()
+    if not hosts:
+        raise RequestError(f'{what}: names no host. Write for example "n1:8,n2:8".')
+    names = [host.name for host in hosts]
+    for name in names:
+        if names.count(name) > 1:
+            raise RequestError(f"{what}: {name} is named twice. Name each host once, with all of its devices.")
+    return tuple(hosts)
+
+
+def _devices(text: str | None, what: str) -> tuple[int, ...]:
+    if text is None:
+        return (0,)
+    if text.isdigit():
+        count = int(text)
+        if not 1 <= count <= 65536:
+            raise RequestError(f"{what}: a count of devices is 1 to 65536, got {text}.")
+        return tuple(range(count))
+    return parse_ranges(text, what)

@@ -1,0 +1,169 @@
+"""make_plan: from what was asked and what was found to one complete attempt. Opens no file, reads no clock."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from mslaunch.errors import RequestError
+from mslaunch.plan import environment, methods, paths
+from mslaunch.plan.model import Facts, File, Host, Plan, Process
+from mslaunch.plan.ranges import format_ranges
+from mslaunch.plan.spec import JobSpec
+from mslaunch.ranktable.model import generate
+
+
+def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int = 0) -> Plan:
+    """Decide everything about one attempt at the job."""
+    moved: dict[str, str] = {}
+
+    def absolute(path: str) -> str:
+        if path not in facts.outside:
+            return path
+        moved[path] = posixpath.normpath(posixpath.join(facts.submit_dir, path))
+        return moved[path]
+
+    world_size = sum(len(host.devices) for host in hosts)
+    args = paths.rewrite_args(spec.script_args, absolute)
+    values = paths.rewrite_values(_with_device_num(spec, world_size), absolute)
+    unset = environment.inherited_launch_variables(facts.environment)
+    table = _rank_table(spec, hosts, facts)
+    job = methods.Job(
+        spec=spec,
+        hosts=hosts,
+        facts=facts,
+        world_size=world_size,
+        env=_common_env(spec, facts, world_size, attempt, table),
+        script=posixpath.join(facts.run_dir, "code", facts.script),
+        args=(*_config_args(spec, facts), *args),
+        ranks=tuple(place_ranks(spec, hosts, facts)),
+    )
+    layout = methods.METHODS[spec.launch.method](job)
+    return Plan(
+        run_id=facts.run_id,
+        attempt=attempt,
+        run_dir=facts.run_dir,
+        submit_dir=facts.submit_dir,
+        job_dir=facts.job_dir,
+        script=facts.script,
+        method=spec.launch.method,
+        transport="local",
+        device_target=facts.device_target,
+        world_size=world_size,
+        master=f"{hosts[0].address}:{facts.port}",
+        hosts=hosts,
+        env=layout.env,
+        unset=unset,
+        secrets=tuple(sorted(name for name, value in spec.launch.env.items() if value is None)),
+        tail=_tail(spec, world_size),
+        grace=spec.launch.grace,
+        setup=spec.launch.setup,
+        files=(*_config_files(spec, values), *table, *layout.files),
+        processes=layout.processes,
+        notes=(*spec.config.notes, *_dropped(unset), *paths.describe(moved)),
+        sources=dict(spec.settings.sources),
+    )
+
+
+def place_ranks(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Iterator[methods.Rank]:
+    """Number the ranks host by host in the order given, and give each its device and its share of the cores."""
+    rank = 0
+    for node, host in enumerate(hosts):
+        cores = facts.hosts[host.name].cores
+        for local_rank, device_id in enumerate(host.devices):
+            share = core_share(cores, local_rank, len(host.devices)) if spec.launch.bind_cores else ()
+            yield methods.Rank(rank, node, host, local_rank, device_id, share)
+            rank += 1
+
+
+def core_share(cores: tuple[int, ...], local_rank: int, ranks: int) -> tuple[int, ...]:
+    """Cut the cores into equal shares; with more ranks than cores, ranks take turns on single cores."""
+    each = len(cores) // ranks
+    if each == 0:
+        return (cores[local_rank % len(cores)],)
+    return cores[local_rank * each : (local_rank + 1) * each]
+
+
+def _with_device_num(spec: JobSpec, world_size: int) -> dict[str, Any]:
+    values = dict(spec.config.values)
+    if values.get("device_num") in (None, 1):
+        values["device_num"] = world_size
+    return values
+
+
+def _config_args(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
+    if not spec.config.name or spec.launch.config_arg is None:
+        return ()
+    return (f"{spec.launch.config_arg}={posixpath.join(facts.run_dir, 'config.yaml')}",)
+
+
+def _config_files(spec: JobSpec, values: dict[str, Any]) -> Iterator[File]:
+    documents = [values, *spec.config.documents]
+    yield File("config.yaml", yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True))
+    yield File("config.json", json.dumps(values, indent=1, default=str) + "\n")
+
+
+def _rank_table(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> tuple[File, ...]:
+    content = facts.rank_table
+    if content is None and spec.launch.method == "rank-table":
+        content = generate([(host.address, host.devices) for host in hosts])
+    return () if content is None else (File(methods.RANK_TABLE, content),)
+
+
+def _common_env(spec: JobSpec, facts: Facts, world_size: int, attempt: int, table: tuple[File, ...]) -> dict[str, str]:
+    env = {
+        **environment.tuned_defaults(facts.environment),
+        "RANK_SIZE": str(world_size),
+        "MSLAUNCH_RUN_ID": facts.run_id,
+        "MSLAUNCH_RUN_DIR": facts.run_dir,
+        "MSLAUNCH_ATTEMPT": str(attempt),
+        "MSLAUNCH_CONFIG": posixpath.join(facts.run_dir, "config.json"),
+        "MSLAUNCH_SUBMIT_DIR": facts.submit_dir,
+        "MSLAUNCH_CWD": spec.launch.cwd,
+    }
+    secrets = sorted(name for name, value in spec.launch.env.items() if value is None)
+    if secrets:
+        env["MSLAUNCH_SECRETS"] = ",".join(secrets)
+    if table:
+        env["RANK_TABLE_FILE"] = posixpath.join(facts.run_dir, methods.RANK_TABLE)
+    for name, value in spec.launch.env.items():
+        if name in environment.LAUNCH_VARIABLES or name.startswith("MSLAUNCH_"):
+            raise RequestError(f"{spec.source('env')}: {name} is what mslaunch sets for each rank. Leave it out.")
+        if value is None:
+            if name not in facts.environment:
+                raise RequestError(
+                    f"{spec.source('env')}: {name} has no value here. Export it first, or write --env {name}=VALUE."
+                )
+        else:
+            env[name] = value
+    return env
+
+
+def _tail(spec: JobSpec, world_size: int) -> tuple[int, ...]:
+    tail = spec.launch.tail
+    if tail == "none":
+        return ()
+    if tail == "all":
+        return tuple(range(world_size))
+    beyond = [rank for rank in tail if rank >= world_size]
+    if beyond:
+        raise RequestError(
+            f"{spec.source('tail')}: rank {format_ranges(beyond)} does not exist; the ranks are 0 to {world_size - 1}."
+        )
+    return tail
+
+
+def _dropped(unset: tuple[str, ...]) -> Iterator[str]:
+    names = [name for name in unset if not name.startswith("MSLAUNCH_")]
+    if names:
+        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        yield f"not passed on to the ranks, since another launcher or the shell had set them: {shown}"
+
+
+def describe_process(process: Process) -> str:
+    """Name a process for people: `rank 3` or `scheduler`."""
+    return f"rank {process.rank}" if process.rank is not None else process.role

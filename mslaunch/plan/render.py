@@ -1,0 +1,68 @@
+"""Scripts from templates: every value is shell-quoted, an unknown name is an error."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+
+from mslaunch.plan.environment import LAUNCH_VARIABLES
+
+if TYPE_CHECKING:
+    from mslaunch.plan.methods import Job
+
+
+def template_source(name: str) -> str:
+    """Return a template's text: packaged in a wheel, beside the package in a checkout."""
+    packaged = resources.files("mslaunch").joinpath("templates", name)
+    if packaged.is_file():
+        return packaged.read_text()
+    return (Path(__file__).parents[2] / "templates" / name).read_text()
+
+
+def render(name: str, values: Mapping[str, Any]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(template_source),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 -- shell, not HTML: `sh` quotes every value
+    )
+    environment.filters["sh"] = lambda value: shlex.quote(str(value))
+    return environment.get_template(f"{name}.j2").render(**values)
+
+
+def render_script(name: str, job: Job, env: Mapping[str, str], node: int, cluster: bool) -> str:
+    """Render the script of one host. Paths below the run's folder are written from $run, so that it can be moved."""
+    host = job.hosts[node]
+    own = [rank for rank in job.ranks if rank.node == node]
+    values = {
+        "job": job,
+        "node": node,
+        "host": host,
+        "ranks": own,
+        "cluster": cluster,
+        "starts_scheduler": cluster and node == 0,
+        "python": job.facts.hosts[host.name].python,
+        "exports": {key: value for key, value in env.items() if key != "MSLAUNCH_RUN_DIR"},
+        "secrets": sorted(key for key, value in job.spec.launch.env.items() if value is None),
+        "passed_on": sorted({*env, *job.spec.launch.env, "MSLAUNCH_RUN_DIR", "MSLAUNCH_RANKS"}),
+        "launch_variables": LAUNCH_VARIABLES,
+        "command": [job.script, *job.args],
+        "in_run": lambda text: in_run(str(text), job.facts.run_dir),
+    }
+    return render(name, values)
+
+
+def in_run(text: str, run_dir: str) -> str:
+    """Quote a value, with the run's folder in it written as $run."""
+    before, found, after = text.partition(run_dir)
+    if not found or (after and not after.startswith("/")):
+        return shlex.quote(text)
+    head = shlex.quote(before) if before else ""
+    return f'{head}"$run"' + (shlex.quote(after) if after else "")

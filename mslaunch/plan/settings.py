@@ -1,0 +1,138 @@
+"""The launcher's own settings: what `launch:` may hold, and where each value came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from mslaunch.errors import ConfigError, MslaunchError, did_you_mean
+from mslaunch.plan.config import Config, Count, ScriptKeys, reason
+from mslaunch.plan.ranges import parse_ranges
+
+
+def _ranges(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError('write for example "0-3,6"')
+    if isinstance(value, (str, int)):
+        try:
+            return parse_ranges(str(value), "list")
+        except MslaunchError as error:
+            raise ValueError(str(error).removeprefix("list: ").rstrip(".")) from None
+    return value
+
+
+def _tail(value: Any) -> Any:
+    return value if value in ("all", "none") else _ranges(value)
+
+
+Devices = Annotated[tuple[int, ...], BeforeValidator(_ranges)]
+Tail = Annotated[Literal["all", "none"] | tuple[int, ...], BeforeValidator(_tail)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class LaunchSettings(BaseModel):
+    """Everything that stands under `launch:` in a job's YAML."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+    workers: Count | None = Field(None, description="How many ranks to start.")
+    script: str | None = Field(None, description="The training script; by default train.py beside the config.")
+    devices: Devices | None = Field(None, description='Devices to use, for example "0-3,6".')
+    method: Literal["dynamic", "msrun", "mpirun", "rank-table"] = Field(
+        "dynamic", description="How the ranks are started: dynamic (by mslaunch itself), msrun, mpirun or rank-table."
+    )
+    rank_table: str | None = Field(None, description="Rank table to use; exported as RANK_TABLE_FILE.")
+    env: dict[str, str | None] = Field(
+        default_factory=dict,
+        description="Variables for every rank; an empty value takes it from the environment and writes it nowhere.",
+    )
+    master_port: Port | None = Field(None, description="Port of MindSpore's scheduler; by default a free one.")
+    bind_cores: bool = Field(False, description="Give every rank an equal share of the cores, and set OMP_NUM_THREADS.")
+    tail: Tail = Field((0,), description='Ranks whose output is shown, for example "0,2-3", all or none.')
+    runs_dir: str = Field("mslaunch-runs", description="Folder that holds the runs.")
+    run_id: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of the run; by default date, time and chance."
+    )
+    cwd: Literal["rank", "submit"] = Field(
+        "rank", description="Working directory of the ranks: a folder of their own, or the one of the launch."
+    )
+    config_arg: str | None = Field(
+        "--config_path", description="The script's argument that names its configuration; null to leave it out."
+    )
+    python: str | None = Field(None, description="The Python that runs the ranks; by default mslaunch's own.")
+    setup: str | None = Field(None, description="Shell commands run once per host; the ranks get their environment.")
+    grace: Seconds = Field(10.0, description="Seconds between asking a rank to stop and ending it.")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Validated settings and where each came from."""
+
+    values: LaunchSettings
+    sources: Mapping[str, str]
+
+    def source(self, name: str) -> str:
+        return self.sources[name]
+
+
+def resolve(flags: Mapping[str, Any], environment: Mapping[str, str], config: Config) -> Settings:
+    """Merge flags over MSLAUNCH_* variables over the YAML over defaults; report every wrong value at once."""
+    raw: dict[str, Any] = {}
+    sources = dict.fromkeys(LaunchSettings.model_fields, "default")
+    findings: list[str] = []
+    for name, value in config.launch.items():
+        if name not in LaunchSettings.model_fields:
+            suggestion = did_you_mean(name, LaunchSettings.model_fields)
+            findings.append(f"{config.where('launch', name)}: launch has no key {name!r}{suggestion}")
+            continue
+        raw[name] = value
+        sources[name] = f"{config.where('launch', name)} (launch.{name})"
+    for name in LaunchSettings.model_fields:
+        variable = f"MSLAUNCH_{name.upper()}"
+        if environment.get(variable) and name not in _NOT_FROM_ENVIRONMENT:
+            raw[name], sources[name] = environment[variable], variable
+    for name, value in flags.items():
+        if name == "env":
+            raw["env"] = {**(raw.get("env") or {}), **value}
+            sources["env"] = f"--env, {sources['env']}" if sources["env"] != "default" else "--env"
+        else:
+            raw[name], sources[name] = value, _flag(name)
+    values = _validate(raw, sources, findings)
+    return Settings(values, sources)
+
+
+_NOT_FROM_ENVIRONMENT = {"env", "run_id"}  # MSLAUNCH_RUN_ID is what a rank is told, not what a launch is asked.
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[str]) -> LaunchSettings:
+    try:
+        values = LaunchSettings.model_validate(raw)
+    except ValidationError as error:
+        for item in error.errors():
+            name = str(item["loc"][0])
+            key = ".".join(str(part) for part in item["loc"] if part not in ("tuple[int, ...]", "literal['all','none']"))
+            where = sources[name].split(" (")[0]
+            findings.append(f"{where}: {key}: {reason(item)}, got {item['input']!r}.")
+        raise ConfigError(list(dict.fromkeys(findings))) from None
+    if findings:
+        raise ConfigError(findings)
+    return values
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a job's YAML, for editors."""
+    result = ScriptKeys.model_json_schema()
+    launch = LaunchSettings.model_json_schema()
+    result.setdefault("$defs", {}).update(launch.pop("$defs", {}))
+    result["properties"]["launch"] = launch
+    result["title"] = "mslaunch job"
+    result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return result

@@ -1,0 +1,81 @@
+"""What was asked, and the check that everything that names a number of ranks names the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mslaunch.errors import Disagreement, RequestError
+from mslaunch.plan.config import Config
+from mslaunch.plan.hosts import LOCAL
+from mslaunch.plan.model import Host
+from mslaunch.plan.ranges import format_ranges
+from mslaunch.plan.settings import LaunchSettings, Settings
+from mslaunch.ranktable.model import RankTable
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What was asked: settings, the script's configuration and its arguments."""
+
+    settings: Settings
+    config: Config
+    script_args: tuple[str, ...] = ()
+    rank_table: RankTable | None = None
+
+    @property
+    def launch(self) -> LaunchSettings:
+        return self.settings.values
+
+    def source(self, name: str) -> str:
+        return self.settings.source(name)
+
+
+def agree_on_workers(spec: JobSpec, found: tuple[int, ...], hosts: tuple[Host, ...] = ()) -> int:
+    """Return the number of ranks, or say which two places disagree about it."""
+    claims = list(_claims(spec, hosts))
+    for claim in claims[1:]:
+        if claim[0] != claims[0][0]:
+            raise Disagreement("number of ranks", claims[0], claim, "Make them equal, or leave one out.")
+    if claims:
+        return claims[0][0]
+    return len(found) or 1
+
+
+def _claims(spec: JobSpec, hosts: tuple[Host, ...]) -> Iterator[tuple[int, str]]:
+    if spec.launch.workers is not None:
+        yield spec.launch.workers, spec.source("workers")
+    if spec.launch.devices is not None:
+        devices = format_ranges(spec.launch.devices)
+        yield len(spec.launch.devices), f"{spec.source('devices')} ({devices})"
+    device_num = spec.config.values.get("device_num")
+    if device_num not in (None, 1):
+        yield device_num, f"device_num in {spec.config.where('device_num')}"
+    if spec.rank_table is not None:
+        yield len(spec.rank_table.entries), f"the rank table {spec.rank_table.name}"
+    if hosts:
+        yield sum(len(host.devices) for host in hosts), "the hosts"
+
+
+def local_host(spec: JobSpec, workers: int, found: tuple[int, ...], target: str) -> Host:
+    """Return this machine as the job's only host, with the devices that its ranks use."""
+    devices = _wanted_devices(spec, workers, found)
+    if target != "CPU":
+        missing = [device for device in devices if device not in found]
+        if missing:
+            have = format_ranges(found) or "none"
+            raise RequestError(
+                f"device {format_ranges(missing)} is not on this machine: {workers} ranks are asked for, and its {target} "
+                f"devices are {have}. Ask for fewer --workers, or name others with --devices."
+            )
+    return Host(LOCAL, "127.0.0.1", devices)
+
+
+def _wanted_devices(spec: JobSpec, workers: int, found: tuple[int, ...]) -> tuple[int, ...]:
+    if spec.launch.devices is not None:
+        return spec.launch.devices
+    if spec.rank_table is not None:
+        return tuple(entry.device_id for entry in spec.rank_table.entries)
+    if workers == 1 and spec.config.values.get("device_id") is not None:
+        return (spec.config.values["device_id"],)
+    return found[:workers] if len(found) >= workers else tuple(range(workers))

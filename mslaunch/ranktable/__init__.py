@@ -1,0 +1,1 @@
+"""Rank tables: what HCCL reads from RANK_TABLE_FILE."""

@@ -1,0 +1,53 @@
+"""A rank's working directory: links to the job's code, env.log, and where output goes."""
+
+from __future__ import annotations
+
+import os
+
+OWN_FILES = {"env.log", "log.txt", "error.json", "exit.json", "stack.txt"}
+_SECRET_WORDS = ("SECRET", "TOKEN", "PASSW", "CREDENTIAL", "AUTH", "APIKEY", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY")
+
+
+def make(path: str) -> None:
+    os.makedirs(path, mode=0o700, exist_ok=True)
+
+
+def link_code(run_dir: str, rank_dir: str) -> None:
+    """Link every entry of code/ into the rank's folder, so that relative paths find what they would have found."""
+    code = os.path.join(run_dir, "code")
+    try:
+        names = os.listdir(code)
+    except FileNotFoundError:
+        return
+    for name in names:
+        if name not in OWN_FILES:
+            try:
+                os.symlink(os.path.join("..", "code", name), os.path.join(rank_dir, name))
+            except FileExistsError:
+                pass
+
+
+def write_environment(path: str) -> None:
+    """Write the environment, with the values of what looks like a secret masked."""
+    named = os.environ.get("MSLAUNCH_SECRETS", "").split(",")
+    lines = [
+        f"{name}={'***' if name in named or looks_secret(name) else value}\n" for name, value in sorted(os.environ.items())
+    ]
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with open(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.writelines(lines)
+
+
+def looks_secret(name: str) -> bool:
+    return name != "MSLAUNCH_SECRETS" and any(word in name.upper() for word in _SECRET_WORDS)
+
+
+def redirect_output(path: str) -> None:
+    """Send output and errors to one file, each write appended whole."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)

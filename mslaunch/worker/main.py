@@ -1,0 +1,136 @@
+"""The program in mslaunch.zip: becomes an agent, MindSpore's scheduler, or a rank that runs the user's script."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NoReturn
+
+from mslaunch.worker import folder, report
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--agent"]:
+        from mslaunch.agent.main import main as agent
+
+        agent(sys.argv[2])
+    elif os.environ.get("MS_ROLE") == "MS_SCHED":
+        run_scheduler()
+    else:
+        run_rank(sys.argv[1], sys.argv[2:])
+
+
+def run_scheduler() -> None:
+    from mslaunch.worker import scheduler
+
+    if "MSLAUNCH_RANKS" in os.environ:
+        place = os.path.join(os.environ["MSLAUNCH_RUN_DIR"], "scheduler")
+        folder.make(place)
+        _split(place)
+    scheduler.run()
+
+
+def run_rank(script: str, args: list[str]) -> None:
+    """Become the rank: its folder, its environment, then the script."""
+    run_dir = os.environ["MSLAUNCH_RUN_DIR"]
+    by_script = "MSLAUNCH_RANKS" in os.environ
+    if by_script:
+        take_rank_environment(os.environ["MSLAUNCH_RANKS"], run_dir)
+    place = report.rank_dir()
+    folder.make(place)
+    if by_script:
+        _split(place)
+    if "MSLAUNCH_CORES" in os.environ:
+        os.sched_setaffinity(0, _cores(os.environ["MSLAUNCH_CORES"]))
+    folder.link_code(run_dir, place)
+    os.chdir(os.environ["MSLAUNCH_SUBMIT_DIR"] if os.environ.get("MSLAUNCH_CWD") == "submit" else place)
+    os.environ["PWD"] = os.getcwd()
+    folder.write_environment(os.path.join(place, "env.log"))
+    if script.endswith(".py"):
+        run_python(script, args)
+    else:
+        run_program(script, args)
+
+
+def take_rank_environment(path: str, run_dir: str) -> None:
+    """Take this rank's own variables from the table beside the script: msrun and mpirun give all ranks the same."""
+    import json
+
+    rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["RANK_ID"]
+    with open(path, encoding="utf-8") as file:
+        own = json.load(file)[rank]
+    os.environ.update({name: value.replace("$run", run_dir) for name, value in own.items()})
+    if "OMPI_COMM_WORLD_LOCAL_RANK" in os.environ:
+        # MindSpore copies this over DEVICE_ID at import, which forgets which devices were asked for.
+        os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = os.environ["DEVICE_ID"]
+
+
+def run_python(script: str, args: list[str]) -> None:
+    """Run the script as __main__ in this interpreter, as `python script` would."""
+    import builtins
+    import faulthandler
+    import threading
+    import types
+
+    from mslaunch.worker import watch
+
+    faulthandler.enable()
+    watch.install(int(os.environ["RANK_SIZE"]))
+    threading.excepthook = _record_thread_error
+    zipped = sys.path[0]
+    sys.argv = [script, *args]
+    sys.path[0] = os.path.dirname(script)
+    sys.path.append(zipped)
+    module = types.ModuleType("__main__")
+    module.__dict__.update(__file__=script, __builtins__=builtins, __cached__=None)
+    sys.modules["__main__"] = module
+    try:
+        with open(script, "rb") as file:
+            code = compile(file.read(), script, "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        _fail(error, script)
+
+
+def _fail(error: BaseException, script: str) -> NoReturn:
+    """Record the error, show it as Python would, and end with its code."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename != script:
+        traceback = traceback.tb_next  # leave out this file's own frames
+    error.__traceback__ = traceback
+    report.record_error(error, traceback)
+    sys.excepthook(type(error), error, traceback)
+    sys.exit(1)
+
+
+def _record_thread_error(args: Any) -> None:
+    import threading
+
+    if args.exc_type is not SystemExit and args.exc_value is not None:
+        report.record_error(args.exc_value, args.exc_traceback, args.thread.name if args.thread else "?")
+    threading.__excepthook__(args)
+
+
+def run_program(script: str, args: list[str]) -> NoReturn:
+    try:
+        os.execv(script, [script, *args])
+    except OSError as error:
+        print(f"mslaunch: cannot run {script}: {error.strerror}. Make it executable (chmod +x).", file=sys.stderr)
+        os._exit(126)
+
+
+def _split(place: str) -> None:
+    from mslaunch.worker import supervise
+
+    supervise.split(os.path.join(place, "exit.json"))
+    folder.redirect_output(os.path.join(place, "log.txt"))
+
+
+def _cores(text: str) -> set[int]:
+    cores: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))
+    return cores

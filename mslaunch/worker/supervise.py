@@ -1,0 +1,57 @@
+"""Stands between msrun or mpirun and a rank: they do not tell how a rank ended, so this does."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from mslaunch.worker import report
+
+_PR_SET_PDEATHSIG = 1
+
+
+def split(exit_file: str) -> None:
+    """Fork: the child returns and becomes the rank, the parent waits, records its end in exit.json and ends alike."""
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        die_with_parent(parent)
+        return
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: _forward(child, number))
+    report.tell("started", child=child)
+    status = _wait(child)
+    code, number = (None, os.WTERMSIG(status)) if os.WIFSIGNALED(status) else (os.WEXITSTATUS(status), None)
+    ended: dict[str, Any] = {"code": code, "signal": number, "time": time.time()}
+    try:
+        report.write_json(exit_file, ended)
+    except OSError as error:
+        print(f"mslaunch: cannot write {exit_file}: {error}", file=sys.stderr)
+    report.tell("ended", child=child, code=code, signal=number)
+    os._exit(128 + number if number else code or 0)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel end this process when its parent dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _forward(child: int, number: int) -> None:
+    try:
+        os.kill(child, number)
+    except ProcessLookupError:
+        pass
+
+
+def _wait(child: int) -> int:
+    while True:
+        try:
+            return os.waitpid(child, 0)[1]
+        except InterruptedError:
+            continue
