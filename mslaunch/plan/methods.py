@@ -124,6 +124,8 @@ def rank_env(job: Job, rank: Rank, cluster: bool) -> dict[str, str]:
     }
     if cluster:
         env |= {"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank.rank)}
+    if job.spec.launch.method == "rank-table":
+        env["SERVER_ID"] = str(rank.node)
     if rank.cores:
         env["MSLAUNCH_CORES"] = format_ranges(rank.cores)
         if "OMP_NUM_THREADS" not in job.env and "OMP_NUM_THREADS" not in job.facts.environment:

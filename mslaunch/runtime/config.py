@@ -1,0 +1,96 @@
+"""The script's configuration: a YAML of 1 to 3 documents, each top-level scalar also a flag."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any, Callable, Optional, Sequence
+
+
+class Config(dict):  # type: ignore[type-arg]
+    """A mapping whose keys are attributes as well: `cfg.batch_size` is `cfg["batch_size"]`."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the configuration has no key {name!r}; it has {', '.join(self)}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+
+def load_config(path: Optional[str] = None, argv: Optional[Sequence[str]] = None) -> Config:
+    """Read the configuration and the command line.
+
+    The file is `--config_path` of the command line, else what the launcher gave, else `path`. Every top-level scalar
+    of the file can be overridden with a flag of its name. Its second and third documents, where there are any, hold
+    help texts and choices for those flags.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    first = argparse.ArgumentParser(add_help=False)
+    first.add_argument("--config_path", default=os.environ.get("MSLAUNCH_CONFIG") or path)
+    known, rest = first.parse_known_args(argv)
+    if known.config_path is None:
+        raise ValueError("no configuration: give --config_path FILE, or start the script with mslaunch --config FILE")
+    values, helps, choices = read_documents(known.config_path)
+    parser = argparse.ArgumentParser(parents=[first], description=f"Flags override {known.config_path}.")
+    for name, value in values.items():
+        if not isinstance(value, (dict, list)):
+            parser.add_argument(
+                f"--{name}", type=_type_of(value), default=value, help=_text(helps.get(name)), choices=choices.get(name)
+            )
+    given = vars(parser.parse_args(rest))
+    given.pop("config_path")
+    return _attributes({**values, **given})
+
+
+def read_documents(path: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the values, help texts and choices of a configuration file."""
+    beside = os.path.splitext(path)[0] + ".json"
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        # The launcher writes the same values as JSON beside its YAML, for hosts without PyYAML.
+        if not path.endswith(".json") and not os.path.exists(beside):
+            raise
+        path = beside
+    with open(path, encoding="utf-8") as file:
+        documents = [json.load(file)] if path.endswith(".json") else list(yaml.safe_load_all(file))
+    values, helps, choices = (documents + [None, None, None])[:3]
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: the first document must be a mapping of names to values")
+    values.pop("launch", None)
+    return values, helps or {}, choices or {}
+
+
+def _type_of(value: Any) -> Callable[[str], Any]:
+    if isinstance(value, bool):
+        return _bool
+    return type(value) if isinstance(value, (int, float, str)) else _scalar
+
+
+def _bool(text: str) -> bool:
+    words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if text.lower() not in words:
+        raise argparse.ArgumentTypeError(f"true or false is wanted, got {text!r}")
+    return words[text.lower()]
+
+
+def _scalar(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _text(value: Any) -> Optional[str]:
+    return None if value is None else str(value).replace("%", "%%")
+
+
+def _attributes(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Config({name: _attributes(inner) for name, inner in value.items()})
+    return value
