@@ -41,7 +41,9 @@ class Disagreement(RequestError):
 
 class ScriptMissing(RequestError):
     def __init__(self, path: str, asked_by: str) -> None:
-        super().__init__(f"{path}: no such script ({asked_by}). Name it with --script FILE or launch.script in the YAML.")
+        super().__init__(
+            f"{path}: no such script ({asked_by}). Name it with --script FILE or launch.script in the YAML."
+        )
 
 
 class RankTableMissing(RequestError):
@@ -65,8 +67,8 @@ class PortBusy(NotReadyError):
 class NoMindSpore(NotReadyError):
     def __init__(self, python: str, asked_by: str) -> None:
         super().__init__(
-            f"{python} has no MindSpore, and {asked_by} asks for a device. "
-            f'Install it there ({python} -m pip install mindspore "numpy<2"), or name another Python with launch.python.'
+            f"{python} has no MindSpore, and {asked_by} needs it. "
+            f'Run {python} -m pip install mindspore "numpy<2", or name another Python with launch.python.'
         )
 
 

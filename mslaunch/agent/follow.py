@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Optional
 
 CHUNK = 1 << 18
 
@@ -13,7 +12,7 @@ class Follower:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._file: Optional[int] = None
+        self._file: int | None = None
         self._identity = (0, 0)
         self._offset = 0
         self._partial = b""

@@ -37,8 +37,8 @@ def _watch(pipe: int) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         nothing = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):  # an open end of the launcher's pipes would keep it waiting
-            os.dup2(nothing, number)
+        for stream in (0, 1, 2):  # an open end of the launcher's pipes would keep it waiting
+            os.dup2(nothing, stream)
         said = b""
         while data := os.read(pipe, 4096):
             said += data

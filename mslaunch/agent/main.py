@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import time
-from typing import Any, Optional
+from typing import Any
 
 from mslaunch.agent import processes, wire
 from mslaunch.agent.guard import Guard
@@ -46,7 +46,7 @@ class Agent:
             signal.signal(number, signal.SIG_IGN)
         processes.become_subreaper()
         self.ranks = Ranks(self.output, f"/proc/{os.getpid()}/fd/{message_end}")
-        self.ladder: Optional[Ladder] = None
+        self.ladder: Ladder | None = None
         self.connected = True
         self.heard = time.monotonic()
         self.lost_after = 10.0

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from typing import Any, Optional
+from typing import Any
 
 from mslaunch.agent import processes
 from mslaunch.agent.follow import CHUNK, Follower
@@ -22,9 +22,9 @@ class Child:
     def __init__(self, planned: dict[str, Any]) -> None:
         self.planned = planned
         self.role: str = planned["role"]
-        self.rank: Optional[int] = planned["rank"]
+        self.rank: int | None = planned["rank"]
         self.by_script = planned["start"] == "by-script"
-        self.pid: Optional[int] = None
+        self.pid: int | None = None
         self.running = False
         self.joining = False
 
@@ -48,7 +48,7 @@ class Ranks:
         self._env = {**env, **order["env"], **order["secrets"], "MSLAUNCH_AGENT": self.message_path}
         self.children = [Child(planned) for planned in order["processes"]]
         for child in self.children:
-            if child.rank in order["tail"]:
+            if child.rank is not None and child.rank in order["tail"]:
                 self.following[child.rank] = Follower(child.planned["log"])
             if child.planned["start"] == "now":
                 self._start(child)
@@ -182,7 +182,7 @@ class Ranks:
             if child.role == "scheduler" and child.running and child.pid is not None:
                 processes.signal_all([child.pid], signal.SIGKILL)
 
-    def _child(self, role: str, rank: Optional[int]) -> Optional[Child]:
+    def _child(self, role: str, rank: int | None) -> Child | None:
         for child in self.children:
             if child.role == role and child.rank == rank:
                 return child

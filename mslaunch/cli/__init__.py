@@ -59,7 +59,7 @@ def run(argv: list[str]) -> int:
         return error.exit_code
     except BrokenPipeError:
         # The reader has seen enough (`mslaunch logs | head`); keep the interpreter from complaining at exit.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 0
 
 

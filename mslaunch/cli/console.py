@@ -30,7 +30,9 @@ class Console:
     def open(self) -> None:
         plan = self.plan
         ranks = f"{plan.world_size} rank{'s' if plan.world_size > 1 else ''}"
-        self.write([f"mslaunch: run {plan.run_id}: {ranks} on {plan.device_target}, {plan.method}; logs in {plan.run_dir}"])
+        self.write(
+            [f"mslaunch: run {plan.run_id}: {ranks} on {plan.device_target}, {plan.method}; logs in {plan.run_dir}"]
+        )
         self.write([f"mslaunch: {note}" for note in plan.notes])
 
     def observe(self, event: dict[str, Any], story: Story) -> None:

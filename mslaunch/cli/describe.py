@@ -62,7 +62,11 @@ def describe_end(record: RunRecord, seconds: float) -> list[str]:
 
 
 def describe_verdict(verdict: dict[str, Any]) -> list[str]:
-    who = "no rank is to blame" if verdict["rank"] is None else f"rank {verdict['rank']} on {verdict['host']} failed first"
+    who = (
+        "no rank is to blame"
+        if verdict["rank"] is None
+        else f"rank {verdict['rank']} on {verdict['host']} failed first"
+    )
     lines = [f"{who}: {verdict['summary'].splitlines()[-1]} ({how_it_ended(verdict['exit_code'], verdict['signal'])})"]
     if verdict["traceback"]:
         lines += verdict["traceback"].rstrip().splitlines()

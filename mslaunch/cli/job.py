@@ -59,7 +59,9 @@ def given(**flags: Any) -> dict[str, Any]:
 
 def one_script(flag: str | None, argument: str | None) -> str | None:
     if flag and argument:
-        raise RequestError(f"--script {flag} and {argument} both name the script. Arguments for the script stand after --.")
+        raise RequestError(
+            f"--script {flag} and {argument} both name the script. Arguments for the script stand after --."
+        )
     return flag or argument
 
 

@@ -27,8 +27,12 @@ def logs(
     run: options.Run = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     rank: Annotated[str | None, typer.Option("--rank", "-r", help="Ranks, for example 0,2-3; by default all.")] = None,
-    grep: Annotated[str | None, typer.Option("--grep", help="Only lines that match this expression.", metavar="RE")] = None,
-    lines: Annotated[int | None, typer.Option("--lines", "-l", help="Only the last N lines of each rank.", min=0)] = None,
+    grep: Annotated[
+        str | None, typer.Option("--grep", help="Only lines that match this expression.", metavar="RE")
+    ] = None,
+    lines: Annotated[
+        int | None, typer.Option("--lines", "-l", help="Only the last N lines of each rank.", min=0)
+    ] = None,
     scheduler: Annotated[bool, typer.Option("--scheduler", help="The scheduler's output instead.")] = False,
     runs_dir: options.RunsDir = None,
 ) -> None:

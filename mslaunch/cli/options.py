@@ -21,17 +21,22 @@ def _setting(name: str, *flags: str, **more: Any) -> Any:
 
 Workers = Annotated[int | None, _setting("workers", "--workers", "--worker_num", "-n")]
 LocalWorkers = Annotated[
-    int | None, typer.Option("--local_worker_num", help="As in msrun: on one machine, the same as --workers.", hidden=True)
+    int | None,
+    typer.Option("--local_worker_num", help="As in msrun: on one machine, the same as --workers.", hidden=True),
 ]
 ConfigFile = Annotated[str | None, typer.Option("--config", "-c", help="The job's YAML.", metavar="FILE")]
 Script = Annotated[str | None, _setting("script", "--script", metavar="FILE")]
-ScriptArgument = Annotated[str | None, typer.Argument(help="The script, where --script is not given.", metavar="[SCRIPT]")]
+ScriptArgument = Annotated[
+    str | None, typer.Argument(help="The script, where --script is not given.", metavar="[SCRIPT]")
+]
 Devices = Annotated[str | None, _setting("devices", "--devices", metavar="LIST")]
 Method = Annotated[str | None, _setting("method", "--method", metavar="NAME")]
 RankTable = Annotated[str | None, _setting("rank_table", "--rank-table", "--rank_table_file", metavar="FILE")]
 Env = Annotated[
     list[str] | None,
-    typer.Option("--env", help="Variable for every rank, K=V; K alone takes it from here and writes it nowhere.", metavar="K=V"),
+    typer.Option(
+        "--env", help="Variable for every rank, K=V; K alone takes it from here and writes it nowhere.", metavar="K=V"
+    ),
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override one key of the config.", metavar="KEY=VALUE")]
 MasterPort = Annotated[int | None, _setting("master_port", "--master-port", "--master_port")]
@@ -40,7 +45,9 @@ Tail = Annotated[str | None, _setting("tail", "--tail", metavar="RANKS")]
 RunsDir = Annotated[str | None, _setting("runs_dir", "--runs-dir", "--log_dir", metavar="DIR")]
 RunId = Annotated[str | None, _setting("run_id", "--run-id", metavar="NAME")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Run = Annotated[str | None, typer.Argument(help="The run, or the beginning of its name; by default the newest.", metavar="[RUN]")]
+Run = Annotated[
+    str | None, typer.Argument(help="The run, or the beginning of its name; by default the newest.", metavar="[RUN]")
+]
 
 
 def variables(pairs: list[str] | None) -> dict[str, str | None]:

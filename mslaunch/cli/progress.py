@@ -29,9 +29,8 @@ class Progress:
             return self
         epoch, step = int(found[1]), int(found[2])
         rate = self.steps_per_second
-        if epoch == self.epoch and self.step is not None and self.seen is not None:
-            if step > self.step and now > self.seen:
-                rate = (step - self.step) / (now - self.seen)
+        if epoch == self.epoch and step > (self.step or 0) and now > (self.seen or now):
+            rate = (step - (self.step or 0)) / (now - (self.seen or now))
         return Progress(epoch, step, found[3], rate, now)
 
     def words(self) -> list[str]:

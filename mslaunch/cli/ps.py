@@ -36,6 +36,15 @@ def ps(
         code = "" if item.exit_code is None else str(item.exit_code)
         started = f"{datetime.fromisoformat(item.started):%m-%d %H:%M:%S}"
         rows.append(
-            (item.run_id, item.state, code, str(item.world_size), item.method, started, duration(item, now), item.script)
+            (
+                item.run_id,
+                item.state,
+                code,
+                str(item.world_size),
+                item.method,
+                started,
+                duration(item, now),
+                item.script,
+            )
         )
     print(columns(rows), end="")

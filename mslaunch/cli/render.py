@@ -27,7 +27,9 @@ def render(
     context: typer.Context,
     script_argument: options.ScriptArgument = None,
     method: options.Method = None,
-    output: Annotated[str | None, typer.Option("-o", "--output", help="Folder for scripts, code and zip.", metavar="DIR")] = None,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", help="Folder for scripts, code and zip.", metavar="DIR")
+    ] = None,
     workers: options.Workers = None,
     config: options.ConfigFile = None,
     script: options.Script = None,
@@ -55,7 +57,9 @@ def render(
     plan = job.plan_job(job.Request(config, tuple(assignments or ()), flags, context.obj))
     scripts = [file for file in plan.files if file.path.endswith(".sh")]
     if not scripts:
-        raise RequestError("--method dynamic has no script: mslaunch starts it itself. Give msrun, mpirun or rank-table.")
+        raise RequestError(
+            "--method dynamic has no script: mslaunch starts it itself. Give msrun, mpirun or rank-table."
+        )
     if target is None:
         print("".join(file.content for file in scripts), end="")
         return

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from typing import Any
 
 import mslaunch
 
@@ -34,7 +35,7 @@ def _sources(root: Path) -> Iterator[Path]:
         yield from sorted((root / room).glob("*.py"))
 
 
-def _add(bundle: zipfile.ZipFile, name: str, source: bytes, code: object) -> None:
+def _add(bundle: zipfile.ZipFile, name: str, source: bytes, code: Any) -> None:
     header = importlib.util.MAGIC_NUMBER + _UNCHECKED + bytes(8)
     bundle.writestr(zipfile.ZipInfo(f"{name}.pyc"), header + marshal.dumps(code))
     bundle.writestr(zipfile.ZipInfo(f"{name}.py"), source)

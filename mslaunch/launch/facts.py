@@ -55,7 +55,7 @@ def find_devices(device_target: str | None) -> tuple[str, tuple[int, ...]]:
 
 
 def _device_files(stem: str) -> tuple[int, ...]:
-    matches = (re.fullmatch(rf"{stem}(\d+)", name) for name in os.listdir("/dev"))
+    matches = (re.fullmatch(rf"{stem}(\d+)", path.name) for path in Path("/dev").iterdir())
     return tuple(sorted(int(match[1]) for match in matches if match))
 
 
@@ -72,7 +72,7 @@ def find_python(spec: JobSpec) -> str:
         raise NoMindSpore(python, f"{spec.source('method')} msrun")
     if spec.launch.method == "mpirun" and not shutil.which("mpirun"):
         raise ProgramMissing("mpirun", "mpirun", "Install Open MPI 4 (Debian: apt-get install openmpi-bin).")
-    return os.path.abspath(python)  # not resolved: the link in a virtual environment is what makes it one
+    return str(Path(python).absolute())  # not resolved: the link in a virtual environment is what makes it one
 
 
 def has_mindspore(python: str) -> bool:

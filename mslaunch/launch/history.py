@@ -17,7 +17,9 @@ def list_runs(runs_dir: Path) -> list[RunFolder]:
     """Return the runs in a folder, oldest first."""
     if not runs_dir.is_dir():
         return []
-    folders = [RunFolder(path) for path in runs_dir.iterdir() if not path.is_symlink() and (path / "run.json").is_file()]
+    folders = [
+        RunFolder(path) for path in runs_dir.iterdir() if not path.is_symlink() and (path / "run.json").is_file()
+    ]
     return sorted(folders, key=lambda folder: (folder.plan.stat().st_mtime_ns, folder.run_id))
 
 

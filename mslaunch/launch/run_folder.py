@@ -65,7 +65,7 @@ class RunFolder:
 
 def write_atomically(path: Path, content: str, mode: int = 0o600) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
         file.write(content)
     beside.replace(path)
 

@@ -138,9 +138,13 @@ class Story:
     def _scheduler_exited(self, event: dict[str, Any]) -> list[Order]:
         if self.stopping or self._finished or event["code"] == 0 or self._all_ended():
             return []
-        log = next((p.log for p in self.plan.processes if p.role == "scheduler"), f"{self.plan.run_dir}/scheduler/log.txt")
+        log = next(
+            (p.log for p in self.plan.processes if p.role == "scheduler"), f"{self.plan.run_dir}/scheduler/log.txt"
+        )
         summary = "MindSpore's scheduler died"
-        self.failures.append(Failure(event["time"], None, event["host"], LOST, event["signal"], "scheduler", summary, log))
+        self.failures.append(
+            Failure(event["time"], None, event["host"], LOST, event["signal"], "scheduler", summary, log)
+        )
         return self._stop()
 
     def _script_exited(self, event: dict[str, Any]) -> list[Order]:
@@ -150,7 +154,9 @@ class Story:
         waiting = sum(1 for record in self.ranks.values() if not record.ended)
         code = 128 + event["signal"] if event["signal"] else event["code"] or 1
         summary = f"{script.argv[-1].rsplit('/', 1)[-1]} ended with code {code} before {waiting} ranks had"
-        self.failures.append(Failure(event["time"], None, event["host"], code, event["signal"], "script", summary, script.log))
+        self.failures.append(
+            Failure(event["time"], None, event["host"], code, event["signal"], "script", summary, script.log)
+        )
         return self._stop()
 
     def _on_setup_failed(self, event: dict[str, Any]) -> list[Order]:

@@ -32,7 +32,7 @@ class LocalChannel:
     """An agent as a child process, in a session of its own, so that Ctrl-C reaches the launcher only."""
 
     def __init__(self, host: str, bundle: str) -> None:
-        self.hosts = (host,)
+        self.hosts: tuple[str, ...] = (host,)
         self._decoder = wire.Decoder()
         self._lock = threading.Lock()
         self._process = subprocess.Popen(

@@ -152,9 +152,7 @@ def _workers(job: Job, cluster: bool, by_script: bool = False) -> tuple[Process,
     )
 
 
-def _scripted(
-    job: Job, template: str, hosts: tuple[Host, ...], cluster: bool, files: tuple[File, ...] = ()
-) -> Layout:
+def _scripted(job: Job, template: str, hosts: tuple[Host, ...], cluster: bool, files: tuple[File, ...] = ()) -> Layout:
     from mslaunch.plan.render import render_script
 
     env = {**job.env, **(_cluster_env(job) if cluster else {})}

@@ -21,7 +21,9 @@ def parse_ranges(text: str, what: str) -> tuple[int, ...]:
         if last < first:
             raise RequestError(f'{what}: {part.strip()!r} runs backwards. Write "{last}-{first}".')
         numbers.extend(range(first, last + 1))
-    twice = sorted({number for number in numbers if numbers.count(number) > 1}) if len(set(numbers)) < len(numbers) else []
+    twice = (
+        sorted({number for number in numbers if numbers.count(number) > 1}) if len(set(numbers)) < len(numbers) else []
+    )
     if twice:
         raise RequestError(f"{what}: {format_ranges(twice)} is named twice in {text!r}. Name each once.")
     return tuple(numbers)

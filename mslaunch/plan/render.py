@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def template_source(name: str) -> str:
     """Return a template's text: packaged in a wheel, beside the package in a checkout."""
-    packaged = resources.files("mslaunch").joinpath("templates", name)
+    packaged = resources.files("mslaunch").joinpath("templates").joinpath(name)
     if packaged.is_file():
         return packaged.read_text()
     return (Path(__file__).parents[2] / "templates" / name).read_text()
@@ -31,7 +31,7 @@ def render(name: str, values: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 -- shell, not HTML: `sh` quotes every value
+        autoescape=False,  # shell, not HTML: `sh` quotes every value
     )
     environment.filters["sh"] = lambda value: shlex.quote(str(value))
     return environment.get_template(f"{name}.j2").render(**values)

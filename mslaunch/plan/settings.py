@@ -55,7 +55,9 @@ class LaunchSettings(BaseModel):
     tail: Tail = Field((0,), description='Ranks whose output is shown, for example "0,2-3", all or none.')
     runs_dir: str = Field("mslaunch-runs", description="Folder that holds the runs.")
     run_id: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name of the run; by default date, time and chance."
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        description="Name of the run; by default date, time and chance.",
     )
     cwd: Literal["rank", "submit"] = Field(
         "rank", description="Working directory of the ranks: a folder of their own, or the one of the launch."
@@ -118,7 +120,9 @@ def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[st
     except ValidationError as error:
         for item in error.errors():
             name = str(item["loc"][0])
-            key = ".".join(str(part) for part in item["loc"] if part not in ("tuple[int, ...]", "literal['all','none']"))
+            key = ".".join(
+                str(part) for part in item["loc"] if part not in ("tuple[int, ...]", "literal['all','none']")
+            )
             where = sources[name].split(" (")[0]
             findings.append(f"{where}: {key}: {reason(item)}, got {item['input']!r}.")
         raise ConfigError(list(dict.fromkeys(findings))) from None

@@ -65,8 +65,8 @@ def local_host(spec: JobSpec, workers: int, found: tuple[int, ...], target: str)
         if missing:
             have = format_ranges(found) or "none"
             raise RequestError(
-                f"device {format_ranges(missing)} is not on this machine: {workers} ranks are asked for, and its {target} "
-                f"devices are {have}. Ask for fewer --workers, or name others with --devices."
+                f"device {format_ranges(missing)} is not on this machine: {workers} ranks are asked for, and its "
+                f"{target} devices are {have}. Ask for fewer --workers, or name others with --devices."
             )
     return Host(LOCAL, "127.0.0.1", devices)
 

@@ -6,7 +6,8 @@ import argparse
 import json
 import os
 import sys
-from typing import Any, Callable, Optional, Sequence
+from collections.abc import Sequence
+from typing import Any, Callable
 
 
 class Config(dict):  # type: ignore[type-arg]
@@ -22,7 +23,7 @@ class Config(dict):  # type: ignore[type-arg]
         self[name] = value
 
 
-def load_config(path: Optional[str] = None, argv: Optional[Sequence[str]] = None) -> Config:
+def load_config(path: str | None = None, argv: Sequence[str] | None = None) -> Config:
     """Read the configuration and the command line.
 
     The file is `--config_path` of the command line, else what the launcher gave, else `path`. Every top-level scalar
@@ -44,7 +45,7 @@ def load_config(path: Optional[str] = None, argv: Optional[Sequence[str]] = None
             )
     given = vars(parser.parse_args(rest))
     given.pop("config_path")
-    return _attributes({**values, **given})
+    return Config({name: _attributes(value) for name, value in {**values, **given}.items()})
 
 
 def read_documents(path: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -59,7 +60,7 @@ def read_documents(path: str) -> tuple[dict[str, Any], dict[str, Any], dict[str,
         path = beside
     with open(path, encoding="utf-8") as file:
         documents = [json.load(file)] if path.endswith(".json") else list(yaml.safe_load_all(file))
-    values, helps, choices = (documents + [None, None, None])[:3]
+    values, helps, choices = [*documents, None, None, None][:3]
     if not isinstance(values, dict):
         raise ValueError(f"{path}: the first document must be a mapping of names to values")
     values.pop("launch", None)
@@ -86,7 +87,7 @@ def _scalar(text: str) -> Any:
         return text
 
 
-def _text(value: Any) -> Optional[str]:
+def _text(value: Any) -> str | None:
     return None if value is None else str(value).replace("%", "%%")
 
 

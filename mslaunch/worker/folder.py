@@ -31,7 +31,8 @@ def write_environment(path: str) -> None:
     """Write the environment, with the values of what looks like a secret masked."""
     named = os.environ.get("MSLAUNCH_SECRETS", "").split(",")
     lines = [
-        f"{name}={'***' if name in named or looks_secret(name) else value}\n" for name, value in sorted(os.environ.items())
+        f"{name}={'***' if name in named or looks_secret(name) else value}\n"
+        for name, value in sorted(os.environ.items())
     ]
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     with open(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="surrogateescape") as file:

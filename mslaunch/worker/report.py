@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Optional
+from typing import Any
 
 _MESSAGE_LIMIT = 2000  # one write of up to 4,096 bytes into a pipe is never torn
 
@@ -41,7 +41,7 @@ def write_json(path: str, data: Any) -> None:
     os.replace(beside, path)
 
 
-def record_error(error: BaseException, traceback: Any, thread: Optional[str] = None) -> None:
+def record_error(error: BaseException, traceback: Any, thread: str | None = None) -> None:
     """Write error.json and tell the agent, before MindSpore's teardown takes its second."""
     import traceback as tracebacks
 
@@ -69,7 +69,7 @@ def rank_dir() -> str:
     return os.path.join(os.environ["MSLAUNCH_RUN_DIR"], "rank_" + os.environ["RANK_ID"])
 
 
-def _rank() -> Optional[int]:
+def _rank() -> int | None:
     if os.environ.get("MS_ROLE") == "MS_SCHED":
         return None
     return int(os.environ["RANK_ID"])

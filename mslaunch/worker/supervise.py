@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-from typing import Any
 
 from mslaunch.worker import report
 
@@ -25,14 +24,15 @@ def split(exit_file: str) -> None:
         signal.signal(number, lambda number, _: _forward(child, number))
     report.tell("started", child=child)
     status = _wait(child)
-    code, number = (None, os.WTERMSIG(status)) if os.WIFSIGNALED(status) else (os.WEXITSTATUS(status), None)
-    ended: dict[str, Any] = {"code": code, "signal": number, "time": time.time()}
+    killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    code = None if killed_by else os.WEXITSTATUS(status)
+    ended = {"code": code, "signal": killed_by, "time": time.time()}
     try:
         report.write_json(exit_file, ended)
     except OSError as error:
         print(f"mslaunch: cannot write {exit_file}: {error}", file=sys.stderr)
-    report.tell("ended", child=child, code=code, signal=number)
-    os._exit(128 + number if number else code or 0)
+    report.tell("ended", child=child, code=code, signal=killed_by)
+    os._exit(128 + killed_by if killed_by else code or 0)
 
 
 def die_with_parent(parent: int) -> None:

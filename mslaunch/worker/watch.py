@@ -7,7 +7,7 @@ import importlib.machinery
 import signal
 import sys
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from mslaunch.worker.report import tell
 
@@ -17,8 +17,8 @@ _MANAGEMENT = "mindspore.communication.management"
 class GroupSizeMismatch(RuntimeError):
     def __init__(self, planned: int, real: int) -> None:
         super().__init__(
-            f"the planned group_size: {planned} is not equal to the real group_size: {real}. mslaunch planned {planned} "
-            f"ranks, but mindspore.communication.init() formed a group of {real}: look for code or variables that change "
+            f"the planned group_size: {planned} is not equal to the real group_size: {real}. mslaunch planned "
+            f"{planned} ranks, but mindspore.communication.init() formed a group of {real}: look for code that changes "
             f"MS_WORKER_NUM, RANK_SIZE or the rank table after the launch."
         )
 
@@ -29,16 +29,16 @@ class ImportWatch:
     def __init__(self, planned: int) -> None:
         self.planned = planned
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[importlib.machinery.ModuleSpec]:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         del target
         if name == "mindspore":
             tell("import")
         elif name == _MANAGEMENT:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
             return self._wrapped(importlib.machinery.PathFinder.find_spec(name, path))
         return None
 
-    def _wrapped(self, spec: Optional[importlib.machinery.ModuleSpec]) -> Optional[importlib.machinery.ModuleSpec]:
+    def _wrapped(self, spec: importlib.machinery.ModuleSpec | None) -> importlib.machinery.ModuleSpec | None:
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
@@ -53,7 +53,7 @@ class ImportWatch:
 
 
 def install(planned: int) -> None:
-    sys.meta_path.insert(0, ImportWatch(planned))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, ImportWatch(planned))
 
 
 def checked(init: Callable[..., Any], management: Any, planned: int) -> Callable[..., Any]:
