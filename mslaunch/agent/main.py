@@ -139,8 +139,9 @@ class Agent:
         if not self.ladder.asked and now >= self.ladder.ask_at:
             self.ladder.asked = True
             self.ranks.terminate()
-        self.ranks.reap()
         left = processes.descendants(os.getpid(), leave=(self.guard.pid,))
+        self.listen()  # only now: what has ended by this time is known to have ended
+        self.ranks.reap()
         if not left:
             self.ladder = None
             self.output.event("idle")

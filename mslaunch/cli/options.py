@@ -27,7 +27,7 @@ LocalWorkers = Annotated[
 ConfigFile = Annotated[str | None, typer.Option("--config", "-c", help="The job's YAML.", metavar="FILE")]
 Script = Annotated[str | None, _setting("script", "--script", metavar="FILE")]
 ScriptArgument = Annotated[
-    str | None, typer.Argument(help="The script, where --script is not given.", metavar="[SCRIPT]")
+    str | None, typer.Argument(help="The script, where --script is not given.", metavar="SCRIPT")
 ]
 Devices = Annotated[str | None, _setting("devices", "--devices", metavar="LIST")]
 Method = Annotated[str | None, _setting("method", "--method", metavar="NAME")]
@@ -46,7 +46,7 @@ RunsDir = Annotated[str | None, _setting("runs_dir", "--runs-dir", "--log_dir", 
 RunId = Annotated[str | None, _setting("run_id", "--run-id", metavar="NAME")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Run = Annotated[
-    str | None, typer.Argument(help="The run, or the beginning of its name; by default the newest.", metavar="[RUN]")
+    str | None, typer.Argument(help="The run, or the beginning of its name; by default the newest.", metavar="RUN")
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -14,6 +15,7 @@ from mslaunch.errors import ConfigError, RequestError, did_you_mean
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Path = tuple[str, ...]
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
 def _no_bool(value: Any) -> Any:
@@ -90,10 +92,7 @@ def override(config: Config, assignments: tuple[str, ...]) -> Config:
         key, equals, raw = assignment.partition("=")
         if not equals or not key:
             raise RequestError(f'--set {assignment!r}: write it as key=value, for example "--set batch_size=64".')
-        try:
-            value = yaml.safe_load(raw)
-        except yaml.YAMLError:
-            value = raw
+        value = _scalar(raw)
         if key.startswith("launch."):
             launch[key.removeprefix("launch.")] = value
         else:
@@ -101,6 +100,14 @@ def override(config: Config, assignments: tuple[str, ...]) -> Config:
     changed = replace(config, values=values, launch=launch)
     _check_script_keys(changed)
     return changed
+
+
+def _scalar(raw: str) -> Any:
+    """Read a value as YAML does, except that 1e-3 is the number that everybody means."""
+    try:
+        return float(raw) if _EXPONENT.fullmatch(raw) else yaml.safe_load(raw)
+    except yaml.YAMLError:
+        return raw
 
 
 def _assign(values: dict[str, Any], key: str, value: Any, name: str) -> None:

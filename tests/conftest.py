@@ -1,0 +1,126 @@
+"""Real jobs for tests: a folder to launch from, the command as a subprocess, and proof that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mslaunch.agent.guard import processes_of
+
+ROOT = Path(__file__).parent.parent
+MSLAUNCH = str(Path(sys.executable).with_name("mslaunch"))
+TIMEOUT = 180.0
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+    """Wait until something is true and return it; say what was waited for where it never is."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"waited {seconds:.0f} s for {what}")
+
+
+@dataclass
+class Bench:
+    """A folder to launch jobs from, as a user would."""
+
+    folder: Path
+    env: dict[str, str]
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "mslaunch-runs"
+
+    @property
+    def latest(self) -> Path:
+        return (self.runs / "latest").resolve()
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def mslaunch(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run one command to its end."""
+        return subprocess.run(
+            [MSLAUNCH, *args],
+            cwd=self.folder,
+            env={**self.env, **env},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def start(self, *args: str, **env: str) -> subprocess.Popen[str]:
+        """Start one command and go on."""
+        process = subprocess.Popen(
+            [MSLAUNCH, *args],
+            cwd=self.folder,
+            env={**self.env, **env},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+        self.started.append(process)
+        return process
+
+    def record(self, run: str = "latest") -> Any:
+        return json.loads((self.runs / run / "run.json").read_text())
+
+    def plan(self) -> Any:
+        return json.loads((self.latest / "plan.json").read_text())
+
+    def log(self, rank: int) -> str:
+        return (self.latest / f"rank_{rank}" / "log.txt").read_text()
+
+    def environment(self, rank: int) -> dict[str, str]:
+        lines = (self.latest / f"rank_{rank}" / "env.log").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+    def run_ids(self) -> list[str]:
+        if not self.runs.is_dir():
+            return []
+        return [path.name for path in self.runs.iterdir() if path.is_dir() and not path.is_symlink()]
+
+    def leftovers(self) -> list[int]:
+        return [pid for run_id in self.run_ids() for pid in processes_of(run_id)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A fresh folder; at the end of the test no process of its runs may be left."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MSLAUNCH_", "PYTEST_"))}
+    result = Bench(folder, {**env, "GLOG_v": "3"})
+    yield result
+    for process in result.started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=30)
+        if process.stdout:
+            process.stdout.close()
+    assert result.leftovers() == []
+
+
+@pytest.fixture
+def needs_mpirun() -> None:
+    if not shutil.which("mpirun"):
+        pytest.skip("mpirun is not installed (Debian: openmpi-bin)")

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Ranks 0 to 1 of 2, started one a device from a rank table, on localhost. Written by mslaunch;
+# stands alone: run it as it is, or with PYTHON=/path/to/python in front. Output lands in $run/rank_<R>/log.txt.
+set -u
+run=$(cd "$(dirname "$0")/.." && pwd)
+[ -n "${PYTHON:-}" ] || PYTHON=/opt/venv/bin/python
+
+# Variables that another launcher may have left in the shell.
+unset MS_ROLE MS_SCHED_HOST MS_SCHED_PORT MS_WORKER_NUM MS_SERVER_NUM MS_NODE_ID MS_WORKER_IP RANK_ID RANK_SIZE RANK_TABLE_FILE MINDSPORE_HCCL_CONFIG_PATH DEVICE_ID DEVICE_NUM SERVER_ID LOCAL_RANK LOCAL_WORLD_SIZE WORLD_SIZE
+for name in $(compgen -e OMPI_COMM_WORLD_) $(compgen -e MSLAUNCH_ | grep -vx MSLAUNCH_AGENT); do unset "$name"; done
+
+export MSLAUNCH_RUN_DIR=$run
+export MSLAUNCH_RANKS=$run/scripts/ranks.json
+export MS_RETRY_INTERVAL_LOWER=1
+export MS_RETRY_INTERVAL_UPPER=1
+export MS_TOPO_TIMEOUT=600
+export PYTHONUNBUFFERED=1
+export RANK_SIZE=2
+export MSLAUNCH_RUN_ID=r1
+export MSLAUNCH_ATTEMPT=0
+export MSLAUNCH_CONFIG="$run"/config.json
+export MSLAUNCH_SUBMIT_DIR='/home/u/my job'
+export MSLAUNCH_CWD=rank
+export MSLAUNCH_SECRETS=TOKEN
+export RANK_TABLE_FILE="$run"/scripts/rank_table.json
+export A='it'"'"'s b'
+export MS_SCHED_HOST=127.0.0.1
+export MS_SCHED_PORT=8118
+export MS_WORKER_NUM=2
+: "${TOKEN:?export TOKEN first: its value is not kept in this file}"
+
+# On a CPU, MindSpore's init() needs its scheduler.
+MS_ROLE=MS_SCHED RANK_ID=0 "$PYTHON" "$run/mslaunch.zip" &
+scheduler=$!
+trap 'kill "$scheduler" 2>/dev/null' EXIT
+
+devices=(0 1)
+first=0
+pids=()
+
+cd "$run"
+for i in "${!devices[@]}"; do
+  RANK_ID=$((first + i)) DEVICE_ID=${devices[$i]} \
+    "$PYTHON" "$run/mslaunch.zip" "$run"/code/train.py --config_path="$run"/config.yaml --lr 0.1 --data /home/u/d &
+  pids+=($!)
+done
+
+# The first failure is the script's own.
+code=0
+for pid in "${pids[@]}"; do
+  wait "$pid" || { status=$?; [ "$code" = 0 ] && code=$status; }
+done
+exit "$code"

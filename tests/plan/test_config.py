@@ -1,0 +1,133 @@
+"""A job's YAML: located errors, suggestions, overrides, and where each setting came from."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mslaunch.errors import ConfigError, RequestError
+from mslaunch.plan.config import Config, override, parse_config
+from mslaunch.plan.settings import LaunchSettings, Settings, resolve, schema
+
+
+def settings_of(text: str, flags: dict[str, Any] | None = None, env: dict[str, str] | None = None) -> Settings:
+    return resolve(flags or {}, env or {}, parse_config(text, "c.yaml"))
+
+
+def test_script_keys_and_launch_keys_are_kept_apart() -> None:
+    """Top-level keys belong to the script, `launch:` to the launcher."""
+    config = parse_config("seed: 1\nlr: 0.1\nlaunch:\n  workers: 4\n", "c.yaml")
+    assert config.values == {"seed": 1, "lr": 0.1}
+    assert config.launch == {"workers": 4}
+    assert config.where("launch", "workers") == "c.yaml:4"
+
+
+def test_every_wrong_key_and_type_is_named_with_its_line() -> None:
+    """All findings come at once, each with file, line and what was found."""
+    with pytest.raises(ConfigError) as caught:
+        settings_of("launch:\n  wokers: 3\n  tail: x\n  workers: true\n  method: foo\n  grace: soon\n")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "c.yaml:2: launch has no key 'wokers'; did you mean 'workers'?"
+    assert sorted(line.split(": ")[:2] for line in lines[1:]) == [
+        ["c.yaml:3", "tail"],
+        ["c.yaml:4", "workers"],
+        ["c.yaml:5", "method"],
+        ["c.yaml:6", "grace"],
+    ]
+    assert all("got" in line for line in lines[1:])
+
+
+@pytest.mark.parametrize(
+    ("text", "finding"),
+    [
+        ("a: [", "c.yaml:2: not valid YAML"),
+        ("a: 1\na: 2", "c.yaml:2: 'a' stands on line 1 already"),
+        ("- 1", "c.yaml:1: the file must be a mapping"),
+        ("x: 1\nlaunch: 3", "c.yaml:2: launch must be a mapping"),
+        ("seed: 1\ndevice_target: ascend", "c.yaml:2: device_target: input should be 'None', 'Ascend', 'GPU' or 'CPU'"),
+        ("context_mode: eager", "c.yaml:1: context_mode"),
+        ("device_num: 0", "c.yaml:1: device_num"),
+        ("device_num: true", "c.yaml:1: device_num: a number is wanted"),
+    ],
+)
+def test_what_is_not_a_job_is_refused(text: str, finding: str) -> None:
+    """Broken YAML and wrong values are one sentence with file and line."""
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, "c.yaml")
+    assert str(caught.value).startswith(finding)
+
+
+def test_a_near_miss_of_a_shared_key_is_noted_not_refused() -> None:
+    """A script may have any key, but `devce_num` is probably a slip."""
+    assert parse_config("devce_num: 8", "c.yaml").notes == (
+        "c.yaml:1: 'devce_num' is passed to the script as it is; did you mean 'device_num'?",
+    )
+    assert parse_config("device_num: 8\ndevice_nums: 9\nbatch: 3", "c.yaml").notes == ()
+
+
+def test_three_documents_of_the_scaffolding_are_kept() -> None:
+    """Help texts and choices behind the first document stay with it."""
+    config = parse_config("lr: 1\n---\nlr: learning rate\n---\nlr: [1, 2]\n", "c.yaml")
+    assert config.documents == ({"lr": "learning rate"}, {"lr": [1, 2]})
+
+
+def test_flags_override_variables_override_yaml_override_defaults() -> None:
+    """Each value has one source, and it is the strongest that names it."""
+    yaml = "launch:\n  workers: 1\n  grace: 1\n  master_port: 1\n"
+    found = settings_of(yaml, {"workers": 3}, {"MSLAUNCH_WORKERS": "2", "MSLAUNCH_GRACE": "2"})
+    assert (found.values.workers, found.values.grace, found.values.master_port) == (3, 2.0, 1)
+    assert found.source("workers") == "--workers"
+    assert found.source("grace") == "MSLAUNCH_GRACE"
+    assert found.source("master_port") == "c.yaml:4 (launch.master_port)"
+    assert found.source("method") == "default"
+
+
+def test_variables_for_ranks_add_up() -> None:
+    """--env adds to launch.env, and numbers in YAML become text."""
+    found = settings_of("launch:\n  env:\n    A: 1\n    B: two\n", {"env": {"B": "3", "C": None}})
+    assert found.values.env == {"A": "1", "B": "3", "C": None}
+
+
+def test_a_rank_of_another_run_does_not_name_this_one() -> None:
+    """MSLAUNCH_RUN_ID is what a rank is told, never what a nested launch is asked."""
+    assert settings_of("", env={"MSLAUNCH_RUN_ID": "outer"}).values.run_id is None
+
+
+def test_set_overrides_one_key() -> None:
+    """--set reaches nested keys, the launcher's too, and reads values as YAML."""
+    config = parse_config("lr: 0.1\nnet:\n  width: 8\n", "c.yaml")
+    changed = override(config, ("lr=1e-3", "net.width=16", "launch.grace=3", "seed=7"))
+    assert changed.values == {"lr": 0.001, "net": {"width": 16}, "seed": 7}
+    assert changed.launch == {"grace": 3}
+    assert config.values["net"] == {"width": 8}
+
+
+@pytest.mark.parametrize("text", ["lrr=1", "net.widht=1", "nte.width=1", "lr", "=1"])
+def test_set_refuses_a_key_that_is_not_there(text: str) -> None:
+    """A misspelt override would otherwise pass unseen."""
+    with pytest.raises(RequestError, match="--set"):
+        override(parse_config("lr: 0.1\nnet:\n  width: 8\n", "c.yaml"), (text,))
+
+
+def test_set_suggests_the_nearest_key() -> None:
+    """The refusal says what was probably meant."""
+    with pytest.raises(RequestError, match="did you mean 'batch_size'"):
+        override(parse_config("batch_size: 1", "c.yaml"), ("batchsize=2",))
+
+
+def test_schema_describes_every_setting() -> None:
+    """The JSON Schema has the script's shared keys and every launch key with its description."""
+    found = schema()
+    launch = found["properties"]["launch"]
+    assert {"seed", "device_target", "device_num"} <= set(found["properties"])
+    assert set(launch["properties"]) == set(LaunchSettings.model_fields)
+    assert all(item.get("description") for item in launch["properties"].values())
+    assert launch["additionalProperties"] is False
+    json.dumps(found)
+
+
+def test_no_config_is_an_empty_config() -> None:
+    """Without a YAML everything is a default."""
+    assert resolve({}, {}, Config()).values == LaunchSettings()

@@ -1,0 +1,53 @@
+"""Growing files are read line by line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mslaunch.agent.follow import Follower
+
+
+def test_whole_lines_come_as_the_file_grows(tmp_path: Path) -> None:
+    """A line that is half written waits for its other half; the last one may do without a newline."""
+    path = tmp_path / "log.txt"
+    follower = Follower(str(path))
+    assert follower.read() == []
+    path.write_text("one\ntw")
+    assert follower.read() == ["one"]
+    with path.open("a") as file:
+        file.write("o\nthree")
+    assert follower.read() == ["two"]
+    assert follower.rest() == ["three"]
+    assert follower.rest() == []
+    follower.close()
+
+
+def test_bytes_that_are_no_text_do_not_stop_it(tmp_path: Path) -> None:
+    """A rank may print anything."""
+    path = tmp_path / "log.txt"
+    path.write_bytes(b"a\xff\xfeb\r\n\0\n")
+    follower = Follower(str(path))
+    assert follower.read() == ["a\ufffd\ufffdb", "\0"]
+    follower.close()
+
+
+def test_a_line_without_end_stays_bounded(tmp_path: Path) -> None:
+    """A progress bar that never prints a newline does not grow in memory."""
+    path = tmp_path / "log.txt"
+    path.write_bytes(b"x" * 1000)
+    follower = Follower(str(path))
+    pieces = [line for _ in range(11) for line in follower.read(limit=100)]
+    assert "".join([*pieces, *follower.rest()]) == "x" * 1000
+    assert len(pieces) >= 4
+    follower.close()
+
+
+def test_far_behind_it_can_skip_to_the_end(tmp_path: Path) -> None:
+    """What was passed over is counted."""
+    path = tmp_path / "log.txt"
+    path.write_text("".join(f"{i:04d}\n" for i in range(1000)))
+    follower = Follower(str(path))
+    assert follower.behind() == 5000
+    assert follower.skip(keep=10) == 4990
+    assert follower.read() == ["0998", "0999"]
+    follower.close()

@@ -1,0 +1,54 @@
+"""code/ mirrors the job's folder: sources copied, everything else linked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mslaunch.launch.snapshot import TEXT_LIMIT, mirror
+
+
+def test_sources_are_copied_and_data_is_linked(tmp_path: Path) -> None:
+    """Editing a source does not reach the copy; data is not copied at all."""
+    job, runs = tmp_path / "job", tmp_path / "job" / "mslaunch-runs"
+    for folder in (job / "src" / "net", job / "data", job / ".git", job / "src" / "weights", runs):
+        folder.mkdir(parents=True)
+    (job / "train.py").write_text("a")
+    (job / "src" / "net" / "model.py").write_text("b")
+    (job / "src" / "weights" / "w.bin").write_bytes(b"\0\1")
+    (job / "data" / "x.rec").write_bytes(b"\0")
+    (job / "big.txt").write_text("x" * (TEXT_LIMIT + 1))
+    (job / "blob").write_bytes(b"\0\0")
+    (job / "broken").symlink_to("nowhere")
+    code = runs / "r1" / "code"
+    code.parent.mkdir()
+    mirror(job, code, runs.resolve())
+    assert sorted(path.name for path in code.iterdir()) == [".git", "big.txt", "blob", "data", "src", "train.py"]
+    assert {path.name for path in code.iterdir() if path.is_symlink()} == {".git", "big.txt", "blob", "data"}
+    assert (code / "src" / "weights").is_symlink()
+    assert not (code / "src" / "net" / "model.py").is_symlink()
+    (job / "src" / "net" / "model.py").write_text("changed")
+    assert (code / "src" / "net" / "model.py").read_text() == "b"
+
+
+def test_a_folder_of_many_files_is_linked_not_copied(tmp_path: Path) -> None:
+    """A virtual environment or a data set of small text files costs nothing."""
+    job = tmp_path / "job"
+    for name in ("env", "many"):
+        (job / name).mkdir(parents=True)
+        (job / name / "x.py").write_text("")
+    (job / "env" / "pyvenv.cfg").write_text("")
+    for i in range(2100):
+        (job / "many" / f"{i}.txt").touch()
+    mirror(job, tmp_path / "code", tmp_path / "runs")
+    assert (tmp_path / "code" / "env").is_symlink()
+    assert (tmp_path / "code" / "many").is_symlink()
+
+
+def test_an_executable_script_stays_executable(tmp_path: Path) -> None:
+    """A job may be a shell script."""
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "run.sh").write_text("#!/bin/sh\n")
+    (job / "run.sh").chmod(0o755)
+    mirror(job, tmp_path / "code", tmp_path / "runs")
+    assert (tmp_path / "code" / "run.sh").stat().st_mode & 0o111

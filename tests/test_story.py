@@ -1,0 +1,135 @@
+"""Histories replayed: what the launcher decides from the agents' events."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from mslaunch.launch.story import Order, Story
+from tests.plan.test_make import plan_of, spec_of
+
+STOP = [Order("stop", 10.0)]
+
+
+def story_of(workers: int = 3, method: str = "dynamic") -> Story:
+    return Story(plan_of(spec_of(workers=workers, method=method)))
+
+
+def event(name: str, at: float, **data: Any) -> dict[str, Any]:
+    return {"ev": name, "host": "localhost", "time": at, **data}
+
+
+def started(rank: int, at: float = 0.0) -> dict[str, Any]:
+    return event("started", at, role="worker", rank=rank, pid=100 + rank)
+
+
+def exited(rank: int, at: float, code: int | None = 0, number: int | None = None) -> dict[str, Any]:
+    return event("exited", at, role="worker", rank=rank, pid=100 + rank, code=code, signal=number)
+
+
+def error(rank: int, at: float, message: str = "ValueError: x") -> dict[str, Any]:
+    return event("error", at, rank=rank, message=message)
+
+
+def tell(story: Story, *events: dict[str, Any]) -> list[Order]:
+    return [order for item in events for order in story.see(item)]
+
+
+def test_success_is_all_ranks_ending_well() -> None:
+    """When the last rank ends, agents are told to tidy up; the run is over when nothing is left."""
+    story = story_of(2)
+    assert tell(story, started(0), started(1), exited(1, 1)) == []
+    assert tell(story, exited(0, 2)) == [Order("finish")]
+    assert not story.over
+    tell(story, event("idle", 3))
+    assert story.over
+    assert story.outcome() == ("succeeded", 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "number", "expected"), [(7, None, 7), (None, signal.SIGKILL, 137), (None, signal.SIGSEGV, 139)]
+)
+def test_the_first_failure_ends_the_job_and_gives_its_code(code: int | None, number: int | None, expected: int) -> None:
+    """The others are stopped once, and are not failures."""
+    story = story_of()
+    assert tell(story, exited(1, 1, code, number)) == STOP
+    assert tell(story, exited(0, 2, None, 15), exited(2, 2, 143), event("idle", 3)) == []
+    failure = story.first_failure()
+    assert failure is not None
+    assert (failure.rank, failure.signal) == (1, number)
+    assert story.outcome() == ("failed", expected)
+
+
+def test_an_exception_counts_from_when_it_was_raised() -> None:
+    """MindSpore's teardown takes a second: a rank that raised earlier, but ended later, is the first failure."""
+    story = story_of()
+    assert tell(story, exited(2, 5.0, 1)) == STOP
+    tell(story, error(0, 4.5), exited(0, 6.0, None, signal.SIGTERM))
+    failure = story.first_failure()
+    assert failure is not None
+    assert (failure.rank, failure.cause) == (0, "exception")
+    assert (story.ranks[0].exit_code, story.ranks[0].signal) == (1, None)
+
+
+def test_a_signal_stops_the_job_and_a_second_does_not_wait() -> None:
+    """Ctrl-C gives the ranks their grace; again, and it is over. The exit code is the signal's."""
+    story = story_of()
+    assert story.interrupted(signal.SIGINT) == STOP
+    assert story.interrupted(signal.SIGINT) == [Order("stop", 0.0)]
+    assert tell(story, exited(0, 1, None, 15)) == []
+    assert story.outcome() == ("stopped", 130)
+
+
+def test_a_dead_scheduler_ends_the_job_as_lost() -> None:
+    """No rank is to blame, and the exit code says so."""
+    story = story_of()
+    assert tell(story, event("exited", 1, role="scheduler", rank=None, pid=9, code=None, signal=9)) == STOP
+    failure = story.first_failure()
+    assert failure is not None
+    assert (failure.rank, failure.cause) == (None, "scheduler")
+    assert story.outcome() == ("failed", 125)
+
+
+def test_a_scheduler_that_dies_beside_a_rank_is_a_bystander() -> None:
+    """Without MindSpore both fail within a moment; the rank's ImportError is the better answer."""
+    story = story_of()
+    tell(story, event("exited", 1.0, role="scheduler", rank=None, pid=9, code=1, signal=None), error(1, 1.3, "ImportError: x"))
+    failure = story.first_failure()
+    assert failure is not None
+    assert failure.rank == 1
+
+
+def test_a_scheduler_that_leaves_when_its_cluster_does_is_no_failure() -> None:
+    """It ends by itself once the ranks have said good-bye to it."""
+    story = story_of(1)
+    assert tell(story, event("exited", 1, role="scheduler", rank=None, pid=9, code=0, signal=None)) == []
+    assert tell(story, exited(0, 2)) == [Order("finish")]
+
+
+def test_a_script_that_ends_before_its_ranks_is_the_failure() -> None:
+    """mpirun may refuse before any rank has started; its own log is where the reason is."""
+    story = story_of(2, "mpirun")
+    assert tell(story, event("exited", 1, role="script", rank=None, pid=9, code=213, signal=None)) == STOP
+    failure = story.first_failure()
+    assert failure is not None
+    assert failure.log is not None
+    assert failure.log.endswith("scripts/mpirun.log")
+    assert story.outcome() == ("failed", 213)
+
+
+def test_a_lost_agent_ends_the_job() -> None:
+    """The host is named, and nothing more is expected of it."""
+    story = story_of()
+    assert story.host_lost(("localhost",), 1.0) == STOP
+    assert story.over
+    assert story.outcome() == ("failed", 125)
+    assert story.host_lost(("localhost",), 2.0) == []
+
+
+def test_failed_set_up_means_not_ready() -> None:
+    """launch.setup that fails is exit code 3."""
+    story = story_of()
+    assert tell(story, event("setup-failed", 1, code=2, log="/x/setup.log")) == STOP
+    assert story.outcome() == ("failed", 3)
