@@ -42,9 +42,9 @@ def test_success_is_all_ranks_ending_well() -> None:
     story = story_of(2)
     assert tell(story, started(0), started(1), exited(1, 1)) == []
     assert tell(story, exited(0, 2)) == [Order("finish")]
-    assert not story.over
+    before = story.over
     tell(story, event("idle", 3))
-    assert story.over
+    assert (before, story.over) == (False, True)
     assert story.outcome() == ("succeeded", 0)
 
 
@@ -95,7 +95,11 @@ def test_a_dead_scheduler_ends_the_job_as_lost() -> None:
 def test_a_scheduler_that_dies_beside_a_rank_is_a_bystander() -> None:
     """Without MindSpore both fail within a moment; the rank's ImportError is the better answer."""
     story = story_of()
-    tell(story, event("exited", 1.0, role="scheduler", rank=None, pid=9, code=1, signal=None), error(1, 1.3, "ImportError: x"))
+    tell(
+        story,
+        event("exited", 1.0, role="scheduler", rank=None, pid=9, code=1, signal=None),
+        error(1, 1.3, "ImportError: x"),
+    )
     failure = story.first_failure()
     assert failure is not None
     assert failure.rank == 1

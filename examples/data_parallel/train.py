@@ -17,8 +17,9 @@ def main() -> None:
     cfg = load_config(str(Path(__file__).with_name("config.yaml")))
     rank = init_env(cfg)
     network = make_network()
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
     optimizer = nn.Adam(network.trainable_params(), cfg.learning_rate)
-    model = Model(network, nn.CrossEntropyLoss(), optimizer, metrics={"accuracy"})
+    model = Model(network, loss, optimizer, metrics={"accuracy"})
     train(model, cfg, rank)
     accuracy = model.eval(held_out_dataset(cfg.held_out_samples, cfg.seed), dataset_sink_mode=False)["accuracy"]
     print(f"rank {rank}: accuracy {accuracy:.4f}")

@@ -41,10 +41,10 @@ class Ranks:
         self._partial = b""
 
     def launch(self, order: dict[str, Any]) -> None:
-        """Start what the plan wants started now."""
-        env = {name: value for name, value in os.environ.items() if name not in order["unset"]}
-        if order["setup"]:
-            env = self._set_up(order["setup"], env, order["run_dir"])
+        """Start what the plan wants started now; nothing, where the set-up before it fails."""
+        env = self._set_up(order)
+        if env is None:
+            return
         self._env = {**env, **order["env"], **order["secrets"], "MSLAUNCH_AGENT": self.message_path}
         self.children = [Child(planned) for planned in order["processes"]]
         for child in self.children:
@@ -53,18 +53,21 @@ class Ranks:
             if child.planned["start"] == "now":
                 self._start(child)
 
-    def _set_up(self, setup: str, env: dict[str, str], run_dir: str) -> dict[str, str]:
-        """Run the set-up commands and take over the environment that they leave."""
+    def _set_up(self, order: dict[str, Any]) -> dict[str, str] | None:
+        """Return the environment to start from: this one, or what the set-up commands make of it."""
+        env = {name: value for name, value in os.environ.items() if name not in order["unset"]}
+        if not order["setup"]:
+            return env
         import subprocess
 
-        log = os.path.join(run_dir, "scripts", "setup.log")
+        log = os.path.join(order["run_dir"], "scripts", "setup.log")
         os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
+        script = f"{{ {order['setup']}\n}} >&2 </dev/null && env -0"
         with open(log, "ab") as errors:
-            script = f"{{ {setup}\n}} >&2 </dev/null && env -0"
             done = subprocess.run(["bash", "-c", script], env=env, stdout=subprocess.PIPE, stderr=errors, check=False)
         if done.returncode != 0:
             self.output.event("setup-failed", code=done.returncode, log=log)
-            return env
+            return None
         pairs = (item.partition("=") for item in os.fsdecode(done.stdout).split("\0") if item)
         return {name: value for name, _, value in pairs}
 

@@ -22,6 +22,7 @@ from mslaunch.plan.model import Plan, to_dict
 
 PING_EVERY = 2.0
 LOST_AFTER = 10.0
+TICK = 1.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Observer = Callable[[dict[str, Any], Story], None]
@@ -82,7 +83,10 @@ def _follow(
                 channel.send(order.message())
 
     while not story.over:
-        for end, _ in poll.poll():
+        ready = poll.poll(TICK * 1000)
+        if not ready:
+            observe({"ev": "tick"}, story)
+        for end, _ in ready:
             if end == signals.fileno():
                 for number in signals.read():
                     event = {"ev": "signal", "signal": number, "time": time.time()}

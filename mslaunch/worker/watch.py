@@ -15,6 +15,8 @@ _MANAGEMENT = "mindspore.communication.management"
 
 
 class GroupSizeMismatch(RuntimeError):
+    __module__ = "mslaunch"
+
     def __init__(self, planned: int, real: int) -> None:
         super().__init__(
             f"the planned group_size: {planned} is not equal to the real group_size: {real}. mslaunch planned "

@@ -86,7 +86,12 @@ def test_ranks_are_contiguous_per_host_in_the_order_given() -> None:
     hosts = (Host("n2", "10.0.0.2", (0, 1, 6)), Host("n1", "10.0.0.1", (4,)))
     plan = make_plan(spec_of(workers=4), hosts, facts_of(hosts))
     placed = [(w.rank, w.host, w.env["DEVICE_ID"], w.env["DEVICE_NUM"], w.env["RANK_ID"]) for w in plan.workers]
-    assert placed == [(0, "n2", "0", "3", "0"), (1, "n2", "1", "3", "1"), (2, "n2", "6", "3", "2"), (3, "n1", "4", "1", "3")]
+    assert placed == [
+        (0, "n2", "0", "3", "0"),
+        (1, "n2", "1", "3", "1"),
+        (2, "n2", "6", "3", "2"),
+        (3, "n1", "4", "1", "3"),
+    ]
     assert plan.env["MS_SCHED_HOST"] == "10.0.0.2"
 
 
@@ -190,7 +195,14 @@ def test_paths_outside_the_job_are_made_absolute_and_said() -> None:
 
 def test_inherited_launch_variables_are_dropped_and_said() -> None:
     """What another launcher left in the shell reaches no rank; the user's own tunables do."""
-    shell = {"MS_ROLE": "x", "RANK_ID": "3", "MS_TOPO_TIMEOUT": "9", "OMPI_MCA_btl": "tcp", "PMIX_RANK": "0", "HOME": "/"}
+    shell = {
+        "MS_ROLE": "x",
+        "RANK_ID": "3",
+        "MS_TOPO_TIMEOUT": "9",
+        "OMPI_MCA_btl": "tcp",
+        "PMIX_RANK": "0",
+        "HOME": "/",
+    }
     plan = plan_of(spec_of(workers=1), environment=shell)
     assert plan.unset == ("MS_ROLE", "PMIX_RANK", "RANK_ID")
     assert "MS_ROLE, PMIX_RANK, RANK_ID" in plan.notes[0]
@@ -218,8 +230,11 @@ def test_threads_follow_the_cores_unless_given() -> None:
     bound = plan_of(spec_of(workers=2, bind_cores=True))
     assert [w.env["MSLAUNCH_CORES"] for w in bound.workers] == ["0-1", "2-3"]
     assert bound.workers[0].env["OMP_NUM_THREADS"] == "2"
-    for changes, flags in (({"environment": {"OMP_NUM_THREADS": "1"}}, {}), ({}, {"env": {"OMP_NUM_THREADS": "1"}})):
-        plan = plan_of(spec_of(workers=2, bind_cores=True, **flags), **changes)
+    one = {"OMP_NUM_THREADS": "1"}
+    for plan in (
+        plan_of(spec_of(workers=2, bind_cores=True), environment=one),
+        plan_of(spec_of(workers=2, bind_cores=True, env=one)),
+    ):
         assert "OMP_NUM_THREADS" not in plan.workers[0].env
 
 

@@ -18,7 +18,13 @@ def test_numbers_and_ranges_are_read_in_order() -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", "not a number"), ("a", "'a' is not"), ("3-1", 'Write "1-3"'), ("1,1", "1 is named twice"), ("0-2,1", "twice")],
+    [
+        ("", "not a number"),
+        ("a", "'a' is not"),
+        ("3-1", 'Write "1-3"'),
+        ("1,1", "1 is named twice"),
+        ("0-2,1", "twice"),
+    ],
 )
 def test_what_cannot_be_meant_is_refused(text: str, words: str) -> None:
     """Nonsense, falling ranges and repetitions are errors that name the option."""

@@ -1,0 +1,36 @@
+# What a newcomer types: `make demo` to see a job run, `make test` to check everything. Both set up what they need.
+
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint bench system-packages clean
+
+demo: $(READY)
+	GLOG_v=3 $(VENV)/bin/mslaunch train --workers 2 --config examples/data_parallel/config.yaml
+
+test: $(READY) system-packages lint
+	$(VENV)/bin/pytest -n 2
+
+lint: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+bench: $(READY)
+	$(VENV)/bin/python -m bench
+
+# Open MPI for the tests of --method mpirun. Without root or apt those tests are skipped, and pytest says so.
+system-packages:
+	@if command -v mpirun >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq openmpi-bin >/dev/null; \
+	else echo "mpirun is not here and cannot be installed: the tests that need it will be skipped"; fi
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --editable ".[mindspore,dev]"
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache build dist

@@ -1,0 +1,554 @@
+"""`mslaunch train` with real processes, and scripts that need no MindSpore."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mslaunch.agent.guard import processes_of
+from tests.conftest import MSLAUNCH, Bench, wait_for
+
+PRINT_ENV = "import os, json\nprint(json.dumps(dict(os.environ)))\n"
+WAIT = "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"
+LAUNCH_VARIABLES = {
+    "RANK_ID": "1",
+    "RANK_SIZE": "2",
+    "DEVICE_ID": "5",
+    "DEVICE_NUM": "2",
+    "MS_ROLE": "MS_WORKER",
+    "MS_NODE_ID": "1",
+    "MS_WORKER_NUM": "2",
+    "MS_SCHED_HOST": "127.0.0.1",
+    "MSLAUNCH_HOST": "localhost",
+    "MSLAUNCH_ATTEMPT": "0",
+}
+
+
+def test_every_rank_has_its_folder_environment_and_record(bench: Bench) -> None:
+    """Folders, variables, logs, run.json and exit code are what users and scripts rely on."""
+    bench.write("train.py", PRINT_ENV)
+    done = bench.mslaunch("train", "--workers", "2", "--devices", "2,5", "--run-id", "r1", "--script", "train.py")
+    assert done.returncode == 0, done.stderr
+    run = bench.runs / "r1"
+    assert {path.name for path in run.iterdir()} == {
+        *("plan.json", "run.json", "events.jsonl", "config.yaml", "config.json", "mslaunch.zip", "code"),
+        *("rank_0", "rank_1"),
+    }
+    assert stat.S_IMODE(run.stat().st_mode) == 0o700
+    assert (bench.runs / "latest").resolve() == run.resolve()
+    seen = json.loads(bench.log(1))
+    assert {name: seen[name] for name in LAUNCH_VARIABLES} == LAUNCH_VARIABLES
+    assert seen["MSLAUNCH_RUN_DIR"] == str(run)
+    assert seen["MSLAUNCH_SUBMIT_DIR"] == str(bench.folder)
+    assert seen["PWD"] == str(run / "rank_1")
+    record = bench.record()
+    assert (record["state"], record["exit_code"], record["world_size"], record["method"]) == (
+        "succeeded",
+        0,
+        2,
+        "dynamic",
+    )
+    assert [(r["rank"], r["device_id"], r["exit_code"], r["signal"]) for r in record["ranks"]] == [
+        (0, 2, 0, None),
+        (1, 5, 0, None),
+    ]
+    assert record["started"] <= record["ranks"][0]["started"] <= record["ranks"][0]["ended"] <= record["ended"]
+    assert {"pid", "start_time", "host", "boot_id"} <= set(record["launcher"])
+
+
+def test_the_console_shows_rank_0_and_logs_keep_all(bench: Bench) -> None:
+    """Output of rank 0 has a prefix on the screen; every rank's is whole in its log."""
+    bench.write(
+        "train.py",
+        "import os, sys\n"
+        "for i in range(500): print(os.environ['RANK_ID'], i, file=sys.stderr if i % 2 else sys.stdout)\n",
+    )
+    done = bench.mslaunch("train", "-n", "3")
+    shown = [line for line in done.stdout.splitlines() if line.startswith("[rank ")]
+    assert shown == [f"[rank 0] 0 {i}" for i in range(500)]
+    for rank in range(3):
+        assert bench.log(rank).splitlines() == [f"{rank} {i}" for i in range(500)]
+
+
+def test_tail_chooses_what_is_shown(bench: Bench) -> None:
+    """All, none or some ranks; the last line needs no newline."""
+    bench.write("train.py", "import os\nprint('from', os.environ['RANK_ID'], end='')\n")
+    assert "[rank " not in bench.mslaunch("train", "-n", "3", "--tail", "none").stdout
+    shown = bench.mslaunch("train", "-n", "3", "--tail", "1-2").stdout.splitlines()
+    assert sorted(line for line in shown if line.startswith("[")) == ["[rank 1] from 1", "[rank 2] from 2"]
+
+
+def test_paths_work_as_they_did(bench: Bench) -> None:
+    """Relative paths, imports and paths from __file__ find the job's files; new files land in the rank's folder."""
+    bench.write("data/x.rec", "payload")
+    bench.write("src/net.py", "WIDTH = 8\n")
+    bench.write("sub/helper.py", "")
+    bench.write(
+        "train.py",
+        "import os, sys\nfrom pathlib import Path\nfrom src.net import WIDTH\n"
+        "assert open('data/x.rec').read() == 'payload'\n"
+        "assert (Path(__file__).parent / 'data' / 'x.rec').exists()\n"
+        "assert __name__ == '__main__' and sys.argv[1:] == ['--lr', '0.1'], sys.argv\n"
+        "Path('out.txt').write_text(str(WIDTH))\n",
+    )
+    done = bench.mslaunch("train", "-n", "2", "--", "--lr", "0.1")
+    assert done.returncode == 0, done.stdout
+    assert (bench.latest / "rank_1" / "out.txt").read_text() == "8"
+    assert not (bench.folder / "out.txt").exists()
+
+
+def test_paths_outside_the_job_are_made_absolute(bench: Bench) -> None:
+    """`../data` exists from the submit folder but not from rank_R, so the script is given the absolute path."""
+    (bench.folder.parent / "data").mkdir()
+    (bench.folder.parent / "data" / "x").write_text("payload")
+    bench.write("cfg.yaml", "data_dir: ../data\n")
+    bench.write(
+        "train.py",
+        "import json, os, sys\ncfg = json.load(open(os.environ['MSLAUNCH_CONFIG']))\n"
+        "print(open(sys.argv[-1] + '/x').read(), open(cfg['data_dir'] + '/x').read())\n",
+    )
+    done = bench.mslaunch("train", "-n", "1", "--config", "cfg.yaml", "--", "--data", "../data")
+    assert "[rank 0] payload payload" in done.stdout
+    assert f"../data is given to the script as {bench.folder.parent / 'data'}" in done.stdout
+
+
+def test_a_script_elsewhere_brings_its_own_folder(bench: Bench) -> None:
+    """The job's folder is the current one if it contains the script, else the script's."""
+    other = bench.folder.parent / "other"
+    other.mkdir()
+    (other / "net.py").write_text("X = 1\n")
+    (other / "go.py").write_text("from net import X\nprint('x', X)\n")
+    done = bench.mslaunch("train", "-n", "1", "../other/go.py")
+    assert "[rank 0] x 1" in done.stdout
+    bench.write("pkg/go.py", "import os\nprint(os.path.exists('here.txt'))\n")
+    bench.write("here.txt", "")
+    assert "[rank 0] True" in bench.mslaunch("train", "-n", "1", "pkg/go.py").stdout
+
+
+def test_ranks_can_run_in_the_submit_folder(bench: Bench) -> None:
+    """launch.cwd: submit is for scripts that insist on it."""
+    bench.write("cfg.yaml", "launch:\n  cwd: submit\n  config_arg: null\n")
+    bench.write("train.py", "import os\nprint(os.getcwd())\n")
+    assert f"[rank 0] {bench.folder}\n" in bench.mslaunch("train", "-n", "1", "-c", "cfg.yaml").stdout
+
+
+def test_editing_the_source_does_not_disturb_a_running_job(bench: Bench) -> None:
+    """A module imported late is the one of the launch."""
+    bench.write("late.py", "VALUE = 'old'\n")
+    bench.write(
+        "train.py",
+        "import time, os\nwhile not os.path.exists('go'): time.sleep(0.01)\nimport late\nprint(late.VALUE)\n",
+    )
+    process = bench.start("train", "-n", "1")
+    wait_for(lambda: bench.runs.exists() and (bench.latest / "rank_0" / "env.log").exists(), "the rank to start")
+    bench.write("late.py", "VALUE = 'new'\n")
+    (bench.latest / "rank_0" / "go").touch()
+    assert "[rank 0] old" in process.communicate(timeout=30)[0]
+
+
+def test_the_script_is_given_the_effective_configuration(bench: Bench) -> None:
+    """--config_path names a YAML with --set applied and device_num filled in, without the launcher's keys."""
+    bench.write("cfg.yaml", "lr: 0.1\ndevice_num: 1\nlaunch:\n  script: go.py\n  workers: 2\n")
+    bench.write("go.py", "import sys\nprint(open(sys.argv[1].removeprefix('--config_path=')).read())\n")
+    done = bench.mslaunch("train", "--config", "cfg.yaml", "--set", "lr=0.5")
+    assert "[rank 0] lr: 0.5\n[rank 0] device_num: 2\n" in done.stdout
+    assert "launch" not in bench.log(0)
+
+
+def test_secrets_reach_the_ranks_and_nothing_else(bench: Bench) -> None:
+    """A value taken from the environment is in no file of the run; what looks like a secret is masked in env.log."""
+    bench.write("train.py", "import os, hashlib\nprint(len(os.environ['MY_THING']), len(os.environ['APP_TOKEN']))\n")
+    done = bench.mslaunch(
+        "train", "-n", "1", "--env", "MY_THING", "--env", "PLAIN=1", MY_THING="hush-hush-42", APP_TOKEN="tok-99-tok"
+    )
+    assert "[rank 0] 12 10" in done.stdout
+    assert {bench.environment(0)[name] for name in ("MY_THING", "APP_TOKEN")} == {"***"}
+    assert bench.environment(0)["PLAIN"] == "1"
+    for path in bench.latest.rglob("*"):
+        if path.is_file():
+            assert b"hush-hush-42" not in path.read_bytes(), path
+
+
+def test_variables_of_another_launcher_are_dropped_and_said(bench: Bench) -> None:
+    """A shell in a pod or under mpirun does not confuse the ranks."""
+    bench.write("train.py", PRINT_ENV)
+    done = bench.mslaunch(
+        "train", "-n", "1", "--tail", "none", MS_ROLE="MS_SCHED", OMPI_COMM_WORLD_RANK="7", RANK_TABLE_FILE="/x"
+    )
+    assert "not passed on to the ranks" in done.stdout
+    assert "MS_ROLE, OMPI_COMM_WORLD_RANK, RANK_TABLE_FILE" in done.stdout
+    seen = json.loads(bench.log(0))
+    assert seen["MS_ROLE"] == "MS_WORKER"
+    assert not {"OMPI_COMM_WORLD_RANK", "RANK_TABLE_FILE"} & set(seen)
+
+
+def test_cores_are_bound(bench: Bench) -> None:
+    """Each rank may run on its share only, and its threads match it."""
+    bench.write("train.py", "import os\nprint(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'])\n")
+    assert bench.mslaunch("train", "-n", "2", "--bind-cores").returncode == 0
+    cores = sorted(os.sched_getaffinity(0))
+    each = max(1, len(cores) // 2)
+    assert bench.log(0) == f"{cores[:each]} {each}\n"
+    assert bench.log(1) == f"{cores[each : 2 * each] or cores[:1]} {each}\n"
+
+
+def test_setup_gives_its_environment_to_the_ranks(bench: Bench) -> None:
+    """What `source set_env.sh` exports is there, and a set-up that fails starts nothing."""
+    bench.write("env.sh", "export ASCEND_HOME='/opt/a b'\n")
+    bench.write("cfg.yaml", f"launch:\n  setup: source {bench.folder}/env.sh\n")
+    bench.write("train.py", "import os\nprint(os.environ['ASCEND_HOME'])\n")
+    assert "[rank 0] /opt/a b\n" in bench.mslaunch("train", "-n", "1", "-c", "cfg.yaml").stdout
+    bench.write("cfg.yaml", "launch:\n  setup: echo no driver >&2; false\n")
+    done = bench.mslaunch("train", "-n", "1", "-c", "cfg.yaml")
+    assert done.returncode == 3
+    assert "launch.setup failed with code 1" in done.stdout
+    assert "no driver" in done.stdout
+    assert not (bench.latest / "rank_0").exists()
+
+
+def test_a_script_need_not_be_python(bench: Bench) -> None:
+    """An executable is run as it is, with the same folder, variables and log."""
+    bench.write("go.sh", '#!/bin/sh\necho "$RANK_ID of $RANK_SIZE in $(basename "$PWD") with $1"\n').chmod(0o755)
+    done = bench.mslaunch("train", "-n", "2", "go.sh", "--", "x y")
+    assert done.returncode == 0, done.stdout
+    assert bench.log(1) == "1 of 2 in rank_1 with x y\n"
+    bench.write("plain.sh", "echo never\n")
+    done = bench.mslaunch("train", "-n", "1", "plain.sh")
+    assert done.returncode == 126
+    assert "Make it executable" in done.stdout
+
+
+def test_classes_of_the_script_survive_spawned_processes(bench: Bench) -> None:
+    """multiprocessing finds __main__ as it would under plain Python."""
+    bench.write(
+        "train.py",
+        "import multiprocessing as mp\nclass Item:\n    value = 3\n\ndef work(item): return item.value + 1\n"
+        "if __name__ == '__main__':\n    with mp.get_context('spawn').Pool(1) as pool:\n"
+        "        print(pool.map(work, [Item()]))\n",
+    )
+    assert "[rank 0] [4]" in bench.mslaunch("train", "-n", "1").stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        ("raise ValueError('loss is NaN')", 1, "ValueError: loss is NaN"),
+        ("import sys; sys.exit(7)", 7, "exited with code 7"),
+        ("import os; os._exit(9)", 9, "exited with code 9"),
+        ("import os; os.kill(os.getpid(), 9)", 137, "was killed by SIGKILL"),
+        ("import faulthandler; faulthandler._sigsegv()", 139, "was killed by SIGSEGV"),
+        ("import no_such_module", 1, "ModuleNotFoundError: No module named 'no_such_module'"),
+    ],
+)
+def test_the_first_failing_rank_is_named_and_gives_the_exit_code(
+    bench: Bench, body: str, code: int, words: str
+) -> None:
+    """The others, which would wait for a minute, are stopped; the record says who failed and who was a victim."""
+    bench.write("train.py", f"import os, time\nif os.environ['RANK_ID'] == '1':\n    {body}\ntime.sleep(60)\n")
+    done = bench.mslaunch("train", "-n", "3")
+    assert done.returncode == code, done.stdout
+    assert f"rank 1 on localhost failed first: {words}" in done.stdout
+    verdict = bench.record()["verdict"]
+    assert (verdict["rank"], verdict["exit_code"], verdict["victims"]) == (1, code, [0, 2])
+    assert all(rank["ended"] for rank in bench.record()["ranks"])
+
+
+def test_a_traceback_shows_the_users_lines_only(bench: Bench) -> None:
+    """The exception is captured without a change to the script, and printed as Python would."""
+    bench.write("train.py", "def step():\n    return 1 / 0\n\nstep()\n")
+    assert bench.mslaunch("train", "-n", "1").returncode == 1
+    error = json.loads((bench.latest / "rank_0" / "error.json").read_text())
+    assert (error["rank"], error["type"], error["message"]) == (
+        0,
+        "ZeroDivisionError",
+        "ZeroDivisionError: division by zero",
+    )
+    frames = [line for line in error["traceback"].splitlines() if line.strip().startswith("File")]
+    assert [frame.split("/")[-1] for frame in frames] == [
+        'train.py", line 4, in <module>',
+        'train.py", line 2, in step',
+    ]
+    assert bench.log(0).strip() == error["traceback"].strip()
+
+
+def test_a_syntax_error_is_shown_as_python_shows_it(bench: Bench) -> None:
+    """It is the script's failure, with file and line."""
+    bench.write("train.py", "x = (\n")
+    done = bench.mslaunch("train", "-n", "2")
+    assert done.returncode == 1
+    assert "SyntaxError: '(' was never closed" in done.stdout
+    assert 'code/train.py", line 1' in done.stdout
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_stops_everything_first(bench: Bench, number: int, code: int) -> None:
+    """Ctrl-C, SIGTERM and SIGHUP end all ranks, write the record and give the signal's exit code."""
+    bench.write("train.py", WAIT)
+    process = bench.start("train", "-n", "2")
+    wait_for(lambda: len(bench.leftovers()) == 2 and bench.log(1) == "ready\n", "both ranks")
+    process.send_signal(number)
+    output = process.communicate(timeout=30)[0]
+    assert process.returncode == code, output
+    assert bench.record()["state"] == "stopped"
+    assert bench.leftovers() == []
+
+
+def test_a_rank_that_ignores_sigterm_is_ended_after_the_grace(bench: Bench) -> None:
+    """So are grandchildren that went into a session of their own."""
+    bench.write(
+        "train.py",
+        "import os, signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)'\n"
+        "subprocess.Popen([sys.executable, '-c', child], start_new_session=True)\n"
+        "print('ready', flush=True)\ntime.sleep(60)\n",
+    )
+    bench.write("cfg.yaml", "launch:\n  grace: 0.5\n")
+    process = bench.start("train", "-n", "2", "-c", "cfg.yaml")
+    wait_for(lambda: len(bench.leftovers()) == 4, "ranks and their children")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert [rank["signal"] for rank in bench.record()["ranks"]] == [9, 9]
+    assert bench.leftovers() == []
+
+
+def test_a_second_interrupt_does_not_wait(bench: Bench) -> None:
+    """The grace of ten seconds is cut short."""
+    bench.write(
+        "train.py",
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('ready', flush=True)\ntime.sleep(60)\n",
+    )
+    bench.write("cfg.yaml", "launch:\n  grace: 300\n")
+    process = bench.start("train", "-n", "1", "-c", "cfg.yaml")
+    wait_for(lambda: bench.leftovers() and bench.log(0) == "ready\n", "the rank")
+    process.send_signal(signal.SIGINT)
+    wait_for(lambda: '"signal": 2' in (bench.latest / "events.jsonl").read_text(), "the first signal")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+def test_processes_left_by_a_rank_are_ended_with_the_run(bench: Bench) -> None:
+    """A job that succeeds leaves nothing behind either."""
+    bench.write(
+        "train.py",
+        "import subprocess, sys\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n",
+    )
+    assert bench.mslaunch("train", "-n", "2").returncode == 0
+    assert bench.leftovers() == []
+
+
+def test_killing_the_launcher_ends_the_run(bench: Bench) -> None:
+    """kill -9: the agent notices that its input has closed; `ps` then shows the run as lost."""
+    bench.write("train.py", WAIT)
+    process = bench.start("train", "-n", "2")
+    wait_for(lambda: len(bench.leftovers()) == 2, "both ranks")
+    process.kill()
+    process.wait()
+    wait_for(lambda: not bench.leftovers(), "the ranks to end", seconds=3)
+    assert "lost" in bench.mslaunch("ps").stdout
+    assert json.loads(bench.mslaunch("status", "--json").stdout)["state"] == "lost"
+
+
+def test_killing_the_agent_ends_the_run(bench: Bench) -> None:
+    """kill -9 of the agent: its ranks die, the guard finds their grandchildren, the launcher says 125."""
+    bench.write(
+        "train.py",
+        "import subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n"
+        "time.sleep(60)\n",
+    )
+    process = bench.start("train", "-n", "2")
+    wait_for(lambda: len(bench.leftovers()) == 4, "ranks and their children")
+    hello = json.loads((bench.latest / "events.jsonl").read_text().splitlines()[0])
+    os.kill(hello["pid"], signal.SIGKILL)
+    output = process.communicate(timeout=30)[0]
+    assert process.returncode == 125, output
+    assert "the agent on localhost is gone" in output
+    wait_for(lambda: not bench.leftovers(), "the guard to finish")
+
+
+def test_two_runs_do_not_touch_each_other(bench: Bench) -> None:
+    """Stopping one leaves the other alone."""
+    bench.write("train.py", WAIT)
+    first, second = (bench.start("train", "-n", "2", "--run-id", name) for name in ("one", "two"))
+    wait_for(lambda: len(bench.leftovers()) == 4, "both runs")
+    assert bench.mslaunch("stop", "one").returncode == 0
+    first.communicate(timeout=30)
+    assert second.poll() is None
+    assert len(bench.leftovers()) == 2
+    second.send_signal(signal.SIGINT)
+    second.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (("--script", "nix.py"), 2, "nix.py: no such script (--script)"),
+        (("train.py", "--rank-table", "nix.json"), 2, "nix.json: no such rank table"),
+        (("train.py", "--rank-table", "train.py"), 2, "train.py: not a rank table"),
+        (("train.py", "--config", "nix.yaml"), 2, "nix.yaml: no such config"),
+        (("train.py", "--config", "bad.yaml"), 2, "bad.yaml:2: launch has no key 'wrokers'; did you mean 'workers'?"),
+        (("train.py", "--devices", "0-3"), 2, "--workers says 2, but --devices (0-3) says 4"),
+        (("train.py", "--local_worker_num", "4"), 2, "--workers says 2, but --local_worker_num says 4"),
+        (("train.py", "--method", "horovod"), 2, "--method: method: input should be 'dynamic'"),
+        (("train.py", "--runs-dir", "train.py"), 3, "train.py: cannot write the run's folder"),
+        (("train.py", "--runs-dir", "/proc/nix"), 3, "/proc/nix: cannot write the run's folder"),
+        (("train.py", "--run-id", "../x"), 2, "--run-id"),
+        (("train.py", "--config", "no_python.yaml"), 3, "/nix/python: no such Python"),
+        (
+            ("train.py", "--config", "bare_python.yaml"),
+            3,
+            "has no MindSpore, and device_target: CPU in bare_python.yaml:1",
+        ),
+        (("train.py", "--env", "MS_ROLE=x"), 2, "MS_ROLE is what mslaunch sets"),
+    ],
+)
+def test_a_wrong_request_starts_nothing_and_leaves_nothing(
+    bench: Bench, args: tuple[str, ...], code: int, words: str
+) -> None:
+    """One sentence with the fix, exit code 2 or 3, no traceback, no folder."""
+    bench.write("train.py", "print('started')\n")
+    bench.write("bad.yaml", "launch:\n  wrokers: 2\n")
+    bench.write("no_python.yaml", "launch:\n  python: /nix/python\n")
+    bare = bench.folder.parent / "bare" / "bin" / "python"
+    bare.parent.mkdir(parents=True)
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    bench.write("bare_python.yaml", f"device_target: CPU\nlaunch:\n  python: {bare}\n")
+    before = sorted(bench.folder.iterdir())
+    done = bench.mslaunch("train", "--workers", "2", *args)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+    assert sorted(bench.folder.iterdir()) == before
+
+
+def test_a_busy_port_is_refused_with_its_holder(bench: Bench) -> None:
+    """Nothing is started, and the process that holds the port is named."""
+    bench.write("train.py", "print('started')\n")
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        done = bench.mslaunch("train", "-n", "1", "--master-port", str(port))
+    assert done.returncode == 3
+    assert f"port {port} is in use by" in done.stderr
+    assert f"(pid {os.getpid()})" in done.stderr
+    assert not bench.runs.exists()
+
+
+def test_a_run_id_is_used_once(bench: Bench) -> None:
+    """An earlier run is never overwritten."""
+    bench.write("train.py", "print('started')\n")
+    assert bench.mslaunch("train", "-n", "1", "--run-id", "r1").returncode == 0
+    done = bench.mslaunch("train", "-n", "1", "--run-id", "r1")
+    assert done.returncode == 2
+    assert "a run called r1 is there already" in done.stderr
+
+
+def test_dry_run_shows_the_plan_and_where_settings_came_from(bench: Bench) -> None:
+    """Nothing is written or started; --json gives the plan itself."""
+    bench.write("train.py", "print('started')\n")
+    bench.write("cfg.yaml", "seed: 1\nlaunch:\n  tail: all\n")
+    args = ("train", "--workers", "6", "--config", "cfg.yaml", "--dry-run")
+    done = bench.mslaunch(*args, MSLAUNCH_GRACE="3")
+    assert done.returncode == 0, done.stderr
+    for words in ("--workers", "cfg.yaml:3 (launch.tail)", "MSLAUNCH_GRACE", "RANK_SIZE=6", "ranks 4 to 5 likewise"):
+        assert words in done.stdout
+    plan = json.loads(bench.mslaunch(*args, "--json").stdout)
+    assert (plan["world_size"], plan["tail"]) == (6, [0, 1, 2, 3, 4, 5])
+    assert not bench.runs.exists()
+
+
+def test_json_is_all_that_stdout_holds(bench: Bench) -> None:
+    """Scripts read the record from stdout; people read the rest on stderr."""
+    bench.write("train.py", "print('hello')\n")
+    done = bench.mslaunch("train", "-n", "1", "--json")
+    assert json.loads(done.stdout)["state"] == "succeeded"
+    assert "[rank 0] hello" in done.stderr
+
+
+def test_msruns_spellings_are_understood(bench: Bench) -> None:
+    """Habits of msrun users keep working."""
+    bench.write("train.py", "print('hello')\n")
+    done = bench.mslaunch(
+        "train",
+        "--worker_num",
+        "2",
+        "--local_worker_num",
+        "2",
+        "--master_port",
+        "31999",
+        "--log_dir",
+        "out",
+        "train.py",
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((bench.folder / "out" / "latest" / "plan.json").read_text())["master"] == "127.0.0.1:31999"
+
+
+def test_the_live_line_shows_progress_in_a_terminal(bench: Bench) -> None:
+    """In a terminal there is one line with ranks, step, loss and speed; elsewhere there is none."""
+    bench.write(
+        "train.py",
+        "import time\nfor i in range(1, 4):\n"
+        "    print(f'epoch: 1 step: {i}, loss is 0.{i}', flush=True)\n    time.sleep(0.2)\n",
+    )
+    typescript = bench.folder.parent / "typescript"
+    command = f"{MSLAUNCH} train -n 2"
+    subprocess.run(
+        ["script", "-qec", command, str(typescript)],
+        cwd=bench.folder,
+        env={**bench.env, "TERM": "xterm"},
+        check=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    screen = typescript.read_bytes().decode()
+    assert "\r\x1b[K2/2 ranks up | epoch 1 step 3 | loss 0.3 | " in screen
+    assert "steps/s" in screen
+    assert "\x1b" not in bench.mslaunch("train", "-n", "2").stdout
+
+
+def test_a_lot_of_output_loses_no_line(bench: Bench) -> None:
+    """The log is whole, and the console keeps its memory bounded by lagging behind the file."""
+    bench.write("train.py", "for i in range(200000): print('line', i, 'x' * 50)\n")
+    done = bench.mslaunch("train", "-n", "1")
+    assert done.returncode == 0
+    assert bench.log(0).splitlines() == [f"line {i} {'x' * 50}" for i in range(200000)]
+    assert f"[rank 0] line 199999 {'x' * 50}" in done.stdout
+
+
+def test_no_process_of_a_finished_run_is_found() -> None:
+    """The search for leftovers finds a process that carries a run's id, and only that."""
+    sleeper = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], env={"MSLAUNCH_RUN_ID": "probe-1"}
+    )
+    try:
+        assert wait_for(lambda: processes_of("probe-1"), "the sleeper") == [sleeper.pid]
+        assert processes_of("probe") == []
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_code_runs_from_a_folder_with_odd_characters(tmp_path: Path, bench: Bench) -> None:
+    """Spaces, quotes and dollars in paths are only characters."""
+    odd = tmp_path / "it's a $HOME; folder"
+    odd.mkdir()
+    bench.folder = odd
+    bench.write("train.py", "import sys\nprint(sys.argv[1:])\n")
+    done = bench.mslaunch("train", "-n", "1", "--", "a b", "$HOME", "it's")
+    assert "[rank 0] ['a b', '$HOME', \"it's\"]" in done.stdout
