@@ -17,8 +17,14 @@ lint: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-bench: $(READY)
+bench: $(READY) .venv-torch/.ready
 	$(VENV)/bin/python -m bench
+
+# torchrun, to measure beside: in an environment of its own, since MindSpore wants an older NumPy.
+.venv-torch/.ready:
+	$(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/pip install --quiet "torch==2.13.0" numpy
+	touch .venv-torch/.ready
 
 # Open MPI for the tests of --method mpirun. Without root or apt those tests are skipped, and pytest says so.
 system-packages:
@@ -33,4 +39,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache build dist
+	rm -rf $(VENV) .venv-torch .mypy_cache .ruff_cache build dist

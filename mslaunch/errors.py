@@ -53,7 +53,9 @@ class RankTableMissing(RequestError):
 
 class RankTableUnreadable(RequestError):
     def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"{path}: not a rank table: {why}. Write for example rank_tables/v1.0_1x8.json's form.")
+        super().__init__(
+            f"{path}: not a rank table: {why}. Compare it with rank_tables/v1.0_1x8.json of the mslaunch sources."
+        )
 
 
 class PortBusy(NotReadyError):

@@ -28,13 +28,11 @@ def main() -> None:
 def newest(checkpoint: str) -> Path:
     """Return the checkpoint itself, or the newest one of a folder."""
     if not checkpoint:
-        raise SystemExit("Which checkpoint? Give --checkpoint FILE or FOLDER.")
-    path = Path(checkpoint)
-    if not path.is_dir():
-        return path
-    found = sorted(path.glob("*.ckpt"), key=lambda file: file.stat().st_mtime)
+        raise SystemExit("Which checkpoint? Give --checkpoint FILE or --checkpoint FOLDER.")
+    path = Path(checkpoint).absolute()
+    found = [path] if path.is_file() else sorted(path.glob("*.ckpt"), key=lambda file: file.stat().st_mtime)
     if not found:
-        raise SystemExit(f"{path} holds no .ckpt file.")
+        raise SystemExit(f"{path}: neither a checkpoint nor a folder that holds one.")
     return found[-1]
 
 

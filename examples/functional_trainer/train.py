@@ -21,15 +21,15 @@ def main() -> None:
     cfg = load_config(str(Path(__file__).with_name("config.yaml")))
     rank = init_env(cfg)
     network = Network()
-    train(network, cfg, rank)
-    print(f"rank {rank}: accuracy {measure(network, held_out_dataset(cfg.held_out_samples, cfg.seed)):.4f}")
+    held_out = held_out_dataset(cfg.held_out_samples, cfg.seed)
+    train(network, held_out, cfg, rank)
+    print(f"rank {rank}: accuracy {measure(network, held_out):.4f}")
     print(f"rank {rank}: parameters {fingerprint(network)}")
 
 
-def train(network: nn.Cell, cfg: Config, rank: int) -> None:
+def train(network: nn.Cell, held_out: Dataset, cfg: Config, rank: int) -> None:
     """Train on this rank's share of the data, and keep the network of the best epoch in best.ckpt."""
     dataset = train_dataset(cfg.train_samples, cfg.seed, cfg.batch_size, num_shards=cfg.device_num, shard_id=rank)
-    held_out = held_out_dataset(cfg.held_out_samples, cfg.seed)
     step = make_step(network, cfg)
     best = 0.0
     for epoch in range(1, cfg.epochs + 1):

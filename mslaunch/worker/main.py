@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, NoReturn
 
 from mslaunch.worker import folder, report
+
+TYPE_CHECKING = False  # typing itself costs every rank 10 ms
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def main() -> None:
@@ -69,19 +72,16 @@ def run_python(script: str, args: list[str]) -> None:
     """Run the script as __main__ in this interpreter, as `python script` would."""
     import builtins
     import faulthandler
-    import threading
-    import types
 
     from mslaunch.worker import watch
 
     faulthandler.enable()
     watch.install(int(os.environ["RANK_SIZE"]))
-    threading.excepthook = _record_thread_error
     zipped = sys.path[0]
     sys.argv = [script, *args]
     sys.path[0] = os.path.dirname(script)
     sys.path.append(zipped)
-    module = types.ModuleType("__main__")
+    module = type(sys)("__main__")
     module.__dict__.update(__file__=script, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = module
     try:
@@ -103,14 +103,6 @@ def _fail(error: BaseException, script: str) -> NoReturn:
     report.record_error(error, traceback)
     sys.excepthook(type(error), error, traceback)
     sys.exit(1)
-
-
-def _record_thread_error(args: Any) -> None:
-    import threading
-
-    if args.exc_type is not SystemExit and args.exc_value is not None:
-        report.record_error(args.exc_value, args.exc_traceback, args.thread.name if args.thread else "?")
-    threading.__excepthook__(args)
 
 
 def run_program(script: str, args: list[str]) -> NoReturn:

@@ -1,0 +1,29 @@
+"""`make bench` or `python -m bench [NAME …]`: every figure with its peer's, taken side by side."""
+
+from __future__ import annotations
+
+import sys
+
+from bench import planning, startup
+
+CASES = {
+    "two": startup.two_ranks,
+    "many": startup.many_ranks,
+    "real": startup.real_job,
+    "help": startup.help_text,
+    "memory": startup.memory,
+    "plan": planning.ten_thousand_ranks,
+}
+
+
+def main(names: list[str]) -> int:
+    missed = 0
+    for name in names or CASES:
+        for row in CASES[name]():
+            print(row.text(), flush=True)
+            missed += not row.held
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
