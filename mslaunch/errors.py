@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 
 WRONG_REQUEST = 2
 NOT_READY = 3
@@ -111,5 +110,7 @@ class AmbiguousRun(RequestError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` for the nearest known word, or nothing."""
+    from difflib import get_close_matches
+
     near = get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -39,7 +39,7 @@ def test_every_rank_has_its_folder_environment_and_record(bench: Bench) -> None:
     assert done.returncode == 0, done.stderr
     run = bench.runs / "r1"
     assert {path.name for path in run.iterdir()} == {
-        *("plan.json", "run.json", "events.jsonl", "config.yaml", "config.json", "mslaunch.zip", "code"),
+        *("plan.json", "run.json", "events.jsonl", "config.yaml", "config.json", "mslaunch.zip", "rank.py", "code"),
         *("rank_0", "rank_1"),
     }
     assert stat.S_IMODE(run.stat().st_mode) == 0o700

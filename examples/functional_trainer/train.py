@@ -73,8 +73,7 @@ def make_step(network: nn.Cell, cfg: Config) -> Step:
         optimizer(average(gradients))
         return losses
 
-    # One graph for the whole step; without jit, graph mode would compile its pieces one by one.
-    return ms.jit(step) if cfg.context_mode == "graph" else step
+    return step
 
 
 def measure(network: nn.Cell, dataset: Dataset) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch.errors import RunExists, RunsFolderUnwritable
-from mslaunch.launch.bundle import write_bundle
+from mslaunch.launch.bundle import BOOT, write_bundle
 from mslaunch.launch.snapshot import mirror
 from mslaunch.plan.model import File, Plan, to_json
 
@@ -40,6 +40,10 @@ class RunFolder:
     @property
     def bundle(self) -> Path:
         return self.path / "mslaunch.zip"
+
+    @property
+    def boot(self) -> Path:
+        return self.path / "rank.py"
 
     @property
     def code(self) -> Path:
@@ -103,6 +107,7 @@ def fill(plan: Plan, folder: RunFolder) -> None:
     write_files(folder.path, plan.files)
     mirror(Path(plan.job_dir), folder.code, folder.path.parent.resolve())
     write_bundle(folder.bundle)
+    write_atomically(folder.boot, BOOT)
     write_atomically(folder.plan, to_json(plan))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -167,6 +166,8 @@ def reason(item: Any) -> str:
 
 
 def _near_misses(config: Config) -> Iterator[str]:
+    from difflib import get_close_matches
+
     known = ["launch", *ScriptKeys.model_fields]
     for key in config.values:
         near = get_close_matches(key, known, n=1, cutoff=0.85)

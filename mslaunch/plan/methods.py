@@ -12,7 +12,7 @@ from mslaunch.plan.model import Facts, File, Host, Process
 from mslaunch.plan.ranges import format_ranges
 from mslaunch.plan.spec import JobSpec
 
-ZIP = "mslaunch.zip"
+BOOT = "rank.py"
 RANK_TABLE = "scripts/rank_table.json"
 RANKS = "scripts/ranks.json"
 
@@ -68,7 +68,7 @@ def dynamic(job: Job) -> Layout:
         rank=None,
         host=job.hosts[0].name,
         device_id=None,
-        argv=(job.facts.hosts[job.hosts[0].name].python, job.path(ZIP)),
+        argv=(job.facts.hosts[job.hosts[0].name].python, job.path(BOOT)),
         env={"MS_ROLE": "MS_SCHED", "RANK_ID": "0"},
         cwd=job.facts.run_dir,
         log=job.path("scheduler", "log.txt"),
@@ -142,7 +142,7 @@ def _workers(job: Job, cluster: bool, by_script: bool = False) -> tuple[Process,
             rank=rank.rank,
             host=rank.host.name,
             device_id=rank.device_id,
-            argv=(job.facts.hosts[rank.host.name].python, job.path(ZIP), job.script, *job.args),
+            argv=(job.facts.hosts[rank.host.name].python, job.path(BOOT), job.script, *job.args),
             env=rank_env(job, rank, cluster),
             cwd=job.facts.submit_dir if job.spec.launch.cwd == "submit" else job.path(f"rank_{rank.rank}"),
             log=job.path(f"rank_{rank.rank}", "log.txt"),

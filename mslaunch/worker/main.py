@@ -1,4 +1,4 @@
-"""The program in mslaunch.zip: becomes an agent, MindSpore's scheduler, or a rank that runs the user's script."""
+"""What mslaunch.zip runs: becomes an agent, MindSpore's scheduler, or a rank that runs the user's script."""
 
 from __future__ import annotations
 

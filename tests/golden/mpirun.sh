@@ -29,7 +29,7 @@ export MS_WORKER_NUM=2
 : "${TOKEN:?export TOKEN first: its value is not kept in this file}"
 
 # On a CPU, MindSpore's init() needs its scheduler.
-MS_ROLE=MS_SCHED RANK_ID=0 "$PYTHON" "$run/mslaunch.zip" &
+MS_ROLE=MS_SCHED RANK_ID=0 "$PYTHON" "$run/rank.py" &
 scheduler=$!
 trap 'kill "$scheduler" 2>/dev/null' EXIT
 
@@ -57,4 +57,4 @@ mpirun -n 2 --hostfile "$run/scripts/hostfile" --bind-to none $as_root \
   -x PYTHONUNBUFFERED \
   -x RANK_SIZE \
   -x TOKEN \
-  "$PYTHON" "$run/mslaunch.zip" "$run"/code/train.py --config_path="$run"/config.yaml --lr 0.1 --data /home/u/d
+  "$PYTHON" "$run/rank.py" "$run"/code/train.py --config_path="$run"/config.yaml --lr 0.1 --data /home/u/d

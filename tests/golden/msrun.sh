@@ -44,4 +44,4 @@ exec msrun \
   --cluster_time_out="${MS_TOPO_TIMEOUT:-600}" \
   --log_dir="$run/msrun" \
   --join=True \
-  "$run/mslaunch.zip" "$run"/code/train.py --config_path="$run"/config.yaml --lr 0.1 --data /home/u/d
+  "$run/rank.py" "$run"/code/train.py --config_path="$run"/config.yaml --lr 0.1 --data /home/u/d

@@ -30,7 +30,7 @@ export MS_WORKER_NUM=2
 : "${TOKEN:?export TOKEN first: its value is not kept in this file}"
 
 # On a CPU, MindSpore's init() needs its scheduler.
-MS_ROLE=MS_SCHED RANK_ID=0 "$PYTHON" "$run/mslaunch.zip" &
+MS_ROLE=MS_SCHED RANK_ID=0 "$PYTHON" "$run/rank.py" &
 scheduler=$!
 trap 'kill "$scheduler" 2>/dev/null' EXIT
 
@@ -41,7 +41,7 @@ pids=()
 cd "$run"
 for i in "${!devices[@]}"; do
   RANK_ID=$((first + i)) DEVICE_ID=${devices[$i]} \
-    "$PYTHON" "$run/mslaunch.zip" "$run"/code/train.py --config_path="$run"/config.yaml --lr 0.1 --data /home/u/d &
+    "$PYTHON" "$run/rank.py" "$run"/code/train.py --config_path="$run"/config.yaml --lr 0.1 --data /home/u/d &
   pids+=($!)
 done
 
