@@ -57,7 +57,7 @@ def make_step(network: nn.Cell, cfg: Config) -> Step:
     reconstruction_weight = cfg.reconstruction_weight
     optimizer = nn.Adam(network.trainable_params(), cfg.learning_rate)
     # A job of one rank has no communication group to average over.
-    average = nn.DistributedGradReducer(optimizer.parameters) if cfg.device_num > 1 else nn.Identity()
+    average = nn.DistributedGradReducer(optimizer.parameters) if cfg.device_num > 1 else None
 
     def forward(picture: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scores, redrawn = network(picture)
@@ -70,7 +70,9 @@ def make_step(network: nn.Cell, cfg: Config) -> Step:
 
     def step(picture: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         losses, gradients = forward_and_gradients(picture, label)
-        optimizer(average(gradients))
+        if average is not None:
+            gradients = average(gradients)
+        optimizer(gradients)
         return losses
 
     return step

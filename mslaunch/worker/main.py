@@ -100,8 +100,10 @@ def _fail(error: BaseException, script: str) -> NoReturn:
     while traceback is not None and traceback.tb_frame.f_code.co_filename != script:
         traceback = traceback.tb_next  # leave out this file's own frames
     error.__traceback__ = traceback
-    report.record_error(error, traceback)
+    message = report.record_error(error, traceback)
     sys.excepthook(type(error), error, traceback)
+    # Only now, since the agent may end this rank at once; and not later, since MindSpore's teardown takes a second.
+    report.tell("error", message=message)
     sys.exit(1)
 
 

@@ -44,8 +44,8 @@ def write_json(path: str, data: Any) -> None:
     os.replace(beside, path)
 
 
-def record_error(error: BaseException, traceback: Any, thread: str | None = None) -> None:
-    """Write error.json and tell the agent, before MindSpore's teardown takes its second."""
+def record_error(error: BaseException, traceback: Any, thread: str | None = None) -> str:
+    """Write error.json and return its message."""
     import traceback as tracebacks
 
     text = "".join(tracebacks.format_exception(type(error), error, traceback))
@@ -64,8 +64,7 @@ def record_error(error: BaseException, traceback: Any, thread: str | None = None
         write_json(os.path.join(rank_dir(), "error.json"), data)
     except OSError:
         pass  # a full disk must not hide the error itself
-    if thread is None:
-        tell("error", message=summary[-_MESSAGE_LIMIT:])
+    return summary[-_MESSAGE_LIMIT:]
 
 
 def rank_dir() -> str:
