@@ -20,11 +20,11 @@ def make_points(samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def train_dataset(samples: int, seed: int, batch_size: int, num_shards: int, shard_id: int) -> NumpySlicesDataset:
     """Return this rank's share of the training points, in batches."""
-    # Every rank shuffles with the same seed, the one that init_env has set, so the shares never overlap.
+    # All ranks shuffle with the seed that init_env has set, so they cut one and the same order into shares.
     dataset = NumpySlicesDataset(
         make_points(samples, seed), ["point", "label"], shuffle=True, num_shards=num_shards, shard_id=shard_id
     )
-    # All ranks must take the same number of equal steps: one step more on one rank would wait for the others forever.
+    # With batches of one shape, graph mode compiles the network once.
     return dataset.batch(batch_size, drop_remainder=True)
 
 

@@ -19,7 +19,8 @@ def main() -> None:
     checkpoint = newest(cfg.checkpoint)
     network = make_network()
     ms.load_checkpoint(str(checkpoint), network)
-    model = Model(network, nn.CrossEntropyLoss(), metrics={"accuracy"})
+    loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")
+    model = Model(network, loss, metrics={"accuracy"})
     accuracy = model.eval(held_out_dataset(cfg.held_out_samples, cfg.seed), dataset_sink_mode=False)["accuracy"]
     print(f"rank {rank}: checkpoint {checkpoint.name}")
     print(f"rank {rank}: accuracy {accuracy:.4f}")

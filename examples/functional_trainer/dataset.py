@@ -31,11 +31,11 @@ class Stripes:
 
 def train_dataset(samples: int, seed: int, batch_size: int, num_shards: int, shard_id: int) -> GeneratorDataset:
     """Return this rank's share of the training pictures, in batches."""
-    # Every rank shuffles with the same seed, the one that init_env has set, so the shares never overlap.
+    # All ranks shuffle with the seed that init_env has set, so they cut one and the same order into shares.
     dataset = GeneratorDataset(
         Stripes(samples, seed), ["picture", "label"], shuffle=True, num_shards=num_shards, shard_id=shard_id
     )
-    # All ranks must take the same number of equal steps: one step more on one rank would wait for the others forever.
+    # With batches of one shape, graph mode compiles the network once.
     return dataset.batch(batch_size, drop_remainder=True)
 
 

@@ -30,11 +30,13 @@ def main() -> None:
 def train(network: nn.Cell, held_out: Dataset, cfg: Config, rank: int) -> None:
     """Train on this rank's share of the data, and keep the network of the best epoch in best.ckpt."""
     dataset = train_dataset(cfg.train_samples, cfg.seed, cfg.batch_size, num_shards=cfg.device_num, shard_id=rank)
+    # One iterator for all epochs: a new one would begin with the seed again and shuffle every epoch alike.
+    batches = dataset.create_tuple_iterator(num_epochs=cfg.epochs)
     step = make_step(network, cfg)
     best = 0.0
     for epoch in range(1, cfg.epochs + 1):
         network.set_train()
-        for picture, label in dataset.create_tuple_iterator():
+        for picture, label in batches:
             loss, classification, reconstruction = step(picture, label)
         accuracy = measure(network, held_out)
         # mslaunch reads its status line from lines that begin as LossMonitor's do.
