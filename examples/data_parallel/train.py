@@ -14,7 +14,7 @@ from network import make_network
 
 
 def main() -> None:
-    cfg = load_config(str(Path(__file__).with_name("config.yaml")))
+    cfg = load_config(Path(__file__).with_name("config.yaml"))
     rank = init_env(cfg)
     network = make_network()
     loss = nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean")

@@ -18,7 +18,7 @@ Step = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 def main() -> None:
-    cfg = load_config(str(Path(__file__).with_name("config.yaml")))
+    cfg = load_config(Path(__file__).with_name("config.yaml"))
     rank = init_env(cfg)
     network = Network()
     held_out = held_out_dataset(cfg.held_out_samples, cfg.seed)

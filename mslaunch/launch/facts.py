@@ -124,16 +124,18 @@ def new_run_id() -> str:
 
 def outside_paths(spec: JobSpec, submit_dir: Path, job_dir: Path) -> frozenset[str]:
     """Name the paths that exist from the submit folder, but would not from a rank's folder."""
-    return frozenset(_outside(candidates(spec.script_args, spec.config.values), submit_dir, job_dir))
+    runs_dir = Path(spec.launch.runs_dir).resolve()
+    return frozenset(_outside(candidates(spec.script_args, spec.config.values), submit_dir, job_dir, runs_dir))
 
 
-def _outside(names: Iterable[str], submit_dir: Path, job_dir: Path) -> Iterable[str]:
+def _outside(names: Iterable[str], submit_dir: Path, job_dir: Path, runs_dir: Path) -> Iterable[str]:
     for name in names:
         try:
             there = (submit_dir / name).exists()
         except OSError:
             continue
-        inside = ".." not in Path(name).parts and (job_dir / name).exists()
+        seen_by_ranks = not (submit_dir / name).resolve().is_relative_to(runs_dir)
+        inside = seen_by_ranks and ".." not in Path(name).parts and (job_dir / name).exists()
         if there and (not inside or name == "."):
             yield name
 

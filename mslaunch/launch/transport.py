@@ -62,13 +62,14 @@ class LocalChannel:
         with self._lock:
             view = memoryview(data)
             try:
-                while view:
+                while view and not self._input.closed:
                     view = view[self._input.write(view) or 0 :]
             except BrokenPipeError:
                 pass  # its end shows on the other stream
 
     def close(self) -> None:
-        self._input.close()
+        with self._lock:
+            self._input.close()
         self._process.wait()
         self._output.close()
 

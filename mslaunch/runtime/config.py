@@ -23,7 +23,7 @@ class Config(dict):  # type: ignore[type-arg]
         self[name] = value
 
 
-def load_config(path: str | None = None, argv: Sequence[str] | None = None) -> Config:
+def load_config(path: str | os.PathLike[str] | None = None, argv: Sequence[str] | None = None) -> Config:
     """Read the configuration and the command line.
 
     The file is `--config_path` of the command line, else what the launcher gave, else `path`. Every top-level scalar
@@ -32,7 +32,7 @@ def load_config(path: str | None = None, argv: Sequence[str] | None = None) -> C
     """
     argv = sys.argv[1:] if argv is None else argv
     first = argparse.ArgumentParser(add_help=False)
-    first.add_argument("--config_path", default=os.environ.get("MSLAUNCH_CONFIG") or path)
+    first.add_argument("--config_path", default=os.environ.get("MSLAUNCH_CONFIG") or (path and os.fspath(path)))
     known, rest = first.parse_known_args(argv)
     if known.config_path is None:
         raise ValueError("no configuration: give --config_path FILE, or start the script with mslaunch --config FILE")

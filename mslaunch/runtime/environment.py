@@ -25,8 +25,8 @@ def init_env(cfg: Any) -> int:
     device_num = _get(cfg, "device_num") or 1
     if target not in (None, "None"):
         ms.set_context(device_target=target)
-        if device_num == 1 and target != "CPU" and _get(cfg, "device_id") is not None:
-            ms.set_context(device_id=_get(cfg, "device_id"))
+    if device_num == 1 and _get(cfg, "device_id") is not None and ms.get_context("device_target") != "CPU":
+        ms.set_context(device_id=_get(cfg, "device_id"))
     cfg.rank_id = _join(cfg, device_num) if device_num > 1 else 0
     return int(cfg.rank_id)
 

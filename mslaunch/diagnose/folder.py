@@ -1,0 +1,71 @@
+"""Which logs a folder holds: a run of ours, msrun's log folder, or worker logs of any name."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from mslaunch.diagnose.scan import Findings, scan_file
+from mslaunch.diagnose.verdict import Case
+
+_RANK = re.compile(r"(?:worker|rank|log|device|node)[_-]?(\d+)", re.IGNORECASE)
+_NUMBER = re.compile(r"(\d+)(?!.*\d)")
+_SUFFIXES = {".log", ".txt", ".out", ".err"}
+_NOT_OUTPUT = {"env.log", "launcher.log", "stack.txt"}
+
+
+def read_folder(folder: Path) -> list[Case]:
+    """Read every log of a folder into cases, by rank where the names tell it."""
+    cases: dict[Any, Case] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or not path.is_file() or not _is_log(path, folder):
+            continue
+        relative = path.relative_to(folder)
+        scheduler = "sched" in str(relative).lower()
+        rank = None if scheduler else _rank_of(relative)
+        case = Case(str(path), rank, findings=scan_file(path), error=_error(path), scheduler=scheduler)
+        key = "scheduler" if scheduler else str(relative) if rank is None else rank
+        cases[key] = merge(cases[key], case) if key in cases else case
+    return list(cases.values())
+
+
+def merge(first: Case, second: Case) -> Case:
+    """Put two logs of one rank together, its output and CANN's own log; the one that tells more gives the name."""
+    main, other = (second, first) if second.findings.hits and not first.findings.raised else (first, second)
+    a, b = main.findings, other.findings
+    findings = Findings(
+        raised=a.raised or b.raised,
+        hits=(*a.hits, *b.hits),
+        last_time=max((t for t in (a.last_time, b.last_time) if t is not None), default=None),
+        last_step=max(a.last_step, b.last_step),
+        gone_ports=(*a.gone_ports, *b.gone_ports),
+        lines=a.lines,
+    )
+    return Case(main.log, main.rank, main.host, error=main.error or other.error, findings=findings)
+
+
+def _is_log(path: Path, folder: Path) -> bool:
+    if path.name in _NOT_OUTPUT or path.suffix not in _SUFFIXES:
+        return False
+    return not {"code", "scripts"} & set(path.relative_to(folder).parts[:-1])
+
+
+def _rank_of(relative: Path) -> int | None:
+    """Read the rank from a name such as worker_3.log, rank_3/log.txt or train3.log; plogs are named by pid."""
+    for part in reversed(relative.parts):
+        if found := _RANK.search(part):
+            return int(found[1])
+    if "plog" in relative.name:
+        return None
+    found = _NUMBER.search(relative.stem)
+    return int(found[1]) if found and int(found[1]) < 100000 else None
+
+
+def _error(log: Path) -> dict[str, Any] | None:
+    try:
+        error = json.loads((log.parent / "error.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return error if isinstance(error, dict) and error.get("thread") is None else None
