@@ -33,7 +33,7 @@ def test_ps_and_status_tell_how_runs_ended(bench: Bench) -> None:
     assert [run["run_id"] for run in json.loads(bench.mslaunch("ps", "--json").stdout)] == ["good", "bad"]
     status = bench.mslaunch("status").stdout
     assert status.startswith("bad: failed, exit code 4")
-    assert "failed first: exited with code 4" in status
+    assert "First to fail: rank " in status
     assert "good: succeeded" in bench.mslaunch("status", "go").stdout
 
 

@@ -13,8 +13,8 @@ from tests.plan.test_make import plan_of, spec_of
 STOP = [Order("stop", 10.0)]
 
 
-def story_of(workers: int = 3, method: str = "dynamic") -> Story:
-    return Story(plan_of(spec_of(workers=workers, method=method)))
+def story_of(workers: int = 3, method: str = "dynamic", **flags: Any) -> Story:
+    return Story(plan_of(spec_of(workers=workers, method=method, **flags)))
 
 
 def event(name: str, at: float, **data: Any) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def test_success_is_all_ranks_ending_well() -> None:
     before = story.over
     tell(story, event("idle", 3))
     assert (before, story.over) == (False, True)
-    assert story.outcome() == ("succeeded", 0)
+    assert story.failures == []
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,9 @@ def test_the_first_failure_ends_the_job_and_gives_its_code(code: int | None, num
     story = story_of()
     assert tell(story, exited(1, 1, code, number)) == STOP
     assert tell(story, exited(0, 2, None, 15), exited(2, 2, 143), event("idle", 3)) == []
-    failure = story.first_failure()
-    assert failure is not None
+    failure = story.failures[0]
     assert (failure.rank, failure.signal) == (1, number)
-    assert story.outcome() == ("failed", expected)
+    assert failure.exit_code == expected
 
 
 def test_an_exception_counts_from_when_it_was_raised() -> None:
@@ -67,8 +66,7 @@ def test_an_exception_counts_from_when_it_was_raised() -> None:
     story = story_of()
     assert tell(story, exited(2, 5.0, 1)) == STOP
     tell(story, error(0, 4.5), exited(0, 6.0, None, signal.SIGTERM))
-    failure = story.first_failure()
-    assert failure is not None
+    failure = min(story.failures, key=lambda failure: failure.time)
     assert (failure.rank, failure.cause) == (0, "exception")
     assert (story.ranks[0].exit_code, story.ranks[0].signal) == (1, None)
 
@@ -79,30 +77,15 @@ def test_a_signal_stops_the_job_and_a_second_does_not_wait() -> None:
     assert story.interrupted(signal.SIGINT) == STOP
     assert story.interrupted(signal.SIGINT) == [Order("stop", 0.0)]
     assert tell(story, exited(0, 1, None, 15)) == []
-    assert story.outcome() == ("stopped", 130)
+    assert (story.interrupt, story.failures) == (signal.SIGINT, [])
 
 
 def test_a_dead_scheduler_ends_the_job_as_lost() -> None:
     """No rank is to blame, and the exit code says so."""
     story = story_of()
     assert tell(story, event("exited", 1, role="scheduler", rank=None, pid=9, code=None, signal=9)) == STOP
-    failure = story.first_failure()
-    assert failure is not None
-    assert (failure.rank, failure.cause) == (None, "scheduler")
-    assert story.outcome() == ("failed", 125)
-
-
-def test_a_scheduler_that_dies_beside_a_rank_is_a_bystander() -> None:
-    """Without MindSpore both fail within a moment; the rank's ImportError is the better answer."""
-    story = story_of()
-    tell(
-        story,
-        event("exited", 1.0, role="scheduler", rank=None, pid=9, code=1, signal=None),
-        error(1, 1.3, "ImportError: x"),
-    )
-    failure = story.first_failure()
-    assert failure is not None
-    assert failure.rank == 1
+    failure = story.failures[0]
+    assert (failure.rank, failure.cause, failure.exit_code) == (None, "scheduler", 125)
 
 
 def test_a_scheduler_that_leaves_when_its_cluster_does_is_no_failure() -> None:
@@ -116,11 +99,10 @@ def test_a_script_that_ends_before_its_ranks_is_the_failure() -> None:
     """mpirun may refuse before any rank has started; its own log is where the reason is."""
     story = story_of(2, "mpirun")
     assert tell(story, event("exited", 1, role="script", rank=None, pid=9, code=213, signal=None)) == STOP
-    failure = story.first_failure()
-    assert failure is not None
+    failure = story.failures[0]
     assert failure.log is not None
     assert failure.log.endswith("scripts/mpirun.log")
-    assert story.outcome() == ("failed", 213)
+    assert failure.exit_code == 213
 
 
 def test_a_lost_agent_ends_the_job() -> None:
@@ -128,7 +110,7 @@ def test_a_lost_agent_ends_the_job() -> None:
     story = story_of()
     assert story.host_lost(("localhost",), 1.0) == STOP
     assert story.over
-    assert story.outcome() == ("failed", 125)
+    assert [failure.exit_code for failure in story.failures] == [125]
     assert story.host_lost(("localhost",), 2.0) == []
 
 
@@ -136,4 +118,4 @@ def test_failed_set_up_means_not_ready() -> None:
     """launch.setup that fails is exit code 3."""
     story = story_of()
     assert tell(story, event("setup-failed", 1, code=2, log="/x/setup.log")) == STOP
-    assert story.outcome() == ("failed", 3)
+    assert story.failures[0].exit_code == 3

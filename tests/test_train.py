@@ -255,7 +255,8 @@ def test_the_first_failing_rank_is_named_and_gives_the_exit_code(
     bench.write("train.py", f"import os, time\nif os.environ['RANK_ID'] == '1':\n    {body}\ntime.sleep(60)\n")
     done = bench.mslaunch("train", "-n", "3")
     assert done.returncode == code, done.stdout
-    assert f"rank 1 on localhost failed first: {words}" in done.stdout
+    assert f"mslaunch: rank 1 on localhost: {words}; stopping 2 other ranks" in done.stdout
+    assert "First to fail: rank 1, host localhost, device 1" in done.stdout
     verdict = bench.record()["verdict"]
     assert (verdict["rank"], verdict["exit_code"], verdict["victims"]) == (1, code, [0, 2])
     assert all(rank["ended"] for rank in bench.record()["ranks"])

@@ -50,6 +50,7 @@ class Agent:
         self.connected = True
         self.heard = time.monotonic()
         self.lost_after = 10.0
+        self.watches_output = False
         self.done = False
 
     def run(self) -> None:
@@ -64,7 +65,7 @@ class Agent:
             poll = select.poll()
             for end, events in interest:
                 poll.register(end, events)
-            busy = bool(self.ranks.following) or self.ladder is not None
+            busy = bool(self.ranks.following) or self.ladder is not None or self.ranks.finish_stacks()
             for end, _ in poll.poll(0 if more else POLL * 1000 if busy else 1000):
                 if end in readers:
                     readers[end]()
@@ -90,6 +91,7 @@ class Agent:
         if what == "run":
             self.guard.protect(order["run_id"])
             self.lost_after = order["lost_after"]
+            self.watches_output = order["watches_output"]
             self.ranks.launch(order)
         elif what == "stop":
             self.descend(now, now + order["grace"])
@@ -100,6 +102,10 @@ class Agent:
             self.ranks.start_scheduler()
         elif what == "joined":
             self.ranks.wake_joining()
+        elif what == "stacks":
+            self.ranks.take_stacks()
+        elif what == "ping" and self.watches_output:
+            self.ranks.pulse()
         elif what == "bye":
             self.done = True
 

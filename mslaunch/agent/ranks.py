@@ -8,9 +8,10 @@ import signal
 import time
 from typing import Any
 
-from mslaunch.agent import processes
+from mslaunch.agent import memory, processes
 from mslaunch.agent.follow import CHUNK, Follower
 from mslaunch.agent.output import Output
+from mslaunch.agent.stacks import StackTaking
 
 LAST_LINES = 1 << 16  # how much of a log is still shown when a job ends far behind
 FAR_BEHIND = 1 << 20
@@ -38,20 +39,35 @@ class Ranks:
         self.children: list[Child] = []
         self.following: dict[int, Follower] = {}
         self._env: dict[str, str] = {}
+        self._oom_kills = 0
+        self._taking: StackTaking | None = None
         self._partial = b""
 
     def launch(self, order: dict[str, Any]) -> None:
         """Start what the plan wants started now; nothing, where the set-up before it fails."""
+        self.children = [Child(planned) for planned in order["processes"]]
+        self._keep_earlier_logs(order["attempt"])
+        self._oom_kills = memory.oom_kills()
         env = self._set_up(order)
         if env is None:
             return
         self._env = {**env, **order["env"], **order["secrets"], "MSLAUNCH_AGENT": self.message_path}
-        self.children = [Child(planned) for planned in order["processes"]]
         for child in self.children:
             if child.rank is not None and child.rank in order["tail"]:
                 self.following[child.rank] = Follower(child.planned["log"])
             if child.planned["start"] == "now":
                 self._start(child)
+
+    def _keep_earlier_logs(self, attempt: int) -> None:
+        """Before a restart, put what the attempt before has written aside: log.txt becomes log.0.txt."""
+        for child in self.children if attempt else ():
+            folder = os.path.dirname(child.planned["log"])
+            for name in ("log.txt", "error.json", "exit.json", "stack.txt"):
+                stem, suffix = os.path.splitext(name)
+                try:
+                    os.rename(os.path.join(folder, name), os.path.join(folder, f"{stem}.{attempt - 1}{suffix}"))
+                except FileNotFoundError:
+                    pass
 
     def _set_up(self, order: dict[str, Any]) -> dict[str, str] | None:
         """Return the environment to start from: this one, or what the set-up commands make of it."""
@@ -145,7 +161,29 @@ class Ranks:
         child.running = child.joining = False
         if child.rank is not None and child.rank in self.following:
             self._finish_log(child.rank)
+        if how["signal"] == signal.SIGKILL and child.pid and memory.was_out_of_memory(child.pid, self._oom_kills):
+            how["out_of_memory"] = True
         self.output.event("exited", role=child.role, rank=child.rank, pid=child.pid, time=when, **how)
+
+    def pulse(self) -> None:
+        """Tell when a rank last wrote something."""
+        times = [_written(child.planned["log"]) for child in self.children if child.rank is not None]
+        self.output.event("pulse", output=max(times, default=0.0))
+
+    def take_stacks(self) -> None:
+        if self._taking is None:
+            running = [c for c in self.children if c.rank is not None and c.running]
+            ranks = {
+                c.rank: (c.pid, os.path.dirname(c.planned["log"])) for c in running if c.rank is not None and c.pid
+            }
+            self._taking = StackTaking(ranks, self._env)
+
+    def finish_stacks(self) -> bool:
+        """Send the stacks once all are there; return whether some are still on their way."""
+        if self._taking is not None and self._taking.is_over():
+            self.output.event("stacks", stacks=self._taking.read())
+            self._taking = None
+        return self._taking is not None
 
     def follow(self) -> bool:
         """Send new lines of the logs that are shown; return whether there may be more at once."""
@@ -190,6 +228,13 @@ class Ranks:
             if child.role == role and child.rank == rank:
                 return child
         return None
+
+
+def _written(log: str) -> float:
+    try:
+        return os.stat(log).st_mtime
+    except OSError:
+        return 0.0
 
 
 def _exit_file(log: str) -> tuple[dict[str, Any], float]:

@@ -15,6 +15,8 @@ VERBS = {
     "status": "Show one run: its ranks, how they stand, how it ended.",
     "logs": "Show or follow the output of ranks.",
     "stop": "Stop a run, and wait until nothing of it is left.",
+    "diagnose": "Why did it die? For a run, for msrun's log folder, for any folder of logs.",
+    "stacks": "Show where the ranks of a running job stand, without disturbing it.",
     "config": "The JSON Schema of a job's YAML.",
 }
 """Each verb is a module of this package, imported only when it is typed."""

@@ -6,7 +6,7 @@ import shutil
 import time
 from typing import Any, TextIO
 
-from mslaunch.cli.describe import describe_end
+from mslaunch.cli.describe import describe_end, describe_verdict
 from mslaunch.cli.progress import Progress
 from mslaunch.launch.record import RunRecord
 from mslaunch.launch.story import Story
@@ -24,7 +24,7 @@ class Console:
         self.live = stream.isatty()
         self.progress = Progress()
         self.began = time.monotonic()
-        self._headline = False
+        self._headlined = False
         self._shown = ""
 
     def open(self) -> None:
@@ -36,24 +36,26 @@ class Console:
         self.write([f"mslaunch: {note}" for note in plan.notes])
 
     def observe(self, event: dict[str, Any], story: Story) -> None:
-        """Show one event."""
+        """Show one event, and what the story has to say by now."""
         kind = event["ev"]
         if kind == "lines":
             self._show_output(event["rank"], event["lines"])
-        elif kind == "signal":
-            how = "Ctrl-C again ends them at once" if len(story.ranks) > story_ended(story) else "almost done"
-            self.write([f"mslaunch: stopping all ranks ({how})"])
-        elif story.failures and not self._headline:
-            self._headline = True
-            failure = story.failures[0]
-            who = f"rank {failure.rank} on {failure.host}: " if failure.rank is not None else ""
-            self.write([f"mslaunch: {who}{failure.summary.splitlines()[-1]}; stopping the others"])
+        elif kind == "signal" and story.interrupt is not None:
+            self.write(["mslaunch: stopping all ranks (Ctrl-C again ends them at once)"])
+        elif kind == "restart":
+            self._headlined = False
+        self.write([f"mslaunch: {note}" for note in story.take_notes()])
+        if story.failures and not self._headlined and kind != "restart":
+            self._headlined = True
+            self.write([headline(story)])
         if self.live:
             self._draw(story)
 
     def close(self, final: RunRecord) -> None:
+        """Say how it ended; a failure with its whole verdict, last on the screen."""
         self._clear()
-        self.write(describe_end(final, time.monotonic() - self.began))
+        self.write([describe_end(final, time.monotonic() - self.began)])
+        show_verdict(final, self.stream)
 
     def write(self, lines: list[str]) -> None:
         if lines:
@@ -88,5 +90,28 @@ class Console:
             self._shown = ""
 
 
-def story_ended(story: Story) -> int:
-    return sum(1 for record in story.ranks.values() if record.ended)
+def headline(story: Story) -> str:
+    """One line, at once: who failed, and what is done about it."""
+    failure = story.failures[0]
+    who = f"rank {failure.rank} on {failure.host}: " if failure.rank is not None else ""
+    what = (failure.summary.splitlines() or [""])[-1][:200]
+    others = len(story.running) - (1 if failure.rank in story.running else 0)
+    rest = f"; stopping {others} other rank{'s' if others > 1 else ''}" if others else ""
+    return f"mslaunch: {who}{what}{rest}"
+
+
+def show_verdict(final: RunRecord, stream: TextIO) -> None:
+    """Show a failed run's verdict: in a terminal as a panel, elsewhere indented."""
+    lines = describe_verdict(final)
+    if not lines:
+        return
+    if stream.isatty():
+        from rich.console import Console as RichConsole
+        from rich.panel import Panel
+        from rich.text import Text
+
+        panel = Panel(Text("\n".join(lines)), title=f"why run {final.run_id} failed", border_style="red")
+        RichConsole(file=stream).print(panel)
+    else:
+        stream.write("".join(f"  {line}".rstrip() + "\n" for line in lines))
+        stream.flush()

@@ -12,6 +12,7 @@ from typing import Any
 from mslaunch.launch.record import RunRecord
 from mslaunch.plan.make import describe_process
 from mslaunch.plan.model import Plan
+from mslaunch.plan.ranges import format_ranges
 
 LAST_LINES = 10
 _RANKS_SHOWN = 4
@@ -51,30 +52,42 @@ def describe_plan(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def describe_end(record: RunRecord, seconds: float) -> list[str]:
-    """Say how a run ended; a failure with everything that is known about it, last."""
-    if record.state != "failed" or record.verdict is None:
-        return [f"mslaunch: run {record.run_id} {record.state} after {seconds:.1f} s"]
+def describe_end(record: RunRecord, seconds: float) -> str:
+    """Say how a run ended, in one line."""
+    tries = f", attempt {len(record.attempts) + 1}" if record.attempts else ""
+    return f"mslaunch: run {record.run_id} {record.state} after {seconds:.1f} s{tries}"
+
+
+def describe_verdict(record: RunRecord) -> list[str]:
+    """Say everything that is known about the first failure: who, what, why, and where to read on."""
     verdict = record.verdict
-    lines = ["", f"mslaunch: run {record.run_id} failed after {seconds:.1f} s"]
-    lines += [f"  {line}" for line in describe_verdict(verdict)]
-    return lines
-
-
-def describe_verdict(verdict: dict[str, Any]) -> list[str]:
-    who = (
-        "no rank is to blame"
-        if verdict["rank"] is None
-        else f"rank {verdict['rank']} on {verdict['host']} failed first"
-    )
-    lines = [f"{who}: {verdict['summary'].splitlines()[-1]} ({how_it_ended(verdict['exit_code'], verdict['signal'])})"]
+    if verdict is None:
+        return []
+    lines = [_who(record, verdict), verdict["summary"]]
     if verdict["traceback"]:
-        lines += verdict["traceback"].rstrip().splitlines()
-    elif verdict["log"]:
-        lines += [f"| {line}" for line in last_lines(Path(verdict["log"]), LAST_LINES)]
+        shown = verdict["traceback"].rstrip().splitlines()
+        lines += shown[1:] if shown[0] == verdict["summary"] else ["", *shown]
+    shown = last_lines(Path(verdict["log"]), LAST_LINES) if verdict["log"] else []
+    if shown and not (verdict["traceback"] and verdict["traceback"].rstrip().endswith(shown[-1].rstrip())):
+        lines += ["", "The last lines of its log:", *(f"  {line}" for line in shown)]
+    lines.append("")
+    if verdict["advice"]:
+        lines.append(f"advice: {verdict['advice']}")
     if verdict["log"]:
-        lines.append(f"log: {verdict['log']}")
+        lines.append(f"log:    {verdict['log']}" + (f", line {verdict['line']}" if verdict["line"] else ""))
+    if verdict["victims"]:
+        lines.append(f"victims, not causes: rank {format_ranges(verdict['victims'])}")
     return lines
+
+
+def _who(record: RunRecord, verdict: dict[str, Any]) -> str:
+    ended = how_it_ended(verdict["exit_code"], verdict["signal"])
+    if verdict["rank"] is None:
+        return f"No rank is to blame ({ended})" if ended else "No rank is to blame"
+    device = next((r.device_id for r in record.ranks if r.rank == verdict["rank"]), None)
+    parts = [f"rank {verdict['rank']}", *([f"host {verdict['host']}"] if verdict["host"] else [])]
+    parts += [f"device {device}"] if device is not None else []
+    return f"First to fail: {', '.join(parts)}" + (f" ({ended})" if ended else "")
 
 
 def last_lines(path: Path, count: int) -> list[str]:

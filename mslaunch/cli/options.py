@@ -44,6 +44,9 @@ BindCores = Annotated[bool | None, _setting("bind_cores", "--bind-cores/--no-bin
 Tail = Annotated[str | None, _setting("tail", "--tail", metavar="RANKS")]
 RunsDir = Annotated[str | None, _setting("runs_dir", "--runs-dir", "--log_dir", metavar="DIR")]
 RunId = Annotated[str | None, _setting("run_id", "--run-id", metavar="NAME")]
+Timeout = Annotated[float | None, _setting("timeout", "--timeout", metavar="SECONDS")]
+StallTimeout = Annotated[float | None, _setting("stall_timeout", "--stall-timeout", metavar="SECONDS")]
+MaxRestarts = Annotated[int | None, _setting("max_restarts", "--max-restarts", metavar="N")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Run = Annotated[
     str | None, typer.Argument(help="The run, or the beginning of its name; by default the newest.", metavar="RUN")

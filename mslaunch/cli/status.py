@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import datetime
 
 from mslaunch.cli import options
-from mslaunch.cli.describe import columns, describe_verdict, duration, how_it_ended
+from mslaunch.cli.console import show_verdict
+from mslaunch.cli.describe import columns, duration, how_it_ended
 from mslaunch.cli.runs import named_run
 from mslaunch.launch import record
 
@@ -30,4 +32,5 @@ def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: o
         rows.append((str(rank.rank), rank.host, device, pid, rank.state, how_it_ended(rank.exit_code, rank.signal)))
     print(columns(rows), end="")
     if found.verdict:
-        print("\n" + "\n".join(describe_verdict(found.verdict)))
+        print()
+        show_verdict(found, sys.stdout)

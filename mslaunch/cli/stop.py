@@ -16,6 +16,6 @@ app = options.new_app()
 def stop(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: options.Json = False) -> None:
     """Stop a run, and wait until nothing of it is left."""
     folder = named_run(run, runs_dir)
-    grace = from_json(folder.plan.read_text()).grace
+    grace = from_json(folder.plan.read_text()).limits.grace
     final = history.stop(folder, wait=grace + 20)
     print(json.dumps(final.to_dict(), indent=1) if as_json else f"{final.run_id}: {final.state}")

@@ -46,6 +46,9 @@ def train(
     tail: options.Tail = None,
     runs_dir: options.RunsDir = None,
     run_id: options.RunId = None,
+    timeout: options.Timeout = None,
+    stall_timeout: options.StallTimeout = None,
+    max_restarts: options.MaxRestarts = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return at once; the job goes on by itself.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and where each setting came from.")] = False,
     as_json: options.Json = False,
@@ -63,6 +66,9 @@ def train(
         tail=tail,
         runs_dir=runs_dir,
         run_id=run_id,
+        timeout=timeout,
+        stall_timeout=stall_timeout,
+        max_restarts=max_restarts,
     )
     plan = job.plan_job(job.Request(config, tuple(assignments or ()), flags, context.obj))
     if dry_run:

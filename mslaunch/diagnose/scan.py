@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from mslaunch.diagnose.patterns import Match, match_line
+from mslaunch.diagnose.stacks import OUR_FRAMES
 
 READ_LIMIT = 8 << 20  # what went wrong stands at the end of a log
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d)\.(\d{3})\.(\d{3})")
@@ -50,11 +51,11 @@ class Findings:
     lines: int = 0
 
 
-def scan_file(path: Path) -> Findings:
-    """Scan the last 8 MB of a log; line numbers are those of the whole file."""
+def scan_file(path: Path, limit: int = READ_LIMIT) -> Findings:
+    """Scan the last megabytes of a log; line numbers are those of the whole file."""
     skipped = 0
     with path.open("rb") as file:
-        rest = max(0, file.seek(0, 2) - READ_LIMIT)
+        rest = max(0, file.seek(0, 2) - limit)
         file.seek(0)
         while rest > 0:
             chunk = file.read(min(rest, 1 << 20))
@@ -103,7 +104,7 @@ def _exceptions(lines: Sequence[str], skipped: int) -> Iterator[Raised]:
         if end is None:
             at += 1
             continue
-        block = lines[at:end]
+        block = [line for line in lines[at:end] if not any(mark in line for mark in OUR_FRAMES)]
         summary = block[0] if block[0].startswith("Fatal Python error") else block[-1]
         yield Raised(skipped + at + 1, summary.strip(), "\n".join(block), time)
         at = end

@@ -71,7 +71,7 @@ def _first_hit(case: Case) -> Hit | None:
 def _is_victim(case: Case) -> bool:
     """A case whose own words are only about others: time-outs, lost heartbeats, sockets that nobody answered."""
     hit = _first_hit(case)
-    if hit is None or hit.match.pattern.kind != "victim":
+    if case.cause not in (None, "exception", "exit") or hit is None or hit.match.pattern.kind != "victim":
         return False
     return all(_speaks_of(raised, case) for raised in case.findings.raised)
 

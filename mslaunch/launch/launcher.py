@@ -2,167 +2,186 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import select
-import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import TracebackType
+from pathlib import Path
 from typing import Any
 
 from mslaunch.launch import identity, record
+from mslaunch.launch.attempts import Again, prepare_next
 from mslaunch.launch.run_folder import RunFolder
+from mslaunch.launch.signals import STACKS, Signals
 from mslaunch.launch.story import Order, Story
-from mslaunch.launch.transport import TRANSPORTS, Channel
+from mslaunch.launch.transport import TRANSPORTS, Channel, Pings
 from mslaunch.launch.verdict import make_verdict
+from mslaunch.launch.watches import Watches
 from mslaunch.plan.model import Plan, to_dict
 
-PING_EVERY = 2.0
-LOST_AFTER = 10.0
-TICK = 1.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+TICK = 0.5
 
 Observer = Callable[[dict[str, Any], Story], None]
 
 
 def execute(plan: Plan, folder: RunFolder, observe: Observer, environment: Mapping[str, str]) -> record.RunRecord:
-    """Run one attempt to its end and return its record."""
-    now = record.queued(plan, time.time())
-    now = replace(now, state="running", launcher=identity.this_process())
+    """Run a job to its end, with as many attempts as it is allowed, and return its record."""
+    now = replace(record.queued(plan, time.time()), state="running", launcher=identity.this_process())
     record.save(folder, now)
-    story = Story(plan)
-    with Signals() as signals, folder.events.open("a", encoding="utf-8", buffering=1) as events:
+    with Signals() as signals, EventLog(folder.events) as events:
         channels = TRANSPORTS[plan.transport](plan.hosts, str(folder.bundle))
         with Pings(channels):
             try:
-                _start(plan, channels, environment)
-                _follow(story, channels, signals, observe, events.write)
+                while True:
+                    story = Attempt(plan, channels, signals, observe, events.write).run(environment)
+                    now = conclude(now, story, folder)
+                    again = prepare_next(plan, now, folder)
+                    if again is None or not _wait(again, signals, story, observe):
+                        break
+                    plan = again.plan
+                    now = replace(now, state="running", attempts=(*now.attempts, again.summary), verdict=None)
+                    record.save(folder, now)
             finally:
                 for channel in channels:
                     channel.send({"to": "*", "do": "bye"})
                     channel.close()
-    final = _close(now, story, folder)
-    record.save(folder, final)
-    return final
+    record.save(folder, now)
+    return now
 
 
-def _start(plan: Plan, channels: list[Channel], environment: Mapping[str, str]) -> None:
-    whole = to_dict(plan)
-    for channel in channels:
-        for host in channel.hosts:
-            order = {
-                "to": host,
-                "do": "run",
-                "run_id": plan.run_id,
-                "run_dir": plan.run_dir,
-                "env": whole["env"],
-                "unset": plan.unset,
-                "secrets": {name: environment[name] for name in plan.secrets},
-                "setup": plan.setup,
-                "tail": plan.tail,
-                "lost_after": LOST_AFTER,
-                "processes": [process for process in whole["processes"] if process["host"] == host],
-            }
-            channel.send(order)
-
-
-def _follow(
-    story: Story, channels: list[Channel], signals: Signals, observe: Observer, write: Callable[[str], Any]
-) -> None:
+def _wait(again: Again, signals: Signals, story: Story, observe: Observer) -> bool:
+    """Pause before the next attempt; a signal ends the pause and the job."""
+    story.notes.append(again.note)
+    observe({"ev": "restart"}, story)
     poll = select.poll()
-    open_channels = {channel.fileno(): channel for channel in channels}
-    for end in (signals.fileno(), *open_channels):
-        poll.register(end, select.POLLIN)
-
-    def carry_out(orders: list[Order]) -> None:
-        for order in orders:
-            for channel in channels:
-                channel.send(order.message())
-
-    while not story.over:
-        ready = poll.poll(TICK * 1000)
-        if not ready:
-            observe({"ev": "tick"}, story)
-        for end, _ in ready:
-            if end == signals.fileno():
-                for number in signals.read():
-                    event = {"ev": "signal", "signal": number, "time": time.time()}
-                    write(json.dumps(event) + "\n")
-                    carry_out(story.interrupted(number))
-                    observe(event, story)
-                continue
-            channel = open_channels[end]
-            messages = channel.receive()
-            if messages is None:
-                poll.unregister(end)
-                messages = []
-                carry_out(story.host_lost(channel.hosts, time.time()))
-                observe({"ev": "closed", "host": channel.hosts[0], "time": time.time()}, story)
-            for event in messages:
-                if event["ev"] != "lines":
-                    write(json.dumps(event) + "\n")
-                carry_out(story.see(event))
-                observe(event, story)
+    poll.register(signals.fileno(), select.POLLIN)
+    return not poll.poll(again.pause * 1000)
 
 
-def _close(now: record.RunRecord, story: Story, folder: RunFolder) -> record.RunRecord:
-    state, exit_code = story.outcome()
-    failure = story.first_failure() if state == "failed" else None
+def conclude(now: record.RunRecord, story: Story, folder: RunFolder) -> record.RunRecord:
+    """Put an attempt's outcome into the record."""
+    verdict = make_verdict(story, folder) if story.interrupt is None else None
+    if story.interrupt is not None:
+        state, exit_code = "stopped", 128 + story.interrupt
+    elif verdict is not None:
+        state, exit_code = "failed", verdict["exit_code"]
+    else:
+        state, exit_code = "succeeded", 0
     return replace(
         now,
         state=state,
         ended=record.iso(time.time()),
         exit_code=exit_code,
         ranks=tuple(story.ranks[rank] for rank in sorted(story.ranks)),
-        verdict=make_verdict(failure, story.ranks, folder) if failure else None,
+        verdict=verdict,
     )
 
 
-class Signals:
-    """Signals as something to wait for: handlers only enqueue, the loop acts."""
+class EventLog:
+    """events.jsonl: everything that happened but the ranks' own lines. A full disk loses events, never the job."""
 
-    def __enter__(self) -> Signals:
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._write, False)
-        self._before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._handlers = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+
+    def __enter__(self) -> EventLog:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(self._before)
-        os.close(self._read)
-        os.close(self._write)
-
-    def fileno(self) -> int:
-        return self._read
-
-    def read(self) -> list[int]:
-        return [number for number in os.read(self._read, 4096) if number in _SIGNALS]
-
-
-class Pings:
-    """Tells the agents every two seconds that the launcher lives, from a thread that no stalled terminal can stall."""
-
-    def __init__(self, channels: list[Channel]) -> None:
-        self._channels = channels
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        with contextlib.suppress(OSError):
+            self._file.close()
 
-    def _run(self) -> None:
-        while not self._stop.wait(PING_EVERY):
-            for channel in self._channels:
-                channel.send({"to": "*", "do": "ping"})
+    def write(self, event: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):
+            self._file.write(json.dumps(event) + "\n")
+
+
+class Attempt:
+    """One plan, carried out by the agents behind the channels."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        channels: list[Channel],
+        signals: Signals,
+        observe: Observer,
+        write: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.plan = plan
+        self.channels = {channel.fileno(): channel for channel in channels}
+        self.signals = signals
+        self.show = observe
+        self.write = write
+        self.story = Story(plan, time.time())
+        self.watches = Watches(self.story)
+
+    def run(self, environment: Mapping[str, str]) -> Story:
+        """Start everything and follow it until nothing is left."""
+        for channel in self.channels.values():
+            for host in channel.hosts:
+                channel.send(start_order(self.plan, host, environment))
+        poll = select.poll()
+        for end in (self.signals.fileno(), *self.channels):
+            poll.register(end, select.POLLIN)
+        while not self.story.over:
+            ready = [end for end, _ in poll.poll(TICK * 1000)]
+            if self.signals.fileno() in ready:
+                self.hear_signals()
+            for end in ready:
+                if end in self.channels and not self.hear(self.channels[end]):
+                    poll.unregister(end)
+            self.act(self.watches.look(time.time()))
+            self.tell({"ev": "tick", "time": time.time()})
+        return self.story
+
+    def hear_signals(self) -> None:
+        for number in self.signals.read():
+            event = {"ev": "signal", "signal": number, "time": time.time()}
+            self.write(event)
+            self.act(self.story.ask_for_stacks() if number == STACKS else self.story.interrupted(number))
+            self.tell(event)
+
+    def hear(self, channel: Channel) -> bool:
+        """Take what has come from a channel; return whether it is still open."""
+        messages = channel.receive()
+        if messages is None:
+            self.act(self.story.host_lost(channel.hosts, time.time()))
+            self.tell({"ev": "closed", "host": channel.hosts[0], "time": time.time()})
+            return False
+        for event in messages:
+            if event["ev"] not in ("lines", "pulse"):
+                self.write(event)
+            self.act(self.story.see(event))
+            if event["ev"] == "stacks" and self.story.groups is not None:
+                self.write({"ev": "stacks-taken", "groups": [group.words() for group in self.story.groups]})
+            self.tell(event)
+        return True
+
+    def act(self, orders: list[Order]) -> None:
+        for order in orders:
+            for channel in self.channels.values():
+                channel.send(order.message())
+
+    def tell(self, event: dict[str, Any]) -> None:
+        self.show(event, self.story)
+
+
+def start_order(plan: Plan, host: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """What one host's agent has to know to start its part."""
+    whole = to_dict(plan)
+    return {
+        "to": host,
+        "do": "run",
+        "run_id": plan.run_id,
+        "run_dir": plan.run_dir,
+        "attempt": plan.attempt,
+        "env": whole["env"],
+        "unset": plan.unset,
+        "secrets": {name: environment[name] for name in plan.secrets},
+        "setup": plan.setup,
+        "tail": plan.tail,
+        "lost_after": plan.limits.lost_after,
+        "watches_output": plan.limits.stall_timeout is not None,
+        "processes": [process for process in whole["processes"] if process["host"] == host],
+    }

@@ -48,7 +48,8 @@ class RunRecord:
     transport: str
     script: str
     ranks: tuple[RankRecord, ...]
-    attempts: int = 1
+    attempts: tuple[dict[str, Any], ...] = ()
+    """How earlier attempts ended, and what the present one resumed from."""
     exit_code: int | None = None
     verdict: dict[str, Any] | None = None
 
@@ -76,7 +77,6 @@ def queued(plan: Plan, now: float) -> RunRecord:
         transport=plan.transport,
         script=plan.script,
         ranks=ranks,
-        attempts=plan.attempt + 1,
     )
 
 
@@ -88,6 +88,7 @@ def load(folder: RunFolder) -> RunRecord:
     """Read run.json; a run whose launcher is no longer there is lost, whatever the file still says."""
     raw = json.loads(folder.record.read_text())
     raw["ranks"] = tuple(RankRecord(**rank) for rank in raw["ranks"])
+    raw["attempts"] = tuple(raw["attempts"])
     record = RunRecord(**raw)
     launcher = record.launcher
     if record.state == "running" and launcher and identity.is_here(launcher) and not identity.is_alive(launcher):

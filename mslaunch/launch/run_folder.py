@@ -29,6 +29,9 @@ class RunFolder:
     def plan(self) -> Path:
         return self.path / "plan.json"
 
+    def earlier_plan(self, attempt: int) -> Path:
+        return self.path / f"plan.{attempt}.json"
+
     @property
     def record(self) -> Path:
         return self.path / "run.json"

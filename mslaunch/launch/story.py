@@ -6,17 +6,19 @@ import signal
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mslaunch.diagnose import stacks
 from mslaunch.launch.record import RankRecord, iso
 from mslaunch.plan.model import Plan
+from mslaunch.plan.ranges import format_ranges
 
 LOST = 125
-# A rank that raised is seen before its exit; a scheduler that dies in the same moment is a bystander.
-BYSTANDER_SECONDS = 1.0
+TIME_IS_UP = 124
+NOT_READY = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One thing that went wrong, and when."""
+    """One thing that went wrong by itself, and when."""
 
     time: float
     rank: int | None
@@ -26,6 +28,7 @@ class Failure:
     cause: str
     summary: str
     log: str | None = None
+    out_of_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,58 +45,75 @@ class Order:
 class Story:
     """One attempt, from the first event to the last."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, began: float = 0.0) -> None:
         self.plan = plan
+        self.began = began
         self.ranks = {int(w.rank or 0): RankRecord(int(w.rank or 0), w.host, w.device_id) for w in plan.workers}
-        self.errors: dict[int, tuple[float, str]] = {}
+        self.errors: dict[int, float] = {}
         self.failures: list[Failure] = []
+        self.notes: list[str] = []
         self.interrupt: int | None = None
         self.stopping = False
         self.hosts_busy = {host.name for host in plan.hosts}
+        self.joining: dict[int, float] = {}
         self.joined: set[int] = set()
+        self.last_output = began
+        self.first_end: tuple[float, int] | None = None
+        self.stalled = False
+        self.stacks_from: set[str] = set()
+        self._stacks: dict[int, tuple[stacks.Frame, ...]] = {}
+        self.groups: tuple[stacks.Group, ...] | None = None
         self._finished = False
 
     @property
     def over(self) -> bool:
         return not self.hosts_busy
 
+    @property
+    def running(self) -> list[int]:
+        return [rank for rank, record in self.ranks.items() if not record.ended]
+
     def see(self, event: dict[str, Any]) -> list[Order]:
         """Take one event; return what has to be done about it."""
         handler = getattr(self, f"_on_{event['ev'].replace('-', '_')}", None)
         return handler(event) if handler else []
+
+    def take_notes(self) -> list[str]:
+        """Return what a person should be told by now, each once."""
+        notes, self.notes = self.notes, []
+        return notes
 
     def interrupted(self, number: int) -> list[Order]:
         """A signal asks for the end: the first waits for the ranks, the second does not."""
         again = self.interrupt is not None
         self.interrupt = self.interrupt or number
         self.stopping = True
-        return [Order("stop", 0.0 if again else self.plan.grace)]
+        return [Order("stop", 0.0 if again else self.plan.limits.grace)]
+
+    def fail(self, failure: Failure) -> list[Order]:
+        """Something went wrong; the first time, everything is stopped."""
+        self.failures.append(failure)
+        if self.stopping:
+            return []
+        self.stopping = True
+        return [Order("stop", self.plan.limits.grace)]
 
     def host_lost(self, hosts: tuple[str, ...], now: float) -> list[Order]:
         """A stream ended before its agents had said that nothing is left."""
-        gone = [host for host in hosts if host in self.hosts_busy]
-        for host in gone:
-            self.hosts_busy.discard(host)
-            summary = f"the agent on {host} is gone"
-            self.failures.append(Failure(now, None, host, LOST, None, "host lost", summary))
-        return self._stop() if gone else []
+        orders: list[Order] = []
+        for host in hosts:
+            if host in self.hosts_busy:
+                self.hosts_busy.discard(host)
+                summary = f"the agent on {host} is gone"
+                orders += self.fail(Failure(now, None, host, LOST, None, "host lost", summary))
+        return orders
 
-    def outcome(self) -> tuple[str, int]:
-        """Return the run's state and the command's exit code."""
-        if self.interrupt is not None:
-            return "stopped", 128 + self.interrupt
-        failure = self.first_failure()
-        return ("succeeded", 0) if failure is None else ("failed", failure.exit_code)
-
-    def first_failure(self) -> Failure | None:
-        """Return the earliest failure; a scheduler or script that ended with a rank is not to blame for it."""
-        ordered = sorted(self.failures, key=lambda failure: failure.time)
-        if not ordered:
-            return None
-        ranks = [failure for failure in ordered if failure.rank is not None]
-        if ranks and ordered[0].rank is None and ranks[0].time - ordered[0].time < BYSTANDER_SECONDS:
-            return ranks[0]
-        return ordered[0]
+    def ask_for_stacks(self, stalled: bool = False) -> list[Order]:
+        """Have every agent take the stacks of its ranks; what for is remembered."""
+        self.stalled = self.stalled or stalled
+        self.stacks_from = {host.name for host in self.plan.hosts}
+        self._stacks, self.groups = {}, None
+        return [Order("stacks")]
 
     def _on_started(self, event: dict[str, Any]) -> list[Order]:
         if event["role"] == "worker":
@@ -101,7 +121,12 @@ class Story:
             self.ranks[rank.rank] = replace(rank, pid=event["pid"], started=iso(event["time"]))
         return []
 
+    def _on_joining(self, event: dict[str, Any]) -> list[Order]:
+        self.joining[event["rank"]] = event["time"]
+        return []
+
     def _on_joined(self, event: dict[str, Any]) -> list[Order]:
+        self.joining.pop(event["rank"], None)
         self.joined.add(event["rank"])
         return [Order("joined")] if len(self.plan.hosts) > 1 else []
 
@@ -109,77 +134,99 @@ class Story:
         del event
         return [Order("scheduler")] if len(self.plan.hosts) > 1 else []
 
+    def _on_pulse(self, event: dict[str, Any]) -> list[Order]:
+        self.last_output = max(self.last_output, event["output"])
+        return []
+
     def _on_error(self, event: dict[str, Any]) -> list[Order]:
         """A rank has raised: it will end, though MindSpore's teardown may take it a second."""
         rank = event["rank"]
-        self.errors[rank] = (event["time"], event["message"])
-        return self._fail_rank(event["time"], rank, 1, None, event["message"])
+        self.errors[rank] = event["time"]
+        return self._rank_failed(event["time"], rank, 1, None, "exception", event["message"])
 
     def _on_exited(self, event: dict[str, Any]) -> list[Order]:
         if event["role"] == "worker":
             return self._rank_exited(event)
-        if event["role"] == "scheduler":
-            return self._scheduler_exited(event)
-        return self._script_exited(event)
+        if self.stopping or self._finished or not self.running:
+            return []
+        return self._scheduler_exited(event) if event["role"] == "scheduler" else self._script_exited(event)
 
     def _rank_exited(self, event: dict[str, Any]) -> list[Order]:
-        rank, code, number = event["rank"], event["code"], event["signal"]
+        rank, code, number, when = event["rank"], event["code"], event["signal"], event["time"]
         if rank in self.errors and number in (signal.SIGTERM, signal.SIGKILL) and self.stopping:
             code, number = 1, None  # it had failed by itself; only its teardown was cut short
-        self.ranks[rank] = replace(self.ranks[rank], exit_code=code, signal=number, ended=iso(event["time"]))
-        if not self.stopping and code != 0:
+        self.joining.pop(rank, None)
+        self.ranks[rank] = replace(self.ranks[rank], exit_code=code, signal=number, ended=iso(when))
+        if self.stopping:
+            return []
+        if code != 0:
+            memory = bool(event.get("out_of_memory"))
             how = f"was killed by {signal.Signals(number).name}" if number else f"exited with code {code}"
-            return self._fail_rank(event["time"], rank, 128 + number if number else code, number, how)
-        if not self.stopping and not self._finished and all(record.ended for record in self.ranks.values()):
+            cause = "signal" if number else "exit"
+            return self._rank_failed(when, rank, 128 + number if number else code, number, cause, how, memory)
+        if not self.running:
             self._finished = True
             return [Order("finish")]
+        if self.first_end is None:
+            self.first_end = (when, rank)
+            go_on = format_ranges(self.running)
+            self.notes.append(f"rank {rank} has ended with code 0; rank {go_on} may go on for {self._skew()}")
         return []
 
+    def _skew(self) -> str:
+        return f"{self.plan.limits.exit_skew:g} s (launch.exit_skew)"
+
     def _scheduler_exited(self, event: dict[str, Any]) -> list[Order]:
-        if self.stopping or self._finished or event["code"] == 0 or self._all_ended():
+        if event["code"] == 0:
             return []
-        log = next(
-            (p.log for p in self.plan.processes if p.role == "scheduler"), f"{self.plan.run_dir}/scheduler/log.txt"
-        )
+        log = f"{self.plan.run_dir}/scheduler/log.txt"
         summary = "MindSpore's scheduler died"
-        self.failures.append(
-            Failure(event["time"], None, event["host"], LOST, event["signal"], "scheduler", summary, log)
-        )
-        return self._stop()
+        return self.fail(Failure(event["time"], None, event["host"], LOST, event["signal"], "scheduler", summary, log))
 
     def _script_exited(self, event: dict[str, Any]) -> list[Order]:
-        if self.stopping or self._finished or self._all_ended():
-            return []
         script = next(p for p in self.plan.processes if p.role == "script" and p.host == event["host"])
-        waiting = sum(1 for record in self.ranks.values() if not record.ended)
         code = 128 + event["signal"] if event["signal"] else event["code"] or 1
-        summary = f"{script.argv[-1].rsplit('/', 1)[-1]} ended with code {code} before {waiting} ranks had"
-        self.failures.append(
+        name = script.argv[-1].rpartition("/")[2]
+        summary = f"{name} ended with code {code} before rank {format_ranges(self.running)} had"
+        return self.fail(
             Failure(event["time"], None, event["host"], code, event["signal"], "script", summary, script.log)
         )
-        return self._stop()
 
     def _on_setup_failed(self, event: dict[str, Any]) -> list[Order]:
         summary = f"launch.setup failed with code {event['code']} on {event['host']}"
-        self.failures.append(Failure(event["time"], None, event["host"], 3, None, "setup", summary, event["log"]))
-        return self._stop()
+        return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "setup", summary, event["log"]))
+
+    def _on_stacks(self, event: dict[str, Any]) -> list[Order]:
+        """Group the stacks once all hosts have sent theirs; a hang is then explained, and ended where that is asked."""
+        for rank, text in event["stacks"].items():
+            self._stacks[int(rank)] = stacks.parse(text)
+        self.stacks_from.discard(event["host"])
+        if self.stacks_from or self.groups is not None:
+            return []
+        self.groups = stacks.group(self._stacks)
+        words = "; ".join(group.words() for group in self.groups) or "no rank is running"
+        if not self.stalled:
+            self.notes.append(f"stacks: {words}")
+            return []
+        self.stalled = False
+        self.last_output = event["time"]
+        quiet = f"no output from any rank for {self.plan.limits.stall_timeout:g} s; {words}"
+        if self.plan.limits.on_stall == "report":
+            self.notes.append(quiet)
+            return []
+        odd = stacks.odd_ranks(self.groups)
+        rank = odd[0] if len(odd) == 1 else None
+        log = f"{self.plan.run_dir}/rank_{rank}/log.txt" if rank is not None else None
+        host = self.ranks[rank].host if rank is not None else event["host"]
+        return self.fail(Failure(event["time"], rank, host, TIME_IS_UP, None, "stalled", quiet, log))
 
     def _on_idle(self, event: dict[str, Any]) -> list[Order]:
         self.hosts_busy.discard(event["host"])
         return []
 
-    def _fail_rank(self, when: float, rank: int, code: int, number: int | None, summary: str) -> list[Order]:
-        record = self.ranks[rank]
+    def _rank_failed(
+        self, when: float, rank: int, code: int, number: int | None, cause: str, summary: str, memory: bool = False
+    ) -> list[Order]:
         log = f"{self.plan.run_dir}/rank_{rank}/log.txt"
-        cause = "signal" if number else "exception" if rank in self.errors else "exit"
-        self.failures.append(Failure(when, rank, record.host, code, number, cause, summary, log))
-        return self._stop()
-
-    def _stop(self) -> list[Order]:
-        if self.stopping:
-            return []
-        self.stopping = True
-        return [Order("stop", self.plan.grace)]
-
-    def _all_ended(self) -> bool:
-        return all(record.ended for record in self.ranks.values())
+        host = self.ranks[rank].host
+        return self.fail(Failure(when, rank, host, code, number, cause, summary, log, memory))

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from mslaunch.agent import wire
 from mslaunch.plan.model import Host
 
+PING_EVERY = 2.0
+
 
 class Channel(Protocol):
     """A two-way stream to the agents of one or more hosts."""
@@ -72,6 +74,27 @@ class LocalChannel:
             self._input.close()
         self._process.wait()
         self._output.close()
+
+
+class Pings:
+    """Tells the agents every two seconds that the launcher lives, from a thread that no stalled terminal can stall."""
+
+    def __init__(self, channels: Sequence[Channel]) -> None:
+        self._channels = channels
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(PING_EVERY):
+            for channel in self._channels:
+                channel.send({"to": "*", "do": "ping"})
 
 
 def open_local(hosts: Sequence[Host], bundle: str) -> list[Channel]:

@@ -11,7 +11,7 @@ import yaml
 
 from mslaunch.errors import RequestError
 from mslaunch.plan import environment, methods, paths
-from mslaunch.plan.model import Facts, File, Host, Plan, Process
+from mslaunch.plan.model import Facts, File, Host, Limits, Plan, Process, Restarts
 from mslaunch.plan.ranges import format_ranges
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranktable.model import generate
@@ -60,13 +60,31 @@ def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int
         unset=unset,
         secrets=tuple(sorted(name for name, value in spec.launch.env.items() if value is None)),
         tail=_tail(spec, world_size),
-        grace=spec.launch.grace,
+        limits=_limits(spec),
+        restarts=_restarts(spec),
         setup=spec.launch.setup,
         files=(*_config_files(spec, values), *table, *layout.files),
         processes=layout.processes,
         notes=(*spec.config.notes, *_dropped(unset), *paths.describe(moved)),
         sources=dict(spec.settings.sources),
     )
+
+
+def _limits(spec: JobSpec) -> Limits:
+    launch = spec.launch
+    return Limits(
+        grace=launch.grace,
+        timeout=launch.timeout,
+        stall_timeout=launch.stall_timeout,
+        on_stall=launch.on_stall,
+        exit_skew=launch.exit_skew,
+        lost_after=launch.lost_after,
+    )
+
+
+def _restarts(spec: JobSpec) -> Restarts:
+    launch = spec.launch
+    return Restarts(launch.max_restarts, launch.backoff, launch.no_restart_codes, launch.checkpoints)
 
 
 def place_ranks(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Iterator[methods.Rank]:

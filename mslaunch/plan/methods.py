@@ -6,9 +6,8 @@ import json
 import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from mslaunch.plan.model import Facts, File, Host, Process
+from mslaunch.plan.model import Facts, File, Host, Process, Start
 from mslaunch.plan.ranges import format_ranges
 from mslaunch.plan.spec import JobSpec
 
@@ -61,20 +60,8 @@ class Layout:
 
 def dynamic(job: Job) -> Layout:
     """Mslaunch starts MindSpore's scheduler and every worker itself."""
-    start = "on-import" if job.python_script else "now"
-    cluster = _cluster_env(job)
-    scheduler = Process(
-        role="scheduler",
-        rank=None,
-        host=job.hosts[0].name,
-        device_id=None,
-        argv=(job.facts.hosts[job.hosts[0].name].python, job.path(BOOT)),
-        env={"MS_ROLE": "MS_SCHED", "RANK_ID": "0"},
-        cwd=job.facts.run_dir,
-        log=job.path("scheduler", "log.txt"),
-        start="on-import" if start == "on-import" else "now",
-    )
-    return Layout({**job.env, **cluster}, (scheduler, *_workers(job, cluster=True)))
+    scheduler = _scheduler(job, "on-import" if job.python_script else "now")
+    return Layout({**job.env, **_cluster_env(job)}, (scheduler, *_workers(job, cluster=True)))
 
 
 def msrun(job: Job) -> Layout:
@@ -112,6 +99,21 @@ def _cluster_env(job: Job) -> dict[str, str]:
         "MS_SCHED_PORT": str(job.facts.port),
         "MS_WORKER_NUM": str(job.world_size),
     }
+
+
+def _scheduler(job: Job, start: Start) -> Process:
+    host = job.hosts[0].name
+    return Process(
+        role="scheduler",
+        rank=None,
+        host=host,
+        device_id=None,
+        argv=(job.facts.hosts[host].python, job.path(BOOT)),
+        env={"MS_ROLE": "MS_SCHED", "RANK_ID": "0"},
+        cwd=job.facts.run_dir,
+        log=job.path("scheduler", "log.txt"),
+        start=start,
+    )
 
 
 def rank_env(job: Job, rank: Rank, cluster: bool) -> dict[str, str]:
@@ -157,10 +159,6 @@ def _scripted(job: Job, template: str, hosts: tuple[Host, ...], cluster: bool, f
 
     env = {**job.env, **(_cluster_env(job) if cluster else {})}
     workers = _workers(job, cluster, by_script=True)
-    ranks: dict[str, Any] = {
-        str(worker.rank): {key: value.replace(job.facts.run_dir, "$run") for key, value in worker.env.items()}
-        for worker in workers
-    }
     rendered: list[File] = []
     starters: list[Process] = []
     for node, host in enumerate(hosts):
@@ -170,5 +168,15 @@ def _scripted(job: Job, template: str, hosts: tuple[Host, ...], cluster: bool, f
         path = job.path("scripts", name)
         log = job.path("scripts", name.removesuffix(".sh") + ".log")
         starters.append(Process("script", None, host.name, None, ("bash", path), {}, job.facts.run_dir, log))
-    table = File(RANKS, json.dumps(ranks, indent=1) + "\n")
-    return Layout(env, (*starters, *workers), (*rendered, table, *files))
+    schedulers = (_scheduler(job, "by-script"),) if cluster else ()
+    return Layout(env, (*starters, *schedulers, *workers), (*rendered, ranks_file(workers, job.facts.run_dir), *files))
+
+
+def ranks_file(processes: tuple[Process, ...], run_dir: str) -> File:
+    """The table beside a script from which each rank takes its own variables, with the run's folder as $run."""
+    ranks = {
+        str(process.rank): {key: value.replace(run_dir, "$run") for key, value in process.env.items()}
+        for process in processes
+        if process.rank is not None
+    }
+    return File(RANKS, json.dumps(ranks, indent=1) + "\n")

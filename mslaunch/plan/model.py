@@ -80,6 +80,30 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """How long things may take, in seconds."""
+
+    grace: float = 10.0
+    timeout: float | None = None
+    stall_timeout: float | None = None
+    on_stall: str = "stop"
+    exit_skew: float = 300.0
+    lost_after: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Restarts:
+    """Whether and how a failed job is started again."""
+
+    limit: int = 0
+    backoff: float = 5.0
+    not_after: tuple[int, ...] = ()
+    """Exit codes after which no restart is tried."""
+    checkpoints: str | None = None
+    """Folder of a rank's checkpoints, relative to its own; {rank} stands for its number."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One attempt at a job, complete: whoever has this can run it."""
 
@@ -103,7 +127,8 @@ class Plan:
     """Variables whose values are taken from the environment at the start and are written nowhere."""
     tail: tuple[int, ...]
     """Ranks whose output the console shows."""
-    grace: float
+    limits: Limits
+    restarts: Restarts
     setup: str | None
     files: tuple[File, ...]
     processes: tuple[Process, ...]
@@ -123,6 +148,8 @@ def to_dict(plan: Plan) -> dict[str, Any]:
     for name, kind in (("hosts", Host), ("files", File), ("processes", Process)):
         names = [f.name for f in fields(kind)]
         raw[name] = [{key: getattr(item, key) for key in names} for item in raw[name]]
+    for name in ("limits", "restarts"):
+        raw[name] = {f.name: getattr(raw[name], f.name) for f in fields(raw[name])}
     return raw
 
 
@@ -135,6 +162,7 @@ def from_json(text: str) -> Plan:
     raw["hosts"] = tuple(Host(**_tuples(item)) for item in raw["hosts"])
     raw["files"] = tuple(File(**item) for item in raw["files"])
     raw["processes"] = tuple(Process(**_tuples(item)) for item in raw["processes"])
+    raw["limits"], raw["restarts"] = Limits(**raw["limits"]), Restarts(**_tuples(raw["restarts"]))
     return Plan(**_tuples(raw))
 
 

@@ -32,6 +32,7 @@ Devices = Annotated[tuple[int, ...], BeforeValidator(_ranges)]
 Tail = Annotated[Literal["all", "none"] | tuple[int, ...], BeforeValidator(_tail)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(ge=0)]
+Wait = Annotated[float, Field(gt=0)]
 
 
 class LaunchSettings(BaseModel):
@@ -68,6 +69,17 @@ class LaunchSettings(BaseModel):
     python: str | None = Field(None, description="The Python that runs the ranks; by default mslaunch's own.")
     setup: str | None = Field(None, description="Shell commands run once per host; the ranks get their environment.")
     grace: Seconds = Field(10.0, description="Seconds between asking a rank to stop and ending it.")
+    timeout: Wait | None = Field(None, description="Seconds that the whole job may take.")
+    stall_timeout: Wait | None = Field(None, description="Seconds without output from any rank that count as a hang.")
+    on_stall: Literal["stop", "report"] = Field("stop", description="What a hang does: end the job, or be reported.")
+    exit_skew: Wait = Field(300.0, description="Seconds that ranks may go on after one has ended with code 0.")
+    lost_after: Wait = Field(10.0, description="Seconds of silence after which the other side counts as lost.")
+    max_restarts: Annotated[int, Field(ge=0)] = Field(0, description="How often a failed job is started again.")
+    backoff: Seconds = Field(5.0, description="Seconds before a restart; doubles each time, up to a minute.")
+    no_restart_codes: tuple[int, ...] = Field((), description="Exit codes after which no restart is tried.")
+    checkpoints: str | None = Field(
+        None, description="Folder of a rank's checkpoints, relative to its own; {rank} stands for its number."
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
+STACK_SIGNAL = 41  # SIGRTMIN + 7 with glibc, as agent.stacks has it; the signal module would cost every rank 2 ms
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--agent"]:
         from mslaunch.agent.main import main as agent
@@ -76,6 +79,7 @@ def run_python(script: str, args: list[str]) -> None:
     from mslaunch.worker import watch
 
     faulthandler.enable()
+    _offer_stacks()
     watch.install(int(os.environ["RANK_SIZE"]))
     zipped = sys.path[0]
     sys.argv = [script, *args]
@@ -92,6 +96,15 @@ def run_python(script: str, args: list[str]) -> None:
         raise
     except BaseException as error:
         _fail(error, script)
+
+
+def _offer_stacks() -> None:
+    """Have a real-time signal write the stacks of all threads into stack.txt, also while C++ holds the interpreter."""
+    import faulthandler
+
+    path = os.path.join(report.rank_dir(), "stack.txt")
+    end = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    faulthandler.register(STACK_SIGNAL, end, all_threads=True)
 
 
 def _fail(error: BaseException, script: str) -> NoReturn:

@@ -3,30 +3,32 @@
 # run it as it is, or with PYTHON=/path/to/python in front. Output lands in $run/rank_<R>/log.txt.
 set -u
 run=$(cd "$(dirname "$0")/.." && pwd)
-[ -n "${PYTHON:-}" ] || PYTHON=/opt/venv/bin/python
+[ -n "${PYTHON:-}" ] && [ -z "${MSLAUNCH_AGENT:-}" ] || PYTHON=/opt/venv/bin/python
 
-# Variables that another launcher may have left in the shell.
-unset MS_ROLE MS_SCHED_HOST MS_SCHED_PORT MS_WORKER_NUM MS_SERVER_NUM MS_NODE_ID MS_WORKER_IP RANK_ID RANK_SIZE RANK_TABLE_FILE MINDSPORE_HCCL_CONFIG_PATH DEVICE_ID DEVICE_NUM SERVER_ID LOCAL_RANK LOCAL_WORLD_SIZE WORLD_SIZE
-for name in $(compgen -e OMPI_COMM_WORLD_) $(compgen -e MSLAUNCH_ | grep -vx MSLAUNCH_AGENT); do unset "$name"; done
+if [ -z "${MSLAUNCH_AGENT:-}" ]; then  # started by hand: mslaunch itself would have set all this
+  # Variables that another launcher may have left in the shell.
+  unset MS_ROLE MS_SCHED_HOST MS_SCHED_PORT MS_WORKER_NUM MS_SERVER_NUM MS_NODE_ID MS_WORKER_IP RANK_ID RANK_SIZE RANK_TABLE_FILE MINDSPORE_HCCL_CONFIG_PATH DEVICE_ID DEVICE_NUM SERVER_ID LOCAL_RANK LOCAL_WORLD_SIZE WORLD_SIZE
+  for name in $(compgen -e OMPI_COMM_WORLD_) $(compgen -e MSLAUNCH_); do unset "$name"; done
 
-export MSLAUNCH_RUN_DIR=$run
+  export MSLAUNCH_RUN_DIR=$run
+  export MS_RETRY_INTERVAL_LOWER=1
+  export MS_RETRY_INTERVAL_UPPER=1
+  export MS_TOPO_TIMEOUT=600
+  export PYTHONUNBUFFERED=1
+  export RANK_SIZE=2
+  export MSLAUNCH_RUN_ID=r1
+  export MSLAUNCH_ATTEMPT=0
+  export MSLAUNCH_CONFIG="$run"/config.json
+  export MSLAUNCH_SUBMIT_DIR='/home/u/my job'
+  export MSLAUNCH_CWD=rank
+  export MSLAUNCH_SECRETS=TOKEN
+  export A='it'"'"'s b'
+  export MS_SCHED_HOST=127.0.0.1
+  export MS_SCHED_PORT=8118
+  export MS_WORKER_NUM=2
+  : "${TOKEN:?export TOKEN first: its value is not kept in this file}"
+fi
 export MSLAUNCH_RANKS=$run/scripts/ranks.json
-export MS_RETRY_INTERVAL_LOWER=1
-export MS_RETRY_INTERVAL_UPPER=1
-export MS_TOPO_TIMEOUT=600
-export PYTHONUNBUFFERED=1
-export RANK_SIZE=2
-export MSLAUNCH_RUN_ID=r1
-export MSLAUNCH_ATTEMPT=0
-export MSLAUNCH_CONFIG="$run"/config.json
-export MSLAUNCH_SUBMIT_DIR='/home/u/my job'
-export MSLAUNCH_CWD=rank
-export MSLAUNCH_SECRETS=TOKEN
-export A='it'"'"'s b'
-export MS_SCHED_HOST=127.0.0.1
-export MS_SCHED_PORT=8118
-export MS_WORKER_NUM=2
-: "${TOKEN:?export TOKEN first: its value is not kept in this file}"
 
 # On a CPU, MindSpore's init() needs its scheduler.
 MS_ROLE=MS_SCHED RANK_ID=0 "$PYTHON" "$run/rank.py" &

@@ -1,0 +1,91 @@
+"""Taking the stacks of running ranks, by the signal that every rank has a handler for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Mapping
+
+from mslaunch.agent import processes
+
+STACK_SIGNAL = signal.SIGRTMIN + 7  # a real-time signal: SIGUSR1 belongs to Slurm, SIGUSR2 to users
+PATIENCE = 2.0
+NATIVE_PATIENCE = 10.0
+QUIET = 0.3
+
+
+def is_ready(pid: int) -> bool:
+    """Tell whether a process has a handler for the signal: one that has none yet would die of it."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            caught = next(line for line in file if line.startswith("SigCgt:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(caught.split()[1], 16) >> (STACK_SIGNAL - 1) & 1)
+
+
+class StackTaking:
+    """One round: ask all ranks, wait until their files are quiet, have py-spy add native frames where it is there."""
+
+    def __init__(self, ranks: Mapping[int, tuple[int, str]], env: Mapping[str, str]) -> None:
+        self.files = {rank: os.path.join(folder, "stack.txt") for rank, (_, folder) in ranks.items()}
+        self._ranks = ranks
+        self._env = env
+        self._before = {rank: _size(path) for rank, path in self.files.items()}
+        self._until = time.monotonic() + PATIENCE
+        self._native: list[int] | None = None
+        for pid, _ in ranks.values():
+            if is_ready(pid):
+                processes.signal_all([pid], STACK_SIGNAL)
+
+    def is_over(self) -> bool:
+        """Tell whether there is nothing more to wait for."""
+        now = time.monotonic()
+        if self._native is None:
+            if now < self._until and not all(self._is_written(rank) for rank in self.files):
+                return False
+            self._native = self._start_native()
+            self._until = now + NATIVE_PATIENCE
+        self._native = [pid for pid in self._native if os.path.exists(f"/proc/{pid}/exe")]
+        if self._native and now >= self._until:
+            processes.signal_all(self._native, signal.SIGKILL)
+            self._native = []
+        return not self._native
+
+    def read(self) -> dict[int, str]:
+        """Return what each rank wrote in this round."""
+        result = {}
+        for rank, path in self.files.items():
+            try:
+                with open(path, "rb") as file:
+                    file.seek(self._before[rank])
+                    result[rank] = file.read(1 << 18).decode("utf-8", "replace")
+            except OSError:
+                result[rank] = ""
+        return result
+
+    def _is_written(self, rank: int) -> bool:
+        pid, _ = self._ranks[rank]
+        if not is_ready(pid):
+            return True
+        path = self.files[rank]
+        return _size(path) > self._before[rank] and time.time() - os.stat(path).st_mtime > QUIET
+
+    def _start_native(self) -> list[int]:
+        py_spy = shutil.which("py-spy", path=self._env.get("PATH"))
+        if not py_spy:
+            return []
+        started = []
+        for rank, (pid, folder) in self._ranks.items():
+            argv = [py_spy, "dump", "--native", "--pid", str(pid)]
+            started.append(processes.start(argv, dict(self._env), folder, self.files[rank]))
+        return started
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

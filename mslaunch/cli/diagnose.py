@@ -1,0 +1,68 @@
+"""`mslaunch diagnose`: the first failure, named, for a run of ours or for any folder of logs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mslaunch.cli import options
+from mslaunch.cli.console import show_verdict
+from mslaunch.cli.runs import named_run
+from mslaunch.diagnose.folder import read_folder
+from mslaunch.diagnose.verdict import Case, judge
+from mslaunch.errors import RequestError
+from mslaunch.launch import record
+from mslaunch.launch.record import RunRecord
+from mslaunch.launch.run_folder import RunFolder
+
+app = options.new_app()
+
+
+@app.command()
+def diagnose(
+    what: Annotated[
+        str | None, typer.Argument(help="A folder of logs, or a run; by default the newest run.", metavar="DIR|RUN")
+    ] = None,
+    runs_dir: options.RunsDir = None,
+    as_json: options.Json = False,
+) -> None:
+    """Why did it die? For a run, for msrun's log folder, for any folder of logs."""
+    found = _of_folder(Path(what)) if what and _is_foreign(Path(what)) else _of_run(named_run(what, runs_dir))
+    if as_json:
+        print(json.dumps(found.verdict, indent=1))
+    elif found.verdict is None:
+        print(f"{found.run_id}: no sign of a failure" + (f" ({found.state})" if found.state else ""))
+    else:
+        show_verdict(found, sys.stdout)
+
+
+def _is_foreign(path: Path) -> bool:
+    return path.is_dir() and not (path / "run.json").is_file()
+
+
+def _of_run(folder: RunFolder) -> RunRecord:
+    """A verdict that was given stands; a run that has none, because its launcher was lost, is judged by its logs."""
+    found = record.load(folder)
+    if found.verdict is not None or found.state in ("succeeded", "stopped"):
+        return found
+    ends = {rank.rank: rank for rank in found.ranks}
+    cases = [_with_end(case, ends) for case in read_folder(folder.path)]
+    return replace(found, verdict=judge(cases))
+
+
+def _with_end(case: Case, ends: dict[int, record.RankRecord]) -> Case:
+    end = ends.get(case.rank) if case.rank is not None else None
+    return case if end is None else replace(case, host=end.host, exit_code=end.exit_code, signal=end.signal)
+
+
+def _of_folder(path: Path) -> RunRecord:
+    cases = read_folder(path)
+    if not cases:
+        raise RequestError(f"{path}: no logs here (*.log, *.txt). Name the folder that msrun's --log_dir named.")
+    verdict: dict[str, Any] | None = judge(cases)
+    return RunRecord(str(path), "", "", None, None, 0, "", "", "", (), verdict=verdict)

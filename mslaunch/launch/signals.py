@@ -1,0 +1,37 @@
+"""Signals as something to wait for: handlers only enqueue, the loop acts."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+STACKS = signal.SIGUSR2  # `mslaunch stacks` asks the launcher with it
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, STACKS)
+
+
+class Signals:
+    """Catches what a launcher is sent while it is in use."""
+
+    def __enter__(self) -> Signals:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._handlers = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._before)
+        os.close(self._read)
+        os.close(self._write)
+
+    def fileno(self) -> int:
+        return self._read
+
+    def read(self) -> list[int]:
+        try:
+            return [number for number in os.read(self._read, 4096) if number in _SIGNALS]
+        except BlockingIOError:
+            return []

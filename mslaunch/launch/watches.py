@@ -1,0 +1,68 @@
+"""What the clock says about a story: time limits, ranks that do not join or end too early, hangs. Pure."""
+
+from __future__ import annotations
+
+from mslaunch.launch.story import TIME_IS_UP, Failure, Order, Story
+from mslaunch.plan.ranges import format_ranges
+
+JOIN_NOTICE = 60.0
+
+
+class Watches:
+    """Looks at a story from time to time."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        self._join_noticed = False
+        self._checks = (self._time_limit, self._exit_skew, self._join, self._stall)
+
+    def look(self, now: float) -> list[Order]:
+        """Return what has to be done by now."""
+        if self.story.stopping or not self.story.running:
+            return []
+        return [order for check in self._checks for order in check(now)]
+
+    def _time_limit(self, now: float) -> list[Order]:
+        limit = self.story.plan.limits.timeout
+        if limit is None or now - self.story.began < limit:
+            return []
+        return self._fail(now, "timeout", f"the job took longer than {limit:g} s (launch.timeout)")
+
+    def _exit_skew(self, now: float) -> list[Order]:
+        if self.story.first_end is None:
+            return []
+        when, rank = self.story.first_end
+        skew = self.story.plan.limits.exit_skew
+        if now - when < skew:
+            return []
+        going_on = format_ranges(self.story.running)
+        return self._fail(
+            now, "exit skew", f"rank {rank} ended with code 0, and rank {going_on} still ran {skew:g} s later", rank
+        )
+
+    def _join(self, now: float) -> list[Order]:
+        """Name the ranks that others wait for in init()."""
+        story = self.story
+        if self._join_noticed or not story.joining or now - min(story.joining.values()) < JOIN_NOTICE:
+            return []
+        self._join_noticed = True
+        missing = [rank for rank in story.running if rank not in story.joining and rank not in story.joined]
+        if missing:
+            who = (
+                f"rank{'s' if len(missing) > 1 else ''} {format_ranges(missing)} ha{'ve' if len(missing) > 1 else 's'}"
+            )
+            story.notes.append(f"{who} not joined after {JOIN_NOTICE:.0f} s; the others wait in init()")
+        else:
+            story.notes.append(f"all ranks are in init(), which has not returned after {JOIN_NOTICE:.0f} s")
+        return []
+
+    def _stall(self, now: float) -> list[Order]:
+        limit = self.story.plan.limits.stall_timeout
+        if limit is None or self.story.stalled or now - self.story.last_output < limit:
+            return []
+        return self.story.ask_for_stacks(stalled=True)
+
+    def _fail(self, now: float, cause: str, summary: str, rank: int | None = None) -> list[Order]:
+        host = self.story.plan.hosts[0].name if rank is None else self.story.ranks[rank].host
+        log = None if rank is None else f"{self.story.plan.run_dir}/rank_{rank}/log.txt"
+        return self.story.fail(Failure(now, rank, host, TIME_IS_UP, None, cause, summary, log))

@@ -1,0 +1,52 @@
+"""The next attempt at a job: the same plan with a fresh port, its number, and where to resume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mslaunch.plan.methods import RANKS, ranks_file
+from mslaunch.plan.model import Plan, Process
+
+# What will fail the same way again, however often it is tried.
+LASTING_ERRORS = frozenset(
+    {
+        "SyntaxError",
+        "IndentationError",
+        "TabError",
+        "ImportError",
+        "ModuleNotFoundError",
+        "NameError",
+        "FileNotFoundError",
+    }
+)
+
+
+def may_restart(plan: Plan, exit_code: int, cause: str, error_type: str | None) -> bool:
+    """Tell whether starting again could mend this failure, and is allowed."""
+    if plan.attempt >= plan.restarts.limit or exit_code in plan.restarts.not_after:
+        return False
+    return cause not in ("setup", "timeout") and error_type not in LASTING_ERRORS
+
+
+def pause(plan: Plan) -> float:
+    """Seconds to wait before the next attempt: doubling, up to a minute."""
+    return float(min(60.0, plan.restarts.backoff * 2**plan.attempt))
+
+
+def next_attempt(plan: Plan, port: int, resume: Mapping[int, str]) -> Plan:
+    """Plan the job once more; ranks that have a checkpoint to resume from are told so."""
+    host = plan.master.rpartition(":")[0]
+    env = {**plan.env, "MSLAUNCH_ATTEMPT": str(plan.attempt + 1)}
+    if "MS_SCHED_PORT" in env:
+        env["MS_SCHED_PORT"] = str(port)
+    processes = tuple(_resuming(process, resume) for process in plan.processes)
+    files = tuple(ranks_file(processes, plan.run_dir) if file.path == RANKS else file for file in plan.files)
+    return replace(plan, attempt=plan.attempt + 1, master=f"{host}:{port}", env=env, processes=processes, files=files)
+
+
+def _resuming(process: Process, resume: Mapping[int, str]) -> Process:
+    env = {name: value for name, value in process.env.items() if name != "MSLAUNCH_RESUME"}
+    if process.rank is not None and process.rank in resume:
+        env["MSLAUNCH_RESUME"] = resume[process.rank]
+    return replace(process, env=env)
