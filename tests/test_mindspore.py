@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, Bench
+from tests.conftest import ROOT, Bench, wait_for
 
 pytestmark = pytest.mark.mindspore
 pytest.importorskip("mindspore", reason="MindSpore is not installed (pip install '.[mindspore]')")
@@ -160,3 +161,26 @@ def test_functional_trainer_example(bench: Bench) -> None:
     example(bench, "functional_trainer", "--workers", "2")
     check_ranks_agree(bench, 2)
     assert [path.name for path in (bench.latest / "rank_0").rglob("*.ckpt")] == ["best.ckpt"]
+
+
+def test_a_restarted_training_ends_as_an_unbroken_one(bench: Bench) -> None:
+    """A rank is killed in mid-training; the job resumes from the newest complete checkpoint, bit for bit."""
+    config = str(ROOT / "examples" / "data_parallel" / "config.yaml")
+    args = ("train", "--config", config, "--workers", "2", "--set", "epochs=12", "--set", "launch.backoff=0")
+    assert bench.mslaunch(*args).returncode == 0
+    unbroken = re.findall(r"parameters ([0-9a-f]{64})", bench.log(0))
+    process = bench.start(*args, "--max-restarts", "1", "--run-id", "broken")
+    checkpoints = bench.runs / "broken" / "rank_1" / "checkpoints"
+    wait_for(lambda: list(checkpoints.glob("spiral-[4-8]_*.ckpt")), "epoch 4", seconds=60)
+    started = [json.loads(line) for line in (bench.runs / "broken" / "events.jsonl").read_text().splitlines()]
+    os.kill(next(e["pid"] for e in started if e["ev"] == "started" and e["rank"] == 1), signal.SIGKILL)
+    output = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, output
+    assert "was killed by SIGKILL" in output
+    assert re.search(r"attempt 2 of 2 in 0 s, resuming from spiral-\d+_\d+\.ckpt", output)
+    assert (bench.latest / "rank_0" / "log.0.txt").exists()
+    assert "resuming from" in bench.log(1)
+    check_ranks_agree(bench, 2)
+    assert re.findall(r"parameters ([0-9a-f]{64})", bench.log(0)) == unbroken
+    attempts = bench.record()["attempts"]
+    assert [(a["attempt"], a["exit_code"], a["verdict"]["rank"]) for a in attempts] == [(0, 137, 1)]

@@ -67,7 +67,7 @@ def descendants(root: int, leave: Iterable[int] = ()) -> list[int]:
                     state, parent = file.read().rsplit(b")", 1)[1].split()[:2]
             except (OSError, IndexError, ValueError):
                 continue
-            if state not in (b"Z", b"X"):
+            if state not in (b"Z", b"X") or _has_threads(name):
                 children.setdefault(int(parent), []).append(int(name))
     found: list[int] = []
     waiting = [root]
@@ -78,6 +78,14 @@ def descendants(root: int, leave: Iterable[int] = ()) -> list[int]:
                 found.append(child)
                 waiting.append(child)
     return found
+
+
+def _has_threads(name: str) -> bool:
+    """A process whose first thread is a zombie lives on while its other threads do."""
+    try:
+        return len(os.listdir(f"/proc/{name}/task")) > 1
+    except OSError:
+        return False
 
 
 def signal_group(pid: int, number: int) -> None:
