@@ -93,6 +93,11 @@ class RunExists(RequestError):
         super().__init__(f"{path}: a run called {run_id} is there already. Give another --run-id, or leave it out.")
 
 
+class RecordUnreadable(RequestError):
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: not a record that this mslaunch can read ({why}). Read the folder's logs instead.")
+
+
 class NoSuchRun(RequestError):
     def __init__(self, name: str, runs_dir: str, known: Sequence[str]) -> None:
         if not known:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mslaunch.agent.guard import processes_of
+from mslaunch.agent.guard import processes_with
 
 ROOT = Path(__file__).parent.parent
 MSLAUNCH = str(Path(sys.executable).with_name("mslaunch"))
@@ -100,7 +100,7 @@ class Bench:
         return [path.name for path in self.runs.iterdir() if path.is_dir() and not path.is_symlink()]
 
     def leftovers(self) -> list[int]:
-        return [pid for run_id in self.run_ids() for pid in processes_of(run_id)]
+        return [pid for name in self.run_ids() for pid in processes_with(f"MSLAUNCH_RUN_DIR={self.runs / name}")]
 
 
 @pytest.fixture

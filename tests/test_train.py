@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.agent.guard import processes_of
+from mslaunch.agent.guard import processes_with
 from tests.conftest import MSLAUNCH, Bench, wait_for
 
 PRINT_ENV = "import os, json\nprint(json.dumps(dict(os.environ)))\n"
@@ -538,8 +538,8 @@ def test_no_process_of_a_finished_run_is_found() -> None:
         [sys.executable, "-c", "import time; time.sleep(60)"], env={"MSLAUNCH_RUN_ID": "probe-1"}
     )
     try:
-        assert wait_for(lambda: processes_of("probe-1"), "the sleeper") == [sleeper.pid]
-        assert processes_of("probe") == []
+        assert wait_for(lambda: processes_with("MSLAUNCH_RUN_ID=probe-1"), "the sleeper") == [sleeper.pid]
+        assert processes_with("MSLAUNCH_RUN_ID=probe") == []
     finally:
         sleeper.kill()
         sleeper.wait()

@@ -8,12 +8,11 @@ CHUNK = 1 << 18
 
 
 class Follower:
-    """One growing file, which need not exist yet; a file that was replaced or cut is read from its start."""
+    """One growing file, which need not exist yet; one that was cut is read from its start."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._file: int | None = None
-        self._identity = (0, 0)
         self._offset = 0
         self._partial = b""
 
@@ -22,6 +21,8 @@ class Follower:
         if not self._open():
             return []
         assert self._file is not None
+        if os.fstat(self._file).st_size < self._offset:  # somebody has cut the file
+            self._offset, self._partial = 0, b""
         data = os.pread(self._file, limit, self._offset)
         self._offset += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")

@@ -18,16 +18,23 @@ class Guard:
             _watch(read)
         os.close(read)
 
-    def protect(self, run_id: str) -> None:
-        os.write(self._write, f"{run_id}\n".encode())
+    def protect(self, run_dir: str) -> None:
+        """Name the run by its folder: ids may be the same in two places."""
+        self._say(f"{run_dir}\0".encode())
 
     def dismiss(self) -> None:
         """Tell the guard that all is well, and see it off."""
-        os.write(self._write, b"\n")
+        self._say(b"\0")
         os.close(self._write)
         try:
             os.waitpid(self.pid, 0)
         except ChildProcessError:
+            pass
+
+    def _say(self, words: bytes) -> None:
+        try:
+            os.write(self._write, words)
+        except BrokenPipeError:  # somebody has killed the guard; the agent itself is still here
             pass
 
 
@@ -42,16 +49,16 @@ def _watch(pipe: int) -> None:
         said = b""
         while data := os.read(pipe, 4096):
             said += data
-        last = said.decode().split("\n")[-2:-1]
+        last = os.fsdecode(said).split("\0")[-2:-1]
         if last and last[0]:
             end_run(last[0])
     finally:
         os._exit(0)
 
 
-def end_run(run_id: str) -> None:
-    """Kill every process that carries this run's id, until none is left."""
-    while pids := processes_of(run_id):
+def end_run(run_dir: str) -> None:
+    """Kill every process of a run, until none is left."""
+    while pids := processes_with(f"MSLAUNCH_RUN_DIR={run_dir}"):
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -60,9 +67,9 @@ def end_run(run_id: str) -> None:
         time.sleep(0.02)
 
 
-def processes_of(run_id: str) -> list[int]:
-    """Return the processes, not zombies, whose environment holds this run's id."""
-    mark = f"MSLAUNCH_RUN_ID={run_id}".encode()
+def processes_with(variable: str) -> list[int]:
+    """Return the processes, not zombies, that were started with this variable, written NAME=VALUE."""
+    mark = os.fsencode(variable)
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():

@@ -65,7 +65,8 @@ class Agent:
             poll = select.poll()
             for end, events in interest:
                 poll.register(end, events)
-            busy = bool(self.ranks.following) or self.ladder is not None or self.ranks.finish_stacks()
+            taking = self.ranks.finish_stacks()
+            busy = taking or bool(self.ranks.following) or self.ladder is not None
             for end, _ in poll.poll(0 if more else POLL * 1000 if busy else 1000):
                 if end in readers:
                     readers[end]()
@@ -78,7 +79,7 @@ class Agent:
         """Take orders from the launcher; the end of the stream is the end of the launcher."""
         data = os.read(0, 65536)
         if not data:
-            self.abandon()
+            self.abandon("the launcher's stream ended")
             return
         self.heard = time.monotonic()
         for message in self.commands.feed(data):
@@ -89,7 +90,7 @@ class Agent:
         now = time.monotonic()
         what = order["do"]
         if what == "run":
-            self.guard.protect(order["run_id"])
+            self.guard.protect(order["run_dir"])
             self.lost_after = order["lost_after"]
             self.watches_output = order["watches_output"]
             self.ranks.launch(order)
@@ -106,8 +107,10 @@ class Agent:
             self.ranks.take_stacks()
         elif what == "ping" and self.watches_output:
             self.ranks.pulse()
+        elif what == "shown":
+            self.output.shown(order["bytes"])
         elif what == "bye":
-            self.done = True
+            self.abandon("the launcher took its leave")
 
     def listen(self) -> None:
         try:
@@ -119,7 +122,7 @@ class Agent:
         numbers = os.read(self.wakeup, 4096)
         self.listen()  # what a rank said before it ended comes before its end
         if signal.SIGTERM in numbers:
-            self.abandon()
+            self.abandon("the agent was told to end")
         self.ranks.reap()
 
     def descend(self, ask_at: float, kill_at: float) -> None:
@@ -130,8 +133,10 @@ class Agent:
             self.ladder.ask_at = min(self.ladder.ask_at, ask_at)
             self.ladder.kill_at = min(self.ladder.kill_at, kill_at)
 
-    def abandon(self) -> None:
-        """The launcher is gone: end everything, then this process."""
+    def abandon(self, why: str) -> None:
+        """Nobody is there to give orders: end everything that is left, then this process."""
+        if self.connected and self.ranks.running:
+            self.output.event("abandoned", why=why)
         self.connected = False
         now = time.monotonic()
         self.descend(now, now + LOST_GRACE)
@@ -139,7 +144,8 @@ class Agent:
     def tick(self) -> None:
         now = time.monotonic()
         if self.connected and now - self.heard > self.lost_after:
-            self.abandon()
+            self.abandon(f"the launcher was silent for {self.lost_after:g} s")
+        self.ranks.look_for_mindspore(now, self.guard.pid)
         if self.ladder is None:
             return
         if not self.ladder.asked and now >= self.ladder.ask_at:

@@ -20,6 +20,7 @@ class Output:
         self._host = host
         self._queue: deque[bytes] = deque()
         self.waiting = 0
+        self._unshown = 0
         os.set_blocking(end, False)
 
     def open(self) -> None:
@@ -29,9 +30,19 @@ class Output:
         data.setdefault("time", time.time())
         self._put(wire.encode({"ev": name, "host": self._host, **data}))
 
+    def lines(self, rank: int, lines: list[str]) -> None:
+        """Send lines of a log. How many bytes of them are not yet on the screen is counted."""
+        size = sum(map(len, lines)) + len(lines)
+        self._unshown += size
+        self.event("lines", rank=rank, lines=lines, bytes=size)
+
+    def shown(self, size: int) -> None:
+        self._unshown -= size
+
     @property
     def has_room(self) -> bool:
-        return self.waiting < ROOM
+        """Tell whether more lines may be sent: not while the pipe or the screen is behind. The file is the buffer."""
+        return self.waiting < ROOM and self._unshown < ROOM
 
     def flush(self) -> None:
         while self._queue:

@@ -18,11 +18,11 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def start(argv: list[str], env: dict[str, str], cwd: str, log: str) -> int:
+def start(argv: list[str], env: dict[str, str], cwd: str, log: str, keep: int | None = None) -> int:
     """Start a process in a session of its own, output going straight to its log; return its pid.
 
-    It is killed when this process dies. This process has one thread, so fork and exec are safe and, unlike
-    subprocess, leave the death signal to be set in between.
+    It is killed when this process dies, and the file `keep` stays open in it. This process has one thread, so fork and
+    exec are safe and, unlike subprocess, leave the death signal to be set in between.
     """
     os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
     parent = os.getpid()
@@ -34,6 +34,8 @@ def start(argv: list[str], env: dict[str, str], cwd: str, log: str) -> int:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
+        if keep is not None:
+            os.set_inheritable(keep, True)
         _become(argv, env, cwd, log)
     except BaseException as error:
         os.write(2, f"mslaunch: cannot start {argv[0]}: {error}\n".encode())
@@ -84,6 +86,15 @@ def _has_threads(name: str) -> bool:
     """A process whose first thread is a zombie lives on while its other threads do."""
     try:
         return len(os.listdir(f"/proc/{name}/task")) > 1
+    except OSError:
+        return False
+
+
+def has_loaded(pid: int, library: str) -> bool:
+    """Tell whether a process has a library in memory."""
+    try:
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+            return any(library in line for line in file)
     except OSError:
         return False
 

@@ -11,10 +11,12 @@ from typing import Any
 from mslaunch.agent import memory, processes
 from mslaunch.agent.follow import CHUNK, Follower
 from mslaunch.agent.output import Output
+from mslaunch.agent.setup import SetUp
 from mslaunch.agent.stacks import StackTaking
 
 LAST_LINES = 1 << 16  # how much of a log is still shown when a job ends far behind
 FAR_BEHIND = 1 << 20
+LOOK_EVERY = 1.0
 
 
 class Child:
@@ -41,22 +43,47 @@ class Ranks:
         self._env: dict[str, str] = {}
         self._oom_kills = 0
         self._taking: StackTaking | None = None
+        self._order: dict[str, Any] = {}
+        self._setup: SetUp | None = None
+        self._looked = 0.0
+        self.stopping = False
         self._partial = b""
 
     def launch(self, order: dict[str, Any]) -> None:
-        """Start what the plan wants started now; nothing, where the set-up before it fails."""
+        """Start what the plan wants started now, after the set-up commands where there are any."""
+        self._order = order
+        self.stopping = False
         self.children = [Child(planned) for planned in order["processes"]]
         self._keep_earlier_logs(order["attempt"])
         self._oom_kills = memory.oom_kills()
-        env = self._set_up(order)
-        if env is None:
-            return
-        self._env = {**env, **order["env"], **order["secrets"], "MSLAUNCH_AGENT": self.message_path}
+        env = {name: value for name, value in os.environ.items() if name not in order["unset"]}
+        if order["setup"]:
+            self._setup = SetUp(order, env)
+        else:
+            self._launch_with({**env, **order["env"]})
+
+    def _launch_with(self, env: dict[str, str]) -> None:
+        order = self._order
+        self._env = {**env, **order["secrets"], "MSLAUNCH_AGENT": self.message_path}
         for child in self.children:
             if child.rank is not None and child.rank in order["tail"]:
                 self.following[child.rank] = Follower(child.planned["log"])
             if child.planned["start"] == "now":
                 self._start(child)
+
+    def _set_up_ended(self, setup: SetUp, how: dict[str, Any], stopping: bool) -> None:
+        env = setup.environment() if how["code"] == 0 else None
+        self._setup = None
+        if stopping:
+            return
+        if env is None:
+            self.output.event("setup-failed", code=how["code"], log=setup.log)
+        else:
+            self._launch_with(env)
+
+    @property
+    def running(self) -> bool:
+        return self._setup is not None or any(child.running for child in self.children)
 
     def _keep_earlier_logs(self, attempt: int) -> None:
         """Before a restart, put what the attempt before has written aside: log.txt becomes log.0.txt."""
@@ -68,24 +95,6 @@ class Ranks:
                     os.rename(os.path.join(folder, name), os.path.join(folder, f"{stem}.{attempt - 1}{suffix}"))
                 except FileNotFoundError:
                     pass
-
-    def _set_up(self, order: dict[str, Any]) -> dict[str, str] | None:
-        """Return the environment to start from: this one, or what the set-up commands make of it."""
-        env = {name: value for name, value in os.environ.items() if name not in order["unset"]}
-        if not order["setup"]:
-            return env
-        import subprocess
-
-        log = os.path.join(order["run_dir"], "scripts", "setup.log")
-        os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
-        script = f"{{ {order['setup']}\n}} >&2 </dev/null && env -0"
-        with open(log, "ab") as errors:
-            done = subprocess.run(["bash", "-c", script], env=env, stdout=subprocess.PIPE, stderr=errors, check=False)
-        if done.returncode != 0:
-            self.output.event("setup-failed", code=done.returncode, log=log)
-            return None
-        pairs = (item.partition("=") for item in os.fsdecode(done.stdout).split("\0") if item)
-        return {name: value for name, _, value in pairs}
 
     def _start(self, child: Child) -> None:
         planned = child.planned
@@ -101,6 +110,17 @@ class Ranks:
         for child in self.children:
             if child.planned["start"] == "on-import" and child.pid is None:
                 self._start(child)
+
+    def look_for_mindspore(self, now: float, leave: int) -> None:
+        """Start the scheduler also for ranks that import MindSpore in a process of their own, which tells nobody."""
+        waiting = any(child.planned["start"] == "on-import" and child.pid is None for child in self.children)
+        if not waiting or self.stopping or now - self._looked < LOOK_EVERY:
+            return
+        self._looked = now
+        ranks = {child.pid for child in self.children}
+        others = (pid for pid in processes.descendants(os.getpid(), (leave,)) if pid not in ranks)
+        if any(processes.has_loaded(pid, "/mindspore/_c_expression") for pid in others):
+            self.start_scheduler()
 
     def hear(self, data: bytes) -> None:
         """Take the messages of ranks and of their supervisors."""
@@ -142,6 +162,8 @@ class Ranks:
                 return
             if pid == 0:
                 return
+            if self._setup is not None and self._setup.pid == pid:
+                self._set_up_ended(self._setup, processes.outcome(status), self.stopping)
             for child in self.children:
                 if child.pid == pid and child.running and not child.by_script:
                     if child.role == "script":
@@ -192,8 +214,8 @@ class Ranks:
             if self.output.has_room:
                 lines = follower.read()
                 if lines:
-                    self.output.event("lines", rank=rank, lines=lines)
-                    more = more or follower.behind() > 0
+                    self.output.lines(rank, lines)
+                more = more or follower.behind() > 0
         return more
 
     def _finish_log(self, rank: int) -> None:
@@ -201,15 +223,18 @@ class Ranks:
         passed = follower.skip(LAST_LINES) if follower.behind() > FAR_BEHIND else 0
         if passed:
             note = f"... {passed / 1e6:.1f} MB not shown here: {follower.path}"
-            self.output.event("lines", rank=rank, lines=[note])
-        while lines := follower.read(CHUNK):
-            self.output.event("lines", rank=rank, lines=lines)
+            self.output.lines(rank, [note])
+        while follower.behind():
+            self.output.lines(rank, follower.read(CHUNK))
         if last := follower.rest():
-            self.output.event("lines", rank=rank, lines=last)
+            self.output.lines(rank, last)
         follower.close()
 
     def terminate(self) -> None:
         """Ask every process to end."""
+        self.stopping = True
+        if self._setup is not None:
+            processes.signal_group(self._setup.pid, signal.SIGTERM)
         for child in self.children:
             if child.running and child.pid is not None:
                 if child.by_script:

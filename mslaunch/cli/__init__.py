@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 from mslaunch import __version__
@@ -42,6 +43,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit code."""
+    _open_standard_streams()
     verb = argv[0] if argv else "--help"
     if verb in ("--help", "-h", "help"):
         print(HELP.format(verbs="\n".join(f"  {name:<9}  {text}" for name, text in VERBS.items())), end="")
@@ -52,17 +54,34 @@ def run(argv: list[str]) -> int:
     if verb not in VERBS:
         print(f"mslaunch: no verb {verb!r}{did_you_mean(verb, VERBS)} `mslaunch --help` lists them.", file=sys.stderr)
         return 2
+    return _run_verb(verb, argv[1:])
+
+
+def _run_verb(verb: str, args: list[str]) -> int:
     try:
         module = importlib.import_module(f"mslaunch.cli.{verb}")
-        return _call(module.app, verb, argv[1:])
+        return _call(module.app, verb, args)
     except MslaunchError as error:
         for line in str(error).splitlines():
             print(f"mslaunch: {line}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        return 130
     except BrokenPipeError:
         # The reader has seen enough (`mslaunch logs | head`); keep the interpreter from complaining at exit.
         sys.stdout = None
         return 0
+
+
+def _open_standard_streams() -> None:
+    """Where a caller has closed a standard stream, give it to /dev/null, lest a file of ours be taken for it."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or os.fdopen(1, "w")
+    sys.stderr = sys.stderr or os.fdopen(2, "w")
 
 
 def _call(app: object, verb: str, args: list[str]) -> int:

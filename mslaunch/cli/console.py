@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import time
-from typing import Any, TextIO
+from typing import Any
 
 from mslaunch.cli.describe import describe_end, describe_verdict
 from mslaunch.cli.progress import Progress
+from mslaunch.cli.screen import Screen
 from mslaunch.launch.record import RunRecord
 from mslaunch.launch.story import Story
 from mslaunch.plan.model import Plan
@@ -18,10 +20,9 @@ CLEAR = "\r\x1b[K"
 class Console:
     """Shows events as they come. With no terminal, plain lines only."""
 
-    def __init__(self, plan: Plan, stream: TextIO) -> None:
+    def __init__(self, plan: Plan, screen: Screen) -> None:
         self.plan = plan
-        self.stream = stream
-        self.live = stream.isatty()
+        self.screen = screen
         self.progress = Progress()
         self.began = time.monotonic()
         self._headlined = False
@@ -30,45 +31,43 @@ class Console:
     def open(self) -> None:
         plan = self.plan
         ranks = f"{plan.world_size} rank{'s' if plan.world_size > 1 else ''}"
-        self.write(
-            [f"mslaunch: run {plan.run_id}: {ranks} on {plan.device_target}, {plan.method}; logs in {plan.run_dir}"]
-        )
-        self.write([f"mslaunch: {note}" for note in plan.notes])
+        where = f"{ranks} on {plan.device_target}, {plan.method}; logs in {plan.run_dir}"
+        self.say([f"run {plan.run_id}: {where}", *plan.notes])
 
     def observe(self, event: dict[str, Any], story: Story) -> None:
         """Show one event, and what the story has to say by now."""
         kind = event["ev"]
         if kind == "lines":
-            self._show_output(event["rank"], event["lines"])
+            self._show_output(event)
         elif kind == "signal" and story.interrupt is not None:
-            self.write(["mslaunch: stopping all ranks (Ctrl-C again ends them at once)"])
+            self.say(["stopping all ranks (Ctrl-C again ends them at once)"])
         elif kind == "restart":
             self._headlined = False
-        self.write([f"mslaunch: {note}" for note in story.take_notes()])
+        self.say(story.take_notes())
         if story.failures and not self._headlined and kind != "restart":
             self._headlined = True
-            self.write([headline(story)])
-        if self.live:
+            self.say([headline(story)])
+        if self.screen.is_terminal:
             self._draw(story)
 
     def close(self, final: RunRecord) -> None:
         """Say how it ended; a failure with its whole verdict, last on the screen."""
-        self._clear()
-        self.write([describe_end(final, time.monotonic() - self.began)])
-        show_verdict(final, self.stream)
+        self.say([describe_end(final, time.monotonic() - self.began)])
+        self.screen.write(verdict_text(final, self.screen.is_terminal))
+        self.screen.close()
 
-    def write(self, lines: list[str]) -> None:
+    def say(self, lines: list[str]) -> None:
         if lines:
-            self._clear()
-            self.stream.write("".join(f"{line}\n" for line in lines))
-            self.stream.flush()
+            self.screen.write(self._clear() + "".join(f"mslaunch: {line}\n" for line in lines))
 
-    def _show_output(self, rank: int, lines: list[str]) -> None:
+    def _show_output(self, event: dict[str, Any]) -> None:
         now = time.monotonic()
+        rank, lines = event["rank"], event["lines"]
         if rank == self.plan.tail[0]:
             for line in lines:
                 self.progress = self.progress.read(line, now)
-        self.write([f"[rank {rank}] {line}" for line in lines])
+        text = "".join(f"[rank {rank}] {line}\n" for line in lines)
+        self.screen.write(self._clear() + text if text else "", then=event["shown"])
 
     def _draw(self, story: Story) -> None:
         up = sum(1 for record in story.ranks.values() if record.state == "running")
@@ -80,14 +79,12 @@ class Console:
         parts.append(f"{seconds // 60}:{seconds % 60:02d}")
         text = " | ".join(parts)[: shutil.get_terminal_size().columns - 1]
         if text != self._shown:
-            self.stream.write(f"{CLEAR}{text}")
-            self.stream.flush()
+            self.screen.write(f"{CLEAR}{text}")
             self._shown = text
 
-    def _clear(self) -> None:
-        if self._shown:
-            self.stream.write(CLEAR)
-            self._shown = ""
+    def _clear(self) -> str:
+        clear, self._shown = (CLEAR if self._shown else ""), ""
+        return clear
 
 
 def headline(story: Story) -> str:
@@ -97,21 +94,21 @@ def headline(story: Story) -> str:
     what = (failure.summary.splitlines() or [""])[-1][:200]
     others = len(story.running) - (1 if failure.rank in story.running else 0)
     rest = f"; stopping {others} other rank{'s' if others > 1 else ''}" if others else ""
-    return f"mslaunch: {who}{what}{rest}"
+    return f"{who}{what}{rest}"
 
 
-def show_verdict(final: RunRecord, stream: TextIO) -> None:
-    """Show a failed run's verdict: in a terminal as a panel, elsewhere indented."""
+def verdict_text(final: RunRecord, terminal: bool) -> str:
+    """A failed run's verdict: in a terminal as a panel, elsewhere indented."""
     lines = describe_verdict(final)
     if not lines:
-        return
-    if stream.isatty():
-        from rich.console import Console as RichConsole
-        from rich.panel import Panel
-        from rich.text import Text
+        return ""
+    if not terminal:
+        return "".join(f"  {line}".rstrip() + "\n" for line in lines)
+    from rich.console import Console as RichConsole
+    from rich.panel import Panel
+    from rich.text import Text
 
-        panel = Panel(Text("\n".join(lines)), title=f"why run {final.run_id} failed", border_style="red")
-        RichConsole(file=stream).print(panel)
-    else:
-        stream.write("".join(f"  {line}".rstrip() + "\n" for line in lines))
-        stream.flush()
+    page = io.StringIO()
+    panel = Panel(Text("\n".join(lines)), title=f"why run {final.run_id} failed", border_style="red")
+    RichConsole(file=page, force_terminal=True, width=shutil.get_terminal_size().columns).print(panel)
+    return page.getvalue()

@@ -55,7 +55,7 @@ def describe_plan(plan: Plan) -> str:
 def describe_end(record: RunRecord, seconds: float) -> str:
     """Say how a run ended, in one line."""
     tries = f", attempt {len(record.attempts) + 1}" if record.attempts else ""
-    return f"mslaunch: run {record.run_id} {record.state} after {seconds:.1f} s{tries}"
+    return f"run {record.run_id} {record.state} after {seconds:.1f} s{tries}"
 
 
 def describe_verdict(record: RunRecord) -> list[str]:

@@ -7,14 +7,16 @@ import sys
 from pathlib import Path
 
 from mslaunch.cli.console import Console
+from mslaunch.cli.screen import Screen
 from mslaunch.launch.launcher import execute
 from mslaunch.launch.run_folder import RunFolder
 from mslaunch.plan.model import from_json
 
-if __name__ == "__main__":
-    folder = RunFolder(Path(sys.argv[1]))
+
+def main(path: str) -> None:
+    folder = RunFolder(Path(path))
     plan = from_json(folder.plan.read_text())
-    console = Console(plan, sys.stdout)
+    console = Console(plan, Screen(1))
     console.open()
     final = execute(plan, folder, console.observe, os.environ)
     console.close(final)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from mslaunch.cli import options
-from mslaunch.cli.console import show_verdict
+from mslaunch.cli.console import verdict_text
 from mslaunch.cli.runs import named_run
 from mslaunch.diagnose.folder import read_folder
 from mslaunch.diagnose.verdict import Case, judge
@@ -38,7 +38,7 @@ def diagnose(
     elif found.verdict is None:
         print(f"{found.run_id}: no sign of a failure" + (f" ({found.state})" if found.state else ""))
     else:
-        show_verdict(found, sys.stdout)
+        print(verdict_text(found, sys.stdout.isatty()), end="")
 
 
 def _is_foreign(path: Path) -> bool:

@@ -30,6 +30,10 @@ class Request:
 
 def plan_job(request: Request) -> Plan:
     """Read, check and plan; nothing is written or started."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise RequestError("the current folder has been deleted. Change into one that exists.") from None
     config_path = Path(request.config) if request.config else None
     config = override(_read_config(config_path), request.assignments)
     settings = resolve(request.flags, os.environ, config)

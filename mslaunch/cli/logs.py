@@ -42,8 +42,8 @@ def logs(
     show = Show(grep, len(followers) > 1)
     for name, follower in followers.items():
         kept: deque[str] = deque(maxlen=lines)
-        while found := follower.read():
-            kept.extend(show.matching(found))
+        while follower.behind():
+            kept.extend(show.matching(follower.read()))
         if not follow:
             kept.extend(show.matching(follower.rest()))
         show.lines(name, list(kept))
@@ -62,8 +62,8 @@ def logs(
 def _more(followers: dict[str, Follower], show: Show) -> bool:
     more = False
     for name, follower in followers.items():
-        if found := follower.read():
-            show.lines(name, show.matching(found))
+        if follower.behind():
+            show.lines(name, show.matching(follower.read()))
             more = True
     return more
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 _STEP = re.compile(r"epoch:\s*(\d+),?\s+step:\s*(\d+),?\s+loss(?:\s+is|:)\s*([-+\w.]+)", re.IGNORECASE)
-_PER_STEP = re.compile(r"per step time:\s*([\d.]+)\s*ms")
+_PER_STEP = re.compile(r"per step time:\s*(\d+(?:\.\d+)?)\s*ms")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +14,7 @@ import typer
 from mslaunch.cli import options
 from mslaunch.cli.describe import columns, duration
 from mslaunch.cli.runs import runs_dir_of
+from mslaunch.errors import RecordUnreadable
 from mslaunch.launch import history, record
 
 app = options.new_app()
@@ -24,7 +27,7 @@ def ps(
     as_json: options.Json = False,
 ) -> None:
     """List runs, past and present."""
-    records = [record.load(folder) for folder in history.list_runs(Path(runs_dir_of(runs_dir)))]
+    records = list(_records(Path(runs_dir_of(runs_dir))))
     if not everything:
         records = records[-20:]
     if as_json:
@@ -48,3 +51,11 @@ def ps(
             )
         )
     print(columns(rows), end="")
+
+
+def _records(runs_dir: Path) -> Iterator[record.RunRecord]:
+    for folder in history.list_runs(runs_dir):
+        try:
+            yield record.load(folder)
+        except RecordUnreadable as error:
+            print(f"mslaunch: {error}", file=sys.stderr)

@@ -7,7 +7,7 @@ import sys
 from datetime import datetime
 
 from mslaunch.cli import options
-from mslaunch.cli.console import show_verdict
+from mslaunch.cli.console import verdict_text
 from mslaunch.cli.describe import columns, duration, how_it_ended
 from mslaunch.cli.runs import named_run
 from mslaunch.launch import record
@@ -33,4 +33,4 @@ def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: o
     print(columns(rows), end="")
     if found.verdict:
         print()
-        show_verdict(found, sys.stdout)
+        print(verdict_text(found, sys.stdout.isatty()), end="")

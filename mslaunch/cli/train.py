@@ -14,6 +14,7 @@ import typer
 from mslaunch.cli import job, options
 from mslaunch.cli.console import Console
 from mslaunch.cli.describe import describe_plan
+from mslaunch.cli.screen import Screen
 from mslaunch.errors import NotReadyError
 from mslaunch.launch import record
 from mslaunch.launch.launcher import execute
@@ -21,6 +22,7 @@ from mslaunch.launch.run_folder import RunFolder, create
 from mslaunch.plan.model import Plan, to_json
 
 _app = options.new_app()
+_DETACHED = "from mslaunch.cli.detached import main; main(sys.argv[1])"
 
 
 def app(args: list[str], prog_name: str, standalone_mode: bool) -> object:
@@ -81,7 +83,7 @@ def train(
 
 def follow(plan: Plan, folder: RunFolder, as_json: bool) -> int:
     """Run the job here and show what happens."""
-    console = Console(plan, sys.stderr if as_json else sys.stdout)
+    console = Console(plan, Screen(2 if as_json else 1))
     console.open()
     final = execute(plan, folder, console.observe, os.environ)
     console.close(final)
@@ -94,16 +96,17 @@ def start_detached(plan: Plan, folder: RunFolder, as_json: bool) -> int:
     """Hand the run to a launcher of its own, which needs neither this process nor its terminal."""
     with folder.launcher_log.open("ab") as log:
         launcher = subprocess.Popen(
-            [sys.executable, "-m", "mslaunch.cli.detached", str(folder.path)],
+            # Not `-m`, which would import from the current folder before all others.
+            [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {_DETACHED}", str(folder.path)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
         )
-    while record.load(folder).state == "queued":
-        if launcher.poll() is not None:
-            raise NotReadyError(f"the launcher could not start: see {folder.launcher_log}.")
+    while (now := record.load(folder)).state == "queued" and launcher.poll() is None:
         time.sleep(0.01)
+    if now.state == "queued":
+        raise NotReadyError(f"the launcher could not start: see {folder.launcher_log}.")
     if as_json:
         print(json.dumps({"run_id": plan.run_id, "run_dir": plan.run_dir, "launcher": launcher.pid}))
     else:

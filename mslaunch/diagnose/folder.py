@@ -55,6 +55,8 @@ def _is_log(path: Path, folder: Path) -> bool:
 def _rank_of(relative: Path) -> int | None:
     """Read the rank from a name such as worker_3.log, rank_3/log.txt or train3.log; plogs are named by pid."""
     for part in reversed(relative.parts):
+        if "plog" in part:
+            continue
         if found := _RANK.search(part):
             return int(found[1])
     if "plog" in relative.name:

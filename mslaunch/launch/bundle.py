@@ -18,7 +18,9 @@ BOOT = '''"""Starts a rank from mslaunch.zip. A file of its own: running the zip
 
 import sys
 
-sys.path[0] = __file__[: -len("rank.py")] + "mslaunch.zip"
+if not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]
+sys.path.insert(0, __file__[: -len("rank.py")] + "mslaunch.zip")
 
 from mslaunch.worker.main import main
 

@@ -37,13 +37,15 @@ def find_script(spec: JobSpec, config_path: Path | None) -> Path:
         asked_by = "no script was named, so train.py beside the config is looked for"
     for choice in choices:
         if choice.is_file():
-            return choice.resolve()
+            # Not resolved: a link in the job's folder is part of the job.
+            return Path(os.path.abspath(choice))  # noqa: PTH100 -- Path.absolute keeps `..`
     raise ScriptMissing(str(choices[-1]), asked_by)
 
 
-def find_job_dir(script: Path, submit_dir: Path) -> Path:
+def find_job_dir(script: Path, submit_dir: Path, runs_dir: Path) -> Path:
     """The job's folder is the current one if it contains the script, else the script's."""
-    return submit_dir if script.is_relative_to(submit_dir) else script.parent
+    inside = script.is_relative_to(submit_dir) and not script.is_relative_to(runs_dir)
+    return submit_dir if inside else script.parent
 
 
 def find_devices(device_target: str | None) -> tuple[str, tuple[int, ...]]:
@@ -143,7 +145,7 @@ def _outside(names: Iterable[str], submit_dir: Path, job_dir: Path, runs_dir: Pa
 def gather(spec: JobSpec, script: Path, device_target: str, rank_table: str | None) -> Facts:
     """Ask this machine for everything that a local job's plan needs."""
     submit_dir = Path.cwd()
-    job_dir = find_job_dir(script, submit_dir)
+    job_dir = find_job_dir(script, submit_dir, Path(spec.launch.runs_dir).resolve())
     run_id = spec.launch.run_id or new_run_id()
     python = find_python(spec)
     return Facts(

@@ -8,9 +8,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from mslaunch.agent.guard import end_run, processes_with
 from mslaunch.errors import AmbiguousRun, NoSuchRun, NotReadyError
 from mslaunch.launch import identity, record
 from mslaunch.launch.run_folder import RunFolder
+
+LOST_PATIENCE = 5.0
 
 
 def list_runs(runs_dir: Path) -> list[RunFolder]:
@@ -20,7 +23,12 @@ def list_runs(runs_dir: Path) -> list[RunFolder]:
     folders = [
         RunFolder(path) for path in runs_dir.iterdir() if not path.is_symlink() and (path / "run.json").is_file()
     ]
-    return sorted(folders, key=lambda folder: (folder.plan.stat().st_mtime_ns, folder.run_id))
+    return sorted(folders, key=lambda folder: (_made(folder), folder.run_id))
+
+
+def _made(folder: RunFolder) -> int:
+    plans = [path for path in (folder.earlier_plan(0), folder.plan) if path.exists()]
+    return plans[0].stat().st_mtime_ns if plans else 0
 
 
 def find_run(runs_dir: Path, name: str | None) -> RunFolder:
@@ -46,16 +54,29 @@ def stop(folder: RunFolder, wait: float) -> record.RunRecord:
     """Ask a run's launcher to stop it, and wait until it has."""
     now = record.load(folder)
     launcher = now.launcher
-    if now.state in record.ENDED or launcher is None:
-        return now
-    if not identity.is_here(launcher):
+    if launcher is not None and not identity.is_here(launcher):
         raise NotReadyError(f"{folder.run_id} was launched on {launcher['host']}. Run `mslaunch stop` there.")
-    os.kill(launcher["pid"], signal.SIGTERM)
+    asked = None
     for _ in _ticks(wait):
         now = record.load(folder)
         if now.state in record.ENDED:
+            _end_what_is_left(folder)
             return now
+        launcher = now.launcher
+        if now.state == "running" and launcher and launcher["pid"] != asked:
+            asked = launcher["pid"]
+            os.kill(asked, signal.SIGTERM)
+    assert launcher is not None
     raise NotReadyError(f"{folder.run_id} has not stopped after {wait:.0f} s. Its launcher is pid {launcher['pid']}.")
+
+
+def _end_what_is_left(folder: RunFolder) -> None:
+    """The agent of a lost run ends its ranks by itself; should it not get to it, this does."""
+    mark = f"MSLAUNCH_RUN_DIR={folder.path.resolve()}"
+    for _ in _ticks(LOST_PATIENCE):
+        if not processes_with(mark):
+            return
+    end_run(str(folder.path.resolve()))
 
 
 def _ticks(seconds: float) -> Iterator[None]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import select
 import time
+import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mslaunch.launch import identity, record
+from mslaunch.launch import record
 from mslaunch.launch.attempts import Again, prepare_next
 from mslaunch.launch.run_folder import RunFolder
 from mslaunch.launch.signals import STACKS, Signals
@@ -28,36 +30,55 @@ Observer = Callable[[dict[str, Any], Story], None]
 
 def execute(plan: Plan, folder: RunFolder, observe: Observer, environment: Mapping[str, str]) -> record.RunRecord:
     """Run a job to its end, with as many attempts as it is allowed, and return its record."""
-    now = replace(record.queued(plan, time.time()), state="running", launcher=identity.this_process())
-    record.save(folder, now)
+    now = replace(record.queued(plan, time.time()), state="running")
+    _save(folder, now)
     with Signals() as signals, EventLog(folder.events) as events:
         channels = TRANSPORTS[plan.transport](plan.hosts, str(folder.bundle))
         with Pings(channels):
             try:
                 while True:
-                    story = Attempt(plan, channels, signals, observe, events.write).run(environment)
+                    attempt = Attempt(plan, channels, signals, observe, events.write)
+                    attempt.on_change = partial(_save_progress, folder, now)
+                    story = attempt.run(environment)
                     now = conclude(now, story, folder)
                     again = prepare_next(plan, now, folder)
-                    if again is None or not _wait(again, signals, story, observe):
+                    if again is None:
                         break
-                    plan = again.plan
-                    now = replace(now, state="running", attempts=(*now.attempts, again.summary), verdict=None)
-                    record.save(folder, now)
+                    now = replace(now, attempts=(*now.attempts, again.summary))
+                    if number := _pause(again, attempt):
+                        now = replace(now, state="stopped", exit_code=128 + number, verdict=None)
+                        break
+                    plan, now = again.plan, replace(now, state="running", ended=None, exit_code=None, verdict=None)
+            except BaseException:
+                now = replace(now, state="failed", ended=record.iso(time.time()), exit_code=1)
+                raise
             finally:
                 for channel in channels:
-                    channel.send({"to": "*", "do": "bye"})
+                    channel.send({"to": "*", "do": "bye"})  # ends whatever is left
                     channel.close()
-    record.save(folder, now)
+                _save(folder, now)
     return now
 
 
-def _wait(again: Again, signals: Signals, story: Story, observe: Observer) -> bool:
-    """Pause before the next attempt; a signal ends the pause and the job."""
-    story.notes.append(again.note)
-    observe({"ev": "restart"}, story)
+def _save_progress(folder: RunFolder, now: record.RunRecord, story: Story) -> None:
+    """Let `mslaunch status` see how the ranks stand."""
+    _save(folder, replace(now, ranks=tuple(story.ranks[rank] for rank in sorted(story.ranks))))
+
+
+def _save(folder: RunFolder, now: record.RunRecord) -> None:
+    # A full disk must not end a job, nor hide how it ended: the screen and the exit code still tell.
+    with suppress(OSError):
+        record.save(folder, now)
+
+
+def _pause(again: Again, attempt: Attempt) -> int | None:
+    """Wait before the next attempt; return the signal that ended the wait, if one did."""
+    attempt.story.notes.append(again.note)
+    attempt.tell({"ev": "restart"})
     poll = select.poll()
-    poll.register(signals.fileno(), select.POLLIN)
-    return not poll.poll(again.pause * 1000)
+    poll.register(attempt.signals.fileno(), select.POLLIN)
+    poll.poll(again.pause * 1000)
+    return next((number for number in attempt.signals.read() if number != STACKS), None)
 
 
 def conclude(now: record.RunRecord, story: Story, folder: RunFolder) -> record.RunRecord:
@@ -89,11 +110,11 @@ class EventLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._file.close()
 
     def write(self, event: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._file.write(json.dumps(event) + "\n")
 
 
@@ -113,6 +134,7 @@ class Attempt:
         self.signals = signals
         self.show = observe
         self.write = write
+        self.on_change: Callable[[Story], None] = lambda _: None
         self.story = Story(plan, time.time())
         self.watches = Watches(self.story)
 
@@ -124,6 +146,7 @@ class Attempt:
         poll = select.poll()
         for end in (self.signals.fileno(), *self.channels):
             poll.register(end, select.POLLIN)
+        changed = False
         while not self.story.over:
             ready = [end for end, _ in poll.poll(TICK * 1000)]
             if self.signals.fileno() in ready:
@@ -131,6 +154,10 @@ class Attempt:
             for end in ready:
                 if end in self.channels and not self.hear(self.channels[end]):
                     poll.unregister(end)
+            changed = changed or bool(ready)
+            if changed and not ready:  # a quiet moment
+                self.on_change(self.story)
+                changed = False
             self.act(self.watches.look(time.time()))
             self.tell({"ev": "tick", "time": time.time()})
         return self.story
@@ -150,7 +177,10 @@ class Attempt:
             self.tell({"ev": "closed", "host": channel.hosts[0], "time": time.time()})
             return False
         for event in messages:
-            if event["ev"] not in ("lines", "pulse"):
+            if event["ev"] == "lines":
+                # Once they are on the screen, the agent may send more: the log itself is the buffer.
+                event["shown"] = partial(channel.send, {"to": event["host"], "do": "shown", "bytes": event["bytes"]})
+            elif event["ev"] != "pulse":
                 self.write(event)
             self.act(self.story.see(event))
             if event["ev"] == "stacks" and self.story.groups is not None:
@@ -164,7 +194,12 @@ class Attempt:
                 channel.send(order.message())
 
     def tell(self, event: dict[str, Any]) -> None:
-        self.show(event, self.story)
+        """Show an event. Whatever goes wrong there, the job goes on."""
+        try:
+            self.show(event, self.story)
+        except Exception:
+            self.show = lambda *_: None
+            self.write({"ev": "console-lost", "traceback": traceback.format_exc()})
 
 
 def start_order(plan: Plan, host: str, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
+from mslaunch.errors import RecordUnreadable
 from mslaunch.launch import identity
 from mslaunch.launch.run_folder import RunFolder, write_atomically
 from mslaunch.plan.model import Plan
@@ -71,7 +72,7 @@ def queued(plan: Plan, now: float) -> RunRecord:
         state="queued",
         started=iso(now),
         ended=None,
-        launcher=None,
+        launcher=identity.this_process(),
         world_size=plan.world_size,
         method=plan.method,
         transport=plan.transport,
@@ -86,11 +87,19 @@ def save(folder: RunFolder, record: RunRecord) -> None:
 
 def load(folder: RunFolder) -> RunRecord:
     """Read run.json; a run whose launcher is no longer there is lost, whatever the file still says."""
-    raw = json.loads(folder.record.read_text())
-    raw["ranks"] = tuple(RankRecord(**rank) for rank in raw["ranks"])
-    raw["attempts"] = tuple(raw["attempts"])
-    record = RunRecord(**raw)
+    try:
+        raw = json.loads(folder.record.read_text())
+        raw["ranks"] = tuple(RankRecord(**rank) for rank in raw["ranks"])
+        raw["attempts"] = tuple(raw["attempts"])
+        record = RunRecord(**raw)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise RecordUnreadable(str(folder.record), str(error)) from None
     launcher = record.launcher
-    if record.state == "running" and launcher and identity.is_here(launcher) and not identity.is_alive(launcher):
+    if (
+        record.state in ("queued", "running")
+        and launcher
+        and identity.is_here(launcher)
+        and not identity.is_alive(launcher)
+    ):
         return replace(record, state="lost")
     return record

@@ -108,8 +108,8 @@ def create(plan: Plan) -> RunFolder:
 def fill(plan: Plan, folder: RunFolder) -> None:
     """Write the plan, its files, the code and the zip into an empty folder."""
     write_files(folder.path, plan.files)
+    write_bundle(folder.bundle)  # first: it marks the folder as a run, which a mirror leaves out
     mirror(Path(plan.job_dir), folder.code, folder.path.parent.resolve())
-    write_bundle(folder.bundle)
     write_atomically(folder.boot, BOOT)
     write_atomically(folder.plan, to_json(plan))
 

@@ -17,7 +17,9 @@ class Signals:
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
         self._before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._handlers = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
+        # What is ignored stays ignored: `nohup mslaunch …` must survive SIGHUP.
+        heeded = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        self._handlers = {number: signal.signal(number, lambda *_: None) for number in heeded}
         return self
 
     def __exit__(self, *_: object) -> None:

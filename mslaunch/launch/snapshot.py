@@ -13,11 +13,19 @@ _NEVER_SOURCE = {"__pycache__", "node_modules", "site-packages"}
 
 
 def mirror(job_dir: Path, code: Path, leave_out: Path) -> None:
-    """Copy text files of up to 1 MB and folders of Python sources; link every other top-level entry."""
+    """Copy text files of up to 1 MB and folders of Python sources; link every other top-level entry.
+
+    The folder of runs is left out, and so is every run, where that folder is the job's own.
+    """
     code.mkdir(mode=0o700)
     for entry in sorted(os.scandir(job_dir), key=lambda entry: entry.name):
-        if Path(entry.path).resolve() != leave_out:
+        if not _is_run(Path(entry.path), leave_out):
             _place(Path(entry.path), code / entry.name, leave_out)
+
+
+def _is_run(path: Path, runs_dir: Path) -> bool:
+    real = os.path.realpath(path)
+    return real == str(runs_dir) or (Path(real).parent == runs_dir and (Path(real) / "mslaunch.zip").exists())
 
 
 def _place(source: Path, target: Path, leave_out: Path) -> None:
@@ -32,7 +40,7 @@ def _place(source: Path, target: Path, leave_out: Path) -> None:
 def _copy_folder(source: Path, target: Path, leave_out: Path) -> None:
     target.mkdir(mode=0o700)
     for entry in sorted(source.iterdir()):
-        if entry.name == "__pycache__" or entry.resolve() == leave_out:
+        if entry.name == "__pycache__" or _is_run(entry, leave_out):
             continue
         if entry.is_dir() and not entry.is_symlink() and _has_python(entry):
             _copy_folder(entry, target / entry.name, leave_out)

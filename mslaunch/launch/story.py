@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mslaunch.diagnose import stacks
+from mslaunch.diagnose.verdict import signal_name
 from mslaunch.launch.record import RankRecord, iso
 from mslaunch.plan.model import Plan
 from mslaunch.plan.ranges import format_ranges
@@ -161,7 +162,7 @@ class Story:
             return []
         if code != 0:
             memory = bool(event.get("out_of_memory"))
-            how = f"was killed by {signal.Signals(number).name}" if number else f"exited with code {code}"
+            how = f"was killed by {signal_name(number)}" if number else f"exited with code {code}"
             cause = "signal" if number else "exit"
             return self._rank_failed(when, rank, 128 + number if number else code, number, cause, how, memory)
         if not self.running:
@@ -219,6 +220,10 @@ class Story:
         log = f"{self.plan.run_dir}/rank_{rank}/log.txt" if rank is not None else None
         host = self.ranks[rank].host if rank is not None else event["host"]
         return self.fail(Failure(event["time"], rank, host, TIME_IS_UP, None, "stalled", quiet, log))
+
+    def _on_abandoned(self, event: dict[str, Any]) -> list[Order]:
+        summary = f"the agent on {event['host']} gave up: {event['why']}"
+        return self.fail(Failure(event["time"], None, event["host"], LOST, None, "host lost", summary))
 
     def _on_idle(self, event: dict[str, Any]) -> list[Order]:
         self.hosts_busy.discard(event["host"])

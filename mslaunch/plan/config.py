@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -67,8 +68,11 @@ def parse_config(text: str, name: str) -> Config:
     try:
         nodes = list(yaml.compose_all(text, Loader=_Loader))
         documents = list(yaml.safe_load_all(text)) if _Loader is yaml.SafeLoader else _load_all(text)
+        json.dumps(documents, default=str, skipkeys=True)  # refuses what contains itself
     except yaml.YAMLError as error:
         raise ConfigError([_syntax_finding(error, name)]) from None
+    except (ValueError, TypeError, RecursionError, AttributeError) as error:
+        raise ConfigError([f"{name}: a value cannot be read: {error}."]) from None
     first = documents[0] if documents else {}
     if first is None:
         first = {}
@@ -77,7 +81,7 @@ def parse_config(text: str, name: str) -> Config:
     lines = dict(_key_lines(nodes[0], name)) if nodes else {}
     launch = first.pop("launch", None)
     config = Config(name, first, launch or {}, tuple(documents[1:]), lines)
-    if not isinstance(config.launch, dict):
+    if not isinstance(config.launch, dict) or not all(isinstance(key, str) for key in config.launch):
         raise ConfigError([f"{config.where('launch')}: launch must be a mapping, got {launch!r}."])
     _check_script_keys(config)
     return replace(config, notes=tuple(_near_misses(config)))
@@ -105,7 +109,7 @@ def _scalar(raw: str) -> Any:
     """Read a value as YAML does, except that 1e-3 is the number that everybody means."""
     try:
         return float(raw) if _EXPONENT.fullmatch(raw) else yaml.safe_load(raw)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return raw
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterable, Mapping
 
@@ -50,6 +51,14 @@ def inherited_launch_variables(environment: Iterable[str]) -> tuple[str, ...]:
         if _LAUNCHER_PREFIXES.match(name) and (inside_mpirun or not _USER_TUNABLE.match(name)):
             dropped.add(name)
     return tuple(sorted(dropped))
+
+
+def absolute_pythonpath(environment: Mapping[str, str], submit_dir: str) -> dict[str, str]:
+    """Ranks run in folders of their own, so relative entries of PYTHONPATH are made absolute."""
+    entries = environment.get("PYTHONPATH", "").split(":")
+    if all(entry.startswith("/") or not entry for entry in entries):
+        return {}
+    return {"PYTHONPATH": ":".join(posixpath.join(submit_dir, entry) if entry else entry for entry in entries)}
 
 
 def tuned_defaults(environment: Mapping[str, str]) -> dict[str, str]:

@@ -122,7 +122,14 @@ def _config_args(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
 def _config_files(spec: JobSpec, values: dict[str, Any]) -> Iterator[File]:
     documents = [values, *spec.config.documents]
     yield File("config.yaml", yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True))
-    yield File("config.json", json.dumps(values, indent=1, default=str) + "\n")
+    yield File("config.json", json.dumps(_named(values), indent=1, default=str) + "\n")
+
+
+def _named(value: Any) -> Any:
+    """JSON has only text for names, where YAML may have dates and numbers."""
+    if isinstance(value, dict):
+        return {str(name): _named(inner) for name, inner in value.items()}
+    return [_named(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _rank_table(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> tuple[File, ...]:
@@ -135,6 +142,7 @@ def _rank_table(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> tuple[F
 def _common_env(spec: JobSpec, facts: Facts, world_size: int, attempt: int, table: tuple[File, ...]) -> dict[str, str]:
     env = {
         **environment.tuned_defaults(facts.environment),
+        **environment.absolute_pythonpath(facts.environment, facts.submit_dir),
         "RANK_SIZE": str(world_size),
         "MSLAUNCH_RUN_ID": facts.run_id,
         "MSLAUNCH_RUN_DIR": facts.run_dir,

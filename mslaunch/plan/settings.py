@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mslaunch.errors import ConfigError, MslaunchError, did_you_mean
 from mslaunch.plan.config import Config, Count, ScriptKeys, reason
@@ -28,8 +28,23 @@ def _tail(value: Any) -> Any:
     return value if value in ("all", "none") else _ranges(value)
 
 
-Devices = Annotated[tuple[int, ...], BeforeValidator(_ranges)]
-Tail = Annotated[Literal["all", "none"] | tuple[int, ...], BeforeValidator(_tail)]
+def _numbers(value: tuple[int, ...]) -> tuple[int, ...]:
+    if not value or min(value) < 0 or len(set(value)) < len(value):
+        raise ValueError('name each number once, for example "0-3,6"')
+    return value
+
+
+def _variables(value: dict[str, str | None]) -> dict[str, str | None]:
+    for name, text in value.items():
+        if not name or "=" in name or "\0" in name + (text or ""):
+            raise ValueError(f"{name!r} cannot be a variable: names hold no '=', and neither name nor value a NUL")
+    return value
+
+
+Numbers = Annotated[tuple[int, ...], AfterValidator(_numbers)]
+Devices = Annotated[Numbers, BeforeValidator(_ranges)]
+Tail = Annotated[Literal["all", "none"] | Numbers, BeforeValidator(_tail)]
+Variables = Annotated[dict[str, str | None], AfterValidator(_variables)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(ge=0)]
 Wait = Annotated[float, Field(gt=0)]
@@ -40,14 +55,14 @@ class LaunchSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
-    workers: Count | None = Field(None, description="How many ranks to start.")
+    workers: Annotated[Count, Field(le=65536)] | None = Field(None, description="How many ranks to start.")
     script: str | None = Field(None, description="The training script; by default train.py beside the config.")
     devices: Devices | None = Field(None, description='Devices to use, for example "0-3,6".')
     method: Literal["dynamic", "msrun", "mpirun", "rank-table"] = Field(
         "dynamic", description="How the ranks are started: dynamic (by mslaunch itself), msrun, mpirun or rank-table."
     )
     rank_table: str | None = Field(None, description="Rank table to use; exported as RANK_TABLE_FILE.")
-    env: dict[str, str | None] = Field(
+    env: Variables = Field(
         default_factory=dict,
         description="Variables for every rank; an empty value takes it from the environment and writes it nowhere.",
     )
@@ -119,6 +134,7 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str], config: Co
     return Settings(values, sources)
 
 
+_TYPE_NAMES = ("tuple[", "literal[", "function-")  # what pydantic adds to a place to tell members of a union apart
 _NOT_FROM_ENVIRONMENT = {"env", "run_id"}  # MSLAUNCH_RUN_ID is what a rank is told, not what a launch is asked.
 
 
@@ -132,9 +148,7 @@ def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[st
     except ValidationError as error:
         for item in error.errors():
             name = str(item["loc"][0])
-            key = ".".join(
-                str(part) for part in item["loc"] if part not in ("tuple[int, ...]", "literal['all','none']")
-            )
+            key = ".".join(str(part) for part in item["loc"] if not str(part).startswith(_TYPE_NAMES))
             where = sources[name].split(" (")[0]
             findings.append(f"{where}: {key}: {reason(item)}, got {item['input']!r}.")
         raise ConfigError(list(dict.fromkeys(findings))) from None

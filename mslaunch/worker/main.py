@@ -29,8 +29,8 @@ def main() -> None:
 def run_scheduler() -> None:
     from mslaunch.worker import scheduler
 
+    place = report.settle().folder
     if "MSLAUNCH_RANKS" in os.environ:
-        place = os.path.join(os.environ["MSLAUNCH_RUN_DIR"], "scheduler")
         folder.make(place)
         _split(place)
     scheduler.run()
@@ -42,7 +42,7 @@ def run_rank(script: str, args: list[str]) -> None:
     by_script = "MSLAUNCH_RANKS" in os.environ
     if by_script:
         take_rank_environment(os.environ["MSLAUNCH_RANKS"], run_dir)
-    place = report.rank_dir()
+    place = report.settle().folder
     folder.make(place)
     if by_script:
         _split(place)
@@ -75,18 +75,22 @@ def run_python(script: str, args: list[str]) -> None:
     """Run the script as __main__ in this interpreter, as `python script` would."""
     import builtins
     import faulthandler
+    from importlib.machinery import SourceFileLoader
 
     from mslaunch.worker import watch
 
     faulthandler.enable()
     _offer_stacks()
     watch.install(int(os.environ["RANK_SIZE"]))
-    zipped = sys.path[0]
     sys.argv = [script, *args]
-    sys.path[0] = os.path.dirname(script)
-    sys.path.append(zipped)
+    sys.path.append(sys.path.pop(0))  # the zip, for `import mslaunch.runtime`
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, os.path.dirname(script))
     module = type(sys)("__main__")
-    module.__dict__.update(__file__=script, __builtins__=builtins, __cached__=None)
+    loader = SourceFileLoader("__main__", script)
+    module.__dict__.update(
+        __file__=script, __builtins__=builtins, __cached__=None, __loader__=loader, __annotations__={}
+    )
     sys.modules["__main__"] = module
     try:
         with open(script, "rb") as file:
@@ -102,7 +106,7 @@ def _offer_stacks() -> None:
     """Have a real-time signal write the stacks of all threads into stack.txt, also while C++ holds the interpreter."""
     import faulthandler
 
-    path = os.path.join(report.rank_dir(), "stack.txt")
+    path = os.path.join(report.me.folder, "stack.txt")
     end = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     faulthandler.register(STACK_SIGNAL, end, all_threads=True)
 
@@ -115,8 +119,9 @@ def _fail(error: BaseException, script: str) -> NoReturn:
     error.__traceback__ = traceback
     message = report.record_error(error, traceback)
     sys.excepthook(type(error), error, traceback)
-    # Only now, since the agent may end this rank at once; and not later, since MindSpore's teardown takes a second.
-    report.tell("error", message=message)
+    if message is not None:
+        # Only now, since the agent may end this rank at once; not later, since MindSpore's teardown takes a second.
+        report.tell("error", message=message)
     sys.exit(1)
 
 

@@ -1,4 +1,8 @@
-"""What a rank tells: short messages to its host's agent, error.json for everyone."""
+"""What a rank tells: short messages to its host's agent, error.json for everyone.
+
+A script may change its environment, fork, and have modules named like the standard library's beside it. So who this
+rank is, is noted before the script starts, only the rank itself speaks for it, and JSON is written without `json`.
+"""
 
 from __future__ import annotations
 
@@ -7,53 +11,93 @@ import time
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 if TYPE_CHECKING:
-    from typing import Any
+    from types import TracebackType
+
+    Value = str | int | float | None
 
 _MESSAGE_LIMIT = 2000  # one write of up to 4,096 bytes into a pipe is never torn
 
 
-def tell(what: str, **data: Any) -> None:
-    """Send one message to the agent, if there is one; a rank never waits for it."""
-    path = os.environ.get("MSLAUNCH_AGENT")
-    if not path:
-        return
-    import json
+class Me:
+    """Who this process is, as its launcher said."""
 
-    data.update(what=what, pid=os.getpid(), time=time.time())
-    data.setdefault("rank", _rank())
+    def __init__(self, environment: os._Environ[str] | dict[str, str]) -> None:
+        self.pid = os.getpid()
+        self.scheduler = environment.get("MS_ROLE") == "MS_SCHED"
+        self.rank = None if self.scheduler else int(environment["RANK_ID"])
+        self.host = environment.get("MSLAUNCH_HOST")
+        self.agent = environment.get("MSLAUNCH_AGENT")
+        name = "scheduler" if self.scheduler else f"rank_{self.rank}"
+        self.folder = os.path.join(environment["MSLAUNCH_RUN_DIR"], name)
+
+
+me: Me
+
+
+def settle() -> Me:
+    """Note who this process is; again after a fork that makes a new process the rank."""
+    global me  # noqa: PLW0603 -- one process is one rank
+    me = Me(os.environ)
+    return me
+
+
+def tell(what: str, **data: Value) -> None:
+    """Send one message to the agent, if there is one; a rank never waits for it."""
+    if not me.agent:
+        return
+    data.update(what=what, rank=me.rank, pid=os.getpid(), time=time.time())
     try:
-        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        pipe = os.open(me.agent, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
         return
     try:
-        os.write(pipe, json.dumps(data).encode() + b"\n")
+        os.write(pipe, to_json(data).encode() + b"\n")
     except OSError:
         pass
     finally:
         os.close(pipe)
 
 
-def write_json(path: str, data: Any) -> None:
+def write_json(path: str, data: dict[str, Value]) -> None:
     """Write a file that others read while it is written: beside it first, then renamed."""
-    import json
-
     beside = f"{path}.{os.getpid()}"
     with open(beside, "w", encoding="utf-8") as file:
-        json.dump(data, file, indent=1)
-        file.write("\n")
+        file.write(to_json(data) + "\n")
     os.replace(beside, path)
 
 
-def record_error(error: BaseException, traceback: Any, thread: str | None = None) -> str:
-    """Write error.json and return its message."""
-    import traceback as tracebacks
+def to_json(data: dict[str, Value]) -> str:
+    return "{" + ", ".join(f"{_text(name)}: {_value(value)}" for name, value in data.items()) + "}"
 
-    text = "".join(tracebacks.format_exception(type(error), error, traceback))
-    summary = "".join(tracebacks.format_exception_only(type(error), error)).strip()
-    data = {
-        "rank": _rank(),
-        "host": os.environ.get("MSLAUNCH_HOST"),
-        "pid": os.getpid(),
+
+def _value(value: Value) -> str:
+    if value is None:
+        return "null"
+    return _text(value) if isinstance(value, str) else repr(value)
+
+
+def _text(value: str) -> str:
+    plain = value.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if " " <= c <= "~" else _escape(c) for c in plain) + '"'
+
+
+def _escape(character: str) -> str:
+    number = ord(character)
+    if number > 0xFFFF:
+        number -= 0x10000
+        return f"\\u{0xD800 + (number >> 10):04x}\\u{0xDC00 + (number & 0x3FF):04x}"
+    return f"\\u{number:04x}"
+
+
+def record_error(error: BaseException, traceback: TracebackType | None, thread: str | None = None) -> str | None:
+    """Write error.json and return its message; None where this is not the rank itself, but a child that it forked."""
+    if os.getpid() != me.pid:
+        return None
+    text, summary = _format(error, traceback)
+    data: dict[str, Value] = {
+        "rank": me.rank,
+        "host": me.host,
+        "pid": me.pid,
         "time": time.time(),
         "type": type(error).__name__,
         "message": summary,
@@ -61,17 +105,17 @@ def record_error(error: BaseException, traceback: Any, thread: str | None = None
         "thread": thread,
     }
     try:
-        write_json(os.path.join(rank_dir(), "error.json"), data)
+        write_json(os.path.join(me.folder, "error.json"), data)
     except OSError:
         pass  # a full disk must not hide the error itself
-    return summary[-_MESSAGE_LIMIT:]
+    return summary[-_MESSAGE_LIMIT:].encode("ascii", "replace").decode()
 
 
-def rank_dir() -> str:
-    return os.path.join(os.environ["MSLAUNCH_RUN_DIR"], "rank_" + os.environ["RANK_ID"])
+def _format(error: BaseException, traceback: TracebackType | None) -> tuple[str, str]:
+    try:
+        import traceback as tracebacks
 
-
-def _rank() -> int | None:
-    if os.environ.get("MS_ROLE") == "MS_SCHED":
-        return None
-    return int(os.environ["RANK_ID"])
+        text = "".join(tracebacks.format_exception(type(error), error, traceback))
+        return text, "".join(tracebacks.format_exception_only(type(error), error)).strip()
+    except Exception:  # a module of the script's own may be called `traceback`, and an error's __str__ may fail
+        return repr(error), f"{type(error).__name__}"

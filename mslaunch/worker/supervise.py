@@ -19,6 +19,7 @@ def split(exit_file: str) -> None:
     child = os.fork()
     if child == 0:
         die_with_parent(parent)
+        report.settle()
         return
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: _forward(child, number))
@@ -26,7 +27,7 @@ def split(exit_file: str) -> None:
     status = _wait(child)
     killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if killed_by else os.WEXITSTATUS(status)
-    ended = {"code": code, "signal": killed_by, "time": time.time()}
+    ended: dict[str, report.Value] = {"code": code, "signal": killed_by, "time": time.time()}
     try:
         report.write_json(exit_file, ended)
     except OSError as error:

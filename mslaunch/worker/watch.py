@@ -53,10 +53,12 @@ def install(planned: int) -> None:
 def watch_threads(threading: Any) -> None:
     """Record what a thread dies of: by itself that ends no rank, but it may explain why one hangs or ends later."""
 
+    shown = threading.excepthook
+
     def record(args: Any) -> None:
         if args.exc_type is not SystemExit and args.exc_value is not None:
             report.record_error(args.exc_value, args.exc_traceback, args.thread.name if args.thread else "?")
-        threading.__excepthook__(args)
+        shown(args)
 
     threading.excepthook = record
 

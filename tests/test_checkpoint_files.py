@@ -1,0 +1,67 @@
+"""Which checkpoints are whole, and which step all ranks have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from mslaunch.checkpoint.files import is_whole, newest_complete, step_of
+
+
+def write_ckpt(path: Path, values: int = 3, trailer: bytes = b"") -> Path:
+    """A file framed as MindSpore's Checkpoint message is: records of field 1, each with its length."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(b"\x0a\xac\x02" + bytes(300) for _ in range(values)) + trailer)
+    return path
+
+
+def test_steps_are_numbers() -> None:
+    """10 comes after 9; files of other names are none."""
+    assert step_of(Path("net-9_10.ckpt")) == (9, 10)
+    assert step_of(Path("net_1-10_5.safetensors")) == (10, 5)
+    assert step_of(Path("net-graph.meta")) is None
+    assert step_of(Path("best.ckpt")) is None
+
+
+def test_a_truncated_file_is_not_whole(tmp_path: Path) -> None:
+    """Every cut is seen, wherever it is; a checksum at the end is allowed."""
+    path = write_ckpt(tmp_path / "a-1_1.ckpt")
+    assert is_whole(path)
+    assert is_whole(write_ckpt(tmp_path / "b-1_1.ckpt", trailer=b"crc_num" + bytes(10)))
+    whole = path.read_bytes()
+    cuts = [size for size in range(len(whole)) if size % 303]
+    for size in cuts[::37]:
+        path.write_bytes(whole[:size])
+        assert not is_whole(path), size
+    path.write_bytes(b"")
+    assert not is_whole(path)
+
+
+def test_safetensors_end_where_their_header_says(tmp_path: Path) -> None:
+    """A file that is shorter or longer than its header says is not whole."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    path = tmp_path / "a-1_1.safetensors"
+    for data, whole in ((8, True), (7, False), (9, False)):
+        path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(data))
+        assert is_whole(path) is whole
+    path.write_bytes(b"\xff" * 20)
+    assert not is_whole(path)
+
+
+def test_the_newest_step_that_is_whole_on_all_ranks_is_taken(tmp_path: Path) -> None:
+    """Step 10 is newer than 9; one that is missing or cut on any rank does not count."""
+    folders = {rank: tmp_path / f"rank_{rank}" for rank in range(2)}
+    for rank, steps in ((0, (8, 9, 10, 11)), (1, (8, 9, 10))):
+        for step in steps:
+            write_ckpt(folders[rank] / f"net-1_{step}.ckpt")
+    assert newest_complete(folders) == {rank: folders[rank] / "net-1_10.ckpt" for rank in folders}
+    (folders[1] / "net-1_10.ckpt").write_bytes(b"\x0a\xac\x02")
+    assert newest_complete(folders) == {rank: folders[rank] / "net-1_9.ckpt" for rank in folders}
+
+
+def test_nothing_complete_is_nothing(tmp_path: Path) -> None:
+    """No folder, no files, no common step: the job starts from the beginning."""
+    assert newest_complete({0: tmp_path / "none", 1: tmp_path}) == {}
+    write_ckpt(tmp_path / "a" / "n-1_1.ckpt")
+    write_ckpt(tmp_path / "b" / "n-1_2.ckpt")
+    assert newest_complete({0: tmp_path / "a", 1: tmp_path / "b"}) == {}

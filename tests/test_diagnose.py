@@ -1,0 +1,170 @@
+"""The verdict from logs alone: the pattern table, msrun's log folders, plogs, and what cannot be read."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mslaunch.diagnose.folder import read_folder
+from mslaunch.diagnose.patterns import load_patterns, match_line
+from mslaunch.diagnose.scan import scan, scan_file
+from mslaunch.diagnose.verdict import Case, judge
+from tests.conftest import Bench
+
+LOGS = Path(__file__).parent / "fixtures" / "msrun_logs"
+PATTERNS = load_patterns()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.id)
+def test_every_pattern_finds_its_example(pattern: Any) -> None:
+    """Each row matches its own line, says something, and gives advice."""
+    found = match_line(pattern.example)
+    assert found is not None
+    assert found.pattern.id == pattern.id
+    assert not re.search(r"\{\d\}", found.summary)
+    assert pattern.summary.endswith(".")
+    assert pattern.advice
+    assert pattern.source
+    assert pattern.kind in ("cause", "victim", "healthy")
+
+
+def test_pattern_ids_are_unique() -> None:
+    """run.json names a pattern by its id."""
+    assert len({pattern.id for pattern in PATTERNS}) == len(PATTERNS)
+
+
+@pytest.mark.parametrize(
+    ("folder", "rank", "words", "victims"),
+    [
+        ("raise", 1, "ValueError: loss is NaN at step 3", [0]),
+        ("kill", 1, "ended without a word", [0]),
+        ("early", 1, "FileNotFoundError: dataset/train.rec is missing", [0]),
+        ("mismatch", 0, "device_num: 4 not equal to the real group_size: 2", [1]),
+    ],
+)
+def test_msruns_own_logs_give_the_true_cause(folder: str, rank: int, words: str, victims: list[int]) -> None:
+    """Logs that msrun wrote, where its scheduler blames the rank that msrun itself had stopped."""
+    verdict = judge(read_folder(LOGS / folder))
+    assert verdict is not None
+    assert verdict["rank"] == rank
+    assert words in verdict["summary"]
+    assert verdict["victims"] == victims
+    assert verdict["log"].endswith(f"worker_{rank}.log")
+
+
+def test_a_healthy_log_is_no_failure() -> None:
+    """Lines that every start writes never alarm."""
+    healthy = (LOGS / "kill" / "worker_1.log").read_text().splitlines()
+    assert judge([Case("worker_0.log", 0, findings=scan(healthy))]) is None
+
+
+def test_a_victim_is_not_the_cause() -> None:
+    """A time-out that came first does not hide the error of the rank that was waited for."""
+    waiting = scan(["EI0006: Getting socket times out. Reason: Remote Rank did not send the data in time."])
+    broken = scan(["EJ0002: The environment is abnormal: the NPU network port is down."])
+    cases = [Case("0", 0, failed_at=1.0, exit_code=1, findings=waiting, cause="exit")]
+    cases += [Case("1", 1, failed_at=2.0, exit_code=1, findings=broken, cause="exit")]
+    verdict = judge(cases)
+    assert verdict is not None
+    assert (verdict["rank"], verdict["pattern"]) == (1, "npu-port-down")
+    assert "hccn_tool" in verdict["advice"]
+    assert judge(cases[:1]) == replace_rank(judge(cases[:1]), 0)
+
+
+def replace_rank(verdict: dict[str, Any] | None, rank: int) -> dict[str, Any]:
+    assert verdict is not None
+    return {**verdict, "rank": rank, "pattern": "hccl-connect-timeout"}
+
+
+def test_an_exception_beside_a_time_out_is_a_cause() -> None:
+    """A rank that says more than that it waited is not a victim only."""
+    lines = [
+        "EI0006: Getting socket times out.",
+        "Traceback (most recent call last):",
+        '  File "x", line 1',
+        "KeyError: 3",
+    ]
+    first = Case("0", 0, failed_at=1.0, findings=scan(lines), cause="exception")
+    second = replace(first, rank=1, failed_at=2.0)
+    verdict = judge([second, first])
+    assert verdict is not None
+    assert verdict["rank"] == 0
+
+
+def test_hccl_codes_are_found_in_plogs(tmp_path: Path) -> None:
+    """CANN writes them into files of its own, below the rank's folder or named by pid."""
+    log = tmp_path / "rank_3" / "log.txt"
+    plog = tmp_path / "rank_3" / "plog" / "debug" / "plog" / "plog-4242_2026.log"
+    plog.parent.mkdir(parents=True)
+    log.write_text("epoch: 1 step: 1, loss is 1\n")
+    plog.write_text("[ERROR] HCCP(4242,python):2026-11-16-02:04:06.293.000 EJ0004 [check][ip]fail\n")
+    verdict = judge(read_folder(tmp_path))
+    assert verdict is not None
+    assert (verdict["rank"], verdict["pattern"]) == (3, "device-ip")
+
+
+def test_exceptions_are_read_whole() -> None:
+    """Chains, syntax errors and fatal signals each count as one, with what belongs to them."""
+    chained = [
+        "noise",
+        "Traceback (most recent call last):",
+        '  File "a.py", line 1, in f',
+        "KeyError: 1",
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+        "Traceback (most recent call last):",
+        '  File "a.py", line 2, in g',
+        "ValueError: two",
+        "more noise",
+    ]
+    (raised,) = scan(chained).raised
+    assert (raised.line, raised.summary) == (2, "ValueError: two")
+    assert raised.traceback.splitlines() == chained[1:10]
+    (syntax,) = scan(['  File "t.py", line 1', "    x = (", "        ^", "SyntaxError: '(' was never closed"]).raised
+    assert syntax.summary.startswith("SyntaxError")
+    (fatal,) = scan(
+        ["Fatal Python error: Aborted", "", "Current thread 0x1 (most recent call first):", '  File "t.py", line 3']
+    ).raised
+    assert fatal.summary == "Fatal Python error: Aborted"
+
+
+def test_large_logs_are_read_at_their_end(tmp_path: Path) -> None:
+    """Line numbers are those of the whole file."""
+    path = tmp_path / "log.txt"
+    path.write_text("x" * 99 + "\n" + "line\n" * 100000 + "Traceback (most recent call last):\nValueError: end\n")
+    (raised,) = scan_file(path, limit=4096).raised
+    assert (raised.line, raised.summary) == (100002, "ValueError: end")
+
+
+def test_diagnose_on_the_command_line(bench: Bench) -> None:
+    """A folder of msrun's, a run of ours, JSON, and folders without logs."""
+    done = bench.mslaunch("diagnose", str(LOGS / "raise"))
+    assert done.returncode == 0
+    assert "First to fail: rank 1" in done.stdout
+    assert json.loads(bench.mslaunch("diagnose", "--json", str(LOGS / "kill")).stdout)["rank"] == 1
+    bench.write(
+        "train.py", "import os\nif os.environ['RANK_ID'] == '2': raise KeyError('x')\nimport time; time.sleep(30)\n"
+    )
+    bench.mslaunch("train", "-n", "3")
+    assert json.loads(bench.mslaunch("diagnose", "--json").stdout) == bench.record()["verdict"]
+    (bench.folder / "empty").mkdir()
+    empty = bench.mslaunch("diagnose", "empty")
+    assert empty.returncode == 2
+    assert "no logs here" in empty.stderr
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\0\xff\xfe" * 1000, b"Traceback (most recent call last):", b'  File "\n' * 50]
+)
+def test_any_bytes_can_be_diagnosed(tmp_path: Path, content: bytes) -> None:
+    """A broken log gives an answer or none, never a traceback."""
+    (tmp_path / "worker_0.log").write_bytes(content)
+    cases = read_folder(tmp_path)
+    assert len(cases) == 1
+    judge(cases)

@@ -1,0 +1,318 @@
+"""Failures with real processes: limits, hangs, stacks, restarts, memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mslaunch.launch.watches import JOIN_NOTICE, Watches
+from tests.conftest import Bench, wait_for
+from tests.test_story import STOP, event, exited, story_of, tell
+
+HANG = """
+import os, time
+def wait_for_peers():
+    time.sleep(60)
+def read_data():
+    time.sleep(60)
+print('ready')
+wait_for_peers() if os.environ['RANK_ID'] != '2' else read_data()
+"""
+
+
+def verdict_of(bench: Bench) -> dict[str, object]:
+    return dict(bench.record()["verdict"])
+
+
+def test_all_ranks_failing_at_once_name_one_of_them(bench: Bench) -> None:
+    """The verdict is one rank's, with the exit code that it had."""
+    bench.write("train.py", "raise RuntimeError('all of us')\n")
+    done = bench.mslaunch("train", "-n", "4")
+    assert done.returncode == 1
+    assert verdict_of(bench)["summary"] == "RuntimeError: all of us"
+
+
+def test_an_exception_in_an_imported_module_is_captured(bench: Bench) -> None:
+    """The traceback leads through the module to the line."""
+    bench.write("net.py", "def build():\n    return {}['width']\n")
+    bench.write("train.py", "import net\nnet.build()\n")
+    bench.mslaunch("train", "-n", "1")
+    assert 'code/net.py", line 2, in build' in str(verdict_of(bench)["traceback"])
+
+
+def test_an_exception_in_a_thread_is_recorded_and_ends_nothing(bench: Bench) -> None:
+    """As under plain Python the rank goes on; error.json tells what the thread died of."""
+    bench.write(
+        "train.py", "import threading\nt = threading.Thread(target=lambda: 1 / 0, name='loader')\nt.start(); t.join()\n"
+    )
+    assert bench.mslaunch("train", "-n", "1").returncode == 0
+    error = json.loads((bench.latest / "rank_0" / "error.json").read_text())
+    assert (error["thread"], error["type"]) == ("loader", "ZeroDivisionError")
+
+
+def test_a_segmentation_fault_shows_the_python_stack(bench: Bench) -> None:
+    """faulthandler saw it; our own frames are left out."""
+    bench.write("train.py", "import faulthandler\ndef crash(): faulthandler._sigsegv()\ncrash()\n")
+    assert bench.mslaunch("train", "-n", "1").returncode == 139
+    traceback = str(verdict_of(bench)["traceback"])
+    assert 'train.py", line 2 in crash' in traceback
+    assert "worker" not in traceback
+
+
+def test_a_rank_that_ends_well_before_the_others_is_reported_and_then_a_failure(bench: Bench) -> None:
+    """At once as a note; after launch.exit_skew as exit code 124."""
+    bench.write("train.py", "import os, time\nif os.environ['RANK_ID'] == '0': time.sleep(60)\n")
+    bench.write("cfg.yaml", "launch:\n  exit_skew: 0.5\n  config_arg: null\n")
+    done = bench.mslaunch("train", "-n", "3", "-c", "cfg.yaml")
+    assert done.returncode == 124
+    assert "has ended with code 0; rank" in done.stdout
+    assert verdict_of(bench)["cause"] == "exit skew"
+
+
+def test_the_whole_job_has_a_time_limit(bench: Bench) -> None:
+    """--timeout ends it with exit code 124; no rank is to blame."""
+    bench.write("train.py", "import time\ntime.sleep(60)\n")
+    done = bench.mslaunch("train", "-n", "2", "--timeout", "1")
+    assert done.returncode == 124
+    verdict = verdict_of(bench)
+    assert (verdict["rank"], verdict["cause"]) == (None, "timeout")
+    assert "longer than 1 s (launch.timeout)" in done.stdout
+
+
+def test_a_hang_is_explained_by_grouped_stacks(bench: Bench) -> None:
+    """The odd rank is named with its line, the others with theirs, and the job is ended."""
+    bench.write("train.py", HANG)
+    done = bench.mslaunch("train", "-n", "4", "--stall-timeout", "1")
+    assert done.returncode == 124, done.stdout
+    verdict = verdict_of(bench)
+    assert (verdict["rank"], verdict["cause"]) == (2, "stalled")
+    assert "ranks 0-1,3: train.py:4 in wait_for_peers; rank 2: train.py:6 in read_data" in str(verdict["summary"])
+    assert "in read_data" in (bench.latest / "rank_2" / "stack.txt").read_text()
+
+
+def test_a_hang_can_be_reported_only(bench: Bench) -> None:
+    """launch.on_stall: report lets the job go on."""
+    bench.write("train.py", "import time\ntime.sleep(5)\nprint('done')\n")
+    bench.write("cfg.yaml", "launch:\n  on_stall: report\n  stall_timeout: 1\n  config_arg: null\n")
+    done = bench.mslaunch("train", "-n", "1", "-c", "cfg.yaml")
+    assert done.returncode == 0
+    assert "no output from any rank for 1 s; rank 0: train.py:2 in <module>" in done.stdout
+
+
+def test_stacks_on_demand_leave_the_job_alone(bench: Bench) -> None:
+    """`mslaunch stacks` groups the ranks; the job goes on."""
+    bench.write("train.py", HANG)
+    process = bench.start("train", "-n", "3")
+    wait_for(lambda: len(bench.leftovers()) == 3 and all(bench.log(rank) for rank in range(3)), "the ranks")
+    done = bench.mslaunch("stacks")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == [
+        "ranks 0-1: train.py:4 in wait_for_peers",
+        "rank 2: train.py:6 in read_data",
+    ]
+    assert process.poll() is None
+    assert len(bench.leftovers()) == 3
+    assert json.loads(bench.mslaunch("stacks", "--json").stdout)[1].startswith("rank 2")
+    bench.mslaunch("stop")
+    assert bench.mslaunch("stacks").returncode == 2
+
+
+def test_a_rank_that_is_not_ready_survives_the_taking_of_stacks(bench: Bench) -> None:
+    """A program without a handler would die of the signal, so it is not sent."""
+    bench.write("go.sh", "#!/bin/sh\necho ready\nsleep 30\n").chmod(0o755)
+    process = bench.start("train", "-n", "1", "go.sh")
+    wait_for(lambda: bench.leftovers() and bench.log(0), "the rank")
+    assert "rank 0: no Python stack could be taken" in bench.mslaunch("stacks").stdout
+    assert process.poll() is None
+    bench.mslaunch("stop")
+
+
+def test_ranks_that_do_not_join_are_named() -> None:
+    """After a minute of waiting in init(), the ranks that others wait for are named, once."""
+    story = story_of(6)
+    watches = Watches(story)
+    tell(story, *(event("joining", 10.0, rank=rank) for rank in (0, 1, 2, 4)))
+    assert watches.look(10.0 + JOIN_NOTICE - 1) == []
+    assert story.take_notes() == []
+    watches.look(10.0 + JOIN_NOTICE)
+    assert story.take_notes() == ["ranks 3,5 have not joined after 60 s; the others wait in init()"]
+    watches.look(10.0 + 2 * JOIN_NOTICE)
+    assert story.take_notes() == []
+
+
+def test_an_init_that_does_not_return_is_told_from_a_missing_rank() -> None:
+    """All ranks are there, and still nothing happens."""
+    story = story_of(2)
+    tell(story, event("joining", 1.0, rank=0), event("joining", 1.0, rank=1))
+    Watches(story).look(100.0)
+    assert story.take_notes() == ["all ranks are in init(), which has not returned after 60 s"]
+
+
+def test_limits_do_not_touch_a_job_that_is_ending() -> None:
+    """Once something failed, no watch adds to it."""
+    story = story_of(2, timeout=5)
+    assert tell(story, exited(0, 1.0, 3)) == STOP
+    assert Watches(story).look(100.0) == []
+
+
+def test_restarts_keep_logs_and_count_attempts(bench: Bench) -> None:
+    """A job that fails twice and then succeeds is a success; each attempt has its log, plan and port."""
+    bench.write(
+        "train.py",
+        "import os, sys\nprint('attempt', os.environ['MSLAUNCH_ATTEMPT'], os.environ['MS_SCHED_PORT'])\n"
+        "sys.exit(0 if os.environ['MSLAUNCH_ATTEMPT'] == '2' else 5)\n",
+    )
+    bench.write("cfg.yaml", "launch:\n  backoff: 0\n  config_arg: null\n")
+    done = bench.mslaunch("train", "-n", "2", "-c", "cfg.yaml", "--max-restarts", "3")
+    assert done.returncode == 0, done.stdout
+    assert "attempt 3 of 4 in 0 s, from the start" in done.stdout
+    logs = [(bench.latest / "rank_1" / name).read_text().split() for name in ("log.0.txt", "log.1.txt", "log.txt")]
+    assert [words[1] for words in logs] == ["0", "1", "2"]
+    assert len({words[2] for words in logs}) == 3
+    assert [json.loads((bench.latest / f"plan.{k}.json").read_text())["attempt"] for k in (0, 1)] == [0, 1]
+    assert [attempt["exit_code"] for attempt in bench.record()["attempts"]] == [5, 5]
+    assert bench.record()["state"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [("x = (\n", 1), ("import no_such_module\n", 1), ("open('/no/such/file')\n", 1), ("raise SystemExit(42)\n", 42)],
+)
+def test_what_a_restart_cannot_mend_is_not_tried_again(bench: Bench, body: str, code: int) -> None:
+    """Syntax errors, missing modules and files, and codes in launch.no_restart_codes end the job at once."""
+    bench.write("train.py", body)
+    bench.write("cfg.yaml", "launch:\n  backoff: 0\n  no_restart_codes: [42]\n  max_restarts: 5\n")
+    done = bench.mslaunch("train", "-n", "1", "-c", "cfg.yaml")
+    assert done.returncode == code
+    assert "attempt 2" not in done.stdout
+    assert bench.record()["attempts"] == []
+
+
+def test_restarts_end_at_their_limit_with_the_last_verdict(bench: Bench) -> None:
+    """The exit code is the last attempt's."""
+    bench.write("train.py", "import os\nraise SystemExit(int(os.environ['MSLAUNCH_ATTEMPT']) + 10)\n")
+    bench.write("cfg.yaml", "launch:\n  backoff: 0\n  config_arg: null\n")
+    done = bench.mslaunch("train", "-n", "2", "-c", "cfg.yaml", "--max-restarts", "2")
+    assert done.returncode == 12
+    assert bench.record()["verdict"]["exit_code"] == 12
+
+
+def test_ctrl_c_ends_the_pause_before_a_restart(bench: Bench) -> None:
+    """Nothing is started any more."""
+    bench.write("train.py", "raise SystemExit(5)\n")
+    bench.write("cfg.yaml", "launch:\n  backoff: 60\n  config_arg: null\n")
+    process = bench.start("train", "-n", "1", "-c", "cfg.yaml", "--max-restarts", "2")
+    wait_for(lambda: bench.runs.exists() and (bench.latest / "plan.0.json").exists(), "the pause")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert bench.record()["state"] == "stopped"
+
+
+def test_every_method_restarts(bench: Bench) -> None:
+    """A rendered script takes port and attempt from the plan of its attempt."""
+    bench.write("train.py", "import os, sys\nsys.exit(0 if os.environ['MSLAUNCH_ATTEMPT'] == '1' else 5)\n")
+    bench.write("cfg.yaml", "launch:\n  backoff: 0\n  config_arg: null\n")
+    done = bench.mslaunch("train", "-n", "2", "-c", "cfg.yaml", "--max-restarts", "1", "--method", "rank-table")
+    assert done.returncode == 0, done.stdout
+    assert json.loads((bench.latest / "rank_1" / "exit.0.json").read_text())["code"] == 5
+
+
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A control group with 200 MB of memory, where this machine lets us make one."""
+    root = Path("/sys/fs/cgroup")
+    old = root / "memory" / "memory.limit_in_bytes"
+    group = (old.parent if old.exists() else root) / f"mslaunch-test-{os.getpid()}"
+    limit = group / ("memory.limit_in_bytes" if old.exists() else "memory.max")
+    try:
+        group.mkdir()
+        if not limit.exists():
+            raise OSError("it has no memory controller")
+        limit.write_text("200M")
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"no control group with a memory limit can be made here: {error}")
+    yield group
+    wait_for(lambda: not (group / "cgroup.procs").read_text().strip(), "the group to empty")
+    group.rmdir()
+
+
+def test_out_of_memory_is_called_that(bench: Bench, small_memory: Path) -> None:
+    """Where the kernel says that it killed the rank for lack of memory, the verdict does too."""
+    bench.write(
+        "train.py",
+        "import os\nif os.environ['RANK_ID'] == '1':\n"
+        f"    open('{small_memory}/cgroup.procs', 'w').write(str(os.getpid()))\n"
+        "    hog = [bytearray(10_000_000) for _ in range(100)]\n"
+        "import time; time.sleep(60)\n",
+    )
+    done = bench.mslaunch("train", "-n", "2")
+    assert done.returncode == 137, done.stdout
+    assert "killed by the kernel: out of memory" in done.stdout
+    assert verdict_of(bench)["pattern"] == "out-of-memory"
+
+
+def test_a_full_disk_does_not_end_the_launcher(bench: Bench) -> None:
+    """Events may be lost; ranks are ended, and the exit code is right."""
+    small = bench.folder.parent / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(small)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("a small file system cannot be mounted here")
+    try:
+        bench.write("train.py", "for i in range(100000): print('x' * 100)\n")
+        done = bench.mslaunch("train", "-n", "2", "--runs-dir", str(small))
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert "No space left on device" in done.stdout
+        assert "Traceback" not in done.stderr
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_the_agent_alone_ends_its_ranks_when_nobody_speaks_to_it(bench: Bench) -> None:
+    """A launcher that is stopped (not dead) counts as lost after launch.lost_after seconds."""
+    bench.write("train.py", "import time\ntime.sleep(60)\n")
+    bench.write("cfg.yaml", "launch:\n  lost_after: 3\n  config_arg: null\n")
+    process = bench.start("train", "-n", "1", "-c", "cfg.yaml")
+    wait_for(lambda: len(bench.leftovers()) == 1, "the rank")
+    process.send_signal(signal.SIGSTOP)
+    try:
+        wait_for(lambda: not bench.leftovers(), "the agent to give up", seconds=15)
+    finally:
+        process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=20)
+    assert process.returncode == 125
+
+
+def test_python_3_9_runs_agent_and_ranks(bench: Bench) -> None:
+    """What travels works on the oldest Python that hosts may have."""
+    found = next(
+        (
+            path
+            for path in ("/usr/bin/python3.9", *map(str, Path.home().glob(".pyenv/versions/3.9*/bin/python")))
+            if Path(path).exists()
+        ),
+        None,
+    )
+    if found is None:
+        pytest.skip("no Python 3.9 on this machine")
+    bench.write(
+        "train.py",
+        "import sys\nfrom mslaunch.runtime import load_config\nprint(sys.version_info[:2], load_config().lr)\n",
+    )
+    bench.write("cfg.yaml", f"lr: 2\nlaunch:\n  python: {found}\n")
+    assert "[rank 0] (3, 9) 2" in bench.mslaunch("train", "-n", "1", "-c", "cfg.yaml").stdout
+    bundle = bench.latest / "mslaunch.zip"
+    agent = subprocess.run([found, "-I", "-S", bundle, "--agent", "h"], input=b"", capture_output=True, timeout=20)
+    assert b'"ev":"hello"' in agent.stdout
+    assert agent.stderr == b""
+    assert sys.version_info >= (3, 10)
