@@ -88,7 +88,8 @@ class Bench:
         return json.loads((self.latest / "plan.json").read_text())
 
     def log(self, rank: int) -> str:
-        return (self.latest / f"rank_{rank}" / "log.txt").read_text()
+        path = self.latest / f"rank_{rank}" / "log.txt"
+        return path.read_text() if path.exists() else ""
 
     def environment(self, rank: int) -> dict[str, str]:
         lines = (self.latest / f"rank_{rank}" / "env.log").read_text().splitlines()

@@ -170,10 +170,10 @@ def test_restarts_keep_logs_and_count_attempts(bench: Bench) -> None:
         "sys.exit(0 if os.environ['MSLAUNCH_ATTEMPT'] == '2' else 5)\n",
     )
     bench.write("cfg.yaml", "launch:\n  backoff: 0\n  config_arg: null\n")
-    done = bench.mslaunch("train", "-n", "2", "-c", "cfg.yaml", "--max-restarts", "3")
+    done = bench.mslaunch("train", "-n", "1", "-c", "cfg.yaml", "--max-restarts", "3")
     assert done.returncode == 0, done.stdout
     assert "attempt 3 of 4 in 0 s, from the start" in done.stdout
-    logs = [(bench.latest / "rank_1" / name).read_text().split() for name in ("log.0.txt", "log.1.txt", "log.txt")]
+    logs = [(bench.latest / "rank_0" / name).read_text().split() for name in ("log.0.txt", "log.1.txt", "log.txt")]
     assert [words[1] for words in logs] == ["0", "1", "2"]
     assert len({words[2] for words in logs}) == 3
     assert [json.loads((bench.latest / f"plan.{k}.json").read_text())["attempt"] for k in (0, 1)] == [0, 1]

@@ -8,14 +8,19 @@ import re
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT, Bench, wait_for
 
-pytestmark = pytest.mark.mindspore
-pytest.importorskip("mindspore", reason="MindSpore is not installed (pip install '.[mindspore]')")
+# Found, not imported: importing MindSpore changes the environment that the jobs would inherit.
+MINDSPORE = find_spec("mindspore")
+pytestmark = [
+    pytest.mark.mindspore,
+    pytest.mark.skipif(MINDSPORE is None, reason="MindSpore is not installed (pip install '.[mindspore]')"),
+]
 
 ALL_REDUCE = """
 import os
@@ -90,9 +95,9 @@ def python_without_mslaunch(tmp_path: Path) -> str:
     """A Python that has MindSpore and not mslaunch, as a cluster's nodes do."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     site = next((tmp_path / "bare" / "lib").glob("python*/site-packages"))
-    import mindspore
-
-    (site / "mindspore.pth").write_text(f"{Path(mindspore.__file__).parent.parent}\n")
+    assert MINDSPORE is not None
+    assert MINDSPORE.origin is not None
+    (site / "mindspore.pth").write_text(f"{Path(MINDSPORE.origin).parent.parent}\n")
     python = str(tmp_path / "bare" / "bin" / "python")
     assert subprocess.run([python, "-c", "import mslaunch"], cwd=tmp_path, capture_output=True).returncode != 0
     (tmp_path / "bare" / "bin" / "msrun").symlink_to(Path(sys.executable).with_name("msrun"))
@@ -184,3 +189,51 @@ def test_a_restarted_training_ends_as_an_unbroken_one(bench: Bench) -> None:
     assert re.findall(r"parameters ([0-9a-f]{64})", bench.log(0)) == unbroken
     attempts = bench.record()["attempts"]
     assert [(a["attempt"], a["exit_code"], a["verdict"]["rank"]) for a in attempts] == [(0, 137, 1)]
+
+
+def test_mindspore_in_a_process_of_the_ranks_own_finds_its_scheduler(bench: Bench) -> None:
+    """A script may be a wrapper that starts the real one, as it may under msrun."""
+    bench.write("inner.py", ALL_REDUCE)
+    bench.write(
+        "train.py",
+        "import os, subprocess, sys\ninner = os.path.join(os.path.dirname(__file__), 'inner.py')\n"
+        "sys.exit(subprocess.run([sys.executable, inner]).returncode)\n",
+    )
+    assert bench.mslaunch("train", "-n", "2").returncode == 0
+    assert "rank 1 of 2 sum 3.0" in bench.log(1)
+
+
+def test_a_port_taken_between_check_and_start_is_named(bench: Bench) -> None:
+    """The scheduler cannot bind: no rank is to blame, the exit code is 125, and the advice is there."""
+    bench.write(
+        "train.py",
+        "import os, socket\nif os.environ['RANK_ID'] == '0':\n    taken = socket.socket()\n"
+        "    taken.bind(('127.0.0.1', int(os.environ['MS_SCHED_PORT'])))\n    taken.listen()\n" + ALL_REDUCE,
+    )
+    done = bench.mslaunch("train", "-n", "2", "--timeout", "60")
+    verdict = bench.record()["verdict"]
+    assert done.returncode == 125, done.stdout
+    assert (verdict["rank"], verdict["cause"], verdict["pattern"]) == (None, "scheduler", "scheduler-port-busy")
+    assert "--master-port" in verdict["advice"]
+
+
+def test_a_dead_scheduler_ends_the_job(bench: Bench) -> None:
+    """kill -9 of MindSpore's scheduler in mid-job is noticed at once."""
+    bench.write("train.py", ALL_REDUCE + "print('formed', flush=True)\nimport time; time.sleep(60)\n")
+    process = bench.start("train", "-n", "2")
+    wait_for(lambda: bench.leftovers() and "formed" in bench.log(0), "the cluster")
+    events = [json.loads(line) for line in (bench.latest / "events.jsonl").read_text().splitlines()]
+    os.kill(next(e["pid"] for e in events if e["ev"] == "started" and e["role"] == "scheduler"), signal.SIGKILL)
+    output = process.communicate(timeout=30)[0]
+    assert process.returncode == 125, output
+    assert "MindSpore's scheduler died" in output
+
+
+def test_a_rank_that_fails_before_init_is_named_at_once(bench: Bench) -> None:
+    """The others wait in init() and are stopped."""
+    bench.write("train.py", "import os\nif os.environ['RANK_ID'] == '1': open('dataset/train.rec')\n" + ALL_REDUCE)
+    done = bench.mslaunch("train", "-n", "2")
+    assert done.returncode == 1
+    verdict = bench.record()["verdict"]
+    assert (verdict["rank"], verdict["victims"]) == (1, [0])
+    assert verdict["summary"].startswith("FileNotFoundError")

@@ -138,6 +138,8 @@ def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str
     if hit is None:
         return message or "no reason was found", None, None
     known = hit.match
+    if case.scheduler and known.pattern.kind == "cause":
+        return known.summary, known.pattern.advice, known.pattern.id  # its own exception only lists what may be wrong
     return message or known.summary, f"{known.summary} {known.pattern.advice}", known.pattern.id
 
 

@@ -109,11 +109,17 @@ def _scheduler(job: Job, start: Start) -> Process:
         host=host,
         device_id=None,
         argv=(job.facts.hosts[host].python, job.path(BOOT)),
-        env={"MS_ROLE": "MS_SCHED", "RANK_ID": "0"},
+        env={"MS_ROLE": "MS_SCHED", "RANK_ID": "0", **_audible(job)},
         cwd=job.facts.run_dir,
         log=job.path("scheduler", "log.txt"),
         start=start,
     )
+
+
+def _audible(job: Job) -> dict[str, str]:
+    """A port that is taken is only a warning to MindSpore: the scheduler has to write those, whatever the ranks do."""
+    level = job.env.get("GLOG_v") or job.facts.environment.get("GLOG_v", "")
+    return {"GLOG_v": "2"} if level in ("3", "4") else {}
 
 
 def rank_env(job: Job, rank: Rank, cluster: bool) -> dict[str, str]:

@@ -31,7 +31,7 @@ fi
 export MSLAUNCH_RANKS=$run/scripts/ranks.json
 
 # On a CPU, MindSpore's init() needs its scheduler.
-MS_ROLE=MS_SCHED RANK_ID=0 "$PYTHON" "$run/rank.py" &
+MS_ROLE=MS_SCHED RANK_ID=0 GLOG_v=2 "$PYTHON" "$run/rank.py" &
 scheduler=$!
 trap 'kill "$scheduler" 2>/dev/null' EXIT
 
