@@ -57,7 +57,8 @@ def seconds(command: list[str], folder: Path, env: Mapping[str, str] | None = No
     subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "GLOG_v": "3", **(env or {})},
+        # msrun starts whatever `python` is first on PATH.
+        env={**os.environ, "GLOG_v": "3", "PATH": f"{BIN}:{os.environ['PATH']}", **(env or {})},
         check=True,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -103,7 +103,11 @@ def memory() -> Iterator[Row]:
         try:
             time.sleep(2)
             ours = [psutil.Process(launcher.pid)]
-            ours += [child for child in ours[0].children(recursive=True) if "--agent" in child.cmdline()]
+            ours += [
+                child
+                for child in ours[0].children(recursive=True)
+                if "mslaunch.agent.main" in " ".join(child.cmdline())
+            ]
             megabytes = sum(process.memory_info().rss for process in ours) / 1e6
         finally:
             launcher.terminate()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mslaunch.launch.warm import AGENT
 from mslaunch.launch.watches import JOIN_NOTICE, Watches
 from tests.conftest import Bench, wait_for
 from tests.test_story import STOP, event, exited, story_of, tell
@@ -312,7 +313,7 @@ def test_python_3_9_runs_agent_and_ranks(bench: Bench) -> None:
     bench.write("cfg.yaml", f"lr: 2\nlaunch:\n  python: {found}\n")
     assert "[rank 0] (3, 9) 2" in bench.mslaunch("train", "-n", "1", "-c", "cfg.yaml").stdout
     bundle = bench.latest / "mslaunch.zip"
-    agent = subprocess.run([found, "-I", "-S", bundle, "--agent", "h"], input=b"", capture_output=True, timeout=20)
+    agent = subprocess.run([found, "-I", "-S", "-c", AGENT, bundle, "h"], input=b"", capture_output=True, timeout=20)
     assert b'"ev":"hello"' in agent.stdout
     assert agent.stderr == b""
     assert sys.version_info >= (3, 10)

@@ -6,12 +6,15 @@ import os
 import select
 import signal
 import time
-from typing import Any
 
 from mslaunch.agent import processes, wire
 from mslaunch.agent.guard import Guard
 from mslaunch.agent.output import Output
 from mslaunch.agent.ranks import Ranks
+
+TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
+if TYPE_CHECKING:
+    from typing import Any
 
 POLL = 0.05  # how often growing logs and ending processes are looked at
 LOST_GRACE = 1.0  # what ranks get to end in when the launcher is gone

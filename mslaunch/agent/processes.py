@@ -5,11 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Iterable
-from typing import Any
+
+TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_IGNORED_HERE = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
 _prctl = ctypes.CDLL(None).prctl
 
 
@@ -47,13 +51,8 @@ def _become(argv: list[str], env: dict[str, str], cwd: str, log: str) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
-    for number in range(1, signal.NSIG):
-        if number not in (signal.SIGKILL, signal.SIGSTOP):
-            try:
-                signal.signal(number, signal.SIG_DFL)
-            except (OSError, ValueError):
-                pass
-    signal.set_wakeup_fd(-1)
+    for number in _IGNORED_HERE:  # handlers end with exec, ignoring does not
+        signal.signal(number, signal.SIG_DFL)
     os.makedirs(cwd, mode=0o700, exist_ok=True)
     os.chdir(cwd)
     os.execvpe(argv[0], argv, env)

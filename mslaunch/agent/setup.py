@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from mslaunch.agent import processes
+
+TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
+if TYPE_CHECKING:
+    from typing import Any
 
 _FIXED = ("MSLAUNCH_", "MS_", "RANK_")
 

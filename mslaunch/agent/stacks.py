@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
-from collections.abc import Mapping
 
 from mslaunch.agent import processes
+
+TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 STACK_SIGNAL = signal.SIGRTMIN + 7  # a real-time signal: SIGUSR1 belongs to Slurm, SIGUSR2 to users
 PATIENCE = 2.0
@@ -74,6 +76,8 @@ class StackTaking:
         return _size(path) > self._before[rank] and time.time() - os.stat(path).st_mtime > QUIET
 
     def _start_native(self) -> list[int]:
+        import shutil
+
         py_spy = shutil.which("py-spy", path=self._env.get("PATH"))
         if not py_spy:
             return []

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import marshal
-import zipfile
+import os
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
 
 import mslaunch
 
 _ROOMS = ("agent", "worker", "runtime")
-_MAIN = "from mslaunch.worker.main import main\n\nmain()\n"
 BOOT = '''"""Starts a rank from mslaunch.zip. A file of its own: running the zip itself takes a third more CPU time."""
 
 import sys
@@ -30,24 +31,49 @@ _UNCHECKED = (0b01).to_bytes(4, "little")  # PEP 552: bytecode that is taken as 
 
 
 def write_bundle(path: Path) -> None:
-    """Write the zip: sources for any Python, and bytecode that spares this version compiling them in every rank."""
+    """Write the zip. It is made once and kept beside Python's own bytecode, where that can be written."""
     root = Path(mslaunch.__file__).parent
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as bundle:
-        _add(bundle, "__main__", _MAIN.encode(), compile(_MAIN, "mslaunch.zip/__main__.py", "exec"))
+    kept = root / "__pycache__" / f"bundle-{_fingerprint(root)}.{sys.implementation.cache_tag}.zip"
+    try:
+        content = kept.read_bytes()
+    except OSError:
+        content = _make(root)
+        _keep(kept, content)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(content)
+
+
+def _fingerprint(root: Path) -> str:
+    stats = [source.stat() for source in _sources(root)]
+    return f"{hash(tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)) & (1 << 64) - 1:016x}"
+
+
+def _keep(kept: Path, content: bytes) -> None:
+    with suppress(OSError):
+        for old in kept.parent.glob(f"bundle-*.{sys.implementation.cache_tag}.zip"):
+            old.unlink()
+        beside = kept.with_suffix(f".{os.getpid()}")
+        beside.write_bytes(content)
+        beside.replace(kept)
+
+
+def _make(root: Path) -> bytes:
+    """Make the zip: sources for any Python, and bytecode that spares this version compiling them in every rank."""
+    import zipfile
+
+    page = io.BytesIO()
+    with zipfile.ZipFile(page, "w", zipfile.ZIP_STORED) as bundle:
         for source in _sources(root):
             name = "mslaunch/" + source.relative_to(root).with_suffix("").as_posix()
             loader = SourceFileLoader(name.replace("/", "."), str(source))
-            _add(bundle, name, source.read_bytes(), loader.get_code(loader.name))
-    path.chmod(0o600)
+            header = importlib.util.MAGIC_NUMBER + _UNCHECKED + bytes(8)
+            code = header + marshal.dumps(loader.get_code(loader.name))
+            bundle.writestr(zipfile.ZipInfo(f"{name}.pyc"), code)
+            bundle.writestr(zipfile.ZipInfo(f"{name}.py"), source.read_bytes())
+    return page.getvalue()
 
 
 def _sources(root: Path) -> Iterator[Path]:
     yield root / "__init__.py"
     for room in _ROOMS:
         yield from sorted((root / room).glob("*.py"))
-
-
-def _add(bundle: zipfile.ZipFile, name: str, source: bytes, code: Any) -> None:
-    header = importlib.util.MAGIC_NUMBER + _UNCHECKED + bytes(8)
-    bundle.writestr(zipfile.ZipInfo(f"{name}.pyc"), header + marshal.dumps(code))
-    bundle.writestr(zipfile.ZipInfo(f"{name}.py"), source)

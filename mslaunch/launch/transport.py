@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from mslaunch.agent import wire
+from mslaunch.launch import warm
 from mslaunch.plan.model import Host
 
 PING_EVERY = 2.0
@@ -31,19 +30,13 @@ class Channel(Protocol):
 
 
 class LocalChannel:
-    """An agent as a child process, in a session of its own, so that Ctrl-C reaches the launcher only."""
+    """An agent as a child process."""
 
-    def __init__(self, host: str, bundle: str) -> None:
+    def __init__(self, host: str) -> None:
         self.hosts: tuple[str, ...] = (host,)
         self._decoder = wire.Decoder()
         self._lock = threading.Lock()
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", bundle, "--agent", host],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            bufsize=0,
-        )
+        self._process = warm.take(host)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._input = self._process.stdin
@@ -98,7 +91,8 @@ class Pings:
 
 
 def open_local(hosts: Sequence[Host], bundle: str) -> list[Channel]:
-    return [LocalChannel(host.name, bundle) for host in hosts]
+    del bundle  # the installation itself is here
+    return [LocalChannel(host.name) for host in hosts]
 
 
 TRANSPORTS: dict[str, Callable[[Sequence[Host], str], list[Channel]]] = {"local": open_local}

@@ -31,7 +31,7 @@ Index = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
 class ScriptKeys(BaseModel):
     """The keys that launcher and script share; every other top-level key belongs to the script alone."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", defer_build=True)
 
     seed: Index | None = Field(None, description="Seed of every rank; without one, ranks initialise differently.")
     device_target: Literal["None", "Ascend", "GPU", "CPU"] | None = Field(
@@ -152,6 +152,8 @@ def _key_lines(node: yaml.Node | None, name: str, path: _Path = ()) -> Iterator[
 
 
 def _check_script_keys(config: Config) -> None:
+    if not config.values:
+        return
     try:
         ScriptKeys.model_validate(config.values)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What mslaunch.zip runs: becomes an agent, MindSpore's scheduler, or a rank that runs the user's script."""
+"""What rank.py runs: becomes MindSpore's scheduler, or a rank that runs the user's script."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ STACK_SIGNAL = 41  # SIGRTMIN + 7 with glibc, as agent.stacks has it; the signal
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--agent"]:
-        from mslaunch.agent.main import main as agent
-
-        agent(sys.argv[2])
-    elif os.environ.get("MS_ROLE") == "MS_SCHED":
+    if os.environ.get("MS_ROLE") == "MS_SCHED":
         run_scheduler()
     else:
         run_rank(sys.argv[1], sys.argv[2:])

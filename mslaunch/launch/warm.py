@@ -1,0 +1,35 @@
+"""A local agent started ahead: Python starts in another process while the launcher still loads its own modules.
+
+Until it gets orders an agent does nothing, and when its input closes it ends, so one that is not needed is no matter.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+AGENT = "import sys; sys.path.append(sys.argv[1]); from mslaunch.agent.main import main; main(sys.argv[2])"
+
+_ahead: list[subprocess.Popen[bytes]] = []
+
+
+def start(host: str) -> subprocess.Popen[bytes]:
+    """Start an agent from this installation, in a session of its own, so that Ctrl-C reaches the launcher only."""
+    here = str(Path(__file__).parents[2])
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", AGENT, here, host],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        bufsize=0,
+    )
+
+
+def start_ahead(host: str) -> None:
+    _ahead.append(start(host))
+
+
+def take(host: str) -> subprocess.Popen[bytes]:
+    """Return the agent that was started ahead, or a new one."""
+    return _ahead.pop() if _ahead else start(host)
