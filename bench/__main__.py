@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import planning, startup
+from bench import failure, planning, startup
 
 CASES = {
     "two": startup.two_ranks,
@@ -13,6 +13,9 @@ CASES = {
     "help": startup.help_text,
     "memory": startup.memory,
     "plan": planning.ten_thousand_ranks,
+    "death": failure.death,
+    "right": failure.right_rank,
+    "flood": failure.flood,
 }
 
 

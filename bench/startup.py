@@ -27,7 +27,7 @@ SHELL_LOOP = 'for i in $(seq {n}); do "{python}" noop.py & done; wait'
 _ports = itertools.count(21000)
 
 
-def _msrun(script: str) -> list[str]:
+def msrun(script: str) -> list[str]:
     # A fresh port each time: msrun leaves the last one in TIME_WAIT.
     options = [
         "--worker_num=2",
@@ -47,7 +47,7 @@ def two_ranks() -> Iterator[Row]:
     with workplace(noop="pass\n") as folder:
         commands = {
             "mslaunch": lambda: seconds([MSLAUNCH, "train", "-n", "2", "noop.py"], folder),
-            "msrun": lambda: seconds(_msrun("noop.py"), folder),
+            "msrun": lambda: seconds(msrun("noop.py"), folder),
         }
         if shutil.which(TORCHRUN):
             commands["torchrun"] = lambda: seconds(_torchrun(2), folder)
@@ -79,7 +79,7 @@ def real_job() -> Iterator[Row]:
         took = medians(
             {
                 "mslaunch": lambda: seconds([MSLAUNCH, "train", "-n", "2", "reduce.py"], folder),
-                "msrun": lambda: seconds(_msrun("reduce.py"), folder),
+                "msrun": lambda: seconds(msrun("reduce.py"), folder),
             }
         )
     yield _ratio("init + AllReduce, 2 ranks", took, "msrun", 0.60)
