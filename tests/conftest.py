@@ -95,13 +95,13 @@ class Bench:
         lines = (self.latest / f"rank_{rank}" / "env.log").read_text().splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
-    def run_ids(self) -> list[str]:
-        if not self.runs.is_dir():
-            return []
-        return [path.name for path in self.runs.iterdir() if path.is_dir() and not path.is_symlink()]
-
     def leftovers(self) -> list[int]:
-        return [pid for name in self.run_ids() for pid in processes_with(f"MSLAUNCH_RUN_DIR={self.runs / name}")]
+        """Every process of any run that was launched from here, wherever its runs lie."""
+        return [
+            pid
+            for run in self.folder.parent.rglob("run.json")
+            for pid in processes_with(f"MSLAUNCH_RUN_DIR={run.parent}")
+        ]
 
 
 @pytest.fixture

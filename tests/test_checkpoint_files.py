@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from mslaunch.checkpoint.files import is_whole, newest_complete, step_of
@@ -17,14 +18,14 @@ def write_ckpt(path: Path, values: int = 3, trailer: bytes = b"") -> Path:
 
 def test_steps_are_numbers() -> None:
     """10 comes after 9; files of other names are none."""
-    assert step_of(Path("net-9_10.ckpt")) == (9, 10)
-    assert step_of(Path("net_1-10_5.safetensors")) == (10, 5)
+    assert step_of(Path("net-9_10.ckpt")) == (9, 10, "net")
+    assert step_of(Path("net_1-10_5.safetensors")) == (10, 5, "net")
     assert step_of(Path("net-graph.meta")) is None
     assert step_of(Path("best.ckpt")) is None
 
 
 def test_a_truncated_file_is_not_whole(tmp_path: Path) -> None:
-    """Every cut is seen, wherever it is; a checksum at the end is allowed."""
+    """Every cut inside a record is seen; a checksum at the end is allowed."""
     path = write_ckpt(tmp_path / "a-1_1.ckpt")
     assert is_whole(path)
     assert is_whole(write_ckpt(tmp_path / "b-1_1.ckpt", trailer=b"crc_num" + bytes(10)))
@@ -65,3 +66,19 @@ def test_nothing_complete_is_nothing(tmp_path: Path) -> None:
     write_ckpt(tmp_path / "a" / "n-1_1.ckpt")
     write_ckpt(tmp_path / "b" / "n-1_2.ckpt")
     assert newest_complete({0: tmp_path / "a", 1: tmp_path / "b"}) == {}
+
+
+def test_two_networks_in_one_folder_are_told_apart(tmp_path: Path) -> None:
+    """All ranks resume the same one."""
+    folders = {rank: tmp_path / f"rank_{rank}" for rank in range(2)}
+    for folder in folders.values():
+        write_ckpt(folder / "generator-3_120.ckpt")
+        write_ckpt(folder / "discriminator-3_120.ckpt")
+    assert len({path.name for path in newest_complete(folders).values()}) == 1
+
+
+def test_checkpoints_of_an_earlier_job_do_not_count(tmp_path: Path) -> None:
+    """A shared folder may hold last week's, with a higher step."""
+    old, new = write_ckpt(tmp_path / "net-9_9.ckpt"), write_ckpt(tmp_path / "net-1_1.ckpt")
+    os.utime(old, (1000, 1000))
+    assert newest_complete({0: tmp_path}, since=new.stat().st_mtime - 60) == {0: new}

@@ -73,12 +73,34 @@ def test_a_victim_is_not_the_cause() -> None:
     assert verdict is not None
     assert (verdict["rank"], verdict["pattern"]) == (1, "npu-port-down")
     assert "hccn_tool" in verdict["advice"]
-    assert judge(cases[:1]) == replace_rank(judge(cases[:1]), 0)
+    alone = judge(cases[:1])
+    assert alone is not None
+    assert (alone["rank"], alone["pattern"], alone["exit_code"]) == (0, "hccl-connect-timeout", 1)
 
 
-def replace_rank(verdict: dict[str, Any] | None, rank: int) -> dict[str, Any]:
+def test_a_victim_alone_keeps_its_exit_code() -> None:
+    """Ranks that were stopped are not taken for ones that vanished."""
+    waiting = scan(["epoch: 1 step: 50, loss is 1", "EI0002: The wait execution of the Notify register times out."])
+    first = Case("0", 0, failed_at=1.0, exit_code=1, findings=waiting, cause="exit")
+    verdict = judge([first, Case("1", 1, signal=15)])
     assert verdict is not None
-    return {**verdict, "rank": rank, "pattern": "hccl-connect-timeout"}
+    assert (verdict["rank"], verdict["exit_code"]) == (0, 1)
+
+
+def test_an_exception_that_was_dealt_with_long_ago_is_not_the_reason() -> None:
+    """What the launcher knows about the end comes first."""
+    lines = ["Traceback (most recent call last):", '  File "x", line 1', "KeyError: 3", *["fine"] * 100]
+    verdict = judge(
+        [Case("0", 0, failed_at=1.0, exit_code=124, findings=scan(lines), cause="stalled", summary="no output")]
+    )
+    assert verdict is not None
+    assert (verdict["summary"], verdict["traceback"]) == ("no output", None)
+
+
+@pytest.mark.parametrize("line", ["epoch: 1 step: 3, loss is 0.507033", "saved REI00041", "EI00061 samples"])
+def test_numbers_that_look_like_codes_do_not_alarm(line: str) -> None:
+    """A loss is not an error code."""
+    assert match_line(line) is None
 
 
 def test_an_exception_beside_a_time_out_is_a_cause() -> None:

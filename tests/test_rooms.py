@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 import mslaunch
+from mslaunch.agent import stacks as agent_stacks
+from mslaunch.worker import main as worker_main
 
 PACKAGE = Path(mslaunch.__file__).parent
 FORBIDDEN = {
     "plan": ("mslaunch.launch", "mslaunch.cli", "mslaunch.agent", "socket", "subprocess", "psutil", "paramiko"),
     "ranktable": ("mslaunch.launch", "mslaunch.cli"),
+    "checkpoint": ("mslaunch.launch", "mslaunch.cli", "mindspore"),
+    "diagnose": ("mslaunch.launch", "mslaunch.cli"),
     "launch": ("mslaunch.cli",),
 }
 OWN = {"agent": ("mslaunch.agent",), "worker": ("mslaunch.worker", "mslaunch.agent"), "runtime": ("mslaunch.runtime",)}
@@ -57,6 +61,11 @@ def test_what_travels_parses_on_python_3_9() -> None:
     for room in OWN:
         for path in (PACKAGE / room).glob("*.py"):
             ast.parse(path.read_text(), feature_version=(3, 9))
+
+
+def test_both_sides_of_the_stack_signal_mean_the_same() -> None:
+    """The worker writes it as a number, to spare itself an import."""
+    assert worker_main.STACK_SIGNAL == agent_stacks.STACK_SIGNAL
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -119,3 +119,43 @@ def test_failed_set_up_means_not_ready() -> None:
     story = story_of()
     assert tell(story, event("setup-failed", 1, code=2, log="/x/setup.log")) == STOP
     assert story.failures[0].exit_code == 3
+
+
+def test_ctrl_c_only_hurries_a_job_that_has_failed() -> None:
+    """Its verdict and exit code stay."""
+    story = story_of()
+    tell(story, exited(1, 1.0, 7))
+    assert story.interrupted(signal.SIGINT) == [Order("stop", 0.0)]
+    assert (story.interrupt, story.failures[0].exit_code) == (None, 7)
+
+
+def test_a_crash_that_is_told_late_still_counts() -> None:
+    """A slow core dump does not hide behind the exception of its victim."""
+    story = story_of()
+    tell(story, error(0, 5.2), exited(1, 5.5, None, signal.SIGSEGV), exited(2, 5.6, None, signal.SIGTERM))
+    assert [(failure.rank, failure.signal) for failure in story.failures] == [(0, None), (1, signal.SIGSEGV)]
+
+
+def test_a_rank_that_cannot_be_started_is_the_failure() -> None:
+    """No more processes, or a full disk: with what the system said."""
+    story = story_of()
+    assert (
+        tell(story, event("start-failed", 1.0, role="worker", rank=2, why="Resource temporarily unavailable")) == STOP
+    )
+    assert (story.failures[0].rank, story.failures[0].exit_code) == (2, 126)
+    assert "Resource temporarily unavailable" in story.failures[0].summary
+
+
+def test_a_process_that_cannot_be_ended_is_named() -> None:
+    """One that hangs in a driver does not hang the launcher."""
+    story = story_of()
+    tell(story, exited(1, 1.0, 7), event("stuck", 30.0, processes=["42 (python, state D)"]), event("idle", 30.0))
+    assert story.over
+    assert "42 (python, state D)" in story.take_notes()[0]
+
+
+def test_an_agent_that_gives_up_is_not_a_ranks_fault() -> None:
+    """Told to end, or left without a word: exit code 125."""
+    story = story_of()
+    assert tell(story, event("abandoned", 1.0, why="the agent was told to end"), exited(0, 1.1, None, 15)) == STOP
+    assert [(failure.rank, failure.exit_code) for failure in story.failures] == [(None, 125)]

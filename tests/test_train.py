@@ -39,7 +39,16 @@ def test_every_rank_has_its_folder_environment_and_record(bench: Bench) -> None:
     assert done.returncode == 0, done.stderr
     run = bench.runs / "r1"
     assert {path.name for path in run.iterdir()} == {
-        *("plan.json", "run.json", "events.jsonl", "config.yaml", "config.json", "mslaunch.zip", "rank.py", "code"),
+        *(
+            "plan.json",
+            "run.json",
+            "events.jsonl",
+            "config.yaml",
+            "config.json",
+            "mslaunch.zip",
+            "mslaunch_rank.py",
+            "code",
+        ),
         *("rank_0", "rank_1"),
     }
     assert stat.S_IMODE(run.stat().st_mode) == 0o700
@@ -490,13 +499,13 @@ def test_msruns_spellings_are_understood(bench: Bench) -> None:
         "--local_worker_num",
         "2",
         "--master_port",
-        "31999",
+        "19999",
         "--log_dir",
         "out",
         "train.py",
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads((bench.folder / "out" / "latest" / "plan.json").read_text())["master"] == "127.0.0.1:31999"
+    assert json.loads((bench.folder / "out" / "latest" / "plan.json").read_text())["master"] == "127.0.0.1:19999"
 
 
 def test_the_live_line_shows_progress_in_a_terminal(bench: Bench) -> None:

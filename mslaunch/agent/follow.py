@@ -8,7 +8,7 @@ CHUNK = 1 << 18
 
 
 class Follower:
-    """One growing file, which need not exist yet; one that was cut is read from its start."""
+    """One growing file, which need not exist yet; one that was cut or replaced is read from its start."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -24,6 +24,9 @@ class Follower:
         if os.fstat(self._file).st_size < self._offset:  # somebody has cut the file
             self._offset, self._partial = 0, b""
         data = os.pread(self._file, limit, self._offset)
+        if not data and self._replaced():
+            self.close()
+            self._offset, self._partial = 0, b""
         self._offset += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
         if len(self._partial) > limit:  # a line without end must not grow without bound
@@ -52,6 +55,13 @@ class Follower:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _replaced(self) -> bool:
+        """Tell whether another file stands in this one's place: a restart puts the old log aside."""
+        try:
+            return self._file is not None and os.stat(self.path).st_ino != os.fstat(self._file).st_ino
+        except FileNotFoundError:
+            return False
 
     def _open(self) -> bool:
         if self._file is not None:

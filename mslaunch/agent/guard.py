@@ -6,6 +6,8 @@ import os
 import signal
 import time
 
+PATIENCE = 60.0  # a process that hangs in the kernel may never end
+
 
 class Guard:
     """A forked child that holds the read end of a pipe; the pipe's end is the agent's end."""
@@ -20,7 +22,7 @@ class Guard:
 
     def protect(self, run_dir: str) -> None:
         """Name the run by its folder: ids may be the same in two places."""
-        self._say(f"{run_dir}\0".encode())
+        self._say(os.fsencode(f"{run_dir}\0"))
 
     def dismiss(self) -> None:
         """Tell the guard that all is well, and see it off."""
@@ -57,8 +59,9 @@ def _watch(pipe: int) -> None:
 
 
 def end_run(run_dir: str) -> None:
-    """Kill every process of a run, until none is left."""
-    while pids := processes_with(f"MSLAUNCH_RUN_DIR={run_dir}"):
+    """Kill every process of a run, until none is left that can be killed."""
+    until = time.monotonic() + PATIENCE
+    while (pids := processes_with(f"MSLAUNCH_RUN_DIR={run_dir}")) and time.monotonic() < until:
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 POLL = 0.05  # how often growing logs and ending processes are looked at
 LOST_GRACE = 1.0  # what ranks get to end in when the launcher is gone
+STUCK_AFTER = 20.0  # a process that survives SIGKILL this long hangs in the kernel, in a driver or on NFS
 FINISH_WAIT = 0.5  # what msrun and mpirun get to end by themselves once all ranks have
 
 
@@ -52,7 +53,7 @@ class Agent:
         self.ladder: Ladder | None = None
         self.connected = True
         self.heard = time.monotonic()
-        self.lost_after = 10.0
+        self.lost_after: float | None = None  # nobody is missed before there is something to do
         self.watches_output = False
         self.done = False
 
@@ -146,17 +147,20 @@ class Agent:
 
     def tick(self) -> None:
         now = time.monotonic()
-        if self.connected and now - self.heard > self.lost_after:
+        if self.connected and self.lost_after is not None and now - self.heard > self.lost_after:
             self.abandon(f"the launcher was silent for {self.lost_after:g} s")
         self.ranks.look_for_mindspore(now, self.guard.pid)
         if self.ladder is None:
             return
         if not self.ladder.asked and now >= self.ladder.ask_at:
             self.ladder.asked = True
-            self.ranks.terminate()
+            self.ranks.terminate(self.guard.pid)
         left = processes.descendants(os.getpid(), leave=(self.guard.pid,))
         self.listen()  # only now: what has ended by this time is known to have ended
         self.ranks.reap()
+        if left and now >= self.ladder.kill_at + STUCK_AFTER:
+            self.output.event("stuck", processes=[processes.describe(pid) for pid in left])
+            left = []
         if not left:
             self.ladder = None
             self.output.event("idle")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_IGNORED_HERE = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ)
+_CHANGED_HERE = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD)
 _prctl = ctypes.CDLL(None).prctl
 
 
@@ -30,8 +30,15 @@ def start(argv: list[str], env: dict[str, str], cwd: str, log: str, keep: int | 
     """
     os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
     parent = os.getpid()
-    pid = os.fork()
+    # A signal that came between fork and exec would run this process's handlers, in the child, and be lost.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
     if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return pid
     try:
         os.setsid()
@@ -51,10 +58,12 @@ def _become(argv: list[str], env: dict[str, str], cwd: str, log: str) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
-    for number in _IGNORED_HERE:  # handlers end with exec, ignoring does not
-        signal.signal(number, signal.SIG_DFL)
     os.makedirs(cwd, mode=0o700, exist_ok=True)
     os.chdir(cwd)
+    signal.set_wakeup_fd(-1)
+    for number in _CHANGED_HERE:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.execvpe(argv[0], argv, env)
 
 
@@ -98,19 +107,22 @@ def has_loaded(pid: int, library: str) -> bool:
         return False
 
 
-def signal_group(pid: int, number: int) -> None:
-    try:
-        os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
-
-
 def signal_all(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):  # gone, or one that has become another user's
             pass
+
+
+def describe(pid: int) -> str:
+    """Name a process for people: `4242 (python, state D)`."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            name, rest = file.read().split("(", 1)[1].rsplit(")", 1)
+    except (OSError, IndexError, ValueError):
+        return str(pid)
+    return f"{pid} ({name}, state {rest.split()[0]})"
 
 
 def outcome(status: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LAST_LINES = 1 << 16  # how much of a log is still shown when a job ends far behind
 FAR_BEHIND = 1 << 20
 LOOK_EVERY = 1.0
+MESSAGES = ("started", "ended", "import", "joining", "joined", "error")
 
 
 class Child:
@@ -50,6 +51,7 @@ class Ranks:
         self._setup: SetUp | None = None
         self._looked = 0.0
         self.stopping = False
+        self._turn = 0
         self._partial = b""
 
     def launch(self, order: dict[str, Any]) -> None:
@@ -67,6 +69,7 @@ class Ranks:
 
     def _launch_with(self, env: dict[str, str]) -> None:
         order = self._order
+        self._taking = None
         self._env = {**env, **order["secrets"], "MSLAUNCH_AGENT": self.message_path}
         for child in self.children:
             if child.rank is not None and child.rank in order["tail"]:
@@ -91,8 +94,8 @@ class Ranks:
     def _keep_earlier_logs(self, attempt: int) -> None:
         """Before a restart, put what the attempt before has written aside: log.txt becomes log.0.txt."""
         for child in self.children if attempt else ():
-            folder = os.path.dirname(child.planned["log"])
-            for name in ("log.txt", "error.json", "exit.json", "stack.txt"):
+            folder, log = os.path.split(child.planned["log"])
+            for name in (log, "error.json", "exit.json", "stack.txt", "plog"):
                 stem, suffix = os.path.splitext(name)
                 try:
                     os.rename(os.path.join(folder, name), os.path.join(folder, f"{stem}.{attempt - 1}{suffix}"))
@@ -102,8 +105,12 @@ class Ranks:
     def _start(self, child: Child) -> None:
         planned = child.planned
         env = {**self._env, **planned["env"]}
-        child.pid = processes.start(planned["argv"], env, planned["cwd"], planned["log"])
-        self._started(child)
+        try:
+            child.pid = processes.start(planned["argv"], env, planned["cwd"], planned["log"])
+        except OSError as error:
+            self.output.event("start-failed", role=child.role, rank=child.rank, why=str(error))
+        else:
+            self._started(child)
 
     def _started(self, child: Child) -> None:
         child.running = True
@@ -111,18 +118,17 @@ class Ranks:
 
     def start_scheduler(self) -> None:
         for child in self.children:
-            if child.planned["start"] == "on-import" and child.pid is None:
+            if child.planned["start"] == "on-import" and child.pid is None and not self.stopping:
                 self._start(child)
 
     def look_for_mindspore(self, now: float, leave: int) -> None:
-        """Start the scheduler also for ranks that import MindSpore in a process of their own, which tells nobody."""
+        """Start the scheduler also for ranks that import MindSpore in a child or after exec, which tells nobody."""
         waiting = any(child.planned["start"] == "on-import" and child.pid is None for child in self.children)
         if not waiting or self.stopping or now - self._looked < LOOK_EVERY:
             return
         self._looked = now
-        ranks = {child.pid for child in self.children}
-        others = (pid for pid in processes.descendants(os.getpid(), (leave,)) if pid not in ranks)
-        if any(processes.has_loaded(pid, "/mindspore/_c_expression") for pid in others):
+        below = processes.descendants(os.getpid(), (leave,))
+        if any(processes.has_loaded(pid, "/mindspore/_c_expression") for pid in below):
             self.start_scheduler()
 
     def hear(self, data: bytes) -> None:
@@ -131,11 +137,11 @@ class Ranks:
         for line in lines:
             try:
                 message = json.loads(line)
-            except ValueError:
-                continue
-            child = self._child("scheduler" if message["rank"] is None else "worker", message["rank"])
-            if child is not None:
-                self._understand(child, message)
+                child = self._child("scheduler" if message["rank"] is None else "worker", message["rank"])
+                if child is not None and message["what"] in MESSAGES:
+                    self._understand(child, message)
+            except (ValueError, KeyError, TypeError):
+                continue  # the pipe is open to everything that a rank starts
 
     def _understand(self, child: Child, message: dict[str, Any]) -> None:
         what = message["what"]
@@ -174,9 +180,9 @@ class Ranks:
                     self._ended(child, processes.outcome(status), time.time())
 
     def _close_script(self) -> None:
-        """A script has ended: ranks whose end nobody told must have gone with it."""
+        """A script has ended: tell the end of ranks that have gone with it and could not tell it themselves."""
         for child in self.children:
-            if child.by_script and child.running:
+            if child.by_script and child.running and not os.path.exists(f"/proc/{child.pid}"):
                 how, when = _exit_file(child.planned["log"])
                 self._ended(child, how, when)
 
@@ -213,7 +219,11 @@ class Ranks:
     def follow(self) -> bool:
         """Send new lines of the logs that are shown; return whether there may be more at once."""
         more = False
-        for rank, follower in self.following.items():
+        self._turn += 1
+        ranks = list(self.following)
+        for index in range(len(ranks)):
+            rank = ranks[(index + self._turn) % len(ranks)]  # in turns, or a chatty one would starve the others
+            follower = self.following[rank]
             if self.output.has_room:
                 lines = follower.read()
                 if lines:
@@ -233,17 +243,10 @@ class Ranks:
             self.output.lines(rank, last)
         follower.close()
 
-    def terminate(self) -> None:
-        """Ask every process to end."""
+    def terminate(self, leave: int) -> None:
+        """Ask every process to end, each once."""
         self.stopping = True
-        if self._setup is not None:
-            processes.signal_group(self._setup.pid, signal.SIGTERM)
-        for child in self.children:
-            if child.running and child.pid is not None:
-                if child.by_script:
-                    processes.signal_all([child.pid], signal.SIGTERM)
-                else:
-                    processes.signal_group(child.pid, signal.SIGTERM)
+        processes.signal_all(processes.descendants(os.getpid(), (leave,)), signal.SIGTERM)
 
     def end_scheduler(self) -> None:
         """The scheduler has nothing to save, and left alone it waits for heartbeats that will not come."""

@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from typing import Any
 
-_FIXED = ("MSLAUNCH_", "MS_", "RANK_")
+_FIXED = ("MSLAUNCH_", "MS_SCHED", "MS_WORKER", "MS_ROLE", "MS_NODE", "RANK_")
 
 
 class SetUp:

@@ -23,9 +23,9 @@ def encode(message: dict[str, Any]) -> bytes:
 class Decoder:
     """Turns bytes, in pieces of any size, back into messages."""
 
-    def __init__(self, magic: bool = True) -> None:
+    def __init__(self) -> None:
         self._rest = b""
-        self._waiting = magic
+        self._waiting = True
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
         self._rest += data.replace(b"\n", b"").replace(b"\r", b"")

@@ -9,16 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-_NAME = re.compile(r".*-(\d+)_(\d+)\.(?:ckpt|safetensors)")
+_NAME = re.compile(r"(.*?)(?:_\d+)?-(\d+)_(\d+)\.(?:ckpt|safetensors)")
+
+Step = tuple[int, int, str]
+"""Epoch and step, as numbers, and the prefix, without the number that MindSpore gives a second run's."""
 _VALUE_TAG = 0x0A  # field 1 of Checkpoint, length-delimited
 _CRC_TRAILER = b"crc_num"
 _CRC_BYTES = 10
 
 
-def step_of(path: Path) -> tuple[int, int] | None:
-    """Return epoch and step of `prefix-3_120.ckpt`, as numbers: 10 comes after 9."""
+def step_of(path: Path) -> Step | None:
+    """Return what `prefix-3_120.ckpt` holds: epoch 3, step 120."""
     found = _NAME.fullmatch(path.name)
-    return (int(found[1]), int(found[2])) if found else None
+    return (int(found[2]), int(found[3]), found[1]) if found else None
 
 
 def is_whole(path: Path) -> bool:
@@ -31,9 +34,12 @@ def is_whole(path: Path) -> bool:
         return False
 
 
-def newest_complete(folders: Mapping[int, Path]) -> dict[int, Path]:
-    """Return each rank's file of the newest step that is there, and whole, on all ranks; nothing if there is none."""
-    by_rank = {rank: _by_step(folder) for rank, folder in folders.items()}
+def newest_complete(folders: Mapping[int, Path], since: float = 0.0) -> dict[int, Path]:
+    """Return each rank's file of the newest step that is there, and whole, on all ranks; nothing if there is none.
+
+    Files older than `since` are another job's.
+    """
+    by_rank = {rank: _by_step(folder, since) for rank, folder in folders.items()}
     common = set.intersection(*(set(steps) for steps in by_rank.values())) if by_rank else set()
     for step in sorted(common, reverse=True):
         files = {rank: _first_whole(steps[step]) for rank, steps in by_rank.items()}
@@ -42,11 +48,11 @@ def newest_complete(folders: Mapping[int, Path]) -> dict[int, Path]:
     return {}
 
 
-def _by_step(folder: Path) -> dict[tuple[int, int], list[Path]]:
-    steps: dict[tuple[int, int], list[Path]] = {}
+def _by_step(folder: Path, since: float) -> dict[Step, list[Path]]:
+    steps: dict[Step, list[Path]] = {}
     for path in folder.glob("*") if folder.is_dir() else ():
         step = step_of(path)
-        if step is not None:
+        if step is not None and path.stat().st_mtime >= since:
             steps.setdefault(step, []).append(path)
     return steps
 

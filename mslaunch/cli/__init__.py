@@ -79,10 +79,6 @@ def _run_verb(verb: str, args: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # The reader has seen enough (`mslaunch logs | head`); keep the interpreter from complaining at exit.
-        sys.stdout = None
-        return 0
 
 
 def _start_agent_ahead() -> None:

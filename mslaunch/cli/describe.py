@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import signal
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from mslaunch.diagnose.verdict import signal_name
 from mslaunch.launch.record import RunRecord
-from mslaunch.plan.make import describe_process
 from mslaunch.plan.model import Plan
 from mslaunch.plan.ranges import format_ranges
 
@@ -44,7 +43,8 @@ def describe_plan(plan: Plan) -> str:
     for process in plan.processes:
         if process.rank is None or process.rank < _RANKS_SHOWN:
             when = {"now": "", "on-import": " (when a rank imports mindspore)", "by-script": " (by the script)"}
-            lines.append(f"  {describe_process(process)} on {process.host}{when[process.start]}")
+            name = process.role if process.rank is None else f"rank {process.rank}"
+            lines.append(f"  {name} on {process.host}{when[process.start]}")
             lines.append(f"    {' '.join(f'{name}={shlex.quote(value)}' for name, value in process.env.items())}")
             lines.append(f"    {shlex.join(process.argv)}")
     if plan.world_size > _RANKS_SHOWN:
@@ -104,10 +104,7 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 def how_it_ended(code: int | None, number: int | None) -> str:
     if number:
-        try:
-            return signal.Signals(number).name
-        except ValueError:
-            return f"signal {number}"
+        return signal_name(number)
     return "" if code is None else f"exit code {code}"
 
 

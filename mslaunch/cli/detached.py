@@ -20,4 +20,4 @@ def main(path: str) -> None:
     console.open()
     final = execute(plan, folder, console.observe, os.environ)
     console.close(final)
-    sys.exit(final.exit_code)
+    sys.exit(final.exit_code if final.exit_code is not None else 1)

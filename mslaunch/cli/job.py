@@ -10,7 +10,7 @@ from typing import Any
 
 from mslaunch.errors import Disagreement, RankTableMissing, RequestError
 from mslaunch.launch.facts import find_devices, find_script, gather
-from mslaunch.plan.config import Config, override, parse_config
+from mslaunch.plan.config import Config, override, parse_config, split_assignments
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.plan.settings import resolve
@@ -28,24 +28,31 @@ class Request:
     script_args: tuple[str, ...] = ()
 
 
-def plan_job(request: Request) -> Plan:
-    """Read, check and plan; nothing is written or started."""
+def plan_job(request: Request, elsewhere: bool = False) -> Plan:
+    """Read, check and plan; nothing is written or started. A job that runs elsewhere needs nothing of this machine."""
     try:
         Path.cwd()
     except FileNotFoundError:
         raise RequestError("the current folder has been deleted. Change into one that exists.") from None
     config_path = Path(request.config) if request.config else None
-    config = override(_read_config(config_path), request.assignments)
-    settings = resolve(request.flags, os.environ, config)
+    own, assigned = split_assignments(request.assignments)
+    config = override(_read_config(config_path), own)
+    settings = resolve(request.flags, os.environ, config, assigned)
     spec = JobSpec(settings, config, request.script_args)
     table = _rank_table(spec, config_path)
     if table is not None:
         spec = JobSpec(settings, config, request.script_args, read_table(table[1], table[0]))
     target, found = find_devices(config.values.get("device_target"))
     workers = agree_on_workers(spec, found)
-    host = local_host(spec, workers, found, target)
-    facts = gather(spec, find_script(spec, config_path), target, table[1] if table else None)
+    host = local_host(spec, workers, () if elsewhere else found, "CPU" if elsewhere else target)
+    facts = gather(spec, find_script(spec, config_path), target, table[1] if table else None, elsewhere)
     return make_plan(spec, (host,), facts)
+
+
+def call(app: Any, args: list[str], **how: Any) -> object:
+    """Call a verb's app with what stands before `--`; what follows is for the script."""
+    own, script_args = split_args(args)
+    return app(own, obj=script_args, **how)
 
 
 def split_args(args: list[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -44,6 +44,9 @@ def logs(
         kept: deque[str] = deque(maxlen=lines)
         while follower.behind():
             kept.extend(show.matching(follower.read()))
+            if lines is None:
+                show.lines(name, list(kept))
+                kept.clear()
         if not follow:
             kept.extend(show.matching(follower.rest()))
         show.lines(name, list(kept))
@@ -95,4 +98,7 @@ class Show:
     def lines(self, name: str, lines: list[str]) -> None:
         prefix = f"[{name}] " if self._prefixed else ""
         if lines:
-            print("".join(f"{prefix}{line}\n" for line in lines), end="", flush=True)
+            try:
+                print("".join(f"{prefix}{line}\n" for line in lines), end="", flush=True)
+            except BrokenPipeError:  # the reader has seen enough: `mslaunch logs | head`
+                raise typer.Exit from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +16,7 @@ from mslaunch.launch.run_folder import RunFolder, fill
 from mslaunch.plan.model import Plan
 
 _app = options.new_app()
-
-
-def app(args: list[str], prog_name: str, standalone_mode: bool) -> object:
-    own, script_args = job.split_args(args)
-    return _app(own, prog_name=prog_name, standalone_mode=standalone_mode, obj=script_args)
+app = partial(job.call, _app)
 
 
 @_app.command(epilog="Arguments for the script stand after --.")
@@ -54,7 +51,7 @@ def render(
         runs_dir=str(target.parent) if target else None,
         run_id=target.name if target else None,
     )
-    plan = job.plan_job(job.Request(config, tuple(assignments or ()), flags, context.obj))
+    plan = job.plan_job(job.Request(config, tuple(assignments or ()), flags, context.obj), elsewhere=True)
     scripts = [file for file in plan.files if file.path.endswith(".sh")]
     if not scripts:
         raise RequestError(

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 from mslaunch.cli import options
 from mslaunch.cli.runs import named_run
@@ -29,7 +30,8 @@ def stacks(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: o
     if not identity.is_here(found.launcher):
         raise NotReadyError(f"{found.run_id} was launched on {found.launcher['host']}. Run `mslaunch stacks` there.")
     seen = folder.events.stat().st_size
-    os.kill(found.launcher["pid"], STACKS)
+    with suppress(ProcessLookupError):
+        os.kill(found.launcher["pid"], STACKS)
     groups = next(_taken(folder, seen), None)
     if groups is None:
         raise NotReadyError(f"{found.run_id}: no stacks came in {PATIENCE:.0f} s. See {folder.path}/rank_*/stack.txt.")
@@ -45,7 +47,7 @@ def _taken(folder: RunFolder, seen: int) -> Iterator[list[str]]:
     while time.monotonic() < end:
         with folder.events.open("rb") as file:
             file.seek(seen)
-            for line in file.read().split(b"\n"):
+            for line in file.read().split(b"\n")[:-1]:
                 if line.startswith(b'{"ev": "stacks-taken"'):
                     yield json.loads(line)["groups"]
         time.sleep(0.05)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -23,11 +24,7 @@ from mslaunch.plan.model import Plan, to_json
 
 _app = options.new_app()
 _DETACHED = "from mslaunch.cli.detached import main; main(sys.argv[1])"
-
-
-def app(args: list[str], prog_name: str, standalone_mode: bool) -> object:
-    own, script_args = job.split_args(args)
-    return _app(own, prog_name=prog_name, standalone_mode=standalone_mode, obj=script_args)
+app = partial(job.call, _app)
 
 
 @_app.command(epilog="Arguments for the script stand after --.")
@@ -89,7 +86,7 @@ def follow(plan: Plan, folder: RunFolder, as_json: bool) -> int:
     console.close(final)
     if as_json:
         print(json.dumps(final.to_dict(), indent=1))
-    return final.exit_code or 0
+    return final.exit_code if final.exit_code is not None else 1
 
 
 def start_detached(plan: Plan, folder: RunFolder, as_json: bool) -> int:
@@ -106,7 +103,7 @@ def start_detached(plan: Plan, folder: RunFolder, as_json: bool) -> int:
     while (now := record.load(folder)).state == "queued" and launcher.poll() is None:
         time.sleep(0.01)
     if now.state == "queued":
-        raise NotReadyError(f"the launcher could not start: see {folder.launcher_log}.")
+        raise NotReadyError(f"the launcher could not start; {folder.launcher_log} says why. Or leave --detach out.")
     if as_json:
         print(json.dumps({"run_id": plan.run_id, "run_dir": plan.run_dir, "launcher": launcher.pid}))
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from mslaunch.diagnose.verdict import Case
 
 _RANK = re.compile(r"(?:worker|rank|log|device|node)[_-]?(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(r"(\d+)(?!.*\d)")
+_EARLIER = re.compile(r"(log|stack)\.\d+\.txt$|plog\.\d+/")  # of attempts before the last
 _SUFFIXES = {".log", ".txt", ".out", ".err"}
 _NOT_OUTPUT = {"env.log", "launcher.log", "stack.txt"}
 
@@ -43,11 +45,11 @@ def merge(first: Case, second: Case) -> Case:
         gone_ports=(*a.gone_ports, *b.gone_ports),
         lines=a.lines,
     )
-    return Case(main.log, main.rank, main.host, error=main.error or other.error, findings=findings)
+    return replace(main, error=main.error or other.error, findings=findings)
 
 
 def _is_log(path: Path, folder: Path) -> bool:
-    if path.name in _NOT_OUTPUT or path.suffix not in _SUFFIXES:
+    if path.name in _NOT_OUTPUT or path.suffix not in _SUFFIXES or _EARLIER.search(str(path.relative_to(folder))):
         return False
     return not {"code", "scripts"} & set(path.relative_to(folder).parts[:-1])
 

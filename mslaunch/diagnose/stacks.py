@@ -10,7 +10,7 @@ from mslaunch.plan.ranges import format_ranges
 
 _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
-OUR_FRAMES = ("/mslaunch/worker/", "mslaunch.zip/", "/rank.py", "<frozen runpy>")
+OUR_FRAMES = ("/mslaunch/worker/", "mslaunch.zip/", "/mslaunch_rank.py", "<frozen runpy>")
 _LIBRARY = ("/site-packages/", "/lib/python", "<frozen ")
 
 

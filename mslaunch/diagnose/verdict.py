@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal as signals
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mslaunch.diagnose.scan import Findings, Hit, Raised
@@ -12,6 +12,7 @@ from mslaunch.diagnose.scan import Findings, Hit, Raised
 # Every rank's server listens in a range of its own: 256 ports from 8118 on, by rank.
 _FIRST_PORT = 8118
 _PORTS_EACH = 256
+NEAR_THE_END = 20  # lines that MindSpore may still write after an exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def _speaks_of(raised: Raised, case: Case) -> bool:
 
 def _vanished(cases: Sequence[Case]) -> Case | None:
     """Find a rank that ended without a word: its peers saw the connection break, or went on while it did not."""
-    ranks = {case.rank: case for case in cases if case.rank is not None}
+    ranks = {case.rank: case for case in cases if case.rank is not None and not _end_is_known(case)}
     for case in ranks.values():
         for port in case.findings.gone_ports:
             peer = ranks.get((port - _FIRST_PORT) // _PORTS_EACH)
@@ -98,14 +99,18 @@ def _vanished(cases: Sequence[Case]) -> Case | None:
     return None
 
 
+def _end_is_known(case: Case) -> bool:
+    return case.exit_code is not None or case.signal is not None
+
+
 def _killed(case: Case) -> Case:
     summary = "ended without a word: killed from outside, most likely (SIGKILL, for example for lack of memory)"
-    return Case(case.log, case.rank, case.host, findings=case.findings, cause="vanished", summary=summary)
+    return replace(case, cause="vanished", summary=summary)
 
 
 def _verdict(first: Case, others: Sequence[Case]) -> dict[str, Any]:
     hit = _first_hit(first)
-    raised = first.findings.raised[-1] if first.findings.raised else None
+    raised = _last_words(first)
     error = first.error or {}
     summary, advice, pattern = _words(first, hit, raised)
     return {
@@ -122,6 +127,15 @@ def _verdict(first: Case, others: Sequence[Case]) -> dict[str, Any]:
         "pattern": pattern,
         "victims": sorted(case.rank for case in others if case.rank is not None and case.exit_code != 0),
     }
+
+
+def _last_words(case: Case) -> Raised | None:
+    """Return the exception that a case ended with; one that stands far above the end of its log was dealt with."""
+    last = case.findings.raised[-1] if case.findings.raised else None
+    if last is None or case.cause in (None, "exception", "signal", "scheduler", "script"):
+        return last
+    end = last.line + last.traceback.count("\n")
+    return last if case.cause == "exit" and case.findings.lines - end <= NEAR_THE_END else None
 
 
 def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str | None, str | None]:

@@ -12,6 +12,7 @@ from mslaunch.launch.record import RunRecord
 from mslaunch.launch.run_folder import RunFolder, write_atomically, write_files
 from mslaunch.launch.verdict import read_error
 from mslaunch.plan.attempt import may_restart, next_attempt, pause
+from mslaunch.plan.methods import RANKS
 from mslaunch.plan.model import Plan, to_json
 
 
@@ -35,9 +36,12 @@ def prepare_next(plan: Plan, ended: RunRecord, folder: RunFolder) -> Again | Non
         return None
     resume = find_resume(plan, folder)
     again = next_attempt(plan, choose_port(None), resume)
-    folder.plan.rename(folder.earlier_plan(plan.attempt))
-    write_files(folder.path, tuple(file for file in again.files if file.path == "scripts/ranks.json"))
-    write_atomically(folder.plan, to_json(again))
+    try:
+        folder.plan.rename(folder.earlier_plan(plan.attempt))
+        write_files(folder.path, tuple(file for file in again.files if file.path == RANKS))
+        write_atomically(folder.plan, to_json(again))
+    except OSError:
+        return None  # a full disk: the verdict stands
     source = f"resuming from {Path(next(iter(resume.values()))).name}" if resume else "from the start"
     seconds = pause(plan)
     note = f"attempt {again.attempt + 1} of {plan.restarts.limit + 1} in {seconds:g} s, {source}"
@@ -59,5 +63,6 @@ def find_resume(plan: Plan, folder: RunFolder) -> dict[int, str]:
     for worker in plan.workers:
         rank = int(worker.rank or 0)
         folders[rank] = folder.rank(rank) / plan.restarts.checkpoints.replace("{rank}", str(rank))
-    found = newest_complete(folders)
+    began = (folder.earlier_plan(0) if plan.attempt else folder.plan).stat().st_mtime
+    found = newest_complete(folders, since=began)
     return {rank: str(path) for rank, path in found.items()}

@@ -1,4 +1,4 @@
-"""mslaunch.zip: agent, worker and runtime in one file for any Python from 3.9 on; rank.py starts a rank from it."""
+"""mslaunch.zip: agent, worker and runtime for any Python from 3.9 on; mslaunch_rank.py starts a rank from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import sys
 
 if not getattr(sys.flags, "safe_path", False):
     del sys.path[0]
-sys.path.insert(0, __file__[: -len("rank.py")] + "mslaunch.zip")
+sys.path.insert(0, __file__[: -len("mslaunch_rank.py")] + "mslaunch.zip")
 
 from mslaunch.worker.main import main
 

@@ -62,11 +62,16 @@ def _device_files(stem: str) -> tuple[int, ...]:
 
 
 def find_python(spec: JobSpec) -> str:
-    """Return the interpreter that runs the ranks, and make sure that it can run what is asked of it."""
+    """Return the interpreter that runs the ranks."""
     asked = spec.launch.python
     python = shutil.which(asked) if asked else sys.executable
     if not python:
         raise PythonMissing(asked or "python", spec.source("python"))
+    return str(Path(python).absolute())  # not resolved: the link in a virtual environment is what makes it one
+
+
+def check_python(spec: JobSpec, python: str) -> None:
+    """Make sure that an interpreter, and this machine, can run what is asked of them."""
     device_target = spec.config.values.get("device_target")
     if device_target not in (None, "None") and not has_mindspore(python):
         raise NoMindSpore(python, f"device_target: {device_target} in {spec.config.where('device_target')}")
@@ -74,7 +79,6 @@ def find_python(spec: JobSpec) -> str:
         raise NoMindSpore(python, f"{spec.source('method')} msrun")
     if spec.launch.method == "mpirun" and not shutil.which("mpirun"):
         raise ProgramMissing("mpirun", "mpirun", "Install Open MPI 4 (Debian: apt-get install openmpi-bin).")
-    return str(Path(python).absolute())  # not resolved: the link in a virtual environment is what makes it one
 
 
 def has_mindspore(python: str) -> bool:
@@ -142,12 +146,14 @@ def _outside(names: Iterable[str], submit_dir: Path, job_dir: Path, runs_dir: Pa
             yield name
 
 
-def gather(spec: JobSpec, script: Path, device_target: str, rank_table: str | None) -> Facts:
-    """Ask this machine for everything that a local job's plan needs."""
+def gather(spec: JobSpec, script: Path, device_target: str, rank_table: str | None, elsewhere: bool = False) -> Facts:
+    """Ask this machine for everything that a local job's plan needs; what runs elsewhere needs no MindSpore here."""
     submit_dir = Path.cwd()
     job_dir = find_job_dir(script, submit_dir, Path(spec.launch.runs_dir).resolve())
     run_id = spec.launch.run_id or new_run_id()
     python = find_python(spec)
+    if not elsewhere:
+        check_python(spec, python)
     return Facts(
         run_id=run_id,
         run_dir=str(Path(spec.launch.runs_dir).resolve() / run_id),

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from mslaunch.agent.guard import end_run, processes_with
@@ -33,7 +34,7 @@ def _made(folder: RunFolder) -> int:
 
 def find_run(runs_dir: Path, name: str | None) -> RunFolder:
     """Find a run by its path, its name or an unambiguous beginning of it; the newest where none is named."""
-    if name and "/" in name and (Path(name) / "run.json").is_file():
+    if name and (Path(name) / "run.json").is_file():
         return RunFolder(Path(name).resolve())
     runs = list_runs(runs_dir)
     known = [run.run_id for run in runs]
@@ -54,7 +55,7 @@ def stop(folder: RunFolder, wait: float) -> record.RunRecord:
     """Ask a run's launcher to stop it, and wait until it has."""
     now = record.load(folder)
     launcher = now.launcher
-    if launcher is not None and not identity.is_here(launcher):
+    if now.state not in record.ENDED and launcher is not None and not identity.is_here(launcher):
         raise NotReadyError(f"{folder.run_id} was launched on {launcher['host']}. Run `mslaunch stop` there.")
     asked = None
     for _ in _ticks(wait):
@@ -65,9 +66,12 @@ def stop(folder: RunFolder, wait: float) -> record.RunRecord:
         launcher = now.launcher
         if now.state == "running" and launcher and launcher["pid"] != asked:
             asked = launcher["pid"]
-            os.kill(asked, signal.SIGTERM)
+            with suppress(ProcessLookupError):
+                os.kill(asked, signal.SIGTERM)
     assert launcher is not None
-    raise NotReadyError(f"{folder.run_id} has not stopped after {wait:.0f} s. Its launcher is pid {launcher['pid']}.")
+    raise NotReadyError(
+        f"{folder.run_id} has not stopped after {wait:.0f} s. Its launcher is pid {launcher['pid']}; try again."
+    )
 
 
 def _end_what_is_left(folder: RunFolder) -> None:

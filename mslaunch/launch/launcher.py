@@ -17,11 +17,12 @@ from mslaunch.launch import record
 from mslaunch.launch.attempts import Again, prepare_next
 from mslaunch.launch.run_folder import RunFolder
 from mslaunch.launch.signals import STACKS, Signals
-from mslaunch.launch.story import Order, Story
+from mslaunch.launch.story import LOST, Failure, Order, Story
 from mslaunch.launch.transport import TRANSPORTS, Channel, Pings
 from mslaunch.launch.verdict import make_verdict
 from mslaunch.launch.watches import Watches
 from mslaunch.plan.model import Plan, to_dict
+from mslaunch.plan.ranges import format_ranges
 
 TICK = 0.5
 
@@ -30,14 +31,15 @@ Observer = Callable[[dict[str, Any], Story], None]
 
 def execute(plan: Plan, folder: RunFolder, observe: Observer, environment: Mapping[str, str]) -> record.RunRecord:
     """Run a job to its end, with as many attempts as it is allowed, and return its record."""
-    now = replace(record.queued(plan, time.time()), state="running")
-    _save(folder, now)
+    began = time.time()
+    now = replace(record.queued(plan, began), state="running")
     with Signals() as signals, EventLog(folder.events) as events:
+        _save(folder, now)
         channels = TRANSPORTS[plan.transport](plan.hosts, str(folder.bundle))
         with Pings(channels):
             try:
                 while True:
-                    attempt = Attempt(plan, channels, signals, observe, events.write)
+                    attempt = Attempt(plan, channels, signals, observe, events.write, began)
                     attempt.on_change = partial(_save_progress, folder, now)
                     story = attempt.run(environment)
                     now = conclude(now, story, folder)
@@ -77,17 +79,26 @@ def _pause(again: Again, attempt: Attempt) -> int | None:
     attempt.tell({"ev": "restart"})
     poll = select.poll()
     poll.register(attempt.signals.fileno(), select.POLLIN)
-    poll.poll(again.pause * 1000)
-    return next((number for number in attempt.signals.read() if number != STACKS), None)
+    until = time.monotonic() + again.pause
+    while poll.poll(max(0.0, until - time.monotonic()) * 1000):
+        for number in attempt.signals.read():
+            if number != STACKS:
+                return number
+    return None
 
 
 def conclude(now: record.RunRecord, story: Story, folder: RunFolder) -> record.RunRecord:
     """Put an attempt's outcome into the record."""
+    unended = [rank for rank, found in story.ranks.items() if found.exit_code != 0]
+    if story.interrupt is None and not story.failures and unended:
+        host, ranks = story.plan.hosts[0].name, format_ranges(unended)
+        summary = f"the agent on {host} ended before rank {ranks} had"
+        story.fail(Failure(time.time(), None, host, LOST, None, "host lost", summary))
     verdict = make_verdict(story, folder) if story.interrupt is None else None
     if story.interrupt is not None:
         state, exit_code = "stopped", 128 + story.interrupt
     elif verdict is not None:
-        state, exit_code = "failed", verdict["exit_code"]
+        state, exit_code = "failed", verdict["exit_code"] or story.failures[0].exit_code
     else:
         state, exit_code = "succeeded", 0
     return replace(
@@ -128,6 +139,7 @@ class Attempt:
         signals: Signals,
         observe: Observer,
         write: Callable[[dict[str, Any]], None],
+        job_began: float,
     ) -> None:
         self.plan = plan
         self.channels = {channel.fileno(): channel for channel in channels}
@@ -136,7 +148,9 @@ class Attempt:
         self.write = write
         self.on_change: Callable[[Story], None] = lambda _: None
         self.story = Story(plan, time.time())
-        self.watches = Watches(self.story)
+        self.watches = Watches(self.story, job_began)
+        self._changed = False
+        self._saved = 0.0
 
     def run(self, environment: Mapping[str, str]) -> Story:
         """Start everything and follow it until nothing is left."""
@@ -146,7 +160,6 @@ class Attempt:
         poll = select.poll()
         for end in (self.signals.fileno(), *self.channels):
             poll.register(end, select.POLLIN)
-        changed = False
         while not self.story.over:
             ready = [end for end, _ in poll.poll(TICK * 1000)]
             if self.signals.fileno() in ready:
@@ -154,10 +167,9 @@ class Attempt:
             for end in ready:
                 if end in self.channels and not self.hear(self.channels[end]):
                     poll.unregister(end)
-            changed = changed or bool(ready)
-            if changed and not ready:  # a quiet moment
+            if self._changed and time.monotonic() - self._saved >= TICK:
+                self._changed, self._saved = False, time.monotonic()
                 self.on_change(self.story)
-                changed = False
             self.act(self.watches.look(time.time()))
             self.tell({"ev": "tick", "time": time.time()})
         return self.story
@@ -181,6 +193,7 @@ class Attempt:
                 # Once they are on the screen, the agent may send more: the log itself is the buffer.
                 event["shown"] = partial(channel.send, {"to": event["host"], "do": "shown", "bytes": event["bytes"]})
             elif event["ev"] != "pulse":
+                self._changed = True
                 self.write(event)
             self.act(self.story.see(event))
             if event["ev"] == "stacks" and self.story.groups is not None:
@@ -208,7 +221,6 @@ def start_order(plan: Plan, host: str, environment: Mapping[str, str]) -> dict[s
     return {
         "to": host,
         "do": "run",
-        "run_id": plan.run_id,
         "run_dir": plan.run_dir,
         "attempt": plan.attempt,
         "env": whole["env"],

@@ -46,7 +46,7 @@ class RunFolder:
 
     @property
     def boot(self) -> Path:
-        return self.path / "rank.py"
+        return self.path / "mslaunch_rank.py"
 
     @property
     def code(self) -> Path:

@@ -42,7 +42,7 @@ def _copy_folder(source: Path, target: Path, leave_out: Path) -> None:
     for entry in sorted(source.iterdir()):
         if entry.name == "__pycache__" or _is_run(entry, leave_out):
             continue
-        if entry.is_dir() and not entry.is_symlink() and _has_python(entry):
+        if entry.is_dir() and not entry.is_symlink() and _is_source_folder(entry):
             _copy_folder(entry, target / entry.name, leave_out)
         elif entry.is_file() and _is_text(entry):
             shutil.copy(entry, target / entry.name)

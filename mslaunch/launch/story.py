@@ -8,13 +8,16 @@ from typing import Any
 
 from mslaunch.diagnose import stacks
 from mslaunch.diagnose.verdict import signal_name
+from mslaunch.errors import NOT_READY
 from mslaunch.launch.record import RankRecord, iso
 from mslaunch.plan.model import Plan
 from mslaunch.plan.ranges import format_ranges
 
 LOST = 125
 TIME_IS_UP = 124
-NOT_READY = 3
+CANNOT_START = 126
+# What a process does to itself, however much else is being stopped.
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Story:
         self.plan = plan
         self.began = began
         self.ranks = {int(w.rank or 0): RankRecord(int(w.rank or 0), w.host, w.device_id) for w in plan.workers}
-        self.errors: dict[int, float] = {}
+        self.raised: set[int] = set()
         self.failures: list[Failure] = []
         self.notes: list[str] = []
         self.interrupt: int | None = None
@@ -58,7 +61,8 @@ class Story:
         self.hosts_busy = {host.name for host in plan.hosts}
         self.joining: dict[int, float] = {}
         self.joined: set[int] = set()
-        self.last_output = began
+        self.last_output: float | None = None
+        self.pulse = 0.0
         self.first_end: tuple[float, int] | None = None
         self.stalled = False
         self.stacks_from: set[str] = set()
@@ -85,9 +89,13 @@ class Story:
         return notes
 
     def interrupted(self, number: int) -> list[Order]:
-        """A signal asks for the end: the first waits for the ranks, the second does not."""
-        again = self.interrupt is not None
-        self.interrupt = self.interrupt or number
+        """A signal asks for the end: the first waits for the ranks, the second does not.
+
+        A job that is ending because it failed stays failed: there a signal only hurries it on.
+        """
+        again = self.interrupt is not None or bool(self.failures)
+        if not self.failures:
+            self.interrupt = self.interrupt or number
         self.stopping = True
         return [Order("stop", 0.0 if again else self.plan.limits.grace)]
 
@@ -120,7 +128,12 @@ class Story:
         if event["role"] == "worker":
             rank = self.ranks[event["rank"]]
             self.ranks[rank.rank] = replace(rank, pid=event["pid"], started=iso(event["time"]))
+            self.last_output = max(self.last_output or 0.0, event["time"])
         return []
+
+    def _on_start_failed(self, event: dict[str, Any]) -> list[Order]:
+        summary = f"{event['role']} could not be started on {event['host']}: {event['why']}"
+        return self.fail(Failure(event["time"], event["rank"], event["host"], CANNOT_START, None, "start", summary))
 
     def _on_joining(self, event: dict[str, Any]) -> list[Order]:
         self.joining[event["rank"]] = event["time"]
@@ -136,13 +149,15 @@ class Story:
         return [Order("scheduler")] if len(self.plan.hosts) > 1 else []
 
     def _on_pulse(self, event: dict[str, Any]) -> list[Order]:
-        self.last_output = max(self.last_output, event["output"])
+        if self.last_output is not None:
+            self.last_output = max(self.last_output, event["output"])
+            self.pulse = event["time"]
         return []
 
     def _on_error(self, event: dict[str, Any]) -> list[Order]:
         """A rank has raised: it will end, though MindSpore's teardown may take it a second."""
         rank = event["rank"]
-        self.errors[rank] = event["time"]
+        self.raised.add(rank)
         return self._rank_failed(event["time"], rank, 1, None, "exception", event["message"])
 
     def _on_exited(self, event: dict[str, Any]) -> list[Order]:
@@ -154,11 +169,11 @@ class Story:
 
     def _rank_exited(self, event: dict[str, Any]) -> list[Order]:
         rank, code, number, when = event["rank"], event["code"], event["signal"], event["time"]
-        if rank in self.errors and number in (signal.SIGTERM, signal.SIGKILL) and self.stopping:
+        if rank in self.raised and number in (signal.SIGTERM, signal.SIGKILL) and self.stopping:
             code, number = 1, None  # it had failed by itself; only its teardown was cut short
         self.joining.pop(rank, None)
         self.ranks[rank] = replace(self.ranks[rank], exit_code=code, signal=number, ended=iso(when))
-        if self.stopping:
+        if self.stopping and number not in CRASHES:
             return []
         if code != 0:
             memory = bool(event.get("out_of_memory"))
@@ -168,14 +183,8 @@ class Story:
         if not self.running:
             self._finished = True
             return [Order("finish")]
-        if self.first_end is None:
-            self.first_end = (when, rank)
-            go_on = format_ranges(self.running)
-            self.notes.append(f"rank {rank} has ended with code 0; rank {go_on} may go on for {self._skew()}")
+        self.first_end = self.first_end or (when, rank)
         return []
-
-    def _skew(self) -> str:
-        return f"{self.plan.limits.exit_skew:g} s (launch.exit_skew)"
 
     def _scheduler_exited(self, event: dict[str, Any]) -> list[Order]:
         if event["code"] == 0:
@@ -194,7 +203,8 @@ class Story:
         )
 
     def _on_setup_failed(self, event: dict[str, Any]) -> list[Order]:
-        summary = f"launch.setup failed with code {event['code']} on {event['host']}"
+        how = f"with code {event['code']}" if event["code"] is not None else "by a signal"
+        summary = f"launch.setup failed {how} on {event['host']}"
         return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "setup", summary, event["log"]))
 
     def _on_stacks(self, event: dict[str, Any]) -> list[Order]:
@@ -224,6 +234,11 @@ class Story:
     def _on_abandoned(self, event: dict[str, Any]) -> list[Order]:
         summary = f"the agent on {event['host']} gave up: {event['why']}"
         return self.fail(Failure(event["time"], None, event["host"], LOST, None, "host lost", summary))
+
+    def _on_stuck(self, event: dict[str, Any]) -> list[Order]:
+        summary = f"cannot be ended on {event['host']}: process {', '.join(event['processes'])}; it hangs in the kernel"
+        self.notes.append(summary)
+        return self.fail(Failure(event["time"], None, event["host"], LOST, None, "stuck", summary))
 
     def _on_idle(self, event: dict[str, Any]) -> list[Order]:
         self.hosts_busy.discard(event["host"])

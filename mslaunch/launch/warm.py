@@ -32,4 +32,5 @@ def start_ahead(host: str) -> None:
 
 def take(host: str) -> subprocess.Popen[bytes]:
     """Return the agent that was started ahead, or a new one."""
-    return _ahead.pop() if _ahead else start(host)
+    ahead = _ahead.pop() if _ahead else None
+    return ahead if ahead is not None and ahead.poll() is None else start(host)

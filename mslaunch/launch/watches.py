@@ -6,14 +6,16 @@ from mslaunch.launch.story import TIME_IS_UP, Failure, Order, Story
 from mslaunch.plan.ranges import format_ranges
 
 JOIN_NOTICE = 60.0
+SKEW_NOTICE = 1.0  # ranks of a healthy job do not end in the same millisecond
 
 
 class Watches:
     """Looks at a story from time to time."""
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, story: Story, job_began: float | None = None) -> None:
         self.story = story
-        self._join_noticed = False
+        self._job_began = story.began if job_began is None else job_began
+        self._join_noticed = self._skew_noticed = False
         self._checks = (self._time_limit, self._exit_skew, self._join, self._stall)
 
     def look(self, now: float) -> list[Order]:
@@ -24,7 +26,7 @@ class Watches:
 
     def _time_limit(self, now: float) -> list[Order]:
         limit = self.story.plan.limits.timeout
-        if limit is None or now - self.story.began < limit:
+        if limit is None or now - self._job_began < limit:
             return []
         return self._fail(now, "timeout", f"the job took longer than {limit:g} s (launch.timeout)")
 
@@ -33,6 +35,11 @@ class Watches:
             return []
         when, rank = self.story.first_end
         skew = self.story.plan.limits.exit_skew
+        if now - when >= SKEW_NOTICE and not self._skew_noticed:
+            self._skew_noticed = True
+            others = format_ranges(self.story.running)
+            note = f"rank {rank} has ended with code 0; rank {others} may go on for {skew:g} s (launch.exit_skew)"
+            self.story.notes.append(note)
         if now - when < skew:
             return []
         going_on = format_ranges(self.story.running)
@@ -57,8 +64,11 @@ class Watches:
         return []
 
     def _stall(self, now: float) -> list[Order]:
+        """A hang is judged by the agents' last word on output, not by how long ago that came."""
+        del now
         limit = self.story.plan.limits.stall_timeout
-        if limit is None or self.story.stalled or now - self.story.last_output < limit:
+        quiet_since = self.story.last_output
+        if limit is None or self.story.stalled or quiet_since is None or self.story.pulse - quiet_since < limit:
             return []
         return self.story.ask_for_stacks(stalled=True)
 

@@ -26,7 +26,7 @@ def may_restart(plan: Plan, exit_code: int, cause: str, error_type: str | None) 
     """Tell whether starting again could mend this failure, and is allowed."""
     if plan.attempt >= plan.restarts.limit or exit_code in plan.restarts.not_after:
         return False
-    return cause not in ("setup", "timeout") and error_type not in LASTING_ERRORS
+    return cause not in ("setup", "timeout", "host lost", "stuck") and error_type not in LASTING_ERRORS
 
 
 def pause(plan: Plan) -> float:

@@ -90,19 +90,21 @@ def parse_config(text: str, name: str) -> Config:
 def override(config: Config, assignments: tuple[str, ...]) -> Config:
     """Apply `--set key=value`; the key must be there already, so that a misspelt one cannot pass unseen."""
     values: dict[str, Any] = dict(config.values)
-    launch: dict[str, Any] = dict(config.launch)
     for assignment in assignments:
         key, equals, raw = assignment.partition("=")
         if not equals or not key:
             raise RequestError(f'--set {assignment!r}: write it as key=value, for example "--set batch_size=64".')
-        value = _scalar(raw)
-        if key.startswith("launch."):
-            launch[key.removeprefix("launch.")] = value
-        else:
-            _assign(values, key, value, config.name)
-    changed = replace(config, values=values, launch=launch)
+        _assign(values, key, _scalar(raw), config.name)
+    changed = replace(config, values=values)
     _check_script_keys(changed)
     return changed
+
+
+def split_assignments(assignments: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Tell `--set key=value` from `--set launch.key=value`, which is a setting of the launcher."""
+    own = tuple(item for item in assignments if not item.startswith("launch."))
+    settings = [item.removeprefix("launch.").partition("=") for item in assignments if item.startswith("launch.")]
+    return own, {key: _scalar(raw) for key, _, raw in settings}
 
 
 def _scalar(raw: str) -> Any:
@@ -119,11 +121,12 @@ def _assign(values: dict[str, Any], key: str, value: Any, name: str) -> None:
     for parent in parents:
         inner = place.get(parent)
         if not isinstance(inner, dict):
-            raise RequestError(f"--set {key}: {name} has no section {parent!r}{did_you_mean(parent, place)}")
+            where = f"{name} has" if name else "no --config was given, so there is"
+            raise RequestError(f"--set {key}: {where} no section {parent!r}{did_you_mean(parent, place)}")
         place[parent] = place = dict(inner)
     if last not in place and last not in ScriptKeys.model_fields:
-        where = name or "no --config was given, so there"
-        raise RequestError(f"--set {key}: {where} has no key {last!r}{did_you_mean(last, place)}")
+        where = f"{name} has" if name else "no --config was given, so there is"
+        raise RequestError(f"--set {key}: {where} no key {last!r}{did_you_mean(last, place)}")
     place[last] = value
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from mslaunch.errors import RequestError
 from mslaunch.plan import environment, methods, paths
-from mslaunch.plan.model import Facts, File, Host, Limits, Plan, Process, Restarts
+from mslaunch.plan.model import Facts, File, Host, Limits, Plan, Restarts
 from mslaunch.plan.ranges import format_ranges
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranktable.model import generate
@@ -188,8 +188,3 @@ def _dropped(unset: tuple[str, ...]) -> Iterator[str]:
     if names:
         shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
         yield f"not passed on to the ranks, since another launcher or the shell had set them: {shown}"
-
-
-def describe_process(process: Process) -> str:
-    """Name a process for people: `rank 3` or `scheduler`."""
-    return f"rank {process.rank}" if process.rank is not None else process.role

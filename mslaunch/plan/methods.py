@@ -11,7 +11,7 @@ from mslaunch.plan.model import Facts, File, Host, Process, Start
 from mslaunch.plan.ranges import format_ranges
 from mslaunch.plan.spec import JobSpec
 
-BOOT = "rank.py"
+BOOT = "mslaunch_rank.py"
 RANK_TABLE = "scripts/rank_table.json"
 RANKS = "scripts/ranks.json"
 

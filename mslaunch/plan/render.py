@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from mslaunch.plan.environment import LAUNCH_VARIABLES
+from mslaunch.plan.environment import LAUNCH_VARIABLES, TUNED
 
 if TYPE_CHECKING:
     from mslaunch.plan.methods import Job
@@ -53,6 +53,8 @@ def render_script(name: str, job: Job, env: Mapping[str, str], node: int, cluste
         "secrets": sorted(key for key, value in job.spec.launch.env.items() if value is None),
         "passed_on": sorted({*env, *job.spec.launch.env, "MSLAUNCH_RUN_DIR", "MSLAUNCH_RANKS"}),
         "launch_variables": LAUNCH_VARIABLES,
+        "tunables": TUNED,
+        "setup": job.spec.launch.setup,
         "command": [job.script, *job.args],
         "in_run": lambda text: in_run(str(text), job.facts.run_dir),
     }

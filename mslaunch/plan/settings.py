@@ -44,6 +44,7 @@ def _variables(value: dict[str, str | None]) -> dict[str, str | None]:
 Numbers = Annotated[tuple[int, ...], AfterValidator(_numbers)]
 Devices = Annotated[Numbers, BeforeValidator(_ranges)]
 Tail = Annotated[Literal["all", "none"] | Numbers, BeforeValidator(_tail)]
+Codes = Annotated[tuple[int, ...], BeforeValidator(_ranges)]
 Variables = Annotated[dict[str, str | None], AfterValidator(_variables)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -88,10 +89,10 @@ class LaunchSettings(BaseModel):
     stall_timeout: Wait | None = Field(None, description="Seconds without output from any rank that count as a hang.")
     on_stall: Literal["stop", "report"] = Field("stop", description="What a hang does: end the job, or be reported.")
     exit_skew: Wait = Field(300.0, description="Seconds that ranks may go on after one has ended with code 0.")
-    lost_after: Wait = Field(10.0, description="Seconds of silence after which the other side counts as lost.")
+    lost_after: Wait = Field(10.0, description="Seconds of silence after which an agent counts its launcher as lost.")
     max_restarts: Annotated[int, Field(ge=0)] = Field(0, description="How often a failed job is started again.")
     backoff: Seconds = Field(5.0, description="Seconds before a restart; doubles each time, up to a minute.")
-    no_restart_codes: tuple[int, ...] = Field((), description="Exit codes after which no restart is tried.")
+    no_restart_codes: Codes = Field((), description="Exit codes after which no restart is tried.")
     checkpoints: str | None = Field(
         None, description="Folder of a rank's checkpoints, relative to its own; {rank} stands for its number."
     )
@@ -108,8 +109,13 @@ class Settings:
         return self.sources[name]
 
 
-def resolve(flags: Mapping[str, Any], environment: Mapping[str, str], config: Config) -> Settings:
-    """Merge flags over MSLAUNCH_* variables over the YAML over defaults; report every wrong value at once."""
+def resolve(
+    flags: Mapping[str, Any], environment: Mapping[str, str], config: Config, assigned: Mapping[str, Any] | None = None
+) -> Settings:
+    """Merge flags over MSLAUNCH_* variables over the YAML over defaults; report every wrong value at once.
+
+    `assigned` is what `--set launch.key=value` gave; a flag of its own outweighs it.
+    """
     raw: dict[str, Any] = {}
     sources = dict.fromkeys(LaunchSettings.model_fields, "default")
     findings: list[str] = []
@@ -124,6 +130,12 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str], config: Co
         variable = f"MSLAUNCH_{name.upper()}"
         if environment.get(variable) and name not in _NOT_FROM_ENVIRONMENT:
             raw[name], sources[name] = environment[variable], variable
+    for name, value in (assigned or {}).items():
+        if name in LaunchSettings.model_fields:
+            raw[name], sources[name] = value, f"--set launch.{name}"
+        else:
+            suggestion = did_you_mean(name, LaunchSettings.model_fields)
+            findings.append(f"--set launch.{name}: launch has no key {name!r}{suggestion}")
     for name, value in flags.items():
         if name == "env":
             raw["env"] = {**(raw.get("env") or {}), **value}
@@ -135,7 +147,7 @@ def resolve(flags: Mapping[str, Any], environment: Mapping[str, str], config: Co
 
 
 _TYPE_NAMES = ("tuple[", "literal[", "function-")  # what pydantic adds to a place to tell members of a union apart
-_NOT_FROM_ENVIRONMENT = {"env", "run_id"}  # MSLAUNCH_RUN_ID is what a rank is told, not what a launch is asked.
+_NOT_FROM_ENVIRONMENT = {"env", "run_id", "cwd"}  # what a rank is told is not what a launch inside it is asked
 
 
 def _flag(name: str) -> str:

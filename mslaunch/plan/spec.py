@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mslaunch.errors import Disagreement, RequestError
+from mslaunch.errors import Disagreement, NotReadyError
 from mslaunch.plan.config import Config
 from mslaunch.plan.hosts import LOCAL
 from mslaunch.plan.model import Host
@@ -64,7 +64,7 @@ def local_host(spec: JobSpec, workers: int, found: tuple[int, ...], target: str)
         missing = [device for device in devices if device not in found]
         if missing:
             have = format_ranges(found) or "none"
-            raise RequestError(
+            raise NotReadyError(
                 f"device {format_ranges(missing)} is not on this machine: {workers} ranks are asked for, and its "
                 f"{target} devices are {have}. Ask for fewer --workers, or name others with --devices."
             )

@@ -31,13 +31,15 @@ def load_config(path: str | os.PathLike[str] | None = None, argv: Sequence[str] 
     help texts and choices for those flags.
     """
     argv = sys.argv[1:] if argv is None else argv
-    first = argparse.ArgumentParser(add_help=False)
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--config_path", default=os.environ.get("MSLAUNCH_CONFIG") or (path and os.fspath(path)))
     known, rest = first.parse_known_args(argv)
     if known.config_path is None:
         raise ValueError("no configuration: give --config_path FILE, or start the script with mslaunch --config FILE")
     values, helps, choices = read_documents(known.config_path)
-    parser = argparse.ArgumentParser(parents=[first], description=f"Flags override {known.config_path}.")
+    parser = argparse.ArgumentParser(
+        parents=[first], allow_abbrev=False, description=f"Flags override {known.config_path}."
+    )
     for name, value in values.items():
         if not isinstance(value, (dict, list)):
             parser.add_argument(

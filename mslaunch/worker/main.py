@@ -1,4 +1,4 @@
-"""What rank.py runs: becomes MindSpore's scheduler, or a rank that runs the user's script."""
+"""What mslaunch_rank.py runs: becomes MindSpore's scheduler, or a rank that runs the user's script."""
 
 from __future__ import annotations
 

@@ -22,9 +22,10 @@ def split(exit_file: str) -> None:
         report.settle()
         return
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda number, _: _forward(child, number))
+        # An agent signals the rank itself; without one, this is the only way to it.
+        signal.signal(number, signal.SIG_IGN if report.me.agent else lambda number, _: _forward(child, number))
     report.tell("started", child=child)
-    status = _wait(child)
+    status = os.waitpid(child, 0)[1]
     killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if killed_by else os.WEXITSTATUS(status)
     ended: dict[str, report.Value] = {"code": code, "signal": killed_by, "time": time.time()}
@@ -48,11 +49,3 @@ def _forward(child: int, number: int) -> None:
         os.kill(child, number)
     except ProcessLookupError:
         pass
-
-
-def _wait(child: int) -> int:
-    while True:
-        try:
-            return os.waitpid(child, 0)[1]
-        except InterruptedError:
-            continue

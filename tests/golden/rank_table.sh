@@ -11,10 +11,10 @@ if [ -z "${MSLAUNCH_AGENT:-}" ]; then  # started by hand: mslaunch itself would 
   for name in $(compgen -e OMPI_COMM_WORLD_) $(compgen -e MSLAUNCH_); do unset "$name"; done
 
   export MSLAUNCH_RUN_DIR=$run
-  export MS_RETRY_INTERVAL_LOWER=1
-  export MS_RETRY_INTERVAL_UPPER=1
-  export MS_TOPO_TIMEOUT=600
-  export PYTHONUNBUFFERED=1
+  export MS_RETRY_INTERVAL_LOWER="${MS_RETRY_INTERVAL_LOWER:-1}"
+  export MS_RETRY_INTERVAL_UPPER="${MS_RETRY_INTERVAL_UPPER:-1}"
+  export MS_TOPO_TIMEOUT="${MS_TOPO_TIMEOUT:-600}"
+  export PYTHONUNBUFFERED="${PYTHONUNBUFFERED:-1}"
   export RANK_SIZE=2
   export MSLAUNCH_RUN_ID=r1
   export MSLAUNCH_ATTEMPT=0
@@ -32,7 +32,7 @@ fi
 export MSLAUNCH_RANKS=$run/scripts/ranks.json
 
 # On a CPU, MindSpore's init() needs its scheduler.
-MS_ROLE=MS_SCHED RANK_ID=0 GLOG_v=2 "$PYTHON" "$run/rank.py" &
+MS_ROLE=MS_SCHED RANK_ID=0 GLOG_v=2 "$PYTHON" "$run/mslaunch_rank.py" &
 scheduler=$!
 trap 'kill "$scheduler" 2>/dev/null' EXIT
 
@@ -43,13 +43,11 @@ pids=()
 cd "$run"
 for i in "${!devices[@]}"; do
   RANK_ID=$((first + i)) DEVICE_ID=${devices[$i]} \
-    "$PYTHON" "$run/rank.py" "$run"/code/train.py --config_path="$run"/config.yaml --lr 0.1 --data /home/u/d &
+    "$PYTHON" "$run/mslaunch_rank.py" "$run"/code/train.py --config_path="$run"/config.yaml --lr 0.1 --data /home/u/d &
   pids+=($!)
 done
 
-# The first failure is the script's own.
-code=0
-for pid in "${pids[@]}"; do
-  wait "$pid" || { status=$?; [ "$code" = 0 ] && code=$status; }
+# The first rank that fails ends the others, and its code is the script's own.
+for _ in "${pids[@]}"; do
+  wait -n "${pids[@]}" || { code=$?; kill "${pids[@]}" 2>/dev/null; wait "${pids[@]}"; exit "$code"; }
 done
-exit "$code"

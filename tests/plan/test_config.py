@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mslaunch.errors import ConfigError, RequestError
-from mslaunch.plan.config import Config, override, parse_config
+from mslaunch.plan.config import Config, override, parse_config, split_assignments
 from mslaunch.plan.settings import LaunchSettings, Settings, resolve, schema
 
 
@@ -96,11 +96,10 @@ def test_a_rank_of_another_run_does_not_name_this_one() -> None:
 
 
 def test_set_overrides_one_key() -> None:
-    """--set reaches nested keys, the launcher's too, and reads values as YAML."""
+    """--set reaches nested keys, and reads values as YAML."""
     config = parse_config("lr: 0.1\nnet:\n  width: 8\n", "c.yaml")
-    changed = override(config, ("lr=1e-3", "net.width=16", "launch.grace=3", "seed=7"))
+    changed = override(config, ("lr=1e-3", "net.width=16", "seed=7"))
     assert changed.values == {"lr": 0.001, "net": {"width": 16}, "seed": 7}
-    assert changed.launch == {"grace": 3}
     assert config.values["net"] == {"width": 8}
 
 
@@ -115,6 +114,16 @@ def test_set_suggests_the_nearest_key() -> None:
     """The refusal says what was probably meant."""
     with pytest.raises(RequestError, match="did you mean 'batch_size'"):
         override(parse_config("batch_size: 1", "c.yaml"), ("batchsize=2",))
+
+
+def test_set_reaches_the_launchers_keys_too() -> None:
+    """`--set launch.grace=3` outweighs variables and YAML, says so, and must name a key that exists."""
+    own, assigned = split_assignments(("lr=1", "launch.grace=3"))
+    found = resolve({}, {"MSLAUNCH_GRACE": "9"}, parse_config("launch: {grace: 8}", "c.yaml"), assigned)
+    assert own == ("lr=1",)
+    assert (found.values.grace, found.source("grace")) == (3.0, "--set launch.grace")
+    with pytest.raises(ConfigError, match="did you mean 'grace'"):
+        resolve({}, {}, Config(), {"grcae": 1})
 
 
 def test_schema_describes_every_setting() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mslaunch.errors import Disagreement, RequestError
+from mslaunch.errors import Disagreement, NotReadyError, RequestError
 from mslaunch.plan.config import Config, parse_config
 from mslaunch.plan.environment import inherited_launch_variables
 from mslaunch.plan.make import core_share, make_plan
@@ -162,7 +162,7 @@ def test_the_devices_found_are_the_default_on_an_accelerator() -> None:
     spec = spec_of()
     assert agree_on_workers(spec, (0, 1, 2)) == 3
     assert local_host(spec_of(workers=2), 2, (4, 5, 6), "Ascend").devices == (4, 5)
-    with pytest.raises(RequestError, match="its Ascend devices are 0-1"):
+    with pytest.raises(NotReadyError, match="its Ascend devices are 0-1"):
         local_host(spec_of(workers=4), 4, (0, 1), "Ascend")
 
 
