@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +98,21 @@ def test_a_hang_is_explained_by_grouped_stacks(bench: Bench) -> None:
     assert (verdict["rank"], verdict["cause"]) == (2, "stalled")
     assert "ranks 0-1,3: train.py:4 in wait_for_peers; rank 2: train.py:6 in read_data" in str(verdict["summary"])
     assert "in read_data" in (bench.latest / "rank_2" / "stack.txt").read_text()
+
+
+def test_py_spy_adds_native_frames(bench: Bench) -> None:
+    """Where it is installed, the C side of a hang is in stack.txt too."""
+    py_spy = shutil.which("py-spy", path=str(Path(sys.executable).parent))
+    if py_spy is None:
+        pytest.skip("py-spy is not installed (pip install '.[dev]')")
+    if os.geteuid() != 0:
+        pytest.skip("without root, py-spy may only look at its own children")
+    bench.write("train.py", HANG)
+    bench.start("train", "-n", "1", PATH=f"{Path(py_spy).parent}:{bench.env['PATH']}")
+    wait_for(lambda: bench.leftovers() and bench.log(0), "the rank")
+    assert "rank 0: train.py:4 in wait_for_peers" in bench.mslaunch("stacks").stdout
+    assert "nanosleep" in (bench.latest / "rank_0" / "stack.txt").read_text()
+    bench.mslaunch("stop")
 
 
 def test_a_hang_can_be_reported_only(bench: Bench) -> None:

@@ -93,7 +93,8 @@ def headline(story: Story) -> str:
     who = f"rank {failure.rank} on {failure.host}: " if failure.rank is not None else ""
     what = (failure.summary.splitlines() or [""])[-1][:200]
     others = len(story.running) - (1 if failure.rank in story.running else 0)
-    rest = f"; stopping {others} other rank{'s' if others > 1 else ''}" if others else ""
+    which = "rank" if failure.rank is None else "other rank"
+    rest = f"; stopping {others} {which}{'s' if others > 1 else ''}" if others else ""
     return f"{who}{what}{rest}"
 
 

@@ -75,7 +75,7 @@ def describe_verdict(record: RunRecord) -> list[str]:
         lines.append(f"advice: {verdict['advice']}")
     if verdict["log"]:
         lines.append(f"log:    {verdict['log']}" + (f", line {verdict['line']}" if verdict["line"] else ""))
-    if verdict["victims"]:
+    if verdict["victims"] and verdict["rank"] is not None:
         lines.append(f"victims, not causes: rank {format_ranges(verdict['victims'])}")
     return lines
 
