@@ -155,3 +155,27 @@ def test_foreign_folders_among_the_runs_are_passed_over(bench: Bench) -> None:
     assert done.returncode == 0
     assert "good" in done.stdout
     assert "old/run.json: not a record" in done.stderr
+
+
+@pytest.mark.parametrize("method", ["mpirun", "rank-table"])
+def test_other_methods_are_stopped_as_cleanly(bench: Bench, method: str, request: pytest.FixtureRequest) -> None:
+    """Ctrl-C, the launcher's death and the death of what starts the ranks leave nothing behind."""
+    if method == "mpirun":
+        request.getfixturevalue("needs_mpirun")
+    bench.write("train.py", WAIT)
+    for name, code in (("stopped", 130), ("killed", -signal.SIGKILL), ("orphaned", 137)):
+        process = bench.start("train", "-n", "2", "--method", method, "--run-id", name)
+        wait_for(lambda: bench.leftovers() and bench.log(0) and bench.log(1), "both ranks")
+        if name == "orphaned":
+            os.kill(_script(bench), signal.SIGKILL)
+        else:
+            process.send_signal(signal.SIGINT if name == "stopped" else signal.SIGKILL)
+        assert process.wait(timeout=30) == code
+        wait_for(lambda: not bench.leftovers(), "the end", seconds=5)
+    verdict = bench.record()["verdict"]
+    assert (verdict["rank"], verdict["cause"]) == (None, "script")
+
+
+def _script(bench: Bench) -> int:
+    events = (json.loads(line) for line in (bench.latest / "events.jsonl").read_text().splitlines())
+    return next(int(event["pid"]) for event in events if event["ev"] == "started" and event["role"] == "script")
