@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from mslaunch.errors import RankTableUnreadable
-from mslaunch.ranktable.model import Entry, generate, read_table
+from mslaunch.plan.model import Host
+from mslaunch.ranktable.generate import from_hosts
+from mslaunch.ranktable.model import Entry
+from mslaunch.ranktable.versions import read_table, write_table
 from tests.conftest import ROOT
 
 SAMPLES = sorted((ROOT / "rank_tables").glob("*.json"))
@@ -27,7 +30,8 @@ def test_samples_hold_what_their_names_say(path: Path) -> None:
 
 def test_what_is_generated_is_read_back() -> None:
     """Servers in the order given, ranks contiguous, unequal servers allowed."""
-    table = read_table(generate([("10.0.0.2", (0, 6)), ("10.0.0.1", (3,))]), "t.json")
+    hosts = (Host("b", "10.0.0.2", (0, 6)), Host("a", "10.0.0.1", (3,)))
+    table = read_table(write_table(from_hosts(hosts)), "t.json")
     assert table.entries == (Entry(0, "10.0.0.2", 0), Entry(1, "10.0.0.2", 6), Entry(2, "10.0.0.1", 3))
 
 
@@ -51,6 +55,6 @@ def test_what_is_no_table_is_refused(text: str) -> None:
 
 def test_rank_ids_must_be_complete() -> None:
     """A gap or a repetition is refused before the job is started."""
-    text = generate([("10.0.0.1", (0, 1))]).replace('"rank_id": "1"', '"rank_id": "2"')
+    text = write_table(from_hosts((Host("a", "10.0.0.1", (0, 1)),))).replace('"rank_id": "1"', '"rank_id": "2"')
     with pytest.raises(RankTableUnreadable, match="rank ids are not exactly 0 to 1"):
         read_table(text, "t.json")

@@ -15,7 +15,7 @@ from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.plan.settings import resolve
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
-from mslaunch.ranktable.model import read_table
+from mslaunch.ranktable.versions import read_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from mslaunch.plan import environment, methods, paths
 from mslaunch.plan.model import Facts, File, Host, Limits, Plan, Restarts
 from mslaunch.plan.ranges import format_ranges
 from mslaunch.plan.spec import JobSpec
-from mslaunch.ranktable.model import generate
+from mslaunch.ranktable.generate import from_hosts
+from mslaunch.ranktable.versions import write_table
 
 
 def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int = 0) -> Plan:
@@ -135,7 +136,7 @@ def _named(value: Any) -> Any:
 def _rank_table(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> tuple[File, ...]:
     content = facts.rank_table
     if content is None and spec.launch.method == "rank-table":
-        content = generate([(host.address, host.devices) for host in hosts])
+        content = write_table(from_hosts(hosts))
     return () if content is None else (File(methods.RANK_TABLE, content),)
 
 

@@ -1,17 +1,36 @@
-"""A rank table as the launcher needs it: which rank uses which device of which server."""
+"""A rank table as data: servers with their devices, each device a rank."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from mslaunch.errors import RankTableUnreadable
+from mslaunch.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One NPU and the rank that runs on it."""
+
+    device_id: int
+    rank_id: int = 0
+    device_ip: str | None = None
+    super_device_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One host of a table."""
+
+    server_id: str
+    devices: tuple[Device, ...]
+    super_pod: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """One rank and where it runs."""
+
     rank: int
     server: str
     device_id: int
@@ -19,65 +38,54 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class RankTable:
-    """One table, its entries in rank order."""
+    """One table of any version."""
 
     name: str
     version: str
-    entries: tuple[Entry, ...]
+    servers: tuple[Server, ...]
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All ranks, in order."""
+        found = [Entry(d.rank_id, server.server_id, d.device_id) for server in self.servers for d in server.devices]
+        return tuple(sorted(found, key=lambda entry: entry.rank))
 
 
-def read_table(text: str, name: str) -> RankTable:
-    """Read a table of any version; what is not one is refused with the reason."""
-    try:
-        raw = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RankTableUnreadable(name, str(error)) from None
-    if not isinstance(raw, dict):
-        raise RankTableUnreadable(name, "it is not a JSON object")
-    version = str(raw.get("version", "standard"))
-    reader = {"1.0": _servers, "1.2": _servers, "2.0": _rank_list, "standard": _groups}.get(version)
-    if reader is None:
-        raise RankTableUnreadable(name, f"version {version!r} is none of 1.0, 1.2, 2.0 (HCCL would say EI0014)")
-    try:
-        entries = tuple(sorted(reader(raw), key=lambda entry: entry.rank))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RankTableUnreadable(name, f"{type(error).__name__}: {error}") from None
-    if not entries:
-        raise RankTableUnreadable(name, "it names no device")
-    if [entry.rank for entry in entries] != list(range(len(entries))):
-        raise RankTableUnreadable(name, f"its rank ids are not exactly 0 to {len(entries) - 1}")
-    return RankTable(name, version, entries)
-
-
-def generate(servers: Sequence[tuple[str, Sequence[int]]]) -> str:
-    """Write a version 1.0 table: servers in the order given, ranks contiguous."""
+def number(servers: Iterable[Server]) -> tuple[Server, ...]:
+    """Number the ranks server by server, in the order given."""
     rank = 0
-    server_list = []
-    for server_id, devices in servers:
-        listed = []
-        for device in devices:
-            listed.append({"device_id": str(device), "rank_id": str(rank)})
+    result = []
+    for server in servers:
+        devices = []
+        for device in server.devices:
+            devices.append(replace(device, rank_id=rank))
             rank += 1
-        server_list.append({"server_id": server_id, "host_nic_ip": "reserve", "device": listed})
-    table = {"version": "1.0", "server_count": str(len(server_list)), "server_list": server_list, "status": "completed"}
-    return json.dumps(table, indent=2) + "\n"
+        result.append(replace(server, devices=tuple(devices)))
+    return tuple(result)
 
 
-def _servers(raw: Any) -> Iterator[Entry]:
-    for server in raw["server_list"]:
-        for device in server["device"]:
-            yield Entry(int(device["rank_id"]), str(server["server_id"]), int(device["device_id"]))
+def merge(tables: Sequence[RankTable], by_server: bool = False) -> RankTable:
+    """Put tables together and renumber; what stands in two of them, or does not fit, is refused."""
+    versions = {table.version for table in tables}
+    if len(versions) > 1:
+        told = ", ".join(f"{table.name} is {table.version}" for table in tables)
+        raise RequestError(f"tables of one version can be merged: {told}. Convert them first.")
+    owners: dict[str, str] = {}
+    for table in tables:
+        for server in table.servers:
+            things = [f"server {server.server_id}"]
+            things += [f"address {device.device_ip}" for device in server.devices if device.device_ip]
+            for thing in things:
+                if thing in owners:
+                    raise RequestError(f"{thing} is in {owners[thing]} and in {table.name}. Leave it in one.")
+            owners |= dict.fromkeys(things, table.name)
+    servers = [server for table in tables for server in table.servers]
+    if by_server:
+        servers.sort(key=lambda server: server.server_id)
+    return RankTable("merged", tables[0].version, number(_pods_together(servers)))
 
 
-def _rank_list(raw: Any) -> Iterator[Entry]:
-    for item in raw["rank_list"]:
-        yield Entry(int(item["rank_id"]), str(item.get("server_id", "")), int(item["device_id"]))
-
-
-def _groups(raw: Any) -> Iterator[Entry]:
-    rank = 0
-    for group in raw["group_list"]:
-        for instance in group["instance_list"]:
-            for device in sorted(instance["devices"], key=lambda item: int(item["device_id"])):
-                yield Entry(rank, str(instance["server_id"]), int(device["device_id"]))
-                rank += 1
+def _pods_together(servers: list[Server]) -> list[Server]:
+    """Servers of one super pod must stand together: keep the order in which the pods first came."""
+    pods = list(dict.fromkeys(server.super_pod for server in servers))
+    return [server for pod in pods for server in servers if server.super_pod == pod]

@@ -17,7 +17,8 @@ from mslaunch.plan.make import core_share, make_plan
 from mslaunch.plan.model import Facts, Host, HostFacts, Plan, from_json, to_json
 from mslaunch.plan.settings import resolve
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
-from mslaunch.ranktable.model import generate, read_table
+from mslaunch.ranktable.generate import from_hosts
+from mslaunch.ranktable.versions import read_table, write_table
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 CONFIG = "seed: 1\ndevice_num: 1\ntrain_dir: data\nlaunch:\n  script: train.py\n"
@@ -154,7 +155,9 @@ def test_two_numbers_of_ranks_are_a_disagreement(
 def _with_table(spec: JobSpec, ranks: int) -> JobSpec:
     if not ranks:
         return spec
-    return replace(spec, rank_table=read_table(generate([("10.0.0.1", range(ranks))]), "t.json"))
+    return replace(
+        spec, rank_table=read_table(write_table(from_hosts((Host("a", "10.0.0.1", tuple(range(ranks))),))), "t.json")
+    )
 
 
 def test_the_devices_found_are_the_default_on_an_accelerator() -> None:

@@ -1,0 +1,132 @@
+"""What is wrong in a rank table: each finding with its place, what HCCL would answer, and the fix."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Path = tuple[str | int, ...]
+SIZE_LIMIT = 64 << 20
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, or may be."""
+
+    path: Path
+    what: str
+    fix: str
+    code: str | None = None
+    """The error that HCCL would answer with."""
+    severity: Literal["error", "warning"] = "error"
+    line: int = 1
+    column: int = 1
+
+    def words(self, name: str) -> str:
+        place = path_words(self.path)
+        answer = f" (HCCL: {self.code})" if self.code else ""
+        return f"{name}:{self.line}:{self.column}: {self.severity}: {place}: {self.what}{answer}. {self.fix}"
+
+
+def path_words(path: Path) -> str:
+    """Write a place as people read it: `server_list[0].device[1].rank_id`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.lstrip(".") or "the table"
+
+
+class Unreadable(Exception):
+    """The text is no JSON, or none that a table can be."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.what)
+        self.finding = finding
+
+
+def read_json(text: str) -> Any:
+    """Parse JSON; broken, repeated or bottomless input is a finding, never a traceback."""
+    if len(text) > SIZE_LIMIT:
+        raise Unreadable(Finding((), f"{len(text) >> 20} MB is no rank table", "Name the right file."))
+    try:
+        return json.loads(text, object_pairs_hook=_no_repetition, parse_int=_number, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        finding = Finding((), f"not JSON: {error.msg}", "Mend the JSON here.", line=error.lineno, column=error.colno)
+        raise Unreadable(finding) from None
+    except RecursionError:
+        raise Unreadable(Finding((), "not a table: nested too deeply", "Name the right file.")) from None
+    except ValueError as error:
+        raise Unreadable(Finding((), str(error), "Mend it.")) from None
+
+
+def _no_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field {twice!r} stands twice in one object")
+    return result
+
+
+def _number(text: str) -> int:
+    if len(text) > 30:
+        raise ValueError(f"the number {text[:12]}… has {len(text)} digits")
+    return int(text)
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def locate(text: str, findings: Iterable[Finding]) -> list[Finding]:
+    """Give every finding the line and column of its place, in one walk through the text."""
+    wanted = {finding.path for finding in findings if finding.path}
+    places = dict(_walk(text, wanted)) if wanted else {}
+    return [_placed(finding, places) for finding in findings]
+
+
+def _placed(finding: Finding, places: dict[Path, tuple[int, int]]) -> Finding:
+    path = finding.path
+    while path and path not in places:
+        path = path[:-1]
+    return replace(finding, line=places[path][0], column=places[path][1]) if path else finding
+
+
+def _walk(text: str, wanted: set[Path]) -> Iterator[tuple[Path, tuple[int, int]]]:
+    """Yield where each wanted place, or the last one above it, begins."""
+    above = {path[:end] for path in wanted for end in range(1, len(path) + 1)}
+    stack: list[str | int | None] = []
+    line, line_start, at = 1, 0, 0
+    key: str | None = None
+    expects_key = False
+    for token in _TOKEN.finditer(text):
+        newlines = text.count("\n", at, token.start())
+        if newlines:
+            line += newlines
+            line_start = text.rfind("\n", 0, token.start()) + 1
+        at = token.start()
+        word = token[0]
+        if word in "}]":
+            stack.pop()
+            expects_key = False
+        elif word == ",":
+            top = stack[-1] if stack else None
+            if isinstance(top, int):
+                stack[-1] = top + 1
+            expects_key = not isinstance(top, int)
+        elif word == ":":
+            expects_key = False
+        elif expects_key:
+            key = json.loads(word)
+            stack[-1] = key
+        else:
+            path = tuple(part for part in stack if part is not None)
+            if path in above:
+                yield path, (line, at - line_start + 1)
+            if word == "{":
+                stack.append(None)
+                expects_key = True
+            elif word == "[":
+                stack.append(0)

@@ -1,0 +1,42 @@
+"""Repairing what is safe to repair in a rank table, and saying what was changed."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+_SCALARS = ("device_id", "rank_id", "device_port", "host_port", "backup_device_port", "super_device_id", "server_id")
+
+
+def repair(raw: Any) -> tuple[Any, list[str]]:
+    """Return a repaired copy of a table with servers, and one sentence a change."""
+    fixed = copy.deepcopy(raw)
+    changes: list[str] = []
+    if not isinstance(fixed, dict) or not isinstance(fixed.get("server_list"), list):
+        return fixed, changes
+    servers = [server for server in fixed["server_list"] if isinstance(server, dict)]
+    devices = [d for server in servers for d in server.get("device") or () if isinstance(d, dict)]
+    quoted = sum(_quote(item) for item in (fixed, *servers, *devices))
+    if quoted:
+        changes.append(f"{quoted} numbers became texts")
+    if fixed.get("server_count") != str(len(servers)):
+        changes.append(f"server_count {fixed.get('server_count')!r} became '{len(servers)}'")
+        fixed["server_count"] = str(len(servers))
+    if fixed.get("status") != "completed":
+        changes.append(f"status {fixed.get('status')!r} became 'completed'")
+        fixed["status"] = "completed"
+    ranks = [device.get("rank_id") for device in devices]
+    right = [str(rank) for rank in range(len(devices))]
+    if ranks != right:
+        changes.append(f"ranks were renumbered 0 to {len(devices) - 1} in the order of the servers")
+        for device, rank in zip(devices, right, strict=True):
+            device["rank_id"] = rank
+    return fixed, changes
+
+
+def _quote(item: dict[str, Any]) -> int:
+    names = (*_SCALARS, "version", "server_count", "status")
+    numbers = [name for name in names if isinstance(item.get(name), (int, float)) and not isinstance(item[name], bool)]
+    for name in numbers:
+        item[name] = str(item[name])
+    return len(numbers)

@@ -1,0 +1,317 @@
+"""The rules of rank tables, version by version, as HCCL applies them."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mslaunch.ranktable.findings import Finding, Path
+
+QUADS_910A = {"0123", "4567", "0145", "0246", "0347", "1256", "1357", "2367"}
+"""Sets of four devices that a 910A server can use together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a table is checked against besides itself."""
+
+    soc: str | None = None
+    workers: int | None = None
+
+
+def check_table(raw: Any, job: Job) -> Iterator[Finding]:
+    """Yield everything that is wrong with a table."""
+    if not isinstance(raw, dict):
+        yield Finding((), f"a table is a JSON object, got {_kind(raw)}", "Start from a sample in rank_tables/.")
+        return
+    version = raw.get("version", "standard")
+    rules = RULES.get(version) if isinstance(version, str) else None
+    if rules is None:
+        known = ", ".join(repr(name) for name in RULES if name != "standard")
+        what = f"version must be one of {known}, or absent, got {version!r}"
+        yield Finding(("version",), what, 'Write "version": "1.0".', "EI0014")
+        return
+    yield from rules(raw, job)
+
+
+def _check_servers(raw: dict[str, Any], job: Job) -> Iterator[Finding]:
+    yield from _status(raw)
+    servers = raw.get("server_list")
+    if not isinstance(servers, list) or not servers:
+        yield _missing((), "server_list", "a list of servers")
+        return
+    yield from _count(raw, "server_count", len(servers))
+    ranks: list[tuple[int, Path]] = []
+    seen: dict[str, dict[Any, Path]] = {"server_id": {}, "device_ip": {}}
+    for index, server in enumerate(servers):
+        path: Path = ("server_list", index)
+        if not isinstance(server, dict):
+            yield Finding(path, f"a server is an object, got {_kind(server)}", "Write server_id and device.", "EI0004")
+            continue
+        yield from _text(server, path, "server_id", seen["server_id"], longest=64)
+        yield from _devices(server, path, len(servers), job, ranks, seen["device_ip"])
+    yield from _ranks(ranks, job)
+    yield from _families(seen["device_ip"])
+
+
+def _devices(
+    server: dict[str, Any],
+    path: Path,
+    servers: int,
+    job: Job,
+    ranks: list[tuple[int, Path]],
+    addresses: dict[Any, Path],
+) -> Iterator[Finding]:
+    devices = server.get("device")
+    if not isinstance(devices, list) or not devices:
+        yield _missing(path, "device", "a list of devices")
+        return
+    used: dict[Any, Path] = {}
+    for index, device in enumerate(devices):
+        place: Path = (*path, "device", index)
+        if not isinstance(device, dict):
+            yield Finding(
+                place, f"a device is an object, got {_kind(device)}", "Write device_id and rank_id.", "EI0004"
+            )
+            continue
+        yield from _number(device, place, "device_id", used)
+        yield from _number(device, place, "rank_id", {})
+        rank = str(device.get("rank_id"))
+        if rank.isdecimal() and len(rank) < 9:
+            ranks.append((int(rank), (*place, "rank_id")))
+        yield from _address(device, place, servers > 1 or job.soc == "910a", addresses)
+        for name in ("device_port", "host_port", "backup_device_port"):
+            if name in device:
+                yield from _port(device[name], (*place, name))
+    if job.soc == "910a":
+        yield from _quads(devices, (*path, "device"))
+
+
+def _quads(devices: list[Any], path: Path) -> Iterator[Finding]:
+    ids = "".join(sorted(str(device.get("device_id")) for device in devices if isinstance(device, dict)))
+    if len(devices) not in (1, 2, 4, 8):
+        what = f"a 910A server uses 1, 2, 4 or 8 devices, got {len(devices)}"
+        yield Finding(path, what, "Add or remove devices.", "EI0004")
+    elif len(devices) == 4 and ids not in QUADS_910A:
+        allowed = ", ".join(sorted(QUADS_910A))
+        yield Finding(path, f"devices {ids} cannot work together on a 910A", f"Use one of {allowed}.", "EI0004")
+
+
+def _check_super_pods(raw: dict[str, Any], job: Job) -> Iterator[Finding]:
+    yield from _check_servers(raw, job)
+    ids = [server.get("server_id") for server in _objects(raw.get("server_list"))]
+    for index, server in enumerate(_objects(raw.get("server_list"))):
+        for number, device in enumerate(_objects(server.get("device"))):
+            place: Path = ("server_list", index, "device", number)
+            yield from _number(device, place, "super_device_id", {})
+    pods = raw.get("super_pod_list")
+    if not isinstance(pods, list) or not pods:
+        yield _missing((), "super_pod_list", "a list of super pods")
+        return
+    order: list[Any] = []
+    names: dict[Any, Path] = {}
+    for index, pod in enumerate(_objects(pods)):
+        path: Path = ("super_pod_list", index)
+        yield from _text(pod, path, "super_pod_id", names)
+        for number, server in enumerate(_objects(pod.get("server_list"))):
+            place = (*path, "server_list", number, "server_id")
+            server_id = server.get("server_id")
+            if server_id not in ids:
+                yield Finding(place, f"{server_id!r} is not in server_list", "Name a server of the table.", "EI0004")
+            elif server_id in order:
+                yield Finding(place, f"{server_id!r} is in two super pods", "Leave it in one.", "EI0004")
+            order.append(server_id)
+    for missing in (server_id for server_id in ids if server_id not in order):
+        yield Finding(("super_pod_list",), f"server {missing!r} is in no super pod", "Add it to one.", "EI0004")
+
+
+def _check_groups(raw: dict[str, Any], job: Job) -> Iterator[Finding]:
+    yield from _status(raw)
+    groups = raw.get("group_list")
+    if not isinstance(groups, list) or not groups:
+        yield _missing((), "group_list", "a list of groups (or give the table a version)")
+        return
+    yield from _count(raw, "group_count", len(groups))
+    addresses: dict[Any, Path] = {}
+    total = 0
+    for index, group in enumerate(_objects(groups)):
+        path: Path = ("group_list", index)
+        instances = _objects(group.get("instance_list"))
+        yield from _count(group, "instance_count", len(instances), path)
+        for number, instance in enumerate(instances):
+            used: dict[Any, Path] = {}
+            yield from _text(instance, (*path, "instance_list", number), "server_id", {}, longest=64)
+            for spot, device in enumerate(_objects(instance.get("devices"))):
+                place: Path = (*path, "instance_list", number, "devices", spot)
+                yield from _number(device, place, "device_id", used)
+                yield from _address(device, place, len(instances) > 1, addresses)
+                total += 1
+    if job.workers is not None and total != job.workers:
+        yield _wrong_size(("group_list",), total, job.workers)
+
+
+def _check_rank_list(raw: dict[str, Any], job: Job) -> Iterator[Finding]:
+    ranks = raw.get("rank_list")
+    if not isinstance(ranks, list) or not ranks:
+        yield _missing((), "rank_list", "a list of ranks")
+        return
+    if raw.get("rank_count") != len(ranks) or isinstance(raw.get("rank_count"), bool):
+        what = f"rank_count must be the number {len(ranks)}, got {raw.get('rank_count')!r}"
+        yield Finding(("rank_count",), what, f"Write {len(ranks)}.", "EI0014")
+    numbers: list[tuple[int, Path]] = []
+    for index, item in enumerate(ranks):
+        path: Path = ("rank_list", index)
+        if not isinstance(item, dict):
+            yield Finding(path, f"a rank is an object, got {_kind(item)}", "Write rank_id and device_id.", "EI0004")
+            continue
+        for name in ("rank_id", "local_id", "device_id"):
+            value = item.get(name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                code = "EI0014" if name in item else "EI0017"
+                yield Finding(
+                    (*path, name), f"{name} must be a number, got {value!r}", "Write it without quotes.", code
+                )
+            elif name == "rank_id":
+                numbers.append((value, (*path, name)))
+        yield from _levels(item, path)
+    yield from _ranks(numbers, job)
+
+
+def _levels(item: dict[str, Any], path: Path) -> Iterator[Finding]:
+    for index, level in enumerate(_objects(item.get("level_list"))):
+        place: Path = (*path, "level_list", index)
+        layer = level.get("net_layer")
+        if not isinstance(layer, int) or not 0 <= layer <= 7:
+            yield Finding((*place, "net_layer"), f"net_layer is 0 to 7, got {layer!r}", "Write the layer.", "EI0014")
+        if level.get("net_type") not in ("TOPO_FILE_DESC", "CLOS"):
+            what = f"net_type is TOPO_FILE_DESC or CLOS, got {level.get('net_type')!r}"
+            yield Finding((*place, "net_type"), what, "Write one of them.", "EI0014")
+        for number, address in enumerate(_objects(level.get("rank_addr_list"))):
+            if address.get("addr_type") not in ("EID", "IPV4", "IPV6"):
+                what = f"addr_type is EID, IPV4 or IPV6, got {address.get('addr_type')!r}"
+                yield Finding((*place, "rank_addr_list", number, "addr_type"), what, "Write one of them.", "EI0014")
+
+
+RULES: dict[str, Callable[[dict[str, Any], Job], Iterator[Finding]]] = {
+    "1.0": _check_servers,
+    "1.2": _check_super_pods,
+    "2.0": _check_rank_list,
+    "standard": _check_groups,
+}
+
+
+def _status(raw: dict[str, Any]) -> Iterator[Finding]:
+    status = raw.get("status")
+    if status == "initializing":
+        what = "status is 'initializing': HCCL waits up to 30 minutes for it to change"
+        yield Finding(("status",), what, 'Write "completed".', severity="warning")
+    elif status != "completed":
+        code = "EI0014" if "status" in raw else "EI0017"
+        yield Finding(("status",), f"status must be 'completed', got {status!r}", 'Write "completed".', code)
+
+
+def _count(raw: dict[str, Any], name: str, real: int, path: Path = ()) -> Iterator[Finding]:
+    if raw.get(name) != str(real):
+        code = "EI0004" if name in raw else "EI0017"
+        yield Finding((*path, name), f"{name} must be '{real}', got {raw.get(name)!r}", f'Write "{real}".', code)
+
+
+def _text(
+    item: dict[str, Any], path: Path, name: str, seen: dict[Any, Path], longest: int | None = None
+) -> Iterator[Finding]:
+    value = item.get(name)
+    place = (*path, name)
+    if not isinstance(value, str) or not value:
+        code = "EI0014" if name in item else "EI0017"
+        yield Finding(place, f"{name} must be a text, got {value!r}", f'Write "{name}": "…".', code)
+    elif longest and len(value) > longest:
+        yield Finding(place, f"{name} has {len(value)} characters, {longest} are allowed", "Shorten it.", "EI0014")
+    elif value in seen:
+        yield Finding(place, f"{name} {value!r} stands twice", "Name each once.", "EI0004")
+    else:
+        seen[value] = place
+
+
+def _number(item: dict[str, Any], path: Path, name: str, seen: dict[Any, Path]) -> Iterator[Finding]:
+    value = item.get(name)
+    place = (*path, name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        what = f"{name} must be a text, got the number {value}: HCCL says it is not string"
+        yield Finding(place, what, f'Write "{value}".', "EI0014")
+    elif not isinstance(value, str) or not value.isdecimal() or len(value) > 20:
+        code = "EI0014" if name in item else "EI0017"
+        yield Finding(place, f"{name} must be a number in quotes, got {value!r}", 'Write for example "0".', code)
+    elif value in seen:
+        yield Finding(place, f"{name} {value!r} stands twice on this server", "Name each once.", "EI0004")
+    else:
+        seen[value] = place
+
+
+def _address(device: dict[str, Any], path: Path, needed: bool, seen: dict[Any, Path]) -> Iterator[Finding]:
+    place = (*path, "device_ip")
+    if "device_ip" not in device:
+        if needed:
+            what = "device_ip is missing, and several servers (or a 910A) need it"
+            yield Finding(place, what, "Take it from /etc/hccn.conf or hccn_tool -i N -ip -g.", "EI0017")
+        return
+    value = device["device_ip"]
+    for part in value.split(",") if isinstance(value, str) else [value]:
+        try:
+            address = ipaddress.ip_address(part)
+        except ValueError:
+            yield Finding(place, f"device_ip is no address: {part!r}", "Write for example 192.168.100.1.", "EI0014")
+            continue
+        if address in seen:
+            yield Finding(place, f"device_ip {part} stands twice", "Every NPU port has its own.", "EI0014")
+        else:
+            seen[address] = place
+
+
+def _families(addresses: dict[Any, Path]) -> Iterator[Finding]:
+    families = {address.version for address in addresses}
+    if len(families) > 1:
+        first = next(iter(addresses)).version
+        place = next(path for address, path in addresses.items() if address.version != first)
+        yield Finding(place, "IPv4 and IPv6 addresses are mixed", "Use one family for all devices.", "EI0014")
+
+
+def _port(value: Any, path: Path) -> Iterator[Finding]:
+    if not isinstance(value, str) or not value.isdecimal() or not 1 <= int(value[:9]) <= 65535:
+        yield Finding(path, f"a port is 1 to 65535 in quotes, got {value!r}", 'Write for example "16666".', "EI0014")
+
+
+def _ranks(ranks: list[tuple[int, Path]], job: Job) -> Iterator[Finding]:
+    """Rank ids are exactly 0 to N-1, and follow the order of the table."""
+    seen: set[int] = set()
+    for rank, path in ranks:
+        if rank in seen:
+            yield Finding(path, f"rank_id {rank} stands twice", "Number the ranks 0 to N-1.", "EI0004")
+        elif rank >= len(ranks):
+            what = f"rank_id {rank} is beyond the {len(ranks)} ranks of the table"
+            yield Finding(path, what, f"Number the ranks 0 to {len(ranks) - 1}.", "EI0004")
+        seen.add(rank)
+    numbers = [rank for rank, _ in ranks]
+    if seen == set(range(len(ranks))) and numbers != sorted(numbers):
+        path = next(path for (rank, path), right in zip(ranks, sorted(numbers), strict=True) if rank != right)
+        what = "rank ids do not follow the order of the servers"
+        yield Finding(path, what, "Number them server by server.", "EI0004")
+    if job.workers is not None and len(ranks) != job.workers:
+        yield _wrong_size((), len(ranks), job.workers)
+
+
+def _wrong_size(path: Path, found: int, wanted: int) -> Finding:
+    return Finding(path, f"the table has {found} ranks, the job has {wanted}", "Use a table of the job's size.")
+
+
+def _missing(path: Path, name: str, what: str) -> Finding:
+    return Finding((*path, name), f"{name} must be {what}", "Start from a sample in rank_tables/.", "EI0017")
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _kind(value: Any) -> str:
+    return {dict: "an object", list: "a list", str: "a text", bool: "true or false"}.get(type(value), "a number")

@@ -1,0 +1,158 @@
+"""The written forms of a rank table, one reader and one writer a version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mslaunch.errors import RankTableUnreadable, RequestError
+from mslaunch.ranktable.findings import Unreadable, read_json
+from mslaunch.ranktable.model import Device, RankTable, Server, number
+
+
+def read_table(text: str, name: str) -> RankTable:
+    """Read a table of any version; what is not one is refused with the reason."""
+    try:
+        raw = read_json(text)
+    except Unreadable as error:
+        raise RankTableUnreadable(name, error.finding.what) from None
+    if not isinstance(raw, dict):
+        raise RankTableUnreadable(name, "it is not a JSON object")
+    version = str(raw.get("version", "standard"))
+    if version not in READERS:
+        raise RankTableUnreadable(name, f"version {version!r} is none of 1.0, 1.2, 2.0 (HCCL would say EI0014)")
+    try:
+        table = RankTable(name, version, tuple(READERS[version](raw)))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise RankTableUnreadable(name, f"{type(error).__name__}: {error}") from None
+    if not table.entries:
+        raise RankTableUnreadable(name, "it names no device")
+    if [entry.rank for entry in table.entries] != list(range(len(table.entries))):
+        raise RankTableUnreadable(name, f"its rank ids are not exactly 0 to {len(table.entries) - 1}")
+    return table
+
+
+def write_table(table: RankTable, version: str | None = None) -> str:
+    """Write a table in its own or another version."""
+    raw = WRITERS[version or table.version](table)
+    return json.dumps(raw, indent=2) + "\n"
+
+
+def _read_servers(raw: Any) -> Iterator[Server]:
+    pods = {
+        server["server_id"]: pod["super_pod_id"]
+        for pod in raw.get("super_pod_list", ())
+        for server in pod["server_list"]
+    }
+    for server in raw["server_list"]:
+        devices = tuple(
+            Device(int(d["device_id"]), int(d["rank_id"]), d.get("device_ip"), d.get("super_device_id"))
+            for d in server["device"]
+        )
+        yield Server(str(server["server_id"]), devices, pods.get(server["server_id"]))
+
+
+def _write_servers(table: RankTable) -> dict[str, Any]:
+    servers = [
+        {"server_id": server.server_id, "host_nic_ip": "reserve", "device": [_write_device(d) for d in server.devices]}
+        for server in table.servers
+    ]
+    return {"version": "1.0", "server_count": str(len(servers)), "server_list": servers, "status": "completed"}
+
+
+def _write_device(device: Device, super_pods: bool = False) -> dict[str, str]:
+    result = {"device_id": str(device.device_id)}
+    if device.device_ip:
+        result["device_ip"] = device.device_ip
+    if super_pods:
+        result["super_device_id"] = str(device.super_device_id)
+    return {**result, "rank_id": str(device.rank_id)}
+
+
+def _write_super_pods(table: RankTable) -> dict[str, Any]:
+    raw = _write_servers(table)
+    for server, written in zip(table.servers, raw["server_list"], strict=True):
+        if server.super_pod is None or any(device.super_device_id is None for device in server.devices):
+            raise RequestError(
+                f"{server.server_id} has no super pod or super_device_id, which version 1.2 needs. Give them in the "
+                f"cluster's YAML (super_pod, super_device_id; npu-smi info -t spod-info tells)."
+            )
+        written["device"] = [_write_device(device, super_pods=True) for device in server.devices]
+    pods = list(dict.fromkeys(server.super_pod for server in table.servers))
+    raw["version"] = "1.2"
+    raw["super_pod_list"] = [
+        {
+            "super_pod_id": pod,
+            "server_list": [{"server_id": server.server_id} for server in table.servers if server.super_pod == pod],
+        }
+        for pod in pods
+    ]
+    return raw
+
+
+def _read_groups(raw: Any) -> Iterator[Server]:
+    """Ranks follow server order, then device id."""
+    servers = []
+    for group in raw["group_list"]:
+        for instance in group["instance_list"]:
+            found = (Device(int(d["device_id"]), device_ip=d.get("device_ip")) for d in instance["devices"])
+            devices = tuple(sorted(found, key=lambda device: device.device_id))
+            servers.append(Server(str(instance["server_id"]), devices))
+    yield from number(servers)
+
+
+def _write_groups(table: RankTable) -> dict[str, Any]:
+    instances = []
+    for index, server in enumerate(table.servers):
+        devices = [{"device_id": str(d.device_id), "device_ip": d.device_ip or ""} for d in server.devices]
+        instances.append({"pod_name": str(index), "server_id": server.server_id, "devices": devices})
+    group = {
+        "group_name": "",
+        "instance_count": str(len(instances)),
+        "device_count": str(len(table.entries)),
+        "instance_list": instances,
+    }
+    return {"status": "completed", "group_count": "1", "group_list": [group]}
+
+
+def _read_ranks(raw: Any) -> Iterator[Server]:
+    servers: dict[str, list[Device]] = {}
+    for item in raw["rank_list"]:
+        levels = item.get("level_list") or [{}]
+        addresses = levels[0].get("rank_addr_list") or [{}]
+        device = Device(int(item["device_id"]), int(item["rank_id"]), addresses[0].get("addr"))
+        servers.setdefault(str(levels[0].get("net_instance_id", "")), []).append(device)
+    for server_id, devices in servers.items():
+        yield Server(server_id, tuple(devices))
+
+
+def _write_ranks(table: RankTable) -> dict[str, Any]:
+    ranks = []
+    for server in table.servers:
+        for local_id, device in enumerate(server.devices):
+            kind = "IPV6" if ":" in (device.device_ip or "") else "IPV4"
+            address = {"addr_type": kind, "addr": device.device_ip, "ports": ["0/0"]}
+            level = {
+                "net_layer": 0,
+                "net_instance_id": server.server_id,
+                "net_type": "TOPO_FILE_DESC",
+                "rank_addr_list": [address] if device.device_ip else [],
+            }
+            ids = {"rank_id": device.rank_id, "local_id": local_id, "device_id": device.device_id}
+            ranks.append({**ids, "level_list": [level]})
+    return {"version": "2.0", "rank_count": len(ranks), "rank_list": ranks}
+
+
+READERS: dict[str, Callable[[Any], Iterator[Server]]] = {
+    "1.0": _read_servers,
+    "1.2": _read_servers,
+    "2.0": _read_ranks,
+    "standard": _read_groups,
+}
+WRITERS: dict[str, Callable[[RankTable], dict[str, Any]]] = {
+    "1.0": _write_servers,
+    "1.2": _write_super_pods,
+    "2.0": _write_ranks,
+    "standard": _write_groups,
+}
