@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from mslaunch.cli import VERBS
 from tests.conftest import Bench, wait_for
 
 TALK = "import os\nfor i in range(3): print('rank', os.environ['RANK_ID'], 'line', i)\n"
@@ -146,7 +147,7 @@ def test_unknown_verbs_and_options_are_refused(bench: Bench) -> None:
     assert "did you mean 'train'?" in bench.mslaunch("trian").stderr
     assert bench.mslaunch("trian").returncode == 2
     assert bench.mslaunch("train", "--wrokers", "2").returncode == 2
-    for verb in ("train", "render", "ps", "status", "logs", "stop", "config"):
+    for verb in VERBS:
         done = bench.mslaunch(verb, "--help")
         assert done.returncode == 0
         assert f"Usage: mslaunch {verb}" in done.stdout

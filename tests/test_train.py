@@ -405,7 +405,7 @@ def test_two_runs_do_not_touch_each_other(bench: Bench) -> None:
     [
         (("--script", "nix.py"), 2, "nix.py: no such script (--script)"),
         (("train.py", "--rank-table", "nix.json"), 2, "nix.json: no such rank table"),
-        (("train.py", "--rank-table", "train.py"), 2, "train.py: not a rank table"),
+        (("train.py", "--rank-table", "train.py"), 2, "train.py:1:1: error: the table: not JSON"),
         (("train.py", "--config", "nix.yaml"), 2, "nix.yaml: no such config"),
         (("train.py", "--config", "bad.yaml"), 2, "bad.yaml:2: launch has no key 'wrokers'; did you mean 'workers'?"),
         (("train.py", "--devices", "0-3"), 2, "--workers says 2, but --devices (0-3) says 4"),

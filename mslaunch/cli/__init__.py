@@ -20,6 +20,7 @@ VERBS = {
     "stop": "Stop a run, and wait until nothing of it is left.",
     "diagnose": "Why did it die? For a run, for msrun's log folder, for any folder of logs.",
     "stacks": "Show where the ranks of a running job stand, without disturbing it.",
+    "rank-table": "Generate, probe, validate, merge, show, compare and convert rank tables.",
     "config": "The JSON Schema of a job's YAML.",
 }
 """Each verb is a module of this package, imported only when it is typed."""
@@ -56,7 +57,7 @@ def run(argv: list[str]) -> int:
     _open_standard_streams()
     verb = argv[0] if argv else "--help"
     if verb in ("--help", "-h", "help"):
-        print(HELP.format(verbs="\n".join(f"  {name:<9}  {text}" for name, text in VERBS.items())), end="")
+        print(HELP.format(verbs="\n".join(f"  {name:<10}  {text}" for name, text in VERBS.items())), end="")
         return 0 if argv else 2
     if verb in ("--version", "-V"):
         print(f"mslaunch {__version__}")
@@ -94,7 +95,7 @@ def _load(verb: str) -> Any:
     if ours:
         os.environ[name] = "__all__"
     try:
-        return importlib.import_module(f"mslaunch.cli.{verb}")
+        return importlib.import_module(f"mslaunch.cli.{verb.replace('-', '_')}")
     finally:
         if ours:
             del os.environ[name]  # the ranks may want theirs

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mslaunch.errors import Disagreement, RankTableMissing, RequestError
+from mslaunch.errors import ConfigError, Disagreement, RankTableMissing, RequestError
 from mslaunch.launch.facts import find_devices, find_script, gather
 from mslaunch.plan.config import Config, override, parse_config, split_assignments
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.plan.settings import resolve
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
+from mslaunch.ranktable.validate import validate
 from mslaunch.ranktable.versions import read_table
 
 
@@ -41,6 +42,9 @@ def plan_job(request: Request, elsewhere: bool = False) -> Plan:
     spec = JobSpec(settings, config, request.script_args)
     table = _rank_table(spec, config_path)
     if table is not None:
+        errors = [finding for finding in validate(table[1]) if finding.severity == "error"]
+        if errors:
+            raise ConfigError([finding.words(table[0]) for finding in errors])
         spec = JobSpec(settings, config, request.script_args, read_table(table[1], table[0]))
     target, found = find_devices(config.values.get("device_target"))
     workers = agree_on_workers(spec, found)

@@ -9,6 +9,7 @@ from mslaunch.plan.model import Host
 from mslaunch.plan.ranges import parse_ranges
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[^\s:,\[\]]+)(?::(?P<devices>\[[^\]]*\]|[\d-]+))?")
+_LINE = re.compile(r"(?P<name>[^\s=]+)(?:\s+slots=(?P<slots>\d{1,5}))?(?:\s+max[-_]slots=\d+)?")
 LOCAL = "localhost"
 
 
@@ -30,6 +31,26 @@ def parse_hosts(text: str, what: str = "--hosts") -> tuple[Host, ...]:
     for name in names:
         if names.count(name) > 1:
             raise RequestError(f"{what}: {name} is named twice. Name each host once, with all of its devices.")
+    return tuple(hosts)
+
+
+def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
+    """Read Open MPI's and DeepSpeed's spelling: one host a line, `n1 slots=8`."""
+    hosts: list[Host] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.partition("#")[0].strip()
+        if not line:
+            continue
+        found = _LINE.fullmatch(line)
+        if not found or int(found["slots"] or 1) < 1:
+            raise RequestError(f'{name}:{number}: cannot read {line!r}. Write for example "node1 slots=8".')
+        hosts.append(Host(found["name"], found["name"], tuple(range(int(found["slots"] or 1)))))
+    names = [host.name for host in hosts]
+    for host in names:
+        if names.count(host) > 1:
+            raise RequestError(f"{name}: {host} stands twice. Name each host once, with all of its slots.")
+    if not hosts:
+        raise RequestError(f'{name}: names no host. Write for example "node1 slots=8".')
     return tuple(hosts)
 
 

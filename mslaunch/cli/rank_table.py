@@ -1,0 +1,222 @@
+"""`mslaunch rank-table`: generate, probe, validate, merge, show, diff, convert."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from mslaunch.cli import options
+from mslaunch.cli.describe import columns
+from mslaunch.errors import RequestError
+from mslaunch.plan.hosts import parse_hostfile, parse_hosts
+from mslaunch.plan.model import Host
+from mslaunch.plan.ranges import parse_ranges
+from mslaunch.ranktable import compare, generate, repair
+from mslaunch.ranktable.findings import read_json
+from mslaunch.ranktable.model import RankTable, Server, merge, number
+from mslaunch.ranktable.probe import HCCN_CONF, probe
+from mslaunch.ranktable.validate import validate
+from mslaunch.ranktable.versions import WRITERS, read_table, write_table
+
+app = options.new_app()
+
+File = Annotated[str, typer.Argument(help="A rank table.", metavar="FILE")]
+Files = Annotated[list[str], typer.Argument(help="Rank tables.", metavar="FILE...")]
+Output = Annotated[
+    str | None, typer.Option("-o", "--output", help="Where to write; by default stdout.", metavar="FILE")
+]
+Version = Annotated[str, typer.Option("--version", "--to", help="1.0, 1.2, 2.0 or standard.", metavar="V")]
+AutoName = Annotated[bool, typer.Option("--auto-name", help="Write to hccl_tools' file name.")]
+
+
+@app.callback()
+def rank_table() -> None:
+    """Generate, probe, validate, merge, show, compare and convert rank tables."""
+
+
+@app.command("generate")
+def generate_table(
+    hosts: Annotated[str | None, typer.Option("--hosts", help='For example "10.0.0.1:0-7,10.0.0.2:[0-3]".')] = None,
+    hostfile: Annotated[str | None, typer.Option("--hostfile", help="Lines such as `10.0.0.1 slots=8`.")] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="YAML with hosts and device addresses.")] = None,
+    hccn: Annotated[str | None, typer.Option("--hccn", help=f"Device addresses of one host, as {HCCN_CONF}.")] = None,
+    device_num: Annotated[str | None, typer.Option("--device_num", help='hccl_tools\' "[0,8)".')] = None,
+    visible_devices: Annotated[
+        str | None, typer.Option("--visible_devices", help="hccl_tools' list of devices.")
+    ] = None,
+    server_ip: Annotated[str | None, typer.Option("--server_ip", help="hccl_tools' address of this host.")] = None,
+    version: Version = "1.0",
+    output: Output = None,
+    auto_name: AutoName = False,
+) -> None:
+    """Make a table from hosts, a cluster's YAML, hccn.conf, or what this Ascend host tells."""
+    addresses = generate.parse_hccn_conf(_read(hccn)) if hccn else None
+    if cluster:
+        table = generate.from_cluster(_yaml(cluster), cluster)
+    elif hosts or hostfile:
+        named = parse_hosts(hosts) if hosts else parse_hostfile(_read(str(hostfile)), str(hostfile))
+        table = generate.from_hosts(named, addresses)
+    else:
+        table = _of_this_host(device_num, visible_devices, server_ip, addresses)
+    _write(table, version, output, auto_name)
+
+
+def _of_this_host(
+    device_num: str | None, visible_devices: str | None, server_ip: str | None, addresses: dict[int, str] | None
+) -> RankTable:
+    wanted = generate.parse_device_num(device_num) if device_num else None
+    if visible_devices:
+        visible = parse_ranges(visible_devices, "--visible_devices")
+        # As under the runtime, numbers count among the visible devices.
+        wanted = tuple(visible[i] for i in wanted if i < len(visible)) if wanted else visible
+    address = server_ip or _own_address()
+    if addresses is None:
+        found = {device.device_id: device.device_ip for device in probe(ask_here, address)}
+        addresses = {device: ip for device, ip in found.items() if ip}
+        wanted = wanted or tuple(sorted(found))
+    return generate.from_hosts((Host(address, address, wanted or tuple(sorted(addresses))),), addresses or None)
+
+
+@app.command("probe")
+def probe_hosts(
+    local: Annotated[bool, typer.Option("--local", help="Ask this machine.")] = False,
+    server_ip: Annotated[str | None, typer.Option("--server_ip", help="Address of this host.")] = None,
+    version: Version = "1.0",
+    output: Output = None,
+) -> None:
+    """Ask an Ascend host for its devices and their addresses, and write the table."""
+    if not local:
+        raise RequestError("probe asks this machine only. Run `mslaunch rank-table probe --local` on each, then merge.")
+    address = server_ip or _own_address()
+    server = Server(address, probe(ask_here, address))
+    _write(RankTable(address, "1.0", number([server])), version, output, auto_name=False)
+
+
+@app.command("validate")
+def validate_tables(
+    files: Files,
+    soc: Annotated[str | None, typer.Option("--soc", help="Rules of a chip: 910a, 910b or a3.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="Compare with a job of this size.")] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Repair what is safe, and write it to -o.")] = False,
+    output: Output = None,
+    as_json: options.Json = False,
+) -> None:
+    """Check tables by HCCL's rules; all findings at once, exit code 2 if there is an error."""
+    if soc not in (None, "910a", "910b", "a3"):
+        raise RequestError(f"--soc: one of 910a, 910b, a3 is wanted, got {soc!r}.")
+    texts = {name: _read(name) for name in files}
+    if fix:
+        texts = {name: _fixed(text, name, output) for name, text in texts.items()}
+    found = [(name, finding) for name, text in texts.items() for finding in validate(text, soc, workers)]
+    if as_json:
+        rows = [{"file": name, **{key: getattr(f, key) for key in f.__slots__}} for name, f in found]
+        print(json.dumps(rows, indent=1))
+    else:
+        print("".join(f"{finding.words(name)}\n" for name, finding in found), end="")
+        for name in texts.keys() - {name for name, _ in found}:
+            print(f"{name}: valid")
+    raise typer.Exit(2 if any(finding.severity == "error" for _, finding in found) else 0)
+
+
+def _fixed(text: str, name: str, output: str | None) -> str:
+    if output is None:
+        raise RequestError("--fix writes a new file: say where with -o FILE.")
+    table, changes = repair.repair(read_json(text))
+    fixed = json.dumps(table, indent=2) + "\n"
+    Path(output).write_text(fixed)
+    print("".join(f"{name}: {change}\n" for change in changes) or f"{name}: nothing to repair\n", end="")
+    return fixed
+
+
+@app.command("merge")
+def merge_tables(
+    files: Files,
+    by_server: Annotated[bool, typer.Option("--by-server", help="Order servers by id, not as given.")] = False,
+    output: Output = None,
+) -> None:
+    """Put tables together and number the ranks anew."""
+    table = merge([read_table(_read(name), name) for name in files], by_server)
+    _write(table, table.version, output, auto_name=False)
+
+
+@app.command("show")
+def show_table(file: File) -> None:
+    """Show hosts, devices, ranks and addresses."""
+    table = read_table(_read(file), file)
+    rows = [("RANK", "SERVER", "DEVICE", "ADDRESS", "SUPER POD", "SDID")]
+    for server in table.servers:
+        for d in server.devices:
+            pod = (server.super_pod or "", d.super_device_id or "")
+            rows.append((str(d.rank_id), server.server_id, str(d.device_id), d.device_ip or "", *pod))
+    print(f"{file}: version {table.version}, {len(table.servers)} servers, {len(table.entries)} ranks\n")
+    print(columns(rows), end="")
+
+
+@app.command("diff")
+def diff_tables(old: File, new: File) -> None:
+    """Compare two tables by host and device; exit code 1 if they differ."""
+    found = list(compare.differences(read_table(_read(old), old), read_table(_read(new), new)))
+    print("".join(f"{line}\n" for line in found), end="")
+    raise typer.Exit(1 if found else 0)
+
+
+@app.command("convert")
+def convert_table(file: File, version: Version = "1.0", output: Output = None) -> None:
+    """Write a table in another version."""
+    _write(read_table(_read(file), file), version, output, auto_name=False)
+
+
+def ask_here(command: Sequence[str]) -> str | None:
+    """Run a command on this machine."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _own_address() -> str:
+    """The address that this host has towards others; its name alone often means 127.0.1.1."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
+        try:
+            probe_socket.connect(("192.0.2.1", 9))  # sends nothing: only asks the kernel for a route
+            return str(probe_socket.getsockname()[0])
+        except OSError:
+            raise RequestError("this host's address is not known. Give it with --server_ip.") from None
+
+
+def _read(name: str) -> str:
+    try:
+        return Path(name).read_text(errors="replace")
+    except OSError as error:
+        raise RequestError(f"{name}: cannot be read: {error.strerror}. Name a file that is there.") from None
+
+
+def _yaml(name: str) -> object:
+    try:
+        return yaml.safe_load(_read(name))
+    except (yaml.YAMLError, ValueError) as error:
+        raise RequestError(f"{name}: not valid YAML: {str(error).splitlines()[0]}.") from None
+
+
+def _write(table: RankTable, version: str, output: str | None, auto_name: bool) -> None:
+    if version not in WRITERS:
+        raise RequestError(f"--version: one of {', '.join(WRITERS)} is wanted, got {version!r}.")
+    text = write_table(replace(table, version=version))
+    target = output or (generate.auto_name(table) if auto_name else None)
+    if target is None:
+        print(text, end="")
+        return
+    try:
+        Path(target).write_text(text)
+    except OSError as error:
+        raise RequestError(f"{target}: cannot be written: {error.strerror}. Give another -o.") from None
+    print(target)
