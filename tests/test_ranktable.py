@@ -1,60 +1,410 @@
-"""Rank tables as the launcher reads and writes them."""
+"""Rank tables: reading, writing, generating, validating, merging, comparing."""
 
 from __future__ import annotations
 
+import copy
 import json
+import random
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from mslaunch.errors import RankTableUnreadable
+from mslaunch.errors import NotReadyError, RankTableUnreadable, RequestError
+from mslaunch.plan.hosts import parse_hostfile, parse_hosts
 from mslaunch.plan.model import Host
-from mslaunch.ranktable.generate import from_hosts
-from mslaunch.ranktable.model import Entry
-from mslaunch.ranktable.versions import read_table, write_table
-from tests.conftest import ROOT
+from mslaunch.ranktable import generate
+from mslaunch.ranktable.compare import differences
+from mslaunch.ranktable.model import Device, Entry, RankTable, Server, merge, number
+from mslaunch.ranktable.probe import probe
+from mslaunch.ranktable.repair import repair
+from mslaunch.ranktable.validate import validate
+from mslaunch.ranktable.versions import WRITERS, read_table, write_table
+from tests.conftest import ROOT, Bench
 
 SAMPLES = sorted((ROOT / "rank_tables").glob("*.json"))
+TWO = (ROOT / "rank_tables" / "v1.0_2x8.json").read_text()
+POD = (ROOT / "rank_tables" / "v1.2_4x16.json").read_text()
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> RankTable:
+    """Tables of 1 to 5 unequal servers, with addresses of one family, in any version's reach."""
+    family = draw(st.sampled_from(["192.168.{}.{}", "fd00::{}:{}"]))
+    servers = []
+    for index in range(draw(st.integers(1, 5))):
+        ids = draw(st.sets(st.integers(0, 31), min_size=1, max_size=16))
+        devices = tuple(Device(i, 0, family.format(index, i + 1), str(index * 100 + i)) for i in sorted(ids))
+        servers.append(Server(f"10.0.0.{index + 1}", devices, str(index // 2)))
+    return RankTable("t.json", "1.0", number(servers))
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
-def test_samples_hold_what_their_names_say(path: Path) -> None:
-    """v1.0_2x8.json is version 1.0 with two servers of eight devices."""
+def test_samples_are_valid_and_what_their_names_say(path: Path) -> None:
+    """v1.0_2x8.json is version 1.0 with two servers of eight devices, and nothing is wrong with it."""
     table = read_table(path.read_text(), path.name)
     version, _, shape = path.stem.removeprefix("v").partition("_")
     servers, devices = map(int, shape.split("x"))
     assert table.version == version
     assert len(table.entries) == servers * devices
     assert len({entry.server for entry in table.entries}) == servers
+    assert validate(path.read_text(), name=path.name) == []
 
 
-def test_what_is_generated_is_read_back() -> None:
-    """Servers in the order given, ranks contiguous, unequal servers allowed."""
-    hosts = (Host("b", "10.0.0.2", (0, 6)), Host("a", "10.0.0.1", (3,)))
-    table = read_table(write_table(from_hosts(hosts)), "t.json")
-    assert table.entries == (Entry(0, "10.0.0.2", 0), Entry(1, "10.0.0.2", 6), Entry(2, "10.0.0.1", 3))
+@given(tables(), st.sampled_from(sorted(WRITERS)))
+def test_what_is_generated_is_valid_and_read_back(table: RankTable, version: str) -> None:
+    """In every version: no finding, and the same ranks on the same devices."""
+    text = write_table(table, version)
+    assert [finding for finding in validate(text) if finding.severity == "error"] == []
+    assert read_table(text, "t.json").entries == table.entries
 
 
-def test_the_oldest_form_numbers_ranks_by_server_and_device() -> None:
-    """A table without version has group_list and no rank ids."""
-    devices = [{"device_id": "1", "device_ip": "1.1.1.2"}, {"device_id": "0", "device_ip": "1.1.1.1"}]
-    group = {"instance_list": [{"server_id": "10.0.0.1", "devices": devices}]}
-    table = read_table(json.dumps({"status": "completed", "group_list": [group]}), "t.json")
-    assert [entry.device_id for entry in table.entries] == [0, 1]
+@given(tables(), st.integers(1, 4))
+def test_merging_what_was_split_gives_the_whole(table: RankTable, cut: int) -> None:
+    """Servers of two tables, renumbered, are those of one; super pods are kept."""
+    parts = [table.servers[:cut], table.servers[cut:]]
+    split = [RankTable(f"{i}.json", "1.2", number(part)) for i, part in enumerate(parts) if part]
+    assert merge(split).servers == table.servers
+
+
+CORRUPTIONS: dict[str, Any] = {
+    "a number for a text": lambda t, s, d: d.update(rank_id=int(d["rank_id"])),
+    "a device id as a number": lambda t, s, d: d.update(device_id=int(d["device_id"])),
+    "no rank id": lambda t, s, d: d.pop("rank_id"),
+    "no device id": lambda t, s, d: d.pop("device_id"),
+    "a rank id too high": lambda t, s, d: d.update(rank_id="9999"),
+    "a rank id that is no number": lambda t, s, d: d.update(rank_id="x"),
+    "an address that is none": lambda t, s, d: d.update(device_ip="300.1.1.1"),
+    "an address as a number": lambda t, s, d: d.update(device_ip=5),
+    "a port that is none": lambda t, s, d: d.update(device_port="70000"),
+    "no devices": lambda t, s, d: s.update(device=[]),
+    "no server id": lambda t, s, d: s.pop("server_id"),
+    "a server id too long": lambda t, s, d: s.update(server_id="x" * 65),
+    "a wrong count": lambda t, s, d: t.update(server_count="77"),
+    "no count": lambda t, s, d: t.pop("server_count"),
+    "no status": lambda t, s, d: t.pop("status"),
+    "a wrong status": lambda t, s, d: t.update(status="ready"),
+    "a wrong version": lambda t, s, d: t.update(version="9.9"),
+    "a version as a number": lambda t, s, d: t.update(version=1.0),
+    "no servers": lambda t, s, d: t.update(server_list=[]),
+    "a device twice": lambda t, s, d: s["device"].append(copy.deepcopy(d)),
+    "a server twice": lambda t, s, d: t["server_list"].append(copy.deepcopy(s)),
+    "a device that is no object": lambda t, s, d: s["device"].append(3),
+}
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+@settings(max_examples=10)
+@given(tables(), st.randoms(use_true_random=False))
+def test_any_single_corruption_is_found(name: str, table: RankTable, chance: random.Random) -> None:
+    """Whatever is broken in a valid table, wherever it is, is an error with a place."""
+    raw = json.loads(write_table(table))
+    server = chance.choice(raw["server_list"])
+    CORRUPTIONS[name](raw, server, chance.choice(server["device"]))
+    errors = [finding for finding in validate(json.dumps(raw, indent=1)) if finding.severity == "error"]
+    assert errors
+    assert all(finding.fix and finding.line >= 1 for finding in errors)
+
+
+def test_findings_have_line_column_code_and_fix() -> None:
+    """All at once, in the order of the text."""
+    text = TWO.replace('"rank_id": "9"', '"rank_id": 9').replace('"server_count": "2"', '"server_count": "3"')
+    words = [finding.words("t.json") for finding in validate(text)]
+    assert words == [
+        "t.json:3:19: error: server_count: server_count must be '2', got '3' (HCCL: EI0004). Write \"2\".",
+        "t.json:63:22: error: server_list[1].device[1].rank_id: rank_id must be a text, got the number 9: "
+        'HCCL says it is not string (HCCL: EI0014). Write "9".',
+    ]
+    assert text.splitlines()[62][21] == "9"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"192.168.101.5"', '"192.168.101.1"', "device_ip 192.168.101.1 stands twice"),
+        ('"10.0.0.2"', '"10.0.0.1"', "server_id '10.0.0.1' stands twice"),
+        ('"rank_id": "3"', '"rank_id": "2"', "rank_id 2 stands twice"),
+        ('"192.168.101.5"', '"fd00::1"', "IPv4 and IPv6 addresses are mixed"),
+        ('"status": "completed"', '"status": "initializing"', "waits up to 30 minutes"),
+        ('"10.0.0.1"', '"10.0.0.9"', "dictionary order"),
+        ('"device_ip": "192.168.100.1",', "", "device_ip is missing"),
+    ],
+)
+def test_rules_of_version_1_0(old: str, new: str, words: str) -> None:
+    """Each rule is broken once, and found."""
+    assert old in TWO
+    assert any(words in finding.what for finding in validate(TWO.replace(old, new, 1)))
+
+
+def test_ranks_follow_the_order_of_the_servers() -> None:
+    """Ranks that interleave across servers are refused."""
+    text = TWO.replace('"rank_id": "3"', '"rank_id": "x"').replace('"rank_id": "12"', '"rank_id": "3"')
+    assert any("do not follow the order" in f.what for f in validate(text.replace('"rank_id": "x"', '"rank_id": "12"')))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t["super_pod_list"][0]["server_list"].pop(), "is in no super pod"),
+        (lambda t: t["super_pod_list"][1]["server_list"].append({"server_id": "10.0.0.1"}), "is in two super pods"),
+        (lambda t: t["super_pod_list"][1]["server_list"].append({"server_id": "9"}), "is not in server_list"),
+        (lambda t: t["super_pod_list"][1].update(super_pod_id="0"), "super_pod_id '0' stands twice"),
+        (lambda t: t["server_list"][0]["device"][0].pop("super_device_id"), "super_device_id must be"),
+        (lambda t: t.pop("super_pod_list"), "super_pod_list must be"),
+        (lambda t: t["super_pod_list"].reverse(), "do not stand together"),
+    ],
+)
+def test_rules_of_version_1_2(change: Any, words: str) -> None:
+    """Super pods: unique, complete, contiguous."""
+    raw = json.loads(POD)
+    change(raw)
+    assert any(words in finding.what for finding in validate(json.dumps(raw)))
+
+
+def test_rules_of_the_910a() -> None:
+    """1, 2, 4 or 8 devices, and only some sets of four."""
+    three, odd, even = ((Host("a", "10.0.0.1", ids),) for ids in ((0, 1, 2), (0, 1, 2, 4), (0, 2, 4, 6)))
+    addresses = {i: f"192.168.1.{i + 1}" for i in range(8)}
+    found = [validate(write_table(generate.from_hosts(hosts, addresses)), "910a") for hosts in (three, odd, even)]
+    assert "1, 2, 4 or 8 devices" in found[0][0].what
+    assert "0124 cannot work together" in found[1][0].what
+    assert found[2] == []
+    assert validate(write_table(generate.from_hosts(three, addresses)), "910b") == []
+
+
+def test_a_table_is_compared_with_the_size_of_a_job() -> None:
+    """--workers."""
+    assert "the table has 16 ranks, the job has 8" in validate(TWO, workers=8)[0].what
+    assert validate(TWO, workers=16) == []
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "version",
+                    "status",
+                    "server_list",
+                    "server_count",
+                    "device",
+                    "device_id",
+                    "rank_id",
+                    "device_ip",
+                    "super_pod_list",
+                    "super_pod_id",
+                    "server_id",
+                    "group_list",
+                    "instance_list",
+                    "devices",
+                    "rank_list",
+                    "level_list",
+                    "rank_addr_list",
+                    "net_layer",
+                    "rank_count",
+                ]
+            ),
+            inner,
+            max_size=6,
+        )
+    ),
+    max_leaves=40,
+)
+
+
+@given(JSON, st.sampled_from(["1.0", "1.2", "2.0", None]))
+def test_no_json_makes_it_stumble(raw: Any, version: str | None) -> None:
+    """Wrong types anywhere are findings, never tracebacks."""
+    if isinstance(raw, dict) and version:
+        raw["version"] = version
+    findings = validate(json.dumps(raw))
+    assert all(finding.words("t") for finding in findings)
+    with pytest.raises(RankTableUnreadable):
+        read_table(json.dumps({"x": raw}), "t.json")
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{", '{"version": "3.0"}', '{"version": "1.0"}', '{"version": "1.0", "server_list": []}', "[" * 9999],
+    [
+        "",
+        "[" * 100_000,
+        '{"a":' * 50_000,
+        "9" * 10_000,
+        "\0",
+        '{"a": NaN}',
+        '{"a": 1, "a": 2}',
+        "nul",
+        "x" * (17 << 20),
+    ],
 )
-def test_what_is_no_table_is_refused(text: str) -> None:
-    """Never a traceback, whatever is in the file."""
+def test_what_is_no_table_is_one_finding(text: str) -> None:
+    """Broken, bottomless, huge or repeated input."""
+    assert len(validate(text)) == 1
     with pytest.raises(RankTableUnreadable, match=r"t\.json: not a rank table"):
         read_table(text, "t.json")
 
 
-def test_rank_ids_must_be_complete() -> None:
-    """A gap or a repetition is refused before the job is started."""
-    text = write_table(from_hosts((Host("a", "10.0.0.1", (0, 1)),))).replace('"rank_id": "1"', '"rank_id": "2"')
-    with pytest.raises(RankTableUnreadable, match="rank ids are not exactly 0 to 1"):
-        read_table(text, "t.json")
+def test_what_is_safe_is_repaired() -> None:
+    """Numbers become texts, counts and order are set right, and what was changed is said."""
+    raw = json.loads(TWO)
+    raw.update(server_count=3, status="x")
+    raw["server_list"][0]["device"][0].update(rank_id=5, device_id=0)
+    fixed, changes = repair(raw)
+    assert validate(json.dumps(fixed)) == []
+    assert json.dumps(fixed, indent=2) + "\n" == TWO
+    assert changes == [
+        "3 numbers became texts",
+        "server_count '3' became '2'",
+        "status 'x' became 'completed'",
+        "ranks were renumbered 0 to 15 in the order of the servers",
+    ]
+    assert repair(fixed) == (fixed, [])
+    assert repair([1]) == ([1], [])
+
+
+def test_merging_refuses_what_does_not_fit() -> None:
+    """A server or an address in two tables, and mixed versions."""
+    one = read_table(TWO, "one.json")
+    with pytest.raises(RequestError, match=r"server 10\.0\.0\.1 is in one\.json and in two\.json"):
+        merge([one, replace(one, name="two.json")])
+    with pytest.raises(RequestError, match="of one version"):
+        merge([one, replace(one, name="two.json", version="1.2")])
+    moved = replace(one, name="two.json", servers=tuple(replace(s, server_id=s.server_id + "0") for s in one.servers))
+    with pytest.raises(RequestError, match="address 192"):
+        merge([one, moved])
+
+
+def test_tables_are_compared_by_host_and_device() -> None:
+    """Order and layout do not matter; ranks and addresses do."""
+    old = read_table(TWO, "a.json")
+    first, second = old.servers
+    new = RankTable("b.json", "1.0", number([second, replace(first, devices=first.devices[:7])]))
+    found = list(differences(old, new))
+    assert "10.0.0.1 device 7: gone (was rank 7)" in found
+    assert "10.0.0.2 device 0: rank_id 8 became 0" in found
+    assert list(differences(old, old)) == []
+
+
+def test_hccl_tools_spellings() -> None:
+    """Ranges with blanks and numbers of two digits, which hccl_tools reads by character."""
+    assert generate.parse_device_num("[0, 8)") == tuple(range(8))
+    assert generate.parse_device_num("[8,16)") == tuple(range(8, 16))
+    assert generate.parse_device_num("0,2-3") == (0, 2, 3)
+    with pytest.raises(RequestError, match="is empty"):
+        generate.parse_device_num("[4,4)")
+    table = generate.from_hosts((Host("a", "10.0.0.1", (0, 1)),))
+    assert generate.auto_name(table) == "hccl_2p_01_10.0.0.1.json"
+
+
+def test_a_clusters_yaml_gives_addresses_and_super_pods() -> None:
+    """One file for all hosts."""
+    device = {"device_ip": "192.168.1.1", "super_device_id": 7}
+    raw = {
+        "hosts": [{"address": "10.0.0.1", "devices": {0: device}, "super_pod": 0}, {"address": "n2", "devices": "2-3"}]
+    }
+    table = generate.from_cluster(raw, "c.yaml")
+    assert table.servers[0] == Server("10.0.0.1", (Device(0, 0, "192.168.1.1", "7"),), "0")
+    assert table.entries[1:] == (Entry(1, "n2", 2), Entry(2, "n2", 3))
+    with pytest.raises(RequestError, match="n2 has no super pod"):
+        write_table(table, "1.2")
+    for wrong in (
+        {},
+        {"hosts": [{}]},
+        {"hosts": [{"address": "a", "devices": []}]},
+        [],
+        {"hosts": [{"address": 1, "devices": {"x": 1}}]},
+    ):
+        with pytest.raises(RequestError, match=r"c\.yaml"):
+            generate.from_cluster(wrong, "c.yaml")
+
+
+def test_hostfiles() -> None:
+    """Open MPI's spelling, with comments; a line that cannot be read is named."""
+    assert parse_hostfile("# all\nn1 slots=2\n\nn2 slots=1 max_slots=4 # x\nn3\n", "h") == parse_hosts("n1:2,n2:1,n3")
+    for text, words in (
+        ("n1 slots=-1", "h:1"),
+        ("n1 slots=x", "h:1"),
+        ("", "names no host"),
+        ("n1\nn1", "stands twice"),
+    ):
+        with pytest.raises(RequestError, match=words):
+            parse_hostfile(text, "h")
+
+
+HCCN_CONF = "address_0=192.168.100.101\nnetmask_0=255.255.255.0\naddress_1=192.168.101.101\nnetdetect_0=192.168.100.1\n"
+# What the tools print on an Ascend host, as their manuals show it; no NPU was asked.
+HCCN_TOOL = "ipaddr:192.168.100.101\nnetmask:255.255.255.0\n"
+SPOD_INFO = "\tNPU ID                         : 0\n\tChip Count : 1\n\n\tSDID                           : 65536\n"
+
+
+def test_a_host_is_probed_by_conf_tool_and_devices() -> None:
+    """hccn.conf first; without it, /dev and hccn_tool; nothing at all is said with the fix."""
+    answers = {"cat": HCCN_CONF, "npu-smi": SPOD_INFO}
+    found = probe(lambda command: answers.get(command[0]), "h")
+    assert found[0] == Device(0, 0, "192.168.100.101", "65536")
+    assert [device.device_id for device in found] == [0, 1]
+    bare = {"sh": "/dev/davinci3\n/dev/davinci_manager\n", "hccn_tool": HCCN_TOOL}
+    assert probe(lambda command: bare.get(command[0]), "h") == (Device(3, 0, "192.168.100.101"),)
+    with pytest.raises(NotReadyError, match="h: no Ascend device was found"):
+        probe(lambda command: None if command else "", "h")
+
+
+def test_the_command_line(bench: Bench) -> None:
+    """Generate, show, validate, fix, merge, diff and convert, as a user would."""
+    bench.write("hccn.conf", HCCN_CONF)
+    made = bench.mslaunch(
+        "rank-table",
+        "generate",
+        "--hccn",
+        "hccn.conf",
+        "--device_num",
+        "[0, 2)",
+        "--server_ip",
+        "10.0.0.1",
+        "-o",
+        "a.json",
+    )
+    assert made.returncode == 0, made.stderr
+    assert "a.json: valid" in bench.mslaunch("rank-table", "validate", "a.json", "--soc", "910a").stdout
+    assert "192.168.101.101" in bench.mslaunch("rank-table", "show", "a.json").stdout
+    text = (bench.folder / "a.json").read_text()
+    bench.write("b.json", text.replace("10.0.0.1", "10.0.0.2").replace("192.168.10", "192.168.20"))
+    assert bench.mslaunch("rank-table", "merge", "a.json", "b.json", "-o", "ab.json").returncode == 0
+    assert "ab.json: valid" in bench.mslaunch("rank-table", "validate", "ab.json").stdout
+    assert bench.mslaunch("rank-table", "diff", "a.json", "ab.json").returncode == 1
+    assert json.loads(bench.mslaunch("rank-table", "convert", "--to", "2.0", "ab.json").stdout)["rank_count"] == 4
+    bench.write("bad.json", text.replace('"rank_id": "1"', '"rank_id": 1'))
+    bad = bench.mslaunch("rank-table", "validate", "bad.json", "--json")
+    assert (bad.returncode, json.loads(bad.stdout)[0]["code"]) == (2, "EI0014")
+    fixed = bench.mslaunch("rank-table", "validate", "bad.json", "--fix", "-o", "good.json")
+    assert (fixed.returncode, "1 numbers became texts" in fixed.stdout) == (0, True)
+    refused = bench.mslaunch("rank-table", "generate", "--hosts", "n1:x")
+    assert (refused.returncode, "--hosts" in refused.stderr) == (2, True)
+
+
+def test_train_refuses_a_bad_table_with_its_findings(bench: Bench) -> None:
+    """Nothing is started; every finding is told with its place."""
+    bench.write("train.py", "print('started')\n")
+    bench.write(
+        "t.json", TWO.replace('"rank_id": "9"', '"rank_id": 9').replace('"status": "completed"', '"status": "x"')
+    )
+    done = bench.mslaunch("train", "--rank-table", "t.json", "train.py")
+    assert done.returncode == 2
+    assert "t.json:63:22: error" in done.stderr
+    assert "status must be 'completed'" in done.stderr
+    assert not bench.runs.exists()
+
+
+def test_a_good_table_is_exported_by_every_method(bench: Bench) -> None:
+    """RANK_TABLE_FILE names a copy of it, and its devices are used."""
+    bench.write("train.py", "import os\nprint(os.environ['RANK_TABLE_FILE'], os.environ['DEVICE_ID'])\n")
+    bench.write("t.json", write_table(generate.from_hosts((Host("a", "10.0.0.1", (4, 6)),))))
+    for method in ("dynamic", "rank-table"):
+        assert bench.mslaunch("train", "--rank-table", "t.json", "train.py", "--method", method).returncode == 0
+        path, device = bench.log(1).split()
+        assert (Path(path).read_text(), device) == ((bench.folder / "t.json").read_text(), "6")

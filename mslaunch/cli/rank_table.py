@@ -20,7 +20,7 @@ from mslaunch.plan.hosts import parse_hostfile, parse_hosts
 from mslaunch.plan.model import Host
 from mslaunch.plan.ranges import parse_ranges
 from mslaunch.ranktable import compare, generate, repair
-from mslaunch.ranktable.findings import read_json
+from mslaunch.ranktable.findings import SIZE_LIMIT, Unreadable, read_json
 from mslaunch.ranktable.model import RankTable, Server, merge, number
 from mslaunch.ranktable.probe import HCCN_CONF, probe
 from mslaunch.ranktable.validate import validate
@@ -115,7 +115,7 @@ def validate_tables(
     texts = {name: _read(name) for name in files}
     if fix:
         texts = {name: _fixed(text, name, output) for name, text in texts.items()}
-    found = [(name, finding) for name, text in texts.items() for finding in validate(text, soc, workers)]
+    found = [(name, finding) for name, text in texts.items() for finding in validate(text, soc, workers, name)]
     if as_json:
         rows = [{"file": name, **{key: getattr(f, key) for key in f.__slots__}} for name, f in found]
         print(json.dumps(rows, indent=1))
@@ -129,7 +129,10 @@ def validate_tables(
 def _fixed(text: str, name: str, output: str | None) -> str:
     if output is None:
         raise RequestError("--fix writes a new file: say where with -o FILE.")
-    table, changes = repair.repair(read_json(text))
+    try:
+        table, changes = repair.repair(read_json(text))
+    except Unreadable:
+        return text  # what is wrong is told when it is validated
     fixed = json.dumps(table, indent=2) + "\n"
     Path(output).write_text(fixed)
     print("".join(f"{name}: {change}\n" for change in changes) or f"{name}: nothing to repair\n", end="")
@@ -185,17 +188,19 @@ def ask_here(command: Sequence[str]) -> str | None:
 
 def _own_address() -> str:
     """The address that this host has towards others; its name alone often means 127.0.1.1."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
-        try:
-            probe_socket.connect(("192.0.2.1", 9))  # sends nothing: only asks the kernel for a route
-            return str(probe_socket.getsockname()[0])
-        except OSError:
-            raise RequestError("this host's address is not known. Give it with --server_ip.") from None
+    import psutil
+
+    for addresses in psutil.net_if_addrs().values():
+        for address in addresses:
+            if address.family == socket.AF_INET and not address.address.startswith("127."):
+                return str(address.address)
+    raise RequestError("this host has no address of its own. Give it with --server_ip.")
 
 
 def _read(name: str) -> str:
     try:
-        return Path(name).read_text(errors="replace")
+        with Path(name).open(errors="replace") as file:
+            return file.read(SIZE_LIMIT + 1)  # more is no table, and is told so
     except OSError as error:
         raise RequestError(f"{name}: cannot be read: {error.strerror}. Name a file that is there.") from None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Path = tuple[str | int, ...]
-SIZE_LIMIT = 64 << 20
+SIZE_LIMIT = 16 << 20  # 65,536 ranks, the most that HCCL takes, fit twice
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
 
 
@@ -49,7 +49,7 @@ class Unreadable(Exception):
 def read_json(text: str) -> Any:
     """Parse JSON; broken, repeated or bottomless input is a finding, never a traceback."""
     if len(text) > SIZE_LIMIT:
-        raise Unreadable(Finding((), f"{len(text) >> 20} MB is no rank table", "Name the right file."))
+        raise Unreadable(Finding((), f"over {SIZE_LIMIT >> 20} MB is no rank table", "Name the right file."))
     try:
         return json.loads(text, object_pairs_hook=_no_repetition, parse_int=_number, parse_constant=_no_constant)
     except json.JSONDecodeError as error:

@@ -54,6 +54,19 @@ def _check_servers(raw: dict[str, Any], job: Job) -> Iterator[Finding]:
         yield from _devices(server, path, len(servers), job, ranks, seen["device_ip"])
     yield from _ranks(ranks, job)
     yield from _families(seen["device_ip"])
+    yield from _habits(servers, job)
+
+
+def _habits(servers: list[Any], job: Job) -> Iterator[Finding]:
+    """What works, but is not as MindSpore's documentation wants it."""
+    ids = [str(server.get("server_id")) for server in _objects(servers)]
+    if ids != sorted(ids):
+        what = "servers are not in dictionary order of server_id, which MindSpore's documentation asks for"
+        yield Finding(("server_list",), what, "Order them, or be sure that all hosts agree.", severity="warning")
+    counts = {len(_objects(server.get("device"))) for server in _objects(servers)}
+    if job.soc == "910a" and len(counts) > 1:
+        what = "servers have different numbers of devices"
+        yield Finding(("server_list",), what, "On 910A, use as many on each.", severity="warning")
 
 
 def _devices(
@@ -123,6 +136,10 @@ def _check_super_pods(raw: dict[str, Any], job: Job) -> Iterator[Finding]:
             elif server_id in order:
                 yield Finding(place, f"{server_id!r} is in two super pods", "Leave it in one.", "EI0004")
             order.append(server_id)
+    members = [server_id for server_id in order if server_id in ids]
+    if sorted(map(str, members)) == sorted(map(str, ids)) and members != ids:
+        what = "the servers of a super pod do not stand together in server_list"
+        yield Finding(("server_list",), what, "List them pod by pod, in the order of super_pod_list.", "EI0004")
     for missing in (server_id for server_id in ids if server_id not in order):
         yield Finding(("super_pod_list",), f"server {missing!r} is in no super pod", "Add it to one.", "EI0004")
 
@@ -257,7 +274,10 @@ def _address(device: dict[str, Any], path: Path, needed: bool, seen: dict[Any, P
             yield Finding(place, what, "Take it from /etc/hccn.conf or hccn_tool -i N -ip -g.", "EI0017")
         return
     value = device["device_ip"]
-    for part in value.split(",") if isinstance(value, str) else [value]:
+    if not isinstance(value, str):
+        yield Finding(place, f"device_ip must be a text, got {_kind(value)}", "Write it in quotes.", "EI0014")
+        return
+    for part in value.split(","):
         try:
             address = ipaddress.ip_address(part)
         except ValueError:
@@ -314,4 +334,5 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 
 
 def _kind(value: Any) -> str:
-    return {dict: "an object", list: "a list", str: "a text", bool: "true or false"}.get(type(value), "a number")
+    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "nothing"}
+    return names.get(type(value), "a number")

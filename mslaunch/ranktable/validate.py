@@ -6,11 +6,14 @@ from mslaunch.ranktable.findings import Finding, Unreadable, locate, read_json
 from mslaunch.ranktable.rules import Job, check_table
 
 
-def validate(text: str, soc: str | None = None, workers: int | None = None) -> list[Finding]:
+def validate(text: str, soc: str | None = None, workers: int | None = None, name: str = "") -> list[Finding]:
     """Return everything that is wrong with a table, errors before warnings, in the order of the text."""
     try:
         raw = read_json(text)
     except Unreadable as error:
         return [error.finding]
-    findings = locate(text, list(check_table(raw, Job(soc, workers))))
+    found = list(check_table(raw, Job(soc, workers)))
+    if name and not name.endswith(".json"):
+        found.append(Finding((), "the file's name must end in .json", "Rename it.", "EI0004"))
+    findings = locate(text, found)
     return sorted(findings, key=lambda finding: (finding.severity, finding.line, finding.column))
