@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import failure, planning, startup
+from bench import failure, planning, startup, tables
 
 CASES = {
     "two": startup.two_ranks,
@@ -13,6 +13,7 @@ CASES = {
     "help": startup.help_text,
     "memory": startup.memory,
     "plan": planning.ten_thousand_ranks,
+    "tables": tables.ten_thousand_devices,
     "death": failure.death,
     "right": failure.right_rank,
     "flood": failure.flood,

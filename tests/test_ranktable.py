@@ -181,34 +181,33 @@ def test_a_table_is_compared_with_the_size_of_a_job() -> None:
     assert validate(TWO, workers=16) == []
 
 
+FIELDS = [
+    "version",
+    "status",
+    "server_list",
+    "server_count",
+    "device",
+    "device_id",
+    "rank_id",
+    "device_ip",
+    "super_pod_list",
+    "super_pod_id",
+    "server_id",
+    "group_list",
+    "instance_list",
+    "devices",
+    "rank_list",
+    "level_list",
+    "rank_addr_list",
+    "net_layer",
+    "rank_count",
+]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(
-                [
-                    "version",
-                    "status",
-                    "server_list",
-                    "server_count",
-                    "device",
-                    "device_id",
-                    "rank_id",
-                    "device_ip",
-                    "super_pod_list",
-                    "super_pod_id",
-                    "server_id",
-                    "group_list",
-                    "instance_list",
-                    "devices",
-                    "rank_list",
-                    "level_list",
-                    "rank_addr_list",
-                    "net_layer",
-                    "rank_count",
-                ]
-            ),
+            st.sampled_from(FIELDS),
             inner,
             max_size=6,
         )
@@ -228,22 +227,23 @@ def test_no_json_makes_it_stumble(raw: Any, version: str | None) -> None:
         read_table(json.dumps({"x": raw}), "t.json")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[" * 100_000,
-        '{"a":' * 50_000,
-        "9" * 10_000,
-        "\0",
-        '{"a": NaN}',
-        '{"a": 1, "a": 2}',
-        "nul",
-        "x" * (17 << 20),
-    ],
-)
-def test_what_is_no_table_is_one_finding(text: str) -> None:
+NO_TABLES = {
+    "empty": "",
+    "bottomless": "[" * 100_000,
+    "deep": '{"a":' * 50_000,
+    "long number": "9" * 10_000,
+    "NUL": "\0",
+    "NaN": '{"a": NaN}',
+    "twice": '{"a": 1, "a": 2}',
+    "cut": "nul",
+    "huge": "x" * (17 << 20),
+}
+
+
+@pytest.mark.parametrize("kind", NO_TABLES)
+def test_what_is_no_table_is_one_finding(kind: str) -> None:
     """Broken, bottomless, huge or repeated input."""
+    text = NO_TABLES[kind]
     assert len(validate(text)) == 1
     with pytest.raises(RankTableUnreadable, match=r"t\.json: not a rank table"):
         read_table(text, "t.json")
@@ -312,13 +312,9 @@ def test_a_clusters_yaml_gives_addresses_and_super_pods() -> None:
     assert table.entries[1:] == (Entry(1, "n2", 2), Entry(2, "n2", 3))
     with pytest.raises(RequestError, match="n2 has no super pod"):
         write_table(table, "1.2")
-    for wrong in (
-        {},
-        {"hosts": [{}]},
-        {"hosts": [{"address": "a", "devices": []}]},
-        [],
-        {"hosts": [{"address": 1, "devices": {"x": 1}}]},
-    ):
+    wrongs: list[Any] = [{}, [], {"hosts": [{}]}, {"hosts": [{"address": "a", "devices": []}]}]
+    wrongs += [{"hosts": [{"address": 1, "devices": {"x": 1}}]}]
+    for wrong in wrongs:
         with pytest.raises(RequestError, match=r"c\.yaml"):
             generate.from_cluster(wrong, "c.yaml")
 
