@@ -182,25 +182,9 @@ def test_a_table_is_compared_with_the_size_of_a_job() -> None:
 
 
 FIELDS = [
-    "version",
-    "status",
-    "server_list",
-    "server_count",
-    "device",
-    "device_id",
-    "rank_id",
-    "device_ip",
-    "super_pod_list",
-    "super_pod_id",
-    "server_id",
-    "group_list",
-    "instance_list",
-    "devices",
-    "rank_list",
-    "level_list",
-    "rank_addr_list",
-    "net_layer",
-    "rank_count",
+    *("version", "status", "server_list", "server_count", "device", "device_id", "rank_id", "device_ip", "server_id"),
+    *("super_pod_list", "super_pod_id", "group_list", "instance_list", "devices", "rank_list", "level_list"),
+    *("rank_addr_list", "net_layer", "rank_count"),
 ]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
