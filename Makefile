@@ -34,6 +34,7 @@ system-packages:
 	else echo "mpirun is not here and cannot be installed: the tests that need it will be skipped"; fi
 
 $(READY): pyproject.toml
+	@echo "Installing into $(VENV): MindSpore is large, this takes some minutes once."
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --editable ".[mindspore,dev]"
 	touch $(READY)

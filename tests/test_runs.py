@@ -153,3 +153,47 @@ def test_unknown_verbs_and_options_are_refused(bench: Bench) -> None:
         assert f"Usage: mslaunch {verb}" in done.stdout
     assert "mslaunch train --workers 8 --config cfg.yaml" in bench.mslaunch("--help").stdout
     assert json.loads(bench.mslaunch("config", "schema").stdout)["properties"]["launch"]
+
+
+def test_render_and_train_take_no_runs_along(bench: Bench) -> None:
+    """Neither earlier runs nor rendered folders are part of the job's code."""
+    bench.write("train.py", TALK)
+    bench.mslaunch("train", "-n", "1")
+    done = bench.mslaunch("render", "--method", "rank-table", "-n", "2", "train.py", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (bench.folder / "out" / "code").iterdir()] == ["train.py"]
+    bench.mslaunch("train", "-n", "1")
+    assert [path.name for path in (bench.latest / "code").iterdir()] == ["train.py"]
+
+
+def test_ranks_that_were_stopped_did_not_fail(bench: Bench) -> None:
+    """`status` tells the one that failed from those that were ended because of it."""
+    bench.write("train.py", "import os, time\nif os.environ['RANK_ID'] == '1': raise SystemExit(4)\ntime.sleep(60)\n")
+    bench.mslaunch("train", "-n", "3")
+    rows = [line.split() for line in bench.mslaunch("status").stdout.splitlines()[4:7]]
+    assert [row[4] for row in rows] == ["stopped", "failed", "stopped"]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("train", "-n", "1", "cfg.yaml"), "Did you mean --config cfg.yaml?"),
+        (("train", "-n", "1", "train.py", "--lr", "0.1"), "Arguments for the script stand after --."),
+        (("train", "-n", "1", "train.py", "--method", "rank_table"), "did you mean 'rank-table'"),
+        (("diagnose", "/no/such/folder"), "neither a run nor a folder of logs"),
+    ],
+)
+def test_common_slips_are_answered_with_the_fix(bench: Bench, args: tuple[str, ...], words: str) -> None:
+    """Exit code 2, and what was probably meant."""
+    bench.write("train.py", TALK)
+    bench.write("cfg.yaml", "a: 1\n")
+    done = bench.mslaunch(*args)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_launch_keys_outside_of_launch_are_noted(bench: Bench) -> None:
+    """`workers: 2` at the top level is the script's, which is hardly what was meant."""
+    bench.write("train.py", TALK)
+    bench.write("cfg.yaml", "workers: 2\n")
+    assert "did you mean launch.workers?" in bench.mslaunch("train", "-c", "cfg.yaml", "-n", "1").stdout

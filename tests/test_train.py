@@ -410,7 +410,7 @@ def test_two_runs_do_not_touch_each_other(bench: Bench) -> None:
         (("train.py", "--config", "bad.yaml"), 2, "bad.yaml:2: launch has no key 'wrokers'; did you mean 'workers'?"),
         (("train.py", "--devices", "0-3"), 2, "--workers says 2, but --devices (0-3) says 4"),
         (("train.py", "--local_worker_num", "4"), 2, "--workers says 2, but --local_worker_num says 4"),
-        (("train.py", "--method", "horovod"), 2, "--method: method: input should be 'dynamic'"),
+        (("train.py", "--method", "horovod"), 2, "--method: input should be 'dynamic'"),
         (("train.py", "--runs-dir", "train.py"), 3, "train.py: cannot write the run's folder"),
         (("train.py", "--runs-dir", "/proc/nix"), 3, "/proc/nix: cannot write the run's folder"),
         (("train.py", "--run-id", "../x"), 2, "--run-id"),

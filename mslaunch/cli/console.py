@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
+import signal
 import time
 from typing import Any
 
@@ -31,7 +33,8 @@ class Console:
     def open(self) -> None:
         plan = self.plan
         ranks = f"{plan.world_size} rank{'s' if plan.world_size > 1 else ''}"
-        where = f"{ranks} on {plan.device_target}, {plan.method}; logs in {plan.run_dir}"
+        folder = min(plan.run_dir, os.path.relpath(plan.run_dir), key=len)
+        where = f"{ranks} on {plan.device_target}, {plan.method}; logs in {folder}"
         self.say([f"run {plan.run_id}: {where}", *plan.notes])
 
     def observe(self, event: dict[str, Any], story: Story) -> None:
@@ -40,15 +43,17 @@ class Console:
         if kind == "lines":
             self._show_output(event)
         elif kind == "signal" and story.interrupt is not None:
-            self.say(["stopping all ranks (Ctrl-C again ends them at once)"])
+            again = " (Ctrl-C again ends them at once)" if event["signal"] == signal.SIGINT else ""
+            self.say([f"stopping all ranks{again}"])
         elif kind == "restart":
             self._headlined = False
+            self.progress = Progress()
         self.say(story.take_notes())
-        if story.failures and not self._headlined and kind != "restart":
+        if story.failures and not self._headlined and kind not in ("restart", "waiting"):
             self._headlined = True
             self.say([headline(story)])
         if self.screen.is_terminal:
-            self._draw(story)
+            self._draw(f"starting again in {event['seconds']:.0f} s" if kind == "waiting" else self._status(story))
 
     def close(self, final: RunRecord) -> None:
         """Say how it ended; a failure with its whole verdict, last on the screen."""
@@ -69,15 +74,16 @@ class Console:
         text = "".join(f"[rank {rank}] {line}\n" for line in lines)
         self.screen.write(self._clear() + text if text else "", then=event["shown"])
 
-    def _draw(self, story: Story) -> None:
+    def _status(self, story: Story) -> str:
         up = sum(1 for record in story.ranks.values() if record.state == "running")
         parts = [f"{up}/{self.plan.world_size} ranks up"]
         if story.joined and len(story.joined) < self.plan.world_size:
             parts.append(f"{len(story.joined)} joined")
-        parts += self.progress.words()
+        return " | ".join([*parts, *self.progress.words()])
+
+    def _draw(self, status: str) -> None:
         seconds = int(time.monotonic() - self.began)
-        parts.append(f"{seconds // 60}:{seconds % 60:02d}")
-        text = " | ".join(parts)[: shutil.get_terminal_size().columns - 1]
+        text = f"{status} | {seconds // 60}:{seconds % 60:02d}"[: shutil.get_terminal_size().columns - 1]
         if text != self._shown:
             self.screen.write(f"{CLEAR}{text}")
             self._shown = text
@@ -91,7 +97,7 @@ def headline(story: Story) -> str:
     """One line, at once: who failed, and what is done about it."""
     failure = story.failures[0]
     who = f"rank {failure.rank} on {failure.host}: " if failure.rank is not None else ""
-    what = (failure.summary.splitlines() or [""])[-1][:200]
+    what = (failure.summary.splitlines() or [""])[0][:200]
     others = len(story.running) - (1 if failure.rank in story.running else 0)
     which = "rank" if failure.rank is None else "other rank"
     rest = f"; stopping {others} {which}{'s' if others > 1 else ''}" if others else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from datetime import datetime
@@ -15,6 +16,8 @@ from mslaunch.plan.ranges import format_ranges
 
 LAST_LINES = 10
 _RANKS_SHOWN = 4
+# What MindSpore writes while it is taken apart, and Python after a crash: true, and of no use here.
+_NOISE = re.compile(r"Event base dispatch success|^Extension modules: ")
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
@@ -26,14 +29,15 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 def describe_plan(plan: Plan) -> str:
     """The dry run: what would be started, with which variables and files, and where each setting came from."""
+    ranks = f"{plan.world_size} rank{'s' if plan.world_size > 1 else ''}"
     lines = [
         f"run      {plan.run_id}, in {plan.run_dir}",
-        f"job      {plan.world_size} ranks on {plan.device_target}, method {plan.method}, scheduler at {plan.master}",
+        f"job      {ranks} on {plan.device_target}, method {plan.method}, scheduler at {plan.master}",
         f"script   {plan.script}, in {plan.job_dir}",
     ]
     lines += [f"note     {note}" for note in plan.notes]
     lines += ["", "settings"]
-    lines += [f"  {name:<12} {source}" for name, source in plan.sources.items() if source != "default"]
+    lines += [f"  {name:<16} {source.replace(', from default', ' (default)')}" for name, source in plan.sources.items()]
     lines += ["", "every process gets"]
     lines += [f"  {name}={value}" for name, value in plan.env.items()]
     lines += [f"  {name}=(taken from the environment at the start)" for name in plan.secrets]
@@ -63,20 +67,24 @@ def describe_verdict(record: RunRecord) -> list[str]:
     verdict = record.verdict
     if verdict is None:
         return []
-    lines = [_who(record, verdict), verdict["summary"]]
+    lines = [_who(record, verdict), *verdict["summary"].splitlines()[: 1 if verdict["traceback"] else None]]
     if verdict["traceback"]:
         shown = verdict["traceback"].rstrip().splitlines()
         lines += shown[1:] if shown[0] == verdict["summary"] else ["", *shown]
-    shown = last_lines(Path(verdict["log"]), LAST_LINES) if verdict["log"] else []
-    if shown and not (verdict["traceback"] and verdict["traceback"].rstrip().endswith(shown[-1].rstrip())):
-        lines += ["", "The last lines of its log:", *(f"  {line}" for line in shown)]
+    told = set((verdict["traceback"] or "").splitlines())
+    shown = [
+        line for line in last_lines(Path(verdict["log"] or ""), 50) if line not in told and not _NOISE.search(line)
+    ]
+    if shown:
+        lines += ["", "The last lines of its log:", *(f"  {line}" for line in shown[-LAST_LINES:])]
     lines.append("")
     if verdict["advice"]:
         lines.append(f"advice: {verdict['advice']}")
     if verdict["log"]:
         lines.append(f"log:    {verdict['log']}" + (f", line {verdict['line']}" if verdict["line"] else ""))
     if verdict["victims"] and verdict["rank"] is not None:
-        lines.append(f"victims, not causes: rank {format_ranges(verdict['victims'])}")
+        plural = "s" if len(verdict["victims"]) > 1 else ""
+        lines.append(f"victims: rank{plural} {format_ranges(verdict['victims'])}, stopped because of it")
     return lines
 
 

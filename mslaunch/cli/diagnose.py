@@ -21,6 +21,12 @@ from mslaunch.launch.record import RunRecord
 from mslaunch.launch.run_folder import RunFolder
 
 app = options.new_app()
+NO_FAILURE = {
+    "lost": "its launcher was killed, and its ranks were ended then; their logs show no failure of their own",
+    "succeeded": "it succeeded",
+    "stopped": "it was stopped from outside (Ctrl-C, a signal, or mslaunch stop)",
+    "running": "it is running, and no rank has failed",
+}
 
 
 @app.command()
@@ -36,7 +42,7 @@ def diagnose(
     if as_json:
         print(json.dumps(found.verdict, indent=1))
     elif found.verdict is None:
-        print(f"{found.run_id}: no sign of a failure" + (f" ({found.state})" if found.state else ""))
+        print(f"{found.run_id}: {NO_FAILURE.get(found.state, 'no sign of a failure in the logs')}")
     else:
         print(verdict_text(found, sys.stdout.isatty()), end="")
 

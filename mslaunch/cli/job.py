@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mslaunch.errors import ConfigError, Disagreement, RankTableMissing, RequestError
+from mslaunch.errors import WRONG_REQUEST, ConfigError, Disagreement, RankTableMissing, RequestError
 from mslaunch.launch.facts import find_devices, find_script, gather
 from mslaunch.plan.config import Config, override, parse_config, split_assignments
 from mslaunch.plan.make import make_plan
@@ -56,7 +57,12 @@ def plan_job(request: Request, elsewhere: bool = False) -> Plan:
 def call(app: Any, args: list[str], **how: Any) -> object:
     """Call a verb's app with what stands before `--`; what follows is for the script."""
     own, script_args = split_args(args)
-    return app(own, obj=script_args, **how)
+    try:
+        return app(own, obj=script_args, **how)
+    except SystemExit as end:
+        if end.code == WRONG_REQUEST:
+            print("Arguments for the script stand after --.", file=sys.stderr)
+        raise
 
 
 def split_args(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -77,6 +83,8 @@ def one_script(flag: str | None, argument: str | None) -> str | None:
         raise RequestError(
             f"--script {flag} and {argument} both name the script. Arguments for the script stand after --."
         )
+    if argument and argument.endswith((".yaml", ".yml")):
+        raise RequestError(f"{argument} is no script. Did you mean --config {argument}?")
     return flag or argument
 
 

@@ -39,7 +39,14 @@ class Progress:
         if self.epoch is not None:
             parts.append(f"epoch {self.epoch} step {self.step}")
         if self.loss is not None:
-            parts.append(f"loss {self.loss}")
+            parts.append(f"loss {_short(self.loss)}")
         if self.steps_per_second is not None:
             parts.append(f"{self.steps_per_second:.1f} steps/s")
         return parts
+
+
+def _short(loss: str) -> str:
+    try:
+        return f"{float(loss):.5g}"
+    except ValueError:
+        return loss

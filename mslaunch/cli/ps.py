@@ -33,6 +33,10 @@ def ps(
     if as_json:
         print(json.dumps([item.to_dict() for item in records], indent=1))
         return
+    if not records:
+        print(
+            "No runs here yet: start one with `mslaunch train`, or name their folder with --runs-dir.", file=sys.stderr
+        )
     now = datetime.now().astimezone()
     rows = [("RUN", "STATE", "CODE", "RANKS", "METHOD", "STARTED", "TIME", "SCRIPT")]
     for item in records:

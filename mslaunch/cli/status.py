@@ -29,7 +29,8 @@ def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: o
     rows = [("RANK", "HOST", "DEVICE", "PID", "STATE", "ENDED BY")]
     for rank in found.ranks:
         device, pid = ("" if value is None else str(value) for value in (rank.device_id, rank.pid))
-        rows.append((str(rank.rank), rank.host, device, pid, rank.state, how_it_ended(rank.exit_code, rank.signal)))
+        state = "gone" if found.state == "lost" and rank.state == "running" else rank.state
+        rows.append((str(rank.rank), rank.host, device, pid, state, how_it_ended(rank.exit_code, rank.signal)))
     print(columns(rows), end="")
     if found.verdict:
         print()

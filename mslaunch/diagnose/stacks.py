@@ -74,8 +74,10 @@ def group(stacks: Mapping[int, Sequence[Frame]]) -> tuple[Group, ...]:
 
 
 def odd_ranks(groups: Sequence[Group]) -> tuple[int, ...]:
-    """Return the ranks that do not stand where most do; none where there is no such place."""
+    """Return the ranks that do not stand where most do; without a majority, those that are not inside MindSpore."""
     total = sum(len(item.ranks) for item in groups)
-    if len(groups) < 2 or len(groups[0].ranks) * 2 <= total:
-        return ()
-    return tuple(sorted(rank for item in groups[1:] for rank in item.ranks))
+    odd = groups[1:]
+    if len(groups) > 1 and len(groups[0].ranks) * 2 <= total:
+        odd = [item for item in groups if not any("/mindspore/" in frame.file for frame in item.frames)]
+        odd = odd if len(odd) < len(groups) else []
+    return tuple(sorted(rank for item in odd for rank in item.ranks))

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mslaunch.agent.guard import end_run, processes_with
-from mslaunch.errors import AmbiguousRun, NoSuchRun, NotReadyError
+from mslaunch.errors import AmbiguousRun, NoSuchRun, NotReadyError, RequestError
 from mslaunch.launch import identity, record
 from mslaunch.launch.run_folder import RunFolder
 
@@ -36,6 +36,8 @@ def find_run(runs_dir: Path, name: str | None) -> RunFolder:
     """Find a run by its path, its name or an unambiguous beginning of it; the newest where none is named."""
     if name and (Path(name) / "run.json").is_file():
         return RunFolder(Path(name).resolve())
+    if name and "/" in name:
+        raise RequestError(f"{name}: neither a run nor a folder of logs. `mslaunch ps` lists the runs.")
     runs = list_runs(runs_dir)
     known = [run.run_id for run in runs]
     if not runs:

@@ -45,6 +45,9 @@ def execute(plan: Plan, folder: RunFolder, observe: Observer, environment: Mappi
                     now = conclude(now, story, folder)
                     again = prepare_next(plan, now, folder)
                     if again is None:
+                        if now.state == "failed" and plan.attempt < plan.restarts.limit:
+                            story.notes.append("not started again: a restart would not mend this failure")
+                            attempt.tell({"ev": "waiting", "seconds": 0.0})
                         break
                     now = replace(now, attempts=(*now.attempts, again.summary))
                     if number := _pause(again, attempt):
@@ -80,10 +83,12 @@ def _pause(again: Again, attempt: Attempt) -> int | None:
     poll = select.poll()
     poll.register(attempt.signals.fileno(), select.POLLIN)
     until = time.monotonic() + again.pause
-    while poll.poll(max(0.0, until - time.monotonic()) * 1000):
+    while (left := until - time.monotonic()) > 0:
+        poll.poll(min(left, TICK) * 1000)
         for number in attempt.signals.read():
             if number != STACKS:
                 return number
+        attempt.tell({"ev": "waiting", "seconds": left})
     return None
 
 

@@ -27,11 +27,13 @@ class RankRecord:
     signal: int | None = None
     started: str | None = None
     ended: str | None = None
+    stopped: bool = False
+    """It did not fail: mslaunch ended it."""
 
     @property
     def state(self) -> str:
         if self.ended is not None:
-            return "ok" if self.exit_code == 0 else "failed"
+            return "ok" if self.exit_code == 0 else "stopped" if self.stopped else "failed"
         return "running" if self.started else "waiting"
 
 

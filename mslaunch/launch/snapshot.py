@@ -15,7 +15,7 @@ _NEVER_SOURCE = {"__pycache__", "node_modules", "site-packages"}
 def mirror(job_dir: Path, code: Path, leave_out: Path) -> None:
     """Copy text files of up to 1 MB and folders of Python sources; link every other top-level entry.
 
-    The folder of runs is left out, and so is every run, where that folder is the job's own.
+    Runs are left out, wherever they lie, and so are folders of runs and what `render` wrote.
     """
     code.mkdir(mode=0o700)
     for entry in sorted(os.scandir(job_dir), key=lambda entry: entry.name):
@@ -24,8 +24,8 @@ def mirror(job_dir: Path, code: Path, leave_out: Path) -> None:
 
 
 def _is_run(path: Path, runs_dir: Path) -> bool:
-    real = os.path.realpath(path)
-    return real == str(runs_dir) or (Path(real).parent == runs_dir and (Path(real) / "mslaunch.zip").exists())
+    real = Path(os.path.realpath(path))
+    return real == runs_dir or (real / "mslaunch.zip").exists() or (real / "latest" / "mslaunch.zip").exists()
 
 
 def _place(source: Path, target: Path, leave_out: Path) -> None:

@@ -172,7 +172,10 @@ class Story:
         if rank in self.raised and number in (signal.SIGTERM, signal.SIGKILL) and self.stopping:
             code, number = 1, None  # it had failed by itself; only its teardown was cut short
         self.joining.pop(rank, None)
-        self.ranks[rank] = replace(self.ranks[rank], exit_code=code, signal=number, ended=iso(when))
+        stopped = self.stopping and rank not in self.raised and number not in CRASHES
+        self.ranks[rank] = replace(
+            self.ranks[rank], exit_code=code, signal=number, ended=iso(when), stopped=stopped and code != 0
+        )
         if self.stopping and number not in CRASHES:
             return []
         if code != 0:

@@ -44,7 +44,7 @@ class Watches:
             return []
         going_on = format_ranges(self.story.running)
         return self._fail(
-            now, "exit skew", f"rank {rank} ended with code 0, and rank {going_on} still ran {skew:g} s later", rank
+            now, "exit skew", f"rank {rank} ended with code 0, and rank {going_on} still ran {skew:g} s later"
         )
 
     def _join(self, now: float) -> list[Order]:
@@ -72,7 +72,6 @@ class Watches:
             return []
         return self.story.ask_for_stacks(stalled=True)
 
-    def _fail(self, now: float, cause: str, summary: str, rank: int | None = None) -> list[Order]:
-        host = self.story.plan.hosts[0].name if rank is None else self.story.ranks[rank].host
-        log = None if rank is None else f"{self.story.plan.run_dir}/rank_{rank}/log.txt"
-        return self.story.fail(Failure(now, rank, host, TIME_IS_UP, None, cause, summary, log))
+    def _fail(self, now: float, cause: str, summary: str) -> list[Order]:
+        host = self.story.plan.hosts[0].name
+        return self.story.fail(Failure(now, None, host, TIME_IS_UP, None, cause, summary))

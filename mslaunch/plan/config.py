@@ -28,6 +28,19 @@ Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
 Index = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
 
 
+LAUNCH_ONLY = {
+    "workers",
+    "method",
+    "runs_dir",
+    "rank_table",
+    "master_port",
+    "max_restarts",
+    "stall_timeout",
+    "bind_cores",
+}
+"""Keys of launch that hardly any script has."""
+
+
 class ScriptKeys(BaseModel):
     """The keys that launcher and script share; every other top-level key belongs to the script alone."""
 
@@ -171,12 +184,18 @@ def _check_script_keys(config: Config) -> None:
 def reason(item: Any) -> str:
     """Say what pydantic found, in this program's words."""
     message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "string_pattern_mismatch":
+        return "use letters, digits, dots, dashes and underscores only"
+    if item["type"] == "literal_error" and isinstance(item["input"], str):
+        message += did_you_mean(item["input"], re.findall(r"'([^']+)'", message)).rstrip("?")
     return message[:1].lower() + message[1:]
 
 
 def _near_misses(config: Config) -> Iterator[str]:
     from difflib import get_close_matches
 
+    for key in LAUNCH_ONLY & set(config.values) - set(config.launch):
+        yield f"{config.where(key)}: {key!r} stands outside launch, so the script gets it; did you mean launch.{key}?"
     known = ["launch", *ScriptKeys.model_fields]
     for key in config.values:
         near = get_close_matches(key, known, n=1, cutoff=0.85)

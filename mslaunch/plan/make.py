@@ -67,7 +67,7 @@ def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int
         files=(*_config_files(spec, values), *table, *layout.files),
         processes=layout.processes,
         notes=(*spec.config.notes, *_dropped(unset), *paths.describe(moved)),
-        sources=dict(spec.settings.sources),
+        sources={name: f"{getattr(spec.launch, name)}, from {spec.source(name)}" for name in spec.settings.sources},
     )
 
 

@@ -135,7 +135,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     """What a person should know, said once at the start."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Where each setting came from."""
+    """The value of each setting, and where it came from."""
 
     @property
     def workers(self) -> tuple[Process, ...]:

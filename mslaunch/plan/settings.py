@@ -162,7 +162,8 @@ def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[st
             name = str(item["loc"][0])
             key = ".".join(str(part) for part in item["loc"] if not str(part).startswith(_TYPE_NAMES))
             where = sources[name].split(" (")[0]
-            findings.append(f"{where}: {key}: {reason(item)}, got {item['input']!r}.")
+            label = "" if where.startswith("--") else f"{key}: "
+            findings.append(f"{where}: {label}{reason(item)}, got {item['input']!r}.")
         raise ConfigError(list(dict.fromkeys(findings))) from None
     if findings:
         raise ConfigError(findings)

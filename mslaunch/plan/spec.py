@@ -62,8 +62,13 @@ def local_host(spec: JobSpec, workers: int, found: tuple[int, ...], target: str)
     devices = _wanted_devices(spec, workers, found)
     if target != "CPU":
         missing = [device for device in devices if device not in found]
+        if missing and not found:
+            raise NotReadyError(
+                f"this machine has no {target} device, and device_target in {spec.config.where('device_target')} asks "
+                f"for one. Write device_target: CPU, or launch it where there is one."
+            )
         if missing:
-            have = format_ranges(found) or "none"
+            have = format_ranges(found)
             raise NotReadyError(
                 f"device {format_ranges(missing)} is not on this machine: {workers} ranks are asked for, and its "
                 f"{target} devices are {have}. Ask for fewer --workers, or name others with --devices."

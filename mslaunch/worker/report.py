@@ -110,7 +110,7 @@ def record_error(error: BaseException, traceback: TracebackType | None, thread: 
             write_json(path, data)
     except OSError:
         pass  # a full disk must not hide the error itself
-    return summary.splitlines()[-1][-_MESSAGE_LIMIT:] if summary else type(error).__name__
+    return summary.splitlines()[0][:_MESSAGE_LIMIT]
 
 
 def _format(error: BaseException, traceback: TracebackType | None) -> tuple[str, str]:
@@ -118,6 +118,6 @@ def _format(error: BaseException, traceback: TracebackType | None) -> tuple[str,
         import traceback as tracebacks
 
         text = "".join(tracebacks.format_exception(type(error), error, traceback))
-        return text, "".join(tracebacks.format_exception_only(type(error), error)).strip()
+        return text, f"{type(error).__name__}: {error}".removesuffix(": ")
     except Exception:  # a module of the script's own may be called `traceback`, and an error's __str__ may fail
         return repr(error), f"{type(error).__name__}"
