@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from mslaunch.agent.guard import processes_with
 from tests.conftest import MSLAUNCH, Bench, wait_for
 
 PRINT_ENV = "import os, json\nprint(json.dumps(dict(os.environ)))\n"
-WAIT = "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"
 LAUNCH_VARIABLES = {
     "RANK_ID": "1",
     "RANK_SIZE": "2",
@@ -298,216 +293,6 @@ def test_a_syntax_error_is_shown_as_python_shows_it(bench: Bench) -> None:
     assert 'code/train.py", line 1' in done.stdout
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_stops_everything_first(bench: Bench, number: int, code: int) -> None:
-    """Ctrl-C, SIGTERM and SIGHUP end all ranks, write the record and give the signal's exit code."""
-    bench.write("train.py", WAIT)
-    process = bench.start("train", "-n", "2")
-    wait_for(lambda: len(bench.leftovers()) == 2 and bench.log(1) == "ready\n", "both ranks")
-    process.send_signal(number)
-    output = process.communicate(timeout=30)[0]
-    assert process.returncode == code, output
-    assert bench.record()["state"] == "stopped"
-    assert bench.leftovers() == []
-
-
-def test_a_rank_that_ignores_sigterm_is_ended_after_the_grace(bench: Bench) -> None:
-    """So are grandchildren that went into a session of their own."""
-    bench.write(
-        "train.py",
-        "import os, signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "child = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)'\n"
-        "subprocess.Popen([sys.executable, '-c', child], start_new_session=True)\n"
-        "print('ready', flush=True)\ntime.sleep(60)\n",
-    )
-    bench.write("cfg.yaml", "launch:\n  grace: 0.5\n")
-    process = bench.start("train", "-n", "2", "-c", "cfg.yaml")
-    wait_for(lambda: len(bench.leftovers()) == 4, "ranks and their children")
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
-    assert [rank["signal"] for rank in bench.record()["ranks"]] == [9, 9]
-    assert bench.leftovers() == []
-
-
-def test_a_second_interrupt_does_not_wait(bench: Bench) -> None:
-    """The grace of ten seconds is cut short."""
-    bench.write(
-        "train.py",
-        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "print('ready', flush=True)\ntime.sleep(60)\n",
-    )
-    bench.write("cfg.yaml", "launch:\n  grace: 300\n")
-    process = bench.start("train", "-n", "1", "-c", "cfg.yaml")
-    wait_for(lambda: bench.leftovers() and bench.log(0) == "ready\n", "the rank")
-    process.send_signal(signal.SIGINT)
-    wait_for(lambda: '"signal": 2' in (bench.latest / "events.jsonl").read_text(), "the first signal")
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
-    assert process.returncode == 130
-
-
-def test_processes_left_by_a_rank_are_ended_with_the_run(bench: Bench) -> None:
-    """A job that succeeds leaves nothing behind either."""
-    bench.write(
-        "train.py",
-        "import subprocess, sys\n"
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n",
-    )
-    assert bench.mslaunch("train", "-n", "2").returncode == 0
-    assert bench.leftovers() == []
-
-
-def test_killing_the_launcher_ends_the_run(bench: Bench) -> None:
-    """kill -9: the agent notices that its input has closed; `ps` then shows the run as lost."""
-    bench.write("train.py", WAIT)
-    process = bench.start("train", "-n", "2")
-    wait_for(lambda: len(bench.leftovers()) == 2, "both ranks")
-    process.kill()
-    process.wait()
-    wait_for(lambda: not bench.leftovers(), "the ranks to end", seconds=3)
-    assert "lost" in bench.mslaunch("ps").stdout
-    assert json.loads(bench.mslaunch("status", "--json").stdout)["state"] == "lost"
-
-
-def test_killing_the_agent_ends_the_run(bench: Bench) -> None:
-    """kill -9 of the agent: its ranks die, the guard finds their grandchildren, the launcher says 125."""
-    bench.write(
-        "train.py",
-        "import subprocess, sys, time\n"
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n"
-        "time.sleep(60)\n",
-    )
-    process = bench.start("train", "-n", "2")
-    wait_for(lambda: len(bench.leftovers()) == 4, "ranks and their children")
-    hello = json.loads((bench.latest / "events.jsonl").read_text().splitlines()[0])
-    os.kill(hello["pid"], signal.SIGKILL)
-    output = process.communicate(timeout=30)[0]
-    assert process.returncode == 125, output
-    assert "the agent on localhost is gone" in output
-    wait_for(lambda: not bench.leftovers(), "the guard to finish")
-
-
-def test_two_runs_do_not_touch_each_other(bench: Bench) -> None:
-    """Stopping one leaves the other alone."""
-    bench.write("train.py", WAIT)
-    first, second = (bench.start("train", "-n", "2", "--run-id", name) for name in ("one", "two"))
-    wait_for(lambda: len(bench.leftovers()) == 4, "both runs")
-    assert bench.mslaunch("stop", "one").returncode == 0
-    first.communicate(timeout=30)
-    assert second.poll() is None
-    assert len(bench.leftovers()) == 2
-    second.send_signal(signal.SIGINT)
-    second.communicate(timeout=30)
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "words"),
-    [
-        (("--script", "nix.py"), 2, "nix.py: no such script (--script)"),
-        (("train.py", "--rank-table", "nix.json"), 2, "nix.json: no such rank table"),
-        (("train.py", "--rank-table", "train.py"), 2, "train.py:1:1: error: the table: not JSON"),
-        (("train.py", "--config", "nix.yaml"), 2, "nix.yaml: no such config"),
-        (("train.py", "--config", "bad.yaml"), 2, "bad.yaml:2: launch has no key 'wrokers'; did you mean 'workers'?"),
-        (("train.py", "--devices", "0-3"), 2, "--workers says 2, but --devices (0-3) says 4"),
-        (("train.py", "--local_worker_num", "4"), 2, "--workers says 2, but --local_worker_num says 4"),
-        (("train.py", "--method", "horovod"), 2, "--method: input should be 'dynamic'"),
-        (("train.py", "--runs-dir", "train.py"), 3, "train.py: cannot write the run's folder"),
-        (("train.py", "--runs-dir", "/proc/nix"), 3, "/proc/nix: cannot write the run's folder"),
-        (("train.py", "--run-id", "../x"), 2, "--run-id"),
-        (("train.py", "--config", "no_python.yaml"), 3, "/nix/python: no such Python"),
-        (
-            ("train.py", "--config", "bare_python.yaml"),
-            3,
-            "has no MindSpore, and device_target: CPU in bare_python.yaml:1",
-        ),
-        (("train.py", "--env", "MS_ROLE=x"), 2, "MS_ROLE is what mslaunch sets"),
-    ],
-)
-def test_a_wrong_request_starts_nothing_and_leaves_nothing(
-    bench: Bench, args: tuple[str, ...], code: int, words: str
-) -> None:
-    """One sentence with the fix, exit code 2 or 3, no traceback, no folder."""
-    bench.write("train.py", "print('started')\n")
-    bench.write("bad.yaml", "launch:\n  wrokers: 2\n")
-    bench.write("no_python.yaml", "launch:\n  python: /nix/python\n")
-    bare = bench.folder.parent / "bare" / "bin" / "python"
-    bare.parent.mkdir(parents=True)
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
-    bare.chmod(0o755)
-    bench.write("bare_python.yaml", f"device_target: CPU\nlaunch:\n  python: {bare}\n")
-    before = sorted(bench.folder.iterdir())
-    done = bench.mslaunch("train", "--workers", "2", *args)
-    assert done.returncode == code
-    assert words in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stdout == ""
-    assert sorted(bench.folder.iterdir()) == before
-
-
-def test_a_busy_port_is_refused_with_its_holder(bench: Bench) -> None:
-    """Nothing is started, and the process that holds the port is named."""
-    bench.write("train.py", "print('started')\n")
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        port = holder.getsockname()[1]
-        done = bench.mslaunch("train", "-n", "1", "--master-port", str(port))
-    assert done.returncode == 3
-    assert f"port {port} is in use by" in done.stderr
-    assert f"(pid {os.getpid()})" in done.stderr
-    assert not bench.runs.exists()
-
-
-def test_a_run_id_is_used_once(bench: Bench) -> None:
-    """An earlier run is never overwritten."""
-    bench.write("train.py", "print('started')\n")
-    assert bench.mslaunch("train", "-n", "1", "--run-id", "r1").returncode == 0
-    done = bench.mslaunch("train", "-n", "1", "--run-id", "r1")
-    assert done.returncode == 2
-    assert "a run called r1 is there already" in done.stderr
-
-
-def test_dry_run_shows_the_plan_and_where_settings_came_from(bench: Bench) -> None:
-    """Nothing is written or started; --json gives the plan itself."""
-    bench.write("train.py", "print('started')\n")
-    bench.write("cfg.yaml", "seed: 1\nlaunch:\n  tail: all\n")
-    args = ("train", "--workers", "6", "--config", "cfg.yaml", "--dry-run")
-    done = bench.mslaunch(*args, MSLAUNCH_GRACE="3")
-    assert done.returncode == 0, done.stderr
-    for words in ("--workers", "cfg.yaml:3 (launch.tail)", "MSLAUNCH_GRACE", "RANK_SIZE=6", "ranks 4 to 5 likewise"):
-        assert words in done.stdout
-    plan = json.loads(bench.mslaunch(*args, "--json").stdout)
-    assert (plan["world_size"], plan["tail"]) == (6, [0, 1, 2, 3, 4, 5])
-    assert not bench.runs.exists()
-
-
-def test_json_is_all_that_stdout_holds(bench: Bench) -> None:
-    """Scripts read the record from stdout; people read the rest on stderr."""
-    bench.write("train.py", "print('hello')\n")
-    done = bench.mslaunch("train", "-n", "1", "--json")
-    assert json.loads(done.stdout)["state"] == "succeeded"
-    assert "[rank 0] hello" in done.stderr
-
-
-def test_msruns_spellings_are_understood(bench: Bench) -> None:
-    """Habits of msrun users keep working."""
-    bench.write("train.py", "print('hello')\n")
-    done = bench.mslaunch(
-        "train",
-        "--worker_num",
-        "2",
-        "--local_worker_num",
-        "2",
-        "--master_port",
-        "19999",
-        "--log_dir",
-        "out",
-        "train.py",
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads((bench.folder / "out" / "latest" / "plan.json").read_text())["master"] == "127.0.0.1:19999"
-
-
 def test_the_live_line_shows_progress_in_a_terminal(bench: Bench) -> None:
     """In a terminal there is one line with ranks, step, loss and speed; elsewhere there is none."""
     bench.write(
@@ -539,19 +324,6 @@ def test_a_lot_of_output_loses_no_line(bench: Bench) -> None:
     assert done.returncode == 0
     assert bench.log(0).splitlines() == [f"line {i} {'x' * 50}" for i in range(200000)]
     assert f"[rank 0] line 199999 {'x' * 50}" in done.stdout
-
-
-def test_no_process_of_a_finished_run_is_found() -> None:
-    """The search for leftovers finds a process that carries a run's id, and only that."""
-    sleeper = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(60)"], env={"MSLAUNCH_RUN_ID": "probe-1"}
-    )
-    try:
-        assert wait_for(lambda: processes_with("MSLAUNCH_RUN_ID=probe-1"), "the sleeper") == [sleeper.pid]
-        assert processes_with("MSLAUNCH_RUN_ID=probe") == []
-    finally:
-        sleeper.kill()
-        sleeper.wait()
 
 
 def test_code_runs_from_a_folder_with_odd_characters(tmp_path: Path, bench: Bench) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import yaml
@@ -21,29 +22,14 @@ from mslaunch.ranktable.versions import write_table
 def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int = 0) -> Plan:
     """Decide everything about one attempt at the job."""
     moved: dict[str, str] = {}
-
-    def absolute(path: str) -> str:
-        if path not in facts.outside:
-            return path
-        moved[path] = posixpath.normpath(posixpath.join(facts.submit_dir, path))
-        return moved[path]
-
+    absolute = partial(_absolute, facts, moved)
     world_size = sum(len(host.devices) for host in hosts)
     args = paths.rewrite_args(spec.script_args, absolute)
     values = paths.rewrite_values(_with_device_num(spec, world_size), absolute)
     unset = environment.inherited_launch_variables(facts.environment)
     table = _rank_table(spec, hosts, facts)
-    job = methods.Job(
-        spec=spec,
-        hosts=hosts,
-        facts=facts,
-        world_size=world_size,
-        env=_common_env(spec, facts, world_size, attempt, table),
-        script=posixpath.join(facts.run_dir, "code", facts.script),
-        args=(*_config_args(spec, facts), *args),
-        ranks=tuple(place_ranks(spec, hosts, facts)),
-    )
-    layout = methods.METHODS[spec.launch.method](job)
+    env = _common_env(spec, facts, world_size, attempt, table)
+    layout = methods.METHODS[spec.launch.method](_job(spec, hosts, facts, env, args))
     return Plan(
         run_id=facts.run_id,
         attempt=attempt,
@@ -59,7 +45,7 @@ def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int
         hosts=hosts,
         env=layout.env,
         unset=unset,
-        secrets=tuple(sorted(name for name, value in spec.launch.env.items() if value is None)),
+        secrets=_secrets(spec),
         tail=_tail(spec, world_size),
         limits=_limits(spec),
         restarts=_restarts(spec),
@@ -69,6 +55,34 @@ def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int
         notes=(*spec.config.notes, *_dropped(unset), *paths.describe(moved)),
         sources={name: f"{getattr(spec.launch, name)}, from {spec.source(name)}" for name in spec.settings.sources},
     )
+
+
+def _job(
+    spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, env: dict[str, str], args: tuple[str, ...]
+) -> methods.Job:
+    """Put together what every method starts from."""
+    return methods.Job(
+        spec=spec,
+        hosts=hosts,
+        facts=facts,
+        world_size=sum(len(host.devices) for host in hosts),
+        env=env,
+        script=posixpath.join(facts.run_dir, "code", facts.script),
+        args=(*_config_args(spec, facts), *args),
+        ranks=tuple(place_ranks(spec, hosts, facts)),
+    )
+
+
+def _absolute(facts: Facts, moved: dict[str, str], path: str) -> str:
+    """Make a path absolute where the ranks would not find it otherwise, and note that."""
+    if path not in facts.outside:
+        return path
+    moved[path] = posixpath.normpath(posixpath.join(facts.submit_dir, path))
+    return moved[path]
+
+
+def _secrets(spec: JobSpec) -> tuple[str, ...]:
+    return tuple(sorted(name for name, value in spec.launch.env.items() if value is None))
 
 
 def _limits(spec: JobSpec) -> Limits:
@@ -152,8 +166,7 @@ def _common_env(spec: JobSpec, facts: Facts, world_size: int, attempt: int, tabl
         "MSLAUNCH_SUBMIT_DIR": facts.submit_dir,
         "MSLAUNCH_CWD": spec.launch.cwd,
     }
-    secrets = sorted(name for name, value in spec.launch.env.items() if value is None)
-    if secrets:
+    if secrets := _secrets(spec):
         env["MSLAUNCH_SECRETS"] = ",".join(secrets)
     if table:
         env["RANK_TABLE_FILE"] = posixpath.join(facts.run_dir, methods.RANK_TABLE)

@@ -1,0 +1,120 @@
+"""What is asked of `mslaunch train`: wrong requests, dry runs, JSON, msrun's spellings."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+
+import pytest
+
+from tests.conftest import Bench
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (("--script", "nix.py"), 2, "nix.py: no such script (--script)"),
+        (("train.py", "--rank-table", "nix.json"), 2, "nix.json: no such rank table"),
+        (("train.py", "--rank-table", "train.py"), 2, "train.py:1:1: error: the table: not JSON"),
+        (("train.py", "--config", "nix.yaml"), 2, "nix.yaml: no such config"),
+        (("train.py", "--config", "bad.yaml"), 2, "bad.yaml:2: launch has no key 'wrokers'; did you mean 'workers'?"),
+        (("train.py", "--devices", "0-3"), 2, "--workers says 2, but --devices (0-3) says 4"),
+        (("train.py", "--local_worker_num", "4"), 2, "--workers says 2, but --local_worker_num says 4"),
+        (("train.py", "--method", "horovod"), 2, "--method: input should be 'dynamic'"),
+        (("train.py", "--runs-dir", "train.py"), 3, "train.py: cannot write the run's folder"),
+        (("train.py", "--runs-dir", "/proc/nix"), 3, "/proc/nix: cannot write the run's folder"),
+        (("train.py", "--run-id", "../x"), 2, "--run-id"),
+        (("train.py", "--config", "no_python.yaml"), 3, "/nix/python: no such Python"),
+        (
+            ("train.py", "--config", "bare_python.yaml"),
+            3,
+            "has no MindSpore, and device_target: CPU in bare_python.yaml:1",
+        ),
+        (("train.py", "--env", "MS_ROLE=x"), 2, "MS_ROLE is what mslaunch sets"),
+    ],
+)
+def test_a_wrong_request_starts_nothing_and_leaves_nothing(
+    bench: Bench, args: tuple[str, ...], code: int, words: str
+) -> None:
+    """One sentence with the fix, exit code 2 or 3, no traceback, no folder."""
+    bench.write("train.py", "print('started')\n")
+    bench.write("bad.yaml", "launch:\n  wrokers: 2\n")
+    bench.write("no_python.yaml", "launch:\n  python: /nix/python\n")
+    bare = bench.folder.parent / "bare" / "bin" / "python"
+    bare.parent.mkdir(parents=True)
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    bench.write("bare_python.yaml", f"device_target: CPU\nlaunch:\n  python: {bare}\n")
+    before = sorted(bench.folder.iterdir())
+    done = bench.mslaunch("train", "--workers", "2", *args)
+    assert done.returncode == code
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+    assert sorted(bench.folder.iterdir()) == before
+
+
+def test_a_busy_port_is_refused_with_its_holder(bench: Bench) -> None:
+    """Nothing is started, and the process that holds the port is named."""
+    bench.write("train.py", "print('started')\n")
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        done = bench.mslaunch("train", "-n", "1", "--master-port", str(port))
+    assert done.returncode == 3
+    assert f"port {port} is in use by" in done.stderr
+    assert f"(pid {os.getpid()})" in done.stderr
+    assert not bench.runs.exists()
+
+
+def test_a_run_id_is_used_once(bench: Bench) -> None:
+    """An earlier run is never overwritten."""
+    bench.write("train.py", "print('started')\n")
+    assert bench.mslaunch("train", "-n", "1", "--run-id", "r1").returncode == 0
+    done = bench.mslaunch("train", "-n", "1", "--run-id", "r1")
+    assert done.returncode == 2
+    assert "a run called r1 is there already" in done.stderr
+
+
+def test_dry_run_shows_the_plan_and_where_settings_came_from(bench: Bench) -> None:
+    """Nothing is written or started; --json gives the plan itself."""
+    bench.write("train.py", "print('started')\n")
+    bench.write("cfg.yaml", "seed: 1\nlaunch:\n  tail: all\n")
+    args = ("train", "--workers", "6", "--config", "cfg.yaml", "--dry-run")
+    done = bench.mslaunch(*args, MSLAUNCH_GRACE="3")
+    assert done.returncode == 0, done.stderr
+    for words in ("--workers", "cfg.yaml:3 (launch.tail)", "MSLAUNCH_GRACE", "RANK_SIZE=6", "ranks 4 to 5 likewise"):
+        assert words in done.stdout
+    plan = json.loads(bench.mslaunch(*args, "--json").stdout)
+    assert (plan["world_size"], plan["tail"]) == (6, [0, 1, 2, 3, 4, 5])
+    assert not bench.runs.exists()
+
+
+def test_json_is_all_that_stdout_holds(bench: Bench) -> None:
+    """Scripts read the record from stdout; people read the rest on stderr."""
+    bench.write("train.py", "print('hello')\n")
+    done = bench.mslaunch("train", "-n", "1", "--json")
+    assert json.loads(done.stdout)["state"] == "succeeded"
+    assert "[rank 0] hello" in done.stderr
+
+
+def test_msruns_spellings_are_understood(bench: Bench) -> None:
+    """Habits of msrun users keep working."""
+    bench.write("train.py", "print('hello')\n")
+    done = bench.mslaunch(
+        "train",
+        "--worker_num",
+        "2",
+        "--local_worker_num",
+        "2",
+        "--master_port",
+        "19999",
+        "--log_dir",
+        "out",
+        "train.py",
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((bench.folder / "out" / "latest" / "plan.json").read_text())["master"] == "127.0.0.1:19999"
