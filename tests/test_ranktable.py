@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from mslaunch.ranktable.probe import probe
 from mslaunch.ranktable.repair import repair
 from mslaunch.ranktable.validate import validate
 from mslaunch.ranktable.versions import WRITERS, read_table, write_table
-from tests.conftest import ROOT, Bench
+from tests.conftest import MSLAUNCH, ROOT, Bench
 
 SAMPLES = sorted((ROOT / "rank_tables").glob("*.json"))
 TWO = (ROOT / "rank_tables" / "v1.0_2x8.json").read_text()
@@ -173,6 +175,48 @@ def test_rules_of_the_910a() -> None:
     assert "0124 cannot work together" in found[1][0].what
     assert found[2] == []
     assert validate(write_table(generate.from_hosts(three, addresses)), "910b") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t: t.update(rank_count=9), "rank_count must be the number 8"),
+        (lambda t: t["rank_list"][0].update(rank_id="0"), "rank_id must be a number"),
+        (lambda t: t["rank_list"][0].pop("local_id"), "local_id must be a number"),
+        (lambda t: t["rank_list"][1].update(rank_id=0), "rank_id 0 stands twice"),
+        (lambda t: t["rank_list"][0]["level_list"][0].update(net_layer=8), "net_layer is 0 to 7"),
+        (lambda t: t["rank_list"][0]["level_list"][0].update(net_type="x"), "net_type is TOPO_FILE_DESC or CLOS"),
+        (lambda t: t["rank_list"][0]["level_list"][0].pop("net_instance_id"), "net_instance_id must be a text"),
+        (lambda t: t["rank_list"][0]["level_list"][0]["rank_addr_list"][0].update(addr_type="x"), "addr_type is EID"),
+        (lambda t: t["rank_list"][0]["level_list"][0]["rank_addr_list"][0].update(ports=[0]), "ports is a list of"),
+    ],
+)
+def test_rules_of_version_2_0(change: Any, words: str) -> None:
+    """Numbers instead of texts, levels and addresses."""
+    raw = json.loads((ROOT / "rank_tables" / "v2.0_1x8.json").read_text())
+    change(raw)
+    assert any(words in finding.what for finding in validate(json.dumps(raw)))
+
+
+def test_a_version_that_is_not_known_here_is_not_called_wrong() -> None:
+    """HCCL takes heterogeneous tables (1.1); their rules are not written down anywhere that we know."""
+    (finding,) = validate('{"version": "1.1"}')
+    assert finding.severity == "warning"
+
+
+def test_a_huge_file_is_told_from_its_beginning(bench: Bench) -> None:
+    """100 MB are not read into memory to say that they are no table."""
+    with (bench.folder / "huge.json").open("wb") as file:
+        file.truncate(100 << 20)
+    code = (
+        "import resource, subprocess, sys\nsubprocess.run(sys.argv[1:])\n"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)"
+    )
+    command = [sys.executable, "-c", code, MSLAUNCH, "rank-table", "validate", "huge.json"]
+    done = subprocess.run(command, cwd=bench.folder, env=bench.env, capture_output=True, text=True)
+    said, megabytes = done.stdout.splitlines()
+    assert "over 16 MB is no rank table" in said
+    assert int(megabytes) < 200
 
 
 def test_a_table_is_compared_with_the_size_of_a_job() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from mslaunch.ranktable.findings import Finding, Path
 
+_DIE_PORT = re.compile(r"\d+/\d+")
 QUADS_910A = {"0123", "4567", "0145", "0246", "0347", "1256", "1357", "2367"}
 """Sets of four devices that a 910A server can use together."""
+MOST_RANKS = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +30,13 @@ def check_table(raw: Any, job: Job) -> Iterator[Finding]:
         yield Finding((), f"a table is a JSON object, got {_kind(raw)}", "Start from a sample in rank_tables/.")
         return
     version = raw.get("version", "standard")
+    if version == "1.1":
+        what = "a heterogeneous table (1.1), whose rules mslaunch does not know"
+        yield Finding(("version",), what, "It is passed on as it is, unchecked.", severity="warning")
+        return
     rules = RULES.get(version) if isinstance(version, str) else None
     if rules is None:
-        known = ", ".join(repr(name) for name in RULES if name != "standard")
+        known = "'1.0', '1.1', '1.2', '2.0'"
         what = f"version must be one of {known}, or absent, got {version!r}"
         yield Finding(("version",), what, 'Write "version": "1.0".', "EI0014")
         return
@@ -51,6 +58,9 @@ def _check_servers(raw: dict[str, Any], job: Job) -> Iterator[Finding]:
             yield Finding(path, f"a server is an object, got {_kind(server)}", "Write server_id and device.", "EI0004")
             continue
         yield from _text(server, path, "server_id", seen["server_id"], longest=64)
+        if "host_ip" in server and not _is_address(server["host_ip"]):
+            what = f"host_ip is no address: {server['host_ip']!r}"
+            yield Finding((*path, "host_ip"), what, "Write for example 10.0.0.1.", "EI0014")
         yield from _devices(server, path, len(servers), job, ranks, seen["device_ip"])
     yield from _ranks(ranks, job)
     yield from _families(seen["device_ip"])
@@ -95,6 +105,9 @@ def _devices(
         if rank.isdecimal() and len(rank) < 9:
             ranks.append((int(rank), (*place, "rank_id")))
         yield from _address(device, place, servers > 1 or job.soc == "910a", addresses)
+        if "backup_device_ip" in device and not _is_address(device["backup_device_ip"]):
+            what = f"backup_device_ip is no address: {device['backup_device_ip']!r}"
+            yield Finding((*place, "backup_device_ip"), what, "Write for example 192.168.100.1.", "EI0014")
         for name in ("device_port", "host_port", "backup_device_port"):
             if name in device:
                 yield from _port(device[name], (*place, name))
@@ -174,6 +187,8 @@ def _check_rank_list(raw: dict[str, Any], job: Job) -> Iterator[Finding]:
     if not isinstance(ranks, list) or not ranks:
         yield _missing((), "rank_list", "a list of ranks")
         return
+    if len(ranks) > MOST_RANKS:
+        yield Finding(("rank_list",), f"{len(ranks)} ranks, {MOST_RANKS} are allowed", "Use fewer.", "EI0014")
     if raw.get("rank_count") != len(ranks) or isinstance(raw.get("rank_count"), bool):
         what = f"rank_count must be the number {len(ranks)}, got {raw.get('rank_count')!r}"
         yield Finding(("rank_count",), what, f"Write {len(ranks)}.", "EI0014")
@@ -202,6 +217,7 @@ def _levels(item: dict[str, Any], path: Path) -> Iterator[Finding]:
         layer = level.get("net_layer")
         if not isinstance(layer, int) or not 0 <= layer <= 7:
             yield Finding((*place, "net_layer"), f"net_layer is 0 to 7, got {layer!r}", "Write the layer.", "EI0014")
+        yield from _text(level, place, "net_instance_id", {})
         if level.get("net_type") not in ("TOPO_FILE_DESC", "CLOS"):
             what = f"net_type is TOPO_FILE_DESC or CLOS, got {level.get('net_type')!r}"
             yield Finding((*place, "net_type"), what, "Write one of them.", "EI0014")
@@ -209,6 +225,10 @@ def _levels(item: dict[str, Any], path: Path) -> Iterator[Finding]:
             if address.get("addr_type") not in ("EID", "IPV4", "IPV6"):
                 what = f"addr_type is EID, IPV4 or IPV6, got {address.get('addr_type')!r}"
                 yield Finding((*place, "rank_addr_list", number, "addr_type"), what, "Write one of them.", "EI0014")
+            ports = address.get("ports")
+            if not isinstance(ports, list) or not all(isinstance(p, str) and _DIE_PORT.fullmatch(p) for p in ports):
+                what = f'ports is a list of "die/port", got {ports!r}'
+                yield Finding((*place, "rank_addr_list", number, "ports"), what, 'Write for example ["0/1"].', "EI0014")
 
 
 RULES: dict[str, Callable[[dict[str, Any], Job], Iterator[Finding]]] = {
@@ -287,6 +307,13 @@ def _address(device: dict[str, Any], path: Path, needed: bool, seen: dict[Any, P
             yield Finding(place, f"device_ip {part} stands twice", "Every NPU port has its own.", "EI0014")
         else:
             seen[address] = place
+
+
+def _is_address(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool(ipaddress.ip_address(value))
+    except ValueError:
+        return False
 
 
 def _families(addresses: dict[Any, Path]) -> Iterator[Finding]:

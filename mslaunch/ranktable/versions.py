@@ -20,6 +20,8 @@ def read_table(text: str, name: str) -> RankTable:
     if not isinstance(raw, dict):
         raise RankTableUnreadable(name, "it is not a JSON object")
     version = str(raw.get("version", "standard"))
+    if version == "1.1":
+        raise RankTableUnreadable(name, "heterogeneous tables (version 1.1) are not known to mslaunch")
     if version not in READERS:
         raise RankTableUnreadable(name, f"version {version!r} is none of 1.0, 1.2, 2.0 (HCCL would say EI0014)")
     try:
