@@ -35,7 +35,7 @@ def execute(plan: Plan, folder: RunFolder, observe: Observer, environment: Mappi
     now = replace(record.queued(plan, began), state="running")
     with Signals() as signals, EventLog(folder.events) as events:
         _save(folder, now)
-        channels = TRANSPORTS[plan.transport](plan.hosts, str(folder.bundle))
+        channels = TRANSPORTS[plan.transport](plan.hosts)
         with Pings(channels):
             try:
                 while True:

@@ -90,9 +90,8 @@ class Pings:
                 channel.send({"to": "*", "do": "ping"})
 
 
-def open_local(hosts: Sequence[Host], bundle: str) -> list[Channel]:
-    del bundle  # the installation itself is here
+def open_local(hosts: Sequence[Host]) -> list[Channel]:
     return [LocalChannel(host.name) for host in hosts]
 
 
-TRANSPORTS: dict[str, Callable[[Sequence[Host], str], list[Channel]]] = {"local": open_local}
+TRANSPORTS: dict[str, Callable[[Sequence[Host]], list[Channel]]] = {"local": open_local}
