@@ -57,6 +57,18 @@ class RankTableUnreadable(RequestError):
         )
 
 
+class StrategyUnreadable(RequestError):
+    def __init__(self, path: str, why: str, hint: str = "") -> None:
+        fix = hint or "Name the file that MindSpore wrote for strategy_ckpt_save_file"
+        super().__init__(f"{path}: not a strategy file: {why}. {fix}.")
+
+
+class ShardUnreadable(RequestError):
+    def __init__(self, path: str, why: str) -> None:
+        self.why = why
+        super().__init__(f"{path}: not a whole checkpoint: {why}. Copy it again, or take an earlier step.")
+
+
 class PortBusy(NotReadyError):
     def __init__(self, port: int, holder: str | None) -> None:
         by = f" by {holder}" if holder else ""

@@ -1,0 +1,192 @@
+"""MindSpore's .ckpt: a protobuf Checkpoint, hopped over value by value, so that no tensor is read for its header."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from math import ceil, prod
+
+from mslaunch.checkpoint import protobuf
+from mslaunch.checkpoint.tensor import ITEM_SIZES, Content, Frame, Malformed, Part, Tensor, chunks
+
+_CRC_WORD = b"crc_num"
+_CRC_SIZE = len(_CRC_WORD) + 10
+_HEAD = 4096  # name, type and shape of a parameter fit in; longer ones are read again
+_LONGEST_HEAD = 1 << 20
+_MOST_TENSORS = 1 << 20
+SPLIT_ABOVE = 512 << 20
+_LARGEST_MESSAGE = (1 << 31) - 1 - (1 << 16)
+
+
+def read(fd: int, size: int) -> Content:
+    """Hop over the values; return their tensors and the checksum at the end, if there is one."""
+    end, crc = _without_checksum(fd, size)
+    tensors: list[Tensor] = []
+    at = 0
+    while at < end:
+        tensor, at = _value(fd, at, end)
+        if tensors and tensors[-1].name == tensor.name:
+            tensors[-1] = _joined(tensors[-1], tensor)
+        else:
+            tensors.append(tensor)
+        if len(tensors) > _MOST_TENSORS:
+            raise Malformed(f"over {_MOST_TENSORS} parameters")
+    return Content(tuple(tensors), crc)
+
+
+def _without_checksum(fd: int, size: int) -> tuple[int, int | None]:
+    tail = os.pread(fd, _CRC_SIZE, max(0, size - _CRC_SIZE))
+    if len(tail) == _CRC_SIZE and tail.startswith(_CRC_WORD):
+        return size - _CRC_SIZE, int.from_bytes(tail[len(_CRC_WORD) :], "big")
+    return size, None
+
+
+def _value(fd: int, at: int, end: int) -> tuple[Tensor, int]:
+    """Read the head of the value at `at`; return its tensor and where the next one begins."""
+    head = os.pread(fd, min(_HEAD, end - at), at)
+    try:
+        return _parse(head, at, end)
+    except _Longer:
+        return _parse(os.pread(fd, min(_LONGEST_HEAD, end - at), at), at, end)
+
+
+class _Longer(Malformed):
+    """The head goes on beyond what was read."""
+
+
+def _parse(head: bytes, at: int, end: int) -> tuple[Tensor, int]:
+    key, inner = _number(head, 0)
+    if key != 1 << 3 | protobuf.BYTES:
+        first = "it begins" if at == 0 else f"at byte {at} it goes on"
+        raise Malformed(f"{first} with no parameter (is it encrypted, or no checkpoint?)")
+    length, inner = _number(head, inner)
+    stop = at + inner + length
+    if stop > end:
+        raise Malformed(f"truncated: the parameter at byte {at} ends at byte {stop}, the file at byte {end}")
+    name, tensor = "", None
+    for number, begin, size in _spans(head, inner, inner + length):
+        if number == 1:
+            name = _text(head, begin, size)
+        elif number == 2:
+            tensor = _tensor(head, begin, size, at)
+        elif number == 3:
+            raise Malformed(f"{name or 'a parameter'} is a map parameter, which is not supported")
+    if not name or tensor is None:
+        raise Malformed(f"the parameter at byte {at} has no name or no tensor")
+    dtype, dims, content = tensor
+    return Tensor(name, dtype, () if dims == (0,) and content[1] else dims, (content,)), stop
+
+
+def _tensor(head: bytes, begin: int, size: int, at: int) -> tuple[str, tuple[int, ...], Part]:
+    dtype, dims, content = "", [], None
+    inner, stop = begin, begin + size
+    while inner < stop:
+        key, inner = _number(head, inner)
+        if key == 1 << 3:
+            value, inner = _number(head, inner)
+            dims.append(protobuf.signed(value))
+            continue
+        if key & 7 != protobuf.BYTES or key >> 3 not in (1, 2, 3):
+            raise Malformed(f"field {key >> 3} is none of a tensor's")
+        length, inner = _number(head, inner)
+        if inner + length > stop:
+            raise Malformed(f"truncated: {length} bytes are announced where {stop - inner} are left")
+        if key >> 3 == 1:
+            dims.extend(protobuf.numbers(protobuf.BYTES, 0, _slice(head, inner, length)))
+        elif key >> 3 == 2:
+            dtype = _text(head, inner, length)
+        else:
+            content = (at + inner, length)
+        inner += length
+    if not dtype or content is None or any(dim < 0 for dim in dims):
+        raise Malformed("a tensor without type or content, or of negative shape")
+    return dtype, tuple(dims), content
+
+
+def _spans(head: bytes, inner: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Yield number, place and length of a message's fields; all of a Value's have a length."""
+    while inner < stop:
+        key, inner = _number(head, inner)
+        if key & 7 != protobuf.BYTES:
+            raise Malformed(f"field {key >> 3} is none of a parameter's")
+        length, inner = _number(head, inner)
+        if inner + length > stop:
+            raise Malformed(f"truncated: {length} bytes are announced where {stop - inner} are left")
+        yield key >> 3, inner, length
+        inner += length
+
+
+def _number(head: bytes, at: int) -> tuple[int, int]:
+    if at + 10 > len(head) and len(head) == _HEAD:
+        raise _Longer("the head is longer")
+    try:
+        return protobuf.varint(head, at)
+    except protobuf.Malformed as error:
+        raise Malformed(str(error)) from None
+
+
+def _slice(head: bytes, at: int, length: int) -> bytes:
+    if at + length > len(head):
+        raise _Longer(f"a name or shape of {length} bytes")
+    return head[at : at + length]
+
+
+def _text(head: bytes, at: int, length: int) -> str:
+    try:
+        return _slice(head, at, length).decode()
+    except UnicodeDecodeError:
+        raise Malformed("a name that is no text") from None
+
+
+def _joined(first: Tensor, more: Tensor) -> Tensor:
+    """Put a tensor together that was split into several values."""
+    if (first.dtype, first.shape) != (more.dtype, more.shape):
+        raise Malformed(f"{first.name} stands in it twice, as {first.words()} and as {more.words()}")
+    return Tensor(first.name, first.dtype, first.shape, (*first.parts, *more.parts))
+
+
+def checksum(fd: int, size: int, tensors: Sequence[Tensor]) -> int:
+    """Compute MindSpore's crc_num: of everything before it."""
+    del tensors
+    crc = 0
+    for data in chunks(fd, 0, _without_checksum(fd, size)[0]):
+        crc = zlib.crc32(data, crc)
+    return crc
+
+
+def frame(tensors: Sequence[Tensor]) -> Frame:
+    """Lay out a file of these tensors in their order; large ones are split as MindSpore does."""
+    at = 0
+    heads, places = [], {}
+    for tensor in tensors:
+        parts = []
+        for length in _lengths(tensor):
+            head = _head(tensor, length)
+            heads.append((at, head))
+            parts.append((at + len(head), length))
+            at += len(head) + length
+        places[tensor.name] = tuple(parts)
+    return Frame(at, tuple(heads), places)
+
+
+def _head(tensor: Tensor, length: int) -> bytes:
+    dims = b"".join(protobuf.field_number(1, dim) for dim in tensor.shape or (0,))  # that is how it writes a scalar
+    described = dims + protobuf.field_bytes(2, tensor.dtype.encode()) + protobuf.field_head(3, length)
+    value = protobuf.field_bytes(1, tensor.name.encode()) + protobuf.field_head(2, len(described) + length) + described
+    return protobuf.field_head(1, len(value) + length) + value
+
+
+def _lengths(tensor: Tensor) -> list[int]:
+    """Cut as MindSpore does: by rows into equal parts, or where it only has bytes (bfloat16) every 512 MiB."""
+    size = tensor.nbytes
+    if size <= SPLIT_ABOVE:
+        return [size]
+    count = ceil(size / SPLIT_ABOVE)
+    if tensor.dtype != "BFloat16" and tensor.dtype in ITEM_SIZES and tensor.shape:
+        row = ITEM_SIZES[tensor.dtype] * prod(tensor.shape[1:])
+        rows, more = divmod(tensor.shape[0], count)
+        lengths = [(rows + (index < more)) * row for index in range(count)]
+        if max(lengths) <= _LARGEST_MESSAGE:
+            return lengths
+    return [min(SPLIT_ABOVE, size - begin) for begin in range(0, size, SPLIT_ABOVE)]

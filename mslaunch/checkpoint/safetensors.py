@@ -1,0 +1,127 @@
+""".safetensors: a JSON header and the tensors behind it, as MindSpore writes and reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from mslaunch.checkpoint.tensor import ITEM_SIZES, Content, Frame, Malformed, Tensor, chunks
+from mslaunch.errors import RequestError
+
+_HEADER_LIMIT = 100 << 20
+_NAMES = {
+    "BOOL": "Bool",
+    "I8": "Int8",
+    "U8": "UInt8",
+    "I16": "Int16",
+    "U16": "UInt16",
+    "I32": "Int32",
+    "U32": "UInt32",
+    "I64": "Int64",
+    "U64": "UInt64",
+    "F16": "Float16",
+    "BF16": "BFloat16",
+    "F32": "Float32",
+    "F64": "Float64",
+}
+_TYPES = {ours: theirs for theirs, ours in _NAMES.items()}
+_MOST_ZEROS = 1 << 30
+
+
+def read(fd: int, size: int) -> Content:
+    """Read the header; every tensor must lie inside the file, and nothing behind the last."""
+    length = int.from_bytes(os.pread(fd, 8, 0), "little")
+    if size < 8 or length > size - 8:
+        raise Malformed(f"truncated: a header of {length} bytes is announced, the file has {size}")
+    if length > _HEADER_LIMIT:
+        raise Malformed(f"a header of {length >> 20} MB; at most {_HEADER_LIMIT >> 20} are allowed")
+    header = _header(os.pread(fd, length, 8))
+    metadata = header.pop("__metadata__", None) or {}
+    if not isinstance(metadata, dict):
+        raise Malformed("__metadata__ is no object")
+    data = 8 + length
+    tensors = tuple(_tensor(name, entry, data, metadata) for name, entry in header.items())
+    _check_cover(tensors, data, size)
+    crc = metadata.get("crc_num")
+    crc = int(crc) if isinstance(crc, str) and crc.isdigit() else None
+    return Content(tensors, crc, metadata.get("remove_redundancy") == "True")
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"its header is not JSON ({type(error).__name__})") from None
+    if not isinstance(header, dict):
+        raise Malformed("its header is no object")
+    return header
+
+
+def _tensor(name: str, entry: Any, data: int, metadata: dict[str, Any]) -> Tensor:
+    try:
+        begin, end = entry["data_offsets"]
+        dtype, shape = _NAMES.get(entry["dtype"], entry["dtype"]), tuple(entry["shape"])
+        numbers = (begin, end, *shape)
+        if not all(type(number) is int and number >= 0 for number in numbers) or begin > end:
+            raise ValueError
+        if not isinstance(dtype, str):
+            raise TypeError
+    except (KeyError, TypeError, ValueError):
+        raise Malformed(f"{name}: its entry in the header is not dtype, shape and data_offsets") from None
+    if metadata.get(name) == "Int4":
+        dtype = "Int4"
+    return Tensor(name, dtype, shape, ((data + begin, end - begin),))
+
+
+def _check_cover(tensors: Sequence[Tensor], data: int, size: int) -> None:
+    at = data
+    for tensor in sorted(tensors, key=lambda tensor: tensor.parts[0]):
+        begin, length = tensor.parts[0]
+        if begin != at:
+            raise Malformed(f"{tensor.name} lies at byte {begin}, where byte {at} was to be expected")
+        at = begin + length
+    if at != size:
+        what = "truncated" if at > size else "too long"
+        raise Malformed(f"{what}: its tensors end at byte {at}, the file at byte {size}")
+
+
+def checksum(fd: int, size: int, tensors: Sequence[Tensor]) -> int:
+    """Compute MindSpore's crc_num: names and contents, in the order of names."""
+    del size
+    crc = 0
+    for tensor in sorted(tensors, key=lambda tensor: tensor.name):
+        crc = zlib.crc32(tensor.name.encode(), crc)
+        if tensor.shape == () and "Int" in tensor.dtype:
+            crc = zlib.crc32(_quirk(b"".join(chunks(fd, *tensor.parts[0])), tensor.dtype), crc)
+            continue
+        for data in chunks(fd, *tensor.parts[0]):
+            crc = zlib.crc32(data, crc)
+    return crc
+
+
+def _quirk(data: bytes, dtype: str) -> bytes:
+    """MindSpore takes bytes() of an integer without dimensions: for Python that is as many zeros."""
+    count = int.from_bytes(data, "little", signed=not dtype.startswith("U"))
+    return bytes(min(max(count, 0), _MOST_ZEROS))
+
+
+def frame(tensors: Sequence[Tensor]) -> Frame:
+    """Lay out a file of these tensors: wide types first, so that each is aligned."""
+    header: dict[str, Any] = {"__metadata__": {"format": "ms"}}
+    offsets: dict[str, tuple[int, int]] = {}
+    at = 0
+    for tensor in sorted(tensors, key=lambda tensor: (-(tensor.itemsize or 1), tensor.name)):
+        if tensor.dtype not in ITEM_SIZES:
+            raise RequestError(f"{tensor.name}: {tensor.dtype} cannot be written to .safetensors. Keep .ckpt.")
+        end = at + tensor.nbytes
+        header[tensor.name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, end]}
+        offsets[tensor.name] = (at, tensor.nbytes)
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    data = 8 + len(text)
+    places = {name: ((data + begin, length),) for name, (begin, length) in offsets.items()}
+    return Frame(data + at, ((0, len(text).to_bytes(8, "little") + text),), places)

@@ -1,0 +1,171 @@
+"""A set of shards: which file each rank has, and of which step. Steps are numbers: 10 comes after 9."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mslaunch.checkpoint.files import Step, is_whole, step_of
+from mslaunch.checkpoint.shard import FORMATS, Shard, read_shard
+from mslaunch.errors import RequestError, ShardUnreadable
+
+_RANK_FOLDER = re.compile(r"rank_(\d+)")
+_RANK_IN_NAME = re.compile(r"rank_(\d+)")
+_NO_CHECKPOINT = ("_breakpoint.ckpt",)
+READERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSet:
+    """One file per rank, all of the same step."""
+
+    folder: Path
+    files: Mapping[int, Path]
+    step: Step | None
+    """None where the files' names hold no step."""
+    incomplete: Mapping[Step, tuple[int, ...]] = field(default_factory=dict)
+    """Newer steps that some of the ranks do not have, or not whole."""
+
+    def name_of(self, rank: int) -> str:
+        path = self.files[rank]
+        return str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
+
+
+def find_set(path: Path, ranks: int | None = None, step: str | None = None, prefix: str | None = None) -> ShardSet:
+    """Find the newest step that all ranks have whole, or the step that was asked for.
+
+    Where no step is complete, the newest that any rank has is returned, for `verify` to tell what is missing.
+    """
+    wanted = parse_step(step)
+    if path.is_file():
+        return ShardSet(path.parent, {0: path}, step_of(path))
+    if not path.is_dir():
+        raise RequestError(
+            f"{path}: no such checkpoint. Name a file, or the folder that holds rank_0, rank_1 and so on."
+        )
+    found = _candidates(path)
+    if not found:
+        raise RequestError(f"{path}: no checkpoint (*.ckpt, *.safetensors) here nor in rank_N folders below.")
+    by_step = {rank: _by_step(files, prefix) for rank, files in found.items()}
+    steps = sorted({known for known in _steps(by_step) if wanted is None or known[:2] == wanted}, reverse=True)
+    if wanted is not None and not steps:
+        have = ", ".join(f"{epoch}_{number}" for epoch, number, _ in sorted(_steps(by_step)))
+        raise RequestError(f"{path}: no rank has step {step}. It holds {have or 'no step in the names of its files'}.")
+    _one_network(path, steps)
+    expected = range(ranks) if ranks is not None else sorted(found)
+    if not steps:
+        return ShardSet(path, {rank: _only_one(rank, files) for rank, files in found.items()}, None)
+    return _newest(path, by_step, steps, expected)
+
+
+def parse_step(text: str | None) -> tuple[int, int] | None:
+    """Read `3_120`: epoch 3, step 120."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+)[_:-](\d+)", text)
+    if match is None:
+        raise RequestError(f"--step {text}: write EPOCH_STEP as in the files' names, for example 3_120.")
+    return int(match[1]), int(match[2])
+
+
+def _newest(
+    folder: Path, by_step: dict[int, dict[Step, Path]], steps: list[Step], expected: range | list[int]
+) -> ShardSet:
+    incomplete: dict[Step, tuple[int, ...]] = {}
+    for step in steps:
+        files = {rank: known[step] for rank, known in by_step.items() if step in known}
+        with ThreadPoolExecutor(READERS) as pool:
+            whole = dict(zip(files, pool.map(is_whole, files.values()), strict=True))
+        missing = tuple(rank for rank in expected if not whole.get(rank))
+        if not missing:
+            return ShardSet(folder, dict(sorted(files.items())), step, incomplete)
+        incomplete[step] = missing
+    best = max(steps, key=lambda step: (-len(incomplete[step]), step))
+    files = {rank: known[best] for rank, known in by_step.items() if best in known}
+    return ShardSet(folder, dict(sorted(files.items())), best)
+
+
+def _candidates(folder: Path) -> dict[int, list[Path]]:
+    """All checkpoint files by rank: in rank_N folders or one level below them, or beside each other in one folder."""
+    found: dict[int, list[Path]] = {}
+    for entry in folder.iterdir():
+        match = _RANK_FOLDER.fullmatch(entry.name)
+        if match and entry.is_dir():
+            files = _checkpoints(entry) or [file for below in sorted(entry.iterdir()) for file in _checkpoints(below)]
+            if files:
+                found.setdefault(int(match[1]), []).extend(files)
+    if found:
+        return found
+    flat = _checkpoints(folder)
+    ranks = {path: _RANK_IN_NAME.search(path.name) for path in flat}
+    for path, match in ranks.items():
+        found.setdefault(int(match[1]) if match and all(ranks.values()) else 0, []).append(path)
+    return found
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix in FORMATS
+        and path.is_file()
+        and not path.name.endswith(_NO_CHECKPOINT)
+        and not _is_strategy(path)
+    )
+
+
+def _is_strategy(path: Path) -> bool:
+    """A strategy of MindSpore's is called .ckpt too, but begins with a number, not with a parameter."""
+    with path.open("rb") as file:
+        return path.suffix == ".ckpt" and file.read(1) == b"\x08"
+
+
+def _by_step(files: list[Path], prefix: str | None) -> dict[Step, Path]:
+    """Of several files of one step (a second run's name gets a number) the one written last counts.
+
+    Prefixes are compared without their digits, which often are the rank's.
+    """
+    steps: dict[Step, Path] = {}
+    for path in sorted(files, key=lambda path: path.stat().st_mtime_ns):
+        step = step_of(path)
+        if step is not None and (prefix is None or path.name.startswith(prefix)):
+            steps[(step[0], step[1], re.sub(r"\d+", "", step[2]))] = path
+    return steps
+
+
+def _one_network(folder: Path, steps: list[Step]) -> None:
+    names = sorted({name for *_, name in steps})
+    if len(names) > 1:
+        raise RequestError(f"{folder}: holds several networks ({', '.join(names)}). Say which one with --prefix NAME.")
+
+
+def _steps(by_step: dict[int, dict[Step, Path]]) -> set[Step]:
+    return {step for known in by_step.values() for step in known}
+
+
+def _only_one(rank: int, files: list[Path]) -> Path:
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files[:4])
+        raise RequestError(
+            f"{files[0].parent}: rank {rank} has {len(files)} checkpoints without a step in their names ({names}). "
+            f"Keep one, or name them PREFIX-EPOCH_STEP.ckpt."
+        )
+    return files[0]
+
+
+def read_set(files: Mapping[int, Path]) -> dict[int, Shard | ShardUnreadable]:
+    """Read all headers, several files at once; what cannot be read is returned as its error."""
+
+    def one(path: Path) -> Shard | ShardUnreadable:
+        try:
+            return read_shard(path)
+        except ShardUnreadable as error:
+            return error
+
+    with ThreadPoolExecutor(READERS) as pool:
+        return dict(zip(files, pool.map(one, files.values()), strict=True))

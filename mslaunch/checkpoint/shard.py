@@ -1,0 +1,90 @@
+"""One checkpoint file of either format: its tensors, its checksum, and the layout of a new one. Headers only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from mslaunch.checkpoint import ckpt, safetensors
+from mslaunch.checkpoint.tensor import Content, Frame, Malformed, Tensor
+from mslaunch.errors import RequestError, ShardUnreadable
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What can be done with one kind of file."""
+
+    read: Callable[[int, int], Content]
+    checksum: Callable[[int, int, Sequence[Tensor]], int]
+    frame: Callable[[Sequence[Tensor]], Frame]
+
+
+FORMATS = {
+    ".ckpt": Format(ckpt.read, ckpt.checksum, ckpt.frame),
+    ".safetensors": Format(safetensors.read, safetensors.checksum, safetensors.frame),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one file holds."""
+
+    path: Path
+    tensors: Mapping[str, Tensor]
+    size: int
+    crc: int | None = None
+    redundancy_removed: bool = False
+
+
+def format_of(path: Path) -> Format:
+    if path.suffix not in FORMATS:
+        raise RequestError(f"{path}: checkpoints end in {' or '.join(FORMATS)}. Name one of those.")
+    return FORMATS[path.suffix]
+
+
+def read_shard(path: Path) -> Shard:
+    """Read a file's headers and check every length in them."""
+    kind = format_of(path)
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise ShardUnreadable(str(path), error.strerror or str(error)) from None
+    try:
+        size = os.fstat(fd).st_size
+        if size == 0:
+            raise Malformed("it is empty")
+        content = kind.read(fd, size)
+        tensors = _by_name(content.tensors)
+    except (Malformed, OSError) as error:
+        raise ShardUnreadable(str(path), str(error)) from None
+    finally:
+        os.close(fd)
+    return Shard(path, tensors, size, content.crc, content.redundancy_removed)
+
+
+def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    named: dict[str, Tensor] = {}
+    for tensor in tensors:
+        if tensor.name in named:
+            raise Malformed(f"{tensor.name} stands in it twice")
+        if tensor.itemsize is not None and (wanted := prod(tensor.shape) * tensor.itemsize) != tensor.nbytes:
+            raise Malformed(f"{tensor.name}: {tensor.words()} takes {wanted} bytes, it holds {tensor.nbytes}")
+        named[tensor.name] = tensor
+    return named
+
+
+def checksum(shard: Shard) -> int:
+    """Compute what MindSpore records as crc_num; this reads the whole file."""
+    fd = os.open(shard.path, os.O_RDONLY)
+    try:
+        return format_of(shard.path).checksum(fd, shard.size, list(shard.tensors.values()))
+    finally:
+        os.close(fd)
+
+
+def frame(path: Path, tensors: Sequence[Tensor]) -> Frame:
+    """Lay out a new file for these tensors."""
+    return format_of(path).frame(tensors)

@@ -1,0 +1,244 @@
+"""Whether a set of shards is what its strategy says: every rank, every parameter, every slice. All findings at once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+from mslaunch.checkpoint.layout import Box, Layout, box, whole_shape
+from mslaunch.checkpoint.sets import ShardSet, read_set
+from mslaunch.checkpoint.shard import Shard, checksum
+from mslaunch.checkpoint.strategy import Strategy
+from mslaunch.checkpoint.tensor import Tensor, chunks, shape_words
+from mslaunch.errors import MslaunchError, ShardUnreadable
+
+SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong with a set, or may be."""
+
+    what: str
+    rank: int | None = None
+    file: str | None = None
+    parameter: str | None = None
+    expected: str | None = None
+    found: str | None = None
+    severity: Literal["error", "warning"] = "error"
+
+    def words(self) -> str:
+        place = [f"rank {self.rank}" if self.rank is not None else "", self.file or "", self.parameter or ""]
+        told = [f"expected {self.expected}" if self.expected else "", f"found {self.found}" if self.found else ""]
+        where = ", ".join(filter(None, place))
+        detail = ", ".join(filter(None, told))
+        return f"{self.severity}: {where + ': ' if where else ''}{self.what}{': ' + detail if detail else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was found, and what was read on the way."""
+
+    findings: tuple[Finding, ...]
+    shards: Mapping[int, Shard]
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity == "error")
+
+
+def verify(
+    found: ShardSet, strategy: Strategy | None, replicas: bool = False, content: bool = True, workers: int | None = None
+) -> Verified:
+    """Check a set against its strategy; `content` also compares recorded checksums, `replicas` equal slices."""
+    read = read_set(found.files)
+    shards = {rank: shard for rank, shard in read.items() if isinstance(shard, Shard)}
+    findings = [
+        *_newer_steps(found),
+        *_unreadable(found, read),
+        *(_ranks(found, strategy) if strategy else ()),
+        *(_parameters(found, shards, strategy) if strategy else ()),
+        *(_checksums(found, shards, workers) if content else ()),
+        *(_replicas(found, shards, strategy, workers) if replicas and strategy else ()),
+    ]
+    return Verified(tuple(findings), shards)
+
+
+def _newer_steps(found: ShardSet) -> Iterator[Finding]:
+    for (epoch, step, _), ranks in found.incomplete.items():
+        listed = ", ".join(map(str, ranks[:SHOWN])) + (" and more" if len(ranks) > SHOWN else "")
+        yield Finding(f"step {epoch}_{step} is newer, but missing or cut short on rank {listed}", severity="warning")
+
+
+def _unreadable(found: ShardSet, read: Mapping[int, Shard | ShardUnreadable]) -> Iterator[Finding]:
+    for rank, shard in read.items():
+        if isinstance(shard, ShardUnreadable):
+            yield Finding(f"not a whole checkpoint: {shard.why}", rank, found.name_of(rank))
+
+
+def _ranks(found: ShardSet, strategy: Strategy) -> Iterator[Finding]:
+    if not strategy.merged and next(iter(strategy.stages)) != 0:
+        stage = next(iter(strategy.stages))
+        yield Finding(
+            f"{strategy.name} is stage {stage} of a pipeline alone; merge its stages: mslaunch strategy merge"
+        )
+        return
+    for rank in range(strategy.world_size):
+        if rank not in found.files:
+            of = f" of step {found.step[0]}_{found.step[1]}" if found.step else ""
+            yield Finding(f"no checkpoint{of}", rank, expected=f"one for each of {strategy.world_size} ranks")
+    beyond = sorted(rank for rank in found.files if rank >= strategy.world_size)
+    if beyond:
+        yield Finding(
+            f"{len(beyond)} more ranks than the strategy has (rank {beyond[0]} to {beyond[-1]})",
+            expected=f"{strategy.world_size} ranks",
+            found=f"{len(found.files)}; a strategy of one pipeline stage alone? `mslaunch strategy merge` joins them",
+        )
+
+
+def is_derived(name: str, names: set[str]) -> bool:
+    """Tell whether a parameter belongs to another (moment1.W to W); a checkpoint may leave such out."""
+    parts = name.split(".")
+    return any(".".join(parts[index:]) in names for index in range(1, len(parts)))
+
+
+def _parameters(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[Finding]:
+    """Every parameter on every rank of its stage, alike in shape and type."""
+    if not strategy.merged and next(iter(strategy.stages)) != 0:
+        return
+    names = strategy.names()
+    held = {name for shard in shards.values() for name in shard.tensors}
+    if shards and not names & held:
+        example = sorted(held)[:2]
+        yield Finding(
+            "no parameter of the strategy is in the checkpoint; it belongs to another network",
+            expected=f"for example {min(names)}",
+            found=", ".join(example) or "no parameters",
+        )
+        return
+    for name in sorted(names - held):
+        if shards and not is_derived(name, names):
+            yield Finding("on no rank", parameter=name, expected="the strategy lists it")
+    whole: dict[str, tuple[int, ...]] = {}
+    for stage, layouts in strategy.stages.items():
+        ranks = range(stage * strategy.stage_devices, (stage + 1) * strategy.stage_devices)
+        here = {rank: shards[rank] for rank in ranks if rank in shards}
+        for name in sorted(layouts.keys() & held):
+            yield from _parameter(found, here, name, layouts[name], whole)
+
+
+def _parameter(
+    found: ShardSet, here: Mapping[int, Shard], name: str, layout: Layout, whole: dict[str, tuple[int, ...]]
+) -> Iterator[Finding]:
+    tensors = {rank: shard.tensors[name] for rank, shard in here.items() if name in shard.tensors}
+    for rank, shard in here.items():
+        if rank not in tensors and not shard.redundancy_removed:
+            yield Finding("missing", rank, found.name_of(rank), name, expected="as on the other ranks of its stage")
+    if not tensors:
+        return
+    usual, kind = _usual(tensors, layout)
+    for rank, tensor in tensors.items():
+        where = (rank, found.name_of(rank), name)
+        if len(tensor.shape) != len(layout.axes):
+            cut = f"{len(layout.axes)} dimensions, as the strategy's layout has"
+            yield Finding("wrong shape", *where, expected=cut, found=shape_words(tensor.shape))
+        elif tensor.shape != usual:
+            yield Finding("wrong slice", *where, expected=shape_words(usual), found=shape_words(tensor.shape))
+        if tensor.dtype != kind:
+            yield Finding("wrong type", *where, expected=kind, found=tensor.dtype)
+    if len(usual) == len(layout.axes):
+        full = whole_shape(layout, usual)
+        if whole.setdefault(name, full) != full:
+            words = shape_words(whole[name])
+            yield Finding("stages disagree on its whole shape", None, None, name, words, shape_words(full))
+
+
+def _usual(tensors: Mapping[int, Tensor], layout: Layout) -> tuple[tuple[int, ...], str]:
+    """The shape and type that slices should have: by the strategy where it tells the whole shape, else as most have."""
+    shape = Counter(tensor.shape for tensor in tensors.values()).most_common(1)[0][0]
+    if layout.shape is not None and len(layout.shape) == len(layout.axes):
+        shape = tuple(size // cut for size, cut in zip(layout.shape, layout.cuts, strict=True))
+    return shape, Counter(tensor.dtype for tensor in tensors.values()).most_common(1)[0][0]
+
+
+def _in_threads(work: Callable[[int], Finding | None], ranks: list[int], workers: int | None) -> Iterator[Finding]:
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        yield from filter(None, pool.map(work, ranks))
+
+
+def _checksums(found: ShardSet, shards: Mapping[int, Shard], workers: int | None) -> Iterator[Finding]:
+    def check(rank: int) -> Finding | None:
+        shard = shards[rank]
+        try:
+            real = checksum(shard)
+        except (OSError, ValueError) as error:
+            return Finding(f"cannot be read: {error}", rank, found.name_of(rank))
+        if real == shard.crc:
+            return None
+        return Finding("its bytes have changed (crc_num)", rank, found.name_of(rank), None, str(shard.crc), str(real))
+
+    yield from _in_threads(check, [rank for rank, shard in shards.items() if shard.crc is not None], workers)
+
+
+def _replicas(
+    found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy, workers: int | None
+) -> Iterator[Finding]:
+    """Slices that several ranks hold must be the same, bit by bit."""
+    groups: dict[tuple[str, Box | None], list[int]] = defaultdict(list)
+    for rank, shard in shards.items():
+        layouts = strategy.of_rank(rank) if rank < strategy.world_size else {}
+        for name, tensor in shard.tensors.items():
+            layout = layouts.get(name)
+            if layout is not None and len(layout.axes) == len(tensor.shape):
+                place: Box | None = box(layout, whole_shape(layout, tensor.shape), rank % strategy.stage_devices)
+            else:
+                place = None
+            groups[(name, place)].append(rank)
+    wanted: dict[int, set[str]] = defaultdict(set)
+    for (name, _), ranks in groups.items():
+        for rank in ranks if len(ranks) > 1 else ():
+            wanted[rank].add(name)
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        digests = dict(zip(wanted, pool.map(lambda rank: _digests(shards[rank], wanted[rank]), wanted), strict=True))
+    for (name, _), ranks in groups.items():
+        first = ranks[0]
+        for rank in ranks[1:]:
+            if digests[rank][name] != digests[first][name]:
+                yield Finding(
+                    "differs from its replica",
+                    rank,
+                    found.name_of(rank),
+                    name,
+                    f"the bytes of rank {first}",
+                    "others",
+                )
+
+
+def _digests(shard: Shard, names: set[str]) -> dict[str, bytes]:
+    fd = os.open(shard.path, os.O_RDONLY)
+    try:
+        result = {}
+        for name in names:
+            digest = hashlib.blake2b(digest_size=16)
+            for part in shard.tensors[name].parts:
+                for data in chunks(fd, *part):
+                    digest.update(data)
+            result[name] = digest.digest()
+        return result
+    finally:
+        os.close(fd)
+
+
+class SetIsWrong(MslaunchError):
+    """A set that cannot be used, with everything that is wrong with it."""
+
+    def __init__(self, found: ShardSet, errors: tuple[Finding, ...]) -> None:
+        shown = [f"{found.folder}: {finding.words()}" for finding in errors[:SHOWN]]
+        if len(errors) > SHOWN:
+            shown.append(f"{found.folder}: and {len(errors) - SHOWN} more; `mslaunch ckpt verify` lists all")
+        super().__init__("\n".join(shown))
