@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import failure, planning, startup, tables
+from bench import checkpoints, failure, planning, startup, tables
 
 CASES = {
     "two": startup.two_ranks,
@@ -17,6 +17,8 @@ CASES = {
     "death": failure.death,
     "right": failure.right_rank,
     "flood": failure.flood,
+    "reshard": checkpoints.reshard,
+    "verify": checkpoints.verify_set,
 }
 
 

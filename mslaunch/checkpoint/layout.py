@@ -59,9 +59,6 @@ class Layout:
         return None
 
 
-WHOLE = Layout((1,), ())
-
-
 def whole(dimensions: int) -> Layout:
     """The layout of a parameter that one device holds entirely."""
     return Layout((1,), ((),) * dimensions)

@@ -18,6 +18,7 @@ from mslaunch.errors import RequestError
 class Assembly:
     """One parameter: where its slices lie now, and which boxes of it the new shards get."""
 
+    name: str
     shape: Shape
     itemsize: int
     sources: tuple[tuple[Box, Path, Tensor], ...]
@@ -30,7 +31,7 @@ class Assembly:
 class Job:
     """Everything that has to be moved, and the tensors of each new shard in order."""
 
-    assemblies: Mapping[str, Assembly]
+    assemblies: tuple[Assembly, ...]
     shards: Mapping[int, tuple[Tensor, ...]]
     """Their parts are of the right length, but have no place yet."""
     left_out: tuple[str, ...] = ()
@@ -80,18 +81,29 @@ def plan_reshard(shards: Mapping[int, Shard], source: Strategy | None, target: S
     left_out = tuple(sorted(name for name in shapes if name in listed and name not in wanted)) if source else ()
     names = [name for name in _in_file_order(shards) if name not in left_out]
     new: dict[int, list[Tensor]] = {rank: [] for rank in range(target.world_size if target else 1)}
-    assemblies: dict[str, Assembly] = {}
+    assemblies: list[Assembly] = []
     for name in names:
         sources = _sources(name, shapes[name], shards, source)
         places = _targets(name, shapes[name], target, cut=name in listed)
         sample = sources[0][2]
-        assemblies[name] = _assembly(name, shapes[name], sources, places)
+        assemblies.append(_assembly(name, shapes[name], sources, places))
         for part, ranks in places.items():
             size = sample.nbytes if sample.itemsize is None else prod(box_shape(part)) * sample.itemsize
             shape = sample.shape if sample.itemsize is None else box_shape(part)
             for rank in ranks:
                 new[rank].append(replace(sample, shape=shape, parts=((0, size),)))
-    return Job(assemblies, {rank: tuple(tensors) for rank, tensors in new.items()}, left_out)
+    return Job(tuple(assemblies), {rank: tuple(tensors) for rank, tensors in new.items()}, left_out)
+
+
+def plan_convert(shards: Mapping[int, Shard]) -> Job:
+    """Every rank's tensors as they are, for a file of another format."""
+    assemblies = []
+    for rank, shard in shards.items():
+        for name, tensor in shard.tensors.items():
+            everything = tuple((0, size) for size in tensor.shape)
+            sources = [(everything, shard.path, tensor)]
+            assemblies.append(_assembly(name, tensor.shape, sources, {everything: (rank,)}))
+    return Job(tuple(assemblies), {rank: tuple(shard.tensors.values()) for rank, shard in shards.items()})
 
 
 def _in_file_order(shards: Mapping[int, Shard]) -> list[str]:
@@ -159,10 +171,10 @@ def _assembly(
         if len(sources) > 1:
             raise RequestError(f"{name}: {sample.dtype} is packed and cannot be cut or joined. Leave it whole.")
         everyone = tuple(rank for ranks in targets.values() for rank in ranks)
-        return Assembly((sample.nbytes,), 1, ((box_of_bytes, *sources[0][1:]),), ((box_of_bytes, everyone),))
+        return Assembly(name, (sample.nbytes,), 1, ((box_of_bytes, *sources[0][1:]),), ((box_of_bytes, everyone),))
     have = sum(prod(box_shape(place)) for place, *_ in sources)
     if have != prod(shape):
         raise RequestError(
             f"{name}: its slices hold {have} of {prod(shape)} elements. `mslaunch ckpt verify` tells which."
         )
-    return Assembly(shape, sample.itemsize, tuple(sources), tuple(targets.items()))
+    return Assembly(name, shape, sample.itemsize, tuple(sources), tuple(targets.items()))

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mslaunch.checkpoint.files import Step, is_whole, step_of
+from mslaunch.checkpoint.files import Step, step_of
 from mslaunch.checkpoint.shard import FORMATS, Shard, read_shard
 from mslaunch.errors import RequestError, ShardUnreadable
 
@@ -28,6 +28,8 @@ class ShardSet:
     """None where the files' names hold no step."""
     incomplete: Mapping[Step, tuple[int, ...]] = field(default_factory=dict)
     """Newer steps that some of the ranks do not have, or not whole."""
+    read: Mapping[int, Shard | ShardUnreadable] = field(default_factory=dict)
+    """What was read of the files on the way."""
 
     def name_of(self, rank: int) -> str:
         path = self.files[rank]
@@ -57,7 +59,7 @@ def find_set(path: Path, ranks: int | None = None, step: str | None = None, pref
     _one_network(path, steps)
     expected = range(ranks) if ranks is not None else sorted(found)
     if not steps:
-        return ShardSet(path, {rank: _only_one(rank, files) for rank, files in found.items()}, None)
+        return ShardSet(path, {rank: _only_one(rank, found[rank]) for rank in sorted(found)}, None)
     return _newest(path, by_step, steps, expected)
 
 
@@ -77,11 +79,10 @@ def _newest(
     incomplete: dict[Step, tuple[int, ...]] = {}
     for step in steps:
         files = {rank: known[step] for rank, known in by_step.items() if step in known}
-        with ThreadPoolExecutor(READERS) as pool:
-            whole = dict(zip(files, pool.map(is_whole, files.values()), strict=True))
-        missing = tuple(rank for rank in expected if not whole.get(rank))
+        read = read_files(files)
+        missing = tuple(rank for rank in expected if not isinstance(read.get(rank), Shard))
         if not missing:
-            return ShardSet(folder, dict(sorted(files.items())), step, incomplete)
+            return ShardSet(folder, dict(sorted(files.items())), step, incomplete, read)
         incomplete[step] = missing
     best = max(steps, key=lambda step: (-len(incomplete[step]), step))
     files = {rank: known[best] for rank, known in by_step.items() if best in known}
@@ -158,7 +159,12 @@ def _only_one(rank: int, files: list[Path]) -> Path:
     return files[0]
 
 
-def read_set(files: Mapping[int, Path]) -> dict[int, Shard | ShardUnreadable]:
+def read_set(found: ShardSet) -> Mapping[int, Shard | ShardUnreadable]:
+    """The headers of a set, read now where they have not been."""
+    return found.read or read_files(found.files)
+
+
+def read_files(files: Mapping[int, Path]) -> dict[int, Shard | ShardUnreadable]:
     """Read all headers, several files at once; what cannot be read is returned as its error."""
 
     def one(path: Path) -> Shard | ShardUnreadable:

@@ -6,14 +6,13 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from itertools import accumulate, product
 from math import prod
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from mslaunch.checkpoint.layout import Box, box_shape, intersection
 from mslaunch.checkpoint.reshard import Assembly, Job
@@ -21,31 +20,58 @@ from mslaunch.checkpoint.shard import frame
 from mslaunch.checkpoint.tensor import Frame, Part
 from mslaunch.errors import NotReadyError, ShardUnreadable
 
+if TYPE_CHECKING:
+    import numpy as np
+
 BLOCK = 4 << 20
-THREADS = 4
+THREADS = max(2, min(8, os.cpu_count() or 2))
+
+SHORT_ROW = 1024
+IOV_MAX = 1024
 
 Progress = Callable[[int], None]
-Bytes = npt.NDArray[np.uint8]
 
 
-def write_shards(job: Job, names: Mapping[int, str], folder: Path, progress: Progress = lambda _: None) -> None:
-    """Write the job's shards as folder/names[rank]. They are written beside it and renamed when all is there."""
-    _check_room(job.nbytes, folder)
-    beside = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
-    _sweep(folder)
-    try:
-        beside.mkdir(parents=True)
+def write_shards(
+    job: Job,
+    names: Mapping[int, str],
+    folder: Path,
+    extra: Mapping[str, bytes] | None = None,
+    progress: Progress = lambda _: None,
+) -> None:
+    """Write the job's shards as folder/names[rank], and `extra` beside them; renamed only when all is there."""
+    with _beside(job, folder) as beside:
         _Writer(job, {rank: beside / name for rank, name in names.items()}, progress).run()
+        for name, content in (extra or {}).items():
+            (beside / name).write_bytes(content)
         if folder.is_dir():
             folder.rmdir()  # only ever an empty one
         beside.rename(folder)
+
+
+def write_file(job: Job, path: Path, progress: Progress = lambda _: None) -> None:
+    """Write a job of one shard to a file."""
+    with _beside(job, path) as beside:
+        _Writer(job, dict.fromkeys(job.shards, beside / path.name), progress).run()
+        (beside / path.name).rename(path)
+
+
+@contextmanager
+def _beside(job: Job, target: Path) -> Iterator[Path]:
+    """A folder beside the target to write in; whatever happens, it is gone in the end."""
+    _check_room(job.nbytes, target)
+    _sweep(target)
+    beside = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    try:
+        beside.mkdir(parents=True)
+        yield beside
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NotReadyError(
-                f"{folder}: the disk is full; nothing was kept. {job.nbytes / 1e9:.1f} GB are needed: free some, "
+                f"{target}: the disk is full; nothing was kept. {job.nbytes / 1e9:.1f} GB are needed: free some, "
                 f"or give another -o."
             ) from None
-        raise NotReadyError(f"{folder}: cannot be written: {error.strerror or error}. Give another -o.") from None
+        raise NotReadyError(f"{target}: cannot be written: {error.strerror or error}. Give another -o.") from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -68,6 +94,32 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
+class _Scratch(threading.local):
+    """Two buffers a thread, used again for every block: fresh memory would cost more than the copying."""
+
+    def __init__(self) -> None:
+        self.incoming = memoryview(bytearray(BLOCK))
+        self.outgoing = memoryview(bytearray(BLOCK))
+
+
+class _Slice:
+    """What one file holds of a block, and its bytes once they were read."""
+
+    __slots__ = ("box", "data", "offset", "parts", "path")
+
+    def __init__(self, path: Path, parts: tuple[Part, ...], offset: int, box: Box) -> None:
+        self.path = path
+        self.parts = parts
+        self.offset = offset
+        self.box = box
+        self.data: memoryview | None = None
+
+    def stretch(self, length: int) -> int | None:
+        """Where its bytes lie in the file, if they are in one stretch there."""
+        places = list(_pieces(self.parts, self.offset, length))
+        return places[0][0] if len(places) == 1 else None
+
+
 class _Writer:
     """Open files, and the threads that fill them."""
 
@@ -79,10 +131,11 @@ class _Writer:
         self.inputs: dict[Path, int] = {}
         self.outputs: dict[int, int] = {}
         self.failed = threading.Event()
+        self.scratch = _Scratch()
 
     def run(self) -> None:
         with ExitStack() as opened:
-            for assembly in self.job.assemblies.values():
+            for assembly in self.job.assemblies:
                 for _, path, _ in assembly.sources:
                     if path not in self.inputs:
                         self.inputs[path] = os.open(path, os.O_RDONLY)
@@ -102,7 +155,7 @@ class _Writer:
     def _move_all(self) -> None:
         pool = ThreadPoolExecutor(THREADS)
         try:
-            moves = [pool.submit(self._move, name, task) for name, task in self._tasks()]
+            moves = [pool.submit(self._move, *task) for task in self._tasks()]
             done, _ = wait(moves, return_when=FIRST_EXCEPTION)
             for move in done:
                 move.result()
@@ -110,60 +163,121 @@ class _Writer:
             self.failed.set()  # what is still under way stops at its next block
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _tasks(self) -> Iterator[tuple[str, list[Box]]]:
+    def _tasks(self) -> Iterator[tuple[Assembly, list[Box]]]:
         """Cut the work into pieces of a few blocks, so that all threads have some to the end."""
-        for name, assembly in self.job.assemblies.items():
+        for assembly in self.job.assemblies:
             blocks = list(cut_blocks(assembly.shape, assembly.itemsize))
             for begin in range(0, len(blocks), 8):
-                yield name, blocks[begin : begin + 8]
+                yield assembly, blocks[begin : begin + 8]
 
-    def _move(self, name: str, blocks: list[Box]) -> None:
-        assembly = self.job.assemblies[name]
+    def _move(self, assembly: Assembly, blocks: list[Box]) -> None:
         for block in blocks:
             if self.failed.is_set():
                 return
-            self.progress(self._move_block(name, assembly, block))
+            self.progress(self._move_block(assembly, block))
 
-    def _move_block(self, name: str, assembly: Assembly, block: Box) -> int:
+    def _move_block(self, assembly: Assembly, block: Box) -> int:
         """Read one block of the whole tensor from its slices, and write to each target what lies in it."""
-        buffer: Bytes = np.empty(_in_bytes(box_shape(block), assembly.itemsize), np.uint8)
-        for place, path, tensor in assembly.sources:
-            common = intersection(place, block) if block else ()
-            if common is None:
-                continue
-            view = buffer[_within(common, block, assembly.itemsize)]
-            data = view if view.flags.c_contiguous else np.empty(view.shape, np.uint8)
-            self._read(path, tensor.parts, _offset(common, place, assembly.itemsize), data)
-            if data is not view:
-                view[...] = data
+        itemsize = assembly.itemsize
+        slices = [
+            _Slice(path, tensor.parts, _offset(common, place, itemsize), common)
+            for place, path, tensor in assembly.sources
+            if (common := intersection(place, block)) is not None
+        ]
+        room = self.scratch.incoming
         written = 0
         for place, ranks in assembly.targets:
-            common = intersection(place, block) if block else ()
+            common = intersection(place, block)
             if common is None:
                 continue
-            piece = np.ascontiguousarray(buffer[_within(common, block, assembly.itemsize)])
+            piece = self.scratch.outgoing[: prod(box_shape(common)) * itemsize]
+            for one in slices:
+                room = self._fill(piece, common, one, room, itemsize)
             for rank in ranks:
-                parts = self.frames[rank].places[name]
-                self._write(self.outputs[rank], parts, _offset(common, place, assembly.itemsize), piece)
-                written += piece.nbytes
+                parts = self.frames[rank].places[assembly.name]
+                self._write(self.outputs[rank], parts, _offset(common, place, itemsize), piece)
+                written += len(piece)
         return written
 
-    def _read(self, path: Path, parts: tuple[Part, ...], offset: int, data: Bytes) -> None:
-        flat = data.reshape(-1).data
-        for at, begin, length in _pieces(parts, offset, len(flat)):
-            got = 0
-            while got < length:
-                count = os.preadv(self.inputs[path], [flat[begin + got : begin + length]], at + got)
-                if count == 0:
-                    raise ShardUnreadable(str(path), "it became shorter while it was read")
-                got += count
+    def _fill(self, piece: memoryview, wanted: Box, one: _Slice, room: memoryview, itemsize: int) -> memoryview:
+        """Put what a slice holds of a box into its piece; return the room that is left for slices.
 
-    def _write(self, fd: int, parts: tuple[Part, ...], offset: int, data: Bytes) -> None:
-        flat = data.reshape(-1).data
-        for at, begin, length in _pieces(parts, offset, len(flat)):
+        A slice that lies in the box entirely is read straight into place. Of others only a part is wanted: they are
+        read once and kept, since the rest belongs to other boxes.
+        """
+        common = intersection(one.box, wanted)
+        if common is None:
+            return room
+        size = prod(box_shape(one.box)) * itemsize
+        if common == one.box and (place := one.stretch(size)) is not None:
+            length, rows = row_places(common, wanted, itemsize)
+            if length == size or length >= SHORT_ROW:
+                self._scatter(one, place, [piece[row : row + length] for row in rows])
+                return room
+        if one.data is None:
+            one.data, room = room[:size], room[size:]
+            for at, begin, length in _pieces(one.parts, one.offset, size):
+                _read_fully(self.inputs[one.path], one.path, one.data[begin : begin + length], at)
+        _copy_box(common, one.data, one.box, piece, wanted, itemsize)
+        return room
+
+    def _scatter(self, one: _Slice, at: int, rows: list[memoryview]) -> None:
+        """Let the kernel read one stretch of a file into many rows."""
+        fd = self.inputs[one.path]
+        for first in range(0, len(rows), IOV_MAX):
+            some = rows[first : first + IOV_MAX]
+            wanted = sum(map(len, some))
+            if os.preadv(fd, some, at) < wanted:  # rare: take it row by row
+                for row, begin in zip(some, accumulate(map(len, some), initial=at), strict=False):
+                    _read_fully(fd, one.path, row, begin)
+            at += wanted
+
+    def _write(self, fd: int, parts: tuple[Part, ...], offset: int, data: memoryview) -> None:
+        for at, begin, length in _pieces(parts, offset, len(data)):
             put = 0
             while put < length:
-                put += os.pwrite(fd, flat[begin + put : begin + length], at + put)
+                put += os.pwrite(fd, data[begin + put : begin + length], at + put)
+
+
+def row_places(part: Box, whole: Box, itemsize: int) -> tuple[int, list[int]]:
+    """Return the length of the rows of a box, and where each lies in the bytes of a box around it."""
+    axis = len(part)
+    length = itemsize
+    while axis > 0:
+        axis -= 1
+        length *= part[axis][1] - part[axis][0]
+        if part[axis] != whole[axis]:
+            break
+    places = [_offset(((since, since) for since, _ in part), whole, itemsize)]
+    stride = prod(box_shape(whole)[axis:]) * itemsize
+    for index in range(axis - 1, -1, -1):
+        count = part[index][1] - part[index][0]
+        places = [place + more for more in range(0, count * stride, stride) for place in places]
+        stride *= whole[index][1] - whole[index][0]
+    return length, places
+
+
+def _copy_box(
+    common: Box, source: memoryview, source_box: Box, target: memoryview, target_box: Box, itemsize: int
+) -> None:
+    """Copy a box from the bytes of one around it into those of another; NumPy, since its rows may be short."""
+    import numpy as np
+
+    def view(data: memoryview, box: Box) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return np.frombuffer(data, np.uint8).reshape(_in_bytes(box_shape(box), itemsize))[
+            _within(common, box, itemsize)
+        ]
+
+    view(target, target_box)[...] = view(source, source_box)
+
+
+def _read_fully(fd: int, path: Path, room: memoryview, at: int) -> None:
+    got = 0
+    while got < len(room):
+        count = os.preadv(fd, [room[got:]], at + got)
+        if count == 0:
+            raise ShardUnreadable(str(path), "it became shorter while it was read")
+        got += count
 
 
 def cut_blocks(shape: tuple[int, ...], itemsize: int, limit: int = BLOCK) -> Iterator[Box]:
@@ -179,8 +293,8 @@ def cut_blocks(shape: tuple[int, ...], itemsize: int, limit: int = BLOCK) -> Ite
         return
     rows = max(1, limit // inner)
     rest = tuple((0, size) for size in shape[axis + 1 :])
-    for lead in np.ndindex(*shape[:axis]):
-        fixed = tuple((int(index), int(index) + 1) for index in lead)
+    for lead in product(*(range(size) for size in shape[:axis])):
+        fixed = tuple((index, index + 1) for index in lead)
         for begin in range(0, shape[axis], rows):
             yield (*fixed, (begin, min(begin + rows, shape[axis])), *rest)
 
@@ -197,7 +311,7 @@ def _within(part: Box, block: Box, itemsize: int) -> tuple[slice, ...]:
     return tuple(cut)
 
 
-def _offset(part: Box, place: Box, itemsize: int) -> int:
+def _offset(part: Iterable[tuple[int, int]], place: Box, itemsize: int) -> int:
     """Where a box begins in the slice that holds it, in bytes."""
     at = 0
     for (since, _), (begin, end) in zip(part, place, strict=True):

@@ -56,7 +56,7 @@ def verify(
     found: ShardSet, strategy: Strategy | None, replicas: bool = False, content: bool = True, workers: int | None = None
 ) -> Verified:
     """Check a set against its strategy; `content` also compares recorded checksums, `replicas` equal slices."""
-    read = read_set(found.files)
+    read = read_set(found)
     shards = {rank: shard for rank, shard in read.items() if isinstance(shard, Shard)}
     findings = [
         *_newer_steps(found),

@@ -21,6 +21,8 @@ VERBS = {
     "diagnose": "Why did it die? For a run, for msrun's log folder, for any folder of logs.",
     "stacks": "Show where the ranks of a running job stand, without disturbing it.",
     "rank-table": "Generate, probe, validate, merge, show, compare and convert rank tables.",
+    "strategy": "Show and merge MindSpore's strategy files.",
+    "ckpt": "Show, verify, reshard and convert checkpoints.",
     "config": "The JSON Schema of a job's YAML.",
 }
 """Each verb is a module of this package, imported only when it is typed."""

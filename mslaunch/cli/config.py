@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from mslaunch.cli import options
+from mslaunch.cli import basics
 from mslaunch.plan.settings import schema as json_schema
 
-app = options.new_app()
+app = basics.new_app()
 
 
 @app.callback()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,6 @@ LAST_LINES = 10
 _RANKS_SHOWN = 4
 # What MindSpore writes while it is taken apart, and Python after a crash: true, and of no use here.
 _NOISE = re.compile(r"Event base dispatch success|^Extension modules: ")
-
-
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Align rows in columns, the first row being their names."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join(lines) + "\n"
 
 
 def describe_plan(plan: Plan) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mslaunch.cli import options
+from mslaunch.cli import basics, options
 from mslaunch.cli.console import verdict_text
 from mslaunch.cli.runs import named_run
 from mslaunch.diagnose.folder import read_folder
@@ -20,7 +20,7 @@ from mslaunch.launch import record
 from mslaunch.launch.record import RunRecord
 from mslaunch.launch.run_folder import RunFolder
 
-app = options.new_app()
+app = basics.new_app()
 NO_FAILURE = {
     "lost": "its launcher was killed, and its ranks were ended then; their logs show no failure of their own",
     "succeeded": "it succeeded",
@@ -35,7 +35,7 @@ def diagnose(
         str | None, typer.Argument(help="A folder of logs, or a run; by default the newest run.", metavar="DIR|RUN")
     ] = None,
     runs_dir: options.RunsDir = None,
-    as_json: options.Json = False,
+    as_json: basics.Json = False,
 ) -> None:
     """Why did it die? For a run, for msrun's log folder, for any folder of logs."""
     found = _of_folder(Path(what)) if what and _is_foreign(Path(what)) else _of_run(named_run(what, runs_dir))

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from mslaunch.agent.follow import Follower
-from mslaunch.cli import options
+from mslaunch.cli import basics, options
 from mslaunch.cli.runs import named_run
 from mslaunch.errors import RequestError
 from mslaunch.launch import record
@@ -19,7 +19,7 @@ from mslaunch.plan.ranges import format_ranges, parse_ranges
 
 POLL = 0.1
 
-app = options.new_app()
+app = basics.new_app()
 
 
 @app.command()

@@ -10,11 +10,6 @@ from mslaunch.errors import RequestError
 from mslaunch.plan.settings import LaunchSettings
 
 
-def new_app() -> typer.Typer:
-    """A typer app with plain help: rich's costs 100 ms."""
-    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-
-
 def _setting(name: str, *flags: str, **more: Any) -> Any:
     return typer.Option(*flags, help=LaunchSettings.model_fields[name].description, show_default=False, **more)
 
@@ -47,7 +42,6 @@ RunId = Annotated[str | None, _setting("run_id", "--run-id", metavar="NAME")]
 Timeout = Annotated[float | None, _setting("timeout", "--timeout", metavar="SECONDS")]
 StallTimeout = Annotated[float | None, _setting("stall_timeout", "--stall-timeout", metavar="SECONDS")]
 MaxRestarts = Annotated[int | None, _setting("max_restarts", "--max-restarts", metavar="N")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Run = Annotated[
     str | None, typer.Argument(help="The run, or the beginning of its name; by default the newest.", metavar="RUN")
 ]

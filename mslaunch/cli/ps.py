@@ -11,20 +11,21 @@ from typing import Annotated
 
 import typer
 
-from mslaunch.cli import options
-from mslaunch.cli.describe import columns, duration
+from mslaunch.cli import basics, options
+from mslaunch.cli.basics import columns
+from mslaunch.cli.describe import duration
 from mslaunch.cli.runs import runs_dir_of
 from mslaunch.errors import RecordUnreadable
 from mslaunch.launch import history, record
 
-app = options.new_app()
+app = basics.new_app()
 
 
 @app.command()
 def ps(
     runs_dir: options.RunsDir = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="All runs, not the last 20 only.")] = False,
-    as_json: options.Json = False,
+    as_json: basics.Json = False,
 ) -> None:
     """List runs, past and present."""
     records = list(_records(Path(runs_dir_of(runs_dir))))

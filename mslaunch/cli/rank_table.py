@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 import yaml
 
-from mslaunch.cli import options
-from mslaunch.cli.describe import columns
+from mslaunch.cli import basics
+from mslaunch.cli.basics import columns
 from mslaunch.errors import RequestError
 from mslaunch.plan.hosts import parse_hostfile, parse_hosts
 from mslaunch.plan.model import Host
@@ -26,7 +26,7 @@ from mslaunch.ranktable.probe import HCCN_CONF, probe
 from mslaunch.ranktable.validate import validate
 from mslaunch.ranktable.versions import WRITERS, read_table, write_table
 
-app = options.new_app()
+app = basics.new_app()
 
 File = Annotated[str, typer.Argument(help="A rank table.", metavar="FILE")]
 Files = Annotated[list[str], typer.Argument(help="Rank tables.", metavar="FILE...")]
@@ -107,7 +107,7 @@ def validate_tables(
     workers: Annotated[int | None, typer.Option("--workers", help="Compare with a job of this size.")] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Repair what is safe, and write it to -o.")] = False,
     output: Output = None,
-    as_json: options.Json = False,
+    as_json: basics.Json = False,
 ) -> None:
     """Check tables by HCCL's rules; all findings at once, exit code 2 if there is an error."""
     if soc not in (None, "910a", "910b", "a3"):

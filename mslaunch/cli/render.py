@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from mslaunch.cli import job, options
+from mslaunch.cli import basics, job, options
 from mslaunch.errors import RequestError
 from mslaunch.launch.run_folder import RunFolder, fill
 from mslaunch.plan.model import Plan
 
-_app = options.new_app()
+_app = basics.new_app()
 app = partial(job.call, _app)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-from mslaunch.cli import options
+from mslaunch.cli import basics, options
 from mslaunch.cli.runs import named_run
 from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.launch import identity, record
@@ -17,11 +17,11 @@ from mslaunch.launch.signals import STACKS
 
 PATIENCE = 30.0
 
-app = options.new_app()
+app = basics.new_app()
 
 
 @app.command()
-def stacks(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: options.Json = False) -> None:
+def stacks(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: basics.Json = False) -> None:
     """Show where the ranks of a running job stand, without disturbing it."""
     folder = named_run(run, runs_dir)
     found = record.load(folder)

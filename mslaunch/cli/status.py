@@ -6,17 +6,18 @@ import json
 import sys
 from datetime import datetime
 
-from mslaunch.cli import options
+from mslaunch.cli import basics, options
+from mslaunch.cli.basics import columns
 from mslaunch.cli.console import verdict_text
-from mslaunch.cli.describe import columns, duration, how_it_ended
+from mslaunch.cli.describe import duration, how_it_ended
 from mslaunch.cli.runs import named_run
 from mslaunch.launch import record
 
-app = options.new_app()
+app = basics.new_app()
 
 
 @app.command()
-def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: options.Json = False) -> None:
+def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: basics.Json = False) -> None:
     """Show one run: its ranks, how they stand, how it ended."""
     folder = named_run(run, runs_dir)
     found = record.load(folder)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 
-from mslaunch.cli import options
+from mslaunch.cli import basics, options
 from mslaunch.cli.runs import named_run
 from mslaunch.launch import history
 from mslaunch.plan.model import from_json
 
-app = options.new_app()
+app = basics.new_app()
 
 
 @app.command()
-def stop(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: options.Json = False) -> None:
+def stop(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: basics.Json = False) -> None:
     """Stop a run, and wait until nothing of it is left."""
     folder = named_run(run, runs_dir)
     grace = from_json(folder.plan.read_text()).limits.grace

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from mslaunch.cli import job, options
+from mslaunch.cli import basics, job, options
 from mslaunch.cli.console import Console
 from mslaunch.cli.describe import describe_plan
 from mslaunch.cli.screen import Screen
@@ -22,7 +22,7 @@ from mslaunch.launch.launcher import execute
 from mslaunch.launch.run_folder import RunFolder, create
 from mslaunch.plan.model import Plan, to_json
 
-_app = options.new_app()
+_app = basics.new_app()
 _DETACHED = "from mslaunch.cli.detached import main; main(sys.argv[1])"
 app = partial(job.call, _app)
 
@@ -50,7 +50,7 @@ def train(
     max_restarts: options.MaxRestarts = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return at once; the job goes on by itself.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and where each setting came from.")] = False,
-    as_json: options.Json = False,
+    as_json: basics.Json = False,
 ) -> None:
     """Start a distributed job and follow it to its end."""
     flags = job.given(

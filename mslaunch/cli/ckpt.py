@@ -1,0 +1,171 @@
+"""`mslaunch ckpt`: show, verify, reshard and convert checkpoints."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mslaunch.checkpoint.sets import ShardSet, find_set, read_set
+from mslaunch.checkpoint.shard import FORMATS, Shard, read_shard
+from mslaunch.checkpoint.strategy import Strategy, read_strategy
+from mslaunch.checkpoint.verify import SetIsWrong, verify
+from mslaunch.cli import basics
+from mslaunch.cli.basics import columns
+from mslaunch.cli.moving import moving, size_words
+from mslaunch.errors import RequestError
+
+app = basics.new_app()
+
+Source = Annotated[str, typer.Argument(help="A checkpoint, or a folder with rank_0, rank_1 and so on.", metavar="SRC")]
+Step = Annotated[
+    str | None,
+    typer.Option("--step", help="EPOCH_STEP, as in the names; by default the newest complete.", metavar="E_S"),
+]
+Prefix = Annotated[
+    str | None, typer.Option("--prefix", help="Only files whose names begin so, where networks share a folder.")
+]
+Output = Annotated[str, typer.Option("-o", "--output", help="The new folder (convert: or file).", metavar="DST")]
+Kind = Annotated[str | None, typer.Option("--format", help="ckpt or safetensors; by default as the source.")]
+
+
+@app.callback()
+def ckpt() -> None:
+    """Show, verify, reshard and convert checkpoints."""
+
+
+@app.command("show")
+def show(source: Source, step: Step = None, prefix: Prefix = None, as_json: basics.Json = False) -> None:
+    """Show names, shapes, types and sizes, from headers alone."""
+    path = Path(source)
+    if path.is_file():
+        shard = read_shard(path)
+        print(json.dumps(_plain(shard), indent=1) if as_json else _table(shard), end="\n" if as_json else "")
+        return
+    found = find_set(path, step=step, prefix=prefix)
+    shards = _readable(found)
+    if as_json:
+        ranks = {rank: _plain(shard) for rank, shard in shards.items()}
+        print(json.dumps({"step": found.step and found.step[:2], "ranks": ranks}, indent=1))
+        return
+    rows = [("RANK", "FILE", "PARAMETERS", "SIZE")]
+    rows += [(str(r), found.name_of(r), str(len(s.tensors)), size_words(s.size)) for r, s in shards.items()]
+    total = size_words(sum(shard.size for shard in shards.values()))
+    step_is = f"epoch {found.step[0]}, step {found.step[1]}" if found.step else "no step in the names"
+    print(f"{source}: {len(shards)} ranks, {step_is}, {total}\n\n{columns(rows)}", end="")
+
+
+@app.command("verify")
+def verify_set(
+    source: Source,
+    strategy: Annotated[str | None, typer.Option("--strategy", help="How it is cut.", metavar="FILE")] = None,
+    step: Step = None,
+    prefix: Prefix = None,
+    replicas: Annotated[bool, typer.Option("--replicas", help="Also compare replicas, bit by bit.")] = False,
+    as_json: basics.Json = False,
+) -> None:
+    """Check that a set is complete and what its strategy says; exit code 2 if it is not."""
+    layout = _strategy(strategy)
+    if replicas and layout is None:
+        raise RequestError("--replicas needs --strategy: it says which ranks hold the same slices.")
+    found = find_set(Path(source), layout.world_size if layout else None, step, prefix)
+    result = verify(found, layout, replicas)
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in result.findings], indent=1))
+    else:
+        print("".join(f"{source}: {finding.words()}\n" for finding in result.findings), end="")
+        if not result.errors:
+            of = f", step {found.step[0]}_{found.step[1]}" if found.step else ""
+            against = f" and as {strategy} says" if strategy else ""
+            print(f"{source}: {len(found.files)} ranks{of}: complete{against}")
+    raise typer.Exit(2 if result.errors else 0)
+
+
+@app.command("reshard")
+def reshard(
+    source: Source,
+    output: Output,
+    cut_by: Annotated[str | None, typer.Option("--from", help="Its strategy; none: a whole model.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="The new strategy; none: a whole model.")] = None,
+    to_tp: Annotated[
+        int | None, typer.Option("--to-tp", help="The natural layout of this tensor-parallel degree.", min=1)
+    ] = None,
+    step: Step = None,
+    prefix: Prefix = None,
+    kind: Kind = None,
+) -> None:
+    """Write a set anew for another number of ranks or another layout."""
+    from mslaunch.checkpoint.transform import Wanted, plan_transform, suffix_for
+
+    if to and to_tp:
+        raise RequestError("--to and --to-tp both name the new layout. Give one of them.")
+    if not (cut_by or to):
+        raise RequestError("neither --from nor --to is given. Name the strategy of the source, of the target, or both.")
+    layout = _strategy(cut_by)
+    found = find_set(Path(source), layout.world_size if layout else None, step, prefix)
+    planned = plan_transform(found, layout, Wanted(_strategy(to), to_tp, suffix_for(kind)))
+    for warning in planned.warnings:
+        print(f"mslaunch: {source}: {warning.words()}", file=sys.stderr)
+    if left := planned.job.left_out:
+        print(
+            f"mslaunch: left out, since {to} does not list them: {len(left)} parameters ({left[0]} …)", file=sys.stderr
+        )
+    _write(planned, Path(output))
+
+
+@app.command("convert")
+def convert(source: Source, output: Output, kind: Kind = None, step: Step = None, prefix: Prefix = None) -> None:
+    """Write .ckpt as .safetensors, or the other way round."""
+    from mslaunch.checkpoint.transform import plan_convert, suffix_for
+
+    path, target = Path(source), Path(output)
+    found = find_set(path, step=step, prefix=prefix)
+    shards = _readable(found)
+    old = next(iter(found.files.values())).suffix
+    suffix = suffix_for(kind) or (
+        target.suffix if target.suffix in FORMATS else next(key for key in FORMATS if key != old)
+    )
+    planned = plan_convert(found, shards, suffix)
+    if path.is_file() and target.suffix != suffix:
+        raise RequestError(f"-o {output}: the new file's name must end in {suffix}.")
+    _write(planned, target, single=path.is_file())
+
+
+def _write(planned: Any, target: Path, single: bool = False) -> None:
+    if target.exists() and (single or not target.is_dir() or any(target.iterdir())):
+        raise RequestError(f"{target}: is there already. Give another -o, or remove it.")
+    began = time.monotonic()
+    with moving(planned.job.nbytes) as progress:
+        planned.write_file(target, progress) if single else planned.write(target, progress)
+    took = max(time.monotonic() - began, 1e-6)
+    ranks = f"{len(planned.names)} rank{'s' if len(planned.names) > 1 else ''}"
+    rate = f" in {took:.1f} s, {planned.job.nbytes / took / 1e9:.1f} GB/s" if took > 0.1 else ""
+    print(f"{target}: {ranks}, {size_words(planned.job.nbytes)}{rate}")
+
+
+def _strategy(name: str | None) -> Strategy | None:
+    return read_strategy(Path(name)) if name else None
+
+
+def _readable(found: ShardSet) -> dict[int, Shard]:
+    read = read_set(found)
+    result = verify(found, None, content=False) if not all(isinstance(s, Shard) for s in read.values()) else None
+    if result is not None:
+        raise SetIsWrong(found, result.errors)
+    return {rank: shard for rank, shard in read.items() if isinstance(shard, Shard)}
+
+
+def _plain(shard: Shard) -> dict[str, Any]:
+    tensors = [{"name": t.name, "type": t.dtype, "shape": t.shape, "bytes": t.nbytes} for t in shard.tensors.values()]
+    return {"file": str(shard.path), "bytes": shard.size, "crc": shard.crc, "parameters": tensors}
+
+
+def _table(shard: Shard) -> str:
+    rows = [("PARAMETER", "TYPE", "SHAPE", "SIZE")]
+    rows += [(t.name, t.dtype, str(list(t.shape)), size_words(t.nbytes)) for t in shard.tensors.values()]
+    return f"{shard.path}: {len(shard.tensors)} parameters, {size_words(shard.size)}\n\n{columns(rows)}"
