@@ -23,8 +23,8 @@ from mslaunch.errors import NotReadyError, ShardUnreadable
 if TYPE_CHECKING:
     import numpy as np
 
-BLOCK = 4 << 20
-THREADS = max(2, min(8, os.cpu_count() or 2))
+BLOCK = 8 << 20
+THREADS = min(8, os.cpu_count() or 2) + 1  # one more than cores, for the one that waits
 
 SHORT_ROW = 1024
 IOV_MAX = 1024

@@ -1,9 +1,26 @@
-"""What user scripts may import: `from mslaunch.runtime import load_config, init_env, resume`."""
+"""What user scripts may import: `from mslaunch.runtime import load_config, init_env, resume, load_sharded`."""
 
 from __future__ import annotations
 
+from mslaunch.runtime.checkpoints import (
+    checkpoint_file,
+    checkpoint_files,
+    distributed_predict,
+    load_sharded,
+    save_strategy,
+)
 from mslaunch.runtime.config import Config, load_config
 from mslaunch.runtime.environment import init_env
 from mslaunch.runtime.resume import resume
 
-__all__ = ["Config", "init_env", "load_config", "resume"]
+__all__ = [
+    "Config",
+    "checkpoint_file",
+    "checkpoint_files",
+    "distributed_predict",
+    "init_env",
+    "load_config",
+    "load_sharded",
+    "resume",
+    "save_strategy",
+]

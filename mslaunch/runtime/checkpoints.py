@@ -1,0 +1,105 @@
+"""Sharded checkpoints inside a rank: which files there are, loading this rank's slices, predicting on Ascend."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+
+def checkpoint_files() -> list[str]:
+    """Return the checkpoint files of all ranks, sorted by rank id, as `mslaunch infer` chose them."""
+    return list(_told()["files"])
+
+
+def checkpoint_file() -> str:
+    """Return this rank's own checkpoint file."""
+    files = checkpoint_files()
+    rank = int(os.environ.get("RANK_ID", "0"))
+    return files[rank] if rank < len(files) else files[0]
+
+
+def load_sharded(net: Any, strict: bool = True) -> list[str]:
+    """Load this rank's slices, and only those, into a network whose parameters are slices.
+
+    Returns the names of parameters that the file does not hold; unless `strict` is False there may be none.
+    """
+    import mindspore
+
+    missing, _ = mindspore.load_param_into_net(net, mindspore.load_checkpoint(checkpoint_file()))
+    if missing and strict:
+        raise ValueError(
+            f"{checkpoint_file()} does not hold {len(missing)} parameters of the network, for example {missing[0]}. "
+            f"Build the network as it was trained, or call load_sharded(net, strict=False)."
+        )
+    return list(missing)
+
+
+def distributed_predict(model: Any, *data: Any) -> Any:
+    """Predict on Ascend with a network that MindSpore cuts by itself, in the order that it documents.
+
+    full_batch and semi_auto_parallel, then infer_predict_layout, load_distributed_checkpoint, predict.
+    """
+    import mindspore
+
+    told = _told()
+    ranks = int(os.environ.get("RANK_SIZE", "1"))
+    if ranks == 1:
+        mindspore.load_param_into_net(model.predict_network, mindspore.load_checkpoint(checkpoint_file()))
+        return model.predict(*data)
+    settings = {"parallel_mode": "semi_auto_parallel", "full_batch": True}
+    if told["strategy"]:
+        settings["strategy_ckpt_load_file"] = told["strategy"]
+    mindspore.set_auto_parallel_context(**settings)
+    layout = model.infer_predict_layout(*data)
+    mindspore.load_distributed_checkpoint(
+        model.predict_network, told["files"], layout, train_strategy_filename=told["strategy"]
+    )
+    return model.predict(*data)
+
+
+def save_strategy(path: str, net: Any, cuts: Mapping[str, int]) -> None:
+    """Write the strategy of a network whose parameters were cut by hand, so that its shards can be transformed.
+
+    `cuts` says along which dimension a parameter is cut over all ranks; parameters that it does not name are whole.
+    Rank 0 writes. The file is MindSpore's JSON form, so its name must end in .json.
+    """
+    if not path.endswith(".json"):
+        raise ValueError(f"{path}: the strategy is written as JSON; give it a name that ends in .json.")
+    if os.environ.get("RANK_ID", "0") != "0":
+        return
+    ranks = int(os.environ.get("RANK_SIZE", "1"))
+    shapes = {parameter.name: list(parameter.shape) for parameter in net.get_parameters()}
+    unknown = sorted(set(cuts) - set(shapes))
+    if unknown:
+        raise ValueError(
+            f"the network has no parameter {unknown[0]}; it has {', '.join(sorted(shapes)[:5])} and so on."
+        )
+    items = {}
+    for name, shape in shapes.items():
+        cut = cuts.get(name)
+        items[name] = {
+            "dev_matrix": [ranks],
+            "tensor_map": [0 if index == cut else -1 for index in range(len(shape))],
+            "tensor_shape": [size * (ranks if index == cut else 1) for index, size in enumerate(shape)],
+            "field": 0,
+            "opt_weight_shard_step": 0,
+            "opt_weight_shard_size": 0,
+        }
+    operator = {"by_hand": {"stage": 0, "parallel_strategy": [[1]]}}
+    whole = {"current_stage": 1, "parallel_strategy_item": operator, "parallel_layout_item": items}
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    beside = f"{path}.{os.getpid()}"
+    with open(beside, "w", encoding="utf-8") as file:
+        json.dump(whole, file)
+    os.replace(beside, path)
+
+
+def _told() -> dict[str, Any]:
+    path = os.environ.get("MSLAUNCH_CHECKPOINTS")
+    if not path:
+        raise RuntimeError("no checkpoint was given to this job. Start it with `mslaunch infer --ckpt DIR`.")
+    with open(path, encoding="utf-8") as file:
+        told: dict[str, Any] = json.load(file)
+    return told
