@@ -52,7 +52,7 @@ def natural_layout(source: Strategy, degree: int, shapes: Mapping[str, Shape]) -
             if cut is not None and name in shapes and shapes[name][cut] % degree:
                 raise RequestError(
                     f"{name}: dimension {cut} of {shape_words(shapes[name])} cannot be cut into {degree} equal parts. "
-                    f"Ask for another degree, or give a strategy with --to."
+                    f"Ask for another number, or give a strategy for it (--to; infer: --predict-strategy)."
                 )
             layouts[name] = Layout((degree,), tuple((0,) if index == cut else () for index in range(len(cuts))))
     if degree > 1 and not any(axes for layout in layouts.values() for axes in layout.axes):

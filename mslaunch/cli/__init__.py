@@ -13,6 +13,7 @@ from mslaunch.errors import MslaunchError, did_you_mean
 
 VERBS = {
     "train": "Start a distributed job and follow it to its end.",
+    "infer": "Check, reshard where needed, and serve a sharded checkpoint on any number of ranks.",
     "render": "Write the same job as scripts, to read or to run elsewhere.",
     "ps": "List runs, past and present.",
     "status": "Show one run: its ranks, how they stand, how it ended.",
@@ -72,7 +73,7 @@ def run(argv: list[str]) -> int:
 
 def _run_verb(verb: str, args: list[str]) -> int:
     try:
-        if verb == "train" and not {"--help", "--dry-run", "--detach"} & set(args):
+        if verb in ("train", "infer") and not {"--help", "--dry-run", "--detach"} & set(args):
             _start_agent_ahead()
         module = _load(verb)
         return _call(module.app, verb, args)

@@ -140,8 +140,9 @@ def _write(planned: Any, target: Path, single: bool = False) -> None:
     if target.exists() and (single or not target.is_dir() or any(target.iterdir())):
         raise RequestError(f"{target}: is there already. Give another -o, or remove it.")
     began = time.monotonic()
-    with moving(planned.job.nbytes) as progress:
-        planned.write_file(target, progress) if single else planned.write(target, progress)
+    with moving() as progress:
+        bar = progress(planned.job.nbytes)
+        planned.write_file(target, bar) if single else planned.write(target, bar)
     took = max(time.monotonic() - began, 1e-6)
     ranks = f"{len(planned.names)} rank{'s' if len(planned.names) > 1 else ''}"
     rate = f" in {took:.1f} s, {planned.job.nbytes / took / 1e9:.1f} GB/s" if took > 0.1 else ""

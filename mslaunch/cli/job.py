@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mslaunch.errors import WRONG_REQUEST, ConfigError, Disagreement, RankTableMissing, RequestError
+from mslaunch.errors import WRONG_REQUEST, ConfigError, RankTableMissing, RequestError
 from mslaunch.launch.facts import find_devices, find_script, gather
 from mslaunch.plan.config import Config, override, parse_config, split_assignments
 from mslaunch.plan.make import make_plan
-from mslaunch.plan.model import Plan
+from mslaunch.plan.model import Checkpoints, Plan
 from mslaunch.plan.settings import resolve
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
 from mslaunch.ranktable.validate import validate
@@ -28,6 +28,10 @@ class Request:
     assignments: tuple[str, ...] = ()
     flags: Mapping[str, Any] = field(default_factory=dict)
     script_args: tuple[str, ...] = ()
+    default_script: str = "train.py"
+    default_workers: int | None = None
+    choose_checkpoints: Callable[[int, str], Checkpoints] | None = None
+    """Says which files a job of so many ranks, in this run's folder, is given."""
 
 
 def plan_job(request: Request, elsewhere: bool = False) -> Plan:
@@ -40,17 +44,25 @@ def plan_job(request: Request, elsewhere: bool = False) -> Plan:
     own, assigned = split_assignments(request.assignments)
     config = override(_read_config(config_path), own)
     settings = resolve(request.flags, os.environ, config, assigned)
-    spec = JobSpec(settings, config, request.script_args)
+    spec = JobSpec(
+        settings,
+        config,
+        request.script_args,
+        default_script=request.default_script,
+        default_workers=request.default_workers,
+    )
     table = _rank_table(spec, config_path)
     if table is not None:
         errors = [finding for finding in validate(table[1]) if finding.severity == "error"]
         if errors:
             raise ConfigError([finding.words(table[0]) for finding in errors])
-        spec = JobSpec(settings, config, request.script_args, read_table(table[1], table[0]))
+        spec = replace(spec, rank_table=read_table(table[1], table[0]))
     target, found = find_devices(config.values.get("device_target"))
     workers = agree_on_workers(spec, found)
     host = local_host(spec, workers, () if elsewhere else found, "CPU" if elsewhere else target)
     facts = gather(spec, find_script(spec, config_path), target, table[1] if table else None, elsewhere)
+    if request.choose_checkpoints is not None:
+        spec = replace(spec, checkpoints=request.choose_checkpoints(workers, facts.run_dir))
     return make_plan(spec, (host,), facts)
 
 
@@ -76,27 +88,6 @@ def split_args(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
 def given(**flags: Any) -> dict[str, Any]:
     """Keep the flags that were typed."""
     return {name: value for name, value in flags.items() if value not in (None, {})}
-
-
-def one_script(flag: str | None, argument: str | None) -> str | None:
-    if flag and argument:
-        raise RequestError(
-            f"--script {flag} and {argument} both name the script. Arguments for the script stand after --."
-        )
-    if argument and argument.endswith((".yaml", ".yml")):
-        raise RequestError(f"{argument} is no script. Did you mean --config {argument}?")
-    return flag or argument
-
-
-def agreed_workers(workers: int | None, local_workers: int | None) -> int | None:
-    if workers is not None and local_workers is not None and workers != local_workers:
-        raise Disagreement(
-            "number of ranks",
-            (workers, "--workers"),
-            (local_workers, "--local_worker_num"),
-            "On one machine they are the same: leave --local_worker_num out.",
-        )
-    return workers if workers is not None else local_workers
 
 
 def _read_config(path: Path | None) -> Config:

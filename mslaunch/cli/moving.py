@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
+from mslaunch.checkpoint.stream import Progress
 from mslaunch.errors import MslaunchError
 
 _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
@@ -20,8 +21,8 @@ class Interrupted(MslaunchError):
 
 
 @contextmanager
-def moving(total: int) -> Iterator[Callable[[int], None]]:
-    """Show progress on a terminal; turn SIGTERM, SIGHUP and Ctrl-C into an orderly end."""
+def moving() -> Iterator[Callable[[int], Progress]]:
+    """Yield what shows progress towards a total on a terminal; turn SIGTERM, SIGHUP and Ctrl-C into an orderly end."""
 
     def end(number: int, _: FrameType | None) -> None:
         for other in before:
@@ -30,23 +31,23 @@ def moving(total: int) -> Iterator[Callable[[int], None]]:
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     try:
-        with _bar(total) as progress:
-            yield progress
+        with ExitStack() as bars:
+            yield lambda total: bars.enter_context(_bar(total))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 @contextmanager
-def _bar(total: int) -> Iterator[Callable[[int], None]]:
+def _bar(total: int) -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
+    from rich import progress as shown
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    columns = (shown.BarColumn(), shown.DownloadColumn(), shown.TransferSpeedColumn(), shown.TimeRemainingColumn())
+    with shown.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total)
         yield lambda count: bar.advance(task, count)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from typing import Annotated, Any
 
 import typer
 
-from mslaunch.errors import RequestError
+from mslaunch.errors import Disagreement, RequestError
 from mslaunch.plan.settings import LaunchSettings
 
 
@@ -56,3 +59,76 @@ def variables(pairs: list[str] | None) -> dict[str, str | None]:
             raise RequestError(f"--env {pair!r}: {name!r} is not the name of a variable. Write --env NAME=VALUE.")
         result[name] = value if equals else None
     return result
+
+
+LAUNCH = {
+    "script_argument": ScriptArgument,
+    "workers": Workers,
+    "local_workers": LocalWorkers,
+    "config": ConfigFile,
+    "script": Script,
+    "devices": Devices,
+    "method": Method,
+    "rank_table": RankTable,
+    "env": Env,
+    "assignments": Set,
+    "master_port": MasterPort,
+    "bind_cores": BindCores,
+    "tail": Tail,
+    "runs_dir": RunsDir,
+    "run_id": RunId,
+    "timeout": Timeout,
+    "stall_timeout": StallTimeout,
+    "max_restarts": MaxRestarts,
+}
+"""What every verb that launches takes."""
+_NOT_SETTINGS = ("script_argument", "local_workers", "config", "assignments")
+
+
+def launching(verb: Callable[..., None]) -> Callable[..., None]:
+    """Give a verb the options of every launch; it gets what was typed as one mapping, its first argument."""
+
+    @wraps(verb)
+    def call(**given: Any) -> None:
+        verb({name: given.pop(name) for name in LAUNCH}, **given)
+
+    own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in LAUNCH.items()
+    ]
+    ordered = [own[0], *shared, *own[1:]]  # the context, and what launches share before what is the verb's own
+    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in ordered]
+    call.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword}
+    return call
+
+
+def settings(typed: dict[str, Any]) -> dict[str, Any]:
+    """Turn what was typed into settings; what was not typed is left out."""
+    flags = {name: value for name, value in typed.items() if name not in _NOT_SETTINGS}
+    flags["workers"] = _agreed_workers(typed["workers"], typed["local_workers"])
+    flags["script"] = one_script(typed["script"], typed["script_argument"])
+    flags["env"] = variables(typed["env"])
+    return {name: value for name, value in flags.items() if value not in (None, {})}
+
+
+def one_script(flag: str | None, argument: str | None) -> str | None:
+    if flag and argument:
+        raise RequestError(
+            f"--script {flag} and {argument} both name the script. Arguments for the script stand after --."
+        )
+    if argument and argument.endswith((".yaml", ".yml")):
+        raise RequestError(f"{argument} is no script. Did you mean --config {argument}?")
+    return flag or argument
+
+
+def _agreed_workers(workers: int | None, local_workers: int | None) -> int | None:
+    if workers is not None and local_workers is not None and workers != local_workers:
+        raise Disagreement(
+            "number of ranks",
+            (workers, "--workers"),
+            (local_workers, "--local_worker_num"),
+            "On one machine they are the same: leave --local_worker_num out.",
+        )
+    return workers if workers is not None else local_workers

@@ -41,7 +41,7 @@ def render(
     target = Path(output).resolve() if output else None
     flags = job.given(
         workers=workers,
-        script=job.one_script(script, script_argument),
+        script=options.one_script(script, script_argument),
         devices=devices,
         method=method,
         rank_table=rank_table,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,54 +28,41 @@ _app = basics.new_app()
 _DETACHED = "from mslaunch.cli.detached import main; main(sys.argv[1])"
 app = partial(job.call, _app)
 
+Detach = Annotated[bool, typer.Option("--detach", help="Return at once; the job goes on by itself.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and where each setting came from.")]
+
 
 @_app.command(epilog="Arguments for the script stand after --.")
+@options.launching
 def train(
+    typed: dict[str, Any],
     context: typer.Context,
-    script_argument: options.ScriptArgument = None,
-    workers: options.Workers = None,
-    local_workers: options.LocalWorkers = None,
-    config: options.ConfigFile = None,
-    script: options.Script = None,
-    devices: options.Devices = None,
-    method: options.Method = None,
-    rank_table: options.RankTable = None,
-    env: options.Env = None,
-    assignments: options.Set = None,
-    master_port: options.MasterPort = None,
-    bind_cores: options.BindCores = None,
-    tail: options.Tail = None,
-    runs_dir: options.RunsDir = None,
-    run_id: options.RunId = None,
-    timeout: options.Timeout = None,
-    stall_timeout: options.StallTimeout = None,
-    max_restarts: options.MaxRestarts = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Return at once; the job goes on by itself.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and where each setting came from.")] = False,
+    detach: Detach = False,
+    dry_run: DryRun = False,
     as_json: basics.Json = False,
 ) -> None:
     """Start a distributed job and follow it to its end."""
-    flags = job.given(
-        workers=job.agreed_workers(workers, local_workers),
-        script=job.one_script(script, script_argument),
-        devices=devices,
-        method=method,
-        rank_table=rank_table,
-        env=options.variables(env),
-        master_port=master_port,
-        bind_cores=bind_cores,
-        tail=tail,
-        runs_dir=runs_dir,
-        run_id=run_id,
-        timeout=timeout,
-        stall_timeout=stall_timeout,
-        max_restarts=max_restarts,
-    )
-    plan = job.plan_job(job.Request(config, tuple(assignments or ()), flags, context.obj))
+    request = job.Request(typed["config"], tuple(typed["assignments"] or ()), options.settings(typed), context.obj)
+    launch(job.plan_job(request), detach, dry_run, as_json)
+
+
+def launch(
+    plan: Plan,
+    detach: bool,
+    dry_run: bool,
+    as_json: bool,
+    prepare: Callable[[RunFolder], None] = lambda _: None,
+) -> None:
+    """Show a plan, or carry it out here or detached; `prepare` puts into the run's folder what the plan counts on."""
     if dry_run:
         print(to_json(plan) if as_json else describe_plan(plan), end="")
         return
     folder = create(plan)
+    try:
+        prepare(folder)
+    except BaseException:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
     record.save(folder, record.queued(plan, time.time()))
     raise typer.Exit(start_detached(plan, folder, as_json) if detach else follow(plan, folder, as_json))
 

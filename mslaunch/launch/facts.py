@@ -25,7 +25,7 @@ _PORTS = range(24000, 32768)
 
 
 def find_script(spec: JobSpec, config_path: Path | None) -> Path:
-    """Find the script: named, or train.py beside the config."""
+    """Find the script: named, or the default one beside the config."""
     if spec.launch.script is not None:
         named = Path(spec.launch.script)
         choices = [named]
@@ -33,8 +33,8 @@ def find_script(spec: JobSpec, config_path: Path | None) -> Path:
             choices.insert(0, config_path.parent / named)
         asked_by = spec.source("script")
     else:
-        choices = [(config_path.parent if config_path else Path()) / "train.py"]
-        asked_by = "no script was named, so train.py beside the config is looked for"
+        choices = [(config_path.parent if config_path else Path()) / spec.default_script]
+        asked_by = f"no script was named, so {spec.default_script} beside the config is looked for"
     for choice in choices:
         if choice.is_file():
             # Not resolved: a link in the job's folder is part of the job.

@@ -18,6 +18,8 @@ from mslaunch.plan.spec import JobSpec
 from mslaunch.ranktable.generate import from_hosts
 from mslaunch.ranktable.versions import write_table
 
+CHECKPOINTS = "checkpoints.json"
+
 
 def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int = 0) -> Plan:
     """Decide everything about one attempt at the job."""
@@ -50,9 +52,9 @@ def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int
         limits=_limits(spec),
         restarts=_restarts(spec),
         setup=spec.launch.setup,
-        files=(*_config_files(spec, values), *table, *layout.files),
+        files=(*_config_files(spec, values), *_checkpoint_files(spec), *table, *layout.files),
         processes=layout.processes,
-        notes=(*spec.config.notes, *_dropped(unset), *paths.describe(moved)),
+        notes=_notes(spec, unset, moved),
         sources={name: f"{getattr(spec.launch, name)}, from {spec.source(name)}" for name in spec.settings.sources},
     )
 
@@ -147,6 +149,13 @@ def _named(value: Any) -> Any:
     return [_named(inner) for inner in value] if isinstance(value, list) else value
 
 
+def _checkpoint_files(spec: JobSpec) -> Iterator[File]:
+    given = spec.checkpoints
+    if given is not None:
+        told = {"files": given.files, "strategy": given.strategy, "step": given.step}
+        yield File(CHECKPOINTS, json.dumps(told, indent=1) + "\n")
+
+
 def _rank_table(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> tuple[File, ...]:
     content = facts.rank_table
     if content is None and spec.launch.method == "rank-table":
@@ -168,6 +177,8 @@ def _common_env(spec: JobSpec, facts: Facts, world_size: int, attempt: int, tabl
     }
     if secrets := _secrets(spec):
         env["MSLAUNCH_SECRETS"] = ",".join(secrets)
+    if spec.checkpoints:
+        env["MSLAUNCH_CHECKPOINTS"] = posixpath.join(facts.run_dir, CHECKPOINTS)
     if table:
         env["RANK_TABLE_FILE"] = posixpath.join(facts.run_dir, methods.RANK_TABLE)
     for name, value in spec.launch.env.items():
@@ -195,6 +206,11 @@ def _tail(spec: JobSpec, world_size: int) -> tuple[int, ...]:
             f"{spec.source('tail')}: rank {format_ranges(beyond)} does not exist; the ranks are 0 to {world_size - 1}."
         )
     return tail
+
+
+def _notes(spec: JobSpec, unset: tuple[str, ...], moved: dict[str, str]) -> tuple[str, ...]:
+    given = spec.checkpoints.notes if spec.checkpoints else ()
+    return (*spec.config.notes, *given, *_dropped(unset), *paths.describe(moved))
 
 
 def _dropped(unset: tuple[str, ...]) -> Iterator[str]:

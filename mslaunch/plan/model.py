@@ -31,6 +31,17 @@ class HostFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """The checkpoint that a job is given: one file a rank, in the order of ranks, and how they are cut."""
+
+    files: tuple[str, ...]
+    strategy: str | None = None
+    step: tuple[int, int] | None = None
+    """Epoch and step, where the files' names tell."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Everything impure that planning needs, gathered once and passed in."""
 

@@ -57,7 +57,7 @@ class LaunchSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
     workers: Annotated[Count, Field(le=65536)] | None = Field(None, description="How many ranks to start.")
-    script: str | None = Field(None, description="The training script; by default train.py beside the config.")
+    script: str | None = Field(None, description="The script; by default train.py (infer: infer.py) beside the config.")
     devices: Devices | None = Field(None, description='Devices to use, for example "0-3,6".')
     method: Literal["dynamic", "msrun", "mpirun", "rank-table"] = Field(
         "dynamic", description="How the ranks are started: dynamic (by mslaunch itself), msrun, mpirun or rank-table."

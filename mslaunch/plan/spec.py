@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mslaunch.errors import Disagreement, NotReadyError
 from mslaunch.plan.config import Config
 from mslaunch.plan.hosts import LOCAL
-from mslaunch.plan.model import Host
+from mslaunch.plan.model import Checkpoints, Host
 from mslaunch.plan.ranges import format_ranges
 from mslaunch.plan.settings import LaunchSettings, Settings
 from mslaunch.ranktable.model import RankTable
@@ -22,6 +22,11 @@ class JobSpec:
     config: Config
     script_args: tuple[str, ...] = ()
     rank_table: RankTable | None = None
+    checkpoints: Checkpoints | None = None
+    default_script: str = "train.py"
+    """Looked for beside the config where no script is named."""
+    default_workers: int | None = None
+    """How many ranks where nothing else says it."""
 
     @property
     def launch(self) -> LaunchSettings:
@@ -39,7 +44,7 @@ def agree_on_workers(spec: JobSpec, found: tuple[int, ...], hosts: tuple[Host, .
             raise Disagreement("number of ranks", claims[0], claim, "Make them equal, or leave one out.")
     if claims:
         return claims[0][0]
-    return len(found) or 1
+    return spec.default_workers or len(found) or 1
 
 
 def _claims(spec: JobSpec, hosts: tuple[Host, ...]) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,74 @@
+"""`mslaunch infer`: verify a sharded checkpoint, reshard it where the ranks differ, and launch."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mslaunch.cli import basics, job, options
+from mslaunch.cli.moving import moving
+from mslaunch.cli.train import Detach, DryRun, launch
+from mslaunch.errors import RequestError
+from mslaunch.launch.checkpoints import Chooser
+from mslaunch.launch.run_folder import RunFolder
+
+_app = basics.new_app()
+app = partial(job.call, _app)
+
+
+@_app.command(epilog="Arguments for the script stand after --.")
+@options.launching
+def infer(
+    typed: dict[str, Any],
+    context: typer.Context,
+    strategy: Annotated[
+        str | None,
+        typer.Option("--strategy", help="How the checkpoint is cut; none: each rank gets the same.", metavar="FILE"),
+    ] = None,
+    ckpt: Annotated[
+        str | None,
+        typer.Option("--ckpt", help="Folder with rank_0, rank_1 …, or one file; by default beside the strategy."),
+    ] = None,
+    predict_strategy: Annotated[
+        str | None, typer.Option("--predict-strategy", help="The layout to infer with.", metavar="FILE")
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option("--step", help="EPOCH_STEP; by default the newest complete.", metavar="E_S")
+    ] = None,
+    prefix: Annotated[str | None, typer.Option("--prefix", help="Only files whose names begin so.")] = None,
+    detach: Detach = False,
+    dry_run: DryRun = False,
+    as_json: basics.Json = False,
+) -> None:
+    """Check, reshard where needed, and serve a sharded checkpoint on any number of ranks."""
+    chooser = Chooser(_checkpoint(ckpt, strategy), _path(strategy), _path(predict_strategy), step, prefix)
+    request = job.Request(
+        typed["config"],
+        tuple(typed["assignments"] or ()),
+        options.settings(typed),
+        context.obj,
+        default_script="infer.py",
+        default_workers=chooser.default_workers,
+        choose_checkpoints=chooser.choose,
+    )
+
+    def prepare(folder: RunFolder) -> None:
+        with moving() as progress:
+            chooser.prepare(folder.path, progress)
+
+    launch(job.plan_job(request), detach, dry_run, as_json, prepare)
+
+
+def _checkpoint(ckpt: str | None, strategy: str | None) -> Path:
+    if ckpt:
+        return Path(ckpt)
+    if strategy:
+        return Path(strategy).parent
+    raise RequestError("which checkpoint? Name its folder with --ckpt DIR, and with --strategy FILE how it is cut.")
+
+
+def _path(name: str | None) -> Path | None:
+    return Path(name) if name else None

@@ -1,0 +1,180 @@
+"""`mslaunch infer`: a sharded checkpoint on as many ranks as are asked for. MindSpore wrote the shards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mslaunch.checkpoint.shard import read_shard
+from tests.conftest import Bench
+
+FIXTURES = Path(__file__).parent / "fixtures"
+SCRIPT = """
+import json, os
+from mslaunch.runtime import checkpoint_file, checkpoint_files
+print(json.dumps([checkpoint_file(), checkpoint_files()]))
+"""
+
+
+@pytest.fixture
+def served(bench: Bench) -> Bench:
+    """A folder with infer.py and a set of four shards, steps 9 and 10, with their strategy beside them."""
+    bench.write("infer.py", SCRIPT)
+    for rank in range(4):
+        source = FIXTURES / f"checkpoints/tp4/rank_{rank}/net{rank}.ckpt"
+        folder = bench.folder / f"ckpt/rank_{rank}"
+        folder.mkdir(parents=True)
+        for step in (9, 10):
+            shutil.copy(source, folder / f"net-1_{step}.ckpt")
+    shutil.copy(FIXTURES / "strategies/tp4/strategy_0.json", bench.folder / "ckpt/strategy.json")
+    return bench
+
+
+def told(bench: Bench, rank: int) -> Any:
+    """What a rank was told: its own file, and the whole list."""
+    return json.loads(bench.log(rank))
+
+
+def shapes(path: str) -> dict[str, tuple[int, ...]]:
+    return {name: tensor.shape for name, tensor in read_shard(Path(path)).tensors.items()}
+
+
+def test_as_many_ranks_as_trained_get_their_own_files(served: Bench) -> None:
+    """Without --workers the strategy says how many; the newest step is taken, 10 after 9; nothing is copied."""
+    done = served.mslaunch("infer", "--strategy", "ckpt/strategy.json")
+    assert done.returncode == 0, done.stderr
+    files = [str(served.folder / f"ckpt/rank_{rank}/net-1_10.ckpt") for rank in range(4)]
+    assert [told(served, rank) for rank in range(4)] == [[files[rank], files] for rank in range(4)]
+    assert not (served.latest / "checkpoints").exists()
+    assert "epoch 1, step 10" in done.stdout
+
+
+def test_a_step_can_be_asked_for(served: Bench) -> None:
+    """--step takes an earlier one; one that is not there is named with those that are."""
+    assert served.mslaunch("infer", "--strategy", "ckpt/strategy.json", "--step", "1_9").returncode == 0
+    assert told(served, 2)[0].endswith("rank_2/net-1_9.ckpt")
+    done = served.mslaunch("infer", "--strategy", "ckpt/strategy.json", "--step", "1_11")
+    assert done.returncode == 2
+    assert "1_9, 1_10" in done.stderr
+
+
+def test_fewer_ranks_get_a_resharded_set_that_is_kept(served: Bench) -> None:
+    """The set is cut anew into the run's folder, once; the next run uses it again, without another copy."""
+    files = []
+    for _ in range(2):
+        done = served.mslaunch("infer", "--strategy", "ckpt/strategy.json", "--workers", "2")
+        assert done.returncode == 0, done.stderr
+        assert "resharded from 4 ranks to 2" in done.stdout
+        own, listed = told(served, 1)
+        assert own == listed[1] == str(served.latest / "checkpoints/rank_1/net-1_10.ckpt")
+        files.append(Path(own))
+    expected = shapes(str(FIXTURES / "checkpoints/tp2/rank_1/net1.ckpt"))
+    assert shapes(str(files[0])) == expected
+    assert files[0] != files[1]
+    assert files[0].samefile(files[1])
+    assert len(list((served.runs / ".checkpoints").iterdir())) == 1
+
+
+def test_a_changed_checkpoint_is_cut_anew(served: Bench) -> None:
+    """What is kept belongs to its content: another file of the same name is not mistaken for it."""
+    for _ in range(2):
+        assert served.mslaunch("infer", "--strategy", "ckpt/strategy.json", "--workers", "2").returncode == 0
+        changed = served.folder / "ckpt/rank_3/net-1_10.ckpt"
+        data = bytearray(changed.read_bytes())
+        data[-1] ^= 1
+        changed.write_bytes(data)
+    assert len(list((served.runs / ".checkpoints").iterdir())) == 2
+
+
+def test_kept_sets_go_with_their_last_run(served: Bench) -> None:
+    """A set that no run links to any more is removed by the next infer."""
+    assert served.mslaunch("infer", "--strategy", "ckpt/strategy.json", "--workers", "2").returncode == 0
+    shutil.rmtree(served.latest)
+    assert served.mslaunch("infer", "--strategy", "ckpt/strategy.json", "--workers", "1").returncode == 0
+    assert len(list((served.runs / ".checkpoints").iterdir())) == 1
+
+
+def test_one_rank_gets_the_whole_model(served: Bench) -> None:
+    """Single-card inference merges the slices."""
+    assert served.mslaunch("infer", "--strategy", "ckpt/strategy.json", "--workers", "1").returncode == 0
+    assert shapes(told(served, 0)[0]) == shapes(str(FIXTURES / "checkpoints/full/rank_0/net.ckpt"))
+
+
+def test_a_predict_strategy_says_layout_and_number(served: Bench) -> None:
+    """Its ranks are started, its layout is cut; another --workers disagrees with it."""
+    predict = str(FIXTURES / "strategies/tp2/strategy_0.ckpt")
+    asked = ("infer", "--strategy", "ckpt/strategy.json", "--predict-strategy", predict)
+    assert served.mslaunch(*asked).returncode == 0
+    assert shapes(told(served, 0)[0]) == shapes(str(FIXTURES / "checkpoints/tp2/rank_0/net0.ckpt"))
+    done = served.mslaunch(*asked, "--workers", "4")
+    assert done.returncode == 2
+    assert "--workers says 4" in done.stderr
+
+
+def test_a_data_parallel_checkpoint_serves_any_number_of_ranks(served: Bench) -> None:
+    """Where the strategy cuts nothing, every rank is given the whole model."""
+    ckpt, strategy = FIXTURES / "checkpoints/dp4", FIXTURES / "strategies/dp4/strategy_0.ckpt"
+    done = served.mslaunch("infer", "--strategy", str(strategy), "--ckpt", str(ckpt), "--workers", "3")
+    assert done.returncode == 0, done.stderr
+    assert len({told(served, rank)[0] for rank in range(3)}) == 1
+
+
+def test_without_a_strategy_every_rank_gets_the_same_file(served: Bench) -> None:
+    """Plain data-parallel inference; that rank 0's is taken of several is said."""
+    one = str(FIXTURES / "checkpoints/full/rank_0/net.ckpt")
+    assert served.mslaunch("infer", "--ckpt", one, "--workers", "2").returncode == 0
+    assert told(served, 1) == [one, [one, one]]
+    done = served.mslaunch("infer", "--ckpt", "ckpt", "--workers", "2")
+    assert "every rank is given rank 0's" in done.stdout
+
+
+def test_a_set_that_is_not_complete_starts_nothing(served: Bench) -> None:
+    """All findings are told, exit code 2, and no run is made."""
+    for step in (9, 10):
+        (served.folder / f"ckpt/rank_2/net-1_{step}.ckpt").unlink()
+        os.truncate(served.folder / f"ckpt/rank_3/net-1_{step}.ckpt", 3000)
+    done = served.mslaunch("infer", "--strategy", "ckpt/strategy.json")
+    assert done.returncode == 2
+    assert "rank 2: no checkpoint" in done.stderr
+    assert "rank 3, rank_3/net-1_10.ckpt: not a whole checkpoint: truncated" in done.stderr
+    assert not served.runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((), "which checkpoint?"),
+        (("--strategy", "ckpt/rank_0/net-1_9.ckpt", "--ckpt", "ckpt"), "looks like a checkpoint"),
+        (("--strategy", "none.json", "--ckpt", "ckpt"), "none.json: not a strategy file"),
+        (("--ckpt", "nowhere"), "nowhere: no such checkpoint"),
+        (("--strategy", "ckpt/strategy.json", "--workers", "3"), "cannot be cut into 3 equal parts"),
+        (("--ckpt", "ckpt", "--predict-strategy", "ckpt/strategy.json"), "--predict-strategy needs --strategy"),
+        (("--strategy", "ckpt/strategy.json", "--script", "other.py"), "other.py: no such script"),
+    ],
+)
+def test_wrong_requests_are_one_sentence(served: Bench, args: tuple[str, ...], words: str) -> None:
+    """Exit code 2, no traceback, nothing started."""
+    done = served.mslaunch("infer", *args)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not served.runs.exists()
+
+
+def test_the_dry_run_shows_what_would_be_done(served: Bench) -> None:
+    """Nothing is resharded or written, and the plan says which step and how."""
+    done = served.mslaunch("infer", "--strategy", "ckpt/strategy.json", "--workers", "2", "--dry-run")
+    assert "epoch 1, step 10, resharded from 4 ranks to 2" in done.stdout
+    assert not served.runs.exists()
+
+
+def test_a_script_without_a_checkpoint_is_told_so(bench: Bench) -> None:
+    """Under train there is no checkpoint to load."""
+    bench.write("train.py", SCRIPT)
+    assert bench.mslaunch("train").returncode == 1
+    assert "Start it with `mslaunch infer --ckpt DIR`" in bench.log(0)
