@@ -95,6 +95,13 @@ class ProgramMissing(NotReadyError):
         super().__init__(f"{program} is not on PATH, and --method {method} needs it. {fix}")
 
 
+class HostsNotReady(NotReadyError):
+    """One or more hosts that cannot run the job, each with its reason and the fix."""
+
+    def __init__(self, troubles: Sequence[str]) -> None:
+        super().__init__("\n".join(troubles))
+
+
 class RunsFolderUnwritable(NotReadyError):
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: cannot write the run's folder: {why}. Give another --runs-dir.")

@@ -1,4 +1,4 @@
-"""Run a network that train.py has saved in slices, on as many ranks as there are slices; also on one."""
+"""Run the network that train.py has saved in slices, on any number of ranks, each with slices that fit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from mindspore import Tensor
-from mslaunch.runtime import init_env, load_config, load_sharded
+from mslaunch.runtime import Config, init_env, load_config, load_sharded
 
 from dataset import make_sequences
 from network import make_network
@@ -16,16 +16,20 @@ from network import make_network
 
 def main() -> None:
     cfg = load_config(Path(__file__).with_name("config.yaml"))
-    rank = init_env(cfg)
+    init_env(cfg)
     network = make_network(cfg).set_train(False)
     load_sharded(network)
-    # A seed of its own makes other sequences than those of training.
+    # A seed of its own makes these sequences different from those of training.
     sequences, following = make_sequences(cfg.infer_samples, cfg.seed + 1)
-    scores = network(Tensor(sequences)).asnumpy()
-    numbers = scores.argmax(axis=1).astype(np.int32)
-    print(f"rank {rank}: {(numbers == following).sum()} of {len(following)} sequences continued rightly")
-    print(f"rank {rank}: numbers {hashlib.sha256(numbers.tobytes()).hexdigest()}")
-    if rank == 0:
+    report(network(Tensor(sequences)).asnumpy(), following, cfg)
+
+
+def report(scores: np.ndarray, following: np.ndarray, cfg: Config) -> None:
+    """Say how often the best score is the right number's; rank 0 also keeps the scores."""
+    best = scores.argmax(axis=1).astype(np.int32)
+    print(f"rank {cfg.rank_id}: {(best == following).sum()} of {len(best)} sequences continued rightly")
+    print(f"rank {cfg.rank_id}: numbers {hashlib.sha256(best.tobytes()).hexdigest()}")
+    if cfg.rank_id == 0:
         np.save(Path(os.environ.get("MSLAUNCH_SUBMIT_DIR", ""), cfg.output), scores)
 
 

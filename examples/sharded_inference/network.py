@@ -67,7 +67,6 @@ class Block(nn.Cell):
     def __init__(self, cfg: Config) -> None:
         super().__init__()
         width, hidden = cfg.width // cfg.device_num, cfg.hidden // cfg.device_num
-        # Without the ranks' number in it, so that reshape sees the heads that this rank has.
         self.head_size = cfg.width // cfg.heads
         self.attention_norm = nn.LayerNorm([cfg.width])
         self.query = nn.Dense(cfg.width, width, has_bias=False)
@@ -77,11 +76,10 @@ class Block(nn.Cell):
         self.mlp_norm = nn.LayerNorm([cfg.width])
         self.up = nn.Dense(cfg.width, hidden, bias_init="zeros")
         self.down = nn.Dense(hidden, cfg.width, has_bias=False)
-        self.transpose = ops.Transpose()
-        self.compare = ops.BatchMatMul(transpose_b=True)
-        self.softmax = ops.Softmax()
-        self.mix = ops.BatchMatMul()
-        self.gelu = ops.GeLU()
+        # Operators, not functions: on Ascend each of them is told how it is cut.
+        self.split_heads, self.join_heads = ops.Transpose(), ops.Transpose()
+        self.compare, self.mix = ops.BatchMatMul(transpose_b=True), ops.BatchMatMul()
+        self.scale, self.softmax, self.gelu = ops.Mul(), ops.Softmax(), ops.GeLU()
         # A rank that is alone has the whole network and nobody to talk to.
         self.enter = Enter() if cfg.device_num > 1 else nn.Identity()
         self.leave = Leave() if cfg.device_num > 1 else nn.Identity()
@@ -91,14 +89,14 @@ class Block(nn.Cell):
         return x + self.leave(self.down(self.gelu(self.up(self.enter(self.mlp_norm(x))))))
 
     def attend(self, x: Tensor) -> Tensor:
-        query, key, value = self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x))
-        weights = self.softmax(self.compare(query, key) * self.head_size**-0.5)
-        mixed = self.transpose(self.mix(weights, value), (0, 2, 1, 3))
-        return self.out(mixed.reshape(x.shape[0], LENGTH, -1))
+        query, key, value = self.heads(self.query(x)), self.heads(self.key(x)), self.heads(self.value(x))
+        weights = self.softmax(self.scale(self.compare(query, key), self.head_size**-0.5))
+        mixed = self.join_heads(self.mix(weights, value), (0, 2, 1, 3))
+        return self.out(mixed.reshape(-1, LENGTH, self.out.in_channels))
 
-    def split(self, x: Tensor) -> Tensor:
-        """One matrix for each head that this rank has."""
-        return self.transpose(x.reshape(x.shape[0], LENGTH, -1, self.head_size), (0, 2, 1, 3))
+    def heads(self, x: Tensor) -> Tensor:
+        """Return one matrix for each head that this rank has."""
+        return self.split_heads(x.reshape(-1, LENGTH, x.shape[-1] // self.head_size, self.head_size), (0, 2, 1, 3))
 
 
 class Enter(nn.Cell):
@@ -111,7 +109,7 @@ class Enter(nn.Cell):
     def construct(self, x: Tensor) -> Tensor:
         return x
 
-    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+    def bprop(self, _x: Tensor, _out: Tensor, dout: Tensor) -> tuple[Tensor]:
         return (self.sum(dout),)
 
 
@@ -126,5 +124,5 @@ class Leave(nn.Cell):
     def construct(self, x: Tensor) -> Tensor:
         return self.sum(x)
 
-    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+    def bprop(self, _x: Tensor, _out: Tensor, dout: Tensor) -> tuple[Tensor]:
         return (dout,)

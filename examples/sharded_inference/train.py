@@ -1,4 +1,4 @@
-"""Train a network that the ranks share: each holds slices of its matrices, and saves them as a checkpoint of its own."""
+"""Train a network that the ranks share: each holds slices of its matrices, and keeps checkpoints of its own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def train(model: Model, cfg: Config, rank: int) -> None:
     dataset = train_dataset(cfg.train_samples, cfg.seed, cfg.batch_size)
     slices = CheckpointConfig(dataset.get_dataset_size(), keep_checkpoint_max=2, integrated_save=False)
     checkpoints = ModelCheckpoint("net", str(place / f"rank_{rank}"), slices)
-    model.train(cfg.epochs, dataset, [LossMonitor(10), checkpoints], dataset_sink_mode=False)
+    model.train(cfg.epochs, dataset, [LossMonitor(5), checkpoints], dataset_sink_mode=False)
 
 
 if __name__ == "__main__":

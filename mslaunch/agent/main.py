@@ -16,6 +16,9 @@ TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from typing import Any
 
+    from mslaunch.agent.files import Collector, Unpacker
+    from mslaunch.agent.probe import Listener
+
 POLL = 0.05  # how often growing logs and ending processes are looked at
 LOST_GRACE = 1.0  # what ranks get to end in when the launcher is gone
 STUCK_AFTER = 20.0  # a process that survives SIGKILL this long hangs in the kernel, in a driver or on NFS
@@ -54,7 +57,10 @@ class Agent:
         self.connected = True
         self.heard = time.monotonic()
         self.lost_after: float | None = None  # nobody is missed before there is something to do
-        self.watches_output = False
+        self.answers = False
+        self.listener: Listener | None = None
+        self.unpacker: Unpacker | None = None
+        self.collector: Collector | None = None
         self.done = False
 
     def run(self) -> None:
@@ -70,6 +76,8 @@ class Agent:
             for end, events in interest:
                 poll.register(end, events)
             taking = self.ranks.finish_stacks()
+            if self.collector is not None and self.collector.step():
+                self.collector = None
             busy = taking or bool(self.ranks.following) or self.ladder is not None
             for end, _ in poll.poll(0 if more else POLL * 1000 if busy else 1000):
                 if end in readers:
@@ -91,30 +99,86 @@ class Agent:
                 self.obey(message)
 
     def obey(self, order: dict[str, Any]) -> None:
+        handler = getattr(self, "do_" + order["do"].replace("-", "_"), None)
+        if handler is not None:
+            handler(order)
+
+    def do_probe(self, order: dict[str, Any]) -> None:
+        from mslaunch.agent import probe  # here and below: a local agent need not load what only remote ones use
+
+        self.output.event("facts", asked=order["asked"], facts=probe.facts(order))
+
+    def do_listen(self, order: dict[str, Any]) -> None:
+        from mslaunch.agent.probe import Listener
+
+        self.listener = Listener(order["port"], order["choices"])
+        self.output.event("listening", port=self.listener.port, why=self.listener.why)
+
+    def do_reach(self, order: dict[str, Any]) -> None:
+        from mslaunch.agent.probe import reach
+
+        self.output.event("reached", why=reach(order["address"], order["port"], order["seconds"]))
+
+    def do_close_port(self, order: dict[str, Any]) -> None:
+        del order
+        if self.listener is not None:
+            self.listener.close()
+            self.listener = None
+
+    def do_files(self, order: dict[str, Any]) -> None:
+        from mslaunch.agent.files import Unpacker
+
+        self.unpacker = self.unpacker or Unpacker()
+        try:
+            self.unpacker.take(order)
+        except (OSError, EOFError, ValueError) as error:
+            self.output.event("files-failed", why=str(error))
+
+    def do_run(self, order: dict[str, Any]) -> None:
+        self.do_close_port(order)
+        self.guard.protect(order["run_dir"])
+        self.lost_after = order["lost_after"]
+        self.answers = order["answers"]
+        self.ranks.launch(order)
+
+    def do_stop(self, order: dict[str, Any]) -> None:
         now = time.monotonic()
-        what = order["do"]
-        if what == "run":
-            self.guard.protect(order["run_dir"])
-            self.lost_after = order["lost_after"]
-            self.watches_output = order["watches_output"]
-            self.ranks.launch(order)
-        elif what == "stop":
-            self.descend(now, now + order["grace"])
-        elif what == "finish":
-            self.ranks.end_scheduler()
-            self.descend(now + FINISH_WAIT, now + FINISH_WAIT + LOST_GRACE)
-        elif what == "scheduler":
-            self.ranks.start_scheduler()
-        elif what == "joined":
-            self.ranks.wake_joining()
-        elif what == "stacks":
-            self.ranks.take_stacks()
-        elif what == "ping" and self.watches_output:
+        self.descend(now, now + order["grace"])
+
+    def do_finish(self, order: dict[str, Any]) -> None:
+        del order
+        self.ranks.end_scheduler()
+        now = time.monotonic()
+        self.descend(now + FINISH_WAIT, now + FINISH_WAIT + LOST_GRACE)
+
+    def do_scheduler(self, order: dict[str, Any]) -> None:
+        del order
+        self.ranks.start_scheduler()
+
+    def do_joined(self, order: dict[str, Any]) -> None:
+        del order
+        self.ranks.wake_joining()
+
+    def do_stacks(self, order: dict[str, Any]) -> None:
+        del order
+        self.ranks.take_stacks()
+
+    def do_ping(self, order: dict[str, Any]) -> None:
+        del order
+        if self.answers:
             self.ranks.pulse()
-        elif what == "shown":
-            self.output.shown(order["bytes"])
-        elif what == "bye":
-            self.abandon("the launcher took its leave")
+
+    def do_shown(self, order: dict[str, Any]) -> None:
+        self.output.shown(order["bytes"])
+
+    def do_collect(self, order: dict[str, Any]) -> None:
+        from mslaunch.agent.files import Collector
+
+        self.collector = Collector(order["run_dir"], order["tidy"], self.output)
+
+    def do_bye(self, order: dict[str, Any]) -> None:
+        del order
+        self.abandon("the launcher took its leave")
 
     def listen(self) -> None:
         try:

@@ -39,6 +39,11 @@ class Output:
         self._unshown += size
         self.event("lines", rank=rank, lines=lines, bytes=size)
 
+    def file(self, piece: dict[str, Any]) -> None:
+        """Send a piece of a file; it counts as lines do."""
+        self._unshown += len(piece["data"])
+        self.event("file", bytes=len(piece["data"]), **piece)
+
     def shown(self, size: int) -> None:
         self._unshown -= size
 

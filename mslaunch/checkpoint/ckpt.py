@@ -5,34 +5,31 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from math import ceil, prod
+from dataclasses import replace
+from itertools import groupby
 
 from mslaunch.checkpoint import protobuf
-from mslaunch.checkpoint.tensor import ITEM_SIZES, Content, Frame, Malformed, Part, Tensor, chunks
+from mslaunch.checkpoint.tensor import Content, Frame, Malformed, Part, Tensor, chunks
 
 _CRC_WORD = b"crc_num"
 _CRC_SIZE = len(_CRC_WORD) + 10
 _HEAD = 4096  # name, type and shape of a parameter fit in; longer ones are read again
 _LONGEST_HEAD = 1 << 20
-_MOST_TENSORS = 1 << 20
+_MOST_VALUES = 1 << 20
 SPLIT_ABOVE = 512 << 20
-_LARGEST_MESSAGE = (1 << 31) - 1 - (1 << 16)
 
 
 def read(fd: int, size: int) -> Content:
     """Hop over the values; return their tensors and the checksum at the end, if there is one."""
     end, crc = _without_checksum(fd, size)
-    tensors: list[Tensor] = []
+    values: list[Tensor] = []
     at = 0
     while at < end:
-        tensor, at = _value(fd, at, end)
-        if tensors and tensors[-1].name == tensor.name:
-            tensors[-1] = _joined(tensors[-1], tensor)
-        else:
-            tensors.append(tensor)
-        if len(tensors) > _MOST_TENSORS:
-            raise Malformed(f"over {_MOST_TENSORS} parameters")
-    return Content(tuple(tensors), crc)
+        value, at = _value(fd, at, end)
+        values.append(value)
+        if len(values) > _MOST_VALUES:
+            raise Malformed(f"over {_MOST_VALUES} parameters")
+    return Content(tuple(_joined(list(same)) for _, same in groupby(values, lambda value: value.name)), crc)
 
 
 def _without_checksum(fd: int, size: int) -> tuple[int, int | None]:
@@ -118,12 +115,10 @@ def _spans(head: bytes, inner: int, stop: int) -> Iterator[tuple[int, int, int]]
 
 
 def _number(head: bytes, at: int) -> tuple[int, int]:
-    if at + 10 > len(head) and len(head) == _HEAD:
-        raise _Longer("the head is longer")
     try:
         return protobuf.varint(head, at)
     except protobuf.Malformed as error:
-        raise Malformed(str(error)) from None
+        raise (_Longer if len(head) == _HEAD else Malformed)(str(error)) from None
 
 
 def _slice(head: bytes, at: int, length: int) -> bytes:
@@ -139,11 +134,13 @@ def _text(head: bytes, at: int, length: int) -> str:
         raise Malformed("a name that is no text") from None
 
 
-def _joined(first: Tensor, more: Tensor) -> Tensor:
+def _joined(values: Sequence[Tensor]) -> Tensor:
     """Put a tensor together that was split into several values."""
-    if (first.dtype, first.shape) != (more.dtype, more.shape):
-        raise Malformed(f"{first.name} stands in it twice, as {first.words()} and as {more.words()}")
-    return Tensor(first.name, first.dtype, first.shape, (*first.parts, *more.parts))
+    first = values[0]
+    for more in values:
+        if (first.dtype, first.shape) != (more.dtype, more.shape):
+            raise Malformed(f"{first.name} stands in it twice, as {first.words()} and as {more.words()}")
+    return replace(first, parts=tuple(part for value in values for part in value.parts))
 
 
 def checksum(fd: int, size: int, tensors: Sequence[Tensor]) -> int:
@@ -171,22 +168,14 @@ def frame(tensors: Sequence[Tensor]) -> Frame:
 
 
 def _head(tensor: Tensor, length: int) -> bytes:
-    dims = b"".join(protobuf.field_number(1, dim) for dim in tensor.shape or (0,))  # that is how it writes a scalar
+    shape = (0,) if tensor.dtype == "str" else tensor.shape
+    dims = b"".join(protobuf.field_number(1, dim) for dim in shape)
     described = dims + protobuf.field_bytes(2, tensor.dtype.encode()) + protobuf.field_head(3, length)
     value = protobuf.field_bytes(1, tensor.name.encode()) + protobuf.field_head(2, len(described) + length) + described
     return protobuf.field_head(1, len(value) + length) + value
 
 
 def _lengths(tensor: Tensor) -> list[int]:
-    """Cut as MindSpore does: by rows into equal parts, or where it only has bytes (bfloat16) every 512 MiB."""
+    """Cut as MindSpore does: every 512 MiB. (By rows only where it saves asynchronously; it reads both, as we do.)"""
     size = tensor.nbytes
-    if size <= SPLIT_ABOVE:
-        return [size]
-    count = ceil(size / SPLIT_ABOVE)
-    if tensor.dtype != "BFloat16" and tensor.dtype in ITEM_SIZES and tensor.shape:
-        row = ITEM_SIZES[tensor.dtype] * prod(tensor.shape[1:])
-        rows, more = divmod(tensor.shape[0], count)
-        lengths = [(rows + (index < more)) * row for index in range(count)]
-        if max(lengths) <= _LARGEST_MESSAGE:
-            return lengths
-    return [min(SPLIT_ABOVE, size - begin) for begin in range(0, size, SPLIT_ABOVE)]
+    return [min(SPLIT_ABOVE, size - begin) for begin in range(0, size, SPLIT_ABOVE)] or [0]

@@ -9,6 +9,9 @@ Shape = tuple[int, ...]
 Box = tuple[tuple[int, int], ...]
 """Where a slice lies in the whole tensor: from and to, per dimension."""
 
+MOST_DEVICES = 1 << 20
+_MOST_AXES = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -49,6 +52,8 @@ class Layout:
         """Say what is impossible about this layout, if anything is."""
         if not self.devices or any(size < 1 for size in self.devices):
             return f"its device matrix is {list(self.devices)}"
+        if len(self.devices) > _MOST_AXES or self.world > MOST_DEVICES:
+            return f"its device matrix is of over {_MOST_AXES} axes or {MOST_DEVICES} devices"
         used = [axis for axes in self.axes for axis in axes]
         if any(not 0 <= axis < len(self.devices) for axis in used):
             return f"its tensor map names an axis that the device matrix {list(self.devices)} does not have"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mslaunch.checkpoint.tensor import ITEM_SIZES, Content, Frame, Malformed, Tensor, chunks
+from mslaunch.checkpoint.tensor import CHUNK, ITEM_SIZES, Content, Frame, Malformed, Tensor, chunks
 from mslaunch.errors import RequestError
 
 _HEADER_LIMIT = 100 << 20
@@ -29,6 +29,7 @@ _NAMES = {
 }
 _TYPES = {ours: theirs for theirs, ours in _NAMES.items()}
 _MOST_ZEROS = 1 << 30
+_LARGEST = (1 << 63) - 1
 
 
 def read(fd: int, size: int) -> Content:
@@ -52,7 +53,9 @@ def read(fd: int, size: int) -> Content:
 
 def _header(data: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(data)
+        header = json.loads(data, object_pairs_hook=_object)
+    except Malformed:
+        raise
     except (ValueError, RecursionError) as error:
         raise Malformed(f"its header is not JSON ({type(error).__name__})") from None
     if not isinstance(header, dict):
@@ -60,17 +63,27 @@ def _header(data: bytes) -> dict[str, Any]:
     return header
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in named:
+            raise Malformed(f"{name!r} stands in its header twice")
+        named[name] = value
+    return named
+
+
 def _tensor(name: str, entry: Any, data: int, metadata: dict[str, Any]) -> Tensor:
     try:
         begin, end = entry["data_offsets"]
         dtype, shape = _NAMES.get(entry["dtype"], entry["dtype"]), tuple(entry["shape"])
         numbers = (begin, end, *shape)
-        if not all(type(number) is int and number >= 0 for number in numbers) or begin > end:
+        if not all(type(number) is int and 0 <= number <= _LARGEST for number in numbers) or begin > end:
             raise ValueError
-        if not isinstance(dtype, str):
+        if not (isinstance(dtype, str) and isinstance(entry["shape"], list)):
             raise TypeError
+        f"{name}{dtype}".encode()  # JSON can spell what is no text
     except (KeyError, TypeError, ValueError):
-        raise Malformed(f"{name}: its entry in the header is not dtype, shape and data_offsets") from None
+        raise Malformed(f"{name!r}: its entry in the header is not dtype, shape and data_offsets") from None
     if metadata.get(name) == "Int4":
         dtype = "Int4"
     return Tensor(name, dtype, shape, ((data + begin, end - begin),))
@@ -95,17 +108,19 @@ def checksum(fd: int, size: int, tensors: Sequence[Tensor]) -> int:
     for tensor in sorted(tensors, key=lambda tensor: tensor.name):
         crc = zlib.crc32(tensor.name.encode(), crc)
         if tensor.shape == () and "Int" in tensor.dtype:
-            crc = zlib.crc32(_quirk(b"".join(chunks(fd, *tensor.parts[0])), tensor.dtype), crc)
-            continue
-        for data in chunks(fd, *tensor.parts[0]):
+            content = _quirk(b"".join(chunks(fd, *tensor.parts[0])), tensor.dtype)
+        else:
+            content = chunks(fd, *tensor.parts[0])
+        for data in content:
             crc = zlib.crc32(data, crc)
     return crc
 
 
-def _quirk(data: bytes, dtype: str) -> bytes:
+def _quirk(data: bytes, dtype: str) -> Iterator[bytes]:
     """MindSpore takes bytes() of an integer without dimensions: for Python that is as many zeros."""
     count = int.from_bytes(data, "little", signed=not dtype.startswith("U"))
-    return bytes(min(max(count, 0), _MOST_ZEROS))
+    for left in range(min(count, _MOST_ZEROS), 0, -CHUNK):
+        yield bytes(min(left, CHUNK))
 
 
 def frame(tensors: Sequence[Tensor]) -> Frame:

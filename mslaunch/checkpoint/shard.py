@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 
 from mslaunch.checkpoint import ckpt, safetensors
-from mslaunch.checkpoint.tensor import Content, Frame, Malformed, Tensor
+from mslaunch.checkpoint.tensor import MOST_DIMENSIONS, Content, Frame, Malformed, Tensor
 from mslaunch.errors import RequestError, ShardUnreadable
 
 
@@ -58,7 +58,7 @@ def read_shard(path: Path) -> Shard:
             raise Malformed("it is empty")
         content = kind.read(fd, size)
         tensors = _by_name(content.tensors)
-    except (Malformed, OSError) as error:
+    except (ValueError, OSError) as error:  # Malformed of either kind among them
         raise ShardUnreadable(str(path), str(error)) from None
     finally:
         os.close(fd)
@@ -70,6 +70,8 @@ def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     for tensor in tensors:
         if tensor.name in named:
             raise Malformed(f"{tensor.name} stands in it twice")
+        if len(tensor.shape) > MOST_DIMENSIONS:
+            raise Malformed(f"{tensor.name}: {len(tensor.shape)} dimensions")
         if tensor.itemsize is not None and (wanted := prod(tensor.shape) * tensor.itemsize) != tensor.nbytes:
             raise Malformed(f"{tensor.name}: {tensor.words()} takes {wanted} bytes, it holds {tensor.nbytes}")
         named[tensor.name] = tensor

@@ -15,7 +15,8 @@ from mslaunch.checkpoint.layout import Layout
 from mslaunch.errors import StrategyUnreadable
 
 SIZE_LIMIT = 256 << 20
-_STAGED = re.compile(r"(\d+)-(.+)", re.DOTALL)
+_MOST_STAGES = 1 << 12
+_STAGED = re.compile(r"(\d{1,6})-(.+)", re.DOTALL)
 _CURRENT_STAGE, _STRATEGY_ITEM, _LAYOUT_ITEM = 1, 2, 3
 _DEV_MATRIX, _TENSOR_MAP, _SPLIT_SHAPE, _FIELD, _OPT_STEP, _OPT_SIZE = 1, 2, 3, 5, 6, 7
 
@@ -49,6 +50,12 @@ class Strategy:
     def data_parallel(self) -> int:
         return self.stage_devices // self.tensor_parallel
 
+    @property
+    def lone_stage(self) -> int | None:
+        """The stage, where this is a later one of a pipeline without the others."""
+        stage = next(iter(self.stages))
+        return None if self.merged or stage == 0 else stage
+
     def layouts(self) -> Iterator[Layout]:
         for layouts in self.stages.values():
             yield from layouts.values()
@@ -69,8 +76,9 @@ def read_strategy(path: Path) -> Strategy:
             stage, layouts = _from_json(data)
         else:
             stage, layouts = _from_protobuf(data)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise StrategyUnreadable(str(path), str(error) or type(error).__name__, _looks_like(data)) from None
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        hint = _looks_like(data) if path.suffix != ".json" else ""
+        raise StrategyUnreadable(str(path), str(error) or type(error).__name__, hint) from None
     return _checked(str(path), stage, layouts)
 
 
@@ -197,6 +205,8 @@ def _layout(
 def _checked(name: str, stage: int, layouts: Mapping[str, Layout]) -> Strategy:
     if not layouts:
         raise StrategyUnreadable(name, "it lists no parameter")
+    if not 0 <= stage < _MOST_STAGES:
+        raise StrategyUnreadable(name, f"it is of stage {stage}")
     for parameter, layout in layouts.items():
         if problem := layout.problem():
             raise StrategyUnreadable(name, f"{parameter}: {problem}")
@@ -242,7 +252,10 @@ def _one_operator() -> bytes:
 
 
 def _tensor_maps(layout: Layout) -> list[tuple[int, ...]]:
-    """One list of numbers, or where a dimension is cut along several axes one list per dimension."""
+    """One list of numbers, or where a dimension is cut along several axes an empty one, and one per dimension.
+
+    Without the empty one, a single dimension cut along two axes would be read as two dimensions.
+    """
     last = len(layout.devices) - 1
     numbers = [tuple(last - axis for axis in axes) or (-1,) for axes in layout.axes]
-    return numbers if any(len(entry) > 1 for entry in numbers) else [tuple(entry[0] for entry in numbers)]
+    return [(), *numbers] if any(len(entry) > 1 for entry in numbers) else [tuple(entry[0] for entry in numbers)]

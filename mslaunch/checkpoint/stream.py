@@ -62,8 +62,10 @@ def _beside(job: Job, target: Path) -> Iterator[Path]:
     _check_room(job.nbytes, target)
     _sweep(target)
     beside = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    ours = False
     try:
         beside.mkdir(parents=True)
+        ours = True
         yield beside
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -73,7 +75,8 @@ def _beside(job: Job, target: Path) -> Iterator[Path]:
             ) from None
         raise NotReadyError(f"{target}: cannot be written: {error.strerror or error}. Give another -o.") from None
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        if ours:
+            shutil.rmtree(beside, ignore_errors=True)
 
 
 def _check_room(nbytes: int, folder: Path) -> None:
@@ -166,7 +169,7 @@ class _Writer:
     def _tasks(self) -> Iterator[tuple[Assembly, list[Box]]]:
         """Cut the work into pieces of a few blocks, so that all threads have some to the end."""
         for assembly in self.job.assemblies:
-            blocks = list(cut_blocks(assembly.shape, assembly.itemsize))
+            blocks = list(cut_blocks(assembly.shape, assembly.itemsize, BLOCK))
             for begin in range(0, len(blocks), 8):
                 yield assembly, blocks[begin : begin + 8]
 
@@ -280,7 +283,7 @@ def _read_fully(fd: int, path: Path, room: memoryview, at: int) -> None:
         got += count
 
 
-def cut_blocks(shape: tuple[int, ...], itemsize: int, limit: int = BLOCK) -> Iterator[Box]:
+def cut_blocks(shape: tuple[int, ...], itemsize: int, limit: int) -> Iterator[Box]:
     """Cut a tensor into blocks that are one stretch of memory, in it and in every slice of it."""
     axis, inner = 0, prod(shape[1:]) * itemsize
     while axis + 1 < len(shape) and inner > limit:

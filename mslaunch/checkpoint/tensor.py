@@ -27,6 +27,7 @@ ITEM_SIZES = {
 """Bytes per element, by MindSpore's name of the type. Others (str, Int4) are moved whole and never cut."""
 
 CHUNK = 4 << 20
+MOST_DIMENSIONS = 64
 
 
 class Malformed(ValueError):

@@ -68,7 +68,7 @@ def plan_transform(found: ShardSet, source: Strategy | None, wanted: Wanted) -> 
             )
         target = natural_layout(source, wanted.degree, whole_shapes(verified.shards, source))
         extra[STRATEGY] = write_strategy(sorted(target.stages[0].items()))
-    if target is not None and not target.merged and next(iter(target.stages)) != 0:
+    if target is not None and target.lone_stage is not None:
         raise RequestError(f"{target.name}: one stage of a pipeline alone. Merge its stages: mslaunch strategy merge.")
     job = plan_reshard(verified.shards, source, target)
     if target is not None and not any(assembly.name in target.names() for assembly in job.assemblies):

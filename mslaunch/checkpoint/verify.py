@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from mslaunch.checkpoint.layout import Box, Layout, box, whole_shape
@@ -57,14 +58,15 @@ def verify(
 ) -> Verified:
     """Check a set against its strategy; `content` also compares recorded checksums, `replicas` equal slices."""
     read = read_set(found)
+    lone = strategy is not None and strategy.lone_stage is not None
     shards = {rank: shard for rank, shard in read.items() if isinstance(shard, Shard)}
     findings = [
         *_newer_steps(found),
         *_unreadable(found, read),
         *(_ranks(found, strategy) if strategy else ()),
-        *(_parameters(found, shards, strategy) if strategy else ()),
+        *(_parameters(found, shards, strategy) if strategy and not lone else ()),
         *(_checksums(found, shards, workers) if content else ()),
-        *(_replicas(found, shards, strategy, workers) if replicas and strategy else ()),
+        *(_replicas(found, shards, strategy, replicas, workers) if content and strategy and not lone else ()),
     ]
     return Verified(tuple(findings), shards)
 
@@ -82,11 +84,9 @@ def _unreadable(found: ShardSet, read: Mapping[int, Shard | ShardUnreadable]) ->
 
 
 def _ranks(found: ShardSet, strategy: Strategy) -> Iterator[Finding]:
-    if not strategy.merged and next(iter(strategy.stages)) != 0:
-        stage = next(iter(strategy.stages))
-        yield Finding(
-            f"{strategy.name} is stage {stage} of a pipeline alone; merge its stages: mslaunch strategy merge"
-        )
+    if strategy.lone_stage is not None:
+        stage = f"{strategy.name} is stage {strategy.lone_stage} of a pipeline alone"
+        yield Finding(f"{stage}; merge its stages: mslaunch strategy merge")
         return
     for rank in range(strategy.world_size):
         if rank not in found.files:
@@ -109,8 +109,6 @@ def is_derived(name: str, names: set[str]) -> bool:
 
 def _parameters(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[Finding]:
     """Every parameter on every rank of its stage, alike in shape and type."""
-    if not strategy.merged and next(iter(strategy.stages)) != 0:
-        return
     names = strategy.names()
     held = {name for shard in shards.values() for name in shard.tensors}
     if shards and not names & held:
@@ -186,52 +184,60 @@ def _checksums(found: ShardSet, shards: Mapping[int, Shard], workers: int | None
 
 
 def _replicas(
-    found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy, workers: int | None
+    found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy, listed: bool, workers: int | None
 ) -> Iterator[Finding]:
-    """Slices that several ranks hold must be the same, bit by bit."""
-    groups: dict[tuple[str, Box | None], list[int]] = defaultdict(list)
-    for rank, shard in shards.items():
-        layouts = strategy.of_rank(rank) if rank < strategy.world_size else {}
-        for name, tensor in shard.tensors.items():
-            layout = layouts.get(name)
-            if layout is not None and len(layout.axes) == len(tensor.shape):
-                place: Box | None = box(layout, whole_shape(layout, tensor.shape), rank % strategy.stage_devices)
-            else:
-                place = None
-            groups[(name, place)].append(rank)
+    """Slices that several ranks hold must be the same, bit by bit; those that are not listed always, they are few."""
+    if not any(strategy.names() & shard.tensors.keys() for shard in shards.values()):
+        return  # another network's: nothing of it is listed
+    groups = _same_slices(shards, strategy, listed)
     wanted: dict[int, set[str]] = defaultdict(set)
     for (name, _), ranks in groups.items():
         for rank in ranks if len(ranks) > 1 else ():
             wanted[rank].add(name)
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         digests = dict(zip(wanted, pool.map(lambda rank: _digests(shards[rank], wanted[rank]), wanted), strict=True))
-    for (name, _), ranks in groups.items():
+    for (name, place), ranks in groups.items():
         first = ranks[0]
         for rank in ranks[1:]:
             if digests[rank][name] != digests[first][name]:
-                yield Finding(
-                    "differs from its replica",
-                    rank,
-                    found.name_of(rank),
-                    name,
-                    f"the bytes of rank {first}",
-                    "others",
-                )
+                where = (rank, found.name_of(rank), name, f"the bytes of rank {first}", "others")
+                if place is not None:
+                    yield Finding("differs from its replica", *where)
+                else:
+                    one = prod(shards[rank].tensors[name].shape) == 1
+                    what = "is not in the strategy, and differs between ranks"
+                    yield Finding(what, *where, severity="warning" if one else "error")
+
+
+def _same_slices(
+    shards: Mapping[int, Shard], strategy: Strategy, listed: bool
+) -> dict[tuple[str, Box | None], list[int]]:
+    """Which ranks hold the same slice of a parameter; without a place those of what the strategy does not list."""
+    groups: dict[tuple[str, Box | None], list[int]] = defaultdict(list)
+    for rank, shard in shards.items():
+        for name, tensor in shard.tensors.items() if rank < strategy.world_size else ():
+            layout = strategy.of_rank(rank).get(name)
+            if layout is None:
+                groups[(name, None)].append(rank)
+            elif listed and len(layout.axes) == len(tensor.shape):
+                place = box(layout, whole_shape(layout, tensor.shape), rank % strategy.stage_devices)
+                groups[(name, place)].append(rank)
+    return groups
 
 
 def _digests(shard: Shard, names: set[str]) -> dict[str, bytes]:
-    fd = os.open(shard.path, os.O_RDONLY)
+    result = {}
     try:
-        result = {}
-        for name in names:
-            digest = hashlib.blake2b(digest_size=16)
-            for part in shard.tensors[name].parts:
-                for data in chunks(fd, *part):
-                    digest.update(data)
-            result[name] = digest.digest()
-        return result
-    finally:
-        os.close(fd)
+        with shard.path.open("rb") as file:
+            for name in names:
+                digest = hashlib.blake2b(digest_size=16)
+                for part in shard.tensors[name].parts:
+                    for data in chunks(file.fileno(), *part):
+                        digest.update(data)
+                result[name] = digest.digest()
+    except (OSError, ValueError) as error:
+        raise ShardUnreadable(str(shard.path), str(error)) from None
+    return result
 
 
 class SetIsWrong(MslaunchError):

@@ -21,6 +21,8 @@ VERBS = {
     "stop": "Stop a run, and wait until nothing of it is left.",
     "diagnose": "Why did it die? For a run, for msrun's log folder, for any folder of logs.",
     "stacks": "Show where the ranks of a running job stand, without disturbing it.",
+    "check": "Are hosts, devices, ports and versions ready? What train asks first.",
+    "collect": "Fetch logs that could not be fetched when a run ended.",
     "rank-table": "Generate, probe, validate, merge, show, compare and convert rank tables.",
     "strategy": "Show and merge MindSpore's strategy files.",
     "ckpt": "Show, verify, reshard and convert checkpoints.",
@@ -41,6 +43,9 @@ Options:
 
 For example: mslaunch train --workers 8 --config cfg.yaml
 """
+
+
+_NOT_HERE = {"--help", "--dry-run", "--detach", "--hosts", "--hostfile"}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -73,7 +78,7 @@ def run(argv: list[str]) -> int:
 
 def _run_verb(verb: str, args: list[str]) -> int:
     try:
-        if verb in ("train", "infer") and not {"--help", "--dry-run", "--detach"} & set(args):
+        if verb in ("train", "infer") and not _NOT_HERE & set(args):
             _start_agent_ahead()
         module = _load(verb)
         return _call(module.app, verb, args)

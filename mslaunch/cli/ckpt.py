@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mslaunch.checkpoint.sets import ShardSet, find_set, read_set
+from mslaunch.checkpoint.sets import ShardSet, find_set
 from mslaunch.checkpoint.shard import FORMATS, Shard, read_shard
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.verify import SetIsWrong, verify
@@ -125,7 +126,7 @@ def convert(source: Source, output: Output, kind: Kind = None, step: Step = None
 
     path, target = Path(source), Path(output)
     found = find_set(path, step=step, prefix=prefix)
-    shards = _readable(found)
+    shards = _readable(found, content=True)
     old = next(iter(found.files.values())).suffix
     suffix = suffix_for(kind) or (
         target.suffix if target.suffix in FORMATS else next(key for key in FORMATS if key != old)
@@ -137,6 +138,8 @@ def convert(source: Source, output: Output, kind: Kind = None, step: Step = None
 
 
 def _write(planned: Any, target: Path, single: bool = False) -> None:
+    if not target.name:
+        raise RequestError(f"-o {target}: has no name. Name a folder that is not there yet.")
     if target.exists() and (single or not target.is_dir() or any(target.iterdir())):
         raise RequestError(f"{target}: is there already. Give another -o, or remove it.")
     began = time.monotonic()
@@ -153,12 +156,12 @@ def _strategy(name: str | None) -> Strategy | None:
     return read_strategy(Path(name)) if name else None
 
 
-def _readable(found: ShardSet) -> dict[int, Shard]:
-    read = read_set(found)
-    result = verify(found, None, content=False) if not all(isinstance(s, Shard) for s in read.values()) else None
-    if result is not None:
+def _readable(found: ShardSet, content: bool = False) -> Mapping[int, Shard]:
+    """The headers of a set; with `content`, recorded checksums are compared too, since they are not carried over."""
+    result = verify(found, None, content=content)
+    if result.errors:
         raise SetIsWrong(found, result.errors)
-    return {rank: shard for rank, shard in read.items() if isinstance(shard, Shard)}
+    return result.shards
 
 
 def _plain(shard: Shard) -> dict[str, Any]:

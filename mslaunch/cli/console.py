@@ -71,7 +71,8 @@ class Console:
         if rank == self.plan.tail[0]:
             for line in lines:
                 self.progress = self.progress.read(line, now)
-        text = "".join(f"[rank {rank}] {line}\n" for line in lines)
+        where = f"{event['host']} " if len(self.plan.hosts) > 1 else ""
+        text = "".join(f"[{where}rank {rank}] {line}\n" for line in lines)
         self.screen.write(self._clear() + text if text else "", then=event["shown"])
 
     def _status(self, story: Story) -> str:

@@ -59,7 +59,7 @@ def infer(
         with moving() as progress:
             chooser.prepare(folder.path, progress)
 
-    launch(job.plan_job(request), detach, dry_run, as_json, prepare)
+    launch(request, detach, dry_run, as_json, prepare)
 
 
 def _checkpoint(ckpt: str | None, strategy: str | None) -> Path:

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mslaunch.errors import WRONG_REQUEST, ConfigError, RankTableMissing, RequestError
-from mslaunch.launch.facts import find_devices, find_script, gather
+from mslaunch.errors import WRONG_REQUEST, ConfigError, HostsNotReady, RankTableMissing, RequestError
+from mslaunch.launch.check import Checked, Wanted
+from mslaunch.launch.cluster import Access, Cluster, connect
+from mslaunch.launch.facts import Elsewhere, find_devices, find_python, find_script, gather, new_run_id
 from mslaunch.plan.config import Config, override, parse_config, split_assignments
 from mslaunch.plan.make import make_plan
-from mslaunch.plan.model import Checkpoints, Plan
-from mslaunch.plan.settings import resolve
-from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
+from mslaunch.plan.model import Checkpoints, Facts, Host, HostFacts, Plan
+from mslaunch.plan.settings import LaunchSettings, resolve
+from mslaunch.plan.spec import JobSpec, agree_on_workers, is_this_machine, local_host, named_hosts
 from mslaunch.ranktable.validate import validate
 from mslaunch.ranktable.versions import read_table
 
@@ -34,8 +36,119 @@ class Request:
     """Says which files a job of so many ranks, in this run's folder, is given."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A plan, and the hosts that are connected for it, if they are others than this machine."""
+
+    plan: Plan
+    cluster: Cluster | None = None
+
+
 def plan_job(request: Request, elsewhere: bool = False) -> Plan:
-    """Read, check and plan; nothing is written or started. A job that runs elsewhere needs nothing of this machine."""
+    """Read, check and plan; nothing is written, started or connected to."""
+    spec, config_path, table = _read_job(request)
+    hosts = named_hosts(spec, _hostfile(spec))
+    script = find_script(spec, config_path)
+    if hosts and not is_this_machine(hosts):
+        target = spec.config.values.get("device_target") or "CPU"
+        python = find_python(spec)
+        known = {host.name: HostFacts(host.python or python, tuple(range(len(host.devices)))) for host in hosts}
+        return _plan_elsewhere(request, spec, table, script, hosts, target, Elsewhere(known, spec.launch.master_port))
+    target, found = find_devices(spec.config.values.get("device_target"))
+    if hosts:
+        spec = replace(spec, settings=replace(spec.settings, values=_with_devices(spec, hosts[0])))
+    workers = agree_on_workers(spec, found)
+    host = local_host(spec, workers, () if elsewhere else found, "CPU" if elsewhere else target)
+    facts = gather(spec, script, target, table, Elsewhere() if elsewhere else None)
+    return make_plan(_with_checkpoints(request, spec, workers, facts), (host,), facts)
+
+
+def prepare_job(request: Request) -> Prepared:
+    """Read, check and plan; where hosts are named, connect to them and check them first."""
+    spec, config_path, table = _read_job(request)
+    hosts = named_hosts(spec, _hostfile(spec))
+    if not hosts or is_this_machine(hosts):
+        return Prepared(plan_job(request))
+    if spec.launch.method == "mpirun" and len(hosts) > 1:
+        raise RequestError(
+            f"{spec.source('method')}: mpirun runs on one host so far. Take dynamic, msrun or rank-table."
+        )
+    script = find_script(spec, config_path)
+    agree_on_workers(spec, (), hosts)
+    python = spec.launch.python or sys.executable
+    hosts = tuple(replace(host, python=host.python or python) for host in hosts)
+    run_id = spec.launch.run_id or new_run_id()
+    cluster, checked = connect(
+        "ssh", hosts, Access(python, spec.launch.accept_new_host_keys), wanted_of(spec, str(script), run_id)
+    )
+    try:
+        if checked.troubles:
+            raise HostsNotReady(checked.troubles)
+        hosts = tuple(report.host for report in checked.reports.values())
+        known = {
+            name: HostFacts(report.facts["python"], tuple(report.facts["cores"]))
+            for name, report in checked.reports.items()
+        }
+        target = spec.config.values.get("device_target") or _target_of(checked)
+        there = Elsewhere(known, checked.port, run_id)
+        plan = _plan_elsewhere(request, spec, table, script, hosts, target, there)
+        return Prepared(replace(plan, notes=(*plan.notes, *checked.notes)), cluster)
+    except BaseException:
+        cluster.close()
+        raise
+
+
+def hosts_of(request: Request) -> tuple[JobSpec, tuple[Host, ...]]:
+    """Read which hosts were named, for verbs that need nothing else of a job."""
+    spec, _, _ = _read_job(request)
+    return spec, named_hosts(spec, _hostfile(spec))
+
+
+def wanted_of(spec: JobSpec, script: str, run_id: str) -> Wanted:
+    """What a job needs of its hosts."""
+    target = spec.config.values.get("device_target")
+    return Wanted(
+        run_dir=str(Path(spec.launch.runs_dir).resolve() / run_id),
+        script=script,
+        target=target,
+        needs_mindspore=target not in (None, "None") or spec.launch.method == "msrun",
+        port=spec.launch.master_port,
+    )
+
+
+def _plan_elsewhere(
+    request: Request,
+    spec: JobSpec,
+    table: str | None,
+    script: Path,
+    hosts: tuple[Host, ...],
+    target: str,
+    there: Elsewhere,
+) -> Plan:
+    if spec.launch.devices is not None:
+        raise RequestError(f'{spec.source("devices")}: with hosts, devices stand with each: --hosts "n1:[0-3],n2:8".')
+    workers = agree_on_workers(spec, (), hosts)
+    facts = gather(spec, script, target, table, there)
+    return make_plan(_with_checkpoints(request, spec, workers, facts), hosts, facts, transport="ssh")
+
+
+def _target_of(checked: Checked) -> str:
+    first = next(iter(checked.reports.values())).facts["devices"]
+    return next((target for target, devices in first.items() if devices), "CPU")
+
+
+def _with_devices(spec: JobSpec, host: Host) -> LaunchSettings:
+    return spec.launch.model_copy(update={"devices": host.devices})
+
+
+def _with_checkpoints(request: Request, spec: JobSpec, workers: int, facts: Facts) -> JobSpec:
+    if request.choose_checkpoints is None:
+        return spec
+    return replace(spec, checkpoints=request.choose_checkpoints(workers, facts.run_dir))
+
+
+def _read_job(request: Request) -> tuple[JobSpec, Path | None, str | None]:
+    """Return what was asked, where its config lies, and the text of its rank table."""
     try:
         Path.cwd()
     except FileNotFoundError:
@@ -52,18 +165,23 @@ def plan_job(request: Request, elsewhere: bool = False) -> Plan:
         default_workers=request.default_workers,
     )
     table = _rank_table(spec, config_path)
-    if table is not None:
-        errors = [finding for finding in validate(table[1]) if finding.severity == "error"]
-        if errors:
-            raise ConfigError([finding.words(table[0]) for finding in errors])
-        spec = replace(spec, rank_table=read_table(table[1], table[0]))
-    target, found = find_devices(config.values.get("device_target"))
-    workers = agree_on_workers(spec, found)
-    host = local_host(spec, workers, () if elsewhere else found, "CPU" if elsewhere else target)
-    facts = gather(spec, find_script(spec, config_path), target, table[1] if table else None, elsewhere)
-    if request.choose_checkpoints is not None:
-        spec = replace(spec, checkpoints=request.choose_checkpoints(workers, facts.run_dir))
-    return make_plan(spec, (host,), facts)
+    if table is None:
+        return spec, config_path, None
+    errors = [finding for finding in validate(table[1]) if finding.severity == "error"]
+    if errors:
+        raise ConfigError([finding.words(table[0]) for finding in errors])
+    return replace(spec, rank_table=read_table(table[1], table[0])), config_path, table[1]
+
+
+def _hostfile(spec: JobSpec) -> str | None:
+    if spec.launch.hostfile is None:
+        return None
+    try:
+        return Path(spec.launch.hostfile).read_text(errors="replace")
+    except OSError as error:
+        raise RequestError(
+            f"{spec.launch.hostfile}: cannot read the hostfile: {error.strerror} ({spec.source('hostfile')})."
+        ) from None
 
 
 def call(app: Any, args: list[str], **how: Any) -> object:

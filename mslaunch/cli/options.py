@@ -29,6 +29,9 @@ ScriptArgument = Annotated[
 ]
 Devices = Annotated[str | None, _setting("devices", "--devices", metavar="LIST")]
 Method = Annotated[str | None, _setting("method", "--method", metavar="NAME")]
+Hosts = Annotated[str | None, _setting("hosts", "--hosts", metavar="LIST")]
+Hostfile = Annotated[str | None, _setting("hostfile", "--hostfile", metavar="FILE")]
+AcceptNewHostKeys = Annotated[bool | None, _setting("accept_new_host_keys", "--accept-new-host-keys")]
 RankTable = Annotated[str | None, _setting("rank_table", "--rank-table", "--rank_table_file", metavar="FILE")]
 Env = Annotated[
     list[str] | None,
@@ -68,6 +71,9 @@ LAUNCH = {
     "config": ConfigFile,
     "script": Script,
     "devices": Devices,
+    "hosts": Hosts,
+    "hostfile": Hostfile,
+    "accept_new_host_keys": AcceptNewHostKeys,
     "method": Method,
     "rank_table": RankTable,
     "env": Env,

@@ -20,6 +20,7 @@ from mslaunch.cli.describe import describe_plan
 from mslaunch.cli.screen import Screen
 from mslaunch.errors import NotReadyError
 from mslaunch.launch import record
+from mslaunch.launch.cluster import Cluster, for_plan
 from mslaunch.launch.launcher import execute
 from mslaunch.launch.run_folder import RunFolder, create
 from mslaunch.plan.model import Plan, to_json
@@ -43,11 +44,11 @@ def train(
 ) -> None:
     """Start a distributed job and follow it to its end."""
     request = job.Request(typed["config"], tuple(typed["assignments"] or ()), options.settings(typed), context.obj)
-    launch(job.plan_job(request), detach, dry_run, as_json)
+    launch(request, detach, dry_run, as_json)
 
 
 def launch(
-    plan: Plan,
+    request: job.Request,
     detach: bool,
     dry_run: bool,
     as_json: bool,
@@ -55,8 +56,11 @@ def launch(
 ) -> None:
     """Show a plan, or carry it out here or detached; `prepare` puts into the run's folder what the plan counts on."""
     if dry_run:
+        plan = job.plan_job(request)
         print(to_json(plan) if as_json else describe_plan(plan), end="")
         return
+    prepared = job.prepare_job(request)
+    plan = prepared.plan
     folder = create(plan)
     try:
         prepare(folder)
@@ -64,14 +68,18 @@ def launch(
         shutil.rmtree(folder.path, ignore_errors=True)
         raise
     record.save(folder, record.queued(plan, time.time()))
-    raise typer.Exit(start_detached(plan, folder, as_json) if detach else follow(plan, folder, as_json))
+    if detach:
+        if prepared.cluster:
+            prepared.cluster.close()
+        raise typer.Exit(start_detached(plan, folder, as_json))
+    raise typer.Exit(follow(plan, folder, as_json, prepared.cluster or for_plan(plan)))
 
 
-def follow(plan: Plan, folder: RunFolder, as_json: bool) -> int:
+def follow(plan: Plan, folder: RunFolder, as_json: bool, cluster: Cluster) -> int:
     """Run the job here and show what happens."""
     console = Console(plan, Screen(2 if as_json else 1))
     console.open()
-    final = execute(plan, folder, console.observe, os.environ)
+    final = execute(plan, folder, console.observe, os.environ, cluster)
     console.close(final)
     if as_json:
         print(json.dumps(final.to_dict(), indent=1))

@@ -31,16 +31,21 @@ _UNCHECKED = (0b01).to_bytes(4, "little")  # PEP 552: bytecode that is taken as 
 
 
 def write_bundle(path: Path) -> None:
-    """Write the zip. It is made once and kept beside Python's own bytecode, where that can be written."""
+    """Write the zip."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(bundle_bytes())
+
+
+def bundle_bytes() -> bytes:
+    """Return the zip. It is made once and kept beside Python's own bytecode, where that can be written."""
     root = Path(mslaunch.__file__).parent
     kept = root / "__pycache__" / f"bundle-{_fingerprint(root)}.{sys.implementation.cache_tag}.zip"
     try:
-        content = kept.read_bytes()
+        return kept.read_bytes()
     except OSError:
         content = _make(root)
         _keep(kept, content)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
+        return content
 
 
 def _fingerprint(root: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import random
@@ -10,7 +11,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -21,7 +23,16 @@ from mslaunch.plan.paths import candidates
 from mslaunch.plan.spec import JobSpec
 
 # Below the ports that Linux hands out by itself, above those that MindSpore's ranks take (256 each from 8118 on).
-_PORTS = range(24000, 32768)
+PORTS = range(24000, 32768)
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What is known of the hosts of a job that does not run on this machine."""
+
+    hosts: Mapping[str, HostFacts] = field(default_factory=dict)
+    port: int | None = None
+    run_id: str | None = None
 
 
 def find_script(spec: JobSpec, config_path: Path | None) -> Path:
@@ -94,10 +105,10 @@ def choose_port(asked: int | None) -> int:
         if not _is_free(asked):
             raise PortBusy(asked, _holder(asked))
         return asked
-    for port in random.sample(_PORTS, len(_PORTS)):
+    for port in random.sample(PORTS, len(PORTS)):
         if _is_free(port):
             return port
-    raise PortBusy(_PORTS[0], None)
+    raise PortBusy(PORTS[0], None)
 
 
 def _is_free(port: int) -> bool:
@@ -123,6 +134,14 @@ def _holder(port: int) -> str | None:
     return None
 
 
+def digest(path: str) -> str | None:
+    """The SHA-256 of a file, or None where it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
 def new_run_id() -> str:
     """Date, time and chance: sorts by age, and two launches in one second do not meet."""
     return f"{datetime.now():%Y%m%d-%H%M%S}-{random.SystemRandom().randrange(16**4):04x}"
@@ -146,13 +165,15 @@ def _outside(names: Iterable[str], submit_dir: Path, job_dir: Path, runs_dir: Pa
             yield name
 
 
-def gather(spec: JobSpec, script: Path, device_target: str, rank_table: str | None, elsewhere: bool = False) -> Facts:
-    """Ask this machine for everything that a local job's plan needs; what runs elsewhere needs no MindSpore here."""
+def gather(
+    spec: JobSpec, script: Path, device_target: str, rank_table: str | None, elsewhere: Elsewhere | None = None
+) -> Facts:
+    """Ask this machine for everything that a job's plan needs; what runs elsewhere needs no MindSpore here."""
     submit_dir = Path.cwd()
     job_dir = find_job_dir(script, submit_dir, Path(spec.launch.runs_dir).resolve())
-    run_id = spec.launch.run_id or new_run_id()
+    run_id = (elsewhere.run_id if elsewhere else None) or spec.launch.run_id or new_run_id()
     python = find_python(spec)
-    if not elsewhere:
+    if elsewhere is None:
         check_python(spec, python)
     return Facts(
         run_id=run_id,
@@ -160,9 +181,11 @@ def gather(spec: JobSpec, script: Path, device_target: str, rank_table: str | No
         submit_dir=str(submit_dir),
         job_dir=str(job_dir),
         script=str(script.relative_to(job_dir)),
-        port=choose_port(spec.launch.master_port),
+        port=elsewhere.port if elsewhere and elsewhere.port else choose_port(spec.launch.master_port),
         device_target=device_target,
-        hosts={LOCAL: HostFacts(python, tuple(sorted(os.sched_getaffinity(0))))},
+        hosts=elsewhere.hosts
+        if elsewhere and elsewhere.hosts
+        else {LOCAL: HostFacts(python, tuple(sorted(os.sched_getaffinity(0))))},
         environment=dict(os.environ),
         outside=outside_paths(spec, submit_dir, job_dir),
         rank_table=rank_table,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import select
 import time
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,36 +14,38 @@ from typing import Any
 
 from mslaunch.launch import record
 from mslaunch.launch.attempts import Again, prepare_next
+from mslaunch.launch.cluster import Cluster
+from mslaunch.launch.conductor import TICK, Attempt, Observer
+from mslaunch.launch.luggage import Luggage
 from mslaunch.launch.run_folder import RunFolder
 from mslaunch.launch.signals import STACKS, Signals
-from mslaunch.launch.story import LOST, Failure, Order, Story
-from mslaunch.launch.transport import TRANSPORTS, Channel, Pings
+from mslaunch.launch.story import LOST, Failure, Story
+from mslaunch.launch.transport import Pings
 from mslaunch.launch.verdict import make_verdict
-from mslaunch.launch.watches import Watches
-from mslaunch.plan.model import Plan, to_dict
+from mslaunch.plan.model import Plan
 from mslaunch.plan.ranges import format_ranges
 
-TICK = 0.5
 
-Observer = Callable[[dict[str, Any], Story], None]
-
-
-def execute(plan: Plan, folder: RunFolder, observe: Observer, environment: Mapping[str, str]) -> record.RunRecord:
-    """Run a job to its end, with as many attempts as it is allowed, and return its record."""
+def execute(
+    plan: Plan, folder: RunFolder, observe: Observer, environment: Mapping[str, str], cluster: Cluster
+) -> record.RunRecord:
+    """Run a job to its end on connected hosts, with as many attempts as it is allowed, and return its record."""
     began = time.time()
     now = replace(record.queued(plan, began), state="running")
     with Signals() as signals, EventLog(folder.events) as events:
         _save(folder, now)
-        channels = TRANSPORTS[plan.transport](plan.hosts)
-        with Pings(channels):
+        luggage = Luggage(cluster, folder)
+        with Pings(cluster.channels):
             try:
                 while True:
-                    attempt = Attempt(plan, channels, signals, observe, events.write, began)
+                    attempt = Attempt(plan, cluster, luggage, signals, observe, events.write, began)
                     attempt.on_change = partial(_save_progress, folder, now)
                     story = attempt.run(environment)
                     now = conclude(now, story, folder)
                     again = prepare_next(plan, now, folder)
                     if again is None:
+                        attempt.take_home(tidy=True)
+                        attempt.tell({"ev": "home"})
                         if now.state == "failed" and plan.attempt < plan.restarts.limit:
                             story.notes.append("not started again: a restart would not mend this failure")
                             attempt.tell({"ev": "waiting", "seconds": 0.0})
@@ -58,7 +59,7 @@ def execute(plan: Plan, folder: RunFolder, observe: Observer, environment: Mappi
                 now = replace(now, state="failed", ended=record.iso(time.time()), exit_code=1)
                 raise
             finally:
-                for channel in channels:
+                for channel in cluster.channels:
                     channel.send({"to": "*", "do": "bye"})  # ends whatever is left
                     channel.close()
                 _save(folder, now)
@@ -132,108 +133,3 @@ class EventLog:
     def write(self, event: dict[str, Any]) -> None:
         with suppress(OSError):
             self._file.write(json.dumps(event) + "\n")
-
-
-class Attempt:
-    """One plan, carried out by the agents behind the channels."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        channels: list[Channel],
-        signals: Signals,
-        observe: Observer,
-        write: Callable[[dict[str, Any]], None],
-        job_began: float,
-    ) -> None:
-        self.plan = plan
-        self.channels = {channel.fileno(): channel for channel in channels}
-        self.signals = signals
-        self.show = observe
-        self.write = write
-        self.on_change: Callable[[Story], None] = lambda _: None
-        self.story = Story(plan, time.time())
-        self.watches = Watches(self.story, job_began)
-        self._changed = False
-        self._saved = 0.0
-
-    def run(self, environment: Mapping[str, str]) -> Story:
-        """Start everything and follow it until nothing is left."""
-        for channel in self.channels.values():
-            for host in channel.hosts:
-                channel.send(start_order(self.plan, host, environment))
-        poll = select.poll()
-        for end in (self.signals.fileno(), *self.channels):
-            poll.register(end, select.POLLIN)
-        while not self.story.over:
-            ready = [end for end, _ in poll.poll(TICK * 1000)]
-            if self.signals.fileno() in ready:
-                self.hear_signals()
-            for end in ready:
-                if end in self.channels and not self.hear(self.channels[end]):
-                    poll.unregister(end)
-            if self._changed and time.monotonic() - self._saved >= TICK:
-                self._changed, self._saved = False, time.monotonic()
-                self.on_change(self.story)
-            self.act(self.watches.look(time.time()))
-            self.tell({"ev": "tick", "time": time.time()})
-        return self.story
-
-    def hear_signals(self) -> None:
-        for number in self.signals.read():
-            event = {"ev": "signal", "signal": number, "time": time.time()}
-            self.write(event)
-            self.act(self.story.ask_for_stacks() if number == STACKS else self.story.interrupted(number))
-            self.tell(event)
-
-    def hear(self, channel: Channel) -> bool:
-        """Take what has come from a channel; return whether it is still open."""
-        messages = channel.receive()
-        if messages is None:
-            self.act(self.story.host_lost(channel.hosts, time.time()))
-            self.tell({"ev": "closed", "host": channel.hosts[0], "time": time.time()})
-            return False
-        for event in messages:
-            if event["ev"] == "lines":
-                # Once they are on the screen, the agent may send more: the log itself is the buffer.
-                event["shown"] = partial(channel.send, {"to": event["host"], "do": "shown", "bytes": event["bytes"]})
-            elif event["ev"] != "pulse":
-                self._changed = True
-                self.write(event)
-            self.act(self.story.see(event))
-            if event["ev"] == "stacks" and self.story.groups is not None:
-                self.write({"ev": "stacks-taken", "groups": [group.words() for group in self.story.groups]})
-            self.tell(event)
-        return True
-
-    def act(self, orders: list[Order]) -> None:
-        for order in orders:
-            for channel in self.channels.values():
-                channel.send(order.message())
-
-    def tell(self, event: dict[str, Any]) -> None:
-        """Show an event. Whatever goes wrong there, the job goes on."""
-        try:
-            self.show(event, self.story)
-        except Exception:
-            self.show = lambda *_: None
-            self.write({"ev": "console-lost", "traceback": traceback.format_exc()})
-
-
-def start_order(plan: Plan, host: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """What one host's agent has to know to start its part."""
-    whole = to_dict(plan)
-    return {
-        "to": host,
-        "do": "run",
-        "run_dir": plan.run_dir,
-        "attempt": plan.attempt,
-        "env": whole["env"],
-        "unset": plan.unset,
-        "secrets": {name: environment[name] for name in plan.secrets},
-        "setup": plan.setup,
-        "tail": plan.tail,
-        "lost_after": plan.limits.lost_after,
-        "watches_output": plan.limits.stall_timeout is not None,
-        "processes": [process for process in whole["processes"] if process["host"] == host],
-    }

@@ -107,13 +107,13 @@ class Story:
         self.stopping = True
         return [Order("stop", self.plan.limits.grace)]
 
-    def host_lost(self, hosts: tuple[str, ...], now: float) -> list[Order]:
+    def host_lost(self, hosts: tuple[str, ...], now: float, why: str = "") -> list[Order]:
         """A stream ended before its agents had said that nothing is left."""
         orders: list[Order] = []
         for host in hosts:
             if host in self.hosts_busy:
                 self.hosts_busy.discard(host)
-                summary = f"the agent on {host} is gone"
+                summary = why or f"the agent on {host} is gone"
                 orders += self.fail(Failure(now, None, host, LOST, None, "host lost", summary))
         return orders
 
@@ -134,6 +134,10 @@ class Story:
     def _on_start_failed(self, event: dict[str, Any]) -> list[Order]:
         summary = f"{event['role']} could not be started on {event['host']}: {event['why']}"
         return self.fail(Failure(event["time"], event["rank"], event["host"], CANNOT_START, None, "start", summary))
+
+    def _on_files_failed(self, event: dict[str, Any]) -> list[Order]:
+        summary = f"the run's files could not be laid out on {event['host']}: {event['why']}"
+        return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "setup", summary))
 
     def _on_joining(self, event: dict[str, Any]) -> list[Order]:
         self.joining[event["rank"]] = event["time"]
@@ -197,10 +201,14 @@ class Story:
         return self.fail(Failure(event["time"], None, event["host"], LOST, event["signal"], "scheduler", summary, log))
 
     def _script_exited(self, event: dict[str, Any]) -> list[Order]:
-        script = next(p for p in self.plan.processes if p.role == "script" and p.host == event["host"])
+        scripts = {process.host: process for process in self.plan.processes if process.role == "script"}
+        script = scripts[event["host"]]
+        own = [rank for rank in self.running if len(scripts) == 1 or self.ranks[rank].host == event["host"]]
+        if not own:
+            return []  # its own ranks have ended; those of other hosts are not its business
         code = 128 + event["signal"] if event["signal"] else event["code"] or 1
         name = script.argv[-1].rpartition("/")[2]
-        summary = f"{name} ended with code {code} before rank {format_ranges(self.running)} had"
+        summary = f"{name} ended with code {code} before rank {format_ranges(own)} had"
         return self.fail(
             Failure(event["time"], None, event["host"], code, event["signal"], "script", summary, script.log)
         )

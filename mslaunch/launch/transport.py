@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from mslaunch.agent import wire
 from mslaunch.launch import warm
-from mslaunch.plan.model import Host
 
 PING_EVERY = 2.0
 
@@ -88,10 +87,3 @@ class Pings:
         while not self._stop.wait(PING_EVERY):
             for channel in self._channels:
                 channel.send({"to": "*", "do": "ping"})
-
-
-def open_local(hosts: Sequence[Host]) -> list[Channel]:
-    return [LocalChannel(host.name) for host in hosts]
-
-
-TRANSPORTS: dict[str, Callable[[Sequence[Host]], list[Channel]]] = {"local": open_local}

@@ -63,3 +63,13 @@ def absolute_pythonpath(environment: Mapping[str, str], submit_dir: str) -> dict
 
 def tuned_defaults(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in TUNED.items() if name not in environment}
+
+
+CARRIED = ("MS_", "GLOG_", "HCCL_", "ASCEND_", "NCCL_", "CUDA_", "MINDSPORE_", "OMP_", "OMPI_MCA_", "LC_")
+CARRIED_NAMES = ("PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "TZ")
+
+
+def carried(environment: Mapping[str, str], unset: tuple[str, ...]) -> tuple[str, ...]:
+    """Name the variables that travel to other hosts; everything else is the host's own."""
+    names = (name for name in environment if name.startswith(CARRIED) or name in CARRIED_NAMES)
+    return tuple(sorted(name for name in names if name not in unset))

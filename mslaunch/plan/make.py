@@ -21,7 +21,7 @@ from mslaunch.ranktable.versions import write_table
 CHECKPOINTS = "checkpoints.json"
 
 
-def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int = 0) -> Plan:
+def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int = 0, transport: str = "local") -> Plan:
     """Decide everything about one attempt at the job."""
     moved: dict[str, str] = {}
     absolute = partial(_absolute, facts, moved)
@@ -40,7 +40,7 @@ def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int
         job_dir=facts.job_dir,
         script=facts.script,
         method=spec.launch.method,
-        transport="local",
+        transport=transport,
         device_target=facts.device_target,
         world_size=world_size,
         master=f"{hosts[0].address}:{facts.port}",
@@ -48,6 +48,7 @@ def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int
         env=layout.env,
         unset=unset,
         secrets=_secrets(spec),
+        carried=environment.carried(facts.environment, unset) if transport == "ssh" else (),
         tail=_tail(spec, world_size),
         limits=_limits(spec),
         restarts=_restarts(spec),

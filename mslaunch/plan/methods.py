@@ -125,6 +125,7 @@ def _audible(job: Job) -> dict[str, str]:
 def rank_env(job: Job, rank: Rank, cluster: bool) -> dict[str, str]:
     """Return the variables that differ from rank to rank."""
     env = {
+        **rank.host.env,
         "RANK_ID": str(rank.rank),
         "DEVICE_ID": str(rank.device_id),
         "DEVICE_NUM": str(len(rank.host.devices)),

@@ -18,6 +18,12 @@ class Host:
     name: str
     address: str
     devices: tuple[int, ...]
+    user: str | None = None
+    port: int | None = None
+    python: str | None = None
+    """The interpreter there, where it is not the job's."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables for its ranks alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,8 @@ class Plan:
     """Launch variables of the shell that no process gets."""
     secrets: tuple[str, ...]
     """Variables whose values are taken from the environment at the start and are written nowhere."""
+    carried: tuple[str, ...]
+    """Variables of this shell that travel to other hosts, by name."""
     tail: tuple[int, ...]
     """Ranks whose output the console shows."""
     limits: Limits
@@ -147,6 +155,11 @@ class Plan:
     """What a person should know, said once at the start."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """The value of each setting, and where it came from."""
+
+    @property
+    def port(self) -> int:
+        """The scheduler's."""
+        return int(self.master.rpartition(":")[2])
 
     @property
     def workers(self) -> tuple[Process, ...]:

@@ -51,6 +51,19 @@ Seconds = Annotated[float, Field(ge=0)]
 Wait = Annotated[float, Field(gt=0)]
 
 
+class HostEntry(BaseModel):
+    """One of `launch.hosts`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+    address: str = Field(description="Name or address, as for ssh.")
+    devices: Devices | None = Field(None, description='Devices to use there, for example "0-7"; by default device 0.')
+    user: str | None = Field(None, description="Login name there.")
+    port: Port | None = Field(None, description="Port of its SSH server.")
+    python: str | None = Field(None, description="The Python that runs the ranks there.")
+    env: dict[str, str] = Field(default_factory=dict, description="Variables for the ranks there.")
+
+
 class LaunchSettings(BaseModel):
     """Everything that stands under `launch:` in a job's YAML."""
 
@@ -62,6 +75,11 @@ class LaunchSettings(BaseModel):
     method: Literal["dynamic", "msrun", "mpirun", "rank-table"] = Field(
         "dynamic", description="How the ranks are started: dynamic (by mslaunch itself), msrun, mpirun or rank-table."
     )
+    hosts: str | tuple[HostEntry, ...] | None = Field(
+        None, description='Hosts and their devices, for example "n1:8,n2:[0-3]"; in the YAML also a list.'
+    )
+    hostfile: str | None = Field(None, description="File that names the hosts, one a line: n1 slots=8.")
+    accept_new_host_keys: bool = Field(False, description="Trust hosts whose SSH key is not known yet.")
     rank_table: str | None = Field(None, description="Rank table to use; exported as RANK_TABLE_FILE.")
     env: Variables = Field(
         default_factory=dict,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mslaunch.errors import Disagreement, NotReadyError
+from mslaunch.errors import Disagreement, NotReadyError, RequestError
 from mslaunch.plan.config import Config
-from mslaunch.plan.hosts import LOCAL
+from mslaunch.plan.hosts import LOCAL, parse_hostfile, parse_hosts
 from mslaunch.plan.model import Checkpoints, Host
 from mslaunch.plan.ranges import format_ranges
 from mslaunch.plan.settings import LaunchSettings, Settings
@@ -34,6 +34,28 @@ class JobSpec:
 
     def source(self, name: str) -> str:
         return self.settings.source(name)
+
+
+def named_hosts(spec: JobSpec, hostfile: str | None) -> tuple[Host, ...]:
+    """Return the hosts that were named, in the order given; none is this machine. `hostfile` is that file's text."""
+    asked = spec.launch.hosts
+    if asked is not None and spec.launch.hostfile is not None:
+        raise RequestError(f"{spec.source('hosts')} and {spec.source('hostfile')} both name hosts. Give one of them.")
+    if hostfile is not None:
+        return parse_hostfile(hostfile, str(spec.launch.hostfile))
+    if isinstance(asked, str):
+        return parse_hosts(asked, spec.source("hosts"))
+    if asked is not None and not asked:
+        raise RequestError(f"{spec.source('hosts')}: names no host. Name one, or leave it out.")
+    return tuple(
+        Host(entry.address, entry.address, entry.devices or (0,), entry.user, entry.port, entry.python, entry.env)
+        for entry in asked or ()
+    )
+
+
+def is_this_machine(hosts: tuple[Host, ...]) -> bool:
+    """Tell whether the only host named is the one we are on."""
+    return len(hosts) == 1 and hosts[0].name in (LOCAL, "127.0.0.1", "::1") and hosts[0].port is None
 
 
 def agree_on_workers(spec: JobSpec, found: tuple[int, ...], hosts: tuple[Host, ...] = ()) -> int:

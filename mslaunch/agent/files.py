@@ -1,0 +1,131 @@
+"""Files that travel over the connection: code on its way to a host, logs on their way back."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import shutil
+
+from mslaunch.agent.output import Output
+
+TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+CHUNK = 1 << 17
+OF_A_RANK = ("log", "env", "error", "exit", "stack")
+"""What a rank's folder is collected for; the rest is the job's own output, and stays."""
+
+
+class Unpacker:
+    """Takes a run's files in pieces and lays them out."""
+
+    def __init__(self) -> None:
+        self._data = io.BytesIO()
+        self.run_dir: str | None = None
+        """Set once files were sent: what was brought here is taken away again in the end."""
+
+    def take(self, order: dict[str, Any]) -> None:
+        self._data.write(base64.b64decode(order["data"]))
+        if order["last"]:
+            import tarfile
+
+            os.makedirs(order["run_dir"], mode=0o700, exist_ok=True)
+            self.run_dir = order["run_dir"]
+            self._data.seek(0)
+            with tarfile.open(fileobj=self._data, mode="r:gz") as archive:
+                for member in archive:
+                    archive.extract(member, order["run_dir"])
+            self._data = io.BytesIO()
+
+
+class Collector:
+    """Sends logs and small results back, a piece at a time, no faster than they are taken."""
+
+    def __init__(self, run_dir: str, tidy: bool, output: Output) -> None:
+        self._run_dir = run_dir
+        self._tidy = tidy
+        self._output = output
+        self._pieces = self._read()
+
+    def step(self) -> bool:
+        """Send what there is room for; return whether all has been sent."""
+        while self._output.has_room:
+            piece = next(self._pieces, None)
+            if piece is None:
+                self._output.event("collected", kept=tidy(self._run_dir) if self._tidy else [])
+                return True
+            self._output.file(piece)
+            self._output.flush()
+        return False
+
+    def _read(self) -> Iterator[dict[str, Any]]:
+        if not os.path.isdir(self._run_dir):
+            return
+        for path in sorted(collected_files(self._run_dir)):
+            offset = 0
+            try:
+                with open(path, "rb") as file:
+                    while data := file.read(CHUNK):
+                        name = os.path.relpath(path, self._run_dir)
+                        yield {"path": name, "offset": offset, "data": base64.b64encode(data).decode()}
+                        offset += len(data)
+            except OSError:
+                continue
+
+
+def collected_files(run_dir: str) -> Iterator[str]:
+    for place, folders, names in os.walk(run_dir):
+        inside = os.path.relpath(place, run_dir).split(os.sep)
+        if inside == ["."]:
+            folders[:] = [
+                name for name in folders if name.startswith("rank_") or name in ("scheduler", "scripts", "msrun")
+            ]
+        elif inside[0].startswith("rank_"):
+            folders[:] = [name for name in folders if name.startswith("plog") or "plog" in inside]
+        for name in names:
+            path = os.path.join(place, name)
+            if inside != ["."] and not os.path.islink(path) and _is_ours(inside, name):
+                yield path
+
+
+def _is_ours(inside: list[str], name: str) -> bool:
+    if inside[0].startswith("rank_"):
+        return "plog" in inside[-1] or "plog" in inside or name.split(".", maxsplit=1)[0] in OF_A_RANK
+    return name.endswith((".log", "log.txt"))
+
+
+def tidy(run_dir: str) -> list[str]:
+    """Take away what was brought here or has been collected; name the files of the job itself that stay."""
+    kept: list[str] = []
+    for name in os.listdir(run_dir) if os.path.isdir(run_dir) else ():
+        path = os.path.join(run_dir, name)
+        if name.startswith("rank_") and os.path.isdir(path):
+            kept += _tidy_rank(path)
+        elif os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
+    try:
+        os.rmdir(run_dir)
+        os.rmdir(os.path.dirname(run_dir))  # only if nothing else is in it
+    except OSError:
+        pass
+    return kept
+
+
+def _tidy_rank(folder: str) -> list[str]:
+    kept = []
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if os.path.islink(path) or (os.path.isfile(path) and name.split(".")[0] in OF_A_RANK):
+            os.unlink(path)
+        elif name.startswith("plog"):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            kept.append(path)
+    if not kept:
+        os.rmdir(folder)
+    return kept

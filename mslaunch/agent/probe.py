@@ -1,0 +1,137 @@
+"""What a host has to offer, found out before anything is started there."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import socket
+import sys
+import time
+
+TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
+if TYPE_CHECKING:
+    from typing import Any
+
+DEVICE_FILES = {"Ascend": "davinci", "GPU": "nvidia"}
+
+
+def facts(order: dict[str, Any]) -> dict[str, Any]:
+    """Answer everything that planning and checking ask of a host."""
+    return {
+        "python": sys.executable,
+        "version": ".".join(map(str, sys.version_info[:3])),
+        "mindspore": mindspore_version(),
+        "cores": sorted(os.sched_getaffinity(0)),
+        "devices": {target: _devices(stem) for target, stem in DEVICE_FILES.items()},
+        "busy": _busy_devices(),
+        "clock": time.time(),
+        "shared": _sees(order["nonce"], order["nonce_text"]),
+        "script": _digest(order["script"]),
+        **_room(order["run_dir"]),
+    }
+
+
+def mindspore_version() -> str | None:
+    """Look MindSpore's version up beside its package; importing it would take seconds."""
+    import site
+
+    if sys.flags.no_site:
+        site.main()
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for name in names:
+            found = re.fullmatch(r"mindspore(?:[-_](?:ascend|gpu))?-([\w.+]+)\.dist-info", name)
+            if found and os.path.isdir(os.path.join(folder, "mindspore")):
+                return found[1]
+    return None
+
+
+def _devices(stem: str) -> list[int]:
+    found = (re.fullmatch(rf"{stem}(\d+)", name) for name in os.listdir("/dev"))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def _busy_devices() -> dict[str, str]:
+    """Which device files are open, and by whom; what may not be looked at is not known."""
+    if not any(_devices(stem) for stem in DEVICE_FILES.values()):
+        return {}
+    busy: dict[str, str] = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                path = os.readlink(f"/proc/{pid}/fd/{fd}")
+                if re.fullmatch(r"/dev/(davinci|nvidia)\d+", path):
+                    with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+                        busy[path[5:]] = f"{file.read().strip()} (pid {pid})"
+        except OSError:
+            continue
+    return busy
+
+
+def _sees(path: str, text: str) -> bool:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read() == text
+    except OSError:
+        return False
+
+
+def _digest(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return None
+
+
+def _room(run_dir: str) -> dict[str, Any]:
+    """How much disk there is for the run, and why its folder could not be made, if so."""
+    place = os.path.dirname(run_dir)
+    while not os.path.exists(place) and place != os.path.dirname(place):
+        place = os.path.dirname(place)
+    disk = os.statvfs(place)
+    trouble = None
+    if not os.path.isdir(place):
+        trouble = f"{place} is not a folder"
+    elif not os.access(place, os.W_OK | os.X_OK):
+        trouble = f"{place} cannot be written"
+    return {"free": disk.f_bavail * disk.f_frsize, "unwritable": trouble}
+
+
+class Listener:
+    """A port that is held open while the other hosts try to reach it."""
+
+    def __init__(self, port: int | None, choices: list[int]) -> None:
+        self.port: int | None = None
+        self.why = ""
+        for number in [port] if port else choices:
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(("", number))
+                sock.listen(1024)
+            except OSError as error:
+                self.why = os.strerror(error.errno or errno.EADDRINUSE)
+                sock.close()
+                continue
+            self._socket = sock
+            self.port = number
+            break
+
+    def close(self) -> None:
+        if self.port is not None:
+            self._socket.close()
+
+
+def reach(address: str, port: int, seconds: float) -> str | None:
+    """Connect to a port as a rank would; return why that does not work."""
+    try:
+        socket.create_connection((address, port), seconds).close()
+    except OSError as error:
+        return str(error.strerror or error)
+    return None

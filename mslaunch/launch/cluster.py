@@ -1,0 +1,76 @@
+"""The connected hosts of a job: their channels, which of them share our folder, and how far their clocks are off."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from mslaunch.errors import HostsNotReady
+from mslaunch.launch.check import Checked, Wanted, check_hosts
+from mslaunch.launch.transport import Channel, LocalChannel
+from mslaunch.plan.model import Host, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Agents that are ready for orders."""
+
+    channels: Sequence[Channel]
+    remote: frozenset[str] = frozenset()
+    """Hosts that do not see this machine's run folder: code is sent there, and logs are collected."""
+    skew: Mapping[str, float] = field(default_factory=dict)
+
+    def close(self) -> None:
+        for channel in self.channels:
+            channel.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How hosts are reached."""
+
+    python: str
+    accept_new_keys: bool = False
+
+
+def open_local(hosts: Sequence[Host], access: Access) -> list[Channel]:
+    del access
+    return [LocalChannel(host.name) for host in hosts]
+
+
+def open_ssh(hosts: Sequence[Host], access: Access) -> list[Channel]:
+    from mslaunch.launch import ssh  # paramiko takes a third of a second to load
+
+    return list(ssh.open_ssh(hosts, access.python, access.accept_new_keys))
+
+
+TRANSPORTS: dict[str, Callable[[Sequence[Host], Access], list[Channel]]] = {"local": open_local, "ssh": open_ssh}
+
+
+def for_plan(plan: Plan) -> Cluster:
+    """Connect to the hosts of a plan that was made before."""
+    access = Access(plan.hosts[0].python or sys.executable)
+    if plan.transport == "local":
+        return Cluster(TRANSPORTS["local"](plan.hosts, access))
+    script = str(Path(plan.job_dir) / plan.script)
+    cluster, checked = connect(plan.transport, plan.hosts, access, Wanted(plan.run_dir, script, port=plan.port))
+    if checked.troubles:
+        cluster.close()
+        raise HostsNotReady(checked.troubles)
+    return cluster
+
+
+def connect(transport: str, hosts: Sequence[Host], access: Access, wanted: Wanted) -> tuple[Cluster, Checked]:
+    """Start an agent on every host and check them all; the cluster is for whoever finds nothing amiss."""
+    channels = TRANSPORTS[transport](hosts, access)
+    addresses = {channel.hosts[0]: getattr(channel, "address", None) for channel in channels}
+    hosts = [replace(host, address=addresses.get(host.name) or host.address) for host in hosts]
+    try:
+        checked = check_hosts(channels, hosts, wanted)
+    except BaseException:
+        Cluster(channels).close()
+        raise
+    remote = frozenset(name for name, report in checked.reports.items() if not report.shared)
+    return Cluster(channels, remote, {name: report.skew for name, report in checked.reports.items()}), checked

@@ -1,0 +1,102 @@
+"""What travels to hosts that do not share our folder, and what comes back from them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import tarfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mslaunch.launch.cluster import Cluster
+from mslaunch.launch.run_folder import RunFolder
+from mslaunch.launch.transport import Channel
+from mslaunch.plan.model import Plan
+
+PIECE = 1 << 18
+_GOES = (
+    "config.yaml",
+    "config.json",
+    "checkpoints.json",
+    "mslaunch.zip",
+    "mslaunch_rank.py",
+    "scripts",
+    "code",
+)
+
+
+class Luggage:
+    """Sends a run's files once to each remote host, and takes its logs home."""
+
+    def __init__(self, cluster: Cluster, folder: RunFolder) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.kept: dict[str, list[str]] = {}
+        """Files of the job itself that stay on their hosts."""
+        self.waiting: set[str] = set()
+        self._packed: list[str] | None = None
+
+    def send(self, plan: Plan) -> None:
+        """Bring the run's files to the hosts that do not see them here."""
+        for channel in self.cluster.channels:
+            for host in channel.hosts:
+                if host in self.cluster.remote:
+                    for order in self._orders(plan):
+                        channel.send({"to": host, **order})
+
+    def _orders(self, plan: Plan) -> Iterator[dict[str, Any]]:
+        if self._packed is None or plan.attempt:
+            packed = pack(Path(plan.run_dir), _GOES if plan.attempt == 0 else ("scripts",))
+            self._packed = [base64.b64encode(packed[at : at + PIECE]).decode() for at in range(0, len(packed), PIECE)]
+        for index, piece in enumerate(self._packed):
+            last = index == len(self._packed) - 1
+            yield {"do": "files", "run_dir": plan.run_dir, "data": piece, "last": last}
+
+    def ask(self, hosts: set[str], tidy: bool) -> None:
+        """Ask for the logs of hosts that are still connected."""
+        self.waiting = hosts & self.cluster.remote
+        for channel in self.cluster.channels:
+            for host in channel.hosts:
+                if host in self.waiting:
+                    order = {"do": "collect", "run_dir": str(self.folder.path), "tidy": tidy}
+                    channel.send({"to": host, **order})
+
+    def take(self, event: dict[str, Any], channel: Channel) -> bool:
+        """Write a piece of a file that has come; return whether the event was one."""
+        if event["ev"] == "file":
+            channel.send({"to": event["host"], "do": "shown", "bytes": event["bytes"]})
+            with suppress(OSError, ValueError):  # a full disk here must not end the job
+                self._write(event)
+        elif event["ev"] == "collected":
+            self.waiting.discard(event["host"])
+            self.kept[event["host"]] = event["kept"]
+        return event["ev"] in ("file", "collected")
+
+    def _write(self, event: dict[str, Any]) -> None:
+        path = (self.folder.path / event["path"]).resolve()
+        if not path.is_relative_to(self.folder.path.resolve()):
+            return  # a host must not write elsewhere
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with path.open("r+b" if event["offset"] and path.exists() else "wb") as file:
+            file.seek(event["offset"])
+            file.write(base64.b64decode(event["data"]))
+
+    def notes(self) -> list[str]:
+        return [
+            f"{host} keeps {len(files)} file{'s' if len(files) > 1 else ''} that the job wrote: {files[0]}"
+            + (" …" if len(files) > 1 else "")
+            for host, files in sorted(self.kept.items())
+            if files
+        ]
+
+
+def pack(run_dir: Path, names: tuple[str, ...]) -> bytes:
+    """Pack parts of a run's folder; links stay links, to what lies under the same path there."""
+    page = io.BytesIO()
+    with tarfile.open(fileobj=page, mode="w:gz", compresslevel=6) as archive:
+        for name in names:
+            if (run_dir / name).exists():
+                archive.add(run_dir / name, name)
+    return page.getvalue()

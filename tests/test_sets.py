@@ -1,0 +1,144 @@
+"""Which files make up a set: one a rank, all of one step, wherever they lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mslaunch.checkpoint.sets import find_set, parse_step
+from mslaunch.checkpoint.verify import verify
+from mslaunch.errors import RequestError
+from tests.conftest import Bench
+from tests.sharded import Content, checkpoints, json_strategy, strategy_file, write_anew, write_shard
+
+CONTENT: Content = {"w": ("Int8", (3,), b"abc")}
+
+
+def fill(folder: Path, *names: str, ranks: int = 2) -> Path:
+    """A folder with the same files on each rank."""
+    for rank in range(ranks):
+        for name in names:
+            write_shard(folder / f"rank_{rank}" / name, CONTENT)
+    return folder
+
+
+def names(folder: Path, step: str | None = None, prefix: str | None = None) -> dict[int, str]:
+    found = find_set(folder, step=step, prefix=prefix)
+    return {rank: found.name_of(rank) for rank in found.files}
+
+
+def test_steps_are_numbers(tmp_path: Path) -> None:
+    """10 comes after 9, and epoch 10 after epoch 9, where a dictionary has it otherwise."""
+    folder = fill(tmp_path, "net-1_9.ckpt", "net-1_10.ckpt", "net-1_8.ckpt")
+    assert names(folder) == {0: "rank_0/net-1_10.ckpt", 1: "rank_1/net-1_10.ckpt"}
+    fill(tmp_path, "net-9_1.ckpt", "net-10_1.ckpt")
+    assert names(folder)[0] == "rank_0/net-10_1.ckpt"
+
+
+def test_a_newer_step_that_is_not_complete_is_a_warning(tmp_path: Path, bench: Bench) -> None:
+    """The newest that all ranks have whole is taken, and what was passed over is told, with its ranks."""
+    folder = fill(tmp_path, "net-1_9.ckpt", "net-1_10.ckpt", "net-1_11.ckpt", "net-1_12.ckpt")
+    (folder / "rank_1" / "net-1_12.ckpt").unlink()
+    write_anew(folder / "rank_0" / "net-1_11.ckpt", b"\x0a\x09")
+    found = find_set(folder)
+    assert found.step is not None
+    assert found.step[:2] == (1, 10)
+    assert [(finding.severity, finding.what) for finding in verify(found, None).findings] == [
+        ("warning", "step 1_12 is newer, but missing or cut short on rank 1"),
+        ("warning", "step 1_11 is newer, but missing or cut short on rank 0"),
+    ]
+    done = bench.mslaunch("ckpt", "verify", str(folder))
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == f"{folder}: 2 ranks, step 1_10: complete"
+
+
+def test_a_rank_that_the_strategy_wants_counts(tmp_path: Path) -> None:
+    """A step that is complete on the ranks that are there is not, if the strategy has more."""
+    folder = fill(tmp_path, "net-1_9.ckpt", ranks=3)
+    fill(tmp_path, "net-1_10.ckpt", ranks=2)
+    found = find_set(folder, ranks=3)
+    assert found.step is not None
+    assert (found.step[1], sorted(found.files), [*found.incomplete.values()]) == (9, [0, 1, 2], [(2,)])
+
+
+def test_where_no_step_is_complete_the_least_incomplete_is_looked_at(tmp_path: Path, bench: Bench) -> None:
+    """So that one can be told what is missing."""
+    folder = fill(tmp_path, "net-1_1.ckpt", ranks=3)
+    fill(tmp_path, "net-1_2.ckpt", ranks=1)
+    (folder / "rank_2" / "net-1_1.ckpt").unlink()
+    (tmp_path / "s.json").write_bytes(json_strategy({"w": {"dev_matrix": [3], "tensor_map": [0]}}))
+    done = bench.mslaunch("ckpt", "verify", str(folder), "--strategy", str(tmp_path / "s.json"))
+    assert done.returncode == 2
+    assert done.stdout == f"{folder}: error: rank 2: no checkpoint of step 1_1: expected one for each of 3 ranks\n"
+
+
+def test_a_step_can_be_asked_for(tmp_path: Path) -> None:
+    """As it stands in the names; what is not there is told with what is."""
+    folder = fill(tmp_path, "net-1_9.ckpt", "net-2_10.ckpt")
+    assert names(folder, step="1_9")[1] == "rank_1/net-1_9.ckpt"
+    with pytest.raises(RequestError, match=r"no rank has step 3_9. It holds 1_9, 2_10."):
+        find_set(folder, step="3_9")
+    with pytest.raises(RequestError, match=r"write EPOCH_STEP"):
+        parse_step("last")
+
+
+def test_a_second_run_counts_where_it_wrote_last(tmp_path: Path) -> None:
+    """MindSpore gives its files a number; of the same step the one written last is taken."""
+    folder = fill(tmp_path, "net-1_9.ckpt", "net_1-1_9.ckpt")
+    for rank in range(2):
+        os.utime(folder / f"rank_{rank}" / "net-1_9.ckpt", (1000, 1000))
+    assert names(folder)[0] == "rank_0/net_1-1_9.ckpt"
+
+
+def test_two_networks_in_a_folder_need_a_prefix(tmp_path: Path) -> None:
+    """They are never mixed."""
+    folder = fill(tmp_path, "generator-1_9.ckpt", "critic-1_9.ckpt")
+    with pytest.raises(RequestError, match=r"several networks \(critic, generator\). Say which one with --prefix"):
+        find_set(folder)
+    assert names(folder, prefix="critic") == {0: "rank_0/critic-1_9.ckpt", 1: "rank_1/critic-1_9.ckpt"}
+
+
+def test_files_may_lie_a_level_below_or_beside_each_other(tmp_path: Path) -> None:
+    """rank_0/checkpoint/net.ckpt, or net_rank_0.ckpt; a number in the prefix is the rank's."""
+    for rank in range(11):
+        write_shard(tmp_path / f"below/rank_{rank}/checkpoint/net{rank}-1_1.safetensors", CONTENT)
+        write_shard(tmp_path / f"beside/net_rank_{rank}-1_1.ckpt", CONTENT)
+    assert names(tmp_path / "below")[10] == "rank_10/checkpoint/net10-1_1.safetensors"
+    assert names(tmp_path / "beside")[10] == "net_rank_10-1_1.ckpt"
+    assert len(names(tmp_path / "below")) == len(names(tmp_path / "beside")) == 11
+
+
+def test_what_is_no_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    """Strategies are called .ckpt too, and MindSpore leaves graphs and breakpoints beside its checkpoints."""
+    folder = fill(tmp_path, "net.ckpt")
+    for rank in range(2):
+        (folder / f"rank_{rank}" / "strategy.ckpt").write_bytes(strategy_file("tp2").read_bytes())
+        (folder / f"rank_{rank}" / "net-graph.meta").write_bytes(b"x")
+        (folder / f"rank_{rank}" / "net_breakpoint.ckpt").write_bytes(b"x")
+    assert names(folder) == {0: "rank_0/net.ckpt", 1: "rank_1/net.ckpt"}
+
+
+def test_several_files_without_a_step_are_refused(tmp_path: Path) -> None:
+    """Nothing tells which one is meant."""
+    with pytest.raises(
+        RequestError, match=r"rank 0 has 2 checkpoints without a step in their names \(a.ckpt, b.ckpt\)"
+    ):
+        find_set(fill(tmp_path, "a.ckpt", "b.ckpt"))
+
+
+@pytest.mark.parametrize(("made", "words"), [(False, "no such checkpoint"), (True, "no checkpoint")])
+def test_a_place_without_checkpoints_is_refused(tmp_path: Path, made: bool, words: str) -> None:
+    """With what was looked for."""
+    if made:
+        (tmp_path / "set" / "rank_0").mkdir(parents=True)
+    with pytest.raises(RequestError, match=words):
+        find_set(tmp_path / "set")
+
+
+def test_one_file_is_a_set_of_one() -> None:
+    """Whatever it is called."""
+    path = checkpoints("tp2") / "rank_1" / "net1.ckpt"
+    found = find_set(path)
+    assert (found.files, found.name_of(0), found.step) == ({0: path}, "net1.ckpt", None)
