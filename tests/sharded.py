@@ -89,13 +89,12 @@ def shard_bytes(path: Path, content: Content) -> bytes:
 
 
 def write_shard(path: Path, content: Content) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(shard_bytes(path, content))
-    return path
+    return write_anew(path, shard_bytes(path, content))
 
 
 def write_anew(path: Path, data: bytes) -> Path:
     """Write a file that may be there already; cutting that short first would wait for the disk each time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.write_bytes(data)
     return path

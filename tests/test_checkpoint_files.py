@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 
 from mslaunch.checkpoint.files import is_whole, newest_complete, step_of
+from tests.sharded import Content, shard_bytes, write_anew
 
 
 def write_ckpt(path: Path, values: int = 3, trailer: bytes = b"") -> Path:
-    """A file framed as MindSpore's Checkpoint message is: records of field 1, each with its length."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(b"\x0a\xac\x02" + bytes(300) for _ in range(values)) + trailer)
-    return path
+    """A checkpoint of so many parameters, each of 303 bytes in the file."""
+    content: Content = {f"w{index}": ("Int8", (281,), bytes(281)) for index in range(values)}
+    return write_anew(path, shard_bytes(path, content) + trailer)
 
 
 def test_steps_are_numbers() -> None:

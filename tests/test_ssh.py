@@ -116,8 +116,8 @@ def test_a_secret_is_in_no_command_line_and_no_file(far: Bench) -> None:
     far.env["TOKEN_X"] = "hush-4711"
     launcher = far.start("train", "--hosts", "n1:1,n2:1", "--env", "TOKEN_X", "--tail", "none")
     wait_for(lambda: far.runs.exists() and "rank 1" in far.log(1), "rank 1")
-    lines = [(Path(pid) / "cmdline").read_bytes() for pid in map(str, Path("/proc").glob("[0-9]*")) if _alive(pid)]
-    assert not [line for line in lines if b"hush-4711" in line]
+    lines = [_command(path) for path in Path("/proc").glob("[0-9]*")]
+    assert not [line for line in lines if "hush-4711" in line]
     pid = far.record()["ranks"][1]["pid"]
     assert b"TOKEN_X=hush-4711" in Path(f"/proc/{pid}/environ").read_bytes()
     launcher.send_signal(signal.SIGTERM)
@@ -126,12 +126,11 @@ def test_a_secret_is_in_no_command_line_and_no_file(far: Bench) -> None:
     assert found == []
 
 
-def _alive(pid: str) -> bool:
+def _command(process: Path) -> str:
     try:
-        (Path(pid) / "cmdline").read_bytes()
+        return (process / "cmdline").read_bytes().decode(errors="replace")
     except OSError:
-        return False
-    return True
+        return ""
 
 
 def test_files_go_to_hosts_that_do_not_share_them_and_logs_come_back(far: Bench, hosts: ssh_bed.Bed) -> None:
@@ -168,6 +167,26 @@ def test_a_host_that_is_cut_off_is_named_and_all_others_are_stopped(far: Bench, 
         wait_for(lambda: not processes_with(f"MSLAUNCH_RUN_DIR={far.latest}"), "an empty machine", 15)
     verdict = far.record()["verdict"]
     assert (verdict["host"], verdict["cause"]) == ("island", "host lost")
+
+
+def test_a_job_goes_on_with_the_hosts_that_are_left(far: Bench, hosts: ssh_bed.Bed) -> None:
+    """With max_restarts and min_workers a lost host is not the end: its ranks are planned away, and it is said."""
+    far.write("train.py", HELLO + "import time\nif os.environ['MSLAUNCH_ATTEMPT'] == '0': time.sleep(100)\n")
+    launch = "{hosts: 'island:1,here:2', max_restarts: 1, min_workers: 2, backoff: 0, lost_after: 5}"
+    far.write("cfg.yaml", f"device_num: 3\nlaunch: {launch}\n")
+    with ssh_bed.cut_off(hosts, "island") as link:
+        launcher = far.start("train", "--config", "cfg.yaml", "--tail", "none")
+        wait_for(lambda: far.runs.exists() and all("rank" in far.log(rank) for rank in range(3)), "all ranks")
+        subprocess.run(["ip", "link", "set", link, "down"], check=True)
+        assert launcher.wait(timeout=40) == 0
+        wait_for(lambda: not processes_with(f"MSLAUNCH_RUN_DIR={far.latest}"), "an empty machine", 15)
+    record = far.record()
+    assert (record["world_size"], [rank["host"] for rank in record["ranks"]]) == (2, ["here", "here"])
+    assert record["attempts"][0]["verdict"]["host"] == "island"
+    assert far.environment(1)["RANK_SIZE"] == "2"
+    assert json.loads((far.latest / "config.json").read_text())["device_num"] == 2
+    assert launcher.stdout is not None
+    assert "with 2 ranks, without island" in launcher.stdout.read()
 
 
 def test_check_prints_a_table_and_names_what_is_missing(far: Bench, hosts: ssh_bed.Bed) -> None:
@@ -217,6 +236,21 @@ def test_hosts_that_are_not_ready_are_named(far: Bench, host: str, more: tuple[s
     assert words in done.stderr
     assert f"{host}: " in done.stderr
     assert not far.runs.exists()
+
+
+def test_hosts_that_were_ready_are_left_as_they_were(far: Bench, hosts: ssh_bed.Bed) -> None:
+    """Where one host cannot be had, the agents on the others end too, whatever they had got so far."""
+    names = [f"ready{number}-{os.getpid()}" for number in range(8)]
+    for number, name in enumerate(names):
+        hosts.name_host(name, f"127.0.4.{number + 1}", hosts.port)
+    for _ in range(3):
+        assert far.mslaunch("train", "--hosts", ",".join([*names, "nowhere.invalid"])).returncode == 3
+
+    def agents() -> list[str]:
+        lines = [_command(path) for path in Path("/proc").glob("[0-9]*")]
+        return [line for line in lines if any(name in line for name in names) and "memfd_create" in line]
+
+    wait_for(lambda: not agents(), "no agent left", 10)
 
 
 def test_a_wrong_key_is_refused(far: Bench, hosts: ssh_bed.Bed) -> None:

@@ -23,6 +23,9 @@ CUTS = {
 
 def make_network(cfg: Config) -> Network:
     """Return this rank's part of the network, with its slices of the parameters that `cfg.seed` makes."""
+    for name in ("heads", "hidden"):
+        if cfg[name] % cfg.device_num:
+            raise ValueError(f"{name}: {cfg[name]} cannot be shared evenly by {cfg.device_num} ranks")
     network = Network(cfg)
     random = np.random.default_rng(cfg.seed)
     cuts = find_cuts(network)

@@ -77,8 +77,8 @@ class Console:
 
     def _status(self, story: Story) -> str:
         up = sum(1 for record in story.ranks.values() if record.state == "running")
-        parts = [f"{up}/{self.plan.world_size} ranks up"]
-        if story.joined and len(story.joined) < self.plan.world_size:
+        parts = [f"{up}/{story.plan.world_size} ranks up"]
+        if story.joined and len(story.joined) < story.plan.world_size:
             parts.append(f"{len(story.joined)} joined")
         return " | ".join([*parts, *self.progress.words()])
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mslaunch.errors import WRONG_REQUEST, ConfigError, HostsNotReady, RankTableMissing, RequestError
+from mslaunch.launch.attempts import Replan
 from mslaunch.launch.check import Checked, Wanted
 from mslaunch.launch.cluster import Access, Cluster, connect
 from mslaunch.launch.facts import Elsewhere, find_devices, find_python, find_script, gather, new_run_id
@@ -42,6 +43,8 @@ class Prepared:
 
     plan: Plan
     cluster: Cluster | None = None
+    replan: Replan | None = None
+    """Plans the same job for fewer hosts."""
 
 
 def plan_job(request: Request, elsewhere: bool = False) -> Plan:
@@ -92,7 +95,14 @@ def prepare_job(request: Request) -> Prepared:
         target = spec.config.values.get("device_target") or _target_of(checked)
         there = Elsewhere(known, checked.port, run_id)
         plan = _plan_elsewhere(request, spec, table, script, hosts, target, there)
-        return Prepared(replace(plan, notes=(*plan.notes, *checked.notes)), cluster)
+        facts = gather(spec, script, target, table, there)
+
+        def replan(left: tuple[Host, ...], attempt: int, port: int) -> Plan:
+            ranks = sum(len(host.devices) for host in left)
+            config = replace(spec.config, values={**spec.config.values, "device_num": ranks})
+            return make_plan(replace(spec, config=config), left, replace(facts, port=port), attempt, "ssh")
+
+        return Prepared(replace(plan, notes=(*plan.notes, *checked.notes)), cluster, replan)
     except BaseException:
         cluster.close()
         raise

@@ -20,7 +20,7 @@ from mslaunch.cli.describe import describe_plan
 from mslaunch.cli.screen import Screen
 from mslaunch.errors import NotReadyError
 from mslaunch.launch import record
-from mslaunch.launch.cluster import Cluster, for_plan
+from mslaunch.launch.cluster import for_plan
 from mslaunch.launch.launcher import execute
 from mslaunch.launch.run_folder import RunFolder, create
 from mslaunch.plan.model import Plan, to_json
@@ -72,14 +72,16 @@ def launch(
         if prepared.cluster:
             prepared.cluster.close()
         raise typer.Exit(start_detached(plan, folder, as_json))
-    raise typer.Exit(follow(plan, folder, as_json, prepared.cluster or for_plan(plan)))
+    raise typer.Exit(follow(prepared, folder, as_json))
 
 
-def follow(plan: Plan, folder: RunFolder, as_json: bool, cluster: Cluster) -> int:
+def follow(prepared: job.Prepared, folder: RunFolder, as_json: bool) -> int:
     """Run the job here and show what happens."""
+    plan = prepared.plan
+    cluster = prepared.cluster or for_plan(plan)
     console = Console(plan, Screen(2 if as_json else 1))
     console.open()
-    final = execute(plan, folder, console.observe, os.environ, cluster)
+    final = execute(plan, folder, console.observe, os.environ, cluster, prepared.replan)
     console.close(final)
     if as_json:
         print(json.dumps(final.to_dict(), indent=1))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mslaunch.checkpoint.files import newest_complete
-from mslaunch.launch.facts import choose_port
 from mslaunch.launch.record import RunRecord
 from mslaunch.launch.run_folder import RunFolder, write_atomically, write_files
 from mslaunch.launch.verdict import read_error
-from mslaunch.plan.attempt import may_restart, next_attempt, pause
+from mslaunch.plan.attempt import hosts_left, may_restart, next_attempt, pause, resuming
 from mslaunch.plan.methods import RANKS
-from mslaunch.plan.model import Plan, to_json
+from mslaunch.plan.model import Host, Plan, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,19 @@ class Again:
     summary: dict[str, Any]
 
 
-def prepare_next(plan: Plan, ended: RunRecord, folder: RunFolder) -> Again | None:
+Replan = Callable[[tuple[Host, ...], int, int], Plan]
+"""Plans the job for other hosts: with these, as this attempt, with this port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a further attempt needs besides the plan: a free port on a host, and a plan for fewer hosts."""
+
+    free_port: Callable[[str], int]
+    replan: Replan | None = None
+
+
+def prepare_next(plan: Plan, ended: RunRecord, folder: RunFolder, lost: set[str], means: Means) -> Again | None:
     """Prepare the next attempt, or return None where there is to be none."""
     verdict = ended.verdict
     if ended.state != "failed" or verdict is None:
@@ -34,35 +46,48 @@ def prepare_next(plan: Plan, ended: RunRecord, folder: RunFolder) -> Again | Non
     error = read_error(folder, verdict["rank"]) or {}
     if not may_restart(plan, verdict["exit_code"], verdict["cause"], error.get("type")):
         return None
-    resume = find_resume(plan, folder)
-    again = next_attempt(plan, choose_port(None), resume)
+    hosts = hosts_left(plan, lost)
+    if not hosts or (lost and means.replan is None):
+        return None
+    resume = find_resume(plan, folder, {host.name for host in hosts})
+    port = means.free_port(hosts[0].name)
+    if lost and means.replan is not None:
+        again = resuming(means.replan(hosts, plan.attempt + 1, port), resume)
+    else:
+        again = next_attempt(plan, port, resume)
     try:
         folder.plan.rename(folder.earlier_plan(plan.attempt))
-        write_files(folder.path, tuple(file for file in again.files if file.path == RANKS))
+        write_files(folder.path, again.files if lost else tuple(file for file in again.files if file.path == RANKS))
         write_atomically(folder.plan, to_json(again))
     except OSError:
         return None  # a full disk: the verdict stands
+    return Again(again, pause(plan), _note(plan, again, resume, lost), _summary(plan, ended, resume))
+
+
+def _note(plan: Plan, again: Plan, resume: dict[int, str], lost: set[str]) -> str:
     source = f"resuming from {Path(next(iter(resume.values()))).name}" if resume else "from the start"
-    seconds = pause(plan)
-    note = f"attempt {again.attempt + 1} of {plan.restarts.limit + 1} in {seconds:g} s, {source}"
-    summary = {
+    fewer = f" with {again.world_size} ranks, without {', '.join(sorted(lost))}" if lost else ""
+    return f"attempt {again.attempt + 1} of {plan.restarts.limit + 1}{fewer} in {pause(plan):g} s, {source}"
+
+
+def _summary(plan: Plan, ended: RunRecord, resume: dict[int, str]) -> dict[str, Any]:
+    return {
         "attempt": plan.attempt,
         "ended": ended.ended,
         "exit_code": ended.exit_code,
-        "verdict": verdict,
+        "verdict": ended.verdict,
         "resume": resume or None,
     }
-    return Again(again, seconds, note, summary)
 
 
-def find_resume(plan: Plan, folder: RunFolder) -> dict[int, str]:
-    """Find, for every rank, its file of the newest checkpoint that is complete on all ranks."""
+def find_resume(plan: Plan, folder: RunFolder, hosts: set[str]) -> dict[int, str]:
+    """Find, for the ranks of these hosts, numbered anew, the newest checkpoint that is complete on all of them."""
     if plan.restarts.checkpoints is None:
         return {}
     folders = {}
-    for worker in plan.workers:
+    for number, worker in enumerate(worker for worker in plan.workers if worker.host in hosts):
         rank = int(worker.rank or 0)
-        folders[rank] = folder.rank(rank) / plan.restarts.checkpoints.replace("{rank}", str(rank))
+        folders[number] = folder.rank(rank) / plan.restarts.checkpoints.replace("{rank}", str(rank))
     began = (folder.earlier_plan(0) if plan.attempt else folder.plan).stat().st_mtime
     found = newest_complete(folders, since=began)
     return {rank: str(path) for rank, path in found.items()}

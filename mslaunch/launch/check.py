@@ -117,6 +117,15 @@ def _device_troubles(host: Host, facts: Mapping[str, Any], target: str) -> list[
     return [f"device {device} is in use by {who}. Wait for it, or name others." for device, who in busy.items()]
 
 
+def find_port(channels: Sequence[Channel], host: str, port: int | None = None) -> int:
+    """Have a host find a free port; 0 where it cannot."""
+    ask = {host: {"do": "listen", "port": port, "choices": [secrets.choice(PORTS) for _ in range(16)]}}
+    answer = converse(channels, ask, "listening", ANSWER_SECONDS)[host]
+    for channel in channels:
+        channel.send({"to": host, "do": "close-port"})
+    return int(answer["port"] or 0)
+
+
 def _reach(channels: Sequence[Channel], hosts: Sequence[Host], port: int | None) -> tuple[int, dict[str, str]]:
     """Have the first host listen, and the others connect to it, as the ranks will."""
     leader = hosts[0]

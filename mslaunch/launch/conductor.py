@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from mslaunch.launch.check import find_port
 from mslaunch.launch.cluster import Cluster
+from mslaunch.launch.facts import choose_port
 from mslaunch.launch.luggage import Luggage
 from mslaunch.launch.signals import STACKS, Signals
 from mslaunch.launch.story import Order, Story
@@ -38,7 +40,7 @@ class Attempt:
         self.plan = plan
         self.cluster = cluster
         self.luggage = luggage
-        self.channels = {channel.fileno(): channel for channel in cluster.channels}
+        self.channels = {channel.fileno(): channel for channel in cluster.channels if channel.is_open}
         self.heard: dict[str, float] = {}
         self.signals = signals
         self.show = observe
@@ -52,8 +54,10 @@ class Attempt:
     def run(self, environment: Mapping[str, str]) -> Story:
         """Start everything and follow it until nothing is left."""
         self.luggage.send(self.plan)
+        wanted = {host.name for host in self.plan.hosts}
+        self.channels = {end: one for end, one in self.channels.items() if wanted & set(one.hosts)}
         for channel in self.channels.values():
-            for host in channel.hosts:
+            for host in wanted & set(channel.hosts):
                 channel.send(start_order(self.plan, host, environment))
                 self.heard[host] = time.monotonic()
         while not self.story.over:
@@ -91,6 +95,12 @@ class Attempt:
             if silent and set(channel.hosts) <= set(silent):
                 del self.channels[end]
                 channel.close()
+
+    def free_port(self, transport: str, host: str) -> int:
+        """Find a port for the scheduler of a further attempt, on the host that it will run on."""
+        if transport == "local":
+            return choose_port(None)
+        return find_port(list(self.channels.values()), host)
 
     def take_home(self, tidy: bool) -> None:
         """Collect the logs of hosts that do not write them here; a host that falls silent meanwhile is left."""

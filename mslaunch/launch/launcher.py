@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mslaunch.launch import record
-from mslaunch.launch.attempts import Again, prepare_next
+from mslaunch.launch.attempts import Again, Means, Replan, prepare_next
 from mslaunch.launch.cluster import Cluster
 from mslaunch.launch.conductor import TICK, Attempt, Observer
 from mslaunch.launch.luggage import Luggage
@@ -27,7 +27,12 @@ from mslaunch.plan.ranges import format_ranges
 
 
 def execute(
-    plan: Plan, folder: RunFolder, observe: Observer, environment: Mapping[str, str], cluster: Cluster
+    plan: Plan,
+    folder: RunFolder,
+    observe: Observer,
+    environment: Mapping[str, str],
+    cluster: Cluster,
+    replan: Replan | None = None,
 ) -> record.RunRecord:
     """Run a job to its end on connected hosts, with as many attempts as it is allowed, and return its record."""
     began = time.time()
@@ -42,7 +47,8 @@ def execute(
                     attempt.on_change = partial(_save_progress, folder, now)
                     story = attempt.run(environment)
                     now = conclude(now, story, folder)
-                    again = prepare_next(plan, now, folder)
+                    means = Means(partial(attempt.free_port, plan.transport), replan)
+                    again = prepare_next(plan, now, folder, story.hosts_lost, means)
                     if again is None:
                         attempt.take_home(tidy=True)
                         attempt.tell({"ev": "home"})
@@ -54,7 +60,8 @@ def execute(
                     if number := _pause(again, attempt):
                         now = replace(now, state="stopped", exit_code=128 + number, verdict=None)
                         break
-                    plan, now = again.plan, replace(now, state="running", ended=None, exit_code=None, verdict=None)
+                    plan = again.plan
+                    now = begun_again(now, plan)
             except BaseException:
                 now = replace(now, state="failed", ended=record.iso(time.time()), exit_code=1)
                 raise
@@ -64,6 +71,11 @@ def execute(
                     channel.close()
                 _save(folder, now)
     return now
+
+
+def begun_again(now: record.RunRecord, plan: Plan) -> record.RunRecord:
+    """The record at the start of a further attempt, which may have fewer ranks."""
+    return replace(now, state="running", world_size=plan.world_size, ended=None, exit_code=None, verdict=None)
 
 
 def _save_progress(folder: RunFolder, now: record.RunRecord, story: Story) -> None:

@@ -25,6 +25,7 @@ _GOES = (
     "scripts",
     "code",
 )
+_CHANGES = ("config.yaml", "config.json", "scripts")  # with another attempt
 
 
 class Luggage:
@@ -48,7 +49,7 @@ class Luggage:
 
     def _orders(self, plan: Plan) -> Iterator[dict[str, Any]]:
         if self._packed is None or plan.attempt:
-            packed = pack(Path(plan.run_dir), _GOES if plan.attempt == 0 else ("scripts",))
+            packed = pack(Path(plan.run_dir), _GOES if plan.attempt == 0 else _CHANGES)
             self._packed = [base64.b64encode(packed[at : at + PIECE]).decode() for at in range(0, len(packed), PIECE)]
         for index, piece in enumerate(self._packed):
             last = index == len(self._packed) - 1

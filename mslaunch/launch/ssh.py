@@ -24,8 +24,8 @@ AT_ONCE = 64
 CONNECT_SECONDS = 15.0
 _WINDOW = 1 << 20
 BOOT = (
-    "import os,sys;i=sys.stdin.buffer.raw;n=int(i.readline());f=os.memfd_create('mslaunch')\n"
-    "while n:\n d=i.read(min(n,65536));os.write(f,d);n-=len(d)\n"
+    "import os,sys;i=sys.stdin.buffer.raw;n=int(i.readline()or 0)or sys.exit();f=os.memfd_create('mslaunch')\n"
+    "while n:\n d=i.read(min(n,65536)) or sys.exit();os.write(f,d);n-=len(d)\n"
     "sys.path.append('/proc/self/fd/%d'%f);from mslaunch.agent.main import main;main(sys.argv[1])"
 )
 """Reads the zip from the stream into memory and starts the agent from it: nothing is installed, no file is left."""
@@ -41,13 +41,14 @@ class SshChannel:
         self._channel = channel
         self._decoder = wire.Decoder()
         self._lock = threading.Lock()
-        self._closed = False
+        self.is_open = True
 
     def fileno(self) -> int:
         return self._channel.fileno()
 
     def receive(self) -> list[dict[str, Any]] | None:
         data = self._channel.recv(1 << 16)
+        self.is_open = bool(data)
         return self._decoder.feed(data) if data else None
 
     def send(self, message: dict[str, Any]) -> None:
@@ -63,9 +64,8 @@ class SshChannel:
             return ""
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._client.close()
+        self.is_open = False
+        self._client.close()
 
 
 def open_ssh(hosts: Sequence[Host], python: str, accept_new_keys: bool = False) -> list[SshChannel]:

@@ -59,6 +59,7 @@ class Story:
         self.interrupt: int | None = None
         self.stopping = False
         self.hosts_busy = {host.name for host in plan.hosts}
+        self.hosts_lost: set[str] = set()
         self.joining: dict[int, float] = {}
         self.joined: set[int] = set()
         self.last_output: float | None = None
@@ -113,6 +114,7 @@ class Story:
         for host in hosts:
             if host in self.hosts_busy:
                 self.hosts_busy.discard(host)
+                self.hosts_lost.add(host)
                 summary = why or f"the agent on {host} is gone"
                 orders += self.fail(Failure(now, None, host, LOST, None, "host lost", summary))
         return orders

@@ -17,6 +17,7 @@ class Channel(Protocol):
     """A two-way stream to the agents of one or more hosts."""
 
     hosts: tuple[str, ...]
+    is_open: bool
 
     def fileno(self) -> int: ...
 
@@ -33,6 +34,7 @@ class LocalChannel:
 
     def __init__(self, host: str) -> None:
         self.hosts: tuple[str, ...] = (host,)
+        self.is_open = True
         self._decoder = wire.Decoder()
         self._lock = threading.Lock()
         self._process = warm.take(host)
@@ -47,6 +49,7 @@ class LocalChannel:
 
     def receive(self) -> list[dict[str, Any]] | None:
         data = os.read(self._output.fileno(), 1 << 16)
+        self.is_open = bool(data)
         return self._decoder.feed(data) if data else None
 
     def send(self, message: dict[str, Any]) -> None:

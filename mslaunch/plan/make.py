@@ -102,7 +102,9 @@ def _limits(spec: JobSpec) -> Limits:
 
 def _restarts(spec: JobSpec) -> Restarts:
     launch = spec.launch
-    return Restarts(launch.max_restarts, launch.backoff, launch.no_restart_codes, launch.checkpoints)
+    return Restarts(
+        launch.max_restarts, launch.backoff, launch.no_restart_codes, launch.min_workers, launch.checkpoints
+    )
 
 
 def place_ranks(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Iterator[methods.Rank]:

@@ -116,6 +116,8 @@ class Restarts:
     backoff: float = 5.0
     not_after: tuple[int, ...] = ()
     """Exit codes after which no restart is tried."""
+    min_workers: int | None = None
+    """A job that has lost a host goes on with those left, if they have so many ranks."""
     checkpoints: str | None = None
     """Folder of a rank's checkpoints, relative to its own; {rank} stands for its number."""
 

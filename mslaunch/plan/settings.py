@@ -109,6 +109,9 @@ class LaunchSettings(BaseModel):
     exit_skew: Wait = Field(300.0, description="Seconds that ranks may go on after one has ended with code 0.")
     lost_after: Wait = Field(10.0, description="Seconds of silence after which an agent counts its launcher as lost.")
     max_restarts: Annotated[int, Field(ge=0)] = Field(0, description="How often a failed job is started again.")
+    min_workers: Count | None = Field(
+        None, description="With max_restarts: go on with the hosts that are left, as long as they have so many ranks."
+    )
     backoff: Seconds = Field(5.0, description="Seconds before a restart; doubles each time, up to a minute.")
     no_restart_codes: Codes = Field((), description="Exit codes after which no restart is tried.")
     checkpoints: str | None = Field(
