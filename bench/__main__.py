@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import checkpoints, failure, planning, startup, tables
+from bench import checkpoints, failure, hosts, planning, startup, tables
 
 CASES = {
     "two": startup.two_ranks,
@@ -19,6 +19,7 @@ CASES = {
     "flood": failure.flood,
     "reshard": checkpoints.reshard,
     "verify": checkpoints.verify_set,
+    "hosts": hosts.many_hosts,
 }
 
 

@@ -253,6 +253,13 @@ def test_hosts_that_were_ready_are_left_as_they_were(far: Bench, hosts: ssh_bed.
     wait_for(lambda: not agents(), "no agent left", 10)
 
 
+def test_rank_tables_are_probed_over_ssh(far: Bench) -> None:
+    """A host without Ascend devices, as these are, is named."""
+    done = far.mslaunch("rank-table", "probe", "--hosts", "n1,n2")
+    assert done.returncode == 3
+    assert "n1: no Ascend device was found" in done.stderr
+
+
 def test_a_wrong_key_is_refused(far: Bench, hosts: ssh_bed.Bed) -> None:
     """The login that was tried is named."""
     ssh_bed.make_key(hosts.folder / "wrong")

@@ -88,13 +88,25 @@ def _of_this_host(
 @app.command("probe")
 def probe_hosts(
     local: Annotated[bool, typer.Option("--local", help="Ask this machine.")] = False,
+    hosts: Annotated[str | None, typer.Option("--hosts", help='Ask these over SSH, for example "n1,n2".')] = None,
+    hostfile: Annotated[str | None, typer.Option("--hostfile", help="Ask those that it names, over SSH.")] = None,
+    accept_new_host_keys: Annotated[
+        bool, typer.Option("--accept-new-host-keys", help="Trust hosts whose SSH key is not known yet.")
+    ] = False,
     server_ip: Annotated[str | None, typer.Option("--server_ip", help="Address of this host.")] = None,
     version: Version = "1.0",
     output: Output = None,
 ) -> None:
-    """Ask an Ascend host for its devices and their addresses, and write the table."""
+    """Ask Ascend hosts for their devices and addresses, and write the table."""
+    if hosts or hostfile:
+        from mslaunch.launch.ssh import on_hosts
+
+        named = parse_hosts(hosts) if hosts else parse_hostfile(_read(str(hostfile)), str(hostfile))
+        asked = on_hosts(named, lambda host, ask: Server(host.address, probe(ask, host.name)), accept_new_host_keys)
+        _write(RankTable("probe", "1.0", number(asked)), version, output, auto_name=False)
+        return
     if not local:
-        raise RequestError("probe asks this machine only. Run `mslaunch rank-table probe --local` on each, then merge.")
+        raise RequestError("which hosts? Give --hosts LIST or --hostfile FILE, or --local for this machine.")
     address = server_ip or _own_address()
     server = Server(address, probe(ask_here, address))
     _write(RankTable(address, "1.0", number([server])), version, output, auto_name=False)

@@ -6,19 +6,22 @@ import getpass
 import os
 import shlex
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import paramiko
 
 from mslaunch.agent import wire
-from mslaunch.errors import HostsNotReady
+from mslaunch.errors import HostsNotReady, MslaunchError
 from mslaunch.launch.bundle import bundle_bytes
 from mslaunch.plan.model import Host
+
+Ask = Callable[[Sequence[str]], str | None]
 
 AT_ONCE = 64
 CONNECT_SECONDS = 15.0
@@ -93,6 +96,36 @@ def try_hosts(hosts: Sequence[Host], python: str, accept_new_keys: bool = False)
         opened = list(pool.map(one, hosts))
     troubles = [f"{host.name}: {got}" for host, got in zip(hosts, opened, strict=True) if isinstance(got, str)]
     return [got for got in opened if isinstance(got, SshChannel)], troubles
+
+
+T = TypeVar("T")
+
+
+def on_hosts(hosts: Sequence[Host], work: Callable[[Host, Ask], T], accept_new_keys: bool = False) -> list[T]:
+    """Do the same on all hosts at once, with a function that runs a command there; what goes wrong is named by host."""
+    known = _Known(accept_new_keys)
+
+    def one(host: Host) -> T | str:
+        try:
+            with _connect(host, known) as client:
+                return work(host, partial(_ask, client))
+        except MslaunchError:
+            raise
+        except Exception as error:  # as above
+            return explain(host, error)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        done = list(pool.map(one, hosts))
+    troubles = [f"{host.name}: {got}" for host, got in zip(hosts, done, strict=True) if isinstance(got, str)]
+    if troubles:
+        raise HostsNotReady(troubles)
+    return [got for got in done if not isinstance(got, str)]
+
+
+def _ask(client: paramiko.SSHClient, command: Sequence[str]) -> str | None:
+    _, out, _ = client.exec_command(shlex.join(command), timeout=30.0)
+    text = out.read().decode(errors="replace")
+    return text if out.channel.recv_exit_status() == 0 else None
 
 
 def _open(host: Host, known: _Known, zipped: bytes, python: str) -> SshChannel:
