@@ -124,6 +124,19 @@ def test_a_data_parallel_checkpoint_serves_any_number_of_ranks(served: Bench) ->
     assert len({told(served, rank)[0] for rank in range(3)}) == 1
 
 
+def test_a_strategy_of_one_rank_still_says_where_to_cut(served: Bench) -> None:
+    """Trained on one rank, inferred on two: the dimensions that the strategy names are the ones that are cut."""
+    strategy = json.loads((served.folder / "ckpt/strategy.json").read_text())
+    for item in strategy["parallel_layout_item"].values():
+        item["dev_matrix"] = [1]
+    served.write("one/strategy.json", json.dumps(strategy))
+    (served.folder / "one/rank_0").mkdir()
+    shutil.copy(FIXTURES / "checkpoints/full/rank_0/net.ckpt", served.folder / "one/rank_0/net.ckpt")
+    done = served.mslaunch("infer", "--strategy", "one/strategy.json", "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    assert shapes(told(served, 1)[0]) == shapes(str(FIXTURES / "checkpoints/tp2/rank_1/net1.ckpt"))
+
+
 def test_without_a_strategy_every_rank_gets_the_same_file(served: Bench) -> None:
     """Plain data-parallel inference; that rank 0's is taken of several is said."""
     one = str(FIXTURES / "checkpoints/full/rank_0/net.ckpt")

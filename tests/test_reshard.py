@@ -27,8 +27,10 @@ from tests.sharded import (
     known_content,
     needs_mindspore,
     plan,
+    safetensors_bytes,
     strategy_file,
     strategy_of,
+    write_anew,
     write_shard,
     write_with_mindspore,
 )
@@ -191,6 +193,26 @@ def test_ranks_without_a_strategy_are_refused() -> None:
     """Nothing says how they belong together."""
     with pytest.raises(RequestError, match=r"2 ranks, and no strategy says how they belong together. Give --from"):
         plan(checkpoints("tp2"), None, Wanted(strategy_of("tp4")))
+
+
+def write_without_redundancy(folder: Path, *names: str) -> Path:
+    """A set saved with remove_redundancy, where each rank holds one parameter of two bytes."""
+    for rank, name in enumerate(names):
+        entry = {"dtype": "I8", "shape": [2], "data_offsets": [0, 2]}
+        header = {"__metadata__": {"format": "ms", "remove_redundancy": "True"}, name: entry}
+        write_anew(folder / f"rank_{rank}/net.safetensors", safetensors_bytes(header, b"a%d" % rank))
+    return folder
+
+
+def test_replicas_that_were_left_out_are_not_needed(tmp_path: Path) -> None:
+    """What one rank holds is enough, unless it is but a slice."""
+    folder = write_without_redundancy(tmp_path / "set", "w", "v")
+    replicas = Strategy("s", {0: {"w": Layout((2,), ((),)), "v": Layout((2,), ((),))}}, False)
+    plan(folder, replicas, Wanted(suffix=".ckpt")).write(tmp_path / "new")
+    assert contents_of(tmp_path / "new") == {0: {"w": ("Int8", (2,), b"a0"), "v": ("Int8", (2,), b"a1")}}
+    slices = Strategy("s", {0: {"w": Layout((2,), ((0,),)), "v": Layout((2,), ((),))}}, False)
+    with pytest.raises(RequestError, match="w: its slices hold 2 of 4 elements"):
+        plan(folder, slices, Wanted())
 
 
 def test_a_text_is_moved_whole(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def main() -> None:
     init_env(cfg)
     network = make_network(cfg).set_train(False)
     load_sharded(network)
-    # A seed of its own makes these sequences different from those of training.
+    # A fixed batch, drawn apart from those of training.
     sequences, following = make_sequences(cfg.infer_samples, cfg.seed + 1)
     report(network(Tensor(sequences)).asnumpy(), following, cfg)
 

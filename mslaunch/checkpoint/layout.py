@@ -48,6 +48,12 @@ class Layout:
         cuts = self.tensor_cuts
         return (cuts[0] * self.optimizer_cut, *cuts[1:]) if cuts else ()
 
+    @property
+    def cut_dimension(self) -> int | None:
+        """The dimension that tensor parallelism cuts most; one that it names counts, even on a single device."""
+        named = [index for index, axes in enumerate(self.axes) if axes]
+        return max(named, key=lambda index: self.tensor_cuts[index]) if named else None
+
     def problem(self) -> str | None:
         """Say what is impossible about this layout, if anything is."""
         if not self.devices or any(size < 1 for size in self.devices):

@@ -47,14 +47,13 @@ def natural_layout(source: Strategy, degree: int, shapes: Mapping[str, Shape]) -
     layouts: dict[str, Layout] = {}
     for stage in source.stages.values():
         for name, layout in stage.items():
-            cuts = layout.tensor_cuts
-            cut = cuts.index(max(cuts)) if cuts and max(cuts) > 1 else None
+            cut = layout.cut_dimension
             if cut is not None and name in shapes and shapes[name][cut] % degree:
                 raise RequestError(
                     f"{name}: dimension {cut} of {shape_words(shapes[name])} cannot be cut into {degree} equal parts. "
                     f"Ask for another number, or give a strategy for it (--to; infer: --predict-strategy)."
                 )
-            layouts[name] = Layout((degree,), tuple((0,) if index == cut else () for index in range(len(cuts))))
+            layouts[name] = Layout((degree,), tuple((0,) if index == cut else () for index in range(len(layout.axes))))
     if degree > 1 and not any(axes for layout in layouts.values() for axes in layout.axes):
         raise RequestError(
             f"{source.name} cuts no parameter, so it does not say where to cut. Give the new layout with --to STRATEGY."

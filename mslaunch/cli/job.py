@@ -85,8 +85,12 @@ def prepare_job(request: Request) -> Prepared:
         "ssh", hosts, Access(python, spec.launch.accept_new_host_keys), wanted_of(spec, str(script), run_id)
     )
     try:
-        if checked.troubles:
-            raise HostsNotReady(checked.troubles)
+        troubles = checked.troubles
+        if request.choose_checkpoints is not None:
+            unshared = "does not share this folder, and infer's checkpoints lie in it. Launch from a shared one."
+            troubles += [f"{name}: {unshared}" for name in sorted(cluster.remote)]
+        if troubles:
+            raise HostsNotReady(troubles)
         hosts = tuple(report.host for report in checked.reports.values())
         known = {
             name: HostFacts(report.facts["python"], tuple(report.facts["cores"]))

@@ -79,7 +79,7 @@ class Chooser:
         return workers == trained.world_size
 
     def _resharded(self, workers: int, run_dir: str, notes: tuple[str, ...], trained: Strategy) -> Checkpoints:
-        cuts = trained.tensor_parallel > 1
+        cuts = any(layout.cut_dimension is not None for layout in trained.layouts())
         whole = self.wanted is None and (workers == 1 or not cuts)
         degree = workers if self.wanted is None and not whole else None
         self.planned = plan_transform(self.found, trained, Wanted(self.wanted, degree))

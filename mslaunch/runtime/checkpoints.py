@@ -25,14 +25,26 @@ def load_sharded(net: Any, strict: bool = True) -> list[str]:
 
     Returns the names of parameters that the file does not hold; unless `strict` is False there may be none.
     """
-    import mindspore
-
-    missing, _ = mindspore.load_param_into_net(net, mindspore.load_checkpoint(checkpoint_file()))
+    missing = _load(net)
     if missing and strict:
         raise ValueError(
             f"{checkpoint_file()} does not hold {len(missing)} parameters of the network, for example {missing[0]}. "
             f"Build the network as it was trained, or call load_sharded(net, strict=False)."
         )
+    return missing
+
+
+def _load(net: Any) -> list[str]:
+    import mindspore
+
+    try:
+        missing, _ = mindspore.load_param_into_net(net, mindspore.load_checkpoint(checkpoint_file()))
+    except RuntimeError as error:
+        ranks = os.environ.get("RANK_SIZE", "1")
+        raise ValueError(
+            f"{checkpoint_file()} does not fit the network: {error}. This job has {ranks} ranks: build it with "
+            f"slices for so many, along the dimensions that the strategy cuts."
+        ) from error
     return list(missing)
 
 
@@ -46,7 +58,7 @@ def distributed_predict(model: Any, *data: Any) -> Any:
     told = _told()
     ranks = int(os.environ.get("RANK_SIZE", "1"))
     if ranks == 1:
-        mindspore.load_param_into_net(model.predict_network, mindspore.load_checkpoint(checkpoint_file()))
+        load_sharded(model.predict_network)
         return model.predict(*data)
     settings = {"parallel_mode": "semi_auto_parallel", "full_batch": True}
     if told["strategy"]:
