@@ -91,6 +91,17 @@ def test_a_changed_checkpoint_is_cut_anew(served: Bench) -> None:
     assert len(list((served.runs / ".checkpoints").iterdir())) == 2
 
 
+def test_a_damaged_kept_set_is_made_anew(served: Bench) -> None:
+    """What is kept is read-only, and looked at before it is used again."""
+    asked = ("infer", "--strategy", "ckpt/strategy.json", "--workers", "2")
+    assert served.mslaunch(*asked).returncode == 0
+    kept = Path(told(served, 0)[0])
+    assert kept.stat().st_mode & 0o222 == 0
+    os.truncate(kept, 0)
+    assert served.mslaunch(*asked).returncode == 0
+    assert shapes(told(served, 0)[0]) == shapes(str(FIXTURES / "checkpoints/tp2/rank_0/net0.ckpt"))
+
+
 def test_kept_sets_go_with_their_last_run(served: Bench) -> None:
     """A set that no run links to any more is removed by the next infer."""
     assert served.mslaunch("infer", "--strategy", "ckpt/strategy.json", "--workers", "2").returncode == 0

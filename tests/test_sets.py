@@ -100,6 +100,19 @@ def test_two_networks_in_a_folder_need_a_prefix(tmp_path: Path) -> None:
     assert names(folder, prefix="critic") == {0: "rank_0/critic-1_9.ckpt", 1: "rank_1/critic-1_9.ckpt"}
 
 
+def test_a_prefix_that_no_file_has_is_refused(tmp_path: Path) -> None:
+    """With names that are there."""
+    with pytest.raises(RequestError, match=r"no file begins with 'x' \(--prefix\); there are net-1_9.ckpt"):
+        find_set(fill(tmp_path, "net-1_9.ckpt"), prefix="x")
+
+
+def test_two_formats_in_one_place_are_not_mixed(tmp_path: Path) -> None:
+    """The one that more ranks have is taken."""
+    folder = fill(tmp_path, "net-1_9.ckpt", ranks=3)
+    fill(tmp_path, "net-1_9.safetensors", ranks=2)
+    assert names(folder) == {rank: f"rank_{rank}/net-1_9.ckpt" for rank in range(3)}
+
+
 def test_files_may_lie_a_level_below_or_beside_each_other(tmp_path: Path) -> None:
     """rank_0/checkpoint/net.ckpt, or net_rank_0.ckpt; a number in the prefix is the rank's."""
     for rank in range(11):

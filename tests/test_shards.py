@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -227,6 +228,17 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, kind: str) -> None:
     path.write_bytes(data)
     with pytest.raises(ShardUnreadable, match=f"a{suffix}: not a whole checkpoint: ."):
         read_shard(path)
+
+
+def test_what_is_no_file_is_no_checkpoint(tmp_path: Path) -> None:
+    """A folder, nothing at all, and a pipe that nobody writes to, which must not make it wait."""
+    (tmp_path / "folder.ckpt").mkdir()
+    os.mkfifo(tmp_path / "pipe.ckpt")
+    for name, words in (("folder", "directory"), ("none", "No such file"), ("pipe", "it is empty")):
+        with pytest.raises(ShardUnreadable, match=words):
+            read_shard(tmp_path / f"{name}.ckpt")
+    with pytest.raises(RequestError, match=r"checkpoints end in .ckpt or .safetensors"):
+        read_shard(tmp_path / "net.pt")
 
 
 def test_hostile_files_take_no_memory(tmp_path: Path) -> None:

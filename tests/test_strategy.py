@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,10 @@ IMPOSSIBLE: dict[str, tuple[dict[str, Any], str]] = {
     "slices that devices cannot share": ({"opt_weight_shard_step": 1, "opt_weight_shard_size": 3}, "cannot share"),
     "an uneven cut": ({"param_split_shape": [1, 3]}, "unevenly"),
     "a field": ({"field": 7}, "unevenly"),
-    "infinity": ({"dev_matrix": [float("inf")]}, "infinity"),
+    "infinity": ({"dev_matrix": [float("inf")]}, "dev_matrix is to be a list of numbers"),
+    "an infinite size": ({"opt_weight_shard_size": float("inf")}, "not a strategy"),
+    "a shape of other dimensions": ({"tensor_shape": [4]}, "not as many dimensions"),
+    "a shape that cannot be cut so": ({"tensor_shape": [5, 2]}, "cannot be cut as its tensor map says"),
     "endless devices": ({"dev_matrix": [1 << 40, 1 << 40]}, "devices"),
     "endless axes": ({"dev_matrix": [1 << 62] * 300}, "axes"),
     "a number of 4000 digits": ({"dev_matrix": [10**4000, 2]}, "devices"),
@@ -209,8 +213,11 @@ def test_what_is_no_strategy_is_refused(tmp_path: Path, kind: str) -> None:
         read_strategy(path)
 
 
-def test_a_folder_and_a_missing_file_are_no_strategies(tmp_path: Path) -> None:
-    """Both are said as they are."""
+def test_what_is_no_file_is_no_strategy(tmp_path: Path) -> None:
+    """A folder, nothing at all, and a pipe that nobody writes to: each is said as it is, at once."""
+    os.mkfifo(tmp_path / "pipe.ckpt")
+    with pytest.raises(StrategyUnreadable, match="it is no regular file"):
+        read_strategy(tmp_path / "pipe.ckpt")
     with pytest.raises(StrategyUnreadable, match="it is a folder"):
         read_strategy(tmp_path)
     with pytest.raises(StrategyUnreadable, match="No such file"):
@@ -322,6 +329,7 @@ def test_merge_writes_a_file_that_can_be_shown(bench: Bench) -> None:
         ((str(PIPELINE), "-o", "all.json"), "the stages are .ckpt files"),
         ((str(PIPELINE), "-o", "none/all.ckpt"), "cannot be written: No such file or directory"),
         ((str(FOLDER), "-o", "again.ckpt"), "already merged"),
+        ((str(PIPELINE), "-o", "all.ckpt"), "all.ckpt: is there already"),
     ):
         refused = bench.mslaunch("strategy", "merge", *args)
         assert (refused.returncode, refused.stdout) == (2, "")

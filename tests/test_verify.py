@@ -199,6 +199,15 @@ def test_a_number_that_differs_between_ranks_is_a_warning(tmp_path: Path) -> Non
     assert (finding.severity, finding.rank, finding.parameter) == ("warning", 1, "global_step")
 
 
+def test_one_file_cannot_be_two_ranks(tmp_path: Path) -> None:
+    """A link to another rank's slices is told; where all ranks hold the same it does no harm."""
+    for layout, wanted in (("tp2", ["is the same file as rank 0's"]), ("dp4", [])):
+        folder = copy_of(layout, tmp_path / layout)
+        shard_path(folder, 1).unlink()
+        shard_path(folder, 1).symlink_to(shard_path(folder, 0))
+        assert [finding.what for finding in findings(folder, strategy_of(layout))] == wanted
+
+
 def test_stages_must_agree_on_a_shared_parameter(tmp_path: Path) -> None:
     """An embedding that the first and the last stage hold has one whole shape."""
     layout = {"dev_matrix": [2], "tensor_map": [0]}

@@ -67,7 +67,15 @@ class Layout:
             return "its tensor map cuts along one axis twice"
         if self.world % prod(self.cuts):
             return f"it is cut into {prod(self.cuts)} slices, which {self.world} devices cannot share evenly"
-        return None
+        return self._shape_problem()
+
+    def _shape_problem(self) -> str | None:
+        if self.shape is None:
+            return None
+        if len(self.shape) != len(self.axes):
+            return f"its shape {list(self.shape)} has not as many dimensions as its tensor map"
+        uneven = [size for size, cut in zip(self.shape, self.cuts, strict=True) if size < 1 or size % cut]
+        return f"its shape {list(self.shape)} cannot be cut as its tensor map says" if uneven else None
 
 
 def whole(dimensions: int) -> Layout:

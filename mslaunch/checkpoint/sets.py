@@ -51,7 +51,8 @@ def find_set(path: Path, ranks: int | None = None, step: str | None = None, pref
     found = _candidates(path)
     if not found:
         raise RequestError(f"{path}: no checkpoint (*.ckpt, *.safetensors) here nor in rank_N folders below.")
-    by_step = {rank: _by_step(files, prefix) for rank, files in found.items()}
+    found = _of_one_kind(_beginning(found, prefix, path))
+    by_step = {rank: _by_step(files) for rank, files in found.items()}
     steps = sorted({known for known in _steps(by_step) if wanted is None or known[:2] == wanted}, reverse=True)
     if wanted is not None and not steps:
         have = ", ".join(f"{epoch}_{number}" for epoch, number, _ in sorted(_steps(by_step)))
@@ -95,7 +96,12 @@ def _candidates(folder: Path) -> dict[int, list[Path]]:
     for entry in folder.iterdir():
         match = _RANK_FOLDER.fullmatch(entry.name)
         if match and entry.is_dir():
-            files = _checkpoints(entry) or [file for below in sorted(entry.iterdir()) for file in _checkpoints(below)]
+            files = _checkpoints(entry) or [
+                file
+                for below in sorted(entry.iterdir())
+                if not _RANK_FOLDER.fullmatch(below.name)  # another set's
+                for file in _checkpoints(below)
+            ]
             if files:
                 found.setdefault(int(match[1]), []).extend(files)
     if found:
@@ -126,7 +132,7 @@ def _is_strategy(path: Path) -> bool:
         return path.suffix == ".ckpt" and file.read(1) == b"\x08"
 
 
-def _by_step(files: list[Path], prefix: str | None) -> dict[Step, Path]:
+def _by_step(files: list[Path]) -> dict[Step, Path]:
     """Of several files of one step (a second run's name gets a number) the one written last counts.
 
     Prefixes are compared without their digits, which often are the rank's.
@@ -134,9 +140,27 @@ def _by_step(files: list[Path], prefix: str | None) -> dict[Step, Path]:
     steps: dict[Step, Path] = {}
     for path in sorted(files, key=lambda path: path.stat().st_mtime_ns):
         step = step_of(path)
-        if step is not None and (prefix is None or path.name.startswith(prefix)):
+        if step is not None:
             steps[(step[0], step[1], re.sub(r"\d+", "", step[2]))] = path
     return steps
+
+
+def _beginning(found: dict[int, list[Path]], prefix: str | None, folder: Path) -> dict[int, list[Path]]:
+    """Keep the files whose names begin as was asked."""
+    kept = {rank: [path for path in files if path.name.startswith(prefix or "")] for rank, files in found.items()}
+    kept = {rank: files for rank, files in kept.items() if files}
+    if not kept:
+        names = sorted({path.name for files in found.values() for path in files})
+        raise RequestError(f"{folder}: no file begins with {prefix!r} (--prefix); there are {', '.join(names[:4])}.")
+    return kept
+
+
+def _of_one_kind(found: dict[int, list[Path]]) -> dict[int, list[Path]]:
+    """Of two formats in one place take the one that more ranks have; the other would be a mixture."""
+    ranks = {suffix: sum(any(p.suffix == suffix for p in files) for files in found.values()) for suffix in FORMATS}
+    most = max(ranks, key=lambda suffix: ranks[suffix])
+    kept = {rank: [path for path in files if path.suffix == most] for rank, files in found.items()}
+    return {rank: files for rank, files in kept.items() if files}
 
 
 def _one_network(folder: Path, steps: list[Step]) -> None:

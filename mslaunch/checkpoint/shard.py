@@ -49,7 +49,7 @@ def read_shard(path: Path) -> Shard:
     """Read a file's headers and check every length in them."""
     kind = format_of(path)
     try:
-        fd = os.open(path, os.O_RDONLY)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe would make it wait
     except OSError as error:
         raise ShardUnreadable(str(path), error.strerror or str(error)) from None
     try:

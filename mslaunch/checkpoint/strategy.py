@@ -84,6 +84,11 @@ def read_strategy(path: Path) -> Strategy:
 
 def _bytes_of(path: Path) -> bytes:
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise StrategyUnreadable(str(path), "it is no regular file")
+        if path.is_file() and path.stat().st_size > SIZE_LIMIT:
+            with path.open("rb") as file:
+                raise StrategyUnreadable(str(path), f"over {SIZE_LIMIT >> 20} MB", _looks_like(file.read(1)))
         with path.open("rb") as file:
             data = file.read(1)
             # A checkpoint begins with its first parameter, and may be larger than memory.
@@ -97,8 +102,6 @@ def _bytes_of(path: Path) -> bytes:
         raise StrategyUnreadable(str(path), error.strerror or str(error)) from None
     if data == b"\x0a":
         raise StrategyUnreadable(str(path), "a strategy begins otherwise", _looks_like(data))
-    if len(data) > SIZE_LIMIT:
-        raise StrategyUnreadable(str(path), f"over {SIZE_LIMIT >> 20} MB")
     return data
 
 
@@ -171,21 +174,35 @@ def _layout_message(content: bytes) -> Layout:
 
 
 def _from_json(data: bytes) -> tuple[int, dict[str, Layout]]:
-    raw = json.loads(data)
-    items = raw["parallel_layout_item"]
+    try:
+        raw = json.loads(data)
+    except (ValueError, RecursionError):
+        raise protobuf.Malformed("it is not JSON") from None
+    items = raw.get("parallel_layout_item") if isinstance(raw, dict) else None
+    if not isinstance(items, dict) or not all(isinstance(item, dict) for item in items.values()):
+        raise protobuf.Malformed("it has no parallel_layout_item with a layout for each parameter")
     stages = [int(item["stage"]) for item in raw.get("parallel_strategy_item", {}).values()]
     layouts = {
         str(name): _layout(
-            item["dev_matrix"],
-            item["tensor_map"],
+            _listed(item, "dev_matrix"),
+            _listed(item, "tensor_map"),
             bool(item.get("param_split_shape")) or int(item.get("field", 0)) > 0,
             int(item.get("opt_weight_shard_step", 0)),
             int(item.get("opt_weight_shard_size", 0)),
-            item.get("tensor_shape"),
+            _listed(item, "tensor_shape") if item.get("tensor_shape") is not None else None,
         )
         for name, item in items.items()
     }
     return stages[0] if stages else 0, layouts
+
+
+def _listed(item: dict[str, Any], key: str) -> list[Any]:
+    value = item.get(key)
+    entries = value if isinstance(value, list) else [""]
+    flat = [number for entry in entries for number in (entry if isinstance(entry, list) else [entry])]
+    if not all(type(number) is int for number in flat):
+        raise protobuf.Malformed(f"{key} is to be a list of numbers, and is {str(value)[:40]!r}")
+    return list(value or ())
 
 
 def _layout(
@@ -198,7 +215,8 @@ def _layout(
         along = entry if isinstance(entry, list) else [entry]
         axes.append(tuple(len(devices) - 1 - int(k) for k in along if k != -1))
     optimizer = size if step != 0 else 0
-    sizes = tuple(int(size) for size in shape) if shape is not None else None
+    # Whether it is the whole shape is only certain where optimizer parallelism does not cut it too.
+    sizes = tuple(int(size) for size in shape) if shape is not None and not optimizer else None
     return Layout(tuple(int(size) for size in devices), tuple(axes), optimizer, sizes)
 
 

@@ -18,7 +18,7 @@ from mslaunch.checkpoint.layout import Box, box_shape, intersection
 from mslaunch.checkpoint.reshard import Assembly, Job
 from mslaunch.checkpoint.shard import frame
 from mslaunch.checkpoint.tensor import Frame, Part
-from mslaunch.errors import NotReadyError, ShardUnreadable
+from mslaunch.errors import NotReadyError, RequestError, ShardUnreadable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,17 +62,18 @@ def _beside(job: Job, target: Path) -> Iterator[Path]:
     _check_room(job.nbytes, target)
     _sweep(target)
     beside = target.with_name(f".{target.name}.partial-{os.getpid()}")
-    ours = False
+    ours = not beside.exists()  # asked before, since a signal may come just when it was made
     try:
         beside.mkdir(parents=True)
-        ours = True
         yield beside
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NotReadyError(
-                f"{target}: the disk is full; nothing was kept. {job.nbytes / 1e9:.1f} GB are needed: free some, "
+                f"{target}: the disk is full; nothing was kept. {job.nbytes / 1e6:,.0f} MB are needed: free some, "
                 f"or give another -o."
             ) from None
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise RequestError(f"{target}: is there already. Give another -o, or remove it.") from None
         raise NotReadyError(f"{target}: cannot be written: {error.strerror or error}. Give another -o.") from None
     finally:
         if ours:
@@ -84,7 +85,7 @@ def _check_room(nbytes: int, folder: Path) -> None:
     free = shutil.disk_usage(place).free
     if free < nbytes:
         raise NotReadyError(
-            f"{folder}: {nbytes / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are free there. "
+            f"{folder}: {nbytes / 1e6:,.0f} MB are needed and {free / 1e6:,.0f} MB are free there. "
             f"Free some, or give another -o."
         )
 

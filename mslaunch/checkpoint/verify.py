@@ -92,6 +92,7 @@ def _ranks(found: ShardSet, strategy: Strategy) -> Iterator[Finding]:
         if rank not in found.files:
             of = f" of step {found.step[0]}_{found.step[1]}" if found.step else ""
             yield Finding(f"no checkpoint{of}", rank, expected=f"one for each of {strategy.world_size} ranks")
+    yield from _same_files(found, strategy)
     beyond = sorted(rank for rank in found.files if rank >= strategy.world_size)
     if beyond:
         yield Finding(
@@ -99,6 +100,17 @@ def _ranks(found: ShardSet, strategy: Strategy) -> Iterator[Finding]:
             expected=f"{strategy.world_size} ranks",
             found=f"{len(found.files)}; a strategy of one pipeline stage alone? `mslaunch strategy merge` joins them",
         )
+
+
+def _same_files(found: ShardSet, strategy: Strategy) -> Iterator[Finding]:
+    """Ranks with different slices cannot have one and the same file."""
+    if strategy.tensor_parallel == strategy.optimizer_parallel == len(strategy.stages) == 1:
+        return
+    first: dict[object, int] = {}
+    for rank, path in found.files.items():
+        known = first.setdefault(path.resolve(), rank)
+        if known != rank:
+            yield Finding(f"is the same file as rank {known}'s", rank, found.name_of(rank))
 
 
 def is_derived(name: str, names: set[str]) -> bool:

@@ -44,6 +44,8 @@ def merge_strategies(
         raise RequestError(
             f"-o {output}: the stages are {suffix} files, so the merged one must be called *{suffix} too."
         )
+    if Path(output).exists():
+        raise RequestError(f"{output}: is there already. Give another -o, or remove it.")
     try:
         Path(output).write_bytes(data)
     except OSError as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch.checkpoint.sets import ShardSet, find_set
+from mslaunch.checkpoint.shard import read_shard
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.stream import Progress
 from mslaunch.checkpoint.transform import STRATEGY, Planned, Wanted, new_names, plan_transform
@@ -107,10 +108,14 @@ class Chooser:
             return
         kept = run_dir.parent / KEPT / self._key(self.found, self.planned)
         _forget_unused(kept.parent, but=kept)
+        if kept.is_dir() and not _is_as_planned(kept, self.planned):
+            shutil.rmtree(kept)  # somebody has been at it
         if not kept.is_dir():
             kept.parent.mkdir(mode=0o700, exist_ok=True)
             try:
                 self.planned.write(kept, moving(self.planned.job.nbytes))
+                for name in self.planned.names.values():
+                    (kept / name).chmod(0o400)  # runs share it
             except MslaunchError:
                 if not kept.is_dir():  # else another run was faster
                     raise
@@ -128,6 +133,19 @@ class Chooser:
             for tensor in tensors:
                 digest.update(f"{planned.names[rank]} {tensor.name} {tensor.words()}\n".encode())
         return digest.hexdigest()[:16]
+
+
+def _is_as_planned(kept: Path, planned: Planned) -> bool:
+    """Tell whether a kept set still has the files that would be written now."""
+    for rank, name in planned.names.items():
+        try:
+            found = read_shard(kept / name).tensors
+        except MslaunchError:
+            return False
+        wanted = {tensor.name: tensor.words() for tensor in planned.job.shards[rank]}
+        if {name: tensor.words() for name, tensor in found.items()} != wanted:
+            return False
+    return all((kept / name).is_file() for name in planned.extra)
 
 
 def _link(source: str, target: str) -> None:
