@@ -44,10 +44,13 @@ def run_rank(script: str, args: list[str]) -> None:
         _split(place)
     if "MSLAUNCH_CORES" in os.environ:
         os.sched_setaffinity(0, _cores(os.environ["MSLAUNCH_CORES"]))
-    folder.link_code(run_dir, place)
-    os.chdir(os.environ["MSLAUNCH_SUBMIT_DIR"] if os.environ.get("MSLAUNCH_CWD") == "submit" else place)
-    os.environ["PWD"] = os.getcwd()
-    folder.write_environment(os.path.join(place, "env.log"))
+    try:
+        folder.link_code(run_dir, place)
+        os.chdir(os.environ["MSLAUNCH_SUBMIT_DIR"] if os.environ.get("MSLAUNCH_CWD") == "submit" else place)
+        os.environ["PWD"] = os.getcwd()
+        folder.write_environment(os.path.join(place, "env.log"))
+    except OSError as error:
+        _fail(error, script)  # a full disk, say: the log cannot tell, so the agent is told
     if script.endswith(".py"):
         run_python(script, args)
     else:
@@ -76,7 +79,10 @@ def run_python(script: str, args: list[str]) -> None:
     from mslaunch.worker import watch
 
     faulthandler.enable()
-    _offer_stacks()
+    try:
+        _offer_stacks()
+    except OSError as error:
+        _fail(error, script)
     watch.install(int(os.environ["RANK_SIZE"]))
     sys.argv = [script, *args]
     sys.path.append(sys.path.pop(0))  # the zip, for `import mslaunch.runtime`
