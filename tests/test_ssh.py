@@ -253,6 +253,15 @@ def test_hosts_that_were_ready_are_left_as_they_were(far: Bench, hosts: ssh_bed.
     wait_for(lambda: not agents(), "no agent left", 10)
 
 
+def test_hosts_behind_others_are_reached_through_them(far: Bench, hosts: ssh_bed.Bed) -> None:
+    """ProxyJump, also over two hosts; a jump that is not there is what fails."""
+    hosts.name_host("behind", "127.0.1.9", hosts.port)
+    for jump, code in (("n1", 0), ("n1,n2", 0), ("nowhere.invalid,n2", 3)):
+        (hosts.home / ".ssh/config").write_text(hosts.config + f"Host behind\n  ProxyJump {jump}\n")
+        assert far.mslaunch("train", "--hosts", "behind").returncode == code
+    (hosts.home / ".ssh/config").write_text(hosts.config)
+
+
 def test_rank_tables_are_probed_over_ssh(far: Bench) -> None:
     """A host without Ascend devices, as these are, is named."""
     done = far.mslaunch("rank-table", "probe", "--hosts", "n1,n2")

@@ -24,8 +24,6 @@ class Unpacker:
 
     def __init__(self) -> None:
         self._data = io.BytesIO()
-        self.run_dir: str | None = None
-        """Set once files were sent: what was brought here is taken away again in the end."""
 
     def take(self, order: dict[str, Any]) -> None:
         self._data.write(base64.b64decode(order["data"]))
@@ -33,7 +31,6 @@ class Unpacker:
             import tarfile
 
             os.makedirs(order["run_dir"], mode=0o700, exist_ok=True)
-            self.run_dir = order["run_dir"]
             self._data.seek(0)
             with tarfile.open(fileobj=self._data, mode="r:gz") as archive:
                 for member in archive:

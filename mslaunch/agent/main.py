@@ -106,7 +106,7 @@ class Agent:
     def do_probe(self, order: dict[str, Any]) -> None:
         from mslaunch.agent import probe  # here and below: a local agent need not load what only remote ones use
 
-        self.output.event("facts", asked=order["asked"], facts=probe.facts(order))
+        self.output.event("facts", facts=probe.facts(order))
 
     def do_listen(self, order: dict[str, Any]) -> None:
         from mslaunch.agent.probe import Listener

@@ -53,9 +53,7 @@ class Verified:
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
 
-def verify(
-    found: ShardSet, strategy: Strategy | None, replicas: bool = False, content: bool = True, workers: int | None = None
-) -> Verified:
+def verify(found: ShardSet, strategy: Strategy | None, replicas: bool = False, content: bool = True) -> Verified:
     """Check a set against its strategy; `content` also compares recorded checksums, `replicas` equal slices."""
     read = read_set(found)
     lone = strategy is not None and strategy.lone_stage is not None
@@ -65,8 +63,8 @@ def verify(
         *_unreadable(found, read),
         *(_ranks(found, strategy) if strategy else ()),
         *(_parameters(found, shards, strategy) if strategy and not lone else ()),
-        *(_checksums(found, shards, workers) if content else ()),
-        *(_replicas(found, shards, strategy, replicas, workers) if content and strategy and not lone else ()),
+        *(_checksums(found, shards) if content else ()),
+        *(_replicas(found, shards, strategy, replicas) if content and strategy and not lone else ()),
     ]
     return Verified(tuple(findings), shards)
 
@@ -176,12 +174,12 @@ def _usual(tensors: Mapping[int, Tensor], layout: Layout) -> tuple[tuple[int, ..
     return shape, Counter(tensor.dtype for tensor in tensors.values()).most_common(1)[0][0]
 
 
-def _in_threads(work: Callable[[int], Finding | None], ranks: list[int], workers: int | None) -> Iterator[Finding]:
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+def _in_threads(work: Callable[[int], Finding | None], ranks: list[int]) -> Iterator[Finding]:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         yield from filter(None, pool.map(work, ranks))
 
 
-def _checksums(found: ShardSet, shards: Mapping[int, Shard], workers: int | None) -> Iterator[Finding]:
+def _checksums(found: ShardSet, shards: Mapping[int, Shard]) -> Iterator[Finding]:
     def check(rank: int) -> Finding | None:
         shard = shards[rank]
         try:
@@ -192,12 +190,10 @@ def _checksums(found: ShardSet, shards: Mapping[int, Shard], workers: int | None
             return None
         return Finding("its bytes have changed (crc_num)", rank, found.name_of(rank), None, str(shard.crc), str(real))
 
-    yield from _in_threads(check, [rank for rank, shard in shards.items() if shard.crc is not None], workers)
+    yield from _in_threads(check, [rank for rank, shard in shards.items() if shard.crc is not None])
 
 
-def _replicas(
-    found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy, listed: bool, workers: int | None
-) -> Iterator[Finding]:
+def _replicas(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy, listed: bool) -> Iterator[Finding]:
     """Slices that several ranks hold must be the same, bit by bit; those that are not listed always, they are few."""
     if not any(strategy.names() & shard.tensors.keys() for shard in shards.values()):
         return  # another network's: nothing of it is listed
@@ -206,7 +202,7 @@ def _replicas(
     for (name, _), ranks in groups.items():
         for rank in ranks if len(ranks) > 1 else ():
             wanted[rank].add(name)
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         digests = dict(zip(wanted, pool.map(lambda rank: _digests(shards[rank], wanted[rank]), wanted), strict=True))
     for (name, place), ranks in groups.items():
         first = ranks[0]

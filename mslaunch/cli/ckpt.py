@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,9 @@ from mslaunch.cli import basics
 from mslaunch.cli.basics import columns
 from mslaunch.cli.moving import moving, size_words
 from mslaunch.errors import RequestError
+
+if TYPE_CHECKING:
+    from mslaunch.checkpoint.transform import Planned
 
 app = basics.new_app()
 
@@ -137,7 +140,7 @@ def convert(source: Source, output: Output, kind: Kind = None, step: Step = None
     _write(planned, target, single=path.is_file())
 
 
-def _write(planned: Any, target: Path, single: bool = False) -> None:
+def _write(planned: Planned, target: Path, single: bool = False) -> None:
     if not target.name:
         raise RequestError(f"-o {target}: has no name. Name a folder that is not there yet.")
     if target.exists() and (single or not target.is_dir() or any(target.iterdir())):

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,46 @@ def plan_job(request: Request, elsewhere: bool = False) -> Plan:
     spec, config_path, table = _read_job(request)
     hosts = named_hosts(spec, _hostfile(spec))
     script = find_script(spec, config_path)
-    if hosts and not is_this_machine(hosts):
-        target = spec.config.values.get("device_target") or "CPU"
-        python = find_python(spec)
-        known = {host.name: HostFacts(host.python or python, tuple(range(len(host.devices)))) for host in hosts}
-        return _plan_elsewhere(request, spec, table, script, hosts, target, Elsewhere(known, spec.launch.master_port))
+    if not hosts or is_this_machine(hosts):
+        return _plan_here(request, spec, table, script, hosts, elsewhere)
+    python = find_python(spec)
+    known = {host.name: HostFacts(host.python or python, tuple(range(len(host.devices)))) for host in hosts}
+    target = spec.config.values.get("device_target") or "CPU"
+    facts = gather(spec, script, target, table, Elsewhere(known, spec.launch.master_port))
+    return _plan_elsewhere(request, spec, hosts, facts)
+
+
+def prepare_job(request: Request) -> Prepared:
+    """Read, check and plan; where hosts are named, connect to them and check them first."""
+    spec, config_path, table = _read_job(request)
+    hosts = named_hosts(spec, _hostfile(spec))
+    script = find_script(spec, config_path)
+    if not hosts or is_this_machine(hosts):
+        return Prepared(_plan_here(request, spec, table, script, hosts, elsewhere=False))
+    _check_request(spec, hosts)
+    python = spec.launch.python or sys.executable
+    hosts = tuple(replace(host, python=host.python or python) for host in hosts)
+    run_id = spec.launch.run_id or new_run_id()
+    access = Access(python, spec.launch.accept_new_host_keys)
+    cluster, checked = connect("ssh", hosts, access, wanted_of(spec, str(script), run_id))
+    try:
+        _check_ready(request, cluster, checked)
+        target = spec.config.values.get("device_target") or _target_of(checked)
+        known = {
+            name: HostFacts(report.facts["python"], tuple(report.facts["cores"]))
+            for name, report in checked.reports.items()
+        }
+        facts = gather(spec, script, target, table, Elsewhere(known, checked.port, run_id))
+        plan = _plan_elsewhere(request, spec, tuple(report.host for report in checked.reports.values()), facts)
+    except BaseException:
+        cluster.close()
+        raise
+    return Prepared(replace(plan, notes=(*plan.notes, *checked.notes)), cluster, partial(_replan, spec, facts))
+
+
+def _plan_here(
+    request: Request, spec: JobSpec, table: str | None, script: Path, hosts: tuple[Host, ...], elsewhere: bool
+) -> Plan:
     target, found = find_devices(spec.config.values.get("device_target"))
     if hosts:
         spec = replace(spec, settings=replace(spec.settings, values=_with_devices(spec, hosts[0])))
@@ -66,50 +102,31 @@ def plan_job(request: Request, elsewhere: bool = False) -> Plan:
     return make_plan(_with_checkpoints(request, spec, workers, facts), (host,), facts)
 
 
-def prepare_job(request: Request) -> Prepared:
-    """Read, check and plan; where hosts are named, connect to them and check them first."""
-    spec, config_path, table = _read_job(request)
-    hosts = named_hosts(spec, _hostfile(spec))
-    if not hosts or is_this_machine(hosts):
-        return Prepared(plan_job(request))
+def _check_request(spec: JobSpec, hosts: tuple[Host, ...]) -> None:
+    """Refuse what no other hosts could do, before any of them is troubled."""
     if spec.launch.method == "mpirun" and len(hosts) > 1:
         raise RequestError(
             f"{spec.source('method')}: mpirun runs on one host so far. Take dynamic, msrun or rank-table."
         )
-    script = find_script(spec, config_path)
+    if spec.launch.devices is not None:
+        raise RequestError(f'{spec.source("devices")}: with hosts, devices stand with each: --hosts "n1:[0-3],n2:8".')
     agree_on_workers(spec, (), hosts)
-    python = spec.launch.python or sys.executable
-    hosts = tuple(replace(host, python=host.python or python) for host in hosts)
-    run_id = spec.launch.run_id or new_run_id()
-    cluster, checked = connect(
-        "ssh", hosts, Access(python, spec.launch.accept_new_host_keys), wanted_of(spec, str(script), run_id)
-    )
-    try:
-        troubles = checked.troubles
-        if request.choose_checkpoints is not None:
-            unshared = "does not share this folder, and infer's checkpoints lie in it. Launch from a shared one."
-            troubles += [f"{name}: {unshared}" for name in sorted(cluster.remote)]
-        if troubles:
-            raise HostsNotReady(troubles)
-        hosts = tuple(report.host for report in checked.reports.values())
-        known = {
-            name: HostFacts(report.facts["python"], tuple(report.facts["cores"]))
-            for name, report in checked.reports.items()
-        }
-        target = spec.config.values.get("device_target") or _target_of(checked)
-        there = Elsewhere(known, checked.port, run_id)
-        plan = _plan_elsewhere(request, spec, table, script, hosts, target, there)
-        facts = gather(spec, script, target, table, there)
 
-        def replan(left: tuple[Host, ...], attempt: int, port: int) -> Plan:
-            ranks = sum(len(host.devices) for host in left)
-            config = replace(spec.config, values={**spec.config.values, "device_num": ranks})
-            return make_plan(replace(spec, config=config), left, replace(facts, port=port), attempt, "ssh")
 
-        return Prepared(replace(plan, notes=(*plan.notes, *checked.notes)), cluster, replan)
-    except BaseException:
-        cluster.close()
-        raise
+def _check_ready(request: Request, cluster: Cluster, checked: Checked) -> None:
+    troubles = checked.troubles
+    if request.choose_checkpoints is not None:
+        unshared = "does not share this folder, and infer's checkpoints lie in it. Launch from a shared one."
+        troubles += [f"{name}: {unshared}" for name in sorted(cluster.remote)]
+    if troubles:
+        raise HostsNotReady(troubles)
+
+
+def _replan(spec: JobSpec, facts: Facts, left: tuple[Host, ...], attempt: int, port: int) -> Plan:
+    """Plan the same job for the hosts that are left."""
+    ranks = sum(len(host.devices) for host in left)
+    config = replace(spec.config, values={**spec.config.values, "device_num": ranks})
+    return make_plan(replace(spec, config=config), left, replace(facts, port=port), attempt, "ssh")
 
 
 def hosts_of(request: Request) -> tuple[JobSpec, tuple[Host, ...]]:
@@ -130,19 +147,9 @@ def wanted_of(spec: JobSpec, script: str, run_id: str) -> Wanted:
     )
 
 
-def _plan_elsewhere(
-    request: Request,
-    spec: JobSpec,
-    table: str | None,
-    script: Path,
-    hosts: tuple[Host, ...],
-    target: str,
-    there: Elsewhere,
-) -> Plan:
-    if spec.launch.devices is not None:
-        raise RequestError(f'{spec.source("devices")}: with hosts, devices stand with each: --hosts "n1:[0-3],n2:8".')
+def _plan_elsewhere(request: Request, spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Plan:
+    _check_request(spec, hosts)
     workers = agree_on_workers(spec, (), hosts)
-    facts = gather(spec, script, target, table, there)
     return make_plan(_with_checkpoints(request, spec, workers, facts), hosts, facts, transport="ssh")
 
 

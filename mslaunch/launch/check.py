@@ -64,7 +64,7 @@ class Checked:
 def check_hosts(channels: Sequence[Channel], hosts: Sequence[Host], wanted: Wanted) -> Checked:
     """Ask every host what it has and whether it reaches the first one's port; nothing is started."""
     with _nonce(Path(wanted.run_dir).parent) as nonce:
-        probe = {"do": "probe", "asked": 0.0, "run_dir": wanted.run_dir, "script": wanted.script, **nonce}
+        probe = {"do": "probe", "run_dir": wanted.run_dir, "script": wanted.script, **nonce}
         asked = time.time()
         answers = converse(channels, {host.name: probe for host in hosts}, "facts", ANSWER_SECONDS)
     reports = {}
@@ -117,21 +117,30 @@ def _device_troubles(host: Host, facts: Mapping[str, Any], target: str) -> list[
     return [f"device {device} is in use by {who}. Wait for it, or name others." for device, who in busy.items()]
 
 
-def find_port(channels: Sequence[Channel], host: str, port: int | None = None) -> int:
-    """Have a host find a free port; 0 where it cannot."""
-    ask = {host: {"do": "listen", "port": port, "choices": [secrets.choice(PORTS) for _ in range(16)]}}
-    answer = converse(channels, ask, "listening", ANSWER_SECONDS)[host]
+def find_port(channels: Sequence[Channel], host: str) -> int:
+    """Have a host find a port that is free there."""
+    answer = _listen(channels, host, None)
+    _close_port(channels, host)
+    if answer["port"] is None:
+        raise HostsNotReady([f"{host}: no port is free there: {answer['why']}. Give one with --master-port."])
+    return int(answer["port"])
+
+
+def _listen(channels: Sequence[Channel], host: str, port: int | None) -> dict[str, Any]:
+    choices = [secrets.choice(PORTS) for _ in range(16)]
+    ask = {host: {"do": "listen", "port": port, "choices": choices}}
+    return converse(channels, ask, "listening", ANSWER_SECONDS)[host]
+
+
+def _close_port(channels: Sequence[Channel], host: str) -> None:
     for channel in channels:
         channel.send({"to": host, "do": "close-port"})
-    return int(answer["port"] or 0)
 
 
 def _reach(channels: Sequence[Channel], hosts: Sequence[Host], port: int | None) -> tuple[int, dict[str, str]]:
     """Have the first host listen, and the others connect to it, as the ranks will."""
     leader = hosts[0]
-    choices = [secrets.choice(PORTS) for _ in range(16)]
-    ask = {leader.name: {"do": "listen", "port": port, "choices": choices}}
-    answer = converse(channels, ask, "listening", ANSWER_SECONDS)[leader.name]
+    answer = _listen(channels, leader.name, port)
     if answer["port"] is None:
         return port or 0, {
             leader.name: f"port {port} cannot be listened on: {answer['why']}. Give another --master-port."
@@ -139,8 +148,7 @@ def _reach(channels: Sequence[Channel], hosts: Sequence[Host], port: int | None)
     found = int(answer["port"])
     reach = {"do": "reach", "address": leader.address, "port": found, "seconds": REACH_SECONDS}
     answers = converse(channels, {host.name: reach for host in hosts}, "reached", ANSWER_SECONDS)
-    for channel in channels:
-        channel.send({"to": leader.name, "do": "close-port"})
+    _close_port(channels, leader.name)
     return found, {
         name: f"cannot connect to {leader.address} port {found}, where the scheduler will be: {event['why']}. "
         f"Open it in the firewall, or give --master-port one that is open."

@@ -25,6 +25,7 @@ Ask = Callable[[Sequence[str]], str | None]
 
 AT_ONCE = 64
 CONNECT_SECONDS = 15.0
+MOST_JUMPS = 8
 _WINDOW = 1 << 20
 BOOT = (
     "import os,sys;i=sys.stdin.buffer.raw;n=int(i.readline()or 0)or sys.exit();f=os.memfd_create('mslaunch')\n"
@@ -190,15 +191,17 @@ class _Add(paramiko.MissingHostKeyPolicy):
                 file.write(f"{hostname} {key.get_name()} {key.get_base64()}\n")
 
 
-def _connect(host: Host, known: _Known, depth: int = 0) -> paramiko.SSHClient:
+def _connect(host: Host, known: _Known, via: str = "", depth: int = 0) -> paramiko.SSHClient:
+    """Connect to a host, through those that `via` or its ProxyJump names."""
     settings = known.settings(host)
+    jump = via or settings["jump"]
     client = paramiko.SSHClient()
     known.remember(client, settings["known"])
     sock: Any = None
     if settings["proxy"] and settings["proxy"].lower() != "none":
         sock = paramiko.ProxyCommand(settings["proxy"])
-    elif settings["jump"] and settings["jump"].lower() != "none" and depth < 8:
-        sock = _through(settings["jump"], settings, known, depth)
+    elif jump and jump.lower() != "none" and depth < MOST_JUMPS:
+        sock = _through(jump, settings, known, depth)
     client.connect(
         settings["hostname"],
         settings["port"],
@@ -221,7 +224,9 @@ def _through(jump: str, settings: dict[str, Any], known: _Known, depth: int) -> 
     *before, last = jump.split(",")
     user, _, rest = last.rpartition("@")
     name, _, port = rest.partition(":")
-    middle = _connect(Host(name, name, (), user or None, int(port) if port else None), known, depth + 1 + len(before))
+    middle = _connect(
+        Host(name, name, (), user or None, int(port) if port else None), known, ",".join(before), depth + 1
+    )
     transport = middle.get_transport()
     assert transport is not None
     channel = transport.open_channel("direct-tcpip", (settings["hostname"], settings["port"]), ("127.0.0.1", 0))
