@@ -112,15 +112,15 @@ def bed(folder: Path) -> Iterator[Bed]:
 
 
 @contextmanager
-def apart(made: Bed, name: str, hidden: Path, size: str = "64m") -> Iterator[None]:
-    """A host that does not see a folder of ours: a small file system of its own lies over it."""
+def apart(made: Bed, name: str, hidden: Path, size: str = "64m") -> Iterator[subprocess.Popen[bytes]]:
+    """A host that does not see a folder of ours: a small file system of its own lies over it. Yields its server."""
     port = free_port()
     mount = f'mount -t tmpfs -o size={size} none {hidden} && exec "$@"'
     server = made.serve(port, "unshare", "-m", "--propagation", "private", "sh", "-c", mount, "sh")
     try:
         wait_for_port("127.0.1.1", port)
         made.name_host(name, f"127.0.2.{len(made.names)}", port)
-        yield
+        yield server
     finally:
         server.terminate()
         server.wait(timeout=10)

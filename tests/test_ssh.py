@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mslaunch.agent.guard import processes_with
@@ -156,6 +157,28 @@ def test_a_failure_on_a_host_of_its_own_comes_home_with_its_log(far: Bench, host
     assert "no such disk" in far.log(1)
 
 
+def test_logs_of_a_lost_host_are_collected_later(far: Bench, hosts: ssh_bed.Bed) -> None:
+    """The connection broke, the run failed; the host is back, and `collect` fetches what it still has."""
+    far.write("train.py", SLEEP)
+    with ssh_bed.apart(hosts, "own3", far.folder) as server:
+        launcher = far.start("train", "--hosts", "n1:1,own3:1", "--tail", "1")
+        assert launcher.stdout is not None
+        wait_for(lambda: "rank 1 on own3" in str(launcher.stdout and launcher.stdout.readline()), "rank 1")
+        for session in psutil.Process(server.pid).children():
+            session.kill()
+        assert launcher.wait(timeout=30) == 125
+        assert far.log(1) == ""
+        done = far.mslaunch("collect")
+        assert done.returncode == 0, done.stderr
+        assert "rank 1 on own3" in far.log(1)
+    done = far.mslaunch("collect")
+    assert done.returncode == 3
+    assert "own3: cannot be reached" in done.stdout + done.stderr
+    far.write("train.py", HELLO)
+    assert far.mslaunch("train").returncode == 0
+    assert "ran on this machine" in far.mslaunch("collect").stderr
+
+
 def test_a_host_that_is_cut_off_is_named_and_all_others_are_stopped(far: Bench, hosts: ssh_bed.Bed) -> None:
     """Both sides notice by themselves: within 15 s no process of the run is left anywhere."""
     far.write("train.py", SLEEP)
@@ -254,11 +277,20 @@ def test_hosts_that_were_ready_are_left_as_they_were(far: Bench, hosts: ssh_bed.
 
 
 def test_hosts_behind_others_are_reached_through_them(far: Bench, hosts: ssh_bed.Bed) -> None:
-    """ProxyJump, also over two hosts; a jump that is not there is what fails."""
+    """ProxyJump, also over two hosts, and ProxyCommand; a jump that is not there is what fails."""
     hosts.name_host("behind", "127.0.1.9", hosts.port)
-    for jump, code in (("n1", 0), ("n1,n2", 0), ("nowhere.invalid,n2", 3)):
-        (hosts.home / ".ssh/config").write_text(hosts.config + f"Host behind\n  ProxyJump {jump}\n")
-        assert far.mslaunch("train", "--hosts", "behind").returncode == code
+    plain = hosts.folder / "plain.config"
+    plain.write_text(hosts.config + f"Host *\n  UserKnownHostsFile {hosts.home}/.ssh/known_hosts\n")
+    command = f"ProxyCommand ssh -F {plain} -W %h:%p n1"
+    for way, code in (
+        ("ProxyJump n1", 0),
+        ("ProxyJump n1,n2", 0),
+        (command, 0),
+        ("ProxyJump nowhere.invalid,n2", 3),
+    ):
+        (hosts.home / ".ssh/config").write_text(hosts.config + f"Host behind\n  {way}\n")
+        done = far.mslaunch("train", "--hosts", "behind")
+        assert done.returncode == code, (way, done.stderr)
     (hosts.home / ".ssh/config").write_text(hosts.config)
 
 

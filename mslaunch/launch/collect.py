@@ -26,9 +26,9 @@ def collect_again(plan: Plan, folder: RunFolder) -> tuple[list[str], list[str], 
         return [], troubles, []
     reached = {host for channel in channels for host in channel.hosts}
     hosts = [host for host in plan.hosts if host.name in reached]
-    checked = check_hosts(channels, hosts, Wanted(str(folder.path), str(Path(plan.job_dir) / plan.script)))
+    checked = check_hosts(channels, hosts, Wanted(plan.run_dir, str(Path(plan.job_dir) / plan.script)))
     remote = frozenset(name for name, report in checked.reports.items() if not report.shared)
-    luggage = Luggage(Cluster(channels, remote), folder)
+    luggage = Luggage(Cluster(channels, remote), folder, plan.run_dir)
     luggage.ask(reached, tidy=True)
     ends = {channel.fileno(): channel for channel in channels}
     fetched: set[str] = set()

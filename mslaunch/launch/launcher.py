@@ -39,7 +39,7 @@ def execute(
     now = replace(record.queued(plan, began), state="running")
     with Signals() as signals, EventLog(folder.events) as events:
         _save(folder, now)
-        luggage = Luggage(cluster, folder)
+        luggage = Luggage(cluster, folder, plan.run_dir)
         with Pings(cluster.channels):
             try:
                 while True:

@@ -31,9 +31,11 @@ _CHANGES = ("config.yaml", "config.json", "scripts")  # with another attempt
 class Luggage:
     """Sends a run's files once to each remote host, and takes its logs home."""
 
-    def __init__(self, cluster: Cluster, folder: RunFolder) -> None:
+    def __init__(self, cluster: Cluster, folder: RunFolder, run_dir: str) -> None:
         self.cluster = cluster
         self.folder = folder
+        self.run_dir = run_dir
+        """Where the run lies on the hosts: as planned, even if its folder here has been moved since."""
         self.kept: dict[str, list[str]] = {}
         """Files of the job itself that stay on their hosts."""
         self.waiting: set[str] = set()
@@ -61,7 +63,7 @@ class Luggage:
         for channel in self.cluster.channels:
             for host in channel.hosts:
                 if host in self.waiting:
-                    order = {"do": "collect", "run_dir": str(self.folder.path), "tidy": tidy}
+                    order = {"do": "collect", "run_dir": self.run_dir, "tidy": tidy}
                     channel.send({"to": host, **order})
 
     def take(self, event: dict[str, Any], channel: Channel) -> bool:
