@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,6 +108,7 @@ def _ours(folder: Path) -> tuple[float, float, float]:
 
 def _warm_memory() -> None:
     """Touch as much memory as a copy takes: a virtual machine may have given freed pages back to its host."""
+    time.sleep(6)  # until it has taken what the last run freed; it would do so during this one
     with mmap.mmap(-1, 5 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE):
         pass
 

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from itertools import accumulate, product
+from functools import lru_cache
+from itertools import accumulate, count, product
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from mslaunch.errors import NotReadyError, RequestError, ShardUnreadable
 if TYPE_CHECKING:
     import numpy as np
 
-BLOCK = 8 << 20
+BLOCK = 4 << 20
 THREADS = min(8, os.cpu_count() or 2) + 1  # one more than cores, for the one that waits
 
 SHORT_ROW = 1024
@@ -104,6 +105,14 @@ class _Scratch(threading.local):
     def __init__(self) -> None:
         self.incoming = memoryview(bytearray(BLOCK))
         self.outgoing = memoryview(bytearray(BLOCK))
+        self.rows = lru_cache(maxsize=8)(self._rows)  # one block is cut like the next
+
+    def _rows(self, part: Box, shape: tuple[int, ...], itemsize: int) -> list[memoryview]:
+        """The rows of a part of a box of this shape, in the buffer; none if the kernel had better not fill them."""
+        length, places = row_places(part, tuple((0, size) for size in shape), itemsize)
+        if len(places) > 1 and length < SHORT_ROW:
+            return []
+        return [self.outgoing[place : place + length] for place in places]
 
 
 class _Slice:
@@ -136,6 +145,7 @@ class _Writer:
         self.outputs: dict[int, int] = {}
         self.failed = threading.Event()
         self.scratch = _Scratch()
+        self.turn = count()
 
     def run(self) -> None:
         with ExitStack() as opened:
@@ -190,7 +200,8 @@ class _Writer:
         ]
         room = self.scratch.incoming
         written = 0
-        for place, ranks in assembly.targets:
+        first = next(self.turn) % len(assembly.targets)  # two threads would wait for each other at one file
+        for place, ranks in (*assembly.targets[first:], *assembly.targets[:first]):
             common = intersection(place, block)
             if common is None:
                 continue
@@ -214,9 +225,9 @@ class _Writer:
             return room
         size = prod(box_shape(one.box)) * itemsize
         if common == one.box and (place := one.stretch(size)) is not None:
-            length, rows = row_places(common, wanted, itemsize)
-            if length == size or length >= SHORT_ROW:
-                self._scatter(one, place, [piece[row : row + length] for row in rows])
+            here = tuple((a - since, b - since) for (a, b), (since, _) in zip(common, wanted, strict=True))
+            if rows := self.scratch.rows(here, box_shape(wanted), itemsize):
+                self._scatter(one, place, rows)
                 return room
         if one.data is None:
             one.data, room = room[:size], room[size:]
