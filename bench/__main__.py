@@ -20,6 +20,7 @@ CASES = {
     "reshard": checkpoints.reshard,
     "verify": checkpoints.verify_set,
     "hosts": hosts.many_hosts,
+    "elsewhere": hosts.death_elsewhere,
 }
 
 

@@ -49,18 +49,19 @@ FLOOD = "line = 'x' * 99\nfor i in range(2_000_000): print(line)\n"
 def death() -> Iterator[Row]:
     """From the exception in a rank to the end of the command, the verdict printed and everything stopped."""
     with workplace(raises=RAISES, early=EARLY) as folder:
-        ours = statistics.median(_delay([MSLAUNCH, "train", "-n", "2", "raises.py"], folder) for _ in range(5))
-        early = statistics.median(_delay([MSLAUNCH, "train", "-n", "2", "early.py"], folder) for _ in range(5))
-        theirs = _delay(msrun("raises.py"), folder)
+        ours = statistics.median(delay([MSLAUNCH, "train", "-n", "2", "raises.py"], folder) for _ in range(5))
+        early = statistics.median(delay([MSLAUNCH, "train", "-n", "2", "early.py"], folder) for _ in range(5))
+        theirs = delay(msrun("raises.py"), folder)
     yield Row("death of a rank → verdict printed", f"{ours:.2f} s", "", ours, 1.0, "s")
     yield Row("rank dies before init() → verdict printed", f"{early:.2f} s", "", early, 1.0, "s")
     yield Row("the same, beside msrun", f"{ours:.2f} s", f"msrun {theirs:.2f} s", ours / theirs, 0.05)
 
 
-def _delay(command: list[str], folder: Path) -> float:
+def delay(command: list[str], folder: Path, home: Path | None = None) -> float:
     """Run a command that fails; return the time from the death of its rank to its own end."""
     died = folder / "died"
     env = {**os.environ, "GLOG_v": "3", "PATH": f"{BIN}:{os.environ['PATH']}", "DIED": str(died)}
+    env |= {"HOME": str(home)} if home else {}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, check=False, timeout=300)
     ended = time.time()
     if done.returncode == 0:

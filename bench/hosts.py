@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 from collections.abc import Iterator
 
+from bench.failure import RAISES, delay
 from bench.measure import MSLAUNCH, Row, medians, seconds, workplace
-from tests.ssh_bed import HOSTS, bed
+from tests.ssh_bed import HOSTS, Bed, bed
 
 
 def many_hosts() -> Iterator[Row]:
@@ -15,9 +17,9 @@ def many_hosts() -> Iterator[Row]:
         (folder / "ssh").mkdir()
         with bed(folder / "ssh") as made:
             names = [f"n{number}" for number in range(1, HOSTS + 1)]
-            ssh = f"ssh -F {made.home}/.ssh/config -o UserKnownHostsFile={made.home}/.ssh/known_hosts"
+            addresses = [f"127.0.1.{number}" for number in range(1, HOSTS + 1)]  # mpirun would ask a name server
             mpirun = [str(shutil.which("mpirun")), "--allow-run-as-root", "-np", str(HOSTS), "--bind-to", "none"]
-            mpirun += ["--host", ",".join(names), "--mca", "plm_rsh_agent", ssh, "true"]
+            mpirun += ["--host", ",".join(addresses), "--mca", "plm_rsh_agent", _agent(made), "true"]
             ours = [MSLAUNCH, "train", "--hosts", ",".join(names), "--tail", "none"]
             env = {"HOME": str(made.home)}
             times = medians(
@@ -34,3 +36,23 @@ def many_hosts() -> Iterator[Row]:
         times["mslaunch"] / times["mpirun"],
         1.2,
     )
+
+
+def death_elsewhere() -> Iterator[Row]:
+    """A rank raises on the second of two hosts, with two ranks each: how soon is it named, all being stopped?"""
+    with workplace(raises=RAISES.replace("== 1", "== 3")) as folder:
+        (folder / "ssh").mkdir()
+        with bed(folder / "ssh") as made:
+            command = [MSLAUNCH, "train", "--hosts", "n1:2,n2:2", "raises.py", "--env", "DIED"]
+            ours = statistics.median(delay(command, folder, made.home) for _ in range(5))
+    yield Row("death of a rank on host 2 → verdict printed", f"{ours:.2f} s", "", ours, 2.0, "s")
+
+
+def _agent(made: Bed) -> str:
+    """What mpirun calls for ssh: it gives every daemon a folder of its own, since all hosts are this machine."""
+    script = made.folder / "agent"
+    ssh = f"ssh -p {made.port} -i {made.folder}/id -o UserKnownHostsFile={made.home}/.ssh/known_hosts"
+    temporary = f"{made.folder}/tmp-$host"
+    script.write_text(f'#!/bin/sh\nhost=$1\nshift\nmkdir -p {temporary}\nexec {ssh} $host TMPDIR={temporary} "$@"\n')
+    script.chmod(0o755)
+    return str(script)

@@ -25,6 +25,7 @@ UsePAM no
 MaxStartups 200
 MaxSessions 200
 PasswordAuthentication no
+SetEnv HOME={folder}/home
 """
 
 
