@@ -58,6 +58,7 @@ class Agent:
         self.heard = time.monotonic()
         self.lost_after: float | None = None  # nobody is missed before there is something to do
         self.answers = False
+        self.grace = LOST_GRACE
         self.listener: Listener | None = None
         self.unpacker: Unpacker | None = None
         self.collector: Collector | None = None
@@ -139,6 +140,7 @@ class Agent:
         self.guard.protect(order["run_dir"])
         self.lost_after = order["lost_after"]
         self.answers = order["answers"]
+        self.grace = order["grace"]
         self.ranks.launch(order)
 
     def do_stop(self, order: dict[str, Any]) -> None:
@@ -162,6 +164,10 @@ class Agent:
     def do_stacks(self, order: dict[str, Any]) -> None:
         del order
         self.ranks.take_stacks()
+
+    def do_warn(self, order: dict[str, Any]) -> None:
+        del order
+        processes.signal_all(processes.catching(os.getpid(), signal.SIGUSR1, (self.guard.pid,)), signal.SIGUSR1)
 
     def do_ping(self, order: dict[str, Any]) -> None:
         del order
@@ -189,8 +195,8 @@ class Agent:
     def wake(self) -> None:
         numbers = os.read(self.wakeup, 4096)
         self.listen()  # what a rank said before it ended comes before its end
-        if signal.SIGTERM in numbers:
-            self.abandon("the agent was told to end")
+        if signal.SIGTERM in numbers:  # Slurm sends it ahead of the end: the ranks get their time to save something
+            self.abandon("the agent was told to end", self.grace, signal.SIGTERM)
         self.ranks.reap()
 
     def descend(self, ask_at: float, kill_at: float) -> None:
@@ -201,13 +207,13 @@ class Agent:
             self.ladder.ask_at = min(self.ladder.ask_at, ask_at)
             self.ladder.kill_at = min(self.ladder.kill_at, kill_at)
 
-    def abandon(self, why: str) -> None:
+    def abandon(self, why: str, grace: float = LOST_GRACE, number: int | None = None) -> None:
         """Nobody is there to give orders: end everything that is left, then this process."""
         if self.connected and self.ranks.running:
-            self.output.event("abandoned", why=why)
+            self.output.event("abandoned", why=why, signal=number)
         self.connected = False
         now = time.monotonic()
-        self.descend(now, now + LOST_GRACE)
+        self.descend(now, now + grace)
 
     def tick(self) -> None:
         now = time.monotonic()

@@ -26,6 +26,8 @@ def facts(order: dict[str, Any]) -> dict[str, Any]:
         "cores": sorted(os.sched_getaffinity(0)),
         "devices": {target: _devices(stem) for target, stem in DEVICE_FILES.items()},
         "busy": _busy_devices(),
+        "gpus": _allotted(),
+        "renumbered": "CUDA_VISIBLE_DEVICES" in os.environ,
         "clock": time.time(),
         "shared": _sees(order["nonce"], order["nonce_text"]),
         "script": _digest(order["script"]),
@@ -54,6 +56,12 @@ def mindspore_version() -> str | None:
 def _devices(stem: str) -> list[int]:
     found = (re.fullmatch(rf"{stem}(\d+)", name) for name in os.listdir("/dev"))
     return sorted(int(match[1]) for match in found if match)
+
+
+def _allotted() -> list[int]:
+    """The devices that Slurm has given this step, or its job."""
+    listed = os.environ.get("SLURM_STEP_GPUS") or os.environ.get("SLURM_JOB_GPUS") or ""
+    return [int(number) for number in listed.split(",") if number.isdigit()]
 
 
 def _busy_devices() -> dict[str, str]:

@@ -8,7 +8,7 @@ import signal
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -69,6 +69,24 @@ def _become(argv: list[str], env: dict[str, str], cwd: str, log: str) -> None:
 
 def descendants(root: int, leave: Iterable[int] = ()) -> list[int]:
     """Return every live process below `root`, except those in `leave` (zombies have ended already)."""
+    return _below(root, leave, lambda _: False)
+
+
+def catching(root: int, number: int, leave: Iterable[int] = ()) -> list[int]:
+    """Return the processes below `root` that handle a signal; what these have started themselves is their business."""
+
+    def catches(pid: int) -> bool:
+        try:
+            with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+                mask = next(line for line in file if line.startswith("SigCgt:")).split()[1]
+        except (OSError, StopIteration):
+            return False
+        return bool(int(mask, 16) >> (number - 1) & 1)
+
+    return [pid for pid in _below(root, leave, catches) if catches(pid)]
+
+
+def _below(root: int, leave: Iterable[int], stop_at: Callable[[int], bool]) -> list[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -86,7 +104,8 @@ def descendants(root: int, leave: Iterable[int] = ()) -> list[int]:
         for child in children.get(waiting.pop(), ()):
             if child not in left:
                 found.append(child)
-                waiting.append(child)
+                if not stop_at(child):
+                    waiting.append(child)
     return found
 
 

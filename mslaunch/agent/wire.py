@@ -17,7 +17,7 @@ MAGIC = b"mslaunch-1" + END
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    return json.dumps(message, separators=(",", ":")).encode() + END
+    return json.dumps(message, separators=(",", ":")).encode() + END + b"\n"  # srun passes whole lines on
 
 
 class Decoder:

@@ -45,7 +45,7 @@ For example: mslaunch train --workers 8 --config cfg.yaml
 """
 
 
-_NOT_HERE = {"--help", "--dry-run", "--detach", "--hosts", "--hostfile"}
+_NOT_HERE = {"--help", "--dry-run", "--detach", "--hosts", "--hostfile", "--transport"}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -78,7 +78,7 @@ def run(argv: list[str]) -> int:
 
 def _run_verb(verb: str, args: list[str]) -> int:
     try:
-        if verb in ("train", "infer") and not _NOT_HERE & set(args):
+        if verb in ("train", "infer") and not _NOT_HERE & set(args) and "SLURM_JOB_ID" not in os.environ:
             _start_agent_ahead()
         module = _load(verb)
         return _call(module.app, verb, args)

@@ -44,6 +44,13 @@ def infer(
     as_json: basics.Json = False,
 ) -> None:
     """Check, reshard where needed, and serve a sharded checkpoint on any number of ranks."""
+    own = {
+        "--strategy": strategy,
+        "--ckpt": ckpt,
+        "--predict-strategy": predict_strategy,
+        "--step": step,
+        "--prefix": prefix,
+    }
     chooser = Chooser(_checkpoint(ckpt, strategy), _path(strategy), _path(predict_strategy), step, prefix)
     request = job.Request(
         typed["config"],
@@ -53,6 +60,8 @@ def infer(
         default_script="infer.py",
         default_workers=chooser.default_workers,
         choose_checkpoints=chooser.choose,
+        verb="infer",
+        verb_options=tuple(f"{option}={value}" for option, value in own.items() if value is not None),
     )
 
     def prepare(folder: RunFolder) -> None:

@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from mslaunch.errors import WRONG_REQUEST, ConfigError, HostsNotReady, RankTableMissing, RequestError
+from mslaunch.launch import slurm
+from mslaunch.launch.adoption import Adopted, adopt
 from mslaunch.launch.attempts import Replan
-from mslaunch.launch.check import Checked, Wanted
+from mslaunch.launch.check import Checked, Wanted, check_devices
 from mslaunch.launch.cluster import Access, Cluster, connect
 from mslaunch.launch.facts import Elsewhere, find_devices, find_python, find_script, gather, new_run_id
+from mslaunch.launch.run_folder import RunFolder
 from mslaunch.plan.config import Config, override, parse_config, split_assignments
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Checkpoints, Facts, Host, HostFacts, Plan
 from mslaunch.plan.settings import LaunchSettings, resolve
-from mslaunch.plan.spec import JobSpec, agree_on_workers, is_this_machine, local_host, named_hosts
+from mslaunch.plan.slurm import Command, job_files, place, planned_hosts
+from mslaunch.plan.spec import JobSpec, agree_on_workers, choose_transport, local_host, named_hosts
 from mslaunch.ranktable.validate import validate
 from mslaunch.ranktable.versions import read_table
 
@@ -36,6 +40,9 @@ class Request:
     default_workers: int | None = None
     choose_checkpoints: Callable[[int, str], Checkpoints] | None = None
     """Says which files a job of so many ranks, in this run's folder, is given."""
+    verb: str = "train"
+    verb_options: tuple[str, ...] = ()
+    """What was typed for this verb alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,20 @@ class Prepared:
     cluster: Cluster | None = None
     replan: Replan | None = None
     """Plans the same job for fewer hosts."""
+    adopted: Adopted | None = None
+    """The run that Slurm starts now, or anew, and that was there before."""
+
+
+def is_submission(request: Request) -> bool:
+    """Tell whether a job is to be handed to Slurm, and does not run in one of its jobs already."""
+    if slurm.in_allocation(os.environ):
+        return False
+    spec, _, _ = _read_job(request)
+    return _transport(spec, named_hosts(spec, _hostfile(spec))) == "slurm"
+
+
+def _transport(spec: JobSpec, hosts: tuple[Host, ...]) -> str:
+    return choose_transport(spec, hosts, slurm.in_allocation(os.environ))
 
 
 def plan_job(request: Request, elsewhere: bool = False) -> Plan:
@@ -53,13 +74,42 @@ def plan_job(request: Request, elsewhere: bool = False) -> Plan:
     spec, config_path, table = _read_job(request)
     hosts = named_hosts(spec, _hostfile(spec))
     script = find_script(spec, config_path)
-    if not hosts or is_this_machine(hosts):
+    transport = _transport(spec, hosts)
+    if transport == "local" or elsewhere:
         return _plan_here(request, spec, table, script, hosts, elsewhere)
+    if transport == "slurm":
+        hosts = planned_hosts(spec)
+        spec = replace(spec, default_workers=sum(len(host.devices) for host in hosts))
     python = find_python(spec)
     known = {host.name: HostFacts(host.python or python, tuple(range(len(host.devices)))) for host in hosts}
     target = spec.config.values.get("device_target") or "CPU"
     facts = gather(spec, script, target, table, Elsewhere(known, spec.launch.master_port))
-    return _plan_elsewhere(request, spec, hosts, facts)
+    plan = _plan_elsewhere(request, spec, hosts, facts, transport)
+    return _with_job_script(request, spec, plan, str(script)) if transport == "slurm" else plan
+
+
+def _with_job_script(request: Request, spec: JobSpec, plan: Plan, script: str) -> Plan:
+    """Add what sbatch is given: the script, and the config as it is now."""
+    command = Command(
+        program=_own_program(),
+        verb=request.verb,
+        own=request.verb_options,
+        flags=request.flags,
+        assignments=request.assignments,
+        config=Path(request.config).read_text() if request.config else None,
+        script=script,
+        rank_table=str(Path(spec.rank_table.name).absolute()) if spec.rank_table else None,
+        script_args=request.script_args,
+    )
+    files = job_files(spec.launch, plan.hosts, plan.run_dir, command, plan.submit_dir)
+    return replace(plan, files=(*plan.files, *files))
+
+
+def _own_program() -> tuple[str, ...]:
+    beside = Path(sys.executable).with_name("mslaunch")
+    if beside.is_file():
+        return (str(beside),)
+    return (sys.executable, "-c", "from mslaunch.cli import main; main()")
 
 
 def prepare_job(request: Request) -> Prepared:
@@ -67,27 +117,38 @@ def prepare_job(request: Request) -> Prepared:
     spec, config_path, table = _read_job(request)
     hosts = named_hosts(spec, _hostfile(spec))
     script = find_script(spec, config_path)
-    if not hosts or is_this_machine(hosts):
+    transport = _transport(spec, hosts)
+    if transport == "local":
         return Prepared(_plan_here(request, spec, table, script, hosts, elsewhere=False))
-    _check_request(spec, hosts)
+    if transport == "slurm":
+        hosts = slurm.allotted_nodes(os.environ, spec.launch.nodes)
+    _check_request(spec, hosts, transport)
     python = spec.launch.python or sys.executable
     hosts = tuple(replace(host, python=host.python or python) for host in hosts)
     run_id = spec.launch.run_id or new_run_id()
-    access = Access(python, spec.launch.accept_new_host_keys)
-    cluster, checked = connect("ssh", hosts, access, wanted_of(spec, str(script), run_id))
+    wanted = wanted_of(spec, str(script), run_id)
+    adopted = adopt(RunFolder(Path(wanted.run_dir)), os.environ) if transport == "slurm" else None
+    cluster, checked = connect(transport, hosts, Access(python, spec.launch.accept_new_host_keys), wanted)
     try:
         _check_ready(request, cluster, checked)
         target = spec.config.values.get("device_target") or _target_of(checked)
+        hosts = tuple(report.host for report in checked.reports.values())
+        if transport == "slurm":
+            told = {name: report.facts for name, report in checked.reports.items()}
+            hosts = place(spec, hosts, slurm.allotment(os.environ, told, target), target)
+            check_devices(hosts, checked, target)
         known = {
             name: HostFacts(report.facts["python"], tuple(report.facts["cores"]))
             for name, report in checked.reports.items()
         }
         facts = gather(spec, script, target, table, Elsewhere(known, checked.port, run_id))
-        plan = _plan_elsewhere(request, spec, tuple(report.host for report in checked.reports.values()), facts)
+        plan = _plan_elsewhere(request, spec, hosts, facts, transport, adopted.attempt if adopted else 0)
+        plan = adopted.resume(plan) if adopted else plan
     except BaseException:
         cluster.close()
         raise
-    return Prepared(replace(plan, notes=(*plan.notes, *checked.notes)), cluster, partial(_replan, spec, facts))
+    plan = replace(plan, notes=(*plan.notes, *checked.notes))
+    return Prepared(plan, cluster, partial(_replan, spec, facts, transport), adopted)
 
 
 def _plan_here(
@@ -102,15 +163,17 @@ def _plan_here(
     return make_plan(_with_checkpoints(request, spec, workers, facts), (host,), facts)
 
 
-def _check_request(spec: JobSpec, hosts: tuple[Host, ...]) -> None:
+def _check_request(spec: JobSpec, hosts: tuple[Host, ...], transport: str) -> None:
     """Refuse what no other hosts could do, before any of them is troubled."""
     if spec.launch.method == "mpirun" and len(hosts) > 1:
         raise RequestError(
             f"{spec.source('method')}: mpirun runs on one host so far. Take dynamic, msrun or rank-table."
         )
     if spec.launch.devices is not None:
-        raise RequestError(f'{spec.source("devices")}: with hosts, devices stand with each: --hosts "n1:[0-3],n2:8".')
-    agree_on_workers(spec, (), hosts)
+        fix = {"ssh": 'They stand with each host: --hosts "n1:[0-3],n2:8".', "slurm": "Slurm gives them."}[transport]
+        raise RequestError(f"{spec.source('devices')}: not with other hosts than this. {fix}")
+    if transport == "ssh":
+        agree_on_workers(spec, (), hosts)
 
 
 def _check_ready(request: Request, cluster: Cluster, checked: Checked) -> None:
@@ -122,11 +185,11 @@ def _check_ready(request: Request, cluster: Cluster, checked: Checked) -> None:
         raise HostsNotReady(troubles)
 
 
-def _replan(spec: JobSpec, facts: Facts, left: tuple[Host, ...], attempt: int, port: int) -> Plan:
+def _replan(spec: JobSpec, facts: Facts, transport: str, left: tuple[Host, ...], attempt: int, port: int) -> Plan:
     """Plan the same job for the hosts that are left."""
     ranks = sum(len(host.devices) for host in left)
     config = replace(spec.config, values={**spec.config.values, "device_num": ranks})
-    return make_plan(replace(spec, config=config), left, replace(facts, port=port), attempt, "ssh")
+    return make_plan(replace(spec, config=config), left, replace(facts, port=port), attempt, transport)
 
 
 def hosts_of(request: Request) -> tuple[JobSpec, tuple[Host, ...]]:
@@ -147,10 +210,12 @@ def wanted_of(spec: JobSpec, script: str, run_id: str) -> Wanted:
     )
 
 
-def _plan_elsewhere(request: Request, spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Plan:
-    _check_request(spec, hosts)
+def _plan_elsewhere(
+    request: Request, spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, transport: str, attempt: int = 0
+) -> Plan:
+    _check_request(spec, hosts, transport)
     workers = agree_on_workers(spec, (), hosts)
-    return make_plan(_with_checkpoints(request, spec, workers, facts), hosts, facts, transport="ssh")
+    return make_plan(_with_checkpoints(request, spec, workers, facts), hosts, facts, attempt, transport)
 
 
 def _target_of(checked: Checked) -> str:

@@ -32,6 +32,13 @@ Method = Annotated[str | None, _setting("method", "--method", metavar="NAME")]
 Hosts = Annotated[str | None, _setting("hosts", "--hosts", metavar="LIST")]
 Hostfile = Annotated[str | None, _setting("hostfile", "--hostfile", metavar="FILE")]
 AcceptNewHostKeys = Annotated[bool | None, _setting("accept_new_host_keys", "--accept-new-host-keys")]
+Transport = Annotated[str | None, _setting("transport", "--transport", metavar="NAME")]
+Nodes = Annotated[int | None, _setting("nodes", "--nodes", "-N")]
+Partition = Annotated[str | None, _setting("partition", "--partition", "-p", metavar="NAME")]
+Time = Annotated[str | None, _setting("time", "--time", "-t", metavar="LIMIT")]
+Account = Annotated[str | None, _setting("account", "--account", "-A", metavar="NAME")]
+Requeue = Annotated[bool | None, _setting("requeue", "--requeue/--no-requeue")]
+SbatchArgs = Annotated[list[str] | None, _setting("sbatch_args", "--sbatch-arg", metavar="OPTION")]
 RankTable = Annotated[str | None, _setting("rank_table", "--rank-table", "--rank_table_file", metavar="FILE")]
 Env = Annotated[
     list[str] | None,
@@ -74,6 +81,13 @@ LAUNCH = {
     "hosts": Hosts,
     "hostfile": Hostfile,
     "accept_new_host_keys": AcceptNewHostKeys,
+    "transport": Transport,
+    "nodes": Nodes,
+    "partition": Partition,
+    "time": Time,
+    "account": Account,
+    "requeue": Requeue,
+    "sbatch_args": SbatchArgs,
     "method": Method,
     "rank_table": RankTable,
     "env": Env,
@@ -116,7 +130,7 @@ def settings(typed: dict[str, Any]) -> dict[str, Any]:
     flags["workers"] = _agreed_workers(typed["workers"], typed["local_workers"])
     flags["script"] = one_script(typed["script"], typed["script_argument"])
     flags["env"] = variables(typed["env"])
-    return {name: value for name, value in flags.items() if value not in (None, {})}
+    return {name: value for name, value in flags.items() if value not in (None, {}, [])}
 
 
 def one_script(flag: str | None, argument: str | None) -> str | None:

@@ -26,7 +26,9 @@ def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: b
         return
     code = "" if found.exit_code is None else f", exit code {found.exit_code}"
     print(f"{found.run_id}: {found.state}{code}, {duration(found, datetime.now().astimezone())}")
-    print(f"{found.world_size} ranks, {found.method}, {found.script}; {folder.path}\n")
+    job = record.slurm_job(folder)
+    where = f", Slurm job {job}" if job else ""
+    print(f"{found.world_size} ranks, {found.method}{where}, {found.script}; {folder.path}\n")
     rows = [("RANK", "HOST", "DEVICE", "PID", "STATE", "ENDED BY")]
     for rank in found.ranks:
         device, pid = ("" if value is None else str(value) for value in (rank.device_id, rank.pid))

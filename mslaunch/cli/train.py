@@ -55,17 +55,23 @@ def launch(
     prepare: Callable[[RunFolder], None] = lambda _: None,
 ) -> None:
     """Show a plan, or carry it out here or detached; `prepare` puts into the run's folder what the plan counts on."""
+    submission = job.is_submission(request)
     if dry_run:
         plan = job.plan_job(request)
         print(to_json(plan) if as_json else describe_plan(plan), end="")
         return
+    if submission:
+        from mslaunch.cli.submit import submit
+
+        raise typer.Exit(submit(job.plan_job(request), detach, as_json))
     prepared = job.prepare_job(request)
     plan = prepared.plan
-    folder = create(plan)
+    folder = prepared.adopted.take(plan) if prepared.adopted else create(plan)
     try:
         prepare(folder)
     except BaseException:
-        shutil.rmtree(folder.path, ignore_errors=True)
+        if not prepared.adopted:
+            shutil.rmtree(folder.path, ignore_errors=True)
         raise
     record.save(folder, record.queued(plan, time.time()))
     if detach:
@@ -81,7 +87,8 @@ def follow(prepared: job.Prepared, folder: RunFolder, as_json: bool) -> int:
     cluster = prepared.cluster or for_plan(plan)
     console = Console(plan, Screen(2 if as_json else 1))
     console.open()
-    final = execute(plan, folder, console.observe, os.environ, cluster, prepared.replan)
+    attempts = prepared.adopted.attempts if prepared.adopted else ()
+    final = execute(plan, folder, console.observe, os.environ, cluster, prepared.replan, attempts)
     console.close(final)
     if as_json:
         print(json.dumps(final.to_dict(), indent=1))

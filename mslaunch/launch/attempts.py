@@ -61,7 +61,7 @@ def prepare_next(plan: Plan, ended: RunRecord, folder: RunFolder, lost: set[str]
         write_atomically(folder.plan, to_json(again))
     except OSError:
         return None  # a full disk: the verdict stands
-    return Again(again, pause(plan), _note(plan, again, resume, lost), _summary(plan, ended, resume))
+    return Again(again, pause(plan), _note(plan, again, resume, lost), summary(plan, ended, resume))
 
 
 def _note(plan: Plan, again: Plan, resume: dict[int, str], lost: set[str]) -> str:
@@ -70,7 +70,7 @@ def _note(plan: Plan, again: Plan, resume: dict[int, str], lost: set[str]) -> st
     return f"attempt {again.attempt + 1} of {plan.restarts.limit + 1}{fewer} in {pause(plan):g} s, {source}"
 
 
-def _summary(plan: Plan, ended: RunRecord, resume: dict[int, str]) -> dict[str, Any]:
+def summary(plan: Plan, ended: RunRecord, resume: dict[int, str]) -> dict[str, Any]:
     return {
         "attempt": plan.attempt,
         "ended": ended.ended,

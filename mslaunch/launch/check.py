@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import select
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,6 +107,14 @@ def _troubles(host: Host, facts: Mapping[str, Any], first: Mapping[str, Any], wa
     return troubles
 
 
+def check_devices(hosts: Sequence[Host], checked: Checked, target: str) -> None:
+    """Make sure that hosts whose devices were not known when they were asked have them."""
+    if target in ("Ascend", "GPU"):
+        found = {host.name: _device_troubles(host, checked.reports[host.name].facts, target) for host in hosts}
+        if troubles := [f"{name}: {trouble}" for name, all_of_it in found.items() for trouble in all_of_it]:
+            raise HostsNotReady(troubles)
+
+
 def _device_troubles(host: Host, facts: Mapping[str, Any], target: str) -> list[str]:
     stem = {"Ascend": "davinci", "GPU": "nvidia"}[target]
     there = facts["devices"][target]
@@ -199,8 +207,9 @@ def converse(
             for event in messages:
                 if event["ev"] == answer:
                     heard[event["host"]] = {**event, "heard": time.time()}
-    for host in orders.keys() - heard.keys() - silent.keys():
-        silent[host] = f"no answer within {seconds:.0f} s. Try `ssh {host}`."
+    for channel in channels:
+        for host in channel.hosts:
+            silent.setdefault(host, f"no answer within {seconds:.0f} s. {channel.hint}")
     missing = {host: why for host, why in silent.items() if host in orders and host not in heard}
     if missing:
         raise HostsNotReady([f"{host}: {why}" for host, why in sorted(missing.items())])
@@ -208,8 +217,7 @@ def converse(
 
 
 def _why_it_ended(channel: Channel) -> str:
-    words: Callable[[], str] = getattr(channel, "last_words", lambda: "")
-    said = words()
+    said = channel.last_words()
     if "No such file" in said or "not found" in said or "Permission denied" in said:
         return f"the agent could not start: {said.splitlines()[-1]}. Name a Python that is there with launch.python."
     return f"the agent could not start: {said or 'it ended without a word'}. It needs Python 3.9 or newer."

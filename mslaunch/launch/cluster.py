@@ -46,7 +46,17 @@ def open_ssh(hosts: Sequence[Host], access: Access) -> list[Channel]:
     return list(ssh.open_ssh(hosts, access.python, access.accept_new_keys))
 
 
-TRANSPORTS: dict[str, Callable[[Sequence[Host], Access], list[Channel]]] = {"local": open_local, "ssh": open_ssh}
+def open_slurm(hosts: Sequence[Host], access: Access) -> list[Channel]:
+    from mslaunch.launch.slurm import SrunChannel
+
+    return [SrunChannel(hosts, access.python)]
+
+
+TRANSPORTS: dict[str, Callable[[Sequence[Host], Access], list[Channel]]] = {
+    "local": open_local,
+    "ssh": open_ssh,
+    "slurm": open_slurm,
+}
 
 
 def for_plan(plan: Plan) -> Cluster:
@@ -65,6 +75,7 @@ def for_plan(plan: Plan) -> Cluster:
 def connect(transport: str, hosts: Sequence[Host], access: Access, wanted: Wanted) -> tuple[Cluster, Checked]:
     """Start an agent on every host and check them all; the cluster is for whoever finds nothing amiss."""
     channels = TRANSPORTS[transport](hosts, access)
+    # What a name of ~/.ssh/config stands for is known only now.
     addresses = {channel.hosts[0]: getattr(channel, "address", None) for channel in channels}
     hosts = [replace(host, address=addresses.get(host.name) or host.address) for host in hosts]
     try:

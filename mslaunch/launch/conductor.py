@@ -13,7 +13,7 @@ from mslaunch.launch.check import find_port
 from mslaunch.launch.cluster import Cluster
 from mslaunch.launch.facts import choose_port
 from mslaunch.launch.luggage import Luggage
-from mslaunch.launch.signals import STACKS, Signals
+from mslaunch.launch.signals import Signals
 from mslaunch.launch.story import Order, Story
 from mslaunch.launch.transport import Channel
 from mslaunch.launch.watches import Watches
@@ -117,7 +117,7 @@ class Attempt:
         for number in self.signals.read():
             event = {"ev": "signal", "signal": number, "time": time.time()}
             self.write(event)
-            self.act(self.story.ask_for_stacks() if number == STACKS else self.story.interrupted(number))
+            self.act(self.story.signalled(number))
             self.tell(event)
 
     def hear(self, channel: Channel) -> bool:
@@ -174,6 +174,7 @@ def start_order(plan: Plan, host: str, environment: Mapping[str, str]) -> dict[s
         "setup": plan.setup,
         "tail": plan.tail,
         "lost_after": plan.limits.lost_after,
+        "grace": plan.limits.grace,
         "answers": plan.limits.stall_timeout is not None or plan.transport != "local",
         "processes": [process for process in whole["processes"] if process["host"] == host],
     }

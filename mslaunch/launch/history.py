@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mslaunch.agent.guard import end_run, processes_with
 from mslaunch.errors import AmbiguousRun, NoSuchRun, NotReadyError, RequestError
-from mslaunch.launch import identity, record
+from mslaunch.launch import identity, record, slurm
 from mslaunch.launch.run_folder import RunFolder
 
 LOST_PATIENCE = 5.0
@@ -56,6 +56,8 @@ def find_run(runs_dir: Path, name: str | None) -> RunFolder:
 def stop(folder: RunFolder, wait: float) -> record.RunRecord:
     """Ask a run's launcher to stop it, and wait until it has."""
     now = record.load(folder)
+    if now.state not in record.ENDED and (job := record.slurm_job(folder)):
+        return _stop_job(folder, job, wait)
     launcher = now.launcher
     if now.state not in record.ENDED and launcher is not None and not identity.is_here(launcher):
         raise NotReadyError(f"{folder.run_id} was launched on {launcher['host']}. Run `mslaunch stop` there.")
@@ -74,6 +76,20 @@ def stop(folder: RunFolder, wait: float) -> record.RunRecord:
     raise NotReadyError(
         f"{folder.run_id} has not stopped after {wait:.0f} s. Its launcher is pid {launcher['pid']}; try again."
     )
+
+
+def _stop_job(folder: RunFolder, job: str, wait: float) -> record.RunRecord:
+    """Ask Slurm to end a run's job; one that does not end is ended the hard way."""
+    slurm.cancel(job)
+    for end in (slurm.kill, None):
+        for _ in _ticks(wait):
+            now = record.load(folder)
+            if now.state in record.ENDED:
+                record.save(folder, now)  # Slurm forgets
+                return now
+        if end:
+            end(job)
+    raise NotReadyError(f"{folder.run_id} has not stopped after {2 * wait:.0f} s: see `squeue -j {job}`; try again.")
 
 
 def _end_what_is_left(folder: RunFolder) -> None:

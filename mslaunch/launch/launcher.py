@@ -18,7 +18,7 @@ from mslaunch.launch.cluster import Cluster
 from mslaunch.launch.conductor import TICK, Attempt, Observer
 from mslaunch.launch.luggage import Luggage
 from mslaunch.launch.run_folder import RunFolder
-from mslaunch.launch.signals import STACKS, Signals
+from mslaunch.launch.signals import ASKING, Signals
 from mslaunch.launch.story import LOST, Failure, Story
 from mslaunch.launch.transport import Pings
 from mslaunch.launch.verdict import make_verdict
@@ -33,10 +33,11 @@ def execute(
     environment: Mapping[str, str],
     cluster: Cluster,
     replan: Replan | None = None,
+    attempts: tuple[dict[str, Any], ...] = (),
 ) -> record.RunRecord:
     """Run a job to its end on connected hosts, with as many attempts as it is allowed, and return its record."""
     began = time.time()
-    now = replace(record.queued(plan, began), state="running")
+    now = replace(record.queued(plan, began), state="running", attempts=attempts)
     with Signals() as signals, EventLog(folder.events) as events:
         _save(folder, now)
         luggage = Luggage(cluster, folder, plan.run_dir)
@@ -99,7 +100,7 @@ def _pause(again: Again, attempt: Attempt) -> int | None:
     while (left := until - time.monotonic()) > 0:
         poll.poll(min(left, TICK) * 1000)
         for number in attempt.signals.read():
-            if number != STACKS:
+            if number not in ASKING:
                 return number
         attempt.tell({"ev": "waiting", "seconds": left})
     return None

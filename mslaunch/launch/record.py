@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
@@ -11,6 +13,7 @@ from mslaunch.errors import RecordUnreadable
 from mslaunch.launch import identity
 from mslaunch.launch.run_folder import RunFolder, write_atomically
 from mslaunch.plan.model import Plan
+from mslaunch.plan.slurm import STATES
 
 ENDED = ("succeeded", "failed", "stopped", "lost")
 
@@ -89,19 +92,79 @@ def save(folder: RunFolder, record: RunRecord) -> None:
 
 def load(folder: RunFolder) -> RunRecord:
     """Read run.json; a run whose launcher is no longer there is lost, whatever the file still says."""
+    record = read(folder)
+    launcher = record.launcher
+    if record.state in ENDED:
+        return _unless_queued_again(folder, record)
+    job = slurm_job(folder)
+    alive = launcher is not None and identity.is_here(launcher) and identity.is_alive(launcher)
+    if alive and (record.state == "running" or job is None):
+        return record  # while it is queued, that is only whoever submitted it
+    if job is not None:
+        return _as_slurm_sees(folder, record, job)
+    return replace(record, state="lost") if launcher and identity.is_here(launcher) else record
+
+
+def slurm_job(folder: RunFolder) -> str | None:
+    """Return the id of the Slurm job that a run belongs to, if it does."""
+    with suppress(OSError):
+        return folder.slurm_job.read_text().strip() or None
+    return None
+
+
+def _unless_queued_again(folder: RunFolder, record: RunRecord) -> RunRecord:
+    """A run that Slurm has ended may be waiting for its next start."""
+    job = slurm_job(folder) if record.exit_code == 128 + signal.SIGTERM else None
+    if job is None:
+        return record
+    from mslaunch.launch import slurm
+
+    seen = slurm.look(job)
+    queued = seen is not None and STATES.get(seen.state) == "queued"
+    return replace(record, state="queued", ended=None, exit_code=None) if queued else record
+
+
+def _as_slurm_sees(folder: RunFolder, record: RunRecord, job: str) -> RunRecord:
+    """How a run stands whose launcher is elsewhere, has not begun, or has gone without a word."""
+    from mslaunch.launch import slurm
+
+    seen = slurm.look(job)
+    if seen is None:
+        return record
+    state = STATES.get(seen.state, "lost")
+    if state in ("queued", "running"):
+        return record if state == record.state else replace(record, state=state)
+    record = read(folder)  # it may have said how it ended just now
+    if record.state in ENDED:
+        return record
+    return replace(record, state=state if state != "succeeded" else "lost", verdict=_slurm_verdict(job, seen.state))
+
+
+def _slurm_verdict(job: str, state: str) -> dict[str, Any] | None:
+    """What can be said where the launcher could not."""
+    if STATES.get(state) == "stopped":
+        return None
+    return {
+        "rank": None,
+        "host": None,
+        "exit_code": None,
+        "signal": None,
+        "cause": "slurm",
+        "summary": f"Slurm job {job} has ended ({state}), and its launcher has not said why.",
+        "traceback": None,
+        "log": None,
+        "line": None,
+        "advice": f"`sacct -j {job}` and launcher.log in the run's folder may tell more.",
+        "victims": [],
+    }
+
+
+def read(folder: RunFolder) -> RunRecord:
+    """Read run.json as it stands."""
     try:
         raw = json.loads(folder.record.read_text())
         raw["ranks"] = tuple(RankRecord(**rank) for rank in raw["ranks"])
         raw["attempts"] = tuple(raw["attempts"])
-        record = RunRecord(**raw)
+        return RunRecord(**raw)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RecordUnreadable(str(folder.record), str(error)) from None
-    launcher = record.launcher
-    if (
-        record.state in ("queued", "running")
-        and launcher
-        and identity.is_here(launcher)
-        and not identity.is_alive(launcher)
-    ):
-        return replace(record, state="lost")
-    return record

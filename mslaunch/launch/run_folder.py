@@ -53,6 +53,11 @@ class RunFolder:
         return self.path / "code"
 
     @property
+    def slurm_job(self) -> Path:
+        """Holds the id of the Slurm job that a run belongs to."""
+        return self.path / "slurm_job"
+
+    @property
     def launcher_log(self) -> Path:
         return self.path / "launcher.log"
 

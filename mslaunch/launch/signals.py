@@ -6,7 +6,10 @@ import os
 import signal
 
 STACKS = signal.SIGUSR2  # `mslaunch stacks` asks the launcher with it
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, STACKS)
+WARNING = signal.SIGUSR1  # Slurm sends it a minute before the time is up
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, STACKS, WARNING)
+ASKING = (STACKS, WARNING)
+"""Signals that do not end a run."""
 
 
 class Signals:

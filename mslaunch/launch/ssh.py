@@ -18,7 +18,7 @@ import paramiko
 
 from mslaunch.agent import wire
 from mslaunch.errors import HostsNotReady, MslaunchError
-from mslaunch.launch.bundle import bundle_bytes
+from mslaunch.launch.bundle import AGENT_BOOT, agent_stream
 from mslaunch.plan.model import Host
 
 Ask = Callable[[Sequence[str]], str | None]
@@ -27,12 +27,6 @@ AT_ONCE = 64
 CONNECT_SECONDS = 15.0
 MOST_JUMPS = 8
 _WINDOW = 1 << 20
-BOOT = (
-    "import os,sys;i=sys.stdin.buffer.raw;n=int(i.readline()or 0)or sys.exit();f=os.memfd_create('mslaunch')\n"
-    "while n:\n d=i.read(min(n,65536)) or sys.exit();os.write(f,d);n-=len(d)\n"
-    "sys.path.append('/proc/self/fd/%d'%f);from mslaunch.agent.main import main;main(sys.argv[1])"
-)
-"""Reads the zip from the stream into memory and starts the agent from it: nothing is installed, no file is left."""
 
 
 class SshChannel:
@@ -41,6 +35,7 @@ class SshChannel:
     def __init__(self, host: Host, client: paramiko.SSHClient, channel: paramiko.Channel) -> None:
         self.hosts: tuple[str, ...] = (host.name,)
         self.address = host.address
+        self.hint = f"Try `ssh {host.name}`."
         self._client = client
         self._channel = channel
         self._decoder = wire.Decoder()
@@ -85,11 +80,11 @@ def open_ssh(hosts: Sequence[Host], python: str, accept_new_keys: bool = False) 
 def try_hosts(hosts: Sequence[Host], python: str, accept_new_keys: bool = False) -> tuple[list[SshChannel], list[str]]:
     """Connect to all hosts at once; return those that could be had, and why the others could not."""
     known = _Known(accept_new_keys)
-    zipped = bundle_bytes()
+    program = agent_stream()
 
     def one(host: Host) -> SshChannel | str:
         try:
-            return _open(host, known, zipped, python)
+            return _open(host, known, program, python)
         except Exception as error:
             return explain(host, error)
 
@@ -129,16 +124,16 @@ def _ask(client: paramiko.SSHClient, command: Sequence[str]) -> str | None:
     return text if out.channel.recv_exit_status() == 0 else None
 
 
-def _open(host: Host, known: _Known, zipped: bytes, python: str) -> SshChannel:
+def _open(host: Host, known: _Known, program: bytes, python: str) -> SshChannel:
     host = replace(host, address=known.settings(host)["hostname"])  # a name of ~/.ssh/config means nothing to MindSpore
     client = _connect(host, known)
     transport = client.get_transport()
     assert transport is not None
     channel = transport.open_session(window_size=_WINDOW, timeout=CONNECT_SECONDS)
-    command = f"exec {shlex.join([host.python or python, '-I', '-S', '-u', '-c', BOOT, host.name])}"
+    command = f"exec {shlex.join([host.python or python, '-I', '-S', '-u', '-c', AGENT_BOOT, host.name])}"
     channel.exec_command(command)
     with suppress(OSError):  # an agent that did not start is told by its silence
-        channel.sendall(f"{len(zipped)}\n".encode() + zipped + wire.MAGIC)
+        channel.sendall(program)
     return SshChannel(host, client, channel)
 
 

@@ -10,6 +10,7 @@ from mslaunch.diagnose import stacks
 from mslaunch.diagnose.verdict import signal_name
 from mslaunch.errors import NOT_READY
 from mslaunch.launch.record import RankRecord, iso
+from mslaunch.launch.signals import STACKS, WARNING
 from mslaunch.plan.model import Plan
 from mslaunch.plan.ranges import format_ranges
 
@@ -57,6 +58,7 @@ class Story:
         self.failures: list[Failure] = []
         self.notes: list[str] = []
         self.interrupt: int | None = None
+        self._told_by_agents = False
         self.stopping = False
         self.hosts_busy = {host.name for host in plan.hosts}
         self.hosts_lost: set[str] = set()
@@ -89,16 +91,33 @@ class Story:
         notes, self.notes = self.notes, []
         return notes
 
+    def signalled(self, number: int) -> list[Order]:
+        """Do what a signal to the launcher asks for."""
+        if number == STACKS:
+            return self.ask_for_stacks()
+        if number == WARNING:
+            self.notes.append("SIGUSR1: the end is near; passed on to the ranks that catch it")
+            return [Order("warn")]
+        return self.interrupted(number)
+
     def interrupted(self, number: int) -> list[Order]:
         """A signal asks for the end: the first waits for the ranks, the second does not.
 
         A job that is ending because it failed stays failed: there a signal only hurries it on.
         """
-        again = self.interrupt is not None or bool(self.failures)
+        again = (self.interrupt is not None and not self._told_by_agents) or bool(self.failures)
+        self._told_by_agents = False
         if not self.failures:
             self.interrupt = self.interrupt or number
         self.stopping = True
         return [Order("stop", 0.0 if again else self.plan.limits.grace)]
+
+    def _ended_by_slurm(self, number: int) -> list[Order]:
+        """Slurm tells agents and launcher alike that the end has come, and the agents may hear it first."""
+        if self.stopping:
+            return []
+        self.interrupt, self.stopping, self._told_by_agents = number, True, True
+        return [Order("stop", self.plan.limits.grace)]
 
     def fail(self, failure: Failure) -> list[Order]:
         """Something went wrong; the first time, everything is stopped."""
@@ -245,6 +264,8 @@ class Story:
         return self.fail(Failure(event["time"], rank, host, TIME_IS_UP, None, "stalled", quiet, log))
 
     def _on_abandoned(self, event: dict[str, Any]) -> list[Order]:
+        if self.plan.transport == "slurm" and event.get("signal"):
+            return self._ended_by_slurm(event["signal"])
         summary = f"the agent on {event['host']} gave up: {event['why']}"
         return self.fail(Failure(event["time"], None, event["host"], LOST, None, "host lost", summary))
 

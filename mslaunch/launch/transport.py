@@ -17,6 +17,8 @@ class Channel(Protocol):
     """A two-way stream to the agents of one or more hosts."""
 
     hosts: tuple[str, ...]
+    hint: str
+    """Where to look when no answer comes."""
     is_open: bool
 
     def fileno(self) -> int: ...
@@ -26,6 +28,9 @@ class Channel(Protocol):
 
     def send(self, message: dict[str, Any]) -> None: ...
 
+    def last_words(self) -> str:
+        """What was said about agents that did not start."""
+
     def close(self) -> None: ...
 
 
@@ -34,6 +39,7 @@ class LocalChannel:
 
     def __init__(self, host: str) -> None:
         self.hosts: tuple[str, ...] = (host,)
+        self.hint = ""
         self.is_open = True
         self._decoder = wire.Decoder()
         self._lock = threading.Lock()
@@ -63,6 +69,9 @@ class LocalChannel:
                     view = view[self._input.write(view) or 0 :]
             except BrokenPipeError:
                 pass  # its end shows on the other stream
+
+    def last_words(self) -> str:
+        return ""
 
     def close(self) -> None:
         with self._lock:

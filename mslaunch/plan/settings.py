@@ -28,6 +28,10 @@ def _tail(value: Any) -> Any:
     return value if value in ("all", "none") else _ranges(value)
 
 
+def _words(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
 def _numbers(value: tuple[int, ...]) -> tuple[int, ...]:
     if not value or min(value) < 0 or len(set(value)) < len(value):
         raise ValueError('name each number once, for example "0-3,6"')
@@ -49,6 +53,7 @@ Variables = Annotated[dict[str, str | None], AfterValidator(_variables)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(ge=0)]
 Wait = Annotated[float, Field(gt=0)]
+Line = Annotated[str, Field(pattern=r"^[^\n\r]+$")]
 
 
 class HostEntry(BaseModel):
@@ -80,6 +85,19 @@ class LaunchSettings(BaseModel):
     )
     hostfile: str | None = Field(None, description="File that names the hosts, one a line: n1 slots=8.")
     accept_new_host_keys: bool = Field(False, description="Trust hosts whose SSH key is not known yet.")
+    transport: Literal["local", "ssh", "slurm"] | None = Field(
+        None, description="local, ssh or slurm; by default ssh with hosts, slurm inside a Slurm allocation, else local."
+    )
+    nodes: Annotated[Count, Field(le=65536)] | None = Field(None, description="Slurm: how many nodes.")
+    partition: Line | None = Field(None, description="Slurm: the partition.")
+    time: Line | None = Field(None, description="Slurm: the time limit, for example 1:00:00.")
+    account: Line | None = Field(None, description="Slurm: the account.")
+    requeue: bool = Field(
+        False, description="Slurm: a preempted job is queued again, and resumes from its newest complete checkpoint."
+    )
+    sbatch_args: Annotated[tuple[Line, ...], BeforeValidator(_words)] = Field(
+        (), description="Slurm: further options of sbatch, for example --gres=gpu:8."
+    )
     rank_table: str | None = Field(None, description="Rank table to use; exported as RANK_TABLE_FILE.")
     env: Variables = Field(
         default_factory=dict,
@@ -168,11 +186,12 @@ def resolve(
 
 
 _TYPE_NAMES = ("tuple[", "literal[", "function-")  # what pydantic adds to a place to tell members of a union apart
+_SINGULAR = {"sbatch_args": "sbatch_arg"}  # one at a time
 _NOT_FROM_ENVIRONMENT = {"env", "run_id", "cwd"}  # what a rank is told is not what a launch inside it is asked
 
 
 def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    return "--" + _SINGULAR.get(name, name).replace("_", "-")
 
 
 def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[str]) -> LaunchSettings:

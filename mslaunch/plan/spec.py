@@ -58,6 +58,30 @@ def is_this_machine(hosts: tuple[Host, ...]) -> bool:
     return len(hosts) == 1 and hosts[0].name in (LOCAL, "127.0.0.1", "::1") and hosts[0].port is None
 
 
+_FOR_SLURM = ("nodes", "partition", "time", "account", "requeue", "sbatch_args")
+
+
+def choose_transport(spec: JobSpec, hosts: tuple[Host, ...], in_allocation: bool) -> str:
+    """Say how the hosts are reached: as asked, else as what was named and where we are suggest."""
+    asked = spec.launch.transport
+    here = not hosts or is_this_machine(hosts)
+    if asked == "slurm" and hosts:
+        raise RequestError(f"{spec.source('transport')}: Slurm chooses the hosts. Leave {_naming(spec)} out.")
+    if asked == "ssh" and not hosts:
+        raise RequestError(f'{spec.source("transport")}: which hosts? Name them with --hosts "n1:8,n2:8".')
+    if asked == "local" and not here:
+        raise RequestError(f"{spec.source('transport')} local, but {_naming(spec)} names other hosts. Leave one out.")
+    chosen = asked or (("local" if here else "ssh") if hosts else "slurm" if in_allocation else "local")
+    for name in _FOR_SLURM:
+        if chosen != "slurm" and spec.source(name).startswith("--"):
+            raise RequestError(f"{spec.source(name)} is for Slurm. Add --transport slurm, or leave it out.")
+    return chosen
+
+
+def _naming(spec: JobSpec) -> str:
+    return spec.source("hosts" if spec.launch.hosts is not None else "hostfile")
+
+
 def agree_on_workers(spec: JobSpec, found: tuple[int, ...], hosts: tuple[Host, ...] = ()) -> int:
     """Return the number of ranks, or say which two places disagree about it."""
     claims = list(_claims(spec, hosts))

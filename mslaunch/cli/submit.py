@@ -1,0 +1,115 @@
+"""A job for Slurm: its folder is made, its script submitted, and then this process only follows it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import time
+from types import FrameType
+
+from mslaunch.agent.follow import Follower
+from mslaunch.cli.describe import describe_end
+from mslaunch.launch import history, record, slurm
+from mslaunch.launch.run_folder import RunFolder, create, write_atomically
+from mslaunch.plan.model import Plan
+from mslaunch.plan.slurm import JOB, STATES
+
+POLL = 0.2
+
+
+def submit(plan: Plan, detach: bool, as_json: bool) -> int:
+    """Submit a planned job; follow it to its end unless it is to be left alone."""
+    folder = create(plan)
+    try:
+        record.save(folder, record.queued(plan, time.time()))  # before it is submitted: it may start at once
+        job = slurm.submit(str(folder.path / JOB))
+    except BaseException:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+    write_atomically(folder.slurm_job, job)
+    if detach:
+        told = {"run_id": plan.run_id, "run_dir": plan.run_dir, "slurm_job": job}
+        words = f"{plan.run_id} is Slurm job {job}. Follow it with: mslaunch logs -f {plan.run_id}"
+        print(json.dumps(told) if as_json else words)
+        return 0
+    return _Watch(folder, plan, job, as_json).run()
+
+
+class _Watch:
+    """Shows what the launcher in the job writes. Ctrl-C cancels the job; the end of this process does not."""
+
+    def __init__(self, folder: RunFolder, plan: Plan, job: str, as_json: bool) -> None:
+        self.folder = folder
+        self.plan = plan
+        self.job = job
+        self.as_json = as_json
+        self.out = sys.stderr if as_json else sys.stdout
+        self.log = Follower(str(folder.launcher_log))
+        self.asked: int | None = None
+        self.waiting = ""
+
+    def run(self) -> int:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+        self._say(f"run {self.plan.run_id} is Slurm job {self.job}; Ctrl-C cancels it")
+        while (now := self._look()).state not in record.ENDED:
+            if self.asked is not None:
+                now = self._cancel()
+                break
+            if not self._show() and now.state == "queued":
+                self._tell_why_it_waits()
+            time.sleep(POLL)
+        self._show()
+        return self._close(now)
+
+    def _look(self) -> record.RunRecord:
+        """How the run stands; one that Slurm itself is ending may be queued again once it has ended."""
+        now = record.load(self.folder)
+        ending = now.state == "stopped" and self.asked is None
+        while ending and (seen := slurm.look(self.job)) and STATES.get(seen.state) == "running":
+            self._show()
+            time.sleep(POLL)
+        return record.load(self.folder) if ending else now
+
+    def _ask(self, number: int, _: FrameType | None) -> None:
+        self.asked = number
+
+    def _cancel(self) -> record.RunRecord:
+        self._say(f"cancelling Slurm job {self.job}")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # whoever asks twice does not want to wait
+        return history.stop(self.folder, self.plan.limits.grace + 20)
+
+    def _tell_why_it_waits(self) -> None:
+        seen = slurm.look(self.job)
+        if seen is not None and seen.reason not in ("", "None", self.waiting):
+            self.waiting = seen.reason
+            self._say(f"Slurm job {self.job} waits: {seen.reason}")
+
+    def _show(self) -> bool:
+        shown = False
+        while self.log.behind():
+            lines = self.log.read()
+            shown = shown or bool(lines)
+            print("".join(f"{line}\n" for line in lines), end="", file=self.out, flush=True)
+        return shown
+
+    def _close(self, final: record.RunRecord) -> int:
+        record.save(self.folder, final)  # what only Slurm knew, it forgets
+        for line in self.log.rest():
+            print(line, file=self.out)
+        if final.verdict is not None and final.verdict["cause"] == "slurm":
+            self._say(final.verdict["summary"])
+            self._say(final.verdict["advice"])
+        elif final.exit_code is None:
+            self._say(describe_end(final, 0.0))
+        if self.as_json:
+            print(json.dumps(final.to_dict(), indent=1))
+        if self.asked is not None:
+            return 128 + self.asked
+        return final.exit_code if final.exit_code is not None else 1
+
+    def _say(self, line: str) -> None:
+        print(f"mslaunch: {line}", file=self.out, flush=True)

@@ -1,0 +1,190 @@
+"""Slurm as planning sees it: its job states, how ranks are spread over its nodes, and the script that is submitted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mslaunch.errors import NotReadyError, RequestError
+from mslaunch.plan.model import File, Host
+from mslaunch.plan.settings import LaunchSettings
+from mslaunch.plan.spec import JobSpec, agree_on_workers
+
+WARNING_SECONDS = 60
+JOB = "scripts/job.sbatch"
+JOB_CONFIG = "scripts/job.yaml"
+
+STATES = {
+    "PENDING": "queued",
+    "CONFIGURING": "queued",
+    "REQUEUED": "queued",
+    "REQUEUE_FED": "queued",
+    "REQUEUE_HOLD": "queued",
+    "SPECIAL_EXIT": "queued",
+    "RESV_DEL_HOLD": "queued",
+    "RUNNING": "running",
+    "COMPLETING": "running",
+    "STAGE_OUT": "running",
+    "SIGNALING": "running",
+    "RESIZING": "running",
+    "SUSPENDED": "running",
+    "STOPPED": "running",
+    "COMPLETED": "succeeded",
+    "CANCELLED": "stopped",
+    "PREEMPTED": "stopped",
+    "REVOKED": "stopped",
+    "FAILED": "failed",
+    "TIMEOUT": "failed",
+    "DEADLINE": "failed",
+    "OUT_OF_MEMORY": "failed",
+    "NODE_FAIL": "failed",
+    "BOOT_FAIL": "failed",
+}
+"""What squeue and sacct call a job's state, and what a run's is then."""
+
+_SUBMITTING = ("transport", "nodes", "partition", "time", "account", "requeue", "sbatch_args")
+_PLACED = ("runs_dir", "run_id", "script", "rank_table", "env")
+_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+
+
+def parse_tasks(text: str) -> tuple[int, ...]:
+    """Read SLURM_TASKS_PER_NODE: `4(x2),3` is 4, 4 and 3."""
+    return tuple(int(count) for count, times in _TASKS.findall(text) for _ in range(int(times or 1)))
+
+
+def spread(ranks: int, nodes: int) -> tuple[int, ...]:
+    """Share ranks among nodes, as evenly as it goes, the first nodes having one more."""
+    each, more = divmod(ranks, nodes)
+    return tuple(each + (index < more) for index in range(nodes))
+
+
+def planned_hosts(spec: JobSpec) -> tuple[Host, ...]:
+    """Stand-ins for the nodes that Slurm will choose."""
+    nodes = spec.launch.nodes or 1
+    ranks = agree_on_workers(spec, tuple(range(nodes)))
+    if ranks < nodes:
+        raise RequestError(
+            f"{nodes} nodes ({spec.source('nodes')}) for {ranks} rank{'s' if ranks > 1 else ''}: some would have none. "
+            f"Ask for fewer nodes, or for more --workers."
+        )
+    counts = spread(ranks, nodes)
+    return tuple(Host(f"node{i}", f"node{i}", tuple(range(count))) for i, count in enumerate(counts))
+
+
+@dataclass(frozen=True, slots=True)
+class Allotment:
+    """What Slurm has given a job, besides its nodes."""
+
+    tasks: tuple[int, ...] = ()
+    """How many tasks it was asked to run on each node, if it was."""
+    devices: Mapping[str, tuple[int, ...]] | None = None
+    """The devices of each node, where it was asked for some."""
+
+
+def place(spec: JobSpec, nodes: Sequence[Host], given: Allotment, target: str) -> tuple[Host, ...]:
+    """Decide how many ranks each node gets, and which devices they use."""
+    devices = {node.name: (given.devices or {}).get(node.name, ()) for node in nodes}
+    tasks = given.tasks[: len(nodes)]
+    everything = sum(map(len, devices.values())) or sum(tasks) or len(nodes)
+    ranks = agree_on_workers(spec, tuple(range(everything)))
+    if ranks < len(nodes):
+        raise RequestError(
+            f"Slurm has given {len(nodes)} nodes, and there {'are' if ranks > 1 else 'is'} only {ranks} "
+            f"rank{'s' if ranks > 1 else ''}. Ask for as many nodes with --nodes, or for more --workers."
+        )
+    counts = _counts(ranks, devices, tasks, len(nodes))
+    placed = []
+    for node, count in zip(nodes, counts, strict=True):
+        has = devices[node.name]
+        if has and count > len(has) and target != "CPU":
+            raise NotReadyError(
+                f"{node.name}: Slurm gives {len(has)} device{'s' if len(has) > 1 else ''} there, and {count} ranks "
+                f"are to run on it. Ask for more, for example with --sbatch-arg=--gres=gpu:{count}."
+            )
+        placed.append(replace(node, devices=has[:count] if len(has) >= count else tuple(range(count))))
+    return tuple(placed)
+
+
+def _counts(ranks: int, devices: Mapping[str, tuple[int, ...]], tasks: tuple[int, ...], nodes: int) -> tuple[int, ...]:
+    for counts in (tuple(map(len, devices.values())), tasks):
+        if sum(counts) == ranks and len(counts) == nodes and all(counts):
+            return counts
+    return spread(ranks, nodes)
+
+
+def directives(launch: LaunchSettings, hosts: Sequence[Host], run_dir: str) -> Iterator[str]:
+    """What stands behind #SBATCH, in order; further options come last, as they were typed, and may override others."""
+    yield from map(shlex.quote, _own_directives(launch, hosts, run_dir))
+    yield from launch.sbatch_args
+
+
+def _own_directives(launch: LaunchSettings, hosts: Sequence[Host], run_dir: str) -> Iterator[str]:
+    counts = {len(host.devices) for host in hosts}
+    yield f"--job-name={run_dir.rpartition('/')[2]}"
+    yield f"--nodes={len(hosts)}"
+    yield f"--ntasks={sum(len(host.devices) for host in hosts)}"
+    if len(counts) == 1:
+        yield f"--ntasks-per-node={counts.pop()}"
+    for option in ("partition", "time", "account"):
+        if (value := getattr(launch, option)) is not None:
+            yield f"--{option}={value}"
+    yield f"--output={run_dir.replace('%', '%%')}/launcher.log"
+    yield "--open-mode=append"
+    yield f"--signal=B:USR1@{WARNING_SECONDS}"
+    yield "--requeue" if launch.requeue else "--no-requeue"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The command line that a submitted job runs, from what was typed."""
+
+    program: tuple[str, ...]
+    verb: str
+    own: tuple[str, ...]
+    """Options of the verb itself."""
+    flags: Mapping[str, Any]
+    assignments: tuple[str, ...]
+    config: str | None
+    """The text of the config, as it was when the job was submitted."""
+    script: str
+    rank_table: str | None
+    script_args: tuple[str, ...]
+
+    def words(self, run_dir: str) -> list[str]:
+        """Spell it anew: absolute where it was relative, and no value of a variable in it."""
+        words = [*self.program, self.verb, *self.own]
+        words += [f"--config={run_dir}/{JOB_CONFIG}"] if self.config is not None else []
+        words += [f"--script={self.script}"]
+        words += [f"--rank-table={self.rank_table}"] if self.rank_table else []
+        for name, value in self.flags.items():
+            if name not in (*_SUBMITTING, *_PLACED):
+                flag = name.replace("_", "-")
+                yes_or_no = f"--{flag}" if value is True else f"--no-{flag}"
+                words.append(yes_or_no if isinstance(value, bool) else f"--{flag}={value}")
+        words += [f"--env={name}" for name in self.flags.get("env") or {}]
+        words += [f"--set={one}" for one in self.assignments]
+        return words
+
+
+def job_files(launch: LaunchSettings, hosts: Sequence[Host], run_dir: str, command: Command, cwd: str) -> list[File]:
+    """job.sbatch, and the config that it names."""
+    from mslaunch.plan.render import render
+
+    runs_dir, _, run_id = run_dir.rpartition("/")
+    values = {
+        "runs_dir": runs_dir,
+        "run_id": run_id,
+        "script_args": command.script_args,
+        "ranks": sum(len(host.devices) for host in hosts),
+        "nodes": len(hosts),
+        "directives": list(directives(launch, hosts, run_dir)),
+        "exports": {name: value for name, value in (command.flags.get("env") or {}).items() if value is not None},
+        "cwd": cwd,
+        "words": command.words(run_dir),
+        "warning": WARNING_SECONDS,
+    }
+    files = [File(JOB, render("job.sbatch", values), 0o700)]
+    return files if command.config is None else [*files, File(JOB_CONFIG, command.config)]

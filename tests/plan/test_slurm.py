@@ -1,0 +1,136 @@
+"""Slurm in plans: how ranks are spread over nodes, and the script that is submitted."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mslaunch.errors import NotReadyError, RequestError
+from mslaunch.plan.config import Config
+from mslaunch.plan.model import Host
+from mslaunch.plan.settings import resolve
+from mslaunch.plan.slurm import (
+    JOB,
+    JOB_CONFIG,
+    Allotment,
+    Command,
+    job_files,
+    parse_tasks,
+    place,
+    planned_hosts,
+    spread,
+)
+from mslaunch.plan.spec import JobSpec, choose_transport
+from tests.plan.test_make import compare
+
+NODES = (Host("n1", "10.0.0.1", ()), Host("n2", "10.0.0.2", ()))
+
+
+def spec(**flags: object) -> JobSpec:
+    return JobSpec(resolve(flags, {}, Config()), Config())
+
+
+def devices(hosts: tuple[Host, ...]) -> list[tuple[int, ...]]:
+    return [host.devices for host in hosts]
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"), [("4", (4,)), ("4(x2)", (4, 4)), ("4(x2),3", (4, 4, 3)), ("", ()), ("2,1(x3)", (2, 1, 1, 1))]
+)
+def test_tasks_per_node_as_slurm_writes_them(text: str, counts: tuple[int, ...]) -> None:
+    assert parse_tasks(text) == counts
+
+
+@given(st.integers(1, 10_000), st.integers(1, 1_000))
+def test_ranks_are_spread_evenly(ranks: int, nodes: int) -> None:
+    counts = spread(ranks, nodes)
+    assert sum(counts) == ranks
+    assert len(counts) == nodes
+    assert max(counts) - min(counts) <= 1
+
+
+def test_devices_are_used_as_given() -> None:
+    given_devices = Allotment(devices={"n1": (2, 5), "n2": (0, 7)})
+    assert devices(place(spec(), NODES, given_devices, "GPU")) == [(2, 5), (0, 7)]
+    assert devices(place(spec(workers=2), NODES, given_devices, "GPU")) == [(2,), (0,)]
+
+
+def test_unequal_nodes_keep_what_each_was_given() -> None:
+    given_devices = Allotment(devices={"n1": (0, 1, 2), "n2": (0,)})
+    assert devices(place(spec(workers=4), NODES, given_devices, "GPU")) == [(0, 1, 2), (0,)]
+    assert devices(place(spec(), NODES, Allotment(tasks=(3, 1)), "CPU")) == [(0, 1, 2), (0,)]
+
+
+def test_more_ranks_than_devices_is_told_with_the_node() -> None:
+    with pytest.raises(NotReadyError, match=r"n1: Slurm gives 1 device there, and 2 ranks"):
+        place(spec(workers=4), NODES, Allotment(devices={"n1": (0,), "n2": (0,)}), "GPU")
+
+
+def test_nodes_without_ranks_are_refused() -> None:
+    with pytest.raises(RequestError, match="Slurm has given 2 nodes, and there is only 1 rank"):
+        place(spec(workers=1), NODES, Allotment(), "CPU")
+    with pytest.raises(RequestError, match="4 nodes"):
+        planned_hosts(spec(workers=2, nodes=4))
+
+
+@pytest.mark.parametrize(
+    ("flags", "inside", "transport"),
+    [
+        ({}, False, "local"),
+        ({}, True, "slurm"),
+        ({"transport": "slurm"}, False, "slurm"),
+        ({"transport": "local"}, True, "local"),
+    ],
+)
+def test_transport_by_what_was_said_and_where_we_are(flags: dict[str, str], inside: bool, transport: str) -> None:
+    assert choose_transport(spec(**flags), (), inside) == transport
+    assert choose_transport(spec(hosts="n1,n2"), NODES, inside) == "ssh"
+
+
+@pytest.mark.parametrize(
+    ("flags", "hosts", "words"),
+    [
+        ({"transport": "slurm", "hosts": "n1,n2"}, NODES, "Slurm chooses the hosts. Leave --hosts out"),
+        ({"transport": "ssh"}, (), "which hosts"),
+        ({"transport": "local", "hosts": "n1,n2"}, NODES, "--hosts names other hosts"),
+        ({"nodes": 2}, (), "--nodes is for Slurm. Add --transport slurm"),
+        ({"sbatch_args": ["--hold"]}, (), "--sbatch-arg is for Slurm"),
+    ],
+)
+def test_contradictions_are_told(flags: dict[str, object], hosts: tuple[Host, ...], words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        choose_transport(spec(**flags), hosts, in_allocation=False)
+
+
+def test_job_script_is_the_golden_one() -> None:
+    """Everything that was typed, spelled for Slurm; no value of a variable on the command line."""
+    flags = {
+        "workers": 8,
+        "transport": "slurm",
+        "nodes": 2,
+        "partition": "npu",
+        "time": "1:00:00",
+        "account": "proj 7",
+        "requeue": True,
+        "sbatch_args": ["--gres=gpu:4", "--comment 'two words'"],
+        "env": {"MODE": "it's fast", "TOKEN": None},
+        "max_restarts": 1,
+        "bind_cores": False,
+        "run_id": "r1",
+    }
+    asked = spec(**flags)
+    command = Command(
+        program=("/opt/env/bin/mslaunch",),
+        verb="train",
+        own=(),
+        flags=flags,
+        assignments=("lr=0.1",),
+        config="epochs: 3\n",
+        script="/home/u/job/train.py",
+        rank_table=None,
+        script_args=("--data", "/a b"),
+    )
+    files = job_files(asked.launch, planned_hosts(asked), "/home/u/runs/r1", command, "/home/u/job")
+    assert [(file.path, file.mode) for file in files] == [(JOB, 0o700), (JOB_CONFIG, 0o600)]
+    compare("job.sbatch", files[0].content)
