@@ -77,7 +77,8 @@ class Slurm:
         hostname = socket.gethostname().split(".")[0]
         ports = [free_port() for _ in NODES]
         nodes = "\n".join(
-            f"NodeName={name} NodeHostname={hostname} NodeAddr=127.0.1.{name[1:]} Port={port} CPUs=4 RealMemory=4000 Gres=gpu:2"
+            f"NodeName={name} NodeHostname={hostname} NodeAddr=127.0.1.{name[1:]} Port={port} "
+            f"CPUs=4 RealMemory=4000 Gres=gpu:2"
             for name, port in zip(NODES, ports, strict=True)
         )
         self.config.write_text(

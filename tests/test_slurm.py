@@ -335,7 +335,7 @@ print("sum", ms.ops.AllReduce()(ms.Tensor([get_rank() + 1.0], ms.float32)).asnum
 """
 
 
-@pytest.mark.parametrize("method", ["dynamic", "msrun"])
+@pytest.mark.parametrize("method", ["dynamic", "rank-table"])
 def test_two_nodes_add_up(site: Bench, method: str) -> None:
     """2 Slurm nodes, 2 ranks each, real MindSpore: 1 + 2 + 3 + 4 on every rank."""
     site.write("train.py", ALL_REDUCE)

@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from mslaunch.errors import WRONG_REQUEST, ConfigError, HostsNotReady, RankTableMissing, RequestError
-from mslaunch.launch import slurm
 from mslaunch.launch.adoption import Adopted, adopt
 from mslaunch.launch.attempts import Replan
-from mslaunch.launch.check import Checked, Wanted, check_devices
+from mslaunch.launch.check import Checked, Wanted
 from mslaunch.launch.cluster import Access, Cluster, connect
 from mslaunch.launch.facts import Elsewhere, find_devices, find_python, find_script, gather, new_run_id
 from mslaunch.launch.run_folder import RunFolder
+from mslaunch.launch.slurm_jobs import in_allocation
 from mslaunch.plan.config import Config, override, parse_config, split_assignments
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Checkpoints, Facts, Host, HostFacts, Plan
 from mslaunch.plan.settings import LaunchSettings, resolve
-from mslaunch.plan.slurm import Command, job_files, place, planned_hosts
 from mslaunch.plan.spec import JobSpec, agree_on_workers, choose_transport, local_host, named_hosts
 from mslaunch.ranktable.validate import validate
 from mslaunch.ranktable.versions import read_table
@@ -55,18 +54,12 @@ class Prepared:
     """Plans the same job for fewer hosts."""
     adopted: Adopted | None = None
     """The run that Slurm starts now, or anew, and that was there before."""
-
-
-def is_submission(request: Request) -> bool:
-    """Tell whether a job is to be handed to Slurm, and does not run in one of its jobs already."""
-    if slurm.in_allocation(os.environ):
-        return False
-    spec, _, _ = _read_job(request)
-    return _transport(spec, named_hosts(spec, _hostfile(spec))) == "slurm"
+    submits: bool = False
+    """The job is not for us to carry out, but for Slurm."""
 
 
 def _transport(spec: JobSpec, hosts: tuple[Host, ...]) -> str:
-    return choose_transport(spec, hosts, slurm.in_allocation(os.environ))
+    return choose_transport(spec, hosts, in_allocation(os.environ))
 
 
 def plan_job(request: Request, elsewhere: bool = False) -> Plan:
@@ -78,38 +71,29 @@ def plan_job(request: Request, elsewhere: bool = False) -> Plan:
     if transport == "local" or elsewhere:
         return _plan_here(request, spec, table, script, hosts, elsewhere)
     if transport == "slurm":
-        hosts = planned_hosts(spec)
-        spec = replace(spec, default_workers=sum(len(host.devices) for host in hosts))
+        return _plan_submission(request, spec, table, script)
+    return _plan_unseen(request, spec, table, script, hosts, transport)
+
+
+def _plan_submission(request: Request, spec: JobSpec, table: str | None, script: Path) -> Plan:
+    """Plan for nodes that Slurm has yet to choose."""
+    from mslaunch.cli import slurm_job
+
+    hosts = slurm_job.planned_hosts(spec)
+    spec = replace(spec, default_workers=sum(len(host.devices) for host in hosts))
+    plan = _plan_unseen(request, spec, table, script, hosts, "slurm")
+    return slurm_job.with_script(request, spec, plan, str(script))
+
+
+def _plan_unseen(
+    request: Request, spec: JobSpec, table: str | None, script: Path, hosts: tuple[Host, ...], transport: str
+) -> Plan:
+    """Plan for hosts that nobody has asked anything."""
     python = find_python(spec)
     known = {host.name: HostFacts(host.python or python, tuple(range(len(host.devices)))) for host in hosts}
     target = spec.config.values.get("device_target") or "CPU"
     facts = gather(spec, script, target, table, Elsewhere(known, spec.launch.master_port))
-    plan = _plan_elsewhere(request, spec, hosts, facts, transport)
-    return _with_job_script(request, spec, plan, str(script)) if transport == "slurm" else plan
-
-
-def _with_job_script(request: Request, spec: JobSpec, plan: Plan, script: str) -> Plan:
-    """Add what sbatch is given: the script, and the config as it is now."""
-    command = Command(
-        program=_own_program(),
-        verb=request.verb,
-        own=request.verb_options,
-        flags=request.flags,
-        assignments=request.assignments,
-        config=Path(request.config).read_text() if request.config else None,
-        script=script,
-        rank_table=str(Path(spec.rank_table.name).absolute()) if spec.rank_table else None,
-        script_args=request.script_args,
-    )
-    files = job_files(spec.launch, plan.hosts, plan.run_dir, command, plan.submit_dir)
-    return replace(plan, files=(*plan.files, *files))
-
-
-def _own_program() -> tuple[str, ...]:
-    beside = Path(sys.executable).with_name("mslaunch")
-    if beside.is_file():
-        return (str(beside),)
-    return (sys.executable, "-c", "from mslaunch.cli import main; main()")
+    return _plan_elsewhere(request, spec, hosts, facts, transport)
 
 
 def prepare_job(request: Request) -> Prepared:
@@ -120,23 +104,27 @@ def prepare_job(request: Request) -> Prepared:
     transport = _transport(spec, hosts)
     if transport == "local":
         return Prepared(_plan_here(request, spec, table, script, hosts, elsewhere=False))
+    adopted: Adopted | None = None
     if transport == "slurm":
-        hosts = slurm.allotted_nodes(os.environ, spec.launch.nodes)
+        from mslaunch.cli import slurm_job
+
+        if not in_allocation(os.environ):
+            return Prepared(_plan_submission(request, spec, table, script), submits=True)
+        hosts = slurm_job.allotted_nodes(spec)
     _check_request(spec, hosts, transport)
     python = spec.launch.python or sys.executable
     hosts = tuple(replace(host, python=host.python or python) for host in hosts)
     run_id = spec.launch.run_id or new_run_id()
     wanted = wanted_of(spec, str(script), run_id)
-    adopted = adopt(RunFolder(Path(wanted.run_dir)), os.environ) if transport == "slurm" else None
+    if transport == "slurm":
+        adopted = adopt(RunFolder(Path(wanted.run_dir)), os.environ)
     cluster, checked = connect(transport, hosts, Access(python, spec.launch.accept_new_host_keys), wanted)
     try:
         _check_ready(request, cluster, checked)
         target = spec.config.values.get("device_target") or _target_of(checked)
         hosts = tuple(report.host for report in checked.reports.values())
         if transport == "slurm":
-            told = {name: report.facts for name, report in checked.reports.items()}
-            hosts = place(spec, hosts, slurm.allotment(os.environ, told, target), target)
-            check_devices(hosts, checked, target)
+            hosts = slurm_job.placed(spec, checked, target)
         known = {
             name: HostFacts(report.facts["python"], tuple(report.facts["cores"]))
             for name, report in checked.reports.items()

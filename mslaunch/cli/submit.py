@@ -11,10 +11,11 @@ from types import FrameType
 
 from mslaunch.agent.follow import Follower
 from mslaunch.cli.describe import describe_end
-from mslaunch.launch import history, record, slurm
+from mslaunch.launch import history, record, slurm_jobs
 from mslaunch.launch.run_folder import RunFolder, create, write_atomically
+from mslaunch.launch.slurm_jobs import STATES
 from mslaunch.plan.model import Plan
-from mslaunch.plan.slurm import JOB, STATES
+from mslaunch.plan.slurm import JOB
 
 POLL = 0.2
 
@@ -24,7 +25,7 @@ def submit(plan: Plan, detach: bool, as_json: bool) -> int:
     folder = create(plan)
     try:
         record.save(folder, record.queued(plan, time.time()))  # before it is submitted: it may start at once
-        job = slurm.submit(str(folder.path / JOB))
+        job = slurm_jobs.submit(str(folder.path / JOB))
     except BaseException:
         shutil.rmtree(folder.path, ignore_errors=True)
         raise
@@ -68,7 +69,7 @@ class _Watch:
         """How the run stands; one that Slurm itself is ending may be queued again once it has ended."""
         now = record.load(self.folder)
         ending = now.state == "stopped" and self.asked is None
-        while ending and (seen := slurm.look(self.job)) and STATES.get(seen.state) == "running":
+        while ending and (seen := slurm_jobs.look(self.job)) and STATES.get(seen.state) == "running":
             self._show()
             time.sleep(POLL)
         return record.load(self.folder) if ending else now
@@ -83,7 +84,7 @@ class _Watch:
         return history.stop(self.folder, self.plan.limits.grace + 20)
 
     def _tell_why_it_waits(self) -> None:
-        seen = slurm.look(self.job)
+        seen = slurm_jobs.look(self.job)
         if seen is not None and seen.reason not in ("", "None", self.waiting):
             self.waiting = seen.reason
             self._say(f"Slurm job {self.job} waits: {seen.reason}")

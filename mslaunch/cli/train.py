@@ -55,17 +55,16 @@ def launch(
     prepare: Callable[[RunFolder], None] = lambda _: None,
 ) -> None:
     """Show a plan, or carry it out here or detached; `prepare` puts into the run's folder what the plan counts on."""
-    submission = job.is_submission(request)
     if dry_run:
         plan = job.plan_job(request)
         print(to_json(plan) if as_json else describe_plan(plan), end="")
         return
-    if submission:
-        from mslaunch.cli.submit import submit
-
-        raise typer.Exit(submit(job.plan_job(request), detach, as_json))
     prepared = job.prepare_job(request)
     plan = prepared.plan
+    if prepared.submits:
+        from mslaunch.cli.submit import submit
+
+        raise typer.Exit(submit(plan, detach, as_json))
     folder = prepared.adopted.take(plan) if prepared.adopted else create(plan)
     try:
         prepare(folder)

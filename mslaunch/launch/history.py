@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mslaunch.agent.guard import end_run, processes_with
 from mslaunch.errors import AmbiguousRun, NoSuchRun, NotReadyError, RequestError
-from mslaunch.launch import identity, record, slurm
+from mslaunch.launch import identity, record, slurm_jobs
 from mslaunch.launch.run_folder import RunFolder
 
 LOST_PATIENCE = 5.0
@@ -80,8 +80,8 @@ def stop(folder: RunFolder, wait: float) -> record.RunRecord:
 
 def _stop_job(folder: RunFolder, job: str, wait: float) -> record.RunRecord:
     """Ask Slurm to end a run's job; one that does not end is ended the hard way."""
-    slurm.cancel(job)
-    for end in (slurm.kill, None):
+    slurm_jobs.cancel(job)
+    for end in (slurm_jobs.kill, None):
         for _ in _ticks(wait):
             now = record.load(folder)
             if now.state in record.ENDED:

@@ -10,10 +10,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from mslaunch.errors import RecordUnreadable
-from mslaunch.launch import identity
+from mslaunch.launch import identity, slurm_jobs
 from mslaunch.launch.run_folder import RunFolder, write_atomically
+from mslaunch.launch.slurm_jobs import STATES
 from mslaunch.plan.model import Plan
-from mslaunch.plan.slurm import STATES
 
 ENDED = ("succeeded", "failed", "stopped", "lost")
 
@@ -117,18 +117,14 @@ def _unless_queued_again(folder: RunFolder, record: RunRecord) -> RunRecord:
     job = slurm_job(folder) if record.exit_code == 128 + signal.SIGTERM else None
     if job is None:
         return record
-    from mslaunch.launch import slurm
-
-    seen = slurm.look(job)
+    seen = slurm_jobs.look(job)
     queued = seen is not None and STATES.get(seen.state) == "queued"
     return replace(record, state="queued", ended=None, exit_code=None) if queued else record
 
 
 def _as_slurm_sees(folder: RunFolder, record: RunRecord, job: str) -> RunRecord:
     """How a run stands whose launcher is elsewhere, has not begun, or has gone without a word."""
-    from mslaunch.launch import slurm
-
-    seen = slurm.look(job)
+    seen = slurm_jobs.look(job)
     if seen is None:
         return record
     state = STATES.get(seen.state, "lost")

@@ -1,4 +1,4 @@
-"""Slurm: one srun step for the agents of all nodes, and jobs that are submitted, looked up and cancelled."""
+"""Slurm from inside an allocation: its nodes and devices, and one srun step for the agents of all of them."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ import socket
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from mslaunch.agent import wire
-from mslaunch.errors import NotReadyError, RequestError
+from mslaunch.errors import RequestError
 from mslaunch.launch.bundle import AGENT_BOOT, agent_stream
+from mslaunch.launch.slurm_jobs import ask, missing
 from mslaunch.plan.model import Host
 from mslaunch.plan.slurm import Allotment, parse_tasks
 
 _CLOSE_SECONDS = 15.0
-_LOOK_EVERY = 2.0
-_COMMAND_SECONDS = 60.0
 
 
 class SrunChannel:
@@ -105,19 +102,7 @@ def _start(hosts: tuple[str, ...], python: str, stderr: int) -> subprocess.Popen
             bufsize=0,
         )
     except FileNotFoundError:
-        raise _missing("srun") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """How Slurm sees a job: its word for the state, and why it waits."""
-
-    state: str
-    reason: str = ""
-
-
-def in_allocation(environment: Mapping[str, str]) -> bool:
-    return bool(environment.get("SLURM_JOB_ID") and environment.get("SLURM_JOB_NODELIST"))
+        raise missing("srun") from None
 
 
 def allotted_nodes(environment: Mapping[str, str], wanted: int | None) -> tuple[Host, ...]:
@@ -128,10 +113,10 @@ def allotted_nodes(environment: Mapping[str, str], wanted: int | None) -> tuple[
             "calls it itself."
         )
     listed = environment["SLURM_JOB_NODELIST"]
-    names = _ask("scontrol", "show", "hostnames", listed).split()
+    names = ask("scontrol", "show", "hostnames", listed).split()
     if wanted is not None and wanted > len(names):
         raise RequestError(f"--nodes: {wanted} are asked for, and this Slurm job has {len(names)}. Ask for fewer.")
-    nodes = _ask("scontrol", "show", "nodes", "--oneliner", listed)
+    nodes = ask("scontrol", "show", "nodes", "--oneliner", listed)
     addresses = dict(re.findall(r"^NodeName=(\S+) .*?\bNodeAddr=(\S+)", nodes, re.MULTILINE))
     return tuple(Host(name, _resolved(addresses.get(name, name)), ()) for name in names[:wanted])
 
@@ -150,81 +135,3 @@ def allotment(environment: Mapping[str, str], facts: Mapping[str, Mapping[str, A
     if target == "GPU":  # CUDA_VISIBLE_DEVICES names them already: they are counted from 0 within it
         devices = {name: tuple(range(len(ids))) if facts[name]["renumbered"] else ids for name, ids in devices.items()}
     return Allotment(tasks, devices)
-
-
-def submit(script: str) -> str:
-    """Hand a script to sbatch; return the job's id."""
-    return _ask("sbatch", "--parsable", script).strip().split(";")[0]
-
-
-_looked: dict[str, tuple[float, Seen | None]] = {}
-
-
-def look(job: str) -> Seen | None:
-    """Ask how a job stands: squeue for those that are there, sacct for those that were, if there is accounting.
-
-    None where Slurm cannot be asked; a job that it no longer knows is UNKNOWN.
-    """
-    when, seen = _looked.get(job, (0.0, None))
-    if not when or time.monotonic() - when > _LOOK_EVERY:
-        seen = _look(job)
-        _looked[job] = (time.monotonic(), seen)
-    return seen
-
-
-def _look(job: str) -> Seen | None:
-    queued = _try("squeue", "--noheader", "--states=all", "--format=%T|%r", f"--jobs={job}")
-    if queued is None:
-        return None
-    if queued.returncode == 0 and (line := queued.stdout.strip()):
-        state, _, reason = line.splitlines()[0].partition("|")
-        return Seen(state, reason)
-    if queued.returncode != 0 and "Invalid job id" not in queued.stderr:
-        return None  # the controller does not answer
-    ended = _try("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={job}", "--format=State")
-    words = ended.stdout.split() if ended is not None and ended.returncode == 0 else []
-    return Seen(words[0] if words else "UNKNOWN")
-
-
-def cancel(job: str) -> None:
-    """Ask a job to end: its launcher is told, and stops its ranks in order; one that waits is taken off the queue."""
-    _looked.pop(job, None)
-    seen = look(job)
-    waiting = seen is None or seen.state == "PENDING"
-    done = _try("scancel", job) if waiting else _try("scancel", "--batch", "--signal=TERM", job)
-    if done is None:
-        raise _missing("scancel")
-    if done.returncode != 0:
-        raise NotReadyError(f"scancel {job}: {_last_line(done.stderr)}")
-
-
-def kill(job: str) -> None:
-    """End a job that does not end when it is asked to."""
-    _try("scancel", job)
-
-
-def _ask(*command: str) -> str:
-    done = _try(*command)
-    if done is None:
-        raise _missing(command[0])
-    if done.returncode != 0:
-        said = _last_line(done.stderr) or f"it ended with code {done.returncode}"
-        raise NotReadyError(f"{command[0]} refuses: {said.removeprefix(f'{command[0]}: ').removeprefix('error: ')}")
-    return done.stdout
-
-
-def _try(*command: str) -> subprocess.CompletedProcess[str] | None:
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False, timeout=_COMMAND_SECONDS
-        )
-    except (FileNotFoundError, subprocess.TimeoutExpired):
-        return None
-
-
-def _missing(program: str) -> NotReadyError:
-    return NotReadyError(f"{program} is not on PATH or does not answer. --transport slurm needs Slurm's commands here.")
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1]

@@ -1,4 +1,4 @@
-"""Slurm as planning sees it: its job states, how ranks are spread over its nodes, and the script that is submitted."""
+"""Slurm as planning sees it: how ranks are spread over its nodes, and the script that is submitted."""
 
 from __future__ import annotations
 
@@ -16,34 +16,6 @@ from mslaunch.plan.spec import JobSpec, agree_on_workers
 WARNING_SECONDS = 60
 JOB = "scripts/job.sbatch"
 JOB_CONFIG = "scripts/job.yaml"
-
-STATES = {
-    "PENDING": "queued",
-    "CONFIGURING": "queued",
-    "REQUEUED": "queued",
-    "REQUEUE_FED": "queued",
-    "REQUEUE_HOLD": "queued",
-    "SPECIAL_EXIT": "queued",
-    "RESV_DEL_HOLD": "queued",
-    "RUNNING": "running",
-    "COMPLETING": "running",
-    "STAGE_OUT": "running",
-    "SIGNALING": "running",
-    "RESIZING": "running",
-    "SUSPENDED": "running",
-    "STOPPED": "running",
-    "COMPLETED": "succeeded",
-    "CANCELLED": "stopped",
-    "PREEMPTED": "stopped",
-    "REVOKED": "stopped",
-    "FAILED": "failed",
-    "TIMEOUT": "failed",
-    "DEADLINE": "failed",
-    "OUT_OF_MEMORY": "failed",
-    "NODE_FAIL": "failed",
-    "BOOT_FAIL": "failed",
-}
-"""What squeue and sacct call a job's state, and what a run's is then."""
 
 _SUBMITTING = ("transport", "nodes", "partition", "time", "account", "requeue", "sbatch_args")
 _PLACED = ("runs_dir", "run_id", "script", "rank_table", "env")
