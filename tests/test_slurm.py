@@ -101,6 +101,12 @@ def test_local_is_local_inside_an_allocation_too(site: Bench) -> None:
     assert site.record()["transport"] == "local"
 
 
+def test_check_asks_the_nodes_of_the_allocation(site: Bench) -> None:
+    done = allocated(site, MSLAUNCH, "check", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [(node["host"], node["ready"]) for node in json.loads(done.stdout)] == [("n1", True), ("n2", True)]
+
+
 def test_srun_mslaunch_is_refused(site: Bench) -> None:
     """Each task would launch the whole job once more."""
     done = allocated(site, "srun", "-n2", MSLAUNCH, "train", "--workers", "2")
@@ -335,7 +341,7 @@ print("sum", ms.ops.AllReduce()(ms.Tensor([get_rank() + 1.0], ms.float32)).asnum
 """
 
 
-@pytest.mark.parametrize("method", ["dynamic", "rank-table"])
+@pytest.mark.parametrize("method", ["dynamic", "rank-table", "mpirun"])
 def test_two_nodes_add_up(site: Bench, method: str) -> None:
     """2 Slurm nodes, 2 ranks each, real MindSpore: 1 + 2 + 3 + 4 on every rank."""
     site.write("train.py", ALL_REDUCE)

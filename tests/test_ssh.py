@@ -22,6 +22,7 @@ HELLO = """
 import os
 print("rank", os.environ["RANK_ID"], "on", os.environ["MSLAUNCH_HOST"], "device", os.environ["DEVICE_ID"], flush=True)
 """
+FAILS = "import os, time\nif os.environ['RANK_ID'] == '3': raise ValueError('NaN')\ntime.sleep(60)\n"
 SLEEP = HELLO + "import time; time.sleep(100)\n"
 
 
@@ -351,3 +352,36 @@ def test_the_scripts_of_other_methods_run_on_every_host(far: Bench, hosts: ssh_b
         done = far.mslaunch("train", "--hosts", "here:1,second:1", "--method", method)
     assert done.returncode == 0, done.stdout
     assert all("sum 3.0" in far.log(rank) for rank in range(2))
+
+
+@pytest.fixture
+def open_mpi(far: Bench, hosts: ssh_bed.Bed, needs_mpirun: None) -> Bench:
+    """Open MPI calls ssh by itself, on the first host: it needs the same keys and names there."""
+    del needs_mpirun
+    ssh = f"ssh -F {hosts.home}/.ssh/config -o UserKnownHostsFile={hosts.home}/.ssh/known_hosts"
+    far.env["OMPI_MCA_plm_rsh_agent"] = ssh
+    return far
+
+
+@pytest.mark.mindspore
+def test_mpirun_reaches_the_other_hosts_itself(open_mpi: Bench) -> None:
+    open_mpi.write("train.py", ADD_UP)
+    done = open_mpi.mslaunch("train", "--hosts", "n1:2,n2:2", "--method", "mpirun")
+    assert done.returncode == 0, done.stdout
+    assert all("sum 10.0" in open_mpi.log(rank) for rank in range(4))
+    assert [rank["exit_code"] for rank in open_mpi.record()["ranks"]] == [0] * 4
+
+
+def test_a_rank_that_mpirun_started_elsewhere_is_named(open_mpi: Bench) -> None:
+    open_mpi.write("train.py", FAILS)
+    done = open_mpi.mslaunch("train", "--hosts", "n1:2,n2:2", "--method", "mpirun")
+    assert done.returncode == 1
+    assert "First to fail: rank 3, host n2, device 1 (exit code 1)" in done.stdout
+
+
+def test_mpirun_over_hosts_leaves_nothing_when_the_launcher_is_killed(open_mpi: Bench) -> None:
+    open_mpi.write("train.py", SLEEP)
+    launcher = open_mpi.start("train", "--hosts", "n1:2,n2:2", "--method", "mpirun")
+    wait_for(lambda: all("rank" in open_mpi.log(rank) for rank in range(4)), "all ranks")
+    launcher.kill()
+    wait_for(lambda: not open_mpi.leftovers(), "every process to end", 15)

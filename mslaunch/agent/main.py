@@ -220,12 +220,13 @@ class Agent:
         if self.connected and self.lost_after is not None and now - self.heard > self.lost_after:
             self.abandon(f"the launcher was silent for {self.lost_after:g} s")
         self.ranks.look_for_mindspore(now, self.guard.pid)
+        self.ranks.miss(now)
         if self.ladder is None:
             return
         if not self.ladder.asked and now >= self.ladder.ask_at:
             self.ladder.asked = True
             self.ranks.terminate(self.guard.pid)
-        left = processes.descendants(os.getpid(), leave=(self.guard.pid,))
+        left = self.ranks.everything(self.guard.pid)
         self.listen()  # only now: what has ended by this time is known to have ended
         self.ranks.reap()
         if left and now >= self.ladder.kill_at + STUCK_AFTER:

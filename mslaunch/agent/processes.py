@@ -109,6 +109,15 @@ def _below(root: int, leave: Iterable[int], stop_at: Callable[[int], bool]) -> l
     return found
 
 
+def belongs(pid: int, variable: str) -> bool:
+    """Tell whether a process is there and was started with this variable, written NAME=VALUE."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return os.fsencode(variable) in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
 def _has_threads(name: str) -> bool:
     """A process whose first thread is a zombie lives on while its other threads do."""
     try:

@@ -34,6 +34,7 @@ class Child:
         self.pid: int | None = None
         self.running = False
         self.joining = False
+        self.missed: float | None = None
 
 
 class Ranks:
@@ -71,11 +72,37 @@ class Ranks:
         order = self._order
         self._taking = None
         self._env = {**env, **order["secrets"], "MSLAUNCH_AGENT": self.message_path}
+        self._publish()
         for child in self.children:
             if child.rank is not None and child.rank in order["tail"]:
                 self.following[child.rank] = Follower(child.planned["log"])
             if child.planned["start"] == "now":
                 self._start(child)
+
+    def _publish(self) -> None:
+        """Write down where this agent listens, for ranks that mpirun's own daemons start."""
+        host = next((child.planned["host"] for child in self.children if child.by_script), None)
+        if host is not None:
+            path = os.path.join(self._order["run_dir"], "scripts", f"agent.{host}")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(self.message_path)
+
+    def everything(self, leave: int) -> list[int]:
+        """Every process of the run here: all that descend from the agent, and ranks that others have started."""
+        found = processes.descendants(os.getpid(), (leave,))
+        others = [child.pid for child in self.children if child.by_script and child.running and child.pid]
+        for pid in others:
+            if pid not in found and processes.belongs(pid, f"MSLAUNCH_RUN_DIR={self._order['run_dir']}"):
+                found += [pid, *processes.descendants(pid)]
+        return found
+
+    def miss(self, now: float) -> None:
+        """Notice ranks that others have started and that have gone without a word."""
+        for child in self.children:
+            if child.by_script and child.running and child.pid and not os.path.exists(f"/proc/{child.pid}"):
+                child.missed = child.missed or now
+                if now - child.missed > LOOK_EVERY:
+                    self._ended(child, *_exit_file(child.planned["log"]))
 
     def _set_up_ended(self, setup: SetUp, how: dict[str, Any], stopping: bool) -> None:
         env = setup.environment() if how["code"] == 0 else None
@@ -246,7 +273,7 @@ class Ranks:
     def terminate(self, leave: int) -> None:
         """Ask every process to end, each once."""
         self.stopping = True
-        processes.signal_all(processes.descendants(os.getpid(), (leave,)), signal.SIGTERM)
+        processes.signal_all(self.everything(leave), signal.SIGTERM)
 
     def end_scheduler(self) -> None:
         """The scheduler has nothing to save, and left alone it waits for heartbeats that will not come."""

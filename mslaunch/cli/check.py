@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from typing import Annotated
@@ -14,6 +15,7 @@ from mslaunch.cli.basics import columns
 from mslaunch.errors import RequestError
 from mslaunch.launch.check import Checked, Report
 from mslaunch.launch.cluster import Access, connect
+from mslaunch.launch.slurm_jobs import in_allocation
 
 app = basics.new_app()
 
@@ -42,12 +44,17 @@ def check(
         runs_dir=runs_dir,
     )
     spec, named = job.hosts_of(job.Request(config, (), flags))
+    transport = "ssh"
+    if not named and in_allocation(os.environ):
+        from mslaunch.cli import slurm_job
+
+        transport, named = "slurm", slurm_job.allotted_nodes(spec)
     if not named:
         raise RequestError('which hosts? Name them with --hosts "n1:8,n2:8", --hostfile FILE or launch.hosts.')
     python = spec.launch.python or sys.executable
     named = tuple(replace(host, python=host.python or python) for host in named)
     wanted = job.wanted_of(spec, script or "", "check")
-    cluster, checked = connect("ssh", named, Access(python, spec.launch.accept_new_host_keys), wanted)
+    cluster, checked = connect(transport, named, Access(python, spec.launch.accept_new_host_keys), wanted)
     cluster.close()
     print(json.dumps(_plain(checked), indent=1) if as_json else _table(checked), end="\n" if as_json else "")
     for trouble in checked.troubles:

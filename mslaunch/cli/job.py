@@ -153,9 +153,9 @@ def _plan_here(
 
 def _check_request(spec: JobSpec, hosts: tuple[Host, ...], transport: str) -> None:
     """Refuse what no other hosts could do, before any of them is troubled."""
-    if spec.launch.method == "mpirun" and len(hosts) > 1:
+    if spec.launch.method == "mpirun" and len({host.python for host in hosts}) > 1:
         raise RequestError(
-            f"{spec.source('method')}: mpirun runs on one host so far. Take dynamic, msrun or rank-table."
+            f"{spec.source('method')}: mpirun starts the same Python everywhere. Name one launch.python."
         )
     if spec.launch.devices is not None:
         fix = {"ssh": 'They stand with each host: --hosts "n1:[0-3],n2:8".', "slurm": "Slurm gives them."}[transport]

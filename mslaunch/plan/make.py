@@ -31,6 +31,9 @@ def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int
     unset = environment.inherited_launch_variables(facts.environment)
     table = _rank_table(spec, hosts, facts)
     env = _common_env(spec, facts, world_size, attempt, table)
+    if transport == "slurm" and spec.launch.method == "mpirun":
+        # Open MPI counts its slots by this, and an agent's step has one task a node.
+        env["SLURM_TASKS_PER_NODE"] = ",".join(str(len(host.devices)) for host in hosts)
     layout = methods.METHODS[spec.launch.method](_job(spec, hosts, facts, env, args))
     return Plan(
         run_id=facts.run_id,

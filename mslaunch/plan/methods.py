@@ -70,8 +70,10 @@ def msrun(job: Job) -> Layout:
 
 
 def mpirun(job: Job) -> Layout:
-    """One mpirun on the first host; on a CPU with MindSpore's scheduler beside it."""
-    hostfile = "".join(f"{host.address} slots={len(host.devices)}\n" for host in job.hosts)
+    """One mpirun on the first host, which reaches the others itself; on a CPU with MindSpore's scheduler beside it."""
+    alone = len(job.hosts) == 1
+    # Names, since ~/.ssh/config may know more about them than an address says.
+    hostfile = "".join(f"{host.address if alone else host.name} slots={len(host.devices)}\n" for host in job.hosts)
     return _scripted(job, "mpirun.sh", job.hosts[:1], _on_cpu(job), (File("scripts/hostfile", hostfile),))
 
 

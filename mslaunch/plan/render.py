@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from mslaunch.plan.environment import LAUNCH_VARIABLES, TUNED
+from mslaunch.plan.environment import LAUNCH_VARIABLES, TUNED, carried, inherited_launch_variables
 
 if TYPE_CHECKING:
     from mslaunch.plan.methods import Job
@@ -51,7 +51,7 @@ def render_script(name: str, job: Job, env: Mapping[str, str], node: int, cluste
         "python": job.facts.hosts[host.name].python,
         "exports": {key: value for key, value in env.items() if key != "MSLAUNCH_RUN_DIR"},
         "secrets": sorted(key for key, value in job.spec.launch.env.items() if value is None),
-        "passed_on": sorted({*env, *job.spec.launch.env, "MSLAUNCH_RUN_DIR", "MSLAUNCH_RANKS"}),
+        "passed_on": _passed_on(job, env),
         "launch_variables": LAUNCH_VARIABLES,
         "tunables": TUNED,
         "setup": job.spec.launch.setup,
@@ -59,6 +59,13 @@ def render_script(name: str, job: Job, env: Mapping[str, str], node: int, cluste
         "in_run": lambda text: in_run(str(text), job.facts.run_dir),
     }
     return render(name, values)
+
+
+def _passed_on(job: Job, env: Mapping[str, str]) -> list[str]:
+    """The variables that mpirun hands to its ranks; on other hosts they have nothing else of this shell's."""
+    shell = job.facts.environment
+    travels = carried(shell, inherited_launch_variables(shell)) if len(job.hosts) > 1 else ()
+    return sorted({*env, *travels, *job.spec.launch.env, "MSLAUNCH_RUN_DIR", "MSLAUNCH_RANKS"})
 
 
 def in_run(text: str, run_dir: str) -> str:

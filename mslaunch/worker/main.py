@@ -65,6 +65,11 @@ def take_rank_environment(path: str, run_dir: str) -> None:
     with open(path, encoding="utf-8") as file:
         own = json.load(file)[rank]
     os.environ.update({name: value.replace("$run", run_dir) for name, value in own.items()})
+    try:  # under an mpirun on another host, the agent of this one has said where it listens
+        with open(f"{path[: -len('ranks.json')]}agent.{own['MSLAUNCH_HOST']}", encoding="utf-8") as file:
+            os.environ["MSLAUNCH_AGENT"] = file.read()
+    except OSError:
+        pass
     if "OMPI_COMM_WORLD_LOCAL_RANK" in os.environ:
         # MindSpore copies this over DEVICE_ID at import, which forgets which devices were asked for.
         os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = os.environ["DEVICE_ID"]
