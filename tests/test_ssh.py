@@ -193,16 +193,18 @@ def test_a_host_that_is_cut_off_is_named_and_all_others_are_stopped(far: Bench, 
     assert (verdict["host"], verdict["cause"]) == ("island", "host lost")
 
 
-def test_a_job_goes_on_with_the_hosts_that_are_left(far: Bench, hosts: ssh_bed.Bed) -> None:
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_job_goes_on_with_the_hosts_that_are_left(far: Bench, hosts: ssh_bed.Bed, detached: bool) -> None:
     """With max_restarts and min_workers a lost host is not the end: its ranks are planned away, and it is said."""
     far.write("train.py", HELLO + "import time\nif os.environ['MSLAUNCH_ATTEMPT'] == '0': time.sleep(100)\n")
     launch = "{hosts: 'island:1,here:2', max_restarts: 1, min_workers: 2, backoff: 0, lost_after: 5}"
     far.write("cfg.yaml", f"device_num: 3\nlaunch: {launch}\n")
     with ssh_bed.cut_off(hosts, "island") as link:
-        launcher = far.start("train", "--config", "cfg.yaml", "--tail", "none")
+        launcher = far.start("train", "--config", "cfg.yaml", "--tail", "none", *(["--detach"] if detached else []))
         wait_for(lambda: far.runs.exists() and all("rank" in far.log(rank) for rank in range(3)), "all ranks")
         subprocess.run(["ip", "link", "set", link, "down"], check=True)
         assert launcher.wait(timeout=40) == 0
+        wait_for(lambda: far.record()["state"] == "succeeded", "the end", 40)
         wait_for(lambda: not processes_with(f"MSLAUNCH_RUN_DIR={far.latest}"), "an empty machine", 15)
     record = far.record()
     assert (record["world_size"], [rank["host"] for rank in record["ranks"]]) == (2, ["here", "here"])
@@ -210,7 +212,8 @@ def test_a_job_goes_on_with_the_hosts_that_are_left(far: Bench, hosts: ssh_bed.B
     assert far.environment(1)["RANK_SIZE"] == "2"
     assert json.loads((far.latest / "config.json").read_text())["device_num"] == 2
     assert launcher.stdout is not None
-    assert "with 2 ranks, without island" in launcher.stdout.read()
+    told = (far.latest / "launcher.log").read_text() if detached else launcher.stdout.read()
+    assert "with 2 ranks, without island" in told
 
 
 def test_check_prints_a_table_and_names_what_is_missing(far: Bench, hosts: ssh_bed.Bed) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,15 +16,16 @@ from mslaunch.cli import basics, job, options
 from mslaunch.cli.console import Console
 from mslaunch.cli.describe import describe_plan
 from mslaunch.cli.screen import Screen
-from mslaunch.errors import NotReadyError
 from mslaunch.launch import record
-from mslaunch.launch.cluster import for_plan
+from mslaunch.launch.cluster import this_machine
 from mslaunch.launch.launcher import execute
 from mslaunch.launch.run_folder import RunFolder, create
-from mslaunch.plan.model import Plan, to_json
+from mslaunch.plan.model import to_json
+
+if TYPE_CHECKING:
+    from mslaunch.cli.detached import Detached
 
 _app = basics.new_app()
-_DETACHED = "from mslaunch.cli.detached import main; main(sys.argv[1])"
 app = partial(job.call, _app)
 
 Detach = Annotated[bool, typer.Option("--detach", help="Return at once; the job goes on by itself.")]
@@ -59,6 +58,9 @@ def launch(
         plan = job.plan_job(request)
         print(to_json(plan) if as_json else describe_plan(plan), end="")
         return
+    detached = _detach() if detach else None
+    if detached and detached.waits:
+        raise typer.Exit(detached.wait(as_json))
     prepared = job.prepare_job(request)
     plan = prepared.plan
     if prepared.submits:
@@ -73,17 +75,21 @@ def launch(
             shutil.rmtree(folder.path, ignore_errors=True)
         raise
     record.save(folder, record.queued(plan, time.time()))
-    if detach:
-        if prepared.cluster:
-            prepared.cluster.close()
-        raise typer.Exit(start_detached(plan, folder, as_json))
-    raise typer.Exit(follow(prepared, folder, as_json))
+    if detached:
+        detached.leave(folder)
+    raise typer.Exit(follow(prepared, folder, as_json and not detached))
+
+
+def _detach() -> Detached:
+    from mslaunch.cli.detached import Detached
+
+    return Detached()
 
 
 def follow(prepared: job.Prepared, folder: RunFolder, as_json: bool) -> int:
     """Run the job here and show what happens."""
     plan = prepared.plan
-    cluster = prepared.cluster or for_plan(plan)
+    cluster = prepared.cluster or this_machine()
     console = Console(plan, Screen(2 if as_json else 1))
     console.open()
     attempts = prepared.adopted.attempts if prepared.adopted else ()
@@ -92,25 +98,3 @@ def follow(prepared: job.Prepared, folder: RunFolder, as_json: bool) -> int:
     if as_json:
         print(json.dumps(final.to_dict(), indent=1))
     return final.exit_code if final.exit_code is not None else 1
-
-
-def start_detached(plan: Plan, folder: RunFolder, as_json: bool) -> int:
-    """Hand the run to a launcher of its own, which needs neither this process nor its terminal."""
-    with folder.launcher_log.open("ab") as log:
-        launcher = subprocess.Popen(
-            # Not `-m`, which would import from the current folder before all others.
-            [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {_DETACHED}", str(folder.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    while (now := record.load(folder)).state == "queued" and launcher.poll() is None:
-        time.sleep(0.01)
-    if now.state == "queued":
-        raise NotReadyError(f"the launcher could not start; {folder.launcher_log} says why. Or leave --detach out.")
-    if as_json:
-        print(json.dumps({"run_id": plan.run_id, "run_dir": plan.run_dir, "launcher": launcher.pid}))
-    else:
-        print(f"{plan.run_id} goes on by itself. Follow it with: mslaunch logs -f {plan.run_id}")
-    return 0

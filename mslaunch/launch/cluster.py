@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from mslaunch.errors import HostsNotReady
 from mslaunch.launch.check import Checked, Wanted, check_hosts
 from mslaunch.launch.transport import Channel, LocalChannel
-from mslaunch.plan.model import Host, Plan
+from mslaunch.plan.hosts import LOCAL
+from mslaunch.plan.model import Host
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +33,6 @@ class Access:
     accept_new_keys: bool = False
 
 
-def open_local(hosts: Sequence[Host], access: Access) -> list[Channel]:
-    del access
-    return [LocalChannel(host.name) for host in hosts]
-
-
 def open_ssh(hosts: Sequence[Host], access: Access) -> list[Channel]:
     from mslaunch.launch import ssh  # paramiko takes a third of a second to load
 
@@ -53,23 +46,14 @@ def open_slurm(hosts: Sequence[Host], access: Access) -> list[Channel]:
 
 
 TRANSPORTS: dict[str, Callable[[Sequence[Host], Access], list[Channel]]] = {
-    "local": open_local,
     "ssh": open_ssh,
     "slurm": open_slurm,
 }
 
 
-def for_plan(plan: Plan) -> Cluster:
-    """Connect to the hosts of a plan that was made before."""
-    access = Access(plan.hosts[0].python or sys.executable)
-    if plan.transport == "local":
-        return Cluster(TRANSPORTS["local"](plan.hosts, access))
-    script = str(Path(plan.job_dir) / plan.script)
-    cluster, checked = connect(plan.transport, plan.hosts, access, Wanted(plan.run_dir, script, port=plan.port))
-    if checked.troubles:
-        cluster.close()
-        raise HostsNotReady(checked.troubles)
-    return cluster
+def this_machine() -> Cluster:
+    """The one host of a job that stays here; there is nothing to ask."""
+    return Cluster([LocalChannel(LOCAL)])
 
 
 def connect(transport: str, hosts: Sequence[Host], access: Access, wanted: Wanted) -> tuple[Cluster, Checked]:
