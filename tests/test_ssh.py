@@ -148,6 +148,20 @@ def test_files_go_to_hosts_that_do_not_share_them_and_logs_come_back(far: Bench,
     assert f"own1 keeps 2 files that the job wrote: {far.latest}/rank_" in done.stdout
 
 
+def test_logs_of_hosts_with_files_of_their_own_can_be_read_while_the_job_runs(far: Bench, hosts: ssh_bed.Bed) -> None:
+    """What is new is fetched every few seconds, once; in the end the log is the same as over there."""
+    far.write("train.py", "import time\nfor i in range(60):\n    print('line', i, flush=True)\n    time.sleep(0.1)\n")
+    with ssh_bed.apart(hosts, "own4", far.folder):
+        launcher = far.start("train", "--hosts", "n1:1,own4:1", "--tail", "none")
+        wait_for(
+            lambda: far.runs.exists() and "line 3" in far.mslaunch("logs", "--rank", "1").stdout, "its first lines"
+        )
+        assert launcher.poll() is None
+        assert "line 59" not in far.log(1)
+        assert launcher.wait(timeout=30) == 0
+    assert far.log(1) == "".join(f"line {number}\n" for number in range(60))
+
+
 def test_a_failure_on_a_host_of_its_own_comes_home_with_its_log(far: Bench, hosts: ssh_bed.Bed) -> None:
     """The verdict has the traceback of a file that this machine never saw."""
     far.write("train.py", "import os\nif os.environ['RANK_ID'] == '1':\n    raise OSError('no such disk')\n")

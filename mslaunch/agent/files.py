@@ -39,12 +39,17 @@ class Unpacker:
 
 
 class Collector:
-    """Sends logs and small results back, a piece at a time, no faster than they are taken."""
+    """Sends logs and small results back, a piece at a time, no faster than they are taken.
 
-    def __init__(self, run_dir: str, tidy: bool, output: Output) -> None:
-        self._run_dir = run_dir
-        self._tidy = tidy
+    `sent` remembers how much of which file has gone already, from one collection to the next.
+    """
+
+    def __init__(self, order: dict[str, Any], output: Output, sent: dict[str, tuple[int, int]]) -> None:
+        self._run_dir: str = order["run_dir"]
+        self._tidy = order["tidy"]
+        self._turn = order["turn"]
         self._output = output
+        self._sent = sent
         self._pieces = self._read()
 
     def step(self) -> bool:
@@ -52,7 +57,8 @@ class Collector:
         while self._output.has_room:
             piece = next(self._pieces, None)
             if piece is None:
-                self._output.event("collected", kept=tidy(self._run_dir) if self._tidy else [])
+                kept = tidy(self._run_dir) if self._tidy else []
+                self._output.event("collected", kept=kept, turn=self._turn)
                 return True
             self._output.file(piece)
             self._output.flush()
@@ -62,13 +68,17 @@ class Collector:
         if not os.path.isdir(self._run_dir):
             return
         for path in sorted(collected_files(self._run_dir)):
-            offset = 0
             try:
                 with open(path, "rb") as file:
+                    stat = os.fstat(file.fileno())
+                    before, offset = self._sent.get(path, (0, 0))
+                    offset = offset if before == stat.st_ino and offset <= stat.st_size else 0
+                    file.seek(offset)
                     while data := file.read(CHUNK):
                         name = os.path.relpath(path, self._run_dir)
                         yield {"path": name, "offset": offset, "data": base64.b64encode(data).decode()}
                         offset += len(data)
+                        self._sent[path] = (stat.st_ino, offset)
             except OSError:
                 continue
 

@@ -62,6 +62,7 @@ class Agent:
         self.listener: Listener | None = None
         self.unpacker: Unpacker | None = None
         self.collector: Collector | None = None
+        self.collected: dict[str, tuple[int, int]] = {}
         self.done = False
 
     def run(self) -> None:
@@ -180,7 +181,7 @@ class Agent:
     def do_collect(self, order: dict[str, Any]) -> None:
         from mslaunch.agent.files import Collector
 
-        self.collector = Collector(order["run_dir"], order["tidy"], self.output)
+        self.collector = Collector(order, self.output, self.collected)
 
     def do_bye(self, order: dict[str, Any]) -> None:
         del order

@@ -158,8 +158,11 @@ def _check_request(spec: JobSpec, hosts: tuple[Host, ...], transport: str) -> No
             f"{spec.source('method')}: mpirun starts the same Python everywhere. Name one launch.python."
         )
     if spec.launch.devices is not None:
-        fix = {"ssh": 'They stand with each host: --hosts "n1:[0-3],n2:8".', "slurm": "Slurm gives them."}[transport]
-        raise RequestError(f"{spec.source('devices')}: not with other hosts than this. {fix}")
+        fix = {
+            "ssh": 'with hosts, devices stand with each: --hosts "n1:[0-3],n2:8".',
+            "slurm": "Slurm gives the devices. Leave it out.",
+        }
+        raise RequestError(f"{spec.source('devices')}: {fix[transport]}")
     if transport == "ssh":
         agree_on_workers(spec, (), hosts)
 

@@ -63,6 +63,7 @@ class Attempt:
         while not self.story.over:
             self.listen()
             self.miss()
+            self.luggage.ask_meanwhile(time.monotonic())
             if self._changed and time.monotonic() - self._saved >= TICK:
                 self._changed, self._saved = False, time.monotonic()
                 self.on_change(self.story)

@@ -16,6 +16,7 @@ from mslaunch.launch.transport import Channel
 from mslaunch.plan.model import Plan
 
 PIECE = 1 << 18
+MEANWHILE = 3.0
 _GOES = (
     "config.yaml",
     "config.json",
@@ -39,6 +40,8 @@ class Luggage:
         self.kept: dict[str, list[str]] = {}
         """Files of the job itself that stay on their hosts."""
         self.waiting: set[str] = set()
+        self._turn = 0
+        self._asked = 0.0
         self._packed: list[str] | None = None
 
     def send(self, plan: Plan) -> None:
@@ -60,10 +63,20 @@ class Luggage:
     def ask(self, hosts: set[str], tidy: bool) -> None:
         """Ask for the logs of hosts that are still connected."""
         self.waiting = hosts & self.cluster.remote
+        self._collect(tidy)
+
+    def ask_meanwhile(self, now: float) -> None:
+        """While the job runs, ask every few seconds for what is new, so that `mslaunch logs` has something to show."""
+        if self.cluster.remote and now - self._asked > MEANWHILE:
+            self._asked = now
+            self._collect(tidy=False)
+
+    def _collect(self, tidy: bool) -> None:
+        self._turn += 1
+        order = {"do": "collect", "run_dir": self.run_dir, "tidy": tidy, "turn": self._turn}
         for channel in self.cluster.channels:
             for host in channel.hosts:
-                if host in self.waiting:
-                    order = {"do": "collect", "run_dir": self.run_dir, "tidy": tidy}
+                if host in self.cluster.remote and channel.is_open:
                     channel.send({"to": host, **order})
 
     def take(self, event: dict[str, Any], channel: Channel) -> bool:
@@ -73,7 +86,8 @@ class Luggage:
             with suppress(OSError, ValueError):  # a full disk here must not end the job
                 self._write(event)
         elif event["ev"] == "collected":
-            self.waiting.discard(event["host"])
+            if event["turn"] == self._turn:
+                self.waiting.discard(event["host"])
             self.kept[event["host"]] = event["kept"]
         return event["ev"] in ("file", "collected")
 
