@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -189,8 +190,8 @@ def test_the_job_outlives_whoever_submitted_it(site: Bench) -> None:
     watching = site.start("train", *SLURM)
     wait_for(lambda: is_running(site), "all ranks")
     watching.kill()
-    wait_for(lambda: site.record()["state"] == "succeeded", "the job's end")
-    assert "succeeded" in (site.latest / "launcher.log").read_text()
+    wait_for(lambda: "succeeded" in (site.latest / "launcher.log").read_text(), "the job's end")
+    assert site.record()["state"] == "succeeded"
 
 
 def test_a_launcher_that_is_killed_leaves_nothing(site: Bench) -> None:
@@ -316,6 +317,17 @@ def test_what_sbatch_refuses_is_told_and_leaves_nothing(site: Bench) -> None:
     assert "sbatch refuses:" in done.stderr
     assert "invalid partition" in done.stderr.lower()
     assert list(site.runs.glob("2*")) == []
+
+
+def test_a_job_whose_nodes_are_not_ready_says_so(site: Bench) -> None:
+    """The check runs in the job; what it found is shown, kept on record, and is the exit code here too."""
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = site.mslaunch("train", *SLURM, "--master-port", str(port))
+    assert done.returncode == 3, done.stdout
+    assert f"mslaunch: n1: port {port} cannot be listened on" in done.stdout
+    assert (site.record()["state"], site.record()["exit_code"]) == ("failed", 3)
+    assert f"n1: port {port} cannot be listened on" in site.mslaunch("status").stdout
 
 
 def test_without_slurm_s_commands(site: Bench) -> None:

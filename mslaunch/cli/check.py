@@ -53,7 +53,7 @@ def check(
         raise RequestError('which hosts? Name them with --hosts "n1:8,n2:8", --hostfile FILE or launch.hosts.')
     python = spec.launch.python or sys.executable
     named = tuple(replace(host, python=host.python or python) for host in named)
-    wanted = job.wanted_of(spec, script or "", "check")
+    wanted = job.wanted_of(spec, script or "")
     cluster, checked = connect(transport, named, Access(python, spec.launch.accept_new_host_keys), wanted)
     cluster.close()
     print(json.dumps(_plain(checked), indent=1) if as_json else _table(checked), end="\n" if as_json else "")

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mslaunch.errors import WRONG_REQUEST, ConfigError, HostsNotReady, RankTableMissing, RequestError
+from mslaunch.errors import WRONG_REQUEST, ConfigError, HostsNotReady, MslaunchError, RankTableMissing, RequestError
 from mslaunch.launch.adoption import Adopted, adopt
 from mslaunch.launch.attempts import Replan
 from mslaunch.launch.check import Checked, Wanted
@@ -104,32 +104,55 @@ def prepare_job(request: Request) -> Prepared:
     transport = _transport(spec, hosts)
     if transport == "local":
         return Prepared(_plan_here(request, spec, table, script, hosts, elsewhere=False))
-    adopted: Adopted | None = None
-    if transport == "slurm":
-        from mslaunch.cli import slurm_job
+    if transport == "ssh":
+        return _prepare_elsewhere(request, spec, table, script, hosts, transport)
+    if not in_allocation(os.environ):
+        return Prepared(_plan_submission(request, spec, table, script), submits=True)
+    spec = spec.with_run_id(spec.launch.run_id or new_run_id())
+    adopted = adopt(RunFolder(Path(wanted_of(spec, str(script)).run_dir)), os.environ)
+    try:
+        return _prepare_elsewhere(request, spec, table, script, _allotted_nodes(spec), transport, adopted)
+    except MslaunchError as error:
+        if adopted:
+            adopted.refuse(error)
+        raise
 
-        if not in_allocation(os.environ):
-            return Prepared(_plan_submission(request, spec, table, script), submits=True)
-        hosts = slurm_job.allotted_nodes(spec)
+
+def _allotted_nodes(spec: JobSpec) -> tuple[Host, ...]:
+    from mslaunch.cli import slurm_job
+
+    return slurm_job.allotted_nodes(spec)
+
+
+def _prepare_elsewhere(
+    request: Request,
+    spec: JobSpec,
+    table: str | None,
+    script: Path,
+    hosts: tuple[Host, ...],
+    transport: str,
+    adopted: Adopted | None = None,
+) -> Prepared:
+    """Connect to the hosts, check them, and plan with what they answer."""
     _check_request(spec, hosts, transport)
     python = spec.launch.python or sys.executable
     hosts = tuple(replace(host, python=host.python or python) for host in hosts)
-    run_id = spec.launch.run_id or new_run_id()
-    wanted = wanted_of(spec, str(script), run_id)
-    if transport == "slurm":
-        adopted = adopt(RunFolder(Path(wanted.run_dir)), os.environ)
+    spec = spec.with_run_id(spec.launch.run_id or new_run_id())
+    wanted = wanted_of(spec, str(script))
     cluster, checked = connect(transport, hosts, Access(python, spec.launch.accept_new_host_keys), wanted)
     try:
         _check_ready(request, cluster, checked)
         target = spec.config.values.get("device_target") or _target_of(checked)
         hosts = tuple(report.host for report in checked.reports.values())
         if transport == "slurm":
+            from mslaunch.cli import slurm_job
+
             hosts = slurm_job.placed(spec, checked, target)
         known = {
             name: HostFacts(report.facts["python"], tuple(report.facts["cores"]))
             for name, report in checked.reports.items()
         }
-        facts = gather(spec, script, target, table, Elsewhere(known, checked.port, run_id))
+        facts = gather(spec, script, target, table, Elsewhere(known, checked.port))
         plan = _plan_elsewhere(request, spec, hosts, facts, transport, adopted.attempt if adopted else 0)
         plan = adopted.resume(plan) if adopted else plan
     except BaseException:
@@ -189,11 +212,11 @@ def hosts_of(request: Request) -> tuple[JobSpec, tuple[Host, ...]]:
     return spec, named_hosts(spec, _hostfile(spec))
 
 
-def wanted_of(spec: JobSpec, script: str, run_id: str) -> Wanted:
+def wanted_of(spec: JobSpec, script: str) -> Wanted:
     """What a job needs of its hosts."""
     target = spec.config.values.get("device_target")
     return Wanted(
-        run_dir=str(Path(spec.launch.runs_dir).resolve() / run_id),
+        run_dir=str(Path(spec.launch.runs_dir).resolve() / (spec.launch.run_id or "check")),
         script=script,
         target=target,
         needs_mindspore=target not in (None, "None") or spec.launch.method == "msrun",

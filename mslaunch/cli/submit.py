@@ -13,11 +13,11 @@ from mslaunch.agent.follow import Follower
 from mslaunch.cli.describe import describe_end
 from mslaunch.launch import history, record, slurm_jobs
 from mslaunch.launch.run_folder import RunFolder, create, write_atomically
-from mslaunch.launch.slurm_jobs import STATES
 from mslaunch.plan.model import Plan
 from mslaunch.plan.slurm import JOB
 
 POLL = 0.2
+LAST_WORDS = 60.0
 
 
 def submit(plan: Plan, detach: bool, as_json: bool) -> int:
@@ -66,13 +66,16 @@ class _Watch:
         return self._close(now)
 
     def _look(self) -> record.RunRecord:
-        """How the run stands; one that Slurm itself is ending may be queued again once it has ended."""
+        """How the run stands. One that has ended has its last words still to say, or Slurm may queue it again."""
         now = record.load(self.folder)
-        ending = now.state == "stopped" and self.asked is None
-        while ending and (seen := slurm_jobs.look(self.job)) and STATES.get(seen.state) == "running":
+        if now.state not in record.ENDED or self.asked is not None:
+            return now
+        ending = ("RUNNING", "COMPLETING") if now.state == "stopped" else ("RUNNING",)
+        until = time.monotonic() + LAST_WORDS
+        while time.monotonic() < until and (seen := slurm_jobs.look(self.job, POLL)) and seen.state in ending:
             self._show()
             time.sleep(POLL)
-        return record.load(self.folder) if ending else now
+        return record.load(self.folder)
 
     def _ask(self, number: int, _: FrameType | None) -> None:
         self.asked = number

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mslaunch.errors import RecordUnreadable
+from mslaunch.errors import MslaunchError, RecordUnreadable
 from mslaunch.launch import record
 from mslaunch.launch.attempts import find_resume, summary
 from mslaunch.launch.run_folder import RunFolder, write_atomically, write_files
@@ -47,6 +48,13 @@ class Adopted:
         write_atomically(self.folder.plan, to_json(plan))
         write_atomically(self.folder.slurm_job, self.job)
         return self.folder
+
+    def refuse(self, error: MslaunchError) -> None:
+        """Keep on record why the run could not begin: nobody is there to read it from the screen."""
+        verdict = record.bare_verdict("not ready", str(error), "", error.exit_code)
+        ended = record.iso(time.time())
+        failed = replace(record.read(self.folder), state="failed", ended=ended, exit_code=error.exit_code)
+        record.save(self.folder, replace(failed, verdict=verdict))
 
 
 def adopt(folder: RunFolder, environment: Mapping[str, str]) -> Adopted | None:

@@ -32,7 +32,6 @@ class Elsewhere:
 
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     port: int | None = None
-    run_id: str | None = None
 
 
 def find_script(spec: JobSpec, config_path: Path | None) -> Path:
@@ -171,7 +170,7 @@ def gather(
     """Ask this machine for everything that a job's plan needs; what runs elsewhere needs no MindSpore here."""
     submit_dir = Path.cwd()
     job_dir = find_job_dir(script, submit_dir, Path(spec.launch.runs_dir).resolve())
-    run_id = (elsewhere.run_id if elsewhere else None) or spec.launch.run_id or new_run_id()
+    run_id = spec.launch.run_id or new_run_id()
     python = find_python(spec)
     if elsewhere is None:
         check_python(spec, python)

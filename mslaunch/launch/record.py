@@ -140,19 +140,18 @@ def _slurm_verdict(job: str, state: str) -> dict[str, Any] | None:
     """What can be said where the launcher could not."""
     if STATES.get(state) == "stopped":
         return None
-    return {
-        "rank": None,
-        "host": None,
-        "exit_code": None,
-        "signal": None,
-        "cause": "slurm",
-        "summary": f"Slurm job {job} has ended ({state}), and its launcher has not said why.",
-        "traceback": None,
-        "log": None,
-        "line": None,
-        "advice": f"`sacct -j {job}` and launcher.log in the run's folder may tell more.",
-        "victims": [],
-    }
+    return bare_verdict(
+        "slurm",
+        f"Slurm job {job} has ended ({state}), and its launcher has not said why.",
+        f"`sacct -j {job}` and launcher.log in the run's folder may tell more.",
+    )
+
+
+def bare_verdict(cause: str, summary: str, advice: str, exit_code: int | None = None) -> dict[str, Any]:
+    """A verdict about a run of which no rank can tell anything."""
+    nothing = dict.fromkeys(("rank", "host", "signal", "traceback", "log", "line"))
+    told: dict[str, Any] = {"exit_code": exit_code, "cause": cause, "summary": summary, "advice": advice, "victims": []}
+    return {**nothing, **told}
 
 
 def read(folder: RunFolder) -> RunRecord:

@@ -61,13 +61,13 @@ def submit(script: str) -> str:
 _looked: dict[str, tuple[float, Seen | None]] = {}
 
 
-def look(job: str) -> Seen | None:
+def look(job: str, since: float = _LOOK_EVERY) -> Seen | None:
     """Ask how a job stands: squeue for those that are there, sacct for those that were, if there is accounting.
 
-    None where Slurm cannot be asked; a job that it no longer knows is UNKNOWN.
+    None where Slurm cannot be asked; a job that it no longer knows is UNKNOWN. An answer counts for some seconds.
     """
     when, seen = _looked.get(job, (0.0, None))
-    if not when or time.monotonic() - when > _LOOK_EVERY:
+    if not when or time.monotonic() - when > since:
         seen = _look(job)
         _looked[job] = (time.monotonic(), seen)
     return seen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mslaunch.errors import Disagreement, NotReadyError, RequestError
 from mslaunch.plan.config import Config
@@ -34,6 +34,11 @@ class JobSpec:
 
     def source(self, name: str) -> str:
         return self.settings.source(name)
+
+    def with_run_id(self, run_id: str) -> JobSpec:
+        """The same, for a run whose name has been chosen."""
+        values = self.launch.model_copy(update={"run_id": run_id})
+        return replace(self, settings=replace(self.settings, values=values))
 
 
 def named_hosts(spec: JobSpec, hostfile: str | None) -> tuple[Host, ...]:
