@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mslaunch.checkpoint import ckpt, stream
+from mslaunch.checkpoint.blocks import cut_blocks, row_places
 from mslaunch.checkpoint.layout import Layout, box, intersection, whole, whole_shape
 from mslaunch.checkpoint.strategy import read_strategy
-from mslaunch.checkpoint.stream import cut_blocks, row_places
 from mslaunch.checkpoint.transform import Wanted
 from tests.sharded import contents_of, json_strategy, plan, write_anew, write_shard
 

@@ -5,24 +5,22 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
-from itertools import accumulate, count, product
+from itertools import accumulate, count
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from mslaunch.checkpoint.blocks import copy_box, cut_blocks, offset_of, pieces, row_places
 from mslaunch.checkpoint.layout import Box, box_shape, intersection
 from mslaunch.checkpoint.reshard import Assembly, Job
 from mslaunch.checkpoint.shard import frame
 from mslaunch.checkpoint.tensor import Frame, Part
 from mslaunch.errors import NotReadyError, RequestError, ShardUnreadable
-
-if TYPE_CHECKING:
-    import numpy as np
 
 BLOCK = 4 << 20
 THREADS = min(8, os.cpu_count() or 2) + 1  # one more than cores, for the one that waits
@@ -99,6 +97,16 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let signals wait: a handler's exception, while a thread is just being started, would take that thread apart."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Scratch(threading.local):
     """Two buffers a thread, used again for every block: fresh memory would cost more than the copying."""
 
@@ -129,7 +137,7 @@ class _Slice:
 
     def stretch(self, length: int) -> int | None:
         """Where its bytes lie in the file, if they are in one stretch there."""
-        places = list(_pieces(self.parts, self.offset, length))
+        places = list(pieces(self.parts, self.offset, length))
         return places[0][0] if len(places) == 1 else None
 
 
@@ -169,7 +177,8 @@ class _Writer:
     def _move_all(self) -> None:
         pool = ThreadPoolExecutor(THREADS)
         try:
-            moves = [pool.submit(self._move, *task) for task in self._tasks()]
+            with _undisturbed():
+                moves = [pool.submit(self._move, *task) for task in self._tasks()]
             done, _ = wait(moves, return_when=FIRST_EXCEPTION)
             for move in done:
                 move.result()
@@ -194,7 +203,7 @@ class _Writer:
         """Read one block of the whole tensor from its slices, and write to each target what lies in it."""
         itemsize = assembly.itemsize
         slices = [
-            _Slice(path, tensor.parts, _offset(common, place, itemsize), common)
+            _Slice(path, tensor.parts, offset_of(common, place, itemsize), common)
             for place, path, tensor in assembly.sources
             if (common := intersection(place, block)) is not None
         ]
@@ -210,7 +219,7 @@ class _Writer:
                 room = self._fill(piece, common, one, room, itemsize)
             for rank in ranks:
                 parts = self.frames[rank].places[assembly.name]
-                self._write(self.outputs[rank], parts, _offset(common, place, itemsize), piece)
+                self._write(self.outputs[rank], parts, offset_of(common, place, itemsize), piece)
                 written += len(piece)
         return written
 
@@ -231,9 +240,9 @@ class _Writer:
                 return room
         if one.data is None:
             one.data, room = room[:size], room[size:]
-            for at, begin, length in _pieces(one.parts, one.offset, size):
+            for at, begin, length in pieces(one.parts, one.offset, size):
                 _read_fully(self.inputs[one.path], one.path, one.data[begin : begin + length], at)
-        _copy_box(common, one.data, one.box, piece, wanted, itemsize)
+        copy_box(common, one.data, one.box, piece, wanted, itemsize)
         return room
 
     def _scatter(self, one: _Slice, at: int, rows: list[memoryview]) -> None:
@@ -248,42 +257,10 @@ class _Writer:
             at += wanted
 
     def _write(self, fd: int, parts: tuple[Part, ...], offset: int, data: memoryview) -> None:
-        for at, begin, length in _pieces(parts, offset, len(data)):
+        for at, begin, length in pieces(parts, offset, len(data)):
             put = 0
             while put < length:
                 put += os.pwrite(fd, data[begin + put : begin + length], at + put)
-
-
-def row_places(part: Box, whole: Box, itemsize: int) -> tuple[int, list[int]]:
-    """Return the length of the rows of a box, and where each lies in the bytes of a box around it."""
-    axis = len(part)
-    length = itemsize
-    while axis > 0:
-        axis -= 1
-        length *= part[axis][1] - part[axis][0]
-        if part[axis] != whole[axis]:
-            break
-    places = [_offset(((since, since) for since, _ in part), whole, itemsize)]
-    stride = prod(box_shape(whole)[axis:]) * itemsize
-    for index in range(axis - 1, -1, -1):
-        count = part[index][1] - part[index][0]
-        places = [place + more for more in range(0, count * stride, stride) for place in places]
-        stride *= whole[index][1] - whole[index][0]
-    return length, places
-
-
-def _copy_box(
-    common: Box, source: memoryview, source_box: Box, target: memoryview, target_box: Box, itemsize: int
-) -> None:
-    """Copy a box from the bytes of one around it into those of another; NumPy, since its rows may be short."""
-    import numpy as np
-
-    def view(data: memoryview, box: Box) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        return np.frombuffer(data, np.uint8).reshape(_in_bytes(box_shape(box), itemsize))[
-            _within(common, box, itemsize)
-        ]
-
-    view(target, target_box)[...] = view(source, source_box)
 
 
 def _read_fully(fd: int, path: Path, room: memoryview, at: int) -> None:
@@ -293,53 +270,3 @@ def _read_fully(fd: int, path: Path, room: memoryview, at: int) -> None:
         if count == 0:
             raise ShardUnreadable(str(path), "it became shorter while it was read")
         got += count
-
-
-def cut_blocks(shape: tuple[int, ...], itemsize: int, limit: int) -> Iterator[Box]:
-    """Cut a tensor into blocks that are one stretch of memory, in it and in every slice of it."""
-    axis, inner = 0, prod(shape[1:]) * itemsize
-    while axis + 1 < len(shape) and inner > limit:
-        axis += 1
-        inner = prod(shape[axis + 1 :]) * itemsize
-    if not shape:
-        yield ()
-        return
-    if prod(shape) == 0:
-        return
-    rows = max(1, limit // inner)
-    rest = tuple((0, size) for size in shape[axis + 1 :])
-    for lead in product(*(range(size) for size in shape[:axis])):
-        fixed = tuple((index, index + 1) for index in lead)
-        for begin in range(0, shape[axis], rows):
-            yield (*fixed, (begin, min(begin + rows, shape[axis])), *rest)
-
-
-def _in_bytes(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    return (*shape[:-1], shape[-1] * itemsize) if shape else (itemsize,)
-
-
-def _within(part: Box, block: Box, itemsize: int) -> tuple[slice, ...]:
-    """Where a box lies in the buffer of a block."""
-    cut = [slice(a - since, b - since) for (a, b), (since, _) in zip(part, block, strict=True)]
-    if cut:
-        cut[-1] = slice(cut[-1].start * itemsize, cut[-1].stop * itemsize)
-    return tuple(cut)
-
-
-def _offset(part: Iterable[tuple[int, int]], place: Box, itemsize: int) -> int:
-    """Where a box begins in the slice that holds it, in bytes."""
-    at = 0
-    for (since, _), (begin, end) in zip(part, place, strict=True):
-        at = at * (end - begin) + since - begin
-    return at * itemsize
-
-
-def _pieces(parts: tuple[Part, ...], offset: int, length: int) -> Iterator[tuple[int, int, int]]:
-    """Yield place in the file, place in the buffer and length for a stretch of a tensor that may lie in parts."""
-    begin, done = 0, 0
-    for at, size in parts:
-        since, to = max(offset, begin), min(offset + length, begin + size)
-        if since < to:
-            yield at + since - begin, done, to - since
-            done += to - since
-        begin += size
