@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from mslaunch.agent.guard import processes_with
+from tests import slurm_bed
 
 ROOT = Path(__file__).parent.parent
 MSLAUNCH = str(Path(sys.executable).with_name("mslaunch"))
@@ -125,3 +126,21 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 def needs_mpirun() -> None:
     if not shutil.which("mpirun"):
         pytest.skip("mpirun is not installed (Debian: openmpi-bin)")
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[slurm_bed.Slurm]:
+    """A Slurm of our own, started once."""
+    slurm_bed.needs_slurm()
+    with slurm_bed.slurm() as made:
+        yield made
+
+
+@pytest.fixture
+def site(bench: Bench, slurm: slurm_bed.Slurm) -> Iterator[Bench]:
+    """A folder to launch from, where Slurm's commands find their cluster; its jobs are gone in the end."""
+    bench.env |= slurm.env
+    bench.write("train.py", slurm_bed.HELLO)
+    yield bench
+    slurm.run("scancel", "-u", "root")
+    wait_for(lambda: not slurm.run("squeue", "-h").stdout, "Slurm's queue to be empty")

@@ -11,11 +11,21 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.ssh_bed import free_port
 
+if TYPE_CHECKING:
+    from tests.conftest import Bench
+
+HELLO = """
+import os
+print("rank", os.environ["RANK_ID"], "on", os.environ["MSLAUNCH_HOST"], "device", os.environ["DEVICE_ID"], flush=True)
+"""
+SLEEP = HELLO + "import time; time.sleep(100)\n"
+SLURM = ("--transport", "slurm", "--nodes", "2", "--workers", "4")
 NODES = ("n1", "n2")
 CONFIG = """ClusterName=bed
 SlurmctldHost={hostname}(127.0.0.1)
@@ -146,3 +156,13 @@ def slurm() -> Iterator[Slurm]:
             yield bed
         finally:
             bed.close()
+
+
+def job_of(site: Bench) -> str:
+    return (site.latest / "slurm_job").read_text()
+
+
+def is_running(site: Bench) -> Any:
+    """The record of a run whose four ranks have all begun."""
+    now = site.record() if (site.runs / "latest" / "run.json").exists() else None
+    return now if now and now["state"] == "running" and all(rank["started"] for rank in now["ranks"]) else None

@@ -8,40 +8,15 @@ import signal
 import socket
 import stat
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from tests import slurm_bed
 from tests.conftest import MSLAUNCH, Bench, wait_for
+from tests.slurm_bed import HELLO, SLEEP, SLURM, Slurm, is_running, job_of
 
-HELLO = """
-import os
-print("rank", os.environ["RANK_ID"], "on", os.environ["MSLAUNCH_HOST"], "device", os.environ["DEVICE_ID"], flush=True)
-"""
-SLEEP = HELLO + "import time; time.sleep(100)\n"
 FAILS = "import os, time\nif os.environ['RANK_ID'] == '3': raise ValueError('NaN')\ntime.sleep(60)\n"
-SLURM = ("--transport", "slurm", "--nodes", "2", "--workers", "4")
-
-
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[slurm_bed.Slurm]:
-    slurm_bed.needs_slurm()
-    with slurm_bed.slurm() as made:
-        yield made
-
-
-@pytest.fixture
-def site(bench: Bench, slurm: slurm_bed.Slurm) -> Iterator[Bench]:
-    """A folder to launch from, where Slurm's commands find their cluster; its jobs are gone in the end."""
-    bench.env |= slurm.env
-    bench.write("train.py", HELLO)
-    yield bench
-    slurm.run("scancel", "-u", "root")
-    wait_for(lambda: not slurm.run("squeue", "-h").stdout, "Slurm's queue to be empty")
 
 
 def allocated(site: Bench, *command: str, nodes: str = "-N2", **env: str) -> subprocess.CompletedProcess[str]:
@@ -54,16 +29,6 @@ def allocated(site: Bench, *command: str, nodes: str = "-N2", **env: str) -> sub
         text=True,
         timeout=120,
     )
-
-
-def job_of(site: Bench) -> str:
-    return (site.latest / "slurm_job").read_text()
-
-
-def is_running(site: Bench) -> Any:
-    """The record of a run whose four ranks have all begun."""
-    now = site.record() if (site.runs / "latest" / "run.json").exists() else None
-    return now if now and now["state"] == "running" and all(rank["started"] for rank in now["ranks"]) else None
 
 
 def test_an_allocation_is_used_as_it_is(site: Bench) -> None:
@@ -173,7 +138,7 @@ def test_detached_then_watched_and_stopped(site: Bench) -> None:
     wait_for(lambda: not site.leftovers(), "every process to end")
 
 
-def test_ctrl_c_cancels_the_job(site: Bench, slurm: slurm_bed.Slurm) -> None:
+def test_ctrl_c_cancels_the_job(site: Bench, slurm: Slurm) -> None:
     site.write("train.py", SLEEP)
     watching = site.start("train", *SLURM)
     wait_for(lambda: is_running(site), "all ranks")
@@ -219,7 +184,7 @@ def test_a_job_that_waits_is_queued_and_can_be_stopped(site: Bench) -> None:
     assert site.record()["state"] == "stopped"
 
 
-def test_what_was_submitted_is_what_runs(site: Bench, slurm: slurm_bed.Slurm) -> None:
+def test_what_was_submitted_is_what_runs(site: Bench, slurm: Slurm) -> None:
     """Script and config may be edited while the job waits; it runs as it was submitted."""
     site.write("train.py", "import os, json\nprint(json.load(open(os.environ['MSLAUNCH_CONFIG']))['epochs'])\n")
     site.write("cfg.yaml", "epochs: 3\nlaunch: {workers: 2}\n")
@@ -251,7 +216,7 @@ def test_a_value_for_the_ranks_stays_in_a_file_of_ones_own(site: Bench) -> None:
     assert done.returncode == 0
     assert site.log(3) == "fast one\n"
     script = site.latest / "scripts/job.sbatch"
-    assert "export MODE='fast one'\n" in script.read_text()
+    assert "export MSLAUNCH_ENV_MODE='fast one'\n" in script.read_text()
     assert stat.S_IMODE(script.stat().st_mode) == 0o700
     assert stat.S_IMODE(site.latest.stat().st_mode) == 0o700
 
@@ -265,7 +230,7 @@ time.sleep(4)
 """
 
 
-def test_the_warning_reaches_the_ranks_that_listen(site: Bench, slurm: slurm_bed.Slurm) -> None:
+def test_the_warning_reaches_the_ranks_that_listen(site: Bench, slurm: Slurm) -> None:
     """SIGUSR1 would end a rank that does not handle it, so it gets none."""
     site.write("train.py", WARNED)
     watching = site.start("train", *SLURM)
@@ -294,7 +259,7 @@ time.sleep(60 if attempt == "0" else 0)
 """
 
 
-def test_a_preempted_job_is_queued_again_and_resumes(site: Bench, slurm: slurm_bed.Slurm) -> None:
+def test_a_preempted_job_is_queued_again_and_resumes(site: Bench, slurm: Slurm) -> None:
     """Slurm gives its nodes to a job that matters more; the ranks save, and go on from there when their turn comes."""
     site.write("train.py", SAVES)
     site.write("cfg.yaml", "launch: {checkpoints: saved}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any
@@ -60,6 +61,10 @@ Run = Annotated[
 ]
 
 
+RANKS_ONLY = "MSLAUNCH_ENV_"
+"""MSLAUNCH_ENV_K holds the value of `--env K` where K itself would change the launcher too: in a Slurm job's script."""
+
+
 def variables(pairs: list[str] | None) -> dict[str, str | None]:
     """Read `--env K=V` and `--env K`."""
     result: dict[str, str | None] = {}
@@ -67,7 +72,7 @@ def variables(pairs: list[str] | None) -> dict[str, str | None]:
         name, equals, value = pair.partition("=")
         if not name.isidentifier():
             raise RequestError(f"--env {pair!r}: {name!r} is not the name of a variable. Write --env NAME=VALUE.")
-        result[name] = value if equals else None
+        result[name] = value if equals else os.environ.get(f"{RANKS_ONLY}{name}")
     return result
 
 

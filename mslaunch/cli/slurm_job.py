@@ -35,13 +35,14 @@ def placed(spec: JobSpec, checked: Checked, target: str) -> tuple[Host, ...]:
 
 def with_script(request: Request, spec: JobSpec, plan: Plan, script: str) -> Plan:
     """Add what sbatch is given: the script, and the config as it is now."""
+    planning.check_options(spec, plan.run_dir)
     command = planning.Command(
         program=_own_program(),
         verb=request.verb,
         own=request.verb_options,
         flags=request.flags,
         assignments=request.assignments,
-        config=Path(request.config).read_text() if request.config else None,
+        config=spec.config.text,
         script=script,
         rank_table=str(Path(spec.rank_table.name).absolute()) if spec.rank_table else None,
         script_args=request.script_args,

@@ -220,4 +220,4 @@ def _why_it_ended(channel: Channel) -> str:
     said = channel.last_words()
     if "No such file" in said or "not found" in said or "Permission denied" in said:
         return f"the agent could not start: {said.splitlines()[-1]}. Name a Python that is there with launch.python."
-    return f"the agent could not start: {said or 'it ended without a word'}. It needs Python 3.9 or newer."
+    return f"the agent could not start: {said or 'it ended without a word. It needs Python 3.9 or newer'}."

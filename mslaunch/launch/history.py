@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from mslaunch.agent.guard import end_run, processes_with
@@ -85,11 +86,19 @@ def _stop_job(folder: RunFolder, job: str, wait: float) -> record.RunRecord:
         for _ in _ticks(wait):
             now = record.load(folder)
             if now.state in record.ENDED:
-                record.save(folder, now)  # Slurm forgets
-                return now
+                return _stopped(folder, now)
         if end:
             end(job)
     raise NotReadyError(f"{folder.run_id} has not stopped after {2 * wait:.0f} s: see `squeue -j {job}`; try again.")
+
+
+def _stopped(folder: RunFolder, now: record.RunRecord) -> record.RunRecord:
+    """Keep how a job ended that was cancelled: Slurm forgets, and a launcher that had just begun could not say it."""
+    if record.read(folder).state not in record.ENDED:
+        ended = now.ended or record.iso(time.time())
+        now = replace(now, state="stopped", ended=ended, exit_code=128 + signal.SIGTERM, verdict=None)
+        record.save(folder, now)
+    return now
 
 
 def _end_what_is_left(folder: RunFolder) -> None:

@@ -100,6 +100,8 @@ def load(folder: RunFolder) -> RunRecord:
     alive = launcher is not None and identity.is_here(launcher) and identity.is_alive(launcher)
     if alive and (record.state == "running" or job is None):
         return record  # while it is queued, that is only whoever submitted it
+    if job is None and record.transport == "slurm" and record.state == "queued":
+        job = _found_again(folder)
     if job is not None:
         return _as_slurm_sees(folder, record, job)
     return replace(record, state="lost") if launcher and identity.is_here(launcher) else record
@@ -113,13 +115,20 @@ def slurm_job(folder: RunFolder) -> str | None:
 
 
 def _unless_queued_again(folder: RunFolder, record: RunRecord) -> RunRecord:
-    """A run that Slurm has ended may be waiting for its next start."""
-    job = slurm_job(folder) if record.exit_code == 128 + signal.SIGTERM else None
-    if job is None:
+    """A run that has ended may be waiting for its next start: after a preemption, or since somebody wants it so."""
+    job = slurm_job(folder)
+    if job is None or not slurm_jobs.is_queued(job):
         return record
-    seen = slurm_jobs.look(job)
-    queued = seen is not None and STATES.get(seen.state) == "queued"
-    return replace(record, state="queued", ended=None, exit_code=None) if queued else record
+    return replace(record, state="queued", ended=None, exit_code=None)
+
+
+def _found_again(folder: RunFolder) -> str | None:
+    """The job of a run whose submitter died before it could write the id down: it has the run's name."""
+    job = slurm_jobs.find(folder.run_id)
+    if job is not None:
+        with suppress(OSError):
+            write_atomically(folder.slurm_job, job)
+    return job
 
 
 def _as_slurm_sees(folder: RunFolder, record: RunRecord, job: str) -> RunRecord:
@@ -133,13 +142,15 @@ def _as_slurm_sees(folder: RunFolder, record: RunRecord, job: str) -> RunRecord:
     record = read(folder)  # it may have said how it ended just now
     if record.state in ENDED:
         return record
-    return replace(record, state=state if state != "succeeded" else "lost", verdict=_slurm_verdict(job, seen.state))
+    ended = datetime.fromisoformat(seen.ended).astimezone().isoformat(timespec="milliseconds") if seen.ended else None
+    if state == "stopped":
+        return replace(record, state=state, ended=ended, exit_code=128 + signal.SIGTERM)
+    state = "lost" if state == "succeeded" else state
+    return replace(record, state=state, ended=ended, verdict=_slurm_verdict(job, seen.state))
 
 
-def _slurm_verdict(job: str, state: str) -> dict[str, Any] | None:
+def _slurm_verdict(job: str, state: str) -> dict[str, Any]:
     """What can be said where the launcher could not."""
-    if STATES.get(state) == "stopped":
-        return None
     return bare_verdict(
         "slurm",
         f"Slurm job {job} has ended ({state}), and its launcher has not said why.",

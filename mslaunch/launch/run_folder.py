@@ -77,8 +77,8 @@ class RunFolder:
 
 def write_atomically(path: Path, content: str, mode: int = 0o600) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
-        file.write(content)
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        file.write(content.encode("utf-8", "surrogateescape"))  # arguments and paths need not be text
     beside.replace(path)
 
 

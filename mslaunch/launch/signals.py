@@ -20,8 +20,8 @@ class Signals:
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
         self._before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        # What is ignored stays ignored: `nohup mslaunch …` must survive SIGHUP.
-        heeded = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        # What is ignored stays ignored: `nohup mslaunch …` must survive SIGHUP. Only job.sbatch ignores the warning.
+        heeded = [number for number in _SIGNALS if number == WARNING or signal.getsignal(number) != signal.SIG_IGN]
         self._handlers = {number: signal.signal(number, lambda *_: None) for number in heeded}
         return self
 

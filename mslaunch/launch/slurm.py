@@ -107,7 +107,7 @@ def _start(hosts: tuple[str, ...], python: str, stderr: int) -> subprocess.Popen
 
 def allotted_nodes(environment: Mapping[str, str], wanted: int | None) -> tuple[Host, ...]:
     """Return the nodes of the job that we are in, with their addresses and no devices yet."""
-    if int(environment.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+    if environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         raise RequestError(
             "srun has started mslaunch more than once, and each would launch the whole job. Leave srun out: mslaunch "
             "calls it itself."

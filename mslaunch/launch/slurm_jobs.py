@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import re
+import shlex
 import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from mslaunch.errors import NotReadyError
 
 _LOOK_EVERY = 2.0
+_SILENT_FOR = 30.0
 _COMMAND_SECONDS = 60.0
 
 STATES = {
@@ -43,22 +48,51 @@ STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How Slurm sees a job: its word for the state, and why it waits."""
+    """How Slurm sees a job: its word for the state, why it waits, and when it ended."""
 
     state: str
     reason: str = ""
+    ended: str | None = None
 
 
 def in_allocation(environment: Mapping[str, str]) -> bool:
     return bool(environment.get("SLURM_JOB_ID") and environment.get("SLURM_JOB_NODELIST"))
 
 
-def submit(script: str) -> str:
-    """Hand a script to sbatch; return the job's id."""
-    return ask("sbatch", "--parsable", script).strip().split(";")[0]
+def submit(script: Path) -> str:
+    """Hand a script to sbatch; return the job's id.
+
+    Its options are given once more: SBATCH_* variables outrank what stands in a script, and not what is typed.
+    """
+    options = [line[8:] for line in script.read_text(errors="surrogateescape").splitlines() if line[:8] == "#SBATCH "]
+    words = [word for option in options for word in shlex.split(option)]
+    # No limit: whoever gave up could not tell whether the job is in the queue. Ctrl-C waits for the answer too.
+    said = ask("sbatch", "--parsable", *words, str(script), seconds=None)
+    job = said.strip().split(";")[0]
+    if not job.isdigit():
+        raise NotReadyError(f"sbatch gave no job id, but {said.strip()!r}. Leave out the option that makes it do so.")
+    return job
 
 
-_looked: dict[str, tuple[float, Seen | None]] = {}
+class _Queue:
+    """The queue as it was last seen; asked for as a whole, since a list of runs has many jobs in it."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Seen] | None = {}
+        self._when: float | None = None
+
+    def jobs(self, since: float = _LOOK_EVERY) -> dict[str, Seen] | None:
+        """Every job of this user; None where Slurm does not answer, and then it is not asked again for a while."""
+        age = math.inf if self._when is None else time.monotonic() - self._when
+        if age > (since if self._jobs is not None else _SILENT_FOR):
+            self._jobs, self._when = _ask_queue("--me"), time.monotonic()
+        return self._jobs
+
+    def forget(self) -> None:
+        self._when = None
+
+
+_queue = _Queue()
 
 
 def look(job: str, since: float = _LOOK_EVERY) -> Seen | None:
@@ -66,37 +100,48 @@ def look(job: str, since: float = _LOOK_EVERY) -> Seen | None:
 
     None where Slurm cannot be asked; a job that it no longer knows is UNKNOWN. An answer counts for some seconds.
     """
-    when, seen = _looked.get(job, (0.0, None))
-    if not when or time.monotonic() - when > since:
-        seen = _look(job)
-        _looked[job] = (time.monotonic(), seen)
-    return seen
-
-
-def _look(job: str) -> Seen | None:
-    queued = _try("squeue", "--noheader", "--states=all", "--format=%T|%r", f"--jobs={job}")
-    if queued is None:
+    mine = _queue.jobs(since)
+    if mine is None:
         return None
-    if queued.returncode == 0 and (line := queued.stdout.strip()):
-        state, _, reason = line.splitlines()[0].partition("|")
-        return Seen(state, reason)
-    if queued.returncode != 0 and "Invalid job id" not in queued.stderr:
-        return None  # the controller does not answer
-    ended = _try("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={job}", "--format=State")
-    words = ended.stdout.split() if ended is not None and ended.returncode == 0 else []
-    return Seen(words[0] if words else "UNKNOWN")
+    seen = mine.get(job) or (_ask_queue(f"--jobs={job}") or {}).get(job)
+    if seen is not None:
+        return seen
+    ended = _try("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={job}", "--format=State,End")
+    said = ended.stdout.strip().splitlines() if ended is not None and ended.returncode == 0 else []
+    state, _, when = said[0].partition("|") if said else ("UNKNOWN", "", "")
+    return Seen(state.split()[0] if state else "UNKNOWN", ended=when or None)
+
+
+def is_queued(job: str) -> bool:
+    """Tell whether a job waits for its start; asks for nothing that is not in the queue."""
+    seen = (_queue.jobs() or {}).get(job)
+    return seen is not None and STATES.get(seen.state) == "queued"
+
+
+def find(name: str) -> str | None:
+    """Find the job of this name, for a run whose submitter did not live to write its id down."""
+    jobs = _ask_queue(f"--name={name}")
+    return next(iter(jobs), None) if jobs else None
+
+
+def _ask_queue(which: str) -> dict[str, Seen] | None:
+    done = _try("squeue", "--noheader", "--states=all", "--format=%i|%T|%e|%r", which)
+    if done is None or (done.returncode != 0 and "Invalid job id" not in done.stderr):
+        return None
+    rows = (line.split("|", 3) for line in done.stdout.splitlines() if line.count("|") >= 3)
+    return {job: Seen(state, reason, ended if ended[:1].isdigit() else None) for job, state, ended, reason in rows}
 
 
 def cancel(job: str) -> None:
     """Ask a job to end: its launcher is told, and stops its ranks in order; one that waits is taken off the queue."""
-    _looked.pop(job, None)
+    _queue.forget()
     seen = look(job)
     waiting = seen is None or seen.state == "PENDING"
     done = _try("scancel", job) if waiting else _try("scancel", "--batch", "--signal=TERM", job)
     if done is None:
         raise missing("scancel")
     if done.returncode != 0:
-        raise NotReadyError(f"scancel {job}: {_last_line(done.stderr)}")
+        raise NotReadyError(f"scancel {job}: {_one_line(done.stderr)}")
 
 
 def kill(job: str) -> None:
@@ -104,20 +149,25 @@ def kill(job: str) -> None:
     _try("scancel", job)
 
 
-def ask(*command: str) -> str:
-    done = _try(*command)
+def ask(*command: str, seconds: float | None = _COMMAND_SECONDS) -> str:
+    done = _try(*command, seconds=seconds)
     if done is None:
         raise missing(command[0])
     if done.returncode != 0:
-        said = _last_line(done.stderr) or f"it ended with code {done.returncode}"
-        raise NotReadyError(f"{command[0]} refuses: {said.removeprefix(f'{command[0]}: ').removeprefix('error: ')}")
+        raise NotReadyError(f"{command[0]} refuses: {_one_line(done.stderr) or f'code {done.returncode}'}")
     return done.stdout
 
 
-def _try(*command: str) -> subprocess.CompletedProcess[str] | None:
+def _try(*command: str, seconds: float | None = _COMMAND_SECONDS) -> subprocess.CompletedProcess[str] | None:
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False, timeout=_COMMAND_SECONDS
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=seconds,
+            start_new_session=True,  # Ctrl-C is for mslaunch
         )
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return None
@@ -127,5 +177,6 @@ def missing(program: str) -> NotReadyError:
     return NotReadyError(f"{program} is not on PATH or does not answer. --transport slurm needs Slurm's commands here.")
 
 
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1]
+def _one_line(text: str) -> str:
+    """What a command of Slurm's complained of, without its own name before each line."""
+    return " ".join(re.sub(r"^\w+: (error: )?", "", line) for line in text.strip().splitlines())

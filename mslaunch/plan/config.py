@@ -68,6 +68,8 @@ class Config:
     """What follows the first document: help texts and choices of the model scaffolding."""
     lines: Mapping[_Path, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    text: str | None = None
+    """As it stood in the file."""
 
     def where(self, *path: str) -> str:
         """Say where a key stands: `cfg.yaml:12`."""
@@ -97,7 +99,7 @@ def parse_config(text: str, name: str) -> Config:
     if not isinstance(config.launch, dict) or not all(isinstance(key, str) for key in config.launch):
         raise ConfigError([f"{config.where('launch')}: launch must be a mapping, got {launch!r}."])
     _check_script_keys(config)
-    return replace(config, notes=tuple(_near_misses(config)))
+    return replace(config, notes=tuple(_near_misses(config)), text=text)
 
 
 def override(config: Config, assignments: tuple[str, ...]) -> Config:

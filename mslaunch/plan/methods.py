@@ -7,6 +7,7 @@ import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from mslaunch.plan.hosts import LOCAL
 from mslaunch.plan.model import Facts, File, Host, Process, Start
 from mslaunch.plan.ranges import format_ranges
 from mslaunch.plan.spec import JobSpec
@@ -71,9 +72,9 @@ def msrun(job: Job) -> Layout:
 
 def mpirun(job: Job) -> Layout:
     """One mpirun on the first host, which reaches the others itself; on a CPU with MindSpore's scheduler beside it."""
-    alone = len(job.hosts) == 1
-    # Names, since ~/.ssh/config may know more about them than an address says.
-    hostfile = "".join(f"{host.address if alone else host.name} slots={len(host.devices)}\n" for host in job.hosts)
+    # Names, since Slurm and ~/.ssh/config know more about them than an address says.
+    names = (host.address if host.name == LOCAL else host.name for host in job.hosts)
+    hostfile = "".join(f"{name} slots={len(host.devices)}\n" for name, host in zip(names, job.hosts, strict=True))
     return _scripted(job, "mpirun.sh", job.hosts[:1], _on_cpu(job), (File("scripts/hostfile", hostfile),))
 
 

@@ -28,6 +28,14 @@ def _tail(value: Any) -> Any:
     return value if value in ("all", "none") else _ranges(value)
 
 
+def _line(value: Any) -> Any:
+    if not isinstance(value, str):  # YAML takes 30:00 for 1800, and 0123 for 83
+        raise ValueError("write it in quotes, or YAML takes it for a number")
+    if not value or "\n" in value or "\r" in value:
+        raise ValueError("one line of text is wanted")
+    return value
+
+
 def _words(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
@@ -53,7 +61,7 @@ Variables = Annotated[dict[str, str | None], AfterValidator(_variables)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(ge=0)]
 Wait = Annotated[float, Field(gt=0)]
-Line = Annotated[str, Field(pattern=r"^[^\n\r]+$")]
+Line = Annotated[str, BeforeValidator(_line)]
 
 
 class HostEntry(BaseModel):

@@ -87,6 +87,29 @@ def _counts(ranks: int, devices: Mapping[str, tuple[int, ...]], tasks: tuple[int
     return spread(ranks, nodes)
 
 
+_REFUSED = {
+    "-W --wait": "mslaunch follows the job itself",
+    "--test-only": "nothing would be submitted; --dry-run shows what would be",
+    "-a --array": "each member would be the same run; submit several",
+    "-o --output": "the job's output is launcher.log in the run's folder",
+    "-e --error": "the job's output is launcher.log in the run's folder",
+    "--wrap": "the job's script is mslaunch's",
+}
+
+
+def check_options(spec: JobSpec, run_dir: str) -> None:
+    """Refuse what would break the job, or keep it from being followed."""
+    for option in spec.launch.sbatch_args:
+        name = re.split(r"[=\s]", option, maxsplit=1)[0]
+        for names, why in _REFUSED.items():
+            if name in names.split() or (len(names.split()) > 1 and re.match(rf"{names[:2]}[^-]", option)):
+                raise RequestError(f"{spec.source('sbatch_args')} {option}: not here: {why}.")
+    if "\\" in run_dir or "\n" in run_dir:
+        raise RequestError(
+            f"{run_dir!r}: Slurm cannot write to a path with a backslash or a line break. Give another --runs-dir."
+        )
+
+
 def directives(launch: LaunchSettings, hosts: Sequence[Host], run_dir: str) -> Iterator[str]:
     """What stands behind #SBATCH, in order; further options come last, as they were typed, and may override others."""
     yield from map(shlex.quote, _own_directives(launch, hosts, run_dir))

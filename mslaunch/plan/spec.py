@@ -78,8 +78,12 @@ def choose_transport(spec: JobSpec, hosts: tuple[Host, ...], in_allocation: bool
         raise RequestError(f"{spec.source('transport')} local, but {_naming(spec)} names other hosts. Leave one out.")
     chosen = asked or (("local" if here else "ssh") if hosts else "slurm" if in_allocation else "local")
     for name in _FOR_SLURM:
-        if chosen != "slurm" and spec.source(name).startswith("--"):
-            raise RequestError(f"{spec.source(name)} is for Slurm. Add --transport slurm, or leave it out.")
+        flag = spec.source(name)
+        typed = flag.startswith("--") and not flag.startswith("--set")
+        if typed and chosen != "slurm":
+            raise RequestError(f"{flag} is for Slurm. Add --transport slurm, or leave it out.")
+        if typed and in_allocation and name != "nodes":
+            raise RequestError(f"{flag} is for jobs that are submitted, and this is inside one. Leave it out.")
     return chosen
 
 
