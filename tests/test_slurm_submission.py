@@ -108,7 +108,7 @@ def test_what_yaml_takes_for_a_number_wants_quotes(site: Bench, line: str) -> No
     site.write("cfg.yaml", f"launch: {{transport: slurm, {line}}}\n")
     done = site.mslaunch("train", "--config", "cfg.yaml")
     assert done.returncode == 2
-    assert f"cfg.yaml:1: {line.split(':')[0]}: write it in quotes" in done.stderr
+    assert f"cfg.yaml:1: {line.split(':', maxsplit=1)[0]}: write it in quotes" in done.stderr
 
 
 def test_quoted_time_is_slurm_s(site: Bench, slurm: Slurm) -> None:

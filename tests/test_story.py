@@ -159,3 +159,22 @@ def test_an_agent_that_gives_up_is_not_a_ranks_fault() -> None:
     story = story_of()
     assert tell(story, event("abandoned", 1.0, why="the agent was told to end"), exited(0, 1.1, None, 15)) == STOP
     assert [(failure.rank, failure.exit_code) for failure in story.failures] == [(None, 125)]
+
+
+def test_a_crash_after_the_script_has_ended_is_told_and_is_no_failure() -> None:
+    """MindSpore may crash while it is taken apart; mpirun then kills the others, who have done their work too."""
+    story = story_of(2, "mpirun")
+    tell(story, started(0), started(1), event("done", 1.0, rank=0), event("done", 1.0, rank=1))
+    assert tell(story, exited(0, 2.0, None, 11)) == []
+    assert story.take_notes() == [
+        "rank 0 was ended by SIGSEGV while MindSpore was taken apart; its script had ended well before, so that counts"
+    ]
+    assert tell(story, event("exited", 2.1, role="script", rank=None, pid=1, code=139, signal=None)) == []
+    assert tell(story, exited(1, 2.2, None, 15)) == [Order("finish")]
+    assert story.failures == []
+
+
+def test_a_crash_before_the_script_has_ended_is_a_failure() -> None:
+    story = story_of(2)
+    assert tell(story, started(0), started(1), event("done", 1.0, rank=1), exited(0, 2.0, None, 11)) == STOP
+    assert story.failures[0].rank == 0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LAST_LINES = 1 << 16  # how much of a log is still shown when a job ends far behind
 FAR_BEHIND = 1 << 20
 LOOK_EVERY = 1.0
-MESSAGES = ("started", "ended", "import", "joining", "joined", "error")
+MESSAGES = ("started", "ended", "import", "joining", "joined", "error", "done")
 
 
 class Child:
@@ -176,7 +176,8 @@ class Ranks:
             child.pid = message["child"]
             self._started(child)
         elif what == "ended":
-            self._ended(child, {"code": message["code"], "signal": message["signal"]}, message["time"])
+            how = {"code": message["code"], "signal": message["signal"], "crashed": message.get("crashed")}
+            self._ended(child, how, message["time"])
         else:
             if what == "import":
                 self.start_scheduler()

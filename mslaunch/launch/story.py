@@ -55,6 +55,8 @@ class Story:
         self.began = began
         self.ranks = {int(w.rank or 0): RankRecord(int(w.rank or 0), w.host, w.device_id) for w in plan.workers}
         self.raised: set[int] = set()
+        self.done: set[int] = set()
+        """Ranks whose script has ended well; what may still go wrong is how Python and MindSpore are taken apart."""
         self.failures: list[Failure] = []
         self.notes: list[str] = []
         self.interrupt: int | None = None
@@ -179,6 +181,10 @@ class Story:
             self.pulse = event["time"]
         return []
 
+    def _on_done(self, event: dict[str, Any]) -> list[Order]:
+        self.done.add(event["rank"])
+        return []
+
     def _on_error(self, event: dict[str, Any]) -> list[Order]:
         """A rank has raised: it will end, though MindSpore's teardown may take it a second."""
         rank = event["rank"]
@@ -196,6 +202,13 @@ class Story:
         rank, code, number, when = event["rank"], event["code"], event["signal"], event["time"]
         if rank in self.raised and number in (signal.SIGTERM, signal.SIGKILL) and self.stopping:
             code, number = 1, None  # it had failed by itself; only its teardown was cut short
+        crashed = event.get("crashed")
+        if rank in self.done and number:
+            crashed, code, number = number, 0, None
+        if crashed in CRASHES:
+            # MindSpore 2.10 may crash in its own clean-up, when a peer closes its connection at that moment.
+            how = f"by {signal_name(crashed)} while MindSpore was taken apart; its script had ended well before"
+            self.notes.append(f"rank {rank} was ended {how}, so that counts")
         self.joining.pop(rank, None)
         stopped = self.stopping and rank not in self.raised and number not in CRASHES
         self.ranks[rank] = replace(
@@ -225,8 +238,8 @@ class Story:
         scripts = {process.host: process for process in self.plan.processes if process.role == "script"}
         script = scripts[event["host"]]
         own = [rank for rank in self.running if len(scripts) == 1 or self.ranks[rank].host == event["host"]]
-        if not own:
-            return []  # its own ranks have ended; those of other hosts are not its business
+        if set(own) <= self.done:
+            return []  # its own ranks have done their work; those of other hosts are not its business
         code = 128 + event["signal"] if event["signal"] else event["code"] or 1
         name = script.argv[-1].rpartition("/")[2]
         summary = f"{name} ended with code {code} before rank {format_ranges(own)} had"

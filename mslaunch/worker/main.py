@@ -103,10 +103,15 @@ def run_python(script: str, args: list[str]) -> None:
         with open(script, "rb") as file:
             code = compile(file.read(), script, "exec", dont_inherit=True)
         exec(code, module.__dict__)
-    except (SystemExit, KeyboardInterrupt):
+    except SystemExit as end:
+        if not end.code:
+            report.done()
+        raise
+    except KeyboardInterrupt:
         raise
     except BaseException as error:
         _fail(error, script)
+    report.done()
 
 
 def _offer_stacks() -> None:
