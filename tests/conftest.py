@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mslaunch.agent.guard import processes_with
-from tests import slurm_bed
+from tests import slurm_bed, ssh_bed
 
 ROOT = Path(__file__).parent.parent
 MSLAUNCH = str(Path(sys.executable).with_name("mslaunch"))
@@ -140,7 +140,22 @@ def slurm() -> Iterator[slurm_bed.Slurm]:
 def site(bench: Bench, slurm: slurm_bed.Slurm) -> Iterator[Bench]:
     """A folder to launch from, where Slurm's commands find their cluster; its jobs are gone in the end."""
     bench.env |= slurm.env
-    bench.write("train.py", slurm_bed.HELLO)
+    bench.write("train.py", ssh_bed.HELLO)
     yield bench
     slurm.run("scancel", "-u", "root")
     wait_for(lambda: not slurm.run("squeue", "-h").stdout, "Slurm's queue to be empty")
+
+
+@pytest.fixture(scope="session")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ssh_bed.Bed]:
+    ssh_bed.needs_sshd()
+    with ssh_bed.bed(tmp_path_factory.mktemp("ssh")) as made:
+        yield made
+
+
+@pytest.fixture
+def far(bench: Bench, hosts: ssh_bed.Bed) -> Bench:
+    """A folder to launch from, with a home whose ~/.ssh knows the hosts."""
+    bench.env["HOME"] = str(hosts.home)
+    bench.write("train.py", ssh_bed.HELLO)
+    return bench

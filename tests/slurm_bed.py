@@ -20,11 +20,6 @@ from tests.ssh_bed import free_port
 if TYPE_CHECKING:
     from tests.conftest import Bench
 
-HELLO = """
-import os
-print("rank", os.environ["RANK_ID"], "on", os.environ["MSLAUNCH_HOST"], "device", os.environ["DEVICE_ID"], flush=True)
-"""
-SLEEP = HELLO + "import time; time.sleep(100)\n"
 SLURM = ("--transport", "slurm", "--nodes", "2", "--workers", "4")
 NODES = ("n1", "n2")
 CONFIG = """ClusterName=bed

@@ -13,6 +13,12 @@ from pathlib import Path
 
 import pytest
 
+HELLO = """
+import os
+print("rank", os.environ["RANK_ID"], "on", os.environ["MSLAUNCH_HOST"], "device", os.environ["DEVICE_ID"], flush=True)
+"""
+FAILS = "import os, time\nif os.environ['RANK_ID'] == '3': raise ValueError('NaN')\ntime.sleep(60)\n"
+SLEEP = HELLO + "import time; time.sleep(100)\n"
 SSHD = "/usr/sbin/sshd"
 HOSTS = 32
 CONFIG = """Port {port}

@@ -15,13 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mslaunch.errors import NotReadyError, RankTableUnreadable, RequestError
-from mslaunch.plan.hosts import parse_hostfile, parse_hosts
+from mslaunch.errors import RankTableUnreadable, RequestError
 from mslaunch.plan.model import Host
 from mslaunch.ranktable import generate
 from mslaunch.ranktable.compare import differences
-from mslaunch.ranktable.model import Device, Entry, RankTable, Server, merge, number
-from mslaunch.ranktable.probe import probe
+from mslaunch.ranktable.model import Device, RankTable, Server, merge, number
 from mslaunch.ranktable.repair import repair
 from mslaunch.ranktable.validate import validate
 from mslaunch.ranktable.versions import WRITERS, read_table, write_table
@@ -327,108 +325,3 @@ def test_hccl_tools_spellings() -> None:
         generate.parse_device_num("[4,4)")
     table = generate.from_hosts((Host("a", "10.0.0.1", (0, 1)),))
     assert generate.auto_name(table) == "hccl_2p_01_10.0.0.1.json"
-
-
-def test_a_clusters_yaml_gives_addresses_and_super_pods() -> None:
-    """One file for all hosts."""
-    device = {"device_ip": "192.168.1.1", "super_device_id": 7}
-    raw = {
-        "hosts": [{"address": "10.0.0.1", "devices": {0: device}, "super_pod": 0}, {"address": "n2", "devices": "2-3"}]
-    }
-    table = generate.from_cluster(raw, "c.yaml")
-    assert table.servers[0] == Server("10.0.0.1", (Device(0, 0, "192.168.1.1", "7"),), "0")
-    assert table.entries[1:] == (Entry(1, "n2", 2), Entry(2, "n2", 3))
-    with pytest.raises(RequestError, match="n2 has no super pod"):
-        write_table(table, "1.2")
-    wrongs: list[Any] = [{}, [], {"hosts": [{}]}, {"hosts": [{"address": "a", "devices": []}]}]
-    wrongs += [{"hosts": [{"address": 1, "devices": {"x": 1}}]}]
-    for wrong in wrongs:
-        with pytest.raises(RequestError, match=r"c\.yaml"):
-            generate.from_cluster(wrong, "c.yaml")
-
-
-def test_hostfiles() -> None:
-    """Open MPI's spelling, with comments; a line that cannot be read is named."""
-    assert parse_hostfile("# all\nn1 slots=2\n\nn2 slots=1 max_slots=4 # x\nn3\n", "h") == parse_hosts("n1:2,n2:1,n3")
-    for text, words in (
-        ("n1 slots=-1", "h:1"),
-        ("n1 slots=x", "h:1"),
-        ("", "names no host"),
-        ("n1\nn1", "stands twice"),
-    ):
-        with pytest.raises(RequestError, match=words):
-            parse_hostfile(text, "h")
-
-
-HCCN_CONF = "address_0=192.168.100.101\nnetmask_0=255.255.255.0\naddress_1=192.168.101.101\nnetdetect_0=192.168.100.1\n"
-# What the tools print on an Ascend host, as their manuals show it; no NPU was asked.
-HCCN_TOOL = "ipaddr:192.168.100.101\nnetmask:255.255.255.0\n"
-SPOD_INFO = "\tNPU ID                         : 0\n\tChip Count : 1\n\n\tSDID                           : 65536\n"
-
-
-def test_a_host_is_probed_by_conf_tool_and_devices() -> None:
-    """hccn.conf first; without it, /dev and hccn_tool; nothing at all is said with the fix."""
-    answers = {"cat": HCCN_CONF, "npu-smi": SPOD_INFO}
-    found = probe(lambda command: answers.get(command[0]), "h")
-    assert found[0] == Device(0, 0, "192.168.100.101", "65536")
-    assert [device.device_id for device in found] == [0, 1]
-    bare = {"sh": "/dev/davinci3\n/dev/davinci_manager\n", "hccn_tool": HCCN_TOOL}
-    assert probe(lambda command: bare.get(command[0]), "h") == (Device(3, 0, "192.168.100.101"),)
-    with pytest.raises(NotReadyError, match="h: no Ascend device was found"):
-        probe(lambda command: None if command else "", "h")
-
-
-def test_the_command_line(bench: Bench) -> None:
-    """Generate, show, validate, fix, merge, diff and convert, as a user would."""
-    bench.write("hccn.conf", HCCN_CONF)
-    made = bench.mslaunch(
-        "rank-table",
-        "generate",
-        "--hccn",
-        "hccn.conf",
-        "--device_num",
-        "[0, 2)",
-        "--server_ip",
-        "10.0.0.1",
-        "-o",
-        "a.json",
-    )
-    assert made.returncode == 0, made.stderr
-    assert "a.json: valid" in bench.mslaunch("rank-table", "validate", "a.json", "--soc", "910a").stdout
-    assert "192.168.101.101" in bench.mslaunch("rank-table", "show", "a.json").stdout
-    text = (bench.folder / "a.json").read_text()
-    bench.write("b.json", text.replace("10.0.0.1", "10.0.0.2").replace("192.168.10", "192.168.20"))
-    assert bench.mslaunch("rank-table", "merge", "a.json", "b.json", "-o", "ab.json").returncode == 0
-    assert "ab.json: valid" in bench.mslaunch("rank-table", "validate", "ab.json").stdout
-    assert bench.mslaunch("rank-table", "diff", "a.json", "ab.json").returncode == 1
-    assert json.loads(bench.mslaunch("rank-table", "convert", "--to", "2.0", "ab.json").stdout)["rank_count"] == 4
-    bench.write("bad.json", text.replace('"rank_id": "1"', '"rank_id": 1'))
-    bad = bench.mslaunch("rank-table", "validate", "bad.json", "--json")
-    assert (bad.returncode, json.loads(bad.stdout)[0]["code"]) == (2, "EI0014")
-    fixed = bench.mslaunch("rank-table", "validate", "bad.json", "--fix", "-o", "good.json")
-    assert (fixed.returncode, "1 numbers became texts" in fixed.stdout) == (0, True)
-    refused = bench.mslaunch("rank-table", "generate", "--hosts", "n1:x")
-    assert (refused.returncode, "--hosts" in refused.stderr) == (2, True)
-
-
-def test_train_refuses_a_bad_table_with_its_findings(bench: Bench) -> None:
-    """Nothing is started; every finding is told with its place."""
-    bench.write("train.py", "print('started')\n")
-    bench.write(
-        "t.json", TWO.replace('"rank_id": "9"', '"rank_id": 9').replace('"status": "completed"', '"status": "x"')
-    )
-    done = bench.mslaunch("train", "--rank-table", "t.json", "train.py")
-    assert done.returncode == 2
-    assert "t.json:63:22: error" in done.stderr
-    assert "status must be 'completed'" in done.stderr
-    assert not bench.runs.exists()
-
-
-def test_a_good_table_is_exported_by_every_method(bench: Bench) -> None:
-    """RANK_TABLE_FILE names a copy of it, and its devices are used."""
-    bench.write("train.py", "import os\nprint(os.environ['RANK_TABLE_FILE'], os.environ['DEVICE_ID'])\n")
-    bench.write("t.json", write_table(generate.from_hosts((Host("a", "10.0.0.1", (4, 6)),))))
-    for method in ("dynamic", "rank-table"):
-        assert bench.mslaunch("train", "--rank-table", "t.json", "train.py", "--method", method).returncode == 0
-        path, device = bench.log(1).split()
-        assert (Path(path).read_text(), device) == ((bench.folder / "t.json").read_text(), "6")

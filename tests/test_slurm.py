@@ -14,9 +14,8 @@ import psutil
 import pytest
 
 from tests.conftest import MSLAUNCH, Bench, wait_for
-from tests.slurm_bed import HELLO, SLEEP, SLURM, Slurm, is_running, job_of
-
-FAILS = "import os, time\nif os.environ['RANK_ID'] == '3': raise ValueError('NaN')\ntime.sleep(60)\n"
+from tests.slurm_bed import SLURM, Slurm, is_running, job_of
+from tests.ssh_bed import FAILS, HELLO, SLEEP
 
 
 def allocated(site: Bench, *command: str, nodes: str = "-N2", **env: str) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MSLAUNCH, Bench, wait_for
-from tests.slurm_bed import HELLO, SLEEP, SLURM, Slurm, job_of
+from tests.slurm_bed import SLURM, Slurm, job_of
+from tests.ssh_bed import HELLO, SLEEP
 
 ONE = ("--transport", "slurm", "--nodes", "1", "--workers", "1")
 HELD = "--sbatch-arg=--hold"
@@ -92,12 +93,13 @@ def test_a_finished_job_that_is_wanted_again_is_queued(site: Bench, slurm: Slurm
         ("--output=o.txt", "launcher.log in the run's folder"),
         ("-o o.txt", "launcher.log in the run's folder"),
         ("--error o.txt", "launcher.log in the run's folder"),
+        ("--comment=it's", "a quote is missing"),
     ],
 )
 def test_options_that_would_break_it_are_refused(site: Bench, option: str, why: str) -> None:
     done = site.mslaunch("train", *ONE, f"--sbatch-arg={option}")
     assert done.returncode == 2
-    assert f"--sbatch-arg {option}: not here: " in done.stderr
+    assert f"--sbatch-arg {option}: " in done.stderr
     assert why in done.stderr
     assert not site.runs.exists()
 
@@ -109,6 +111,14 @@ def test_what_yaml_takes_for_a_number_wants_quotes(site: Bench, line: str) -> No
     done = site.mslaunch("train", "--config", "cfg.yaml")
     assert done.returncode == 2
     assert f"cfg.yaml:1: {line.split(':', maxsplit=1)[0]}: write it in quotes" in done.stderr
+
+
+def test_a_dry_run_shows_the_script_and_submits_nothing(site: Bench, slurm: Slurm) -> None:
+    done = site.mslaunch("train", *ONE, "--time", "7", "--dry-run")
+    assert "scripts/job.sbatch\n  #!/bin/bash\n" in done.stdout
+    assert "  #SBATCH --time=7\n" in done.stdout
+    assert queued(slurm) == []
+    assert not site.runs.exists()
 
 
 def test_quoted_time_is_slurm_s(site: Bench, slurm: Slurm) -> None:

@@ -8,37 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from mslaunch.agent.guard import processes_with
 from tests import ssh_bed
 from tests.conftest import Bench, wait_for
-
-HELLO = """
-import os
-print("rank", os.environ["RANK_ID"], "on", os.environ["MSLAUNCH_HOST"], "device", os.environ["DEVICE_ID"], flush=True)
-"""
-FAILS = "import os, time\nif os.environ['RANK_ID'] == '3': raise ValueError('NaN')\ntime.sleep(60)\n"
-SLEEP = HELLO + "import time; time.sleep(100)\n"
-
-
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ssh_bed.Bed]:
-    ssh_bed.needs_sshd()
-    with ssh_bed.bed(tmp_path_factory.mktemp("ssh")) as made:
-        yield made
-
-
-@pytest.fixture
-def far(bench: Bench, hosts: ssh_bed.Bed) -> Bench:
-    """A folder to launch from, with a home whose ~/.ssh knows the hosts."""
-    bench.env["HOME"] = str(hosts.home)
-    bench.write("train.py", HELLO)
-    return bench
+from tests.ssh_bed import HELLO, SLEEP
 
 
 def test_ranks_are_contiguous_per_host_in_the_order_given(far: Bench) -> None:
@@ -133,65 +110,6 @@ def _command(process: Path) -> str:
         return (process / "cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return ""
-
-
-def test_files_go_to_hosts_that_do_not_share_them_and_logs_come_back(far: Bench, hosts: ssh_bed.Bed) -> None:
-    """Code is sent, logs are collected, what was brought is removed; what the job wrote stays there and is said."""
-    far.write("helper.py", "WORD = 'brought along'\n")
-    far.write("train.py", HELLO + "import helper; print(helper.WORD); open('weights.bin', 'w').write('x')\n")
-    with ssh_bed.apart(hosts, "own1", far.folder):
-        done = far.mslaunch("train", "--hosts", "n1:1,own1:2", "--tail", "2")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "brought along" in far.log(1)
-    assert "[own1 rank 2] brought along" in done.stdout
-    assert not (far.latest / "rank_1/weights.bin").exists()
-    assert f"own1 keeps 2 files that the job wrote: {far.latest}/rank_" in done.stdout
-
-
-def test_logs_of_hosts_with_files_of_their_own_can_be_read_while_the_job_runs(far: Bench, hosts: ssh_bed.Bed) -> None:
-    """What is new is fetched every few seconds, once; in the end the log is the same as over there."""
-    far.write("train.py", "import time\nfor i in range(60):\n    print('line', i, flush=True)\n    time.sleep(0.1)\n")
-    with ssh_bed.apart(hosts, "own4", far.folder):
-        launcher = far.start("train", "--hosts", "n1:1,own4:1", "--tail", "none")
-        wait_for(
-            lambda: far.runs.exists() and "line 3" in far.mslaunch("logs", "--rank", "1").stdout, "its first lines"
-        )
-        assert launcher.poll() is None
-        assert "line 59" not in far.log(1)
-        assert launcher.wait(timeout=30) == 0
-    assert far.log(1) == "".join(f"line {number}\n" for number in range(60))
-
-
-def test_a_failure_on_a_host_of_its_own_comes_home_with_its_log(far: Bench, hosts: ssh_bed.Bed) -> None:
-    """The verdict has the traceback of a file that this machine never saw."""
-    far.write("train.py", "import os\nif os.environ['RANK_ID'] == '1':\n    raise OSError('no such disk')\n")
-    with ssh_bed.apart(hosts, "own2", far.folder):
-        done = far.mslaunch("train", "--hosts", "n1:1,own2:1")
-    assert done.returncode == 1
-    assert far.record()["verdict"]["host"] == "own2"
-    assert "no such disk" in far.log(1)
-
-
-def test_logs_of_a_lost_host_are_collected_later(far: Bench, hosts: ssh_bed.Bed) -> None:
-    """The connection broke, the run failed; the host is back, and `collect` fetches what it still has."""
-    far.write("train.py", SLEEP)
-    with ssh_bed.apart(hosts, "own3", far.folder) as server:
-        launcher = far.start("train", "--hosts", "n1:1,own3:1", "--tail", "1")
-        assert launcher.stdout is not None
-        wait_for(lambda: "rank 1 on own3" in str(launcher.stdout and launcher.stdout.readline()), "rank 1")
-        for session in psutil.Process(server.pid).children():
-            session.kill()
-        assert launcher.wait(timeout=30) == 125
-        assert far.log(1) == ""
-        done = far.mslaunch("collect")
-        assert done.returncode == 0, done.stderr
-        assert "rank 1 on own3" in far.log(1)
-    done = far.mslaunch("collect")
-    assert done.returncode == 3
-    assert "own3: cannot be reached" in done.stdout + done.stderr
-    far.write("train.py", HELLO)
-    assert far.mslaunch("train").returncode == 0
-    assert "ran on this machine" in far.mslaunch("collect").stderr
 
 
 def test_a_host_that_is_cut_off_is_named_and_all_others_are_stopped(far: Bench, hosts: ssh_bed.Bed) -> None:
@@ -340,65 +258,3 @@ def test_a_blocked_port_is_noticed_before_the_start(far: Bench, hosts: ssh_bed.B
         done = far.mslaunch("train", "--hosts", "n1,walled")
     assert done.returncode == 3
     assert "walled: cannot connect to 127.0.1.1 port" in done.stderr
-
-
-ADD_UP = """
-import mindspore as ms
-from mindspore.communication import get_rank, init
-ms.set_context(device_target="CPU", mode=ms.PYNATIVE_MODE)
-init()
-print("sum", ms.ops.AllReduce()(ms.Tensor([get_rank() + 1.0], ms.float32)).asnumpy()[0])
-"""
-
-
-@pytest.mark.mindspore
-def test_allreduce_over_two_hosts(far: Bench) -> None:
-    """Two hosts with two ranks each add up."""
-    far.write("train.py", ADD_UP)
-    done = far.mslaunch("train", "--hosts", "n1:2,n2:2")
-    assert done.returncode == 0, done.stdout
-    assert all("sum 10.0" in far.log(rank) for rank in range(4))
-
-
-@pytest.mark.mindspore
-@pytest.mark.parametrize("method", ["msrun", "rank-table"])
-def test_the_scripts_of_other_methods_run_on_every_host(far: Bench, hosts: ssh_bed.Bed, method: str) -> None:
-    """One script a host, with its node's number; msrun tells its master by address, so the second host is apart."""
-    far.write("train.py", ADD_UP)
-    with ssh_bed.cut_off(hosts, "second"):
-        done = far.mslaunch("train", "--hosts", "here:1,second:1", "--method", method)
-    assert done.returncode == 0, done.stdout
-    assert all("sum 3.0" in far.log(rank) for rank in range(2))
-
-
-@pytest.fixture
-def open_mpi(far: Bench, hosts: ssh_bed.Bed, needs_mpirun: None) -> Bench:
-    """Open MPI calls ssh by itself, on the first host: it needs the same keys and names there."""
-    del needs_mpirun
-    ssh = f"ssh -F {hosts.home}/.ssh/config -o UserKnownHostsFile={hosts.home}/.ssh/known_hosts"
-    far.env["OMPI_MCA_plm_rsh_agent"] = ssh
-    return far
-
-
-@pytest.mark.mindspore
-def test_mpirun_reaches_the_other_hosts_itself(open_mpi: Bench) -> None:
-    open_mpi.write("train.py", ADD_UP)
-    done = open_mpi.mslaunch("train", "--hosts", "n1:2,n2:2", "--method", "mpirun")
-    assert done.returncode == 0, done.stdout
-    assert all("sum 10.0" in open_mpi.log(rank) for rank in range(4))
-    assert [rank["exit_code"] for rank in open_mpi.record()["ranks"]] == [0] * 4
-
-
-def test_a_rank_that_mpirun_started_elsewhere_is_named(open_mpi: Bench) -> None:
-    open_mpi.write("train.py", FAILS)
-    done = open_mpi.mslaunch("train", "--hosts", "n1:2,n2:2", "--method", "mpirun")
-    assert done.returncode == 1
-    assert "First to fail: rank 3, host n2, device 1 (exit code 1)" in done.stdout
-
-
-def test_mpirun_over_hosts_leaves_nothing_when_the_launcher_is_killed(open_mpi: Bench) -> None:
-    open_mpi.write("train.py", SLEEP)
-    launcher = open_mpi.start("train", "--hosts", "n1:2,n2:2", "--method", "mpirun")
-    wait_for(lambda: all("rank" in open_mpi.log(rank) for rank in range(4)), "all ranks")
-    launcher.kill()
-    wait_for(lambda: not open_mpi.leftovers(), "every process to end", 15)

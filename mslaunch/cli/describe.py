@@ -45,6 +45,9 @@ def describe_plan(plan: Plan) -> str:
             lines.append(f"    {shlex.join(process.argv)}")
     if plan.world_size > _RANKS_SHOWN:
         lines.append(f"  ... and ranks {_RANKS_SHOWN} to {plan.world_size - 1} likewise (--json shows all)")
+    for file in plan.files:
+        if file.path.endswith(".sbatch"):
+            lines += ["", file.path, *(f"  {line}".rstrip() for line in file.content.splitlines())]
     return "\n".join(lines) + "\n"
 
 

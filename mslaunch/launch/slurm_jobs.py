@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from mslaunch.errors import NotReadyError
@@ -64,8 +65,8 @@ def submit(script: Path) -> str:
 
     Its options are given once more: SBATCH_* variables outrank what stands in a script, and not what is typed.
     """
-    options = [line[8:] for line in script.read_text(errors="surrogateescape").splitlines() if line[:8] == "#SBATCH "]
-    words = [word for option in options for word in shlex.split(option)]
+    head = takewhile(lambda line: line.startswith("#"), script.read_text(errors="surrogateescape").splitlines())
+    words = [word for line in head if line.startswith("#SBATCH ") for word in shlex.split(line[8:])]
     # No limit: whoever gave up could not tell whether the job is in the queue. Ctrl-C waits for the answer too.
     said = ask("sbatch", "--parsable", *words, str(script), seconds=None)
     job = said.strip().split(";")[0]

@@ -100,7 +100,10 @@ _REFUSED = {
 def check_options(spec: JobSpec, run_dir: str) -> None:
     """Refuse what would break the job, or keep it from being followed."""
     for option in spec.launch.sbatch_args:
-        name = re.split(r"[=\s]", option, maxsplit=1)[0]
+        try:
+            name = shlex.split(option)[0].partition("=")[0]
+        except (ValueError, IndexError):
+            raise RequestError(f"{spec.source('sbatch_args')} {option}: a quote is missing, or all of it.") from None
         for names, why in _REFUSED.items():
             if name in names.split() or (len(names.split()) > 1 and re.match(rf"{names[:2]}[^-]", option)):
                 raise RequestError(f"{spec.source('sbatch_args')} {option}: not here: {why}.")

@@ -1,0 +1,75 @@
+"""Jobs that are started again: what is kept, what is not tried, and when it ends."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from tests.conftest import Bench, wait_for
+
+
+def test_restarts_keep_logs_and_count_attempts(bench: Bench) -> None:
+    """A job that fails twice and then succeeds is a success; each attempt has its log, plan and port."""
+    bench.write(
+        "train.py",
+        "import os, sys\nprint('attempt', os.environ['MSLAUNCH_ATTEMPT'], os.environ['MS_SCHED_PORT'])\n"
+        "sys.exit(0 if os.environ['MSLAUNCH_ATTEMPT'] == '2' else 5)\n",
+    )
+    bench.write("cfg.yaml", "launch:\n  backoff: 0\n  config_arg: null\n")
+    done = bench.mslaunch("train", "-n", "1", "-c", "cfg.yaml", "--max-restarts", "3")
+    assert done.returncode == 0, done.stdout
+    assert "attempt 3 of 4 in 0 s, from the start" in done.stdout
+    logs = [(bench.latest / "rank_0" / name).read_text().split() for name in ("log.0.txt", "log.1.txt", "log.txt")]
+    assert [words[1] for words in logs] == ["0", "1", "2"]
+    assert len({words[2] for words in logs}) == 3
+    assert [json.loads((bench.latest / f"plan.{k}.json").read_text())["attempt"] for k in (0, 1)] == [0, 1]
+    assert [attempt["exit_code"] for attempt in bench.record()["attempts"]] == [5, 5]
+    assert bench.record()["state"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [("x = (\n", 1), ("import no_such_module\n", 1), ("open('/no/such/file')\n", 1), ("raise SystemExit(42)\n", 42)],
+)
+def test_what_a_restart_cannot_mend_is_not_tried_again(bench: Bench, body: str, code: int) -> None:
+    """Syntax errors, missing modules and files, and codes in launch.no_restart_codes end the job at once."""
+    bench.write("train.py", body)
+    bench.write("cfg.yaml", "launch:\n  backoff: 0\n  no_restart_codes: [42]\n  max_restarts: 5\n")
+    done = bench.mslaunch("train", "-n", "1", "-c", "cfg.yaml")
+    assert done.returncode == code
+    assert "attempt 2" not in done.stdout
+    assert bench.record()["attempts"] == []
+
+
+def test_restarts_end_at_their_limit_with_the_last_verdict(bench: Bench) -> None:
+    """The exit code is the last attempt's."""
+    bench.write("train.py", "import os\nraise SystemExit(int(os.environ['MSLAUNCH_ATTEMPT']) + 10)\n")
+    bench.write("cfg.yaml", "launch:\n  backoff: 0\n  config_arg: null\n")
+    done = bench.mslaunch("train", "-n", "2", "-c", "cfg.yaml", "--max-restarts", "2")
+    assert done.returncode == 12
+    assert bench.record()["verdict"]["exit_code"] == 12
+
+
+def test_ctrl_c_ends_the_pause_before_a_restart(bench: Bench) -> None:
+    """Nothing is started any more."""
+    bench.write("train.py", "raise SystemExit(5)\n")
+    bench.write("cfg.yaml", "launch:\n  backoff: 60\n  config_arg: null\n")
+    process = bench.start("train", "-n", "1", "-c", "cfg.yaml", "--max-restarts", "2")
+    wait_for(lambda: bench.runs.exists() and (bench.latest / "plan.0.json").exists(), "the pause")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert bench.record()["state"] == "stopped"
+
+
+def test_every_method_restarts(bench: Bench) -> None:
+    """A rendered script takes port and attempt from the plan of its attempt."""
+    bench.write("train.py", "import os, sys\nsys.exit(0 if os.environ['MSLAUNCH_ATTEMPT'] == '1' else 5)\n")
+    bench.write("cfg.yaml", "launch:\n  backoff: 0\n  config_arg: null\n")
+    done = bench.mslaunch("train", "-n", "2", "-c", "cfg.yaml", "--max-restarts", "1", "--method", "rank-table")
+    assert done.returncode == 0, done.stdout
+    (first,) = bench.record()["attempts"]
+    failed = bench.latest / f"rank_{first['verdict']['rank']}"
+    assert json.loads((failed / "exit.0.json").read_text())["code"] == 5
