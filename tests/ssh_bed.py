@@ -8,9 +8,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 HELLO = """
@@ -94,8 +95,17 @@ class Bed:
 
     def close(self) -> None:
         for server in self.servers:
-            server.terminate()
-            server.wait(timeout=10)
+            end(server)
+
+
+def end(server: subprocess.Popen[bytes]) -> None:
+    """End a server with its sessions: one that was cut off would wait for its peer for hours."""
+    sessions = psutil.Process(server.pid).children(recursive=True) if server.poll() is None else []
+    server.terminate()
+    server.wait(timeout=10)
+    for session in sessions:
+        with suppress(psutil.NoSuchProcess):
+            session.kill()
 
 
 def wait_for_port(address: str, port: int) -> None:
@@ -129,8 +139,7 @@ def apart(made: Bed, name: str, hidden: Path, size: str = "64m") -> Iterator[sub
         made.name_host(name, f"127.0.2.{len(made.names)}", port)
         yield server
     finally:
-        server.terminate()
-        server.wait(timeout=10)
+        end(server)
 
 
 @contextmanager
@@ -162,7 +171,6 @@ def cut_off(made: Bed, name: str) -> Iterator[str]:
         yield link
     finally:
         if server is not None:
-            server.terminate()
-            server.wait(timeout=10)
+            end(server)
         subprocess.run(["ip", "link", "del", link], capture_output=True)
         subprocess.run(["ip", "netns", "del", space], capture_output=True)
