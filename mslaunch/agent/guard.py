@@ -6,6 +6,8 @@ import os
 import signal
 import time
 
+from mslaunch.agent.processes import belongs
+
 PATIENCE = 60.0  # a process that hangs in the kernel may never end
 
 
@@ -72,14 +74,5 @@ def end_run(run_dir: str) -> None:
 
 def processes_with(variable: str) -> list[int]:
     """Return the processes, not zombies, that were started with this variable, written NAME=VALUE."""
-    mark = os.fsencode(variable)
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            try:
-                with open(f"/proc/{name}/environ", "rb") as file:
-                    if mark in file.read().split(b"\0"):
-                        found.append(int(name))
-            except OSError:
-                continue
-    return found
+    pids = (int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
+    return [pid for pid in pids if belongs(pid, variable)]

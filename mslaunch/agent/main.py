@@ -168,7 +168,7 @@ class Agent:
 
     def do_warn(self, order: dict[str, Any]) -> None:
         del order
-        processes.signal_all(processes.catching(os.getpid(), signal.SIGUSR1, (self.guard.pid,)), signal.SIGUSR1)
+        self.ranks.warn(self.guard.pid)
 
     def do_ping(self, order: dict[str, Any]) -> None:
         del order

@@ -73,7 +73,7 @@ def descendants(root: int, leave: Iterable[int] = ()) -> list[int]:
 
 
 def catching(root: int, number: int, leave: Iterable[int] = ()) -> list[int]:
-    """Return the processes below `root` that handle a signal; what these have started themselves is their business."""
+    """Return the first processes, from `root` down, that handle a signal; what these have started is their business."""
 
     def catches(pid: int) -> bool:
         try:
@@ -83,7 +83,7 @@ def catching(root: int, number: int, leave: Iterable[int] = ()) -> list[int]:
             return False
         return bool(int(mask, 16) >> (number - 1) & 1)
 
-    return [pid for pid in _below(root, leave, catches) if catches(pid)]
+    return [root] if catches(root) else [pid for pid in _below(root, leave, catches) if catches(pid)]
 
 
 def _below(root: int, leave: Iterable[int], stop_at: Callable[[int], bool]) -> list[int]:

@@ -84,17 +84,30 @@ class Ranks:
         host = next((child.planned["host"] for child in self.children if child.by_script), None)
         if host is not None:
             path = os.path.join(self._order["run_dir"], "scripts", f"agent.{host}")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(self.message_path)
+            try:
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(self.message_path)
+            except OSError:
+                pass  # a full disk: ranks below this agent know it all the same
 
     def everything(self, leave: int) -> list[int]:
         """Every process of the run here: all that descend from the agent, and ranks that others have started."""
         found = processes.descendants(os.getpid(), (leave,))
-        others = [child.pid for child in self.children if child.by_script and child.running and child.pid]
-        for pid in others:
-            if pid not in found and processes.belongs(pid, f"MSLAUNCH_RUN_DIR={self._order['run_dir']}"):
-                found += [pid, *processes.descendants(pid)]
+        for pid in self._strangers(found):
+            found += [pid, *processes.descendants(pid)]
         return found
+
+    def _strangers(self, below: list[int]) -> list[int]:
+        """Ranks that have told of themselves and do not descend from the agent."""
+        mark = f"MSLAUNCH_RUN_DIR={self._order.get('run_dir')}"
+        told = [child.pid for child in self.children if child.by_script and child.running and child.pid]
+        return [pid for pid in told if pid not in below and processes.belongs(pid, mark)]
+
+    def warn(self, leave: int) -> None:
+        """Pass SIGUSR1 on to the ranks that have a handler for it; it would end the others."""
+        strangers = self._strangers(processes.descendants(os.getpid(), (leave,)))
+        for root in (os.getpid(), *strangers):
+            processes.signal_all(processes.catching(root, signal.SIGUSR1, (leave,)), signal.SIGUSR1)
 
     def miss(self, now: float) -> None:
         """Notice ranks that others have started and that have gone without a word."""

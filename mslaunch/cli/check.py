@@ -46,9 +46,9 @@ def check(
     spec, named = job.hosts_of(job.Request(config, (), flags))
     transport = "ssh"
     if not named and in_allocation(os.environ):
-        from mslaunch.cli import slurm_job
+        from mslaunch.launch.slurm import allotted_nodes
 
-        transport, named = "slurm", slurm_job.allotted_nodes(spec)
+        transport, named = "slurm", allotted_nodes(os.environ, spec.launch.nodes)
     if not named:
         raise RequestError('which hosts? Name them with --hosts "n1:8,n2:8", --hostfile FILE or launch.hosts.')
     python = spec.launch.python or sys.executable

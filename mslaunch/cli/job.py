@@ -78,8 +78,9 @@ def plan_job(request: Request, elsewhere: bool = False) -> Plan:
 def _plan_submission(request: Request, spec: JobSpec, table: str | None, script: Path) -> Plan:
     """Plan for nodes that Slurm has yet to choose."""
     from mslaunch.cli import slurm_job
+    from mslaunch.plan.slurm import planned_hosts
 
-    hosts = slurm_job.planned_hosts(spec)
+    hosts = planned_hosts(spec)
     spec = replace(spec, default_workers=sum(len(host.devices) for host in hosts))
     plan = _plan_unseen(request, spec, table, script, hosts, "slurm")
     return slurm_job.with_script(request, spec, plan, str(script))
@@ -108,20 +109,17 @@ def prepare_job(request: Request) -> Prepared:
         return _prepare_elsewhere(request, spec, table, script, hosts, transport)
     if not in_allocation(os.environ):
         return Prepared(_plan_submission(request, spec, table, script), submits=True)
+    from mslaunch.launch.slurm import allotted_nodes
+
     spec = spec.with_run_id(spec.launch.run_id or new_run_id())
     adopted = adopt(RunFolder(Path(wanted_of(spec, str(script)).run_dir)), os.environ)
     try:
-        return _prepare_elsewhere(request, spec, table, script, _allotted_nodes(spec), transport, adopted)
+        nodes = allotted_nodes(os.environ, spec.launch.nodes)
+        return _prepare_elsewhere(request, spec, table, script, nodes, transport, adopted)
     except MslaunchError as error:
         if adopted:
             adopted.refuse(error)
         raise
-
-
-def _allotted_nodes(spec: JobSpec) -> tuple[Host, ...]:
-    from mslaunch.cli import slurm_job
-
-    return slurm_job.allotted_nodes(spec)
 
 
 def _prepare_elsewhere(

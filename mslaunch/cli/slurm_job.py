@@ -17,12 +17,6 @@ from mslaunch.plan.spec import JobSpec
 if TYPE_CHECKING:
     from mslaunch.cli.job import Request
 
-planned_hosts = planning.planned_hosts
-
-
-def allotted_nodes(spec: JobSpec) -> tuple[Host, ...]:
-    return slurm.allotted_nodes(os.environ, spec.launch.nodes)
-
 
 def placed(spec: JobSpec, checked: Checked, target: str) -> tuple[Host, ...]:
     """The nodes with their ranks and devices, now that they have told what they were given."""

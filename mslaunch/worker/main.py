@@ -67,7 +67,9 @@ def take_rank_environment(path: str, run_dir: str) -> None:
     os.environ.update({name: value.replace("$run", run_dir) for name, value in own.items()})
     try:  # under an mpirun on another host, the agent of this one has said where it listens
         with open(f"{path[: -len('ranks.json')]}agent.{own['MSLAUNCH_HOST']}", encoding="utf-8") as file:
-            os.environ["MSLAUNCH_AGENT"] = file.read()
+            agent = file.read()
+        if os.path.exists(agent):  # the agent of an earlier run has gone
+            os.environ["MSLAUNCH_AGENT"] = agent
     except OSError:
         pass
     if "OMPI_COMM_WORLD_LOCAL_RANK" in os.environ:
