@@ -46,7 +46,7 @@ ReturnToService=2
 KillWait=12
 MinJobAge=60
 InactiveLimit=0
-GresTypes=gpu
+GresTypes=gpu,npu
 JobRequeue=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -83,13 +83,15 @@ class Slurm:
         ports = [free_port() for _ in NODES]
         nodes = "\n".join(
             f"NodeName={name} NodeHostname={hostname} NodeAddr=127.0.1.{name[1:]} Port={port} "
-            f"CPUs=4 RealMemory=4000 Gres=gpu:2"
+            f"CPUs=4 RealMemory=4000 Gres=gpu:2,npu:2"
             for name, port in zip(NODES, ports, strict=True)
         )
         self.config.write_text(
             CONFIG.format(hostname=hostname, folder=self.folder, controller=free_port(), first=free_port(), nodes=nodes)
         )
-        (self.folder / "gres.conf").write_text("Name=gpu File=/dev/null Count=1\nName=gpu File=/dev/zero Count=1\n")
+        devices = {"gpu": ("null", "zero"), "npu": ("full", "random")}  # any device files will do
+        lines = (f"Name={kind} File=/dev/{file} Count=1\n" for kind, files in devices.items() for file in files)
+        (self.folder / "gres.conf").write_text("".join(lines))
         self._spawn("slurmctld", "-D", "-i", "-f", str(self.config))
         for name in NODES:
             (self.folder / f"spool-{name}").mkdir()

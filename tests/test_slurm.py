@@ -51,6 +51,16 @@ def test_devices_are_those_that_slurm_gives(site: Bench) -> None:
     ]
 
 
+def test_devices_that_are_no_gpus_are_those_of_the_gres(site: Bench, slurm: Slurm) -> None:
+    """Slurm sets no variable for them; another job has the first one of that node."""
+    small = ("-N1", "-w", "n1", "--mem=100", "--gres=npu:1")
+    slurm.run("sbatch", *small, "-o", "/dev/null", "--wrap", "sleep 30")
+    wait_for(lambda: slurm.run("squeue", "-h", "-o", "%T").stdout.strip() == "RUNNING", "the other job")
+    done = allocated(site, MSLAUNCH, "train", nodes=" ".join(small))
+    assert done.returncode == 0, done.stderr
+    assert [(rank["host"], rank["device_id"]) for rank in site.record()["ranks"]] == [("n1", 1)]
+
+
 def test_fewer_nodes_than_the_allocation_has(site: Bench) -> None:
     done = allocated(site, MSLAUNCH, "train", "--nodes", "1", "--workers", "2")
     assert done.returncode == 0, done.stderr

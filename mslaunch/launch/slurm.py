@@ -18,7 +18,7 @@ from mslaunch.errors import RequestError
 from mslaunch.launch.bundle import AGENT_BOOT, agent_stream
 from mslaunch.launch.slurm_jobs import ask, missing
 from mslaunch.plan.model import Host
-from mslaunch.plan.slurm import Allotment, parse_tasks
+from mslaunch.plan.slurm import Allotment, parse_gres, parse_tasks
 
 _CLOSE_SECONDS = 15.0
 
@@ -128,10 +128,20 @@ def _resolved(address: str) -> str:
         return address
 
 
+def _granted(environment: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+    """Ask which devices each node was granted: for others than GPUs Slurm sets no variable."""
+    shown = ask("scontrol", "show", "job", "-d", environment["SLURM_JOB_ID"])
+    granted: dict[str, tuple[int, ...]] = {}
+    for nodes, gres in re.findall(r"^\s+Nodes=(\S+) .*\bGRES=(\S+)", shown, re.MULTILINE):
+        if devices := parse_gres(gres):
+            granted |= dict.fromkeys(ask("scontrol", "show", "hostnames", nodes).split(), devices)
+    return granted
+
+
 def allotment(environment: Mapping[str, str], facts: Mapping[str, Mapping[str, Any]], target: str) -> Allotment:
     """Read how many tasks the job was asked to run, and which devices its nodes were given."""
     tasks = parse_tasks(environment.get("SLURM_TASKS_PER_NODE", "")) if "SLURM_NTASKS" in environment else ()
-    devices = {name: tuple(found["gpus"]) for name, found in facts.items() if found["gpus"]}
+    devices = {name: tuple(found["gpus"]) for name, found in facts.items() if found["gpus"]} or _granted(environment)
     if target == "GPU":  # CUDA_VISIBLE_DEVICES names them already: they are counted from 0 within it
         devices = {name: tuple(range(len(ids))) if facts[name]["renumbered"] else ids for name, ids in devices.items()}
     return Allotment(tasks, devices)

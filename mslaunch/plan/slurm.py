@@ -10,6 +10,7 @@ from typing import Any
 
 from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.plan.model import File, Host
+from mslaunch.plan.ranges import parse_ranges
 from mslaunch.plan.settings import LaunchSettings
 from mslaunch.plan.spec import JobSpec, agree_on_workers
 
@@ -19,12 +20,19 @@ JOB_CONFIG = "scripts/job.yaml"
 
 _SUBMITTING = ("transport", "nodes", "partition", "time", "account", "requeue", "sbatch_args")
 _PLACED = ("runs_dir", "run_id", "script", "rank_table", "env")
+_GRES = re.compile(r"\b(?:npu|ascend|gpu)(?::[\w.-]+)?:\d+\(IDX:([\d,-]+)\)")
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 def parse_tasks(text: str) -> tuple[int, ...]:
     """Read SLURM_TASKS_PER_NODE: `4(x2),3` is 4, 4 and 3."""
     return tuple(int(count) for count, times in _TASKS.findall(text) for _ in range(int(times or 1)))
+
+
+def parse_gres(text: str) -> tuple[int, ...]:
+    """Read which devices a node was granted: of `lic:1,npu:2(IDX:1,4-5)` those with the numbers 1, 4 and 5."""
+    found = _GRES.search(text)
+    return parse_ranges(found[1], "GRES") if found else ()
 
 
 def spread(ranks: int, nodes: int) -> tuple[int, ...]:

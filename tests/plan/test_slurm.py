@@ -16,6 +16,7 @@ from mslaunch.plan.slurm import (
     Allotment,
     Command,
     job_files,
+    parse_gres,
     parse_tasks,
     place,
     planned_hosts,
@@ -40,6 +41,20 @@ def devices(hosts: tuple[Host, ...]) -> list[tuple[int, ...]]:
 )
 def test_tasks_per_node_as_slurm_writes_them(text: str, counts: tuple[int, ...]) -> None:
     assert parse_tasks(text) == counts
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("npu:1(IDX:0)", (0,)),
+        ("lic:1,npu:3(IDX:1,4-5)", (1, 4, 5)),
+        ("gpu:a100:2(IDX:2-3)", (2, 3)),
+        ("npu:2", ()),
+        ("(null)", ()),
+    ],
+)
+def test_granted_devices_as_slurm_writes_them(text: str, numbers: tuple[int, ...]) -> None:
+    assert parse_gres(text) == numbers
 
 
 @given(st.integers(1, 10_000), st.integers(1, 1_000))
