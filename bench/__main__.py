@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import checkpoints, failure, hosts, planning, startup, tables
+from bench import checkpoints, failure, hosts, planning, scale, startup, tables
 
 CASES = {
     "two": startup.two_ranks,
@@ -20,7 +20,10 @@ CASES = {
     "reshard": checkpoints.reshard,
     "verify": checkpoints.verify_set,
     "hosts": hosts.many_hosts,
+    "most-hosts": hosts.most_hosts,
     "elsewhere": hosts.death_elsewhere,
+    "scale": scale.many_hosts,
+    "status": scale.status_of_many,
 }
 
 

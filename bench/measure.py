@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+K = TypeVar("K")
 ROUNDS = 5
 BIN = Path(sys.executable).parent
 MSLAUNCH = str(BIN / "mslaunch")
@@ -51,25 +53,50 @@ def workplace(**scripts: str) -> Iterator[Path]:
         yield Path(folder)
 
 
-def seconds(command: list[str], folder: Path, env: Mapping[str, str] | None = None) -> float:
+def seconds(
+    command: list[str], folder: Path, env: Mapping[str, str] | None = None, limit: float | None = None
+) -> float:
     """Run a command once and return how long it took; one that fails makes the figure worthless, so it raises."""
     start = time.perf_counter()
-    subprocess.run(
+    process = _start(command, folder, env)
+    try:
+        _check(command, process.wait(limit))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise
+    return time.perf_counter() - start
+
+
+def own_cpu(command: list[str], folder: Path, env: Mapping[str, str] | None = None) -> float:
+    """Run a command once and return the CPU time of its process alone, without the processes that it started."""
+    process = _start(command, folder, env)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    _check(command, process.wait())
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _start(command: list[str], folder: Path, env: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         command,
         cwd=folder,
         # msrun starts whatever `python` is first on PATH.
         env={**os.environ, "GLOG_v": "3", "PATH": f"{BIN}:{os.environ['PATH']}", **(env or {})},
-        check=True,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    return time.perf_counter() - start
 
 
-def medians(commands: Mapping[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, float]:
+def _check(command: list[str], code: int) -> None:
+    if code:
+        raise subprocess.CalledProcessError(code, command)
+
+
+def medians(commands: Mapping[K, Callable[[], float]], rounds: int = ROUNDS) -> dict[K, float]:
     """Take turns, after one warm-up of each, and return the median of each."""
-    times: dict[str, list[float]] = {name: [] for name in commands}
+    times: dict[K, list[float]] = {name: [] for name in commands}
     for turn in range(rounds + 1):
         for name, run in commands.items():
             taken = run()

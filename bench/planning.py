@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench.measure import Row, medians
+from mslaunch.hosts import Host
 from mslaunch.plan.config import parse_config
 from mslaunch.plan.make import make_plan
-from mslaunch.plan.model import Facts, Host, HostFacts, to_json
+from mslaunch.plan.model import Facts, HostFacts, to_json
 from mslaunch.plan.settings import resolve
 from mslaunch.plan.spec import JobSpec, agree_on_workers
 

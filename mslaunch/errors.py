@@ -53,7 +53,8 @@ class RankTableMissing(RequestError):
 class RankTableUnreadable(RequestError):
     def __init__(self, path: str, why: str) -> None:
         super().__init__(
-            f"{path}: not a rank table: {why}. Compare it with rank_tables/v1.0_1x8.json of the mslaunch sources."
+            f"{path}: not a rank table: {why}. "
+            "Compare it with a sample: mslaunch examples copy rank_tables/v1.0_1x8.json"
         )
 
 
@@ -67,6 +68,12 @@ class ShardUnreadable(RequestError):
     def __init__(self, path: str, why: str) -> None:
         self.why = why
         super().__init__(f"{path}: not a whole checkpoint: {why}. Copy it again, or take an earlier step.")
+
+
+class PluginBroken(RequestError):
+    def __init__(self, name: str, group: str, package: str, error: BaseException) -> None:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        super().__init__(f"plug-in {name} ({group}, from {package}) cannot be loaded: {why}")
 
 
 class PortBusy(NotReadyError):
@@ -98,8 +105,8 @@ class ProgramMissing(NotReadyError):
 class HostsNotReady(NotReadyError):
     """One or more hosts that cannot run the job, each with its reason and the fix."""
 
-    def __init__(self, troubles: Sequence[str]) -> None:
-        super().__init__("\n".join(troubles))
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
 
 
 class RunsFolderUnwritable(NotReadyError):
@@ -117,6 +124,17 @@ class RecordUnreadable(RequestError):
         super().__init__(f"{path}: not a record that this mslaunch can read ({why}). Read the folder's logs instead.")
 
 
+class NewerRecord(RecordUnreadable):
+    """A file of a run that a newer mslaunch has written."""
+
+    def __init__(self, path: str, version: str, known: str) -> None:
+        MslaunchError.__init__(
+            self,
+            f"{path}: written by a newer mslaunch (schema version {version}, this one reads {known}). "
+            f"Use that one, or a newer one.",
+        )
+
+
 class NoSuchRun(RequestError):
     def __init__(self, name: str, runs_dir: str, known: Sequence[str]) -> None:
         if not known:
@@ -130,6 +148,32 @@ class AmbiguousRun(RequestError):
     def __init__(self, name: str, matches: Sequence[str]) -> None:
         shown = ", ".join(matches[:5])
         super().__init__(f"{name!r} fits {len(matches)} runs ({shown}). Type more of the name.")
+
+
+class NoSuchSweep(RequestError):
+    def __init__(self, name: str, runs_dir: str, known: Sequence[str], ambiguous: bool) -> None:
+        shown = ", ".join(known[-5:])
+        if ambiguous:
+            text = f"{name!r} fits {len(known)} sweeps ({shown}). Type more of the name."
+        elif known:
+            text = f"{runs_dir}: no sweep starts with {name!r}. There are: {shown}."
+        else:
+            text = f"{runs_dir}: no sweeps here yet. Leave --resume out, or name the folder with --runs-dir."
+        super().__init__(text)
+
+
+class SweepAlive(RequestError):
+    def __init__(self, sweep_id: str, run: str = "") -> None:
+        what = f" (run {run})" if run else ""
+        super().__init__(f"{sweep_id} is still under way{what}. Wait for its end, or stop it first; then resume it.")
+
+
+class CombinationError(MslaunchError):
+    """One combination of a sweep cannot be run; nothing was started."""
+
+    def __init__(self, label: str, error: MslaunchError) -> None:
+        self.exit_code = error.exit_code
+        super().__init__("\n".join(f"{label}: {line}" for line in str(error).splitlines()))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from mslaunch.agent.guard import processes_with
 from tests import slurm_bed, ssh_bed
@@ -23,8 +25,12 @@ ROOT = Path(__file__).parent.parent
 MSLAUNCH = str(Path(sys.executable).with_name("mslaunch"))
 TIMEOUT = 180.0
 
+settings.register_profile("no-deadline", deadline=None)  # a busy machine is no reason to fail
+settings.load_profile("no-deadline")
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup pytest` must not protect what is tested
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
     """Wait until something is true and return it; say what was waited for where it never is."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -41,6 +47,7 @@ class Bench:
     folder: Path
     env: dict[str, str]
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    program: str = MSLAUNCH
 
     @property
     def runs(self) -> Path:
@@ -59,7 +66,7 @@ class Bench:
     def mslaunch(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run one command to its end."""
         return subprocess.run(
-            [MSLAUNCH, *args],
+            [self.program, *args],
             cwd=self.folder,
             env={**self.env, **env},
             capture_output=True,
@@ -71,7 +78,7 @@ class Bench:
     def start(self, *args: str, **env: str) -> subprocess.Popen[str]:
         """Start one command and go on."""
         process = subprocess.Popen(
-            [MSLAUNCH, *args],
+            [self.program, *args],
             cwd=self.folder,
             env={**self.env, **env},
             stdout=subprocess.PIPE,
@@ -111,21 +118,39 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     folder = tmp_path / "job"
     folder.mkdir()
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MSLAUNCH_", "PYTEST_"))}
-    result = Bench(folder, {**env, "GLOG_v": "3"})
+    result = Bench(folder, {**env, "GLOG_v": "3", "XDG_CONFIG_HOME": str(tmp_path / "config")})
     yield result
     for process in result.started:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-            process.wait(timeout=30)
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
         if process.stdout:
             process.stdout.close()
-    assert result.leftovers() == []
+    left = result.leftovers()
+    for pid in left:  # a test that fails must not leave what it found
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert left == []
 
 
 @pytest.fixture
 def needs_mpirun() -> None:
     if not shutil.which("mpirun"):
         pytest.skip("mpirun is not installed (Debian: openmpi-bin)")
+
+
+@pytest.fixture(scope="session")
+def python_3_9() -> str:
+    """A Python 3.9, the oldest that hosts may have: from PATH or from pyenv."""
+    on_path = [f"{folder}/python3.9" for folder in os.get_exec_path()]
+    for path in (*on_path, *map(str, Path.home().glob(".pyenv/versions/3.9*/bin/python"))):
+        # pyenv puts a python3.9 on PATH that only works if that version is selected.
+        if Path(path).exists() and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0:
+            return path
+    pytest.skip("no Python 3.9 on this machine; tests/test_oldest_python.py checks the sources without one")
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from mslaunch.checkpoint.sets import find_set
 from mslaunch.checkpoint.shard import frame, read_shard
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.tensor import Tensor
-from mslaunch.checkpoint.transform import Planned, Wanted, plan_transform
+from mslaunch.checkpoint.transform import Planned, Target, plan_transform
 from tests.conftest import ROOT
 
 FIXTURES = ROOT / "tests" / "fixtures"
@@ -137,7 +137,7 @@ def json_strategy(layouts: Mapping[str, Mapping[str, Any]], stage: int = 0) -> b
     return json.dumps({"parallel_strategy_item": operators, "parallel_layout_item": items}).encode()
 
 
-def plan(source: Path, cut_by: Strategy | None, wanted: Wanted) -> Planned:
+def plan(source: Path, cut_by: Strategy | None, wanted: Target) -> Planned:
     """What `mslaunch ckpt reshard` does before it writes."""
     return plan_transform(find_set(source, cut_by.world_size if cut_by else None), cut_by, wanted)
 

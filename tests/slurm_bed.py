@@ -117,7 +117,7 @@ class Slurm:
             self._daemons.append(subprocess.Popen([program, *command[1:]], env=env, stdout=log, stderr=log))
 
     def _wait_until_idle(self) -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while time.monotonic() < end:
             states = self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%T").stdout.split()
             if states == ["idle"] * len(NODES):

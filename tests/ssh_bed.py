@@ -34,6 +34,11 @@ MaxSessions 200
 PasswordAuthentication no
 SetEnv HOME={folder}/home
 """
+# A host whose start-up files leave something behind that writes to standard error now and then.
+NOISY = """#!/bin/sh
+while sleep 0.03; do echo "a word from the login shell" >&2; done </dev/null >/dev/null &
+exec sh -c "$SSH_ORIGINAL_COMMAND"
+"""
 
 
 def needs_sshd() -> None:
@@ -49,6 +54,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def address(number: int) -> str:
+    """The address of host n<number>: all of 127.0.0.0/8 is this machine."""
+    return f"127.0.1.{number}" if number < 255 else f"127.1.{number >> 8}.{number & 255}"
+
+
 def make_key(path: Path) -> str:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
     kind, key, *_ = path.with_suffix(".pub").read_text().split()
@@ -56,9 +66,9 @@ def make_key(path: Path) -> str:
 
 
 class Bed:
-    """A home folder with keys and ~/.ssh/config, and servers that know them. Hosts n1 to n32 share our files."""
+    """A home folder with keys and ~/.ssh/config, and servers that know them. Hosts n1, n2 and so on share our files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hosts: int = HOSTS) -> None:
         self.folder = folder
         self.home = folder / "home"
         (self.home / ".ssh").mkdir(parents=True, mode=0o700)
@@ -68,8 +78,8 @@ class Bed:
         self.names: dict[str, str] = {}
         self.known = ""
         self.port = free_port()
-        for number in range(1, HOSTS + 1):
-            self.name_host(f"n{number}", f"127.0.1.{number}", self.port)
+        for number in range(1, hosts + 1):
+            self.name_host(f"n{number}", address(number), self.port)
         self.servers = [self.serve(self.port)]
 
     def name_host(self, name: str, address: str, port: int, known: bool = True) -> None:
@@ -84,10 +94,10 @@ class Bed:
     def config(self) -> str:
         return "".join(self.names.values())
 
-    def serve(self, port: int, *inside: str, listen: str = "0.0.0.0") -> subprocess.Popen[bytes]:
+    def serve(self, port: int, *inside: str, listen: str = "0.0.0.0", options: str = "") -> subprocess.Popen[bytes]:
         """Start a server, behind a command that puts it elsewhere where one is given."""
         conf = self.folder / f"sshd-{port}.conf"
-        conf.write_text(CONFIG.format(port=port, folder=self.folder, listen=listen))
+        conf.write_text(CONFIG.format(port=port, folder=self.folder, listen=listen) + options)
         log = (self.folder / f"sshd-{port}.log").open("ab")
         server = subprocess.Popen([*inside, SSHD, "-D", "-e", "-f", str(conf)], stdout=log, stderr=log)
         log.close()
@@ -102,14 +112,14 @@ def end(server: subprocess.Popen[bytes]) -> None:
     """End a server with its sessions: one that was cut off would wait for its peer for hours."""
     sessions = psutil.Process(server.pid).children(recursive=True) if server.poll() is None else []
     server.terminate()
-    server.wait(timeout=10)
+    server.wait(timeout=60)
     for session in sessions:
         with suppress(psutil.NoSuchProcess):
             session.kill()
 
 
 def wait_for_port(address: str, port: int) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         with socket.socket() as probe:
             if probe.connect_ex((address, port)) == 0:
@@ -119,8 +129,8 @@ def wait_for_port(address: str, port: int) -> None:
 
 
 @contextmanager
-def bed(folder: Path) -> Iterator[Bed]:
-    made = Bed(folder)
+def bed(folder: Path, hosts: int = HOSTS) -> Iterator[Bed]:
+    made = Bed(folder, hosts)
     try:
         wait_for_port("127.0.1.1", made.port)
         yield made
@@ -129,11 +139,32 @@ def bed(folder: Path) -> Iterator[Bed]:
 
 
 @contextmanager
-def apart(made: Bed, name: str, hidden: Path, size: str = "64m") -> Iterator[subprocess.Popen[bytes]]:
+def noisy(made: Bed, *names: str) -> Iterator[str]:
+    """Hosts that write to standard error all the time; yields the option that makes a server such a host."""
+    script = made.folder / "noisy"
+    script.write_text(NOISY)
+    script.chmod(0o755)
+    option = f"ForceCommand {script}\n"
+    port = free_port()
+    server = made.serve(port, options=option)
+    try:
+        wait_for_port("127.0.1.1", port)
+        for number, name in enumerate(names, 1):
+            made.name_host(name, f"127.0.3.{number}", port)
+        yield option
+    finally:
+        end(server)
+
+
+@contextmanager
+def apart(
+    made: Bed, name: str, hidden: Path, size: str = "64m", options: str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
     """A host that does not see a folder of ours: a small file system of its own lies over it. Yields its server."""
     port = free_port()
     mount = f'mount -t tmpfs -o size={size} none {hidden} && exec "$@"'
-    server = made.serve(port, "unshare", "-m", "--propagation", "private", "sh", "-c", mount, "sh")
+    inside = ("unshare", "-m", "--propagation", "private", "sh", "-c", mount, "sh")
+    server = made.serve(port, *inside, options=options)
     try:
         wait_for_port("127.0.1.1", port)
         made.name_host(name, f"127.0.2.{len(made.names)}", port)
@@ -144,17 +175,18 @@ def apart(made: Bed, name: str, hidden: Path, size: str = "64m") -> Iterator[sub
 
 @contextmanager
 def cut_off(made: Bed, name: str) -> Iterator[str]:
-    """A host in a network namespace; yields the interface that, set down, cuts it off. Our side is 10.213.7.1."""
+    """A host in a network namespace; yields the interface that, set down, cuts it off. Our side is 10.213.x.1."""
     if not shutil.which("ip"):
         pytest.skip("ip is not installed (Debian: iproute2)")
     space, link = f"msl{os.getpid() % 10000}", f"mslv{os.getpid() % 10000}"
+    net = f"10.213.{os.getpid() % 256}"
     port = free_port()
     commands = (
         f"ip netns add {space}",
         f"ip link add {link} type veth peer name {link}p netns {space}",
-        f"ip addr add 10.213.7.1/24 dev {link}",
+        f"ip addr add {net}.1/24 dev {link}",
         f"ip link set {link} up",
-        f"ip -n {space} addr add 10.213.7.2/24 dev {link}p",
+        f"ip -n {space} addr add {net}.2/24 dev {link}p",
         f"ip -n {space} link set {link}p up",
         f"ip -n {space} link set lo up",
     )
@@ -165,9 +197,9 @@ def cut_off(made: Bed, name: str) -> Iterator[str]:
             if done.returncode:
                 pytest.skip(f"no network namespaces here: {command}: {done.stderr.strip()}")
         server = made.serve(port, "ip", "netns", "exec", space)
-        wait_for_port("10.213.7.2", port)
-        made.name_host(name, "10.213.7.2", port)
-        made.name_host("here", "10.213.7.1", made.port)
+        wait_for_port(f"{net}.2", port)
+        made.name_host(name, f"{net}.2", port)
+        made.name_host("here", f"{net}.1", made.port)
         yield link
     finally:
         if server is not None:

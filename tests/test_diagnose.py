@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from mslaunch.diagnose.folder import read_folder
-from mslaunch.diagnose.patterns import load_patterns, match_line
+from mslaunch.diagnose.judge import Case, judge
+from mslaunch.diagnose.pattern_tables import built_in_patterns
+from mslaunch.diagnose.patterns import match_line
 from mslaunch.diagnose.scan import scan, scan_file
-from mslaunch.diagnose.verdict import Case, judge
 from tests.conftest import Bench
 
 LOGS = Path(__file__).parent / "fixtures" / "msrun_logs"
-PATTERNS = load_patterns()
+PATTERNS = built_in_patterns()
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.id)
@@ -51,10 +52,10 @@ def test_msruns_own_logs_give_the_true_cause(folder: str, rank: int, words: str,
     """Logs that msrun wrote, where its scheduler blames the rank that msrun itself had stopped."""
     verdict = judge(read_folder(LOGS / folder))
     assert verdict is not None
-    assert verdict["rank"] == rank
-    assert words in verdict["summary"]
-    assert verdict["victims"] == victims
-    assert verdict["log"].endswith(f"worker_{rank}.log")
+    assert verdict.rank == rank
+    assert words in verdict.summary
+    assert verdict.victims == tuple(victims)
+    assert str(verdict.log).endswith(f"worker_{rank}.log")
 
 
 def test_a_healthy_log_is_no_failure() -> None:
@@ -71,11 +72,11 @@ def test_a_victim_is_not_the_cause() -> None:
     cases += [Case("1", 1, failed_at=2.0, exit_code=1, findings=broken, cause="exit")]
     verdict = judge(cases)
     assert verdict is not None
-    assert (verdict["rank"], verdict["pattern"]) == (1, "npu-port-down")
-    assert "hccn_tool" in verdict["advice"]
+    assert (verdict.rank, verdict.pattern) == (1, "npu-port-down")
+    assert "hccn_tool" in str(verdict.advice)
     alone = judge(cases[:1])
     assert alone is not None
-    assert (alone["rank"], alone["pattern"], alone["exit_code"]) == (0, "hccl-connect-timeout", 1)
+    assert (alone.rank, alone.pattern, alone.exit_code) == (0, "hccl-connect-timeout", 1)
 
 
 def test_a_victim_alone_keeps_its_exit_code() -> None:
@@ -84,7 +85,7 @@ def test_a_victim_alone_keeps_its_exit_code() -> None:
     first = Case("0", 0, failed_at=1.0, exit_code=1, findings=waiting, cause="exit")
     verdict = judge([first, Case("1", 1, signal=15)])
     assert verdict is not None
-    assert (verdict["rank"], verdict["exit_code"]) == (0, 1)
+    assert (verdict.rank, verdict.exit_code) == (0, 1)
 
 
 def test_an_exception_that_was_dealt_with_long_ago_is_not_the_reason() -> None:
@@ -94,7 +95,7 @@ def test_an_exception_that_was_dealt_with_long_ago_is_not_the_reason() -> None:
         [Case("0", 0, failed_at=1.0, exit_code=124, findings=scan(lines), cause="stalled", summary="no output")]
     )
     assert verdict is not None
-    assert (verdict["summary"], verdict["traceback"]) == ("no output", None)
+    assert (verdict.summary, verdict.traceback) == ("no output", None)
 
 
 @pytest.mark.parametrize("line", ["epoch: 1 step: 3, loss is 0.507033", "saved REI00041", "EI00061 samples"])
@@ -115,7 +116,7 @@ def test_an_exception_beside_a_time_out_is_a_cause() -> None:
     second = replace(first, rank=1, failed_at=2.0)
     verdict = judge([second, first])
     assert verdict is not None
-    assert verdict["rank"] == 0
+    assert verdict.rank == 0
 
 
 def test_hccl_codes_are_found_in_plogs(tmp_path: Path) -> None:
@@ -127,7 +128,7 @@ def test_hccl_codes_are_found_in_plogs(tmp_path: Path) -> None:
     plog.write_text("[ERROR] HCCP(4242,python):2026-11-16-02:04:06.293.000 EJ0004 [check][ip]fail\n")
     verdict = judge(read_folder(tmp_path))
     assert verdict is not None
-    assert (verdict["rank"], verdict["pattern"]) == (3, "device-ip")
+    assert (verdict.rank, verdict.pattern) == (3, "device-ip")
 
 
 def test_exceptions_are_read_whole() -> None:

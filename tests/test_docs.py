@@ -9,7 +9,10 @@ import subprocess
 import pytest
 
 from mslaunch.cli import VERBS
+from mslaunch.diagnose.pattern_tables import Pattern
+from mslaunch.plan.methods import METHODS
 from mslaunch.plan.settings import LaunchSettings
+from mslaunch.transports.base import Channel, JobQueue, Transport
 from tests.conftest import MSLAUNCH, ROOT
 
 DOCS = sorted(
@@ -42,6 +45,28 @@ def test_every_setting_is_documented() -> None:
     """docs/config.md has a row for every key of launch, and no other."""
     rows = re.findall(r"^\| (\w+) \| ", (ROOT / "docs" / "config.md").read_text(), re.MULTILINE)
     assert rows[1:] == list(LaunchSettings.model_fields)
+
+
+def test_every_method_is_documented() -> None:
+    """docs/methods.md has a row for every built-in method, and no other."""
+    rows = re.findall(r"^\| ([\w-]+)(?: \(default\))? \| ", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE)
+    assert rows == list(METHODS)
+
+
+@pytest.mark.parametrize("kind", [Transport, Channel, JobQueue, Pattern])
+def test_the_contract_of_plug_ins_is_documented(kind: type) -> None:
+    """The section of docs/transports.md has a row for every public member, and no other."""
+    title = "Patterns" if kind is Pattern else kind.__name__
+    section = (ROOT / "docs" / "transports.md").read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    members = {name for name in (*vars(kind), *kind.__annotations__) if not name.startswith("_")}
+    assert sorted(re.findall(r"^\| `(\w+)` \| ", section, re.MULTILINE)) == sorted(members)
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "mslaunch_netns/__init__.py"])
+def test_the_example_of_a_plug_in_is_the_one_that_is_tested(name: str) -> None:
+    """docs/transports.md shows the files of tests/netns_plugin as they are."""
+    shown = (ROOT / "docs" / "transports.md").read_text().partition(f"`{name}`:\n\n")[2]
+    assert shown.split("```")[1].partition("\n")[2] == (ROOT / "tests" / "netns_plugin" / name).read_text()
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))

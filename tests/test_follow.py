@@ -48,6 +48,30 @@ def test_far_behind_it_can_skip_to_the_end(tmp_path: Path) -> None:
     path.write_text("".join(f"{i:04d}\n" for i in range(1000)))
     follower = Follower(str(path))
     assert follower.behind() == 5000
-    assert follower.skip(keep=10) == 4990
-    assert follower.read() == ["0998", "0999"]
+    assert follower.finish(most=100, keep=10) == (4990, ["0998", "0999"])
+
+
+def test_the_end_of_a_log_is_where_it_was_when_its_rank_ended(tmp_path: Path) -> None:
+    """A process that writes on meanwhile does not keep the reader: it stops at the size it saw first."""
+    path = tmp_path / "log.txt"
+    path.write_text("last words\n")
+
+    class Growing(Follower):
+        def read(self, limit: int = 0) -> list[str]:
+            with path.open("a") as file:
+                file.write("still here\n")
+            return super().read(limit)
+
+    assert Growing(str(path)).finish(most=1 << 20, keep=1 << 16) == (0, ["last words"])
+
+
+def test_a_log_that_cannot_be_opened_is_asked_for_again(tmp_path: Path) -> None:
+    """No handle left, a file server that does not answer: the agent goes on, and reads it later."""
+    path = tmp_path / "log.txt"
+    path.symlink_to(path)
+    follower = Follower(str(path))
+    assert follower.read() == []
+    path.unlink()
+    path.write_text("here\n")
+    assert follower.read() == ["here"]
     follower.close()

@@ -176,7 +176,7 @@ def test_a_restarted_training_ends_as_an_unbroken_one(bench: Bench) -> None:
     unbroken = re.findall(r"parameters ([0-9a-f]{64})", bench.log(0))
     process = bench.start(*args, "--max-restarts", "1", "--run-id", "broken")
     checkpoints = bench.runs / "broken" / "rank_1" / "checkpoints"
-    wait_for(lambda: list(checkpoints.glob("spiral-[4-8]_*.ckpt")), "epoch 4", seconds=60)
+    wait_for(lambda: list(checkpoints.glob("spiral-[4-8]_*.ckpt")), "epoch 4", seconds=120)
     started = [json.loads(line) for line in (bench.runs / "broken" / "events.jsonl").read_text().splitlines()]
     os.kill(next(e["pid"] for e in started if e["ev"] == "started" and e["rank"] == 1), signal.SIGKILL)
     output = process.communicate(timeout=120)[0]
@@ -210,7 +210,7 @@ def test_a_port_taken_between_check_and_start_is_named(bench: Bench) -> None:
         "import os, socket\nif os.environ['RANK_ID'] == '0':\n    taken = socket.socket()\n"
         "    taken.bind(('127.0.0.1', int(os.environ['MS_SCHED_PORT'])))\n    taken.listen()\n" + ALL_REDUCE,
     )
-    done = bench.mslaunch("train", "-n", "2", "--timeout", "60")
+    done = bench.mslaunch("train", "-n", "2", "--timeout", "150")
     verdict = bench.record()["verdict"]
     assert done.returncode == 125, done.stdout
     assert (verdict["rank"], verdict["cause"], verdict["pattern"]) == (None, "scheduler", "scheduler-port-busy")
@@ -224,7 +224,7 @@ def test_a_dead_scheduler_ends_the_job(bench: Bench) -> None:
     wait_for(lambda: bench.leftovers() and "formed" in bench.log(0), "the cluster")
     events = [json.loads(line) for line in (bench.latest / "events.jsonl").read_text().splitlines()]
     os.kill(next(e["pid"] for e in events if e["ev"] == "started" and e["role"] == "scheduler"), signal.SIGKILL)
-    output = process.communicate(timeout=30)[0]
+    output = process.communicate(timeout=60)[0]
     assert process.returncode == 125, output
     assert "MindSpore's scheduler died" in output
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mslaunch.cli.progress import Progress
+from mslaunch.store.progress import Progress
 
 
 def test_loss_monitor_lines_give_step_loss_and_rate() -> None:

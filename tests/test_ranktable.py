@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mslaunch.errors import RankTableUnreadable, RequestError
-from mslaunch.plan.model import Host
+from mslaunch.hosts import Host
 from mslaunch.ranktable import generate
 from mslaunch.ranktable.compare import differences
 from mslaunch.ranktable.model import Device, RankTable, Server, merge, number

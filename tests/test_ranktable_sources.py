@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from mslaunch.errors import NotReadyError, RequestError
-from mslaunch.plan.hosts import parse_hostfile, parse_hosts
-from mslaunch.plan.model import Host
+from mslaunch.hosts import Host, parse_hostfile, parse_hosts
 from mslaunch.ranktable import generate
 from mslaunch.ranktable.model import Device, Entry, Server
 from mslaunch.ranktable.probe import probe

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.conftest import Bench
+from tests.ssh_bed import free_port
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,17 @@ from tests.conftest import Bench
         (("train.py", "--config", "bad.yaml"), 2, "bad.yaml:2: launch has no key 'wrokers'; did you mean 'workers'?"),
         (("train.py", "--devices", "0-3"), 2, "--workers says 2, but --devices (0-3) says 4"),
         (("train.py", "--local_worker_num", "4"), 2, "--workers says 2, but --local_worker_num says 4"),
-        (("train.py", "--method", "horovod"), 2, "--method: input should be 'dynamic'"),
+        (
+            ("train.py", "--method", "horovod"),
+            2,
+            "--method: there is no method 'horovod'. There are dynamic, msrun, mpirun, rank-table",
+        ),
+        (("train.py", "--method", "msrum"), 2, "--method: there is no method 'msrum'; did you mean 'msrun'?"),
+        (
+            ("train.py", "--config", "typo.yaml"),
+            2,
+            "typo.yaml:2 (launch.method): there is no method 'mpi-run'; did you",
+        ),
         (("train.py", "--runs-dir", "train.py"), 3, "train.py: cannot write the run's folder"),
         (("train.py", "--runs-dir", "/proc/nix"), 3, "/proc/nix: cannot write the run's folder"),
         (("train.py", "--run-id", "../x"), 2, "--run-id"),
@@ -41,6 +52,7 @@ def test_a_wrong_request_starts_nothing_and_leaves_nothing(
     """One sentence with the fix, exit code 2 or 3, no traceback, no folder."""
     bench.write("train.py", "print('started')\n")
     bench.write("bad.yaml", "launch:\n  wrokers: 2\n")
+    bench.write("typo.yaml", "launch:\n  method: mpi-run\n")
     bench.write("no_python.yaml", "launch:\n  python: /nix/python\n")
     bare = bench.folder.parent / "bare" / "bin" / "python"
     bare.parent.mkdir(parents=True)
@@ -54,6 +66,13 @@ def test_a_wrong_request_starts_nothing_and_leaves_nothing(
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
     assert sorted(bench.folder.iterdir()) == before
+
+
+def test_nodes_that_slurm_has_not_chosen_cannot_be_checked(bench: Bench) -> None:
+    """Outside a Slurm job there is no host to ask."""
+    done = bench.mslaunch("check", "--transport", "slurm", SLURM_JOB_ID="")
+    assert done.returncode == 2
+    assert done.stderr.startswith("mslaunch: --transport: Slurm chooses the hosts when a job starts")
 
 
 def test_a_busy_port_is_refused_with_its_holder(bench: Bench) -> None:
@@ -104,6 +123,7 @@ def test_json_is_all_that_stdout_holds(bench: Bench) -> None:
 def test_msruns_spellings_are_understood(bench: Bench) -> None:
     """Habits of msrun users keep working."""
     bench.write("train.py", "print('hello')\n")
+    port = str(free_port())
     done = bench.mslaunch(
         "train",
         "--worker_num",
@@ -111,10 +131,28 @@ def test_msruns_spellings_are_understood(bench: Bench) -> None:
         "--local_worker_num",
         "2",
         "--master_port",
-        "19999",
+        port,
         "--log_dir",
         "out",
         "train.py",
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads((bench.folder / "out" / "latest" / "plan.json").read_text())["master"] == "127.0.0.1:19999"
+    assert json.loads((bench.folder / "out" / "latest" / "plan.json").read_text())["master"] == f"127.0.0.1:{port}"
+
+
+def test_check_without_hosts_checks_this_machine(bench: Bench) -> None:
+    """The same questions that other hosts are asked, and the same table."""
+    done = bench.mslaunch("check", "--json")
+    assert done.returncode == 0, done.stderr
+    (host,) = json.loads(done.stdout)
+    assert (host["host"], host["ready"], host["shared"]) == ("localhost", True, True)
+    assert host["version"] == ".".join(map(str, sys.version_info[:3]))
+
+
+@pytest.mark.parametrize("name", ["slurmm", "nix"])
+def test_a_transport_that_is_not_there_is_refused(bench: Bench, name: str) -> None:
+    """With the nearest name, before anything starts."""
+    bench.write("train.py", "")
+    done = bench.mslaunch("train", "-n", "1", "train.py", "--transport", name)
+    assert done.returncode == 2
+    assert f"--transport: there is no transport '{name}'" in done.stderr

@@ -14,7 +14,7 @@ import pytest
 
 from mslaunch.checkpoint.layout import Layout
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.transform import Wanted
+from mslaunch.checkpoint.transform import Target
 from mslaunch.errors import RequestError, ShardUnreadable
 from tests.conftest import Bench, wait_for
 from tests.sharded import (
@@ -124,7 +124,7 @@ def test_a_folder_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
     (other / "rank_0").mkdir(parents=True)
     (other / "rank_0" / "theirs").write_text("mine")
     with pytest.raises(RequestError, match="is there already"):
-        plan(checkpoints("tp2"), strategy_of("tp2"), Wanted()).write(tmp_path / "new")
+        plan(checkpoints("tp2"), strategy_of("tp2"), Target()).write(tmp_path / "new")
     assert (other / "rank_0" / "theirs").read_text() == "mine"
     assert names(tmp_path) == [other.name]
 
@@ -182,7 +182,7 @@ def test_a_source_that_is_cut_while_it_is_read_leaves_nothing(tmp_path: Path) ->
     """What was planned is no longer there; that is told with the file's name."""
     path = write_shard(tmp_path / "old" / "net.ckpt", {"w": ("Int8", (8, 512), bytes(4096))})
     target = Strategy("s", {0: {"w": Layout((2,), ((), (0,)))}}, False)
-    planned = plan(tmp_path / "old", None, Wanted(target))
+    planned = plan(tmp_path / "old", None, Target(target))
     os.truncate(path, 2000)
     with pytest.raises(ShardUnreadable, match=r"net.ckpt: not a whole checkpoint: it became shorter while it was read"):
         planned.write(tmp_path / "new")
@@ -192,5 +192,5 @@ def test_a_source_that_is_cut_while_it_is_read_leaves_nothing(tmp_path: Path) ->
 def test_the_new_set_is_read_only_by_its_owner(tmp_path: Path) -> None:
     """Weights are nobody else's business, as with MindSpore's own files."""
     strategy = read_strategy(strategy_file("tp4"))
-    plan(checkpoints("tp2"), strategy_of("tp2"), Wanted(strategy)).write(tmp_path / "new")
+    plan(checkpoints("tp2"), strategy_of("tp2"), Target(strategy)).write(tmp_path / "new")
     assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("new/*/*")} == {0o600}

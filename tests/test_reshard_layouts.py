@@ -17,7 +17,7 @@ from mslaunch.checkpoint import ckpt, stream
 from mslaunch.checkpoint.blocks import cut_blocks, row_places
 from mslaunch.checkpoint.layout import Layout, box, intersection, whole, whole_shape
 from mslaunch.checkpoint.strategy import read_strategy
-from mslaunch.checkpoint.transform import Wanted
+from mslaunch.checkpoint.transform import Target
 from tests.sharded import contents_of, json_strategy, plan, write_anew, write_shard
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -130,7 +130,7 @@ def test_any_layout_becomes_any_other(
             write_shard(folder / f"old/rank_{rank}/net{suffix}", {"w": (dtype, part.shape, part.tobytes())})
         source = read_strategy(write_anew(folder / "one.json", json_strategy({"w": one.json()})))
         target = read_strategy(write_anew(folder / "other.json", json_strategy({"w": other.json()})))
-        plan(folder / "old", source, Wanted(target)).write(folder / "new")
+        plan(folder / "old", source, Target(target)).write(folder / "new")
     parts = [other.slice(array, rank) for rank in range(other.ranks)]
     assert contents_of(folder / "new") == {
         rank: {"w": (dtype, part.shape, part.tobytes())} for rank, part in enumerate(parts)
@@ -191,7 +191,7 @@ def test_a_tensor_without_elements_is_moved(tmp_path: Path) -> None:
     write_shard(tmp_path / "old" / "net.ckpt", {"w": ("Float32", (4, 0), b""), "v": ("Int8", (2,), b"ab")})
     layouts = {"w": {"dev_matrix": [2], "tensor_map": [0, -1]}, "v": {"dev_matrix": [2], "tensor_map": [0]}}
     target = read_strategy(write_anew(tmp_path / "s.json", json_strategy(layouts)))
-    plan(tmp_path / "old", None, Wanted(target)).write(tmp_path / "new")
+    plan(tmp_path / "old", None, Target(target)).write(tmp_path / "new")
     assert contents_of(tmp_path / "new") == {
         rank: {"w": ("Float32", (2, 0), b""), "v": ("Int8", (1,), half)} for rank, half in enumerate((b"a", b"b"))
     }

@@ -13,7 +13,7 @@ import pytest
 from mslaunch.checkpoint.layout import Layout
 from mslaunch.checkpoint.stages import merge_stages
 from mslaunch.checkpoint.strategy import read_strategy, write_strategy
-from mslaunch.checkpoint.transform import STRATEGY, Wanted
+from mslaunch.checkpoint.transform import STRATEGY, Target
 from tests.sharded import (
     PAIRS,
     STRATEGIES,
@@ -132,7 +132,7 @@ def make_odd(folder: Path, number: int) -> dict[str, tuple[str, str | None, str 
     path = write_odd(folder, layout)
     data = random.Random(number).randbytes(4 * prod(shape))
     write_shard(folder / "whole/rank_0/net.ckpt", {"w": ("Float32", shape, data)})
-    plan(folder / "whole", None, Wanted(read_strategy(path))).write(folder / "cut")
+    plan(folder / "whole", None, Target(read_strategy(path))).write(folder / "cut")
     return {
         f"odd-{number}-cut": (str(folder / "whole"), None, str(path)),
         f"odd-{number}-whole": (str(folder / "cut"), str(path), None),
@@ -149,9 +149,9 @@ def make(folder: Path) -> None:
         transform |= make_odd(folder / f"odd-{number}", number)
     for suffix in (".ckpt", ".safetensors"):
         for layout in ("full", "pp2tp2", "dp2tp2opt"):
-            planned = plan(checkpoints("tp2"), strategy_of("tp2"), Wanted(strategy_of(layout), suffix=suffix))
+            planned = plan(checkpoints("tp2"), strategy_of("tp2"), Target(strategy_of(layout), suffix=suffix))
             planned.write(folder / f"{layout}{suffix}")
-        plan(checkpoints("tp2"), strategy_of("tp2"), Wanted(degree=4, suffix=suffix)).write(folder / f"tp4{suffix}")
+        plan(checkpoints("tp2"), strategy_of("tp2"), Target(degree=4, suffix=suffix)).write(folder / f"tp4{suffix}")
         write_shard(folder / f"types{suffix}" / f"net{suffix}", TYPES)
     made = str(folder / "tp4.ckpt" / STRATEGY)
     transform["degree-whole"] = (str(folder / "tp4.ckpt"), made, None)
@@ -185,7 +185,7 @@ def said(witness: Path) -> Any:
 @pytest.mark.parametrize(("one", "other"), [pair for pair in PAIRS if pair != ("full", "full")])
 def test_mindspores_transform_makes_the_same(witness: Path, tmp_path: Path, one: str, other: str) -> None:
     """Bit by bit, for every pair of layouts."""
-    plan(checkpoints(one), strategy_of(one), Wanted(strategy_of(other))).write(tmp_path / "ours")
+    plan(checkpoints(one), strategy_of(one), Target(strategy_of(other))).write(tmp_path / "ours")
     assert contents_of(tmp_path / "ours") == contents_of(witness / "theirs" / f"{one}-{other}")
 
 

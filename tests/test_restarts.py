@@ -59,9 +59,22 @@ def test_ctrl_c_ends_the_pause_before_a_restart(bench: Bench) -> None:
     process = bench.start("train", "-n", "1", "-c", "cfg.yaml", "--max-restarts", "2")
     wait_for(lambda: bench.runs.exists() and (bench.latest / "plan.0.json").exists(), "the pause")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 130
     assert bench.record()["state"] == "stopped"
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_that_only_asks_does_not_end_the_pause(bench: Bench, number: signal.Signals) -> None:
+    """A warning, or a wish for stacks, while no rank is there; the Ctrl-C after it ends the run."""
+    bench.write("train.py", "raise SystemExit(5)\n")
+    bench.write("cfg.yaml", "launch:\n  backoff: 60\n  config_arg: null\n")
+    process = bench.start("train", "-n", "1", "-c", "cfg.yaml", "--max-restarts", "2")
+    wait_for(lambda: bench.runs.exists() and (bench.latest / "plan.0.json").exists(), "the pause")
+    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
 
 
 def test_every_method_restarts(bench: Bench) -> None:

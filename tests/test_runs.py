@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 
 import pytest
 
 from mslaunch.cli import VERBS
-from tests.conftest import Bench, wait_for
+from mslaunch.store.record import ENDED
+from tests.conftest import MSLAUNCH, Bench, wait_for
 
 TALK = "import os\nfor i in range(3): print('rank', os.environ['RANK_ID'], 'line', i)\n"
 UNTIL_GO = """import os, time
@@ -85,8 +88,8 @@ def test_logs_follow_until_the_run_ends(bench: Bench) -> None:
     wait_for((bench.latest / "rank_1" / "env.log").exists, "rank 1")
     for rank in (0, 1):
         (bench.latest / f"rank_{rank}" / "go").touch()
-    run.communicate(timeout=30)
-    assert follower.communicate(timeout=30)[0] == "first\nlast\n"
+    run.communicate(timeout=60)
+    assert follower.communicate(timeout=60)[0] == "first\nlast\n"
     assert follower.returncode == 0
 
 
@@ -114,21 +117,27 @@ def test_stop_ends_a_run_and_waits_for_it(bench: Bench, detached: bool) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(": stopped\n")
     assert bench.leftovers() == []
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == (0 if detached else 143)
     assert bench.record()["exit_code"] == 143
     assert bench.mslaunch("stop").stdout.endswith(": stopped\n")
 
 
 def test_a_closed_terminal_does_not_end_a_detached_run(bench: Bench) -> None:
-    """It has a session of its own, so SIGHUP to the group that started it does not reach it."""
-    bench.write("train.py", "import time\ntime.sleep(60)\n")
-    process = bench.start("train", "-n", "1", "--detach")
-    process.communicate(timeout=30)
-    launcher = bench.record()["launcher"]["pid"]
-    wait_for(lambda: len(bench.leftovers()) == 1, "the rank")
-    assert launcher != process.pid
-    assert bench.mslaunch("stop").returncode == 0
+    """SIGHUP reaches everything in the session of that terminal; the launcher has a session of its own."""
+    bench.write("train.py", UNTIL_GO)
+    screen, terminal = os.openpty()
+    command = ["setsid", "--ctty", "bash", "-c", '"$@"; cat', "bash", MSLAUNCH, "train", "-n", "1", "--detach"]
+    shell = subprocess.Popen(command, cwd=bench.folder, env=bench.env, stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    wait_for(lambda: bench.runs.exists() and (bench.latest / "rank_0" / "env.log").exists(), "the rank")
+    sessions = [os.getsid(pid) for pid in (shell.pid, bench.record()["launcher"]["pid"])]
+    os.close(screen)
+    assert shell.wait(timeout=60) == -signal.SIGHUP
+    (bench.latest / "rank_0" / "go").touch()
+    wait_for(lambda: bench.record()["state"] in ENDED, "the end")
+    assert (bench.record()["state"], bench.record()["exit_code"]) == ("succeeded", 0)
+    assert sessions[0] == shell.pid != sessions[1]
 
 
 def test_reading_verbs_survive_a_closed_pipe(bench: Bench) -> None:
@@ -139,7 +148,7 @@ def test_reading_verbs_survive_a_closed_pipe(bench: Bench) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(timeout=30) in (0, -signal.SIGPIPE)
+    assert process.wait(timeout=60) in (0, -signal.SIGPIPE)
 
 
 def test_unknown_verbs_and_options_are_refused(bench: Bench) -> None:
@@ -178,7 +187,7 @@ def test_ranks_that_were_stopped_did_not_fail(bench: Bench) -> None:
     ("args", "words"),
     [
         (("train", "-n", "1", "cfg.yaml"), "Did you mean --config cfg.yaml?"),
-        (("train", "-n", "1", "train.py", "--lr", "0.1"), "Arguments for the script stand after --."),
+        (("train", "-n", "1", "train.py", "--lr", "0.1"), "Put the script's arguments after --."),
         (("train", "-n", "1", "train.py", "--method", "rank_table"), "did you mean 'rank-table'"),
         (("diagnose", "/no/such/folder"), "neither a run nor a folder of logs"),
     ],

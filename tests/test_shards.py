@@ -17,7 +17,7 @@ from mslaunch.checkpoint import ckpt, protobuf
 from mslaunch.checkpoint.layout import Layout
 from mslaunch.checkpoint.shard import read_shard
 from mslaunch.checkpoint.strategy import Strategy
-from mslaunch.checkpoint.transform import Wanted
+from mslaunch.checkpoint.transform import Target
 from mslaunch.errors import RequestError, ShardUnreadable
 from tests.conftest import Bench
 from tests.sharded import (
@@ -143,7 +143,7 @@ def test_split_tensors_are_resharded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     data = bytes(index % 251 for index in range(14 * 12 * size))
     write_shard(tmp_path / "whole" / "net.ckpt", {"w": (dtype, (14, 12), data)})
     cut = Strategy("cut", {0: {"w": Layout((3, 2), ((1,), (0,)))}}, False)
-    plan(tmp_path / "whole", None, Wanted(cut)).write(tmp_path / "cut")
+    plan(tmp_path / "whole", None, Target(cut)).write(tmp_path / "cut")
     shards = contents_of(tmp_path / "cut")
     for rank, content in shards.items():
         top, left = 7 * (rank % 2), 4 * (rank // 2)
@@ -151,7 +151,7 @@ def test_split_tensors_are_resharded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert content == {"w": (dtype, (7, 4), b"".join(rows))}
     assert len(pieces(tmp_path / "whole" / "net.ckpt", "w")) > 3
     assert len(pieces(tmp_path / "cut/rank_0/net0.ckpt", "w")) == (2 if dtype == "Float32" else 1)
-    plan(tmp_path / "cut", cut, Wanted()).write(tmp_path / "again")
+    plan(tmp_path / "cut", cut, Target()).write(tmp_path / "again")
     assert contents_of(tmp_path / "again")[0] == {"w": (dtype, (14, 12), data)}
 
 

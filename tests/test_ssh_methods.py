@@ -67,4 +67,4 @@ def test_mpirun_over_hosts_leaves_nothing_when_the_launcher_is_killed(open_mpi: 
     launcher = open_mpi.start("train", "--hosts", "n1:2,n2:2", "--method", "mpirun")
     wait_for(lambda: all("rank" in open_mpi.log(rank) for rank in range(4)), "all ranks")
     launcher.kill()
-    wait_for(lambda: not open_mpi.leftovers(), "every process to end", 15)
+    wait_for(lambda: not open_mpi.leftovers(), "every process to end")

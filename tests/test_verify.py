@@ -12,7 +12,7 @@ from mslaunch.checkpoint import protobuf
 from mslaunch.checkpoint.sets import find_set
 from mslaunch.checkpoint.shard import read_shard
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.verify import Finding, verify
+from mslaunch.checkpoint.verify import ShardFinding, verify
 from tests.conftest import Bench
 from tests.sharded import (
     FIXTURES,
@@ -70,7 +70,7 @@ def flip(path: Path, name: str) -> None:
     write_anew(path, bytes(data))
 
 
-def findings(folder: Path, strategy: Strategy | None, replicas: bool = False) -> list[Finding]:
+def findings(folder: Path, strategy: Strategy | None, replicas: bool = False) -> list[ShardFinding]:
     found = find_set(folder, strategy.world_size if strategy else None)
     return list(verify(found, strategy, replicas).findings)
 
@@ -85,7 +85,9 @@ def test_a_missing_rank_is_named(tmp_path: Path) -> None:
     """With how many there should be."""
     folder = copy_of("tp4", tmp_path / "set")
     shutil.rmtree(folder / "rank_2")
-    assert findings(folder, strategy_of("tp4")) == [Finding("no checkpoint", 2, expected="one for each of 4 ranks")]
+    assert findings(folder, strategy_of("tp4")) == [
+        ShardFinding("no checkpoint", 2, expected="one for each of 4 ranks")
+    ]
 
 
 def test_more_ranks_than_the_strategy_has_are_told() -> None:
@@ -120,7 +122,7 @@ def test_a_parameter_that_one_rank_lacks_is_named(tmp_path: Path) -> None:
     """With rank and file."""
     folder = copy_of("tp2", tmp_path / "set")
     change(folder, 1, net_head=None)
-    wanted = Finding("missing", 1, "rank_1/net1.ckpt", HEAD, "as on the other ranks of its stage")
+    wanted = ShardFinding("missing", 1, "rank_1/net1.ckpt", HEAD, "as on the other ranks of its stage")
     assert findings(folder, strategy_of("tp2")) == [wanted]
 
 
@@ -130,7 +132,7 @@ def test_a_wrong_slice_is_named_with_both_shapes(tmp_path: Path, layout: str) ->
     folder = copy_of(layout, tmp_path / "set")
     right = "16x16" if layout == "tp4" else "8x32"
     change(folder, 2, net_head=("Float32", (4, 8), bytes(128)))
-    wanted = Finding("wrong slice", 2, "rank_2/net2.ckpt", HEAD, right, "4x8")
+    wanted = ShardFinding("wrong slice", 2, "rank_2/net2.ckpt", HEAD, right, "4x8")
     assert findings(folder, strategy_of(layout)) == [wanted]
 
 
@@ -151,8 +153,10 @@ def test_a_wrong_type_and_a_wrong_rank_of_shape_are_told(tmp_path: Path) -> None
     change(folder, 0, net_blocks_0_gamma=("Float16", (16,), bytes(32)))
     change(folder, 3, net_emb=("Float32", (1024,), bytes(4096)))
     assert findings(folder, strategy_of("dp4")) == [
-        Finding("wrong type", 0, "rank_0/net0.ckpt", "net.blocks.0.gamma", "Float32", "Float16"),
-        Finding("wrong shape", 3, "rank_3/net3.ckpt", "net.emb", "2 dimensions, as the strategy's layout has", "1024"),
+        ShardFinding("wrong type", 0, "rank_0/net0.ckpt", "net.blocks.0.gamma", "Float32", "Float16"),
+        ShardFinding(
+            "wrong shape", 3, "rank_3/net3.ckpt", "net.emb", "2 dimensions, as the strategy's layout has", "1024"
+        ),
     ]
 
 
@@ -167,7 +171,7 @@ def test_what_is_derived_may_be_left_out(tmp_path: Path) -> None:
     assert findings(folder, strategy_of("pp2tp2")) == []
     for rank in (2, 3):
         change(folder, rank, net_head=None)
-    wanted = Finding("on no rank", parameter=HEAD, expected="the strategy lists it")
+    wanted = ShardFinding("on no rank", parameter=HEAD, expected="the strategy lists it")
     assert findings(folder, strategy_of("pp2tp2")) == [wanted]
 
 
@@ -187,7 +191,7 @@ def test_a_strategy_that_was_cut_short_is_found_out(tmp_path: Path) -> None:
     shorter = read_strategy(tmp_path / "s.ckpt")
     (name,) = read_strategy(strategy_file("tp2")).names() - shorter.names()
     what = "is not in the strategy, and differs between ranks"
-    wanted = Finding(what, 1, "rank_1/net1.ckpt", name, "the bytes of rank 0", "others")
+    wanted = ShardFinding(what, 1, "rank_1/net1.ckpt", name, "the bytes of rank 0", "others")
     assert findings(checkpoints("tp2"), shorter) == [wanted]
 
 
@@ -214,7 +218,7 @@ def test_stages_must_agree_on_a_shared_parameter(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_bytes(json_strategy({"0-emb": layout, "1-emb": layout}))
     for rank, rows in enumerate((2, 2, 3, 3)):
         write_shard(tmp_path / f"set/rank_{rank}/net.ckpt", {"emb": ("Int8", (rows,), bytes(rows))})
-    wanted = Finding("stages disagree on its whole shape", None, None, "emb", "4", "6")
+    wanted = ShardFinding("stages disagree on its whole shape", None, None, "emb", "4", "6")
     assert findings(tmp_path / "set", read_strategy(tmp_path / "s.json")) == [wanted]
 
 
@@ -243,7 +247,7 @@ def test_replicas_are_compared_where_asked(tmp_path: Path) -> None:
     folder = copy_of("dp4", tmp_path / "other")
     flip(shard_path(folder, 2), HEAD)
     assert findings(folder, strategy_of("dp4")) == []
-    wanted = Finding("differs from its replica", 2, "rank_2/net2.ckpt", HEAD, "the bytes of rank 0", "others")
+    wanted = ShardFinding("differs from its replica", 2, "rank_2/net2.ckpt", HEAD, "the bytes of rank 0", "others")
     assert findings(folder, strategy_of("dp4"), replicas=True) == [wanted]
 
 

@@ -7,16 +7,21 @@ import io
 import os
 import shutil
 
+from mslaunch import layout
 from mslaunch.agent.output import Output
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from tarfile import TarFile, TarInfo
     from typing import Any
 
+    from mslaunch import messages
+
 CHUNK = 1 << 17
-OF_A_RANK = ("log", "env", "error", "exit", "stack")
+OF_A_RANK = tuple(name.split(".")[0] for name in (*layout.RANK_FILES, layout.RESULT))
 """What a rank's folder is collected for; the rest is the job's own output, and stays."""
+WITH_LOGS = (layout.SCHEDULER, layout.SCRIPTS, layout.MSRUN_LOGS)
 
 
 class Unpacker:
@@ -25,7 +30,7 @@ class Unpacker:
     def __init__(self) -> None:
         self._data = io.BytesIO()
 
-    def take(self, order: dict[str, Any]) -> None:
+    def receive(self, order: messages.FilesOrder) -> None:
         self._data.write(base64.b64decode(order["data"]))
         if order["last"]:
             import tarfile
@@ -34,8 +39,37 @@ class Unpacker:
             self._data.seek(0)
             with tarfile.open(fileobj=self._data, mode="r:gz") as archive:
                 for member in archive:
-                    archive.extract(member, order["run_dir"])
+                    _write_member(archive, member, os.path.join(order["run_dir"], member.name))
             self._data = io.BytesIO()
+
+
+def _write_member(archive: TarFile, member: TarInfo, path: str) -> None:
+    """Write one member so that nobody sees it half written: other hosts may share the folder, and import from it."""
+    if member.isdir():
+        os.makedirs(path, mode=member.mode, exist_ok=True)
+        return
+    beside = f"{path}.{os.urandom(6).hex()}"
+    if member.issym():
+        if os.path.islink(path) and os.readlink(path) == member.linkname:
+            return
+        os.symlink(member.linkname, beside)
+    else:
+        opened = archive.extractfile(member)
+        data = opened.read() if opened is not None else b""
+        if _holds(path, data):
+            return
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, member.mode & 0o777), "wb") as file:
+            file.write(data)
+    os.replace(beside, path)
+
+
+def _holds(path: str, data: bytes) -> bool:
+    """Tell whether a file is there already, as another host may have written it."""
+    try:
+        with open(path, "rb") as file:
+            return file.read() == data
+    except OSError:
+        return False
 
 
 class Collector:
@@ -44,7 +78,7 @@ class Collector:
     `sent` remembers how much of which file has gone already, from one collection to the next.
     """
 
-    def __init__(self, order: dict[str, Any], output: Output, sent: dict[str, tuple[int, int]]) -> None:
+    def __init__(self, order: messages.CollectOrder, output: Output, sent: dict[str, tuple[int, int]]) -> None:
         self._run_dir: str = order["run_dir"]
         self._tidy = order["tidy"]
         self._turn = order["turn"]
@@ -87,11 +121,9 @@ def collected_files(run_dir: str) -> Iterator[str]:
     for place, folders, names in os.walk(run_dir):
         inside = os.path.relpath(place, run_dir).split(os.sep)
         if inside == ["."]:
-            folders[:] = [
-                name for name in folders if name.startswith("rank_") or name in ("scheduler", "scripts", "msrun")
-            ]
-        elif inside[0].startswith("rank_"):
-            folders[:] = [name for name in folders if name.startswith("plog") or "plog" in inside]
+            folders[:] = [name for name in folders if name.startswith(layout.RANK) or name in WITH_LOGS]
+        elif inside[0].startswith(layout.RANK):
+            folders[:] = [name for name in folders if name.startswith(layout.PLOG) or layout.PLOG in inside]
         for name in names:
             path = os.path.join(place, name)
             if inside != ["."] and not os.path.islink(path) and _is_ours(inside, name):
@@ -99,9 +131,9 @@ def collected_files(run_dir: str) -> Iterator[str]:
 
 
 def _is_ours(inside: list[str], name: str) -> bool:
-    if inside[0].startswith("rank_"):
-        return "plog" in inside[-1] or "plog" in inside or name.split(".", maxsplit=1)[0] in OF_A_RANK
-    return name.endswith((".log", "log.txt"))
+    if inside[0].startswith(layout.RANK):
+        return layout.PLOG in inside[-1] or layout.PLOG in inside or name.split(".", maxsplit=1)[0] in OF_A_RANK
+    return name.endswith((".log", layout.LOG))
 
 
 def tidy(run_dir: str) -> list[str]:
@@ -109,7 +141,7 @@ def tidy(run_dir: str) -> list[str]:
     kept: list[str] = []
     for name in os.listdir(run_dir) if os.path.isdir(run_dir) else ():
         path = os.path.join(run_dir, name)
-        if name.startswith("rank_") and os.path.isdir(path):
+        if name.startswith(layout.RANK) and os.path.isdir(path):
             kept += _tidy_rank(path)
         elif os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -129,7 +161,7 @@ def _tidy_rank(folder: str) -> list[str]:
         path = os.path.join(folder, name)
         if os.path.islink(path) or (os.path.isfile(path) and name.split(".")[0] in OF_A_RANK):
             os.unlink(path)
-        elif name.startswith("plog"):
+        elif name.startswith(layout.PLOG):
             shutil.rmtree(path, ignore_errors=True)
         else:
             kept.append(path)

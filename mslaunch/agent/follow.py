@@ -43,13 +43,21 @@ class Follower:
         """Return how many bytes are waiting."""
         return max(0, os.fstat(self._file).st_size - self._offset) if self._open() and self._file is not None else 0
 
-    def skip(self, keep: int) -> int:
-        """Jump forward to the last `keep` bytes; return how many bytes were passed over."""
-        passed = max(0, self.behind() - keep)
+    def finish(self, most: int, keep: int) -> tuple[int, list[str]]:
+        """Return what was passed over and the last lines, and close the file.
+
+        Where more than `most` bytes are waiting, only the last `keep` of them are read. The file is read to its present
+        end and no further: a process that outlives its rank may go on writing for ever.
+        """
+        waiting = self.behind()
+        passed = waiting - min(keep, most) if waiting > most else 0
         if passed:
             self._offset += passed
             self._partial = b""
-        return passed
+        lines = self.read(waiting - passed) if waiting > passed else []
+        lines += self.rest()
+        self.close()
+        return passed, lines
 
     def close(self) -> None:
         if self._file is not None:
@@ -60,7 +68,7 @@ class Follower:
         """Tell whether another file stands in this one's place: a restart puts the old log aside."""
         try:
             return self._file is not None and os.stat(self.path).st_ino != os.fstat(self._file).st_ino
-        except FileNotFoundError:
+        except OSError:
             return False
 
     def _open(self) -> bool:
@@ -68,6 +76,6 @@ class Follower:
             return True
         try:
             self._file = os.open(self.path, os.O_RDONLY)
-        except FileNotFoundError:
+        except OSError:  # not there yet, or no file can be opened now: asked again with the next turn
             return False
         return True

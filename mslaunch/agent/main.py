@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -11,11 +12,14 @@ from mslaunch.agent import processes, wire
 from mslaunch.agent.guard import Guard
 from mslaunch.agent.output import Output
 from mslaunch.agent.ranks import Ranks
+from mslaunch.agent.running_clock import RunningClock
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
+    from mslaunch import messages
     from mslaunch.agent.files import Collector, Unpacker
     from mslaunch.agent.probe import Listener
 
@@ -55,7 +59,9 @@ class Agent:
         self.ranks = Ranks(self.output, f"/proc/{os.getpid()}/fd/{message_end}")
         self.ladder: Ladder | None = None
         self.connected = True
-        self.heard = time.monotonic()
+        self.clock = RunningClock()
+        self.last_heard = 0.0
+        self.launcher_paused = False
         self.lost_after: float | None = None  # nobody is missed before there is something to do
         self.answers = False
         self.grace = LOST_GRACE
@@ -68,7 +74,7 @@ class Agent:
     def run(self) -> None:
         self.output.open()
         self.output.event("hello", pid=os.getpid())
-        readers = {0: self.hear, self.messages: self.listen, self.wakeup: self.wake}
+        readers = {0: self.receive_orders, self.messages: self.receive_messages, self.wakeup: self.handle_signals}
         more = False
         while not self.done:
             interest = [(end, select.POLLIN) for end in readers if end or self.connected]
@@ -84,59 +90,60 @@ class Agent:
             for end, _ in poll.poll(0 if more else POLL * 1000 if busy else 1000):
                 if end in readers:
                     readers[end]()
-            more = self.ranks.follow()
+            more = self.ranks.start_more() | self.ranks.follow()
             self.tick()
             self.output.flush()
         self.guard.dismiss()
 
-    def hear(self) -> None:
+    def receive_orders(self) -> None:
         """Take orders from the launcher; the end of the stream is the end of the launcher."""
         data = os.read(0, 65536)
         if not data:
-            self.abandon("the launcher's stream ended")
+            self.give_up("the launcher's stream ended")
             return
-        self.heard = time.monotonic()
+        self.last_heard = self.clock.advance()
         for message in self.commands.feed(data):
             if message.get("to") in (self.host, "*"):
-                self.obey(message)
+                self.dispatch(message)
 
-    def obey(self, order: dict[str, Any]) -> None:
-        handler = getattr(self, "do_" + order["do"].replace("-", "_"), None)
+    def dispatch(self, order: dict[str, Any]) -> None:
+        """Obey one order; one that this version does not know is ignored."""
+        handler = ORDERS.get(order["do"])
         if handler is not None:
-            handler(order)
+            handler(self, order)
 
-    def do_probe(self, order: dict[str, Any]) -> None:
+    def do_probe(self, order: messages.ProbeOrder) -> None:
         from mslaunch.agent import probe  # here and below: a local agent need not load what only remote ones use
 
         self.output.event("facts", facts=probe.facts(order))
 
-    def do_listen(self, order: dict[str, Any]) -> None:
+    def do_listen(self, order: messages.ListenOrder) -> None:
         from mslaunch.agent.probe import Listener
 
         self.listener = Listener(order["port"], order["choices"])
         self.output.event("listening", port=self.listener.port, why=self.listener.why)
 
-    def do_reach(self, order: dict[str, Any]) -> None:
+    def do_reach(self, order: messages.ReachOrder) -> None:
         from mslaunch.agent.probe import reach
 
         self.output.event("reached", why=reach(order["address"], order["port"], order["seconds"]))
 
-    def do_close_port(self, order: dict[str, Any]) -> None:
+    def do_close_port(self, order: messages.OrderMessage) -> None:
         del order
         if self.listener is not None:
             self.listener.close()
             self.listener = None
 
-    def do_files(self, order: dict[str, Any]) -> None:
+    def do_files(self, order: messages.FilesOrder) -> None:
         from mslaunch.agent.files import Unpacker
 
         self.unpacker = self.unpacker or Unpacker()
         try:
-            self.unpacker.take(order)
+            self.unpacker.receive(order)
         except (OSError, EOFError, ValueError) as error:
             self.output.event("files-failed", why=str(error))
 
-    def do_run(self, order: dict[str, Any]) -> None:
+    def do_run(self, order: messages.RunOrder) -> None:
         self.do_close_port(order)
         self.guard.protect(order["run_dir"])
         self.lost_after = order["lost_after"]
@@ -144,63 +151,72 @@ class Agent:
         self.grace = order["grace"]
         self.ranks.launch(order)
 
-    def do_stop(self, order: dict[str, Any]) -> None:
+    def do_stop(self, order: messages.StopOrder) -> None:
         now = time.monotonic()
-        self.descend(now, now + order["grace"])
+        self.begin_stop(now, now + order["grace"])
 
-    def do_finish(self, order: dict[str, Any]) -> None:
+    def do_finish(self, order: messages.OrderMessage) -> None:
         del order
         self.ranks.end_scheduler()
         now = time.monotonic()
-        self.descend(now + FINISH_WAIT, now + FINISH_WAIT + LOST_GRACE)
+        self.begin_stop(now + FINISH_WAIT, now + FINISH_WAIT + LOST_GRACE)
 
-    def do_scheduler(self, order: dict[str, Any]) -> None:
+    def do_scheduler(self, order: messages.OrderMessage) -> None:
         del order
         self.ranks.start_scheduler()
 
-    def do_joined(self, order: dict[str, Any]) -> None:
+    def do_joined(self, order: messages.OrderMessage) -> None:
         del order
         self.ranks.wake_joining()
 
-    def do_stacks(self, order: dict[str, Any]) -> None:
+    def do_stacks(self, order: messages.OrderMessage) -> None:
         del order
         self.ranks.take_stacks()
 
-    def do_warn(self, order: dict[str, Any]) -> None:
+    def do_warn(self, order: messages.OrderMessage) -> None:
         del order
         self.ranks.warn(self.guard.pid)
 
-    def do_ping(self, order: dict[str, Any]) -> None:
+    def do_ping(self, order: messages.OrderMessage) -> None:
         del order
         if self.answers:
             self.ranks.pulse()
 
-    def do_shown(self, order: dict[str, Any]) -> None:
+    def do_pause(self, order: messages.OrderMessage) -> None:
+        """Ctrl-Z: the launcher will be silent until somebody continues it."""
+        del order
+        self.launcher_paused = True
+
+    def do_resume(self, order: messages.OrderMessage) -> None:
+        del order
+        self.launcher_paused = False
+
+    def do_shown(self, order: messages.ShownOrder) -> None:
         self.output.shown(order["bytes"])
 
-    def do_collect(self, order: dict[str, Any]) -> None:
+    def do_collect(self, order: messages.CollectOrder) -> None:
         from mslaunch.agent.files import Collector
 
         self.collector = Collector(order, self.output, self.collected)
 
-    def do_bye(self, order: dict[str, Any]) -> None:
+    def do_bye(self, order: messages.OrderMessage) -> None:
         del order
-        self.abandon("the launcher took its leave")
+        self.give_up("the launcher took its leave")
 
-    def listen(self) -> None:
+    def receive_messages(self) -> None:
         try:
-            self.ranks.hear(os.read(self.messages, 65536))
+            self.ranks.receive(os.read(self.messages, 65536))
         except BlockingIOError:
             pass
 
-    def wake(self) -> None:
+    def handle_signals(self) -> None:
         numbers = os.read(self.wakeup, 4096)
-        self.listen()  # what a rank said before it ended comes before its end
+        self.receive_messages()  # what a rank said before it ended comes before its end
         if signal.SIGTERM in numbers:  # Slurm sends it ahead of the end: the ranks get their time to save something
-            self.abandon("the agent was told to end", self.grace, signal.SIGTERM)
+            self.give_up("the agent was told to end", self.grace, signal.SIGTERM)
         self.ranks.reap()
 
-    def descend(self, ask_at: float, kill_at: float) -> None:
+    def begin_stop(self, ask_at: float, kill_at: float) -> None:
         """Begin the ladder, or hurry on one that has begun."""
         if self.ladder is None:
             self.ladder = Ladder(ask_at, kill_at)
@@ -208,27 +224,30 @@ class Agent:
             self.ladder.ask_at = min(self.ladder.ask_at, ask_at)
             self.ladder.kill_at = min(self.ladder.kill_at, kill_at)
 
-    def abandon(self, why: str, grace: float = LOST_GRACE, number: int | None = None) -> None:
+    def give_up(self, why: str, grace: float = LOST_GRACE, number: int | None = None) -> None:
         """Nobody is there to give orders: end everything that is left, then this process."""
         if self.connected and self.ranks.running:
             self.output.event("abandoned", why=why, signal=number)
+        self.ranks.stopping = True  # nothing is started any more
         self.connected = False
         now = time.monotonic()
-        self.descend(now, now + grace)
+        self.begin_stop(now, now + grace)
 
     def tick(self) -> None:
         now = time.monotonic()
-        if self.connected and self.lost_after is not None and now - self.heard > self.lost_after:
-            self.abandon(f"the launcher was silent for {self.lost_after:g} s")
+        silence = self.clock.advance() - self.last_heard
+        waiting_for_launcher = self.connected and self.lost_after is not None and not self.launcher_paused
+        if waiting_for_launcher and self.lost_after is not None and silence > self.lost_after:
+            self.give_up(f"the launcher was silent for {self.lost_after:g} s")
         self.ranks.look_for_mindspore(now, self.guard.pid)
-        self.ranks.miss(now)
+        self.ranks.check_vanished(now)
         if self.ladder is None:
             return
         if not self.ladder.asked and now >= self.ladder.ask_at:
             self.ladder.asked = True
             self.ranks.terminate(self.guard.pid)
         left = self.ranks.everything(self.guard.pid)
-        self.listen()  # only now: what has ended by this time is known to have ended
+        self.receive_messages()  # only now: what has ended by this time is known to have ended
         self.ranks.reap()
         if left and now >= self.ladder.kill_at + STUCK_AFTER:
             self.output.event("stuck", processes=[processes.describe(pid) for pid in left])
@@ -241,5 +260,32 @@ class Agent:
             processes.signal_all(left, signal.SIGKILL)
 
 
+ORDERS: dict[str, Callable[[Agent, Any], None]] = {
+    "probe": Agent.do_probe,
+    "listen": Agent.do_listen,
+    "reach": Agent.do_reach,
+    "close-port": Agent.do_close_port,
+    "files": Agent.do_files,
+    "run": Agent.do_run,
+    "stop": Agent.do_stop,
+    "finish": Agent.do_finish,
+    "scheduler": Agent.do_scheduler,
+    "joined": Agent.do_joined,
+    "stacks": Agent.do_stacks,
+    "warn": Agent.do_warn,
+    "ping": Agent.do_ping,
+    "pause": Agent.do_pause,
+    "resume": Agent.do_resume,
+    "shown": Agent.do_shown,
+    "collect": Agent.do_collect,
+    "bye": Agent.do_bye,
+}
+"""What an agent does about each order."""
+
+
 def main(host: str) -> None:
+    """Run the agent, without the cost of collecting its modules or taking the interpreter apart."""
+    gc.freeze()
+    gc.enable()
     Agent(host).run()
+    os._exit(0)

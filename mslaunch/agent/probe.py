@@ -14,19 +14,22 @@ TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from typing import Any
 
+    from mslaunch import messages
+
 DEVICE_FILES = {"Ascend": "davinci", "GPU": "nvidia"}
+"""How the device files of each target begin; a number follows."""
 
 
-def facts(order: dict[str, Any]) -> dict[str, Any]:
+def facts(order: messages.ProbeOrder) -> dict[str, Any]:
     """Answer everything that planning and checking ask of a host."""
     return {
         "python": sys.executable,
         "version": ".".join(map(str, sys.version_info[:3])),
         "mindspore": mindspore_version(),
         "cores": sorted(os.sched_getaffinity(0)),
-        "devices": {target: _devices(stem) for target, stem in DEVICE_FILES.items()},
+        "devices": {target: device_numbers(stem) for target, stem in DEVICE_FILES.items()},
         "busy": _busy_devices(),
-        "gpus": _allotted(),
+        "gpus": _allotted(order["device_variables"]),
         "renumbered": "CUDA_VISIBLE_DEVICES" in os.environ,
         "clock": time.time(),
         "shared": _sees(order["nonce"], order["nonce_text"]),
@@ -53,27 +56,29 @@ def mindspore_version() -> str | None:
     return None
 
 
-def _devices(stem: str) -> list[int]:
+def device_numbers(stem: str) -> list[int]:
+    """The numbers of the device files of one kind, in order."""
     found = (re.fullmatch(rf"{stem}(\d+)", name) for name in os.listdir("/dev"))
     return sorted(int(match[1]) for match in found if match)
 
 
-def _allotted() -> list[int]:
-    """The devices that Slurm has given this step, or its job."""
-    listed = os.environ.get("SLURM_STEP_GPUS") or os.environ.get("SLURM_JOB_GPUS") or ""
+def _allotted(variables: tuple[str, ...]) -> list[int]:
+    """The devices that a batch system has given this host, by the first of its variables that is set."""
+    listed = next((os.environ[name] for name in variables if os.environ.get(name)), "")
     return [int(number) for number in listed.split(",") if number.isdigit()]
 
 
 def _busy_devices() -> dict[str, str]:
     """Which device files are open, and by whom; what may not be looked at is not known."""
-    if not any(_devices(stem) for stem in DEVICE_FILES.values()):
+    if not any(device_numbers(stem) for stem in DEVICE_FILES.values()):
         return {}
+    device = re.compile(rf"/dev/({'|'.join(DEVICE_FILES.values())})\d+")
     busy: dict[str, str] = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             for fd in os.listdir(f"/proc/{pid}/fd"):
                 path = os.readlink(f"/proc/{pid}/fd/{fd}")
-                if re.fullmatch(r"/dev/(davinci|nvidia)\d+", path):
+                if device.fullmatch(path):
                     with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
                         busy[path[5:]] = f"{file.read().strip()} (pid {pid})"
         except OSError:

@@ -8,7 +8,7 @@ import signal
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -22,7 +22,7 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def start(argv: list[str], env: dict[str, str], cwd: str, log: str, keep: int | None = None) -> int:
+def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: str, keep: int | None = None) -> int:
     """Start a process in a session of its own, output going straight to its log; return its pid.
 
     It is killed when this process dies, and the file `keep` stays open in it. This process has one thread, so fork and
@@ -53,7 +53,7 @@ def start(argv: list[str], env: dict[str, str], cwd: str, log: str, keep: int | 
     os._exit(127)
 
 
-def _become(argv: list[str], env: dict[str, str], cwd: str, log: str) -> None:
+def _become(argv: Sequence[str], env: dict[str, str], cwd: str, log: str) -> None:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
@@ -64,7 +64,7 @@ def _become(argv: list[str], env: dict[str, str], cwd: str, log: str) -> None:
     for number in _CHANGED_HERE:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.execvpe(argv[0], argv, env)
+    os.execvpe(argv[0], list(argv), env)
 
 
 def descendants(root: int, leave: Iterable[int] = ()) -> list[int]:
@@ -72,16 +72,21 @@ def descendants(root: int, leave: Iterable[int] = ()) -> list[int]:
     return _below(root, leave, lambda _: False)
 
 
+def handles(pid: int, number: int) -> bool:
+    """Tell whether a process has a handler for a signal."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            mask = next(line for line in file if line.startswith("SigCgt:")).split()[1]
+    except (OSError, StopIteration):
+        return False
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 def catching(root: int, number: int, leave: Iterable[int] = ()) -> list[int]:
     """Return the first processes, from `root` down, that handle a signal; what these have started is their business."""
 
     def catches(pid: int) -> bool:
-        try:
-            with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-                mask = next(line for line in file if line.startswith("SigCgt:")).split()[1]
-        except (OSError, StopIteration):
-            return False
-        return bool(int(mask, 16) >> (number - 1) & 1)
+        return handles(pid, number)
 
     return [root] if catches(root) else [pid for pid in _below(root, leave, catches) if catches(pid)]
 

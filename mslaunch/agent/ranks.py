@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import time
+from collections import deque
 
+from mslaunch import layout
 from mslaunch.agent import memory, processes
-from mslaunch.agent.follow import CHUNK, Follower
+from mslaunch.agent.follow import Follower
 from mslaunch.agent.output import Output
 from mslaunch.agent.setup import SetUp
 from mslaunch.agent.stacks import StackTaking
@@ -17,16 +19,20 @@ TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from typing import Any
 
+    from mslaunch import messages
+
 LAST_LINES = 1 << 16  # how much of a log is still shown when a job ends far behind
 FAR_BEHIND = 1 << 20
 LOOK_EVERY = 1.0
+START_SECONDS = 0.1  # how long ranks are started for before the loop looks at everything else again
+MOST_QUEUED = 1 << 24  # last lines of logs are left to the file while this much waits for the launcher
 MESSAGES = ("started", "ended", "import", "joining", "joined", "error", "done")
 
 
 class Child:
     """One planned process. A rank that a script starts is known by what its supervisor says of it."""
 
-    def __init__(self, planned: dict[str, Any]) -> None:
+    def __init__(self, planned: messages.PlannedProcess) -> None:
         self.planned = planned
         self.role: str = planned["role"]
         self.rank: int | None = planned["rank"]
@@ -45,20 +51,25 @@ class Ranks:
         self.message_path = message_path
         self.children: list[Child] = []
         self.following: dict[int, Follower] = {}
+        self._to_start: deque[Child] = deque()
         self._env: dict[str, str] = {}
         self._oom_kills = 0
         self._taking: StackTaking | None = None
-        self._order: dict[str, Any] = {}
+        self._run_dir = ""
+        self._order: messages.RunOrder
         self._setup: SetUp | None = None
         self._looked = 0.0
         self.stopping = False
         self._turn = 0
         self._partial = b""
+        self._written = 0.0
+        self._written_seen = time.monotonic()
 
-    def launch(self, order: dict[str, Any]) -> None:
+    def launch(self, order: messages.RunOrder) -> None:
         """Start what the plan wants started now, after the set-up commands where there are any."""
-        self._order = order
+        self._order, self._run_dir = order, order["run_dir"]
         self.stopping = False
+        self._written_seen = time.monotonic()
         self.children = [Child(planned) for planned in order["processes"]]
         self._keep_earlier_logs(order["attempt"])
         self._oom_kills = memory.oom_kills()
@@ -76,14 +87,21 @@ class Ranks:
         for child in self.children:
             if child.rank is not None and child.rank in order["tail"]:
                 self.following[child.rank] = Follower(child.planned["log"])
-            if child.planned["start"] == "now":
-                self._start(child)
+        self._to_start = deque(child for child in self.children if child.planned["start"] == "now")
+        self.start_more()
+
+    def start_more(self) -> bool:
+        """Start ranks for a moment; return whether some are still to be started."""
+        until = time.monotonic() + START_SECONDS
+        while self._to_start and time.monotonic() < until:
+            self._start(self._to_start.popleft())
+        return bool(self._to_start)
 
     def _publish(self) -> None:
         """Write down where this agent listens, for ranks that mpirun's own daemons start."""
         host = next((child.planned["host"] for child in self.children if child.by_script), None)
         if host is not None:
-            path = os.path.join(self._order["run_dir"], "scripts", f"agent.{host}")
+            path = os.path.join(self._run_dir, layout.agent_address(host))
             try:
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(self.message_path)
@@ -93,23 +111,23 @@ class Ranks:
     def everything(self, leave: int) -> list[int]:
         """Every process of the run here: all that descend from the agent, and ranks that others have started."""
         found = processes.descendants(os.getpid(), (leave,))
-        for pid in self._strangers(found):
+        for pid in self._started_by_others(found):
             found += [pid, *processes.descendants(pid)]
         return found
 
-    def _strangers(self, below: list[int]) -> list[int]:
+    def _started_by_others(self, below: list[int]) -> list[int]:
         """Ranks that have told of themselves and do not descend from the agent."""
-        mark = f"MSLAUNCH_RUN_DIR={self._order.get('run_dir')}"
+        mark = f"MSLAUNCH_RUN_DIR={self._run_dir}"
         told = [child.pid for child in self.children if child.by_script and child.running and child.pid]
         return [pid for pid in told if pid not in below and processes.belongs(pid, mark)]
 
     def warn(self, leave: int) -> None:
         """Pass SIGUSR1 on to the ranks that have a handler for it; it would end the others."""
-        strangers = self._strangers(processes.descendants(os.getpid(), (leave,)))
-        for root in (os.getpid(), *strangers):
+        others = self._started_by_others(processes.descendants(os.getpid(), (leave,)))
+        for root in (os.getpid(), *others):
             processes.signal_all(processes.catching(root, signal.SIGUSR1, (leave,)), signal.SIGUSR1)
 
-    def miss(self, now: float) -> None:
+    def check_vanished(self, now: float) -> None:
         """Notice ranks that others have started and that have gone without a word."""
         for child in self.children:
             if child.by_script and child.running and child.pid and not os.path.exists(f"/proc/{child.pid}"):
@@ -129,16 +147,16 @@ class Ranks:
 
     @property
     def running(self) -> bool:
-        return self._setup is not None or any(child.running for child in self.children)
+        return self._setup is not None or bool(self._to_start) or any(child.running for child in self.children)
 
     def _keep_earlier_logs(self, attempt: int) -> None:
         """Before a restart, put what the attempt before has written aside: log.txt becomes log.0.txt."""
         for child in self.children if attempt else ():
             folder, log = os.path.split(child.planned["log"])
-            for name in (log, "error.json", "exit.json", "stack.txt", "plog"):
-                stem, suffix = os.path.splitext(name)
+            for name in dict.fromkeys((log, *layout.ATTEMPT_FILES)):  # a script's log has a name of its own
+                earlier = layout.earlier_name(name, attempt - 1)
                 try:
-                    os.rename(os.path.join(folder, name), os.path.join(folder, f"{stem}.{attempt - 1}{suffix}"))
+                    os.rename(os.path.join(folder, name), os.path.join(folder, earlier))
                 except FileNotFoundError:
                     pass
 
@@ -171,7 +189,7 @@ class Ranks:
         if any(processes.has_loaded(pid, "/mindspore/_c_expression") for pid in below):
             self.start_scheduler()
 
-    def hear(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """Take the messages of ranks and of their supervisors."""
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
@@ -179,11 +197,11 @@ class Ranks:
                 message = json.loads(line)
                 child = self._child("scheduler" if message["rank"] is None else "worker", message["rank"])
                 if child is not None and message["what"] in MESSAGES:
-                    self._understand(child, message)
+                    self._handle_message(child, message)
             except (ValueError, KeyError, TypeError):
                 continue  # the pipe is open to everything that a rank starts
 
-    def _understand(self, child: Child, message: dict[str, Any]) -> None:
+    def _handle_message(self, child: Child, message: messages.RankMessage) -> None:
         what = message["what"]
         if what == "started":
             child.pid = message["child"]
@@ -238,9 +256,13 @@ class Ranks:
         self.output.event("exited", role=child.role, rank=child.rank, pid=child.pid, time=when, **how)
 
     def pulse(self) -> None:
-        """Tell when a rank last wrote something."""
-        times = [_written(child.planned["log"]) for child in self.children if child.rank is not None]
-        self.output.event("pulse", output=max(times, default=0.0))
+        """Tell for how long no rank has written anything, by a clock that nobody sets."""
+        logs = [child.planned["log"] for child in self.children if child.rank is not None]
+        written = max(map(_written, logs), default=0.0)
+        now = time.monotonic()
+        if written != self._written:
+            self._written, self._written_seen = written, now
+        self.output.event("pulse", quiet=now - self._written_seen)
 
     def take_stacks(self) -> None:
         if self._taking is None:
@@ -273,20 +295,19 @@ class Ranks:
         return more
 
     def _finish_log(self, rank: int) -> None:
+        """Send what the log holds now, in bounds; the file keeps the rest."""
         follower = self.following.pop(rank)
-        passed = follower.skip(LAST_LINES) if follower.behind() > FAR_BEHIND else 0
+        passed, lines = follower.finish(FAR_BEHIND if self.output.waiting < MOST_QUEUED else 0, LAST_LINES)
         if passed:
-            note = f"... {passed / 1e6:.1f} MB not shown here: {follower.path}"
-            self.output.lines(rank, [note])
-        while follower.behind():
-            self.output.lines(rank, follower.read(CHUNK))
-        if last := follower.rest():
-            self.output.lines(rank, last)
-        follower.close()
+            lines.insert(0, f"... {passed / 1e6:.1f} MB not shown here: {follower.path}")
+        if lines:
+            self.output.lines(rank, lines)
+            self.output.flush()
 
     def terminate(self, leave: int) -> None:
         """Ask every process to end, each once."""
         self.stopping = True
+        self._to_start.clear()
         processes.signal_all(self.everything(leave), signal.SIGTERM)
 
     def end_scheduler(self) -> None:
@@ -311,7 +332,7 @@ def _written(log: str) -> float:
 
 def _exit_file(log: str) -> tuple[dict[str, Any], float]:
     try:
-        with open(os.path.join(os.path.dirname(log), "exit.json"), encoding="utf-8") as file:
+        with open(os.path.join(os.path.dirname(log), layout.EXIT), encoding="utf-8") as file:
             ended = json.load(file)
         return {"code": ended["code"], "signal": ended["signal"]}, ended["time"]
     except (OSError, ValueError, KeyError):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 
+from mslaunch import layout
 from mslaunch.agent import processes
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
-    from typing import Any
+    from mslaunch import messages
 
 _FIXED = ("MSLAUNCH_", "MS_SCHED", "MS_WORKER", "MS_ROLE", "MS_NODE", "RANK_")
 
@@ -16,8 +17,8 @@ _FIXED = ("MSLAUNCH_", "MS_SCHED", "MS_WORKER", "MS_ROLE", "MS_NODE", "RANK_")
 class SetUp:
     """One run of the set-up commands, a child like any other: it can be stopped, and dies with the agent."""
 
-    def __init__(self, order: dict[str, Any], env: dict[str, str]) -> None:
-        self.log = os.path.join(order["run_dir"], "scripts", "setup.log")
+    def __init__(self, order: messages.RunOrder, env: dict[str, str]) -> None:
+        self.log = os.path.join(order["run_dir"], layout.SETUP_LOG)
         self._result = os.memfd_create("environment")  # not a file: an environment may hold secrets
         script = f"{{ {order['setup']}\n}} >&2 </dev/null && env -0 >&{self._result}"
         argv = ["bash", "-c", script]

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+from mslaunch import layout
 from mslaunch.agent import processes
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
@@ -20,19 +21,14 @@ QUIET = 0.3
 
 def is_ready(pid: int) -> bool:
     """Tell whether a process has a handler for the signal: one that has none yet would die of it."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            caught = next(line for line in file if line.startswith("SigCgt:"))
-    except (OSError, StopIteration):
-        return False
-    return bool(int(caught.split()[1], 16) >> (STACK_SIGNAL - 1) & 1)
+    return processes.handles(pid, STACK_SIGNAL)
 
 
 class StackTaking:
     """One round: ask all ranks, wait until their files are quiet, have py-spy add native frames where it is there."""
 
     def __init__(self, ranks: Mapping[int, tuple[int, str]], env: Mapping[str, str]) -> None:
-        self.files = {rank: os.path.join(folder, "stack.txt") for rank, (_, folder) in ranks.items()}
+        self.files = {rank: os.path.join(folder, layout.STACK) for rank, (_, folder) in ranks.items()}
         self._ranks = ranks
         self._env = env
         self._before = {rank: _size(path) for rank, path in self.files.items()}

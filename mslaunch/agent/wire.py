@@ -10,13 +10,14 @@ import json
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 END = b"\x1e"
 MAGIC = b"mslaunch-1" + END
 
 
-def encode(message: dict[str, Any]) -> bytes:
+def encode(message: Mapping[str, object]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + END + b"\n"  # srun passes whole lines on
 
 

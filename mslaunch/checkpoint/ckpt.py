@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from mslaunch.checkpoint import protobuf
-from mslaunch.checkpoint.tensor import Content, Frame, Malformed, Part, Tensor, chunks
+from mslaunch.checkpoint.tensor import Content, FileLayout, Malformed, Part, Tensor, chunks
 
 _CRC_WORD = b"crc_num"
 _CRC_SIZE = len(_CRC_WORD) + 10
@@ -152,7 +152,7 @@ def checksum(fd: int, size: int, tensors: Sequence[Tensor]) -> int:
     return crc
 
 
-def frame(tensors: Sequence[Tensor]) -> Frame:
+def frame(tensors: Sequence[Tensor]) -> FileLayout:
     """Lay out a file of these tensors in their order; large ones are split as MindSpore does."""
     at = 0
     heads, places = [], {}
@@ -164,7 +164,7 @@ def frame(tensors: Sequence[Tensor]) -> Frame:
             parts.append((at + len(head), length))
             at += len(head) + length
         places[tensor.name] = tuple(parts)
-    return Frame(at, tuple(heads), places)
+    return FileLayout(at, tuple(heads), places)
 
 
 def _head(tensor: Tensor, length: int) -> bytes:

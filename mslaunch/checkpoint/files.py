@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-from mslaunch.checkpoint.shard import read_shard
-from mslaunch.errors import MslaunchError
+from mslaunch.checkpoint.shard import Shard, read_shard
+from mslaunch.errors import ShardUnreadable
 
 _NAME = re.compile(r"(.*?)(?:_\d+)?-(\d+)_(\d+)\.(?:ckpt|safetensors)")
+READERS = 16
 
 Step = tuple[int, int, str]
 """Epoch and step, as numbers, and the prefix, without the number that MindSpore gives a second run's."""
@@ -21,13 +24,57 @@ def step_of(path: Path) -> Step | None:
     return (int(found[2]), int(found[3]), found[1]) if found else None
 
 
-def is_whole(path: Path) -> bool:
-    """Tell whether a checkpoint file ends where its own lengths say; only those are read."""
-    try:
-        read_shard(path)
-    except MslaunchError:
-        return False
-    return True
+@dataclass(frozen=True, slots=True)
+class NewestStep:
+    """The newest step that all ranks have whole, and the newer ones that they have not."""
+
+    step: Step | None
+    """None where no step is complete."""
+    files: Mapping[int, Path]
+    read: Mapping[int, Shard | ShardUnreadable]
+    incomplete: Mapping[Step, tuple[int, ...]]
+    """The ranks that miss a newer step, or have it cut short."""
+
+
+def newest_step(
+    by_rank: Mapping[int, Mapping[Step, Sequence[Path]]], steps: Collection[Step], ranks: Collection[int]
+) -> NewestStep:
+    """Find the newest of these steps that is whole on all ranks; of several files of a step the first whole counts."""
+    incomplete: dict[Step, tuple[int, ...]] = {}
+    for step in sorted(steps, reverse=True):
+        files, read = _read_step({rank: known[step] for rank, known in by_rank.items() if step in known})
+        missing = tuple(rank for rank in ranks if not isinstance(read.get(rank), Shard))
+        if not missing:
+            return NewestStep(step, files, read, incomplete)
+        incomplete[step] = missing
+    return NewestStep(None, {}, {}, incomplete)
+
+
+def _read_step(
+    choices: Mapping[int, Sequence[Path]],
+) -> tuple[dict[int, Path], dict[int, Shard | ShardUnreadable]]:
+    files = {rank: paths[0] for rank, paths in choices.items()}
+    read = read_files(files)
+    others = {rank: paths[1:] for rank, paths in choices.items() if paths[1:] and not isinstance(read[rank], Shard)}
+    if others:
+        other_files, other_read = _read_step(others)
+        whole = [rank for rank, shard in other_read.items() if isinstance(shard, Shard)]
+        files |= {rank: other_files[rank] for rank in whole}
+        read |= {rank: other_read[rank] for rank in whole}
+    return files, read
+
+
+def read_files(files: Mapping[int, Path]) -> dict[int, Shard | ShardUnreadable]:
+    """Read all headers, several files at once; what cannot be read is returned as its error."""
+
+    def one(path: Path) -> Shard | ShardUnreadable:
+        try:
+            return read_shard(path)
+        except ShardUnreadable as error:
+            return error
+
+    with ThreadPoolExecutor(READERS) as pool:
+        return dict(zip(files, pool.map(one, files.values()), strict=True))
 
 
 def newest_complete(folders: Mapping[int, Path], since: float = 0.0) -> dict[int, Path]:
@@ -37,23 +84,15 @@ def newest_complete(folders: Mapping[int, Path], since: float = 0.0) -> dict[int
     """
     by_rank = {rank: _by_step(folder, since) for rank, folder in folders.items()}
     common = set.intersection(*(set(steps) for steps in by_rank.values())) if by_rank else set()
-    for step in sorted(common, reverse=True):
-        files = {rank: _first_whole(steps[step]) for rank, steps in by_rank.items()}
-        if all(files.values()):
-            return {rank: path for rank, path in files.items() if path is not None}
-    return {}
+    return dict(newest_step(by_rank, common, by_rank).files)
 
 
 def _by_step(folder: Path, since: float) -> dict[Step, list[Path]]:
+    """The files of each step, those written last first: a second run's names get a number."""
     steps: dict[Step, list[Path]] = {}
-    for path in folder.glob("*") if folder.is_dir() else ():
+    found = {path: path.stat() for path in (folder.glob("*") if folder.is_dir() else ()) if step_of(path) is not None}
+    for path in sorted(found, key=lambda path: found[path].st_mtime_ns, reverse=True):
         step = step_of(path)
-        if step is not None and path.stat().st_mtime >= since:
+        if step is not None and found[path].st_mtime >= since:
             steps.setdefault(step, []).append(path)
     return steps
-
-
-def _first_whole(paths: list[Path]) -> Path | None:
-    """Of files of the same step (a second run's name gets a number) take the one written last that is whole."""
-    newest = sorted(paths, key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    return next((path for path in newest if is_whole(path)), None)

@@ -28,7 +28,7 @@ class Assembly:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ReshardPlan:
     """Everything that has to be moved, and the tensors of each new shard in order."""
 
     assemblies: tuple[Assembly, ...]
@@ -72,7 +72,7 @@ def whole_shapes(shards: Mapping[int, Shard], source: Strategy | None) -> dict[s
     return shapes
 
 
-def plan_reshard(shards: Mapping[int, Shard], source: Strategy | None, target: Strategy | None) -> Job:
+def plan_reshard(shards: Mapping[int, Shard], source: Strategy | None, target: Strategy | None) -> ReshardPlan:
     """Decide which bytes go where. The shards must have been verified against the source."""
     shapes = whole_shapes(shards, source)
     listed = source.names() if source else set(shapes)
@@ -91,10 +91,10 @@ def plan_reshard(shards: Mapping[int, Shard], source: Strategy | None, target: S
             shape = sample.shape if sample.itemsize is None else box_shape(part)
             for rank in ranks:
                 new[rank].append(replace(sample, shape=shape, parts=((0, size),)))
-    return Job(tuple(assemblies), {rank: tuple(tensors) for rank, tensors in new.items()}, left_out)
+    return ReshardPlan(tuple(assemblies), {rank: tuple(tensors) for rank, tensors in new.items()}, left_out)
 
 
-def plan_convert(shards: Mapping[int, Shard]) -> Job:
+def plan_convert(shards: Mapping[int, Shard]) -> ReshardPlan:
     """Every rank's tensors as they are, for a file of another format."""
     assemblies = []
     for rank, shard in shards.items():
@@ -102,7 +102,7 @@ def plan_convert(shards: Mapping[int, Shard]) -> Job:
             everything = tuple((0, size) for size in tensor.shape)
             sources = [(everything, shard.path, tensor)]
             assemblies.append(_assembly(name, tensor.shape, sources, {everything: (rank,)}))
-    return Job(tuple(assemblies), {rank: tuple(shard.tensors.values()) for rank, shard in shards.items()})
+    return ReshardPlan(tuple(assemblies), {rank: tuple(shard.tensors.values()) for rank, shard in shards.items()})
 
 
 def _in_file_order(shards: Mapping[int, Shard]) -> list[str]:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mslaunch.checkpoint.tensor import CHUNK, ITEM_SIZES, Content, Frame, Malformed, Tensor, chunks
+from mslaunch.checkpoint.tensor import CHUNK, ITEM_SIZES, Content, FileLayout, Malformed, Tensor, chunks
 from mslaunch.errors import RequestError
 
 _HEADER_LIMIT = 100 << 20
@@ -123,7 +123,7 @@ def _quirk(data: bytes, dtype: str) -> Iterator[bytes]:
         yield bytes(min(left, CHUNK))
 
 
-def frame(tensors: Sequence[Tensor]) -> Frame:
+def frame(tensors: Sequence[Tensor]) -> FileLayout:
     """Lay out a file of these tensors: wide types first, so that each is aligned."""
     header: dict[str, Any] = {"__metadata__": {"format": "ms"}}
     offsets: dict[str, tuple[int, int]] = {}
@@ -139,4 +139,4 @@ def frame(tensors: Sequence[Tensor]) -> Frame:
     text += b" " * (-len(text) % 8)
     data = 8 + len(text)
     places = {name: ((data + begin, length),) for name, (begin, length) in offsets.items()}
-    return Frame(data + at, ((0, len(text).to_bytes(8, "little") + text),), places)
+    return FileLayout(data + at, ((0, len(text).to_bytes(8, "little") + text),), places)

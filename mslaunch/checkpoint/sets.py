@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mslaunch.checkpoint.files import Step, step_of
-from mslaunch.checkpoint.shard import FORMATS, Shard, read_shard
+from mslaunch import layout as run_layout
+from mslaunch.checkpoint.files import Step, newest_step, read_files, step_of
+from mslaunch.checkpoint.shard import FORMATS, Shard
 from mslaunch.errors import RequestError, ShardUnreadable
 
-_RANK_FOLDER = re.compile(r"rank_(\d+)")
-_RANK_IN_NAME = re.compile(r"rank_(\d+)")
+_RANK = re.compile(rf"{run_layout.RANK}(\d+)")
+"""How folders and files are called that belong to one rank: as MindSpore does it, and our own runs."""
 _NO_CHECKPOINT = ("_breakpoint.ckpt",)
-READERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +76,11 @@ def parse_step(text: str | None) -> tuple[int, int] | None:
 def _newest(
     folder: Path, by_step: dict[int, dict[Step, Path]], steps: list[Step], expected: range | list[int]
 ) -> ShardSet:
-    incomplete: dict[Step, tuple[int, ...]] = {}
-    for step in steps:
-        files = {rank: known[step] for rank, known in by_step.items() if step in known}
-        read = read_files(files)
-        missing = tuple(rank for rank in expected if not isinstance(read.get(rank), Shard))
-        if not missing:
-            return ShardSet(folder, dict(sorted(files.items())), step, incomplete, read)
-        incomplete[step] = missing
-    best = max(steps, key=lambda step: (-len(incomplete[step]), step))
+    one_file = {rank: {step: [path] for step, path in known.items()} for rank, known in by_step.items()}
+    found = newest_step(one_file, steps, expected)
+    if found.step is not None:
+        return ShardSet(folder, dict(sorted(found.files.items())), found.step, found.incomplete, found.read)
+    best = max(steps, key=lambda step: (-len(found.incomplete[step]), step))
     files = {rank: known[best] for rank, known in by_step.items() if best in known}
     return ShardSet(folder, dict(sorted(files.items())), best)
 
@@ -94,12 +89,12 @@ def _candidates(folder: Path) -> dict[int, list[Path]]:
     """All checkpoint files by rank: in rank_N folders or one level below them, or beside each other in one folder."""
     found: dict[int, list[Path]] = {}
     for entry in folder.iterdir():
-        match = _RANK_FOLDER.fullmatch(entry.name)
+        match = _RANK.fullmatch(entry.name)
         if match and entry.is_dir():
             files = _checkpoints(entry) or [
                 file
                 for below in sorted(entry.iterdir())
-                if not _RANK_FOLDER.fullmatch(below.name)  # another set's
+                if not _RANK.fullmatch(below.name)  # another set's
                 for file in _checkpoints(below)
             ]
             if files:
@@ -107,7 +102,7 @@ def _candidates(folder: Path) -> dict[int, list[Path]]:
     if found:
         return found
     flat = _checkpoints(folder)
-    ranks = {path: _RANK_IN_NAME.search(path.name) for path in flat}
+    ranks = {path: _RANK.search(path.name) for path in flat}
     for path, match in ranks.items():
         found.setdefault(int(match[1]) if match and all(ranks.values()) else 0, []).append(path)
     return found
@@ -186,16 +181,3 @@ def _only_one(rank: int, files: list[Path]) -> Path:
 def read_set(found: ShardSet) -> Mapping[int, Shard | ShardUnreadable]:
     """The headers of a set, read now where they have not been."""
     return found.read or read_files(found.files)
-
-
-def read_files(files: Mapping[int, Path]) -> dict[int, Shard | ShardUnreadable]:
-    """Read all headers, several files at once; what cannot be read is returned as its error."""
-
-    def one(path: Path) -> Shard | ShardUnreadable:
-        try:
-            return read_shard(path)
-        except ShardUnreadable as error:
-            return error
-
-    with ThreadPoolExecutor(READERS) as pool:
-        return dict(zip(files, pool.map(one, files.values()), strict=True))

@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 
 from mslaunch.checkpoint import ckpt, safetensors
-from mslaunch.checkpoint.tensor import MOST_DIMENSIONS, Content, Frame, Malformed, Tensor
+from mslaunch.checkpoint.tensor import MOST_DIMENSIONS, Content, FileLayout, Malformed, Tensor
 from mslaunch.errors import RequestError, ShardUnreadable
 
 
@@ -19,7 +19,7 @@ class Format:
 
     read: Callable[[int, int], Content]
     checksum: Callable[[int, int, Sequence[Tensor]], int]
-    frame: Callable[[Sequence[Tensor]], Frame]
+    frame: Callable[[Sequence[Tensor]], FileLayout]
 
 
 FORMATS = {
@@ -87,6 +87,6 @@ def checksum(shard: Shard) -> int:
         os.close(fd)
 
 
-def frame(path: Path, tensors: Sequence[Tensor]) -> Frame:
+def frame(path: Path, tensors: Sequence[Tensor]) -> FileLayout:
     """Lay out a new file for these tensors."""
     return format_of(path).frame(tensors)

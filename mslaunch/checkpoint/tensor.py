@@ -67,7 +67,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FileLayout:
     """A file to be written: its size, the bytes around the tensors, and where each tensor's bytes go."""
 
     size: int

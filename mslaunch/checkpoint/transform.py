@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mslaunch import layout as run_layout
 from mslaunch.checkpoint import reshard
-from mslaunch.checkpoint.reshard import Job, natural_layout, plan_reshard, whole_shapes
+from mslaunch.checkpoint.reshard import ReshardPlan, natural_layout, plan_reshard, whole_shapes
 from mslaunch.checkpoint.sets import ShardSet
 from mslaunch.checkpoint.shard import FORMATS, Shard
 from mslaunch.checkpoint.strategy import Strategy, write_strategy
 from mslaunch.checkpoint.stream import Progress, write_file, write_shards
-from mslaunch.checkpoint.verify import Finding, SetIsWrong, verify
+from mslaunch.checkpoint.verify import SetIsWrong, ShardFinding, verify
 from mslaunch.errors import RequestError
 
 STRATEGY = "strategy.ckpt"
@@ -21,7 +22,7 @@ STRATEGY = "strategy.ckpt"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Target:
     """The layout and form that the new set is to have."""
 
     strategy: Strategy | None = None
@@ -36,11 +37,11 @@ class Wanted:
 class Planned:
     """A new set, ready to be written."""
 
-    job: Job
+    job: ReshardPlan
     names: Mapping[int, str]
     layout: Strategy | None
     extra: Mapping[str, bytes]
-    warnings: tuple[Finding, ...]
+    warnings: tuple[ShardFinding, ...]
 
     def write(self, folder: Path, progress: Progress = lambda _: None) -> None:
         write_shards(self.job, self.names, folder, self.extra, progress)
@@ -50,7 +51,7 @@ class Planned:
         write_file(self.job, path, progress)
 
 
-def plan_transform(found: ShardSet, source: Strategy | None, wanted: Wanted) -> Planned:
+def plan_transform(found: ShardSet, source: Strategy | None, wanted: Target) -> Planned:
     """Verify a set and decide everything about the new one; nothing is written."""
     if source is None and len(found.files) > 1:
         raise RequestError(
@@ -87,11 +88,11 @@ def plan_convert(found: ShardSet, shards: Mapping[int, Shard], suffix: str) -> P
 def new_names(found: ShardSet, ranks: int, suffix: str) -> dict[int, str]:
     """Name the new files: `rank_2/net-3_120.ckpt`, or `rank_2/net2.ckpt` where no step is known."""
     first = re.sub(r"-\d+_\d+$", "", found.files[min(found.files)].stem)
-    prefix = re.sub(r"[_-]?(rank_?)?\d*$", "", first) or "model"  # without the rank's number
+    prefix = re.sub(rf"[_-]?({run_layout.RANK}?)?\d*$", "", first) or "model"  # without the rank's number
     if found.step is None:
-        return {rank: f"rank_{rank}/{prefix}{rank}{suffix}" for rank in range(ranks)}
+        return {rank: f"{run_layout.rank_folder(rank)}/{prefix}{rank}{suffix}" for rank in range(ranks)}
     step = f"{found.step[0]}_{found.step[1]}"
-    return {rank: f"rank_{rank}/{prefix}-{step}{suffix}" for rank in range(ranks)}
+    return {rank: f"{run_layout.rank_folder(rank)}/{prefix}-{step}{suffix}" for rank in range(ranks)}
 
 
 def suffix_for(name: str | None) -> str | None:

@@ -22,7 +22,7 @@ SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ShardFinding:
     """One thing that is wrong with a set, or may be."""
 
     what: str
@@ -45,11 +45,11 @@ class Finding:
 class Verified:
     """What was found, and what was read on the way."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[ShardFinding, ...]
     shards: Mapping[int, Shard]
 
     @property
-    def errors(self) -> tuple[Finding, ...]:
+    def errors(self) -> tuple[ShardFinding, ...]:
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
 
@@ -69,38 +69,40 @@ def verify(found: ShardSet, strategy: Strategy | None, replicas: bool = False, c
     return Verified(tuple(findings), shards)
 
 
-def _newer_steps(found: ShardSet) -> Iterator[Finding]:
+def _newer_steps(found: ShardSet) -> Iterator[ShardFinding]:
     for (epoch, step, _), ranks in found.incomplete.items():
         listed = ", ".join(map(str, ranks[:SHOWN])) + (" and more" if len(ranks) > SHOWN else "")
-        yield Finding(f"step {epoch}_{step} is newer, but missing or cut short on rank {listed}", severity="warning")
+        yield ShardFinding(
+            f"step {epoch}_{step} is newer, but missing or cut short on rank {listed}", severity="warning"
+        )
 
 
-def _unreadable(found: ShardSet, read: Mapping[int, Shard | ShardUnreadable]) -> Iterator[Finding]:
+def _unreadable(found: ShardSet, read: Mapping[int, Shard | ShardUnreadable]) -> Iterator[ShardFinding]:
     for rank, shard in read.items():
         if isinstance(shard, ShardUnreadable):
-            yield Finding(f"not a whole checkpoint: {shard.why}", rank, found.name_of(rank))
+            yield ShardFinding(f"not a whole checkpoint: {shard.why}", rank, found.name_of(rank))
 
 
-def _ranks(found: ShardSet, strategy: Strategy) -> Iterator[Finding]:
+def _ranks(found: ShardSet, strategy: Strategy) -> Iterator[ShardFinding]:
     if strategy.lone_stage is not None:
         stage = f"{strategy.name} is stage {strategy.lone_stage} of a pipeline alone"
-        yield Finding(f"{stage}; merge its stages: mslaunch strategy merge")
+        yield ShardFinding(f"{stage}; merge its stages: mslaunch strategy merge")
         return
     for rank in range(strategy.world_size):
         if rank not in found.files:
             of = f" of step {found.step[0]}_{found.step[1]}" if found.step else ""
-            yield Finding(f"no checkpoint{of}", rank, expected=f"one for each of {strategy.world_size} ranks")
+            yield ShardFinding(f"no checkpoint{of}", rank, expected=f"one for each of {strategy.world_size} ranks")
     yield from _same_files(found, strategy)
     beyond = sorted(rank for rank in found.files if rank >= strategy.world_size)
     if beyond:
-        yield Finding(
+        yield ShardFinding(
             f"{len(beyond)} more ranks than the strategy has (rank {beyond[0]} to {beyond[-1]})",
             expected=f"{strategy.world_size} ranks",
             found=f"{len(found.files)}; a strategy of one pipeline stage alone? `mslaunch strategy merge` joins them",
         )
 
 
-def _same_files(found: ShardSet, strategy: Strategy) -> Iterator[Finding]:
+def _same_files(found: ShardSet, strategy: Strategy) -> Iterator[ShardFinding]:
     """Ranks with different slices cannot have one and the same file."""
     if strategy.tensor_parallel == strategy.optimizer_parallel == len(strategy.stages) == 1:
         return
@@ -108,7 +110,7 @@ def _same_files(found: ShardSet, strategy: Strategy) -> Iterator[Finding]:
     for rank, path in found.files.items():
         known = first.setdefault(path.resolve(), rank)
         if known != rank:
-            yield Finding(f"is the same file as rank {known}'s", rank, found.name_of(rank))
+            yield ShardFinding(f"is the same file as rank {known}'s", rank, found.name_of(rank))
 
 
 def is_derived(name: str, names: set[str]) -> bool:
@@ -117,13 +119,13 @@ def is_derived(name: str, names: set[str]) -> bool:
     return any(".".join(parts[index:]) in names for index in range(1, len(parts)))
 
 
-def _parameters(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[Finding]:
+def _parameters(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[ShardFinding]:
     """Every parameter on every rank of its stage, alike in shape and type."""
     names = strategy.names()
     held = {name for shard in shards.values() for name in shard.tensors}
     if shards and not names & held:
         example = sorted(held)[:2]
-        yield Finding(
+        yield ShardFinding(
             "no parameter of the strategy is in the checkpoint; it belongs to another network",
             expected=f"for example {min(names)}",
             found=", ".join(example) or "no parameters",
@@ -131,7 +133,7 @@ def _parameters(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy
         return
     for name in sorted(names - held):
         if shards and not is_derived(name, names):
-            yield Finding("on no rank", parameter=name, expected="the strategy lists it")
+            yield ShardFinding("on no rank", parameter=name, expected="the strategy lists it")
     whole: dict[str, tuple[int, ...]] = {}
     for stage, layouts in strategy.stages.items():
         ranks = range(stage * strategy.stage_devices, (stage + 1) * strategy.stage_devices)
@@ -142,11 +144,13 @@ def _parameters(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy
 
 def _parameter(
     found: ShardSet, here: Mapping[int, Shard], name: str, layout: Layout, whole: dict[str, tuple[int, ...]]
-) -> Iterator[Finding]:
+) -> Iterator[ShardFinding]:
     tensors = {rank: shard.tensors[name] for rank, shard in here.items() if name in shard.tensors}
     for rank, shard in here.items():
         if rank not in tensors and not shard.redundancy_removed:
-            yield Finding("missing", rank, found.name_of(rank), name, expected="as on the other ranks of its stage")
+            yield ShardFinding(
+                "missing", rank, found.name_of(rank), name, expected="as on the other ranks of its stage"
+            )
     if not tensors:
         return
     usual, kind = _usual(tensors, layout)
@@ -154,16 +158,16 @@ def _parameter(
         where = (rank, found.name_of(rank), name)
         if len(tensor.shape) != len(layout.axes):
             cut = f"{len(layout.axes)} dimensions, as the strategy's layout has"
-            yield Finding("wrong shape", *where, expected=cut, found=shape_words(tensor.shape))
+            yield ShardFinding("wrong shape", *where, expected=cut, found=shape_words(tensor.shape))
         elif tensor.shape != usual:
-            yield Finding("wrong slice", *where, expected=shape_words(usual), found=shape_words(tensor.shape))
+            yield ShardFinding("wrong slice", *where, expected=shape_words(usual), found=shape_words(tensor.shape))
         if tensor.dtype != kind:
-            yield Finding("wrong type", *where, expected=kind, found=tensor.dtype)
+            yield ShardFinding("wrong type", *where, expected=kind, found=tensor.dtype)
     if len(usual) == len(layout.axes):
         full = whole_shape(layout, usual)
         if whole.setdefault(name, full) != full:
             words = shape_words(whole[name])
-            yield Finding("stages disagree on its whole shape", None, None, name, words, shape_words(full))
+            yield ShardFinding("stages disagree on its whole shape", None, None, name, words, shape_words(full))
 
 
 def _usual(tensors: Mapping[int, Tensor], layout: Layout) -> tuple[tuple[int, ...], str]:
@@ -174,26 +178,28 @@ def _usual(tensors: Mapping[int, Tensor], layout: Layout) -> tuple[tuple[int, ..
     return shape, Counter(tensor.dtype for tensor in tensors.values()).most_common(1)[0][0]
 
 
-def _in_threads(work: Callable[[int], Finding | None], ranks: list[int]) -> Iterator[Finding]:
+def _in_threads(work: Callable[[int], ShardFinding | None], ranks: list[int]) -> Iterator[ShardFinding]:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         yield from filter(None, pool.map(work, ranks))
 
 
-def _checksums(found: ShardSet, shards: Mapping[int, Shard]) -> Iterator[Finding]:
-    def check(rank: int) -> Finding | None:
+def _checksums(found: ShardSet, shards: Mapping[int, Shard]) -> Iterator[ShardFinding]:
+    def check(rank: int) -> ShardFinding | None:
         shard = shards[rank]
         try:
             real = checksum(shard)
         except (OSError, ValueError) as error:
-            return Finding(f"cannot be read: {error}", rank, found.name_of(rank))
+            return ShardFinding(f"cannot be read: {error}", rank, found.name_of(rank))
         if real == shard.crc:
             return None
-        return Finding("its bytes have changed (crc_num)", rank, found.name_of(rank), None, str(shard.crc), str(real))
+        return ShardFinding(
+            "its bytes have changed (crc_num)", rank, found.name_of(rank), None, str(shard.crc), str(real)
+        )
 
     yield from _in_threads(check, [rank for rank, shard in shards.items() if shard.crc is not None])
 
 
-def _replicas(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy, listed: bool) -> Iterator[Finding]:
+def _replicas(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy, listed: bool) -> Iterator[ShardFinding]:
     """Slices that several ranks hold must be the same, bit by bit; those that are not listed always, they are few."""
     if not any(strategy.names() & shard.tensors.keys() for shard in shards.values()):
         return  # another network's: nothing of it is listed
@@ -210,11 +216,11 @@ def _replicas(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy, 
             if digests[rank][name] != digests[first][name]:
                 where = (rank, found.name_of(rank), name, f"the bytes of rank {first}", "others")
                 if place is not None:
-                    yield Finding("differs from its replica", *where)
+                    yield ShardFinding("differs from its replica", *where)
                 else:
                     one = prod(shards[rank].tensors[name].shape) == 1
                     what = "is not in the strategy, and differs between ranks"
-                    yield Finding(what, *where, severity="warning" if one else "error")
+                    yield ShardFinding(what, *where, severity="warning" if one else "error")
 
 
 def _same_slices(
@@ -251,7 +257,7 @@ def _digests(shard: Shard, names: set[str]) -> dict[str, bytes]:
 class SetIsWrong(MslaunchError):
     """A set that cannot be used, with everything that is wrong with it."""
 
-    def __init__(self, found: ShardSet, errors: tuple[Finding, ...]) -> None:
+    def __init__(self, found: ShardSet, errors: tuple[ShardFinding, ...]) -> None:
         shown = [f"{found.folder}: {finding.words()}" for finding in errors[:SHOWN]]
         if len(errors) > SHOWN:
             shown.append(f"{found.folder}: and {len(errors) - SHOWN} more; `mslaunch ckpt verify` lists all")

@@ -13,12 +13,13 @@ from mslaunch.errors import MslaunchError, did_you_mean
 
 VERBS = {
     "train": "Start a distributed job and follow it to its end.",
+    "sweep": "Run a job once for every combination of values, as many at a time as there is room for.",
     "infer": "Check, reshard where needed, and serve a sharded checkpoint on any number of ranks.",
     "render": "Write the same job as scripts, to read or to run elsewhere.",
     "ps": "List runs, past and present.",
     "status": "Show one run: its ranks, how they stand, how it ended.",
     "logs": "Show or follow the output of ranks.",
-    "stop": "Stop a run, and wait until nothing of it is left.",
+    "stop": "Stop a run, or a whole sweep, and wait until nothing of it is left.",
     "diagnose": "Why did it die? For a run, for msrun's log folder, for any folder of logs.",
     "stacks": "Show where the ranks of a running job stand, without disturbing it.",
     "check": "Are hosts, devices, ports and versions ready? What train asks first.",
@@ -27,6 +28,7 @@ VERBS = {
     "strategy": "Show and merge MindSpore's strategy files.",
     "ckpt": "Show, verify, reshard and convert checkpoints.",
     "config": "The JSON Schema of a job's YAML.",
+    "examples": "List the examples and sample rank tables, and copy them.",
 }
 """Each verb is a module of this package, imported only when it is typed."""
 
@@ -78,7 +80,7 @@ def run(argv: list[str]) -> int:
 
 def _run_verb(verb: str, args: list[str]) -> int:
     try:
-        if verb in ("train", "infer") and not _NOT_HERE & set(args) and "SLURM_JOB_ID" not in os.environ:
+        if verb in ("train", "infer") and not _NOT_HERE & set(args):
             _start_agent_ahead()
         module = _load(verb)
         return _call(module.app, verb, args)
@@ -91,9 +93,9 @@ def _run_verb(verb: str, args: list[str]) -> int:
 
 
 def _start_agent_ahead() -> None:
-    from mslaunch.launch import warm
+    from mslaunch.api import start_agent_early
 
-    warm.start_ahead("localhost")
+    start_agent_early()
 
 
 def _load(verb: str) -> Any:

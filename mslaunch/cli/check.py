@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from mslaunch.cli import basics, job, options
+from mslaunch import api
+from mslaunch.cli import arguments, basics, options
 from mslaunch.cli.basics import columns
-from mslaunch.errors import RequestError
-from mslaunch.launch.check import Checked, Report
-from mslaunch.launch.cluster import Access, connect
-from mslaunch.launch.slurm_jobs import in_allocation
 
 app = basics.new_app()
 
@@ -28,6 +23,7 @@ ScriptFile = Annotated[
 def check(
     hosts: options.Hosts = None,
     hostfile: options.Hostfile = None,
+    transport: options.Transport = None,
     config: options.ConfigFile = None,
     script: ScriptFile = None,
     accept_new_host_keys: options.AcceptNewHostKeys = None,
@@ -35,41 +31,30 @@ def check(
     runs_dir: options.RunsDir = None,
     as_json: basics.Json = False,
 ) -> None:
-    """Check all hosts at once, starting nothing; exit code 3 if one is not ready."""
-    flags = job.given(
+    """Check all hosts at once, or this machine, starting nothing; exit code 3 if one is not ready."""
+    flags = arguments.given(
         hosts=hosts,
         hostfile=hostfile,
+        transport=transport,
         accept_new_host_keys=accept_new_host_keys,
         master_port=master_port,
         runs_dir=runs_dir,
     )
-    spec, named = job.hosts_of(job.Request(config, (), flags))
-    transport = "ssh"
-    if not named and in_allocation(os.environ):
-        from mslaunch.launch.slurm import allotted_nodes
-
-        transport, named = "slurm", allotted_nodes(os.environ, spec.launch.nodes)
-    if not named:
-        raise RequestError('which hosts? Name them with --hosts "n1:8,n2:8", --hostfile FILE or launch.hosts.')
-    python = spec.launch.python or sys.executable
-    named = tuple(replace(host, python=host.python or python) for host in named)
-    wanted = job.wanted_of(spec, script or "")
-    cluster, checked = connect(transport, named, Access(python, spec.launch.accept_new_host_keys), wanted)
-    cluster.close()
+    checked = api.check_hosts(api.make_request(config, (), flags), script or "")
     print(json.dumps(_plain(checked), indent=1) if as_json else _table(checked), end="\n" if as_json else "")
-    for trouble in checked.troubles:
+    for trouble in checked.problems:
         print(f"mslaunch: {trouble}", file=sys.stderr)
-    raise typer.Exit(3 if checked.troubles else 0)
+    raise typer.Exit(3 if checked.problems else 0)
 
 
-def _table(checked: Checked) -> str:
+def _table(checked: api.Checked) -> str:
     rows = [("HOST", "READY", "PYTHON", "MINDSPORE", "DEVICES", "CORES", "FREE", "FOLDER", "CLOCK")]
     for name, report in checked.reports.items():
         facts = report.facts
         rows.append(
             (
                 name,
-                "no" if report.troubles else "yes",
+                "no" if report.problems else "yes",
                 facts["version"],
                 facts["mindspore"] or "none",
                 _devices(report),
@@ -82,13 +67,13 @@ def _table(checked: Checked) -> str:
     return columns(rows)
 
 
-def _devices(report: Report) -> str:
+def _devices(report: api.Report) -> str:
     found = {target: devices for target, devices in report.facts["devices"].items() if devices}
     return ", ".join(f"{len(devices)} {target}" for target, devices in found.items()) or "CPU"
 
 
-def _plain(checked: Checked) -> list[dict[str, object]]:
+def _plain(checked: api.Checked) -> list[dict[str, object]]:
     return [
-        {"host": name, "ready": not report.troubles, "troubles": report.troubles, "skew": report.skew, **report.facts}
+        {"host": name, "ready": not report.problems, "troubles": report.problems, "skew": report.skew, **report.facts}
         for name, report in checked.reports.items()
     ]

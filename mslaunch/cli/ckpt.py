@@ -18,8 +18,9 @@ from mslaunch.checkpoint.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.verify import SetIsWrong, verify
 from mslaunch.cli import basics
 from mslaunch.cli.basics import columns
-from mslaunch.cli.moving import moving, size_words
+from mslaunch.cli.progress_bar import progress_bar, size_words
 from mslaunch.errors import RequestError
+from mslaunch.words import counted
 
 if TYPE_CHECKING:
     from mslaunch.checkpoint.transform import Planned
@@ -104,7 +105,7 @@ def reshard(
     kind: Kind = None,
 ) -> None:
     """Write a set anew for another number of ranks or another layout."""
-    from mslaunch.checkpoint.transform import Wanted, plan_transform, suffix_for
+    from mslaunch.checkpoint.transform import Target, plan_transform, suffix_for
 
     if to and to_tp:
         raise RequestError("--to and --to-tp both name the new layout. Give one of them.")
@@ -112,7 +113,7 @@ def reshard(
         raise RequestError("neither --from nor --to is given. Name the strategy of the source, of the target, or both.")
     layout = _strategy(cut_by)
     found = find_set(Path(source), layout.world_size if layout else None, step, prefix)
-    planned = plan_transform(found, layout, Wanted(_strategy(to), to_tp, suffix_for(kind)))
+    planned = plan_transform(found, layout, Target(_strategy(to), to_tp, suffix_for(kind)))
     for warning in planned.warnings:
         print(f"mslaunch: {source}: {warning.words()}", file=sys.stderr)
     if left := planned.job.left_out:
@@ -146,11 +147,11 @@ def _write(planned: Planned, target: Path, single: bool = False) -> None:
     if target.exists() and (single or not target.is_dir() or any(target.iterdir())):
         raise RequestError(f"{target}: is there already. Give another -o, or remove it.")
     began = time.monotonic()
-    with moving() as progress:
+    with progress_bar() as progress:
         bar = progress(planned.job.nbytes)
         planned.write_file(target, bar) if single else planned.write(target, bar)
     took = max(time.monotonic() - began, 1e-6)
-    ranks = f"{len(planned.names)} rank{'s' if len(planned.names) > 1 else ''}"
+    ranks = counted(len(planned.names), "rank")
     rate = f" in {took:.1f} s, {planned.job.nbytes / took / 1e9:.1f} GB/s" if took > 0.1 else ""
     print(f"{target}: {ranks}, {size_words(planned.job.nbytes)}{rate}")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from mslaunch.api import config_schema as json_schema
 from mslaunch.cli import basics
-from mslaunch.plan.settings import schema as json_schema
 
 app = basics.new_app()
 

@@ -7,14 +7,16 @@ import os
 import shutil
 import signal
 import time
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from mslaunch.api import new_progress
 from mslaunch.cli.describe import describe_end, describe_verdict
-from mslaunch.cli.progress import Progress
 from mslaunch.cli.screen import Screen
-from mslaunch.launch.record import RunRecord
-from mslaunch.launch.story import Story
-from mslaunch.plan.model import Plan
+from mslaunch.words import counted
+
+if TYPE_CHECKING:
+    from mslaunch.api import Plan, RunRecord, RunState
 
 CLEAR = "\r\x1b[K"
 
@@ -25,35 +27,35 @@ class Console:
     def __init__(self, plan: Plan, screen: Screen) -> None:
         self.plan = plan
         self.screen = screen
-        self.progress = Progress()
+        self.progress = new_progress()
         self.began = time.monotonic()
         self._headlined = False
         self._shown = ""
 
     def open(self) -> None:
         plan = self.plan
-        ranks = f"{plan.world_size} rank{'s' if plan.world_size > 1 else ''}"
+        ranks = counted(plan.world_size, "rank")
         folder = min(plan.run_dir, os.path.relpath(plan.run_dir), key=len)
         where = f"{ranks} on {plan.device_target}, {plan.method}; logs in {folder}"
         self.say([f"run {plan.run_id}: {where}", *plan.notes])
 
-    def observe(self, event: dict[str, Any], story: Story) -> None:
-        """Show one event, and what the story has to say by now."""
+    def observe(self, event: Mapping[str, Any], run_state: RunState, shown: Callable[[], None]) -> None:
+        """Show one event, and the notes of the run state."""
         kind = event["ev"]
         if kind == "lines":
-            self._show_output(event)
-        elif kind == "signal" and story.interrupt is not None:
+            self._show_output(event, shown)
+        elif kind == "signal" and run_state.interrupt is not None:
             again = " (Ctrl-C again ends them at once)" if event["signal"] == signal.SIGINT else ""
             self.say([f"stopping all ranks{again}"])
         elif kind == "restart":
             self._headlined = False
-            self.progress = Progress()
-        self.say(story.take_notes())
-        if story.failures and not self._headlined and kind not in ("restart", "waiting"):
+            self.progress = new_progress()
+        self.say(run_state.pop_notes())
+        if run_state.failures and not self._headlined and kind not in ("restart", "waiting"):
             self._headlined = True
-            self.say([headline(story)])
+            self.say([headline(run_state)])
         if self.screen.is_terminal:
-            self._draw(f"starting again in {event['seconds']:.0f} s" if kind == "waiting" else self._status(story))
+            self._draw(f"starting again in {event['seconds']:.0f} s" if kind == "waiting" else self._status(run_state))
 
     def close(self, final: RunRecord) -> None:
         """Say how it ended; a failure with its whole verdict, last on the screen."""
@@ -65,7 +67,7 @@ class Console:
         if lines:
             self.screen.write(self._clear() + "".join(f"mslaunch: {line}\n" for line in lines))
 
-    def _show_output(self, event: dict[str, Any]) -> None:
+    def _show_output(self, event: Mapping[str, Any], shown: Callable[[], None]) -> None:
         now = time.monotonic()
         rank, lines = event["rank"], event["lines"]
         if rank == self.plan.tail[0]:
@@ -73,13 +75,13 @@ class Console:
                 self.progress = self.progress.read(line, now)
         where = f"{event['host']} " if len(self.plan.hosts) > 1 else ""
         text = "".join(f"[{where}rank {rank}] {line}\n" for line in lines)
-        self.screen.write(self._clear() + text if text else "", then=event["shown"])
+        self.screen.write(self._clear() + text if text else "", then=shown)
 
-    def _status(self, story: Story) -> str:
-        up = sum(1 for record in story.ranks.values() if record.state == "running")
-        parts = [f"{up}/{story.plan.world_size} ranks up"]
-        if story.joined and len(story.joined) < story.plan.world_size:
-            parts.append(f"{len(story.joined)} joined")
+    def _status(self, run_state: RunState) -> str:
+        up = sum(1 for record in run_state.ranks.values() if record.state == "running")
+        parts = [f"{up}/{run_state.plan.world_size} ranks up"]
+        if run_state.joined and len(run_state.joined) < run_state.plan.world_size:
+            parts.append(f"{len(run_state.joined)} joined")
         return " | ".join([*parts, *self.progress.words()])
 
     def _draw(self, status: str) -> None:
@@ -94,14 +96,14 @@ class Console:
         return clear
 
 
-def headline(story: Story) -> str:
+def headline(run_state: RunState) -> str:
     """One line, at once: who failed, and what is done about it."""
-    failure = story.failures[0]
+    failure = run_state.failures[0]
     who = f"rank {failure.rank} on {failure.host}: " if failure.rank is not None else ""
     what = (failure.summary.splitlines() or [""])[0][:200]
-    others = len(story.running) - (1 if failure.rank in story.running else 0)
+    others = len(run_state.running) - (1 if failure.rank in run_state.running else 0)
     which = "rank" if failure.rank is None else "other rank"
-    rest = f"; stopping {others} {which}{'s' if others > 1 else ''}" if others else ""
+    rest = f"; stopping {counted(others, which)}" if others else ""
     return f"{who}{what}{rest}"
 
 

@@ -6,12 +6,13 @@ import re
 import shlex
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from mslaunch.diagnose.verdict import signal_name
-from mslaunch.launch.record import RunRecord
-from mslaunch.plan.model import Plan
-from mslaunch.plan.ranges import format_ranges
+from mslaunch.diagnose.judge import Verdict, signal_name
+from mslaunch.words import counted, named_ranks
+
+if TYPE_CHECKING:
+    from mslaunch.api import Plan, RunRecord
 
 LAST_LINES = 10
 _RANKS_SHOWN = 4
@@ -21,7 +22,7 @@ _NOISE = re.compile(r"Event base dispatch success|^Extension modules: ")
 
 def describe_plan(plan: Plan) -> str:
     """The dry run: what would be started, with which variables and files, and where each setting came from."""
-    ranks = f"{plan.world_size} rank{'s' if plan.world_size > 1 else ''}"
+    ranks = counted(plan.world_size, "rank")
     lines = [
         f"run      {plan.run_id}, in {plan.run_dir}",
         f"job      {ranks} on {plan.device_target}, method {plan.method}, scheduler at {plan.master}",
@@ -62,33 +63,30 @@ def describe_verdict(record: RunRecord) -> list[str]:
     verdict = record.verdict
     if verdict is None:
         return []
-    lines = [_who(record, verdict), *verdict["summary"].splitlines()[: 1 if verdict["traceback"] else None]]
-    if verdict["traceback"]:
-        shown = verdict["traceback"].rstrip().splitlines()
-        lines += shown[1:] if shown[0] == verdict["summary"] else ["", *shown]
-    told = set((verdict["traceback"] or "").splitlines())
-    shown = [
-        line for line in last_lines(Path(verdict["log"] or ""), 50) if line not in told and not _NOISE.search(line)
-    ]
+    lines = [_who(record, verdict), *verdict.summary.splitlines()[: 1 if verdict.traceback else None]]
+    if verdict.traceback:
+        shown = verdict.traceback.rstrip().splitlines()
+        lines += shown[1:] if shown[0] == verdict.summary else ["", *shown]
+    told = set((verdict.traceback or "").splitlines())
+    shown = [line for line in last_lines(Path(verdict.log or ""), 50) if line not in told and not _NOISE.search(line)]
     if shown:
         lines += ["", "The last lines of its log:", *(f"  {line}" for line in shown[-LAST_LINES:])]
     lines.append("")
-    if verdict["advice"]:
-        lines.append(f"advice: {verdict['advice']}")
-    if verdict["log"]:
-        lines.append(f"log:    {verdict['log']}" + (f", line {verdict['line']}" if verdict["line"] else ""))
-    if verdict["victims"] and verdict["rank"] is not None:
-        plural = "s" if len(verdict["victims"]) > 1 else ""
-        lines.append(f"victims: rank{plural} {format_ranges(verdict['victims'])}, stopped because of it")
+    if verdict.advice:
+        lines.append(f"advice: {verdict.advice}")
+    if verdict.log:
+        lines.append(f"log:    {verdict.log}" + (f", line {verdict.line}" if verdict.line else ""))
+    if verdict.victims and verdict.rank is not None:
+        lines.append(f"victims: {named_ranks(verdict.victims)}, stopped because of it")
     return lines
 
 
-def _who(record: RunRecord, verdict: dict[str, Any]) -> str:
-    ended = how_it_ended(verdict["exit_code"], verdict["signal"])
-    if verdict["rank"] is None:
+def _who(record: RunRecord, verdict: Verdict) -> str:
+    ended = how_it_ended(verdict.exit_code, verdict.signal)
+    if verdict.rank is None:
         return f"No rank is to blame ({ended})" if ended else "No rank is to blame"
-    device = next((r.device_id for r in record.ranks if r.rank == verdict["rank"]), None)
-    parts = [f"rank {verdict['rank']}", *([f"host {verdict['host']}"] if verdict["host"] else [])]
+    device = next((r.device_id for r in record.ranks if r.rank == verdict.rank), None)
+    parts = [f"rank {verdict.rank}", *([f"host {verdict.host}"] if verdict.host else [])]
     parts += [f"device {device}"] if device is not None else []
     return f"First to fail: {', '.join(parts)}" + (f" ({ended})" if ended else "")
 

@@ -8,9 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from mslaunch import api
 from mslaunch.errors import NotReadyError
-from mslaunch.launch import record
-from mslaunch.launch.run_folder import RunFolder
 
 
 class Detached:
@@ -20,34 +19,44 @@ class Detached:
         sys.stdout.flush()
         sys.stderr.flush()
         self._read, self._write = os.pipe()
-        self._launcher = os.fork()
-        self.waits = self._launcher != 0
+        self.launcher = os.fork()
+        self.waits = self.launcher != 0
         os.close(self._write if self.waits else self._read)
 
-    def leave(self, folder: RunFolder) -> None:
+    def leave(self, folder: Path, launcher_log: Path) -> None:
         """The launcher's side: needs neither terminal nor parent from now on; its output goes to launcher.log."""
         os.setsid()
-        log = os.open(folder.launcher_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = os.open(launcher_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (log, 1), (log, 2)):
             os.dup2(source, target)
-        os.write(self._write, os.fsencode(folder.path))
+        os.write(self._write, os.fsencode(folder))
         os.close(self._write)
 
-    def wait(self, as_json: bool) -> int:
-        """The other side: what went wrong before the start was said by the launcher itself; return its code."""
+    def folder(self) -> Path | None:
+        """The other side: wait until the launcher is on its own; None where it has ended instead."""
         told = b""
         while data := os.read(self._read, 4096):
             told += data
-        if not told:
-            return os.waitstatus_to_exitcode(os.waitpid(self._launcher, 0)[1])
-        folder = RunFolder(Path(os.fsdecode(told)))
-        while (now := record.load(folder)).state == "queued" and os.waitpid(self._launcher, os.WNOHANG)[0] == 0:
+        return Path(os.fsdecode(told)) if told else None
+
+    def exit_code(self) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(self.launcher, 0)[1])
+
+    def wait(self, as_json: bool) -> int:
+        """The other side: what went wrong before the start was said by the launcher itself; return its code."""
+        folder = self.folder()
+        if folder is None:
+            return self.exit_code()
+        run = api.find_run(str(folder))
+        while (now := run.record).state == "queued" and os.waitpid(self.launcher, os.WNOHANG)[0] == 0:
             time.sleep(0.01)
         if now.state == "queued":
-            raise NotReadyError(f"the launcher could not start; {folder.launcher_log} says why. Or leave --detach out.")
+            raise NotReadyError(
+                f"the launcher could not start; {run.folder.launcher_log} says why. Or leave --detach out."
+            )
         if as_json:
-            print(json.dumps({"run_id": folder.run_id, "run_dir": str(folder.path), "launcher": self._launcher}))
+            print(json.dumps({"run_id": run.run_id, "run_dir": str(run.path), "launcher": self.launcher}))
         else:
-            print(f"{folder.run_id} goes on by itself. Follow it with: mslaunch logs -f {folder.run_id}")
+            print(f"{run.run_id} goes on by itself. Follow it with: mslaunch logs -f {run.run_id}")
         return 0

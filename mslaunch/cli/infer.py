@@ -8,18 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from mslaunch.cli import basics, job, options
-from mslaunch.cli.moving import moving
+from mslaunch import api
+from mslaunch.cli import arguments, basics, options
+from mslaunch.cli.progress_bar import progress_bar
 from mslaunch.cli.train import Detach, DryRun, launch
 from mslaunch.errors import RequestError
-from mslaunch.launch.checkpoints import Chooser
-from mslaunch.launch.run_folder import RunFolder
 
 _app = basics.new_app()
-app = partial(job.call, _app)
+app = partial(arguments.call, _app)
 
 
-@_app.command(epilog="Arguments for the script stand after --.")
+@_app.command(epilog="Put the script's arguments after --.")
 @options.launching
 def infer(
     typed: dict[str, Any],
@@ -51,8 +50,8 @@ def infer(
         "--step": step,
         "--prefix": prefix,
     }
-    chooser = Chooser(_checkpoint(ckpt, strategy), _path(strategy), _path(predict_strategy), step, prefix)
-    request = job.Request(
+    chooser = api.choose_checkpoint(_checkpoint(ckpt, strategy), _path(strategy), _path(predict_strategy), step, prefix)
+    request = api.make_request(
         typed["config"],
         tuple(typed["assignments"] or ()),
         options.settings(typed),
@@ -64,9 +63,9 @@ def infer(
         verb_options=tuple(f"{option}={value}" for option, value in own.items() if value is not None),
     )
 
-    def prepare(folder: RunFolder) -> None:
-        with moving() as progress:
-            chooser.prepare(folder.path, progress)
+    def prepare(folder: Path) -> None:
+        with progress_bar() as progress:
+            chooser.prepare(folder, progress)
 
     launch(request, detach, dry_run, as_json, prepare)
 

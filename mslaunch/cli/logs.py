@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mslaunch.agent.follow import Follower
+from mslaunch import api
 from mslaunch.cli import basics, options
-from mslaunch.cli.runs import named_run
 from mslaunch.errors import RequestError
-from mslaunch.launch import record
-from mslaunch.launch.run_folder import RunFolder
-from mslaunch.plan.ranges import format_ranges, parse_ranges
+from mslaunch.ranges import format_ranges, parse_ranges
+
+if TYPE_CHECKING:
+    from mslaunch.api import Follower, Run
 
 POLL = 0.1
 
@@ -37,8 +37,8 @@ def logs(
     runs_dir: options.RunsDir = None,
 ) -> None:
     """Show or follow the output of ranks."""
-    folder = named_run(run, runs_dir)
-    followers = _followers(folder, rank, scheduler)
+    found = api.find_run(run, runs_dir)
+    followers = _followers(found, rank, scheduler)
     show = Show(grep, len(followers) > 1)
     for name, follower in followers.items():
         kept: deque[str] = deque(maxlen=lines)
@@ -52,7 +52,7 @@ def logs(
         show.lines(name, list(kept))
     try:
         while follow:
-            ended = record.load(folder).state in record.ENDED
+            ended = found.has_ended
             if not _more(followers, show) and ended:
                 break
             time.sleep(POLL)
@@ -71,15 +71,15 @@ def _more(followers: dict[str, Follower], show: Show) -> bool:
     return more
 
 
-def _followers(folder: RunFolder, ranks: str | None, scheduler: bool) -> dict[str, Follower]:
+def _followers(run: Run, ranks: str | None, scheduler: bool) -> dict[str, Follower]:
     if scheduler:
-        return {"scheduler": Follower(str(folder.scheduler_log))}
-    world = record.load(folder).world_size
+        return {"scheduler": run.follow_log(None)}
+    world = run.record.world_size
     wanted = range(world) if ranks is None else parse_ranges(ranks, "--rank")
     beyond = [rank for rank in wanted if rank >= world]
     if beyond:
-        raise RequestError(f"--rank: rank {format_ranges(beyond)} is not in {folder.run_id}, which has {world} ranks.")
-    return {f"rank {rank}": Follower(str(folder.log(rank))) for rank in wanted}
+        raise RequestError(f"--rank: rank {format_ranges(beyond)} is not in {run.run_id}, which has {world} ranks.")
+    return {f"rank {rank}": run.follow_log(rank) for rank in wanted}
 
 
 class Show:

@@ -10,52 +10,40 @@ from typing import Annotated, Any
 
 import typer
 
+from mslaunch.api import setting_flags
 from mslaunch.errors import Disagreement, RequestError
-from mslaunch.plan.settings import LaunchSettings
+
+_FLAGS = setting_flags()
 
 
-def _setting(name: str, *flags: str, **more: Any) -> Any:
-    return typer.Option(*flags, help=LaunchSettings.model_fields[name].description, show_default=False, **more)
+def option(name: str) -> Any:
+    """The option of a setting, as the settings table declares it."""
+    flag = _FLAGS[name]
+    return typer.Option(*flag.names, help=flag.help, show_default=False, metavar=flag.metavar)
 
 
-Workers = Annotated[int | None, _setting("workers", "--workers", "--worker_num", "-n")]
+Workers = Annotated[int | None, option("workers")]
+Script = Annotated[str | None, option("script")]
+Devices = Annotated[str | None, option("devices")]
+Method = Annotated[str | None, option("method")]
+Hosts = Annotated[str | None, option("hosts")]
+Hostfile = Annotated[str | None, option("hostfile")]
+AcceptNewHostKeys = Annotated[bool | None, option("accept_new_host_keys")]
+Transport = Annotated[str | None, option("transport")]
+RankTable = Annotated[str | None, option("rank_table")]
+Env = Annotated[list[str] | None, option("env")]
+MasterPort = Annotated[int | None, option("master_port")]
+BindCores = Annotated[bool | None, option("bind_cores")]
+RunsDir = Annotated[str | None, option("runs_dir")]
 LocalWorkers = Annotated[
     int | None,
     typer.Option("--local_worker_num", help="As in msrun: on one machine, the same as --workers.", hidden=True),
 ]
 ConfigFile = Annotated[str | None, typer.Option("--config", "-c", help="The job's YAML.", metavar="FILE")]
-Script = Annotated[str | None, _setting("script", "--script", metavar="FILE")]
 ScriptArgument = Annotated[
     str | None, typer.Argument(help="The script, where --script is not given.", metavar="SCRIPT")
 ]
-Devices = Annotated[str | None, _setting("devices", "--devices", metavar="LIST")]
-Method = Annotated[str | None, _setting("method", "--method", metavar="NAME")]
-Hosts = Annotated[str | None, _setting("hosts", "--hosts", metavar="LIST")]
-Hostfile = Annotated[str | None, _setting("hostfile", "--hostfile", metavar="FILE")]
-AcceptNewHostKeys = Annotated[bool | None, _setting("accept_new_host_keys", "--accept-new-host-keys")]
-Transport = Annotated[str | None, _setting("transport", "--transport", metavar="NAME")]
-Nodes = Annotated[int | None, _setting("nodes", "--nodes", "-N")]
-Partition = Annotated[str | None, _setting("partition", "--partition", "-p", metavar="NAME")]
-Time = Annotated[str | None, _setting("time", "--time", "-t", metavar="LIMIT")]
-Account = Annotated[str | None, _setting("account", "--account", "-A", metavar="NAME")]
-Requeue = Annotated[bool | None, _setting("requeue", "--requeue/--no-requeue")]
-SbatchArgs = Annotated[list[str] | None, _setting("sbatch_args", "--sbatch-arg", metavar="OPTION")]
-RankTable = Annotated[str | None, _setting("rank_table", "--rank-table", "--rank_table_file", metavar="FILE")]
-Env = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--env", help="Variable for every rank, K=V; K alone takes it from here and writes it nowhere.", metavar="K=V"
-    ),
-]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override one key of the config.", metavar="KEY=VALUE")]
-MasterPort = Annotated[int | None, _setting("master_port", "--master-port", "--master_port")]
-BindCores = Annotated[bool | None, _setting("bind_cores", "--bind-cores/--no-bind-cores")]
-Tail = Annotated[str | None, _setting("tail", "--tail", metavar="RANKS")]
-RunsDir = Annotated[str | None, _setting("runs_dir", "--runs-dir", "--log_dir", metavar="DIR")]
-RunId = Annotated[str | None, _setting("run_id", "--run-id", metavar="NAME")]
-Timeout = Annotated[float | None, _setting("timeout", "--timeout", metavar="SECONDS")]
-StallTimeout = Annotated[float | None, _setting("stall_timeout", "--stall-timeout", metavar="SECONDS")]
-MaxRestarts = Annotated[int | None, _setting("max_restarts", "--max-restarts", metavar="N")]
 Run = Annotated[
     str | None, typer.Argument(help="The run, or the beginning of its name; by default the newest.", metavar="RUN")
 ]
@@ -76,38 +64,17 @@ def variables(pairs: list[str] | None) -> dict[str, str | None]:
     return result
 
 
-LAUNCH = {
+_KINDS: dict[Any, Any] = {list: list[str]}
+_OWN: dict[str, Any] = {
     "script_argument": ScriptArgument,
-    "workers": Workers,
-    "local_workers": LocalWorkers,
     "config": ConfigFile,
-    "script": Script,
-    "devices": Devices,
-    "hosts": Hosts,
-    "hostfile": Hostfile,
-    "accept_new_host_keys": AcceptNewHostKeys,
-    "transport": Transport,
-    "nodes": Nodes,
-    "partition": Partition,
-    "time": Time,
-    "account": Account,
-    "requeue": Requeue,
-    "sbatch_args": SbatchArgs,
-    "method": Method,
-    "rank_table": RankTable,
-    "env": Env,
     "assignments": Set,
-    "master_port": MasterPort,
-    "bind_cores": BindCores,
-    "tail": Tail,
-    "runs_dir": RunsDir,
-    "run_id": RunId,
-    "timeout": Timeout,
-    "stall_timeout": StallTimeout,
-    "max_restarts": MaxRestarts,
+    "local_workers": LocalWorkers,
+}
+LAUNCH: dict[str, Any] = _OWN | {
+    name: Annotated[_KINDS.get(flag.kind, flag.kind) | None, option(name)] for name, flag in _FLAGS.items()
 }
 """What every verb that launches takes."""
-_NOT_SETTINGS = ("script_argument", "local_workers", "config", "assignments")
 
 
 def launching(verb: Callable[..., None]) -> Callable[..., None]:
@@ -131,7 +98,7 @@ def launching(verb: Callable[..., None]) -> Callable[..., None]:
 
 def settings(typed: dict[str, Any]) -> dict[str, Any]:
     """Turn what was typed into settings; what was not typed is left out."""
-    flags = {name: value for name, value in typed.items() if name not in _NOT_SETTINGS}
+    flags = {name: value for name, value in typed.items() if name not in _OWN}
     flags["workers"] = _agreed_workers(typed["workers"], typed["local_workers"])
     flags["script"] = one_script(typed["script"], typed["script_argument"])
     flags["env"] = variables(typed["env"])
@@ -140,9 +107,7 @@ def settings(typed: dict[str, Any]) -> dict[str, Any]:
 
 def one_script(flag: str | None, argument: str | None) -> str | None:
     if flag and argument:
-        raise RequestError(
-            f"--script {flag} and {argument} both name the script. Arguments for the script stand after --."
-        )
+        raise RequestError(f"--script {flag} and {argument} both name the script. Put the script's arguments after --.")
     if argument and argument.endswith((".yaml", ".yml")):
         raise RequestError(f"{argument} is no script. Did you mean --config {argument}?")
     return flag or argument

@@ -6,17 +6,15 @@ import json
 import sys
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from mslaunch import api
 from mslaunch.cli import basics, options
 from mslaunch.cli.basics import columns
 from mslaunch.cli.describe import duration
-from mslaunch.cli.runs import runs_dir_of
 from mslaunch.errors import RecordUnreadable
-from mslaunch.launch import history, record
 
 app = basics.new_app()
 
@@ -28,11 +26,11 @@ def ps(
     as_json: basics.Json = False,
 ) -> None:
     """List runs, past and present."""
-    records = list(_records(Path(runs_dir_of(runs_dir))))
+    records = list(_records(runs_dir))
     if not everything:
         records = records[-20:]
     if as_json:
-        print(json.dumps([item.to_dict() for item in records], indent=1))
+        print(json.dumps([{"name": name, **item.to_dict()} for name, item in records], indent=1))
         return
     if not records:
         print(
@@ -40,12 +38,12 @@ def ps(
         )
     now = datetime.now().astimezone()
     rows = [("RUN", "STATE", "CODE", "RANKS", "METHOD", "STARTED", "TIME", "SCRIPT")]
-    for item in records:
+    for name, item in records:
         code = "" if item.exit_code is None else str(item.exit_code)
         started = f"{datetime.fromisoformat(item.started):%m-%d %H:%M:%S}"
         rows.append(
             (
-                item.run_id,
+                name,
                 item.state,
                 code,
                 str(item.world_size),
@@ -58,9 +56,9 @@ def ps(
     print(columns(rows), end="")
 
 
-def _records(runs_dir: Path) -> Iterator[record.RunRecord]:
-    for folder in history.list_runs(runs_dir):
+def _records(runs_dir: str | None) -> Iterator[tuple[str, api.RunRecord]]:
+    for run in api.runs(runs_dir):
         try:
-            yield record.load(folder)
+            yield run.name, run.record
         except RecordUnreadable as error:
             print(f"mslaunch: {error}", file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +13,12 @@ from typing import Annotated
 import typer
 import yaml
 
+from mslaunch import api
 from mslaunch.cli import basics
 from mslaunch.cli.basics import columns
 from mslaunch.errors import RequestError
-from mslaunch.plan.hosts import parse_hostfile, parse_hosts
-from mslaunch.plan.model import Host
-from mslaunch.plan.ranges import parse_ranges
+from mslaunch.hosts import Host, parse_hostfile, parse_hosts
+from mslaunch.ranges import parse_ranges
 from mslaunch.ranktable import compare, generate, repair
 from mslaunch.ranktable.findings import SIZE_LIMIT, Unreadable, read_json
 from mslaunch.ranktable.model import RankTable, Server, merge, number
@@ -99,10 +99,8 @@ def probe_hosts(
 ) -> None:
     """Ask Ascend hosts for their devices and addresses, and write the table."""
     if hosts or hostfile:
-        from mslaunch.launch.ssh import on_hosts
-
         named = parse_hosts(hosts) if hosts else parse_hostfile(_read(str(hostfile)), str(hostfile))
-        asked = on_hosts(named, lambda host, ask: Server(host.address, probe(ask, host.name)), accept_new_host_keys)
+        asked = api.run_commands(named, _probe_host, accept_new_host_keys)
         _write(RankTable("probe", "1.0", number(asked)), version, output, auto_name=False)
         return
     if not local:
@@ -187,6 +185,10 @@ def diff_tables(old: File, new: File) -> None:
 def convert_table(file: File, version: Version = "1.0", output: Output = None) -> None:
     """Write a table in another version."""
     _write(read_table(_read(file), file), version, output, auto_name=False)
+
+
+def _probe_host(host: Host, ask: Callable[[Sequence[str]], str | None]) -> Server:
+    return Server(host.address, probe(ask, host.name))
 
 
 def ask_here(command: Sequence[str]) -> str | None:

@@ -10,16 +10,15 @@ from typing import Annotated
 
 import typer
 
-from mslaunch.cli import basics, job, options
+from mslaunch import api
+from mslaunch.cli import arguments, basics, options
 from mslaunch.errors import RequestError
-from mslaunch.launch.run_folder import RunFolder, fill
-from mslaunch.plan.model import Plan
 
 _app = basics.new_app()
-app = partial(job.call, _app)
+app = partial(arguments.call, _app)
 
 
-@_app.command(epilog="Arguments for the script stand after --.")
+@_app.command(epilog="Put the script's arguments after --.")
 def render(
     context: typer.Context,
     script_argument: options.ScriptArgument = None,
@@ -39,7 +38,7 @@ def render(
 ) -> None:
     """Write the same job as scripts, to read or to run elsewhere; without -o, print the script."""
     target = Path(output).resolve() if output else None
-    flags = job.given(
+    flags = arguments.given(
         workers=workers,
         script=options.one_script(script, script_argument),
         devices=devices,
@@ -51,11 +50,11 @@ def render(
         runs_dir=str(target.parent) if target else None,
         run_id=target.name if target else None,
     )
-    plan = job.plan_job(job.Request(config, tuple(assignments or ()), flags, context.obj), elsewhere=True)
+    plan = api.plan_request(api.make_request(config, tuple(assignments or ()), flags, context.obj), elsewhere=True)
     scripts = [file for file in plan.files if file.path.endswith(".sh")]
     if not scripts:
         raise RequestError(
-            "--method dynamic has no script: mslaunch starts it itself. Give msrun, mpirun or rank-table."
+            f"--method {plan.method} has no script: mslaunch starts it itself. Give msrun, mpirun or rank-table."
         )
     if target is None:
         print("".join(file.content for file in scripts), end="")
@@ -65,7 +64,7 @@ def render(
         print(f"bash {target / file.path}")
 
 
-def write(plan: Plan, target: Path) -> None:
+def write(plan: api.Plan, target: Path) -> None:
     """Write a folder that runs the job on any machine that has MindSpore."""
     try:
         target.mkdir(parents=True)
@@ -74,7 +73,7 @@ def write(plan: Plan, target: Path) -> None:
     except OSError as error:
         raise RequestError(f"{target}: cannot make the folder: {error.strerror}.") from None
     try:
-        fill(replace(plan, notes=()), RunFolder(target))
+        api.write_scripts(replace(plan, notes=()), target)
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise

@@ -6,12 +6,11 @@ import json
 import sys
 from datetime import datetime
 
+from mslaunch import api
 from mslaunch.cli import basics, options
 from mslaunch.cli.basics import columns
 from mslaunch.cli.console import verdict_text
 from mslaunch.cli.describe import duration, how_it_ended
-from mslaunch.cli.runs import named_run
-from mslaunch.launch import record
 
 app = basics.new_app()
 
@@ -19,16 +18,15 @@ app = basics.new_app()
 @app.command()
 def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: basics.Json = False) -> None:
     """Show one run: its ranks, how they stand, how it ended."""
-    folder = named_run(run, runs_dir)
-    found = record.load(folder)
+    shown = api.find_run(run, runs_dir)
+    found = shown.record
     if as_json:
         print(json.dumps(found.to_dict(), indent=1))
         return
     code = "" if found.exit_code is None else f", exit code {found.exit_code}"
-    print(f"{found.run_id}: {found.state}{code}, {duration(found, datetime.now().astimezone())}")
-    job = record.slurm_job(folder)
-    where = f", Slurm job {job}" if job else ""
-    print(f"{found.world_size} ranks, {found.method}{where}, {found.script}; {folder.path}\n")
+    print(f"{shown.name}: {found.state}{code}, {duration(found, datetime.now().astimezone())}")
+    where = f", {job}" if (job := shown.queue_job) else ""
+    print(f"{found.world_size} ranks, {found.method}{where}, {found.script}; {shown.path}\n")
     rows = [("RANK", "HOST", "DEVICE", "PID", "STATE", "ENDED BY")]
     for rank in found.ranks:
         device, pid = ("" if value is None else str(value) for value in (rank.device_id, rank.pid))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 
+from mslaunch import api
 from mslaunch.cli import basics, options
-from mslaunch.cli.runs import named_run
-from mslaunch.launch import history
-from mslaunch.plan.model import from_json
 
 app = basics.new_app()
 
 
 @app.command()
 def stop(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: basics.Json = False) -> None:
-    """Stop a run, and wait until nothing of it is left."""
-    folder = named_run(run, runs_dir)
-    grace = from_json(folder.plan.read_text()).limits.grace
-    final = history.stop(folder, wait=grace + 20)
-    print(json.dumps(final.to_dict(), indent=1) if as_json else f"{final.run_id}: {final.state}")
+    """Stop a run, or a whole sweep, and wait until nothing of it is left."""
+    if run and api.stop_sweep(run, runs_dir):
+        print(json.dumps({"sweep": run, "state": "stopped"}) if as_json else f"{run}: stopped")
+        return
+    found = api.find_run(run, runs_dir)
+    final = found.stop()
+    print(json.dumps(found.record.to_dict(), indent=1) if as_json else f"{found.name}: {final.state}")

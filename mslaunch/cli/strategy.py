@@ -14,6 +14,7 @@ from mslaunch.checkpoint.strategy import Strategy, read_strategy
 from mslaunch.cli import basics
 from mslaunch.cli.basics import columns
 from mslaunch.errors import RequestError
+from mslaunch.words import counted
 
 app = basics.new_app()
 
@@ -58,7 +59,7 @@ def summary(read: Strategy) -> str:
     if not read.merged and (stage := next(iter(read.stages))):
         return f"stage {stage} of a pipeline, {read.stage_devices} devices; `mslaunch strategy merge` joins the stages"
     stages = f"{len(read.stages)} stages x {read.stage_devices} devices = " if len(read.stages) > 1 else ""
-    ranks = f"{read.world_size} rank{'s' if read.world_size > 1 else ''}"
+    ranks = counted(read.world_size, "rank")
     degrees = f"tensor parallel {read.tensor_parallel}, data parallel {read.data_parallel}"
     return f"{stages}{ranks}; {degrees}, optimizer parallel {read.optimizer_parallel}"
 

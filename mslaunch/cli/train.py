@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mslaunch.cli import basics, job, options
+from mslaunch import api
+from mslaunch.cli import arguments, basics, options
 from mslaunch.cli.console import Console
 from mslaunch.cli.describe import describe_plan
 from mslaunch.cli.screen import Screen
-from mslaunch.launch import record
-from mslaunch.launch.cluster import this_machine
-from mslaunch.launch.launcher import execute
-from mslaunch.launch.run_folder import RunFolder, create
-from mslaunch.plan.model import to_json
 
 if TYPE_CHECKING:
     from mslaunch.cli.detached import Detached
 
 _app = basics.new_app()
-app = partial(job.call, _app)
+app = partial(arguments.call, _app)
 
 Detach = Annotated[bool, typer.Option("--detach", help="Return at once; the job goes on by itself.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and where each setting came from.")]
 
 
-@_app.command(epilog="Arguments for the script stand after --.")
+@_app.command(epilog="Put the script's arguments after --.")
 @options.launching
 def train(
     typed: dict[str, Any],
@@ -42,42 +36,34 @@ def train(
     as_json: basics.Json = False,
 ) -> None:
     """Start a distributed job and follow it to its end."""
-    request = job.Request(typed["config"], tuple(typed["assignments"] or ()), options.settings(typed), context.obj)
+    request = api.make_request(typed["config"], tuple(typed["assignments"] or ()), options.settings(typed), context.obj)
     launch(request, detach, dry_run, as_json)
 
 
 def launch(
-    request: job.Request,
+    request: api.Request,
     detach: bool,
     dry_run: bool,
     as_json: bool,
-    prepare: Callable[[RunFolder], None] = lambda _: None,
+    fill: Callable[[Path], None] | None = None,
 ) -> None:
-    """Show a plan, or carry it out here or detached; `prepare` puts into the run's folder what the plan counts on."""
+    """Show a plan, or carry it out here or detached; `fill` puts into the run's folder what the plan counts on."""
     if dry_run:
-        plan = job.plan_job(request)
-        print(to_json(plan) if as_json else describe_plan(plan), end="")
+        plan = api.plan_request(request)
+        print(api.plan_json(plan) if as_json else describe_plan(plan), end="")
         return
     detached = _detach() if detach else None
     if detached and detached.waits:
         raise typer.Exit(detached.wait(as_json))
-    prepared = job.prepare_job(request)
-    plan = prepared.plan
-    if prepared.submits:
+    prepared = api.prepare(request)
+    if prepared.queue is not None:
         from mslaunch.cli.submit import submit
 
-        raise typer.Exit(submit(plan, detach, as_json))
-    folder = prepared.adopted.take(plan) if prepared.adopted else create(plan)
-    try:
-        prepare(folder)
-    except BaseException:
-        if not prepared.adopted:
-            shutil.rmtree(folder.path, ignore_errors=True)
-        raise
-    record.save(folder, record.queued(plan, time.time()))
+        raise typer.Exit(submit(prepared, prepared.queue, detach, as_json))
+    run = api.make_run(prepared, fill)
     if detached:
-        detached.leave(folder)
-    raise typer.Exit(follow(prepared, folder, as_json and not detached))
+        detached.leave(run.path, run.folder.launcher_log)
+    raise typer.Exit(follow(prepared, run, as_json and not detached))
 
 
 def _detach() -> Detached:
@@ -86,14 +72,11 @@ def _detach() -> Detached:
     return Detached()
 
 
-def follow(prepared: job.Prepared, folder: RunFolder, as_json: bool) -> int:
+def follow(prepared: api.Prepared, run: api.Run, as_json: bool) -> int:
     """Run the job here and show what happens."""
-    plan = prepared.plan
-    cluster = prepared.cluster or this_machine()
-    console = Console(plan, Screen(2 if as_json else 1))
+    console = Console(prepared.plan, Screen(2 if as_json else 1))
     console.open()
-    attempts = prepared.adopted.attempts if prepared.adopted else ()
-    final = execute(plan, folder, console.observe, os.environ, cluster, prepared.replan, attempts)
+    final = api.carry_out(prepared, run, console.observe)
     console.close(final)
     if as_json:
         print(json.dumps(final.to_dict(), indent=1))

@@ -8,14 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mslaunch import layout
+from mslaunch.diagnose.judge import Case
 from mslaunch.diagnose.scan import Findings, scan_file
-from mslaunch.diagnose.verdict import Case
 
 _RANK = re.compile(r"(?:worker|rank|log|device|node)[_-]?(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(r"(\d+)(?!.*\d)")
-_EARLIER = re.compile(r"(log|stack)\.\d+\.txt$|plog\.\d+/")  # of attempts before the last
+_EARLIER_FILES, _EARLIER_PLOG = (
+    "|".join(re.escape(layout.earlier_name(name, 0)).replace("0", r"\d+") for name in names)
+    for names in ((layout.LOG, layout.STACK), (layout.PLOG,))
+)
+_EARLIER = re.compile(rf"({_EARLIER_FILES})$|{_EARLIER_PLOG}/")  # of attempts before the last
 _SUFFIXES = {".log", ".txt", ".out", ".err"}
-_NOT_OUTPUT = {"env.log", "launcher.log", "stack.txt"}
+_NOT_OUTPUT = {layout.ENV_LOG, layout.LAUNCHER_LOG, layout.STACK}
 
 
 def read_folder(folder: Path) -> list[Case]:
@@ -27,7 +32,7 @@ def read_folder(folder: Path) -> list[Case]:
         relative = path.relative_to(folder)
         scheduler = "sched" in str(relative).lower()
         rank = None if scheduler else _rank_of(relative)
-        case = Case(str(path), rank, findings=scan_file(path), error=_error(path), scheduler=scheduler)
+        case = Case(str(path), rank, findings=scan_file(path), error=read_error(path.parent), scheduler=scheduler)
         key = "scheduler" if scheduler else str(relative) if rank is None else rank
         cases[key] = merge(cases[key], case) if key in cases else case
     return list(cases.values())
@@ -51,25 +56,26 @@ def merge(first: Case, second: Case) -> Case:
 def _is_log(path: Path, folder: Path) -> bool:
     if path.name in _NOT_OUTPUT or path.suffix not in _SUFFIXES or _EARLIER.search(str(path.relative_to(folder))):
         return False
-    return not {"code", "scripts"} & set(path.relative_to(folder).parts[:-1])
+    return not {layout.CODE, layout.SCRIPTS} & set(path.relative_to(folder).parts[:-1])
 
 
 def _rank_of(relative: Path) -> int | None:
     """Read the rank from a name such as worker_3.log, rank_3/log.txt or train3.log; plogs are named by pid."""
     for part in reversed(relative.parts):
-        if "plog" in part:
+        if layout.PLOG in part:
             continue
         if found := _RANK.search(part):
             return int(found[1])
-    if "plog" in relative.name:
+    if layout.PLOG in relative.name:
         return None
     found = _NUMBER.search(relative.stem)
     return int(found[1]) if found and int(found[1]) < 100000 else None
 
 
-def _error(log: Path) -> dict[str, Any] | None:
+def read_error(rank_folder: Path) -> dict[str, Any] | None:
+    """Return what a rank's error.json holds; an exception of a mere thread is not why a rank ended."""
     try:
-        error = json.loads((log.parent / "error.json").read_text())
+        error = json.loads((rank_folder / layout.ERROR).read_text())
     except (OSError, ValueError):
         return None
     return error if isinstance(error, dict) and error.get("thread") is None else None

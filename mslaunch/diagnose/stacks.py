@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mslaunch.plan.ranges import format_ranges
+from mslaunch import layout
+from mslaunch.words import named_ranks
 
 _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
-OUR_FRAMES = ("/mslaunch/worker/", "mslaunch.zip/", "/mslaunch_rank.py", "<frozen runpy>")
+OUR_FRAMES = ("/mslaunch/worker/", f"{layout.ZIP}/", f"/{layout.BOOT}", "<frozen runpy>")
 _LIBRARY = ("/site-packages/", "/lib/python", "<frozen ")
 
 
@@ -27,7 +28,7 @@ class Frame:
     def words(self) -> str:
         """Say where this is, short: the path below code/ or site-packages/."""
         name = self.file
-        for mark in ("/code/", "/site-packages/"):
+        for mark in (f"/{layout.CODE}/", "/site-packages/"):
             name = name.rpartition(mark)[2]
         return f"{name}:{self.line} in {self.function}"
 
@@ -41,7 +42,7 @@ class Group:
 
     def words(self) -> str:
         """Say who stands where: the innermost frame, and the user's own line that led there."""
-        who = f"rank{'s' if len(self.ranks) > 1 else ''} {format_ranges(self.ranks)}"
+        who = named_ranks(self.ranks)
         if not self.frames:
             return f"{who}: no Python stack could be taken"
         innermost = self.frames[0]

@@ -109,7 +109,7 @@ def override(config: Config, assignments: tuple[str, ...]) -> Config:
         key, equals, raw = assignment.partition("=")
         if not equals or not key:
             raise RequestError(f'--set {assignment!r}: write it as key=value, for example "--set batch_size=64".')
-        _assign(values, key, _scalar(raw), config.name)
+        _assign(values, key, read_scalar(raw), config.name)
     changed = replace(config, values=values)
     _check_script_keys(changed)
     return changed
@@ -119,10 +119,10 @@ def split_assignments(assignments: tuple[str, ...]) -> tuple[tuple[str, ...], di
     """Tell `--set key=value` from `--set launch.key=value`, which is a setting of the launcher."""
     own = tuple(item for item in assignments if not item.startswith("launch."))
     settings = [item.removeprefix("launch.").partition("=") for item in assignments if item.startswith("launch.")]
-    return own, {key: _scalar(raw) for key, _, raw in settings}
+    return own, {key: read_scalar(raw) for key, _, raw in settings}
 
 
-def _scalar(raw: str) -> Any:
+def read_scalar(raw: str) -> Any:
     """Read a value as YAML does, except that 1e-3 is the number that everybody means."""
     try:
         return float(raw) if _EXPONENT.fullmatch(raw) else yaml.safe_load(raw)

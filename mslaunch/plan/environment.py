@@ -30,16 +30,28 @@ LAUNCH_VARIABLES = (
 _LAUNCHER_PREFIXES = re.compile(r"(OMPI|PMIX|PMI|PRTE|HYDRA|MSLAUNCH)_")
 _USER_TUNABLE = re.compile(r"OMPI_MCA_|PMIX_MCA_")
 
-TUNED = {
-    # A worker that registers before the scheduler listens waits this long; MindSpore's default is 3 to 5 s.
-    "MS_RETRY_INTERVAL_LOWER": "1",
-    "MS_RETRY_INTERVAL_UPPER": "1",
-    # What msrun gives a cluster to form.
-    "MS_TOPO_TIMEOUT": "600",
-    # Output reaches log.txt line by line, also that of a rank that is killed.
-    "PYTHONUNBUFFERED": "1",
-}
-"""Defaults that a variable of the same name in the shell overrides."""
+_TUNED: tuple[tuple[int, Mapping[str, str]], ...] = (
+    (
+        0,
+        {
+            # A worker that registers before the scheduler listens waits this long; MindSpore's default is 3 to 5 s.
+            "MS_RETRY_INTERVAL_LOWER": "1",
+            "MS_RETRY_INTERVAL_UPPER": "1",
+            # What msrun gives a cluster to form.
+            "MS_TOPO_TIMEOUT": "600",
+            # Output reaches log.txt line by line, also that of a rank that is killed.
+            "PYTHONUNBUFFERED": "1",
+        },
+    ),
+    # MindSpore's FAQ gives MS_NODE_TIMEOUT 900 to 1800 s above 128 devices. There MindSpore makes one try for each
+    # 3 s of it, with a retry interval between two: one of 1 s would cut the time to a third, so its default stays.
+    # To form a cluster MindSpore's own default is 1800 s.
+    (128, {"MS_TOPO_TIMEOUT": "1800", "MS_NODE_TIMEOUT": "900", "PYTHONUNBUFFERED": "1"}),
+    (1024, {"MS_TOPO_TIMEOUT": "3600", "MS_NODE_TIMEOUT": "1800", "PYTHONUNBUFFERED": "1"}),
+)
+"""Defaults for jobs with more ranks than the number; the last row that applies counts."""
+TUNABLE = frozenset(name for _, defaults in _TUNED for name in defaults)
+"""Variables with a default that a variable of the same name in the shell overrides."""
 
 
 def inherited_launch_variables(environment: Iterable[str]) -> tuple[str, ...]:
@@ -61,8 +73,10 @@ def absolute_pythonpath(environment: Mapping[str, str], submit_dir: str) -> dict
     return {"PYTHONPATH": ":".join(posixpath.join(submit_dir, entry) if entry else entry for entry in entries)}
 
 
-def tuned_defaults(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in TUNED.items() if name not in environment}
+def tuned_defaults(environment: Mapping[str, str], world_size: int) -> dict[str, str]:
+    """Return the defaults for a job of this size that the shell does not override."""
+    *_, defaults = (row for ranks, row in _TUNED if world_size > ranks)
+    return {name: value for name, value in defaults.items() if name not in environment}
 
 
 CARRIED = ("MS_", "GLOG_", "HCCL_", "ASCEND_", "NCCL_", "CUDA_", "MINDSPORE_", "OMP_", "OMPI_MCA_", "LC_")

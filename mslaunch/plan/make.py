@@ -10,19 +10,28 @@ from typing import Any
 
 import yaml
 
+from mslaunch import layout
 from mslaunch.errors import RequestError
+from mslaunch.hosts import Host
 from mslaunch.plan import environment, methods, paths
-from mslaunch.plan.model import Facts, File, Host, Limits, Plan, Restarts
-from mslaunch.plan.ranges import format_ranges
+from mslaunch.plan.model import Facts, File, Limits, Plan, Reach, Restarts
 from mslaunch.plan.spec import JobSpec
+from mslaunch.ranges import format_ranges
 from mslaunch.ranktable.generate import from_hosts
 from mslaunch.ranktable.versions import write_table
 
-CHECKPOINTS = "checkpoints.json"
+HERE = Reach()
 
 
-def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int = 0, transport: str = "local") -> Plan:
-    """Decide everything about one attempt at the job."""
+def make_plan(
+    spec: JobSpec,
+    hosts: tuple[Host, ...],
+    facts: Facts,
+    attempt: int = 0,
+    reach: Reach = HERE,
+    method: methods.Method | None = None,
+) -> Plan:
+    """Decide everything about one attempt at the job; without a `method`, the built-in one that the job names."""
     moved: dict[str, str] = {}
     absolute = partial(_absolute, facts, moved)
     world_size = sum(len(host.devices) for host in hosts)
@@ -31,10 +40,9 @@ def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int
     unset = environment.inherited_launch_variables(facts.environment)
     table = _rank_table(spec, hosts, facts)
     env = _common_env(spec, facts, world_size, attempt, table)
-    if transport == "slurm" and spec.launch.method == "mpirun":
-        # Open MPI counts its slots by this, and an agent's step has one task a node.
-        env["SLURM_TASKS_PER_NODE"] = ",".join(str(len(host.devices)) for host in hosts)
-    layout = methods.METHODS[spec.launch.method](_job(spec, hosts, facts, env, args))
+    env |= reach.env
+    start = method or methods.METHODS[spec.launch.method]
+    started = start(_job(spec, hosts, facts, env, args))
     return Plan(
         run_id=facts.run_id,
         attempt=attempt,
@@ -43,21 +51,21 @@ def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int
         job_dir=facts.job_dir,
         script=facts.script,
         method=spec.launch.method,
-        transport=transport,
+        transport=reach.name,
         device_target=facts.device_target,
         world_size=world_size,
         master=f"{hosts[0].address}:{facts.port}",
         hosts=hosts,
-        env=layout.env,
+        env=started.env,
         unset=unset,
         secrets=_secrets(spec),
-        carried=environment.carried(facts.environment, unset) if transport == "ssh" else (),
+        carried=environment.carried(facts.environment, unset) if reach.carries_environment else (),
         tail=_tail(spec, world_size),
         limits=_limits(spec),
         restarts=_restarts(spec),
         setup=spec.launch.setup,
-        files=(*_config_files(spec, values), *_checkpoint_files(spec), *table, *layout.files),
-        processes=layout.processes,
+        files=(*_config_files(spec, values), *_checkpoint_files(spec), *table, *started.files),
+        processes=started.processes,
         notes=_notes(spec, unset, moved),
         sources={name: f"{getattr(spec.launch, name)}, from {spec.source(name)}" for name in spec.settings.sources},
     )
@@ -65,15 +73,15 @@ def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int
 
 def _job(
     spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, env: dict[str, str], args: tuple[str, ...]
-) -> methods.Job:
+) -> methods.PlacedJob:
     """Put together what every method starts from."""
-    return methods.Job(
+    return methods.PlacedJob(
         spec=spec,
         hosts=hosts,
         facts=facts,
         world_size=sum(len(host.devices) for host in hosts),
         env=env,
-        script=posixpath.join(facts.run_dir, "code", facts.script),
+        script=posixpath.join(facts.run_dir, layout.CODE, facts.script),
         args=(*_config_args(spec, facts), *args),
         ranks=tuple(place_ranks(spec, hosts, facts)),
     )
@@ -139,13 +147,13 @@ def _with_device_num(spec: JobSpec, world_size: int) -> dict[str, Any]:
 def _config_args(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
     if not spec.config.name or spec.launch.config_arg is None:
         return ()
-    return (f"{spec.launch.config_arg}={posixpath.join(facts.run_dir, 'config.yaml')}",)
+    return (f"{spec.launch.config_arg}={posixpath.join(facts.run_dir, layout.CONFIG)}",)
 
 
 def _config_files(spec: JobSpec, values: dict[str, Any]) -> Iterator[File]:
     documents = [values, *spec.config.documents]
-    yield File("config.yaml", yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True))
-    yield File("config.json", json.dumps(_named(values), indent=1, default=str) + "\n")
+    yield File(layout.CONFIG, yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True))
+    yield File(layout.CONFIG_JSON, json.dumps(_named(values), indent=1, default=str) + "\n")
 
 
 def _named(value: Any) -> Any:
@@ -159,34 +167,34 @@ def _checkpoint_files(spec: JobSpec) -> Iterator[File]:
     given = spec.checkpoints
     if given is not None:
         told = {"files": given.files, "strategy": given.strategy, "step": given.step}
-        yield File(CHECKPOINTS, json.dumps(told, indent=1) + "\n")
+        yield File(layout.CHECKPOINTS, json.dumps(told, indent=1) + "\n")
 
 
 def _rank_table(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> tuple[File, ...]:
     content = facts.rank_table
     if content is None and spec.launch.method == "rank-table":
         content = write_table(from_hosts(hosts))
-    return () if content is None else (File(methods.RANK_TABLE, content),)
+    return () if content is None else (File(layout.RANK_TABLE, content),)
 
 
 def _common_env(spec: JobSpec, facts: Facts, world_size: int, attempt: int, table: tuple[File, ...]) -> dict[str, str]:
     env = {
-        **environment.tuned_defaults(facts.environment),
+        **environment.tuned_defaults(facts.environment, world_size),
         **environment.absolute_pythonpath(facts.environment, facts.submit_dir),
         "RANK_SIZE": str(world_size),
         "MSLAUNCH_RUN_ID": facts.run_id,
         "MSLAUNCH_RUN_DIR": facts.run_dir,
         "MSLAUNCH_ATTEMPT": str(attempt),
-        "MSLAUNCH_CONFIG": posixpath.join(facts.run_dir, "config.json"),
+        "MSLAUNCH_CONFIG": posixpath.join(facts.run_dir, layout.CONFIG_JSON),
         "MSLAUNCH_SUBMIT_DIR": facts.submit_dir,
         "MSLAUNCH_CWD": spec.launch.cwd,
     }
     if secrets := _secrets(spec):
         env["MSLAUNCH_SECRETS"] = ",".join(secrets)
     if spec.checkpoints:
-        env["MSLAUNCH_CHECKPOINTS"] = posixpath.join(facts.run_dir, CHECKPOINTS)
+        env["MSLAUNCH_CHECKPOINTS"] = posixpath.join(facts.run_dir, layout.CHECKPOINTS)
     if table:
-        env["RANK_TABLE_FILE"] = posixpath.join(facts.run_dir, methods.RANK_TABLE)
+        env["RANK_TABLE_FILE"] = posixpath.join(facts.run_dir, layout.RANK_TABLE)
     for name, value in spec.launch.env.items():
         if name in environment.LAUNCH_VARIABLES or name.startswith("MSLAUNCH_"):
             raise RequestError(f"{spec.source('env')}: {name} is what mslaunch sets for each rank. Leave it out.")

@@ -1,4 +1,7 @@
-"""The four ways to start a job, each one pure function from a placed job to its processes and files."""
+"""The built-in ways to start a job, each one pure function from a placed job to its processes and files.
+
+`cluster_env`, `scheduler_process`, `worker_processes` and `rank_env` are for the methods of plug-ins too.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,11 @@ import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mslaunch.plan.hosts import LOCAL
-from mslaunch.plan.model import Facts, File, Host, Process, Start
-from mslaunch.plan.ranges import format_ranges
+from mslaunch import layout
+from mslaunch.hosts import LOCAL, Host
+from mslaunch.plan.model import Facts, File, Process, Start
 from mslaunch.plan.spec import JobSpec
-
-BOOT = "mslaunch_rank.py"
-RANK_TABLE = "scripts/rank_table.json"
-RANKS = "scripts/ranks.json"
+from mslaunch.ranges import format_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PlacedJob:
     """What all methods start from."""
 
     spec: JobSpec
@@ -51,7 +51,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MethodPlan:
     """What a method answers."""
 
     env: Mapping[str, str]
@@ -59,31 +59,34 @@ class Layout:
     files: tuple[File, ...] = ()
 
 
-def dynamic(job: Job) -> Layout:
+Method = Callable[[PlacedJob], MethodPlan]
+
+
+def dynamic(job: PlacedJob) -> MethodPlan:
     """Mslaunch starts MindSpore's scheduler and every worker itself."""
-    scheduler = _scheduler(job, "on-import" if job.python_script else "now")
-    return Layout({**job.env, **_cluster_env(job)}, (scheduler, *_workers(job, cluster=True)))
+    scheduler = scheduler_process(job, "on-import" if job.python_script else "now")
+    return MethodPlan({**job.env, **cluster_env(job)}, (scheduler, *worker_processes(job, cluster=True)))
 
 
-def msrun(job: Job) -> Layout:
+def msrun(job: PlacedJob) -> MethodPlan:
     """One msrun per host, from the rendered script."""
     return _scripted(job, "msrun.sh", job.hosts, cluster=True)
 
 
-def mpirun(job: Job) -> Layout:
+def mpirun(job: PlacedJob) -> MethodPlan:
     """One mpirun on the first host, which reaches the others itself; on a CPU with MindSpore's scheduler beside it."""
     # Names, since Slurm and ~/.ssh/config know more about them than an address says.
     names = (host.address if host.name == LOCAL else host.name for host in job.hosts)
     hostfile = "".join(f"{name} slots={len(host.devices)}\n" for name, host in zip(names, job.hosts, strict=True))
-    return _scripted(job, "mpirun.sh", job.hosts[:1], _on_cpu(job), (File("scripts/hostfile", hostfile),))
+    return _scripted(job, "mpirun.sh", job.hosts[:1], _on_cpu(job), (File(layout.HOSTFILE, hostfile),))
 
 
-def rank_table(job: Job) -> Layout:
+def rank_table(job: PlacedJob) -> MethodPlan:
     """The legacy Ascend start: one process a device, RANK_TABLE_FILE set; on a CPU with a scheduler beside it."""
     return _scripted(job, "rank_table.sh", job.hosts, _on_cpu(job))
 
 
-METHODS: dict[str, Callable[[Job], Layout]] = {
+METHODS: dict[str, Method] = {
     "dynamic": dynamic,
     "msrun": msrun,
     "mpirun": mpirun,
@@ -91,12 +94,13 @@ METHODS: dict[str, Callable[[Job], Layout]] = {
 }
 
 
-def _on_cpu(job: Job) -> bool:
+def _on_cpu(job: PlacedJob) -> bool:
     # init() fails on a CPU under plain mpirun or a plain rank-table start: there it needs a cluster too.
     return job.facts.device_target == "CPU"
 
 
-def _cluster_env(job: Job) -> dict[str, str]:
+def cluster_env(job: PlacedJob) -> dict[str, str]:
+    """Return the variables by which all processes find MindSpore's scheduler."""
     return {
         "MS_SCHED_HOST": job.hosts[0].address,
         "MS_SCHED_PORT": str(job.facts.port),
@@ -104,28 +108,29 @@ def _cluster_env(job: Job) -> dict[str, str]:
     }
 
 
-def _scheduler(job: Job, start: Start) -> Process:
+def scheduler_process(job: PlacedJob, start: Start) -> Process:
+    """Return MindSpore's scheduler, on the first host."""
     host = job.hosts[0].name
     return Process(
         role="scheduler",
         rank=None,
         host=host,
         device_id=None,
-        argv=(job.facts.hosts[host].python, job.path(BOOT)),
+        argv=(job.facts.hosts[host].python, job.path(layout.BOOT)),
         env={"MS_ROLE": "MS_SCHED", "RANK_ID": "0", **_audible(job)},
         cwd=job.facts.run_dir,
-        log=job.path("scheduler", "log.txt"),
+        log=job.path(layout.SCHEDULER, layout.LOG),
         start=start,
     )
 
 
-def _audible(job: Job) -> dict[str, str]:
+def _audible(job: PlacedJob) -> dict[str, str]:
     """A port that is taken is only a warning to MindSpore: the scheduler has to write those, whatever the ranks do."""
     level = job.env.get("GLOG_v") or job.facts.environment.get("GLOG_v", "")
     return {"GLOG_v": "2"} if level in ("3", "4") else {}
 
 
-def rank_env(job: Job, rank: Rank, cluster: bool) -> dict[str, str]:
+def rank_env(job: PlacedJob, rank: Rank, cluster: bool) -> dict[str, str]:
     """Return the variables that differ from rank to rank."""
     env = {
         **rank.host.env,
@@ -143,43 +148,48 @@ def rank_env(job: Job, rank: Rank, cluster: bool) -> dict[str, str]:
         if "OMP_NUM_THREADS" not in job.env and "OMP_NUM_THREADS" not in job.facts.environment:
             env["OMP_NUM_THREADS"] = str(len(rank.cores))
     if job.facts.device_target == "Ascend" and "ASCEND_PROCESS_LOG_PATH" not in job.facts.environment:
-        env["ASCEND_PROCESS_LOG_PATH"] = job.path(f"rank_{rank.rank}", "plog")
+        env["ASCEND_PROCESS_LOG_PATH"] = job.path(layout.rank_folder(rank.rank), layout.PLOG)
     return env
 
 
-def _workers(job: Job, cluster: bool, by_script: bool = False) -> tuple[Process, ...]:
+def worker_processes(job: PlacedJob, cluster: bool, by_script: bool = False) -> tuple[Process, ...]:
+    """Return one process a rank, in the order of ranks; `cluster`: they look for MindSpore's scheduler."""
     return tuple(
         Process(
             role="worker",
             rank=rank.rank,
             host=rank.host.name,
             device_id=rank.device_id,
-            argv=(job.facts.hosts[rank.host.name].python, job.path(BOOT), job.script, *job.args),
+            argv=(job.facts.hosts[rank.host.name].python, job.path(layout.BOOT), job.script, *job.args),
             env=rank_env(job, rank, cluster),
-            cwd=job.facts.submit_dir if job.spec.launch.cwd == "submit" else job.path(f"rank_{rank.rank}"),
-            log=job.path(f"rank_{rank.rank}", "log.txt"),
+            cwd=job.facts.submit_dir if job.spec.launch.cwd == "submit" else job.path(layout.rank_folder(rank.rank)),
+            log=job.path(layout.rank_folder(rank.rank), layout.LOG),
             start="by-script" if by_script else "now",
         )
         for rank in job.ranks
     )
 
 
-def _scripted(job: Job, template: str, hosts: tuple[Host, ...], cluster: bool, files: tuple[File, ...] = ()) -> Layout:
+def _scripted(
+    job: PlacedJob, template: str, hosts: tuple[Host, ...], cluster: bool, files: tuple[File, ...] = ()
+) -> MethodPlan:
     from mslaunch.plan.render import render_script
 
-    env = {**job.env, **(_cluster_env(job) if cluster else {})}
-    workers = _workers(job, cluster, by_script=True)
+    env = {**job.env, **(cluster_env(job) if cluster else {})}
+    workers = worker_processes(job, cluster, by_script=True)
     rendered: list[File] = []
     starters: list[Process] = []
     for node, host in enumerate(hosts):
         name = template if len(hosts) == 1 else f"{node}_{template}"
         content = render_script(template, job, env, node, cluster)
-        rendered.append(File(f"scripts/{name}", content, 0o700))
-        path = job.path("scripts", name)
-        log = job.path("scripts", name.removesuffix(".sh") + ".log")
+        rendered.append(File(layout.script(name), content, 0o700))
+        path = job.path(layout.script(name))
+        log = job.path(layout.script(name.removesuffix(".sh") + ".log"))
         starters.append(Process("script", None, host.name, None, ("bash", path), {}, job.facts.run_dir, log))
-    schedulers = (_scheduler(job, "by-script"),) if cluster else ()
-    return Layout(env, (*starters, *schedulers, *workers), (*rendered, ranks_file(workers, job.facts.run_dir), *files))
+    schedulers = (scheduler_process(job, "by-script"),) if cluster else ()
+    return MethodPlan(
+        env, (*starters, *schedulers, *workers), (*rendered, ranks_file(workers, job.facts.run_dir), *files)
+    )
 
 
 def ranks_file(processes: tuple[Process, ...], run_dir: str) -> File:
@@ -189,4 +199,4 @@ def ranks_file(processes: tuple[Process, ...], run_dir: str) -> File:
         for process in processes
         if process.rank is not None
     }
-    return File(RANKS, json.dumps(ranks, indent=1) + "\n")
+    return File(layout.RANKS, json.dumps(ranks, indent=1) + "\n")

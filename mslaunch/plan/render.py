@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from mslaunch.plan.environment import LAUNCH_VARIABLES, TUNED, carried, inherited_launch_variables
+from mslaunch.plan.environment import LAUNCH_VARIABLES, TUNABLE, carried, inherited_launch_variables
 
 if TYPE_CHECKING:
-    from mslaunch.plan.methods import Job
+    from mslaunch.plan.methods import PlacedJob
 
 
 def template_source(name: str) -> str:
@@ -37,7 +37,7 @@ def render(name: str, values: Mapping[str, Any]) -> str:
     return environment.get_template(f"{name}.j2").render(**values)
 
 
-def render_script(name: str, job: Job, env: Mapping[str, str], node: int, cluster: bool) -> str:
+def render_script(name: str, job: PlacedJob, env: Mapping[str, str], node: int, cluster: bool) -> str:
     """Render the script of one host. Paths below the run's folder are written from $run, so that it can be moved."""
     host = job.hosts[node]
     own = [rank for rank in job.ranks if rank.node == node]
@@ -53,7 +53,7 @@ def render_script(name: str, job: Job, env: Mapping[str, str], node: int, cluste
         "secrets": sorted(key for key, value in job.spec.launch.env.items() if value is None),
         "passed_on": _passed_on(job, env),
         "launch_variables": LAUNCH_VARIABLES,
-        "tunables": TUNED,
+        "tunables": TUNABLE,
         "setup": job.spec.launch.setup,
         "command": [job.script, *job.args],
         "in_run": lambda text: in_run(str(text), job.facts.run_dir),
@@ -61,7 +61,7 @@ def render_script(name: str, job: Job, env: Mapping[str, str], node: int, cluste
     return render(name, values)
 
 
-def _passed_on(job: Job, env: Mapping[str, str]) -> list[str]:
+def _passed_on(job: PlacedJob, env: Mapping[str, str]) -> list[str]:
     """The variables that mpirun hands to its ranks; on other hosts they have nothing else of this shell's."""
     shell = job.facts.environment
     travels = carried(shell, inherited_launch_variables(shell)) if len(job.hosts) > 1 else ()

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from mslaunch.errors import ConfigError, MslaunchError, did_you_mean
 from mslaunch.plan.config import Config, Count, ScriptKeys, reason
-from mslaunch.plan.ranges import parse_ranges
+from mslaunch.ranges import parse_ranges
 
 
 def _ranges(value: Any) -> Any:
@@ -64,6 +64,17 @@ Wait = Annotated[float, Field(gt=0)]
 Line = Annotated[str, BeforeValidator(_line)]
 
 
+class Flag:
+    """How a setting is given on the command line: its names, the type of its value and what stands for it in --help."""
+
+    def __init__(self, *names: str, kind: type = str, metavar: str | None = None, help: str | None = None) -> None:
+        self.names = names
+        self.kind = kind
+        self.metavar = metavar
+        self.help = help
+        """What --help says, where it is not the setting's own description."""
+
+
 class HostEntry(BaseModel):
     """One of `launch.hosts`."""
 
@@ -82,43 +93,80 @@ class LaunchSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
-    workers: Annotated[Count, Field(le=65536)] | None = Field(None, description="How many ranks to start.")
-    script: str | None = Field(None, description="The script; by default train.py (infer: infer.py) beside the config.")
-    devices: Devices | None = Field(None, description='Devices to use, for example "0-3,6".')
-    method: Literal["dynamic", "msrun", "mpirun", "rank-table"] = Field(
-        "dynamic", description="How the ranks are started: dynamic (by mslaunch itself), msrun, mpirun or rank-table."
+    workers: Annotated[Annotated[Count, Field(le=65536)] | None, Flag("--workers", "--worker_num", "-n", kind=int)] = (
+        Field(None, description="How many ranks to start.")
     )
-    hosts: str | tuple[HostEntry, ...] | None = Field(
+    script: Annotated[str | None, Flag("--script", metavar="FILE")] = Field(
+        None, description="The script; by default train.py (infer: infer.py) beside the config."
+    )
+    devices: Annotated[Devices | None, Flag("--devices", metavar="LIST")] = Field(
+        None, description='Devices to use, for example "0-3,6".'
+    )
+    method: Annotated[str, Flag("--method", metavar="NAME")] = Field(
+        "dynamic", description="How the ranks are started; by default by mslaunch itself."
+    )
+    hosts: Annotated[str | tuple[HostEntry, ...] | None, Flag("--hosts", metavar="LIST")] = Field(
         None, description='Hosts and their devices, for example "n1:8,n2:[0-3]"; in the YAML also a list.'
     )
-    hostfile: str | None = Field(None, description="File that names the hosts, one a line: n1 slots=8.")
-    accept_new_host_keys: bool = Field(False, description="Trust hosts whose SSH key is not known yet.")
-    transport: Literal["local", "ssh", "slurm"] | None = Field(
-        None, description="local, ssh or slurm; by default ssh with hosts, slurm inside a Slurm allocation, else local."
+    hostfile: Annotated[str | None, Flag("--hostfile", metavar="FILE")] = Field(
+        None, description="File that names the hosts, one a line: n1 slots=8."
     )
-    nodes: Annotated[Count, Field(le=65536)] | None = Field(None, description="Slurm: how many nodes.")
-    partition: Line | None = Field(None, description="Slurm: the partition.")
-    time: Line | None = Field(None, description="Slurm: the time limit, for example 1:00:00.")
-    account: Line | None = Field(None, description="Slurm: the account.")
-    requeue: bool = Field(
+    accept_new_host_keys: Annotated[bool, Flag("--accept-new-host-keys", kind=bool)] = Field(
+        False, description="Trust hosts whose SSH key is not known yet."
+    )
+    transport: Annotated[str | None, Flag("--transport", metavar="NAME")] = Field(
+        None,
+        description="How the hosts are reached; by default as the hosts and the place of the launch suggest.",
+    )
+    nodes: Annotated[Annotated[Count, Field(le=65536)] | None, Flag("--nodes", "-N", kind=int)] = Field(
+        None, description="Slurm: how many nodes."
+    )
+    partition: Annotated[Line | None, Flag("--partition", "-p", metavar="NAME")] = Field(
+        None, description="Slurm: the partition."
+    )
+    time: Annotated[Line | None, Flag("--time", "-t", metavar="LIMIT")] = Field(
+        None, description="Slurm: the time limit, for example 1:00:00."
+    )
+    account: Annotated[Line | None, Flag("--account", "-A", metavar="NAME")] = Field(
+        None, description="Slurm: the account."
+    )
+    requeue: Annotated[bool, Flag("--requeue/--no-requeue", kind=bool)] = Field(
         False, description="Slurm: a preempted job is queued again, and resumes from its newest complete checkpoint."
     )
-    sbatch_args: Annotated[tuple[Line, ...], BeforeValidator(_words)] = Field(
-        (), description="Slurm: further options of sbatch, for example --gres=gpu:8."
+    sbatch_args: Annotated[
+        Annotated[tuple[Line, ...], BeforeValidator(_words)], Flag("--sbatch-arg", kind=list, metavar="OPTION")
+    ] = Field((), description="Slurm: further options of sbatch, for example --gres=gpu:8.")
+    rank_table: Annotated[str | None, Flag("--rank-table", "--rank_table_file", metavar="FILE")] = Field(
+        None, description="Rank table to use; exported as RANK_TABLE_FILE."
     )
-    rank_table: str | None = Field(None, description="Rank table to use; exported as RANK_TABLE_FILE.")
-    env: Variables = Field(
+    env: Annotated[
+        Variables,
+        Flag(
+            "--env",
+            kind=list,
+            metavar="K=V",
+            help="Variable for every rank, K=V; K alone takes it from here and writes it nowhere.",
+        ),
+    ] = Field(
         default_factory=dict,
         description="Variables for every rank; an empty value takes it from the environment and writes it nowhere.",
     )
-    master_port: Port | None = Field(None, description="Port of MindSpore's scheduler; by default a free one.")
-    bind_cores: bool = Field(False, description="Give every rank an equal share of the cores, and set OMP_NUM_THREADS.")
-    tail: Tail = Field((0,), description='Ranks whose output is shown, for example "0,2-3", all or none.')
-    runs_dir: str = Field("mslaunch-runs", description="Folder that holds the runs.")
-    run_id: str | None = Field(
+    master_port: Annotated[Port | None, Flag("--master-port", "--master_port", kind=int)] = Field(
+        None, description="Port of MindSpore's scheduler; by default a free one."
+    )
+    bind_cores: Annotated[bool, Flag("--bind-cores/--no-bind-cores", kind=bool)] = Field(
+        False, description="Give every rank an equal share of the cores, and set OMP_NUM_THREADS."
+    )
+    tail: Annotated[Tail, Flag("--tail", metavar="RANKS")] = Field(
+        (0,), description='Ranks whose output is shown, for example "0,2-3", all or none.'
+    )
+    runs_dir: Annotated[str, Flag("--runs-dir", "--log_dir", metavar="DIR")] = Field(
+        "mslaunch-runs", description="Folder that holds the runs."
+    )
+    run_id: Annotated[str | None, Flag("--run-id", metavar="NAME")] = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
-        description="Name of the run; by default date, time and chance.",
+        description="Name of the run; default: date, time and a random suffix.",
     )
     cwd: Literal["rank", "submit"] = Field(
         "rank", description="Working directory of the ranks: a folder of their own, or the one of the launch."
@@ -129,12 +177,18 @@ class LaunchSettings(BaseModel):
     python: str | None = Field(None, description="The Python that runs the ranks; by default mslaunch's own.")
     setup: str | None = Field(None, description="Shell commands run once per host; the ranks get their environment.")
     grace: Seconds = Field(10.0, description="Seconds between asking a rank to stop and ending it.")
-    timeout: Wait | None = Field(None, description="Seconds that the whole job may take.")
-    stall_timeout: Wait | None = Field(None, description="Seconds without output from any rank that count as a hang.")
+    timeout: Annotated[Wait | None, Flag("--timeout", kind=float, metavar="SECONDS")] = Field(
+        None, description="Seconds that the whole job may take."
+    )
+    stall_timeout: Annotated[Wait | None, Flag("--stall-timeout", kind=float, metavar="SECONDS")] = Field(
+        None, description="Seconds without output from any rank that count as a hang."
+    )
     on_stall: Literal["stop", "report"] = Field("stop", description="What a hang does: end the job, or be reported.")
     exit_skew: Wait = Field(300.0, description="Seconds that ranks may go on after one has ended with code 0.")
     lost_after: Wait = Field(10.0, description="Seconds of silence after which an agent counts its launcher as lost.")
-    max_restarts: Annotated[int, Field(ge=0)] = Field(0, description="How often a failed job is started again.")
+    max_restarts: Annotated[Annotated[int, Field(ge=0)], Flag("--max-restarts", kind=int, metavar="N")] = Field(
+        0, description="How often a failed job is started again."
+    )
     min_workers: Count | None = Field(
         None, description="With max_restarts: go on with the hosts that are left, as long as they have so many ranks."
     )
@@ -187,19 +241,26 @@ def resolve(
         if name == "env":
             raw["env"] = {**(raw.get("env") or {}), **value}
             sources["env"] = f"--env, {sources['env']}" if sources["env"] != "default" else "--env"
-        else:
+        elif name in LaunchSettings.model_fields:
             raw[name], sources[name] = value, _flag(name)
+        else:
+            findings.append(f"{name}: there is no such setting{did_you_mean(name, LaunchSettings.model_fields)}")
     values = _validate(raw, sources, findings)
     return Settings(values, sources)
 
 
 _TYPE_NAMES = ("tuple[", "literal[", "function-")  # what pydantic adds to a place to tell members of a union apart
-_SINGULAR = {"sbatch_args": "sbatch_arg"}  # one at a time
 _NOT_FROM_ENVIRONMENT = {"env", "run_id", "cwd"}  # what a rank is told is not what a launch inside it is asked
 
 
+def flag_of(name: str) -> Flag | None:
+    """Return how a setting is given on the command line, if it is."""
+    return next((found for found in LaunchSettings.model_fields[name].metadata if isinstance(found, Flag)), None)
+
+
 def _flag(name: str) -> str:
-    return "--" + _SINGULAR.get(name, name).replace("_", "-")
+    flag = flag_of(name)
+    return flag.names[0].partition("/")[0] if flag else "--" + name.replace("_", "-")
 
 
 def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[str]) -> LaunchSettings:
@@ -220,8 +281,11 @@ def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[st
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of a job's YAML, for editors."""
+    from mslaunch.plan.methods import METHODS
+
     result = ScriptKeys.model_json_schema()
     launch = LaunchSettings.model_json_schema()
+    launch["properties"]["method"]["examples"] = list(METHODS)  # not an enum: plug-ins add to them
     result.setdefault("$defs", {}).update(launch.pop("$defs", {}))
     result["properties"]["launch"] = launch
     result["title"] = "mslaunch job"

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mslaunch.errors import Disagreement, NotReadyError, RequestError
+from mslaunch.hosts import LOCAL, Host, parse_hostfile, parse_hosts
 from mslaunch.plan.config import Config
-from mslaunch.plan.hosts import LOCAL, parse_hostfile, parse_hosts
-from mslaunch.plan.model import Checkpoints, Host
-from mslaunch.plan.ranges import format_ranges
+from mslaunch.plan.model import Checkpoints
 from mslaunch.plan.settings import LaunchSettings, Settings
+from mslaunch.ranges import format_ranges
 from mslaunch.ranktable.model import RankTable
 
 
@@ -58,36 +58,8 @@ def named_hosts(spec: JobSpec, hostfile: str | None) -> tuple[Host, ...]:
     )
 
 
-def is_this_machine(hosts: tuple[Host, ...]) -> bool:
-    """Tell whether the only host named is the one we are on."""
-    return len(hosts) == 1 and hosts[0].name in (LOCAL, "127.0.0.1", "::1") and hosts[0].port is None
-
-
-_FOR_SLURM = ("nodes", "partition", "time", "account", "requeue", "sbatch_args")
-
-
-def choose_transport(spec: JobSpec, hosts: tuple[Host, ...], in_allocation: bool) -> str:
-    """Say how the hosts are reached: as asked, else as what was named and where we are suggest."""
-    asked = spec.launch.transport
-    here = not hosts or is_this_machine(hosts)
-    if asked == "slurm" and hosts:
-        raise RequestError(f"{spec.source('transport')}: Slurm chooses the hosts. Leave {_naming(spec)} out.")
-    if asked == "ssh" and not hosts:
-        raise RequestError(f'{spec.source("transport")}: which hosts? Name them with --hosts "n1:8,n2:8".')
-    if asked == "local" and not here:
-        raise RequestError(f"{spec.source('transport')} local, but {_naming(spec)} names other hosts. Leave one out.")
-    chosen = asked or (("local" if here else "ssh") if hosts else "slurm" if in_allocation else "local")
-    for name in _FOR_SLURM:
-        flag = spec.source(name)
-        typed = flag.startswith("--") and not flag.startswith("--set")
-        if typed and chosen != "slurm":
-            raise RequestError(f"{flag} is for Slurm. Add --transport slurm, or leave it out.")
-        if typed and in_allocation and name != "nodes":
-            raise RequestError(f"{flag} is for jobs that are submitted, and this is inside one. Leave it out.")
-    return chosen
-
-
-def _naming(spec: JobSpec) -> str:
+def naming_setting(spec: JobSpec) -> str:
+    """Say which setting named the hosts."""
     return spec.source("hosts" if spec.launch.hosts is not None else "hostfile")
 
 

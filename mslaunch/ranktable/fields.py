@@ -100,7 +100,7 @@ def check_port(value: Any, path: Path) -> Iterator[Finding]:
 
 
 def missing(path: Path, name: str, what: str) -> Finding:
-    return Finding((*path, name), f"{name} must be {what}", "Start from a sample in rank_tables/.", "EI0017")
+    return Finding((*path, name), f"{name} must be {what}", "Start from a sample: mslaunch examples list.", "EI0017")
 
 
 def objects(value: Any) -> list[dict[str, Any]]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mslaunch.errors import RequestError
-from mslaunch.plan.model import Host
-from mslaunch.plan.ranges import parse_ranges
+from mslaunch.hosts import Host
+from mslaunch.ranges import parse_ranges
 from mslaunch.ranktable.model import Device, RankTable, Server, number
 
 _RANGE = re.compile(r"\[\s*(\d{1,6})\s*,\s*(\d{1,6})\s*\)")

@@ -29,17 +29,17 @@ MOST_RANKS = 65536
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TableContext:
     """What a table is checked against besides itself."""
 
     soc: str | None = None
     workers: int | None = None
 
 
-def check_table(raw: Any, job: Job) -> Iterator[Finding]:
+def check_table(raw: Any, job: TableContext) -> Iterator[Finding]:
     """Yield everything that is wrong with a table."""
     if not isinstance(raw, dict):
-        yield Finding((), f"a table is a JSON object, got {kind(raw)}", "Start from a sample in rank_tables/.")
+        yield Finding((), f"a table is a JSON object, got {kind(raw)}", "Start from a sample: mslaunch examples list.")
         return
     version = raw.get("version", "standard")
     if version == "1.1":
@@ -57,7 +57,7 @@ def check_table(raw: Any, job: Job) -> Iterator[Finding]:
     yield from rules(raw, job)
 
 
-def _check_servers(raw: dict[str, Any], job: Job) -> Iterator[Finding]:
+def _check_servers(raw: dict[str, Any], job: TableContext) -> Iterator[Finding]:
     yield from check_status(raw)
     servers = raw.get("server_list")
     if not isinstance(servers, list) or not servers:
@@ -81,7 +81,7 @@ def _check_servers(raw: dict[str, Any], job: Job) -> Iterator[Finding]:
     yield from _habits(servers, job)
 
 
-def _habits(servers: list[Any], job: Job) -> Iterator[Finding]:
+def _habits(servers: list[Any], job: TableContext) -> Iterator[Finding]:
     """What works, but is not as MindSpore's documentation wants it."""
     ids = [str(server.get("server_id")) for server in objects(servers)]
     if ids != sorted(ids):
@@ -97,7 +97,7 @@ def _devices(
     server: dict[str, Any],
     path: Path,
     servers: int,
-    job: Job,
+    job: TableContext,
     ranks: list[tuple[int, Path]],
     addresses: dict[Any, Path],
 ) -> Iterator[Finding]:
@@ -137,7 +137,7 @@ def _quads(devices: list[Any], path: Path) -> Iterator[Finding]:
         yield Finding(path, f"devices {ids} cannot work together on a 910A", f"Use one of {allowed}.", "EI0004")
 
 
-def _check_super_pods(raw: dict[str, Any], job: Job) -> Iterator[Finding]:
+def _check_super_pods(raw: dict[str, Any], job: TableContext) -> Iterator[Finding]:
     yield from _check_servers(raw, job)
     ids = [server.get("server_id") for server in objects(raw.get("server_list"))]
     for index, server in enumerate(objects(raw.get("server_list"))):
@@ -169,7 +169,7 @@ def _check_super_pods(raw: dict[str, Any], job: Job) -> Iterator[Finding]:
         yield Finding(("super_pod_list",), f"server {absent!r} is in no super pod", "Add it to one.", "EI0004")
 
 
-def _check_groups(raw: dict[str, Any], job: Job) -> Iterator[Finding]:
+def _check_groups(raw: dict[str, Any], job: TableContext) -> Iterator[Finding]:
     yield from check_status(raw)
     groups = raw.get("group_list")
     if not isinstance(groups, list) or not groups:
@@ -194,7 +194,7 @@ def _check_groups(raw: dict[str, Any], job: Job) -> Iterator[Finding]:
         yield _wrong_size(("group_list",), total, job.workers)
 
 
-def _check_rank_list(raw: dict[str, Any], job: Job) -> Iterator[Finding]:
+def _check_rank_list(raw: dict[str, Any], job: TableContext) -> Iterator[Finding]:
     ranks = raw.get("rank_list")
     if not isinstance(ranks, list) or not ranks:
         yield missing((), "rank_list", "a list of ranks")
@@ -243,7 +243,7 @@ def _levels(item: dict[str, Any], path: Path) -> Iterator[Finding]:
                 yield Finding((*place, "rank_addr_list", number, "ports"), what, 'Write for example ["0/1"].', "EI0014")
 
 
-RULES: dict[str, Callable[[dict[str, Any], Job], Iterator[Finding]]] = {
+RULES: dict[str, Callable[[dict[str, Any], TableContext], Iterator[Finding]]] = {
     "1.0": _check_servers,
     "1.2": _check_super_pods,
     "2.0": _check_rank_list,
@@ -251,7 +251,7 @@ RULES: dict[str, Callable[[dict[str, Any], Job], Iterator[Finding]]] = {
 }
 
 
-def _ranks(ranks: list[tuple[int, Path]], job: Job) -> Iterator[Finding]:
+def _ranks(ranks: list[tuple[int, Path]], job: TableContext) -> Iterator[Finding]:
     """Rank ids are exactly 0 to N-1, and follow the order of the table."""
     seen: set[int] = set()
     for rank, path in ranks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mslaunch.ranktable.findings import Finding, Unreadable, locate, read_json
-from mslaunch.ranktable.rules import Job, check_table
+from mslaunch.ranktable.rules import TableContext, check_table
 
 
 def validate(text: str, soc: str | None = None, workers: int | None = None, name: str = "") -> list[Finding]:
@@ -12,7 +12,7 @@ def validate(text: str, soc: str | None = None, workers: int | None = None, name
         raw = read_json(text)
     except Unreadable as error:
         return [error.finding]
-    found = list(check_table(raw, Job(soc, workers)))
+    found = list(check_table(raw, TableContext(soc, workers)))
     if name and not name.endswith(".json"):
         found.append(Finding((), "the file's name must end in .json", "Rename it.", "EI0004"))
     findings = locate(text, found)

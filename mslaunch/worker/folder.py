@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-OWN_FILES = {"env.log", "log.txt", "error.json", "exit.json", "stack.txt"}
+from mslaunch import layout
+
 _SECRET_WORDS = ("SECRET", "TOKEN", "PASSW", "CREDENTIAL", "AUTH", "APIKEY", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY")
 
 
@@ -14,15 +15,15 @@ def make(path: str) -> None:
 
 def link_code(run_dir: str, rank_dir: str) -> None:
     """Link every entry of code/ into the rank's folder, so that relative paths find what they would have found."""
-    code = os.path.join(run_dir, "code")
+    code = os.path.join(run_dir, layout.CODE)
     try:
         names = os.listdir(code)
     except FileNotFoundError:
         return
     for name in names:
-        if name not in OWN_FILES:
+        if name not in layout.RANK_FILES:
             try:
-                os.symlink(os.path.join("..", "code", name), os.path.join(rank_dir, name))
+                os.symlink(os.path.join("..", layout.CODE, name), os.path.join(rank_dir, name))
             except FileExistsError:
                 pass
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from mslaunch.worker.report import tell
+from mslaunch.worker.report import notify
 
 
 class GroupSizeMismatch(RuntimeError):
@@ -28,9 +28,9 @@ def checked(init: Callable[..., Any], management: Any, planned: int) -> Callable
     @functools.wraps(init)
     def joined_init(*args: Any, **kwargs: Any) -> Any:
         with _Wakeable():
-            tell("joining")
+            notify("joining")
             result = init(*args, **kwargs)
-        tell("joined")
+        notify("joined")
         real = management.get_group_size()
         if real != planned:
             raise GroupSizeMismatch(planned, real)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from mslaunch import layout
 from mslaunch.worker import folder, report
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
@@ -48,7 +49,7 @@ def run_rank(script: str, args: list[str]) -> None:
         folder.link_code(run_dir, place)
         os.chdir(os.environ["MSLAUNCH_SUBMIT_DIR"] if os.environ.get("MSLAUNCH_CWD") == "submit" else place)
         os.environ["PWD"] = os.getcwd()
-        folder.write_environment(os.path.join(place, "env.log"))
+        folder.write_environment(os.path.join(place, layout.ENV_LOG))
     except OSError as error:
         _fail(error, script)  # a full disk, say: the log cannot tell, so the agent is told
     if script.endswith(".py"):
@@ -66,7 +67,7 @@ def take_rank_environment(path: str, run_dir: str) -> None:
         own = json.load(file)[rank]
     os.environ.update({name: value.replace("$run", run_dir) for name, value in own.items()})
     try:  # under an mpirun on another host, the agent of this one has said where it listens
-        with open(f"{path[: -len('ranks.json')]}agent.{own['MSLAUNCH_HOST']}", encoding="utf-8") as file:
+        with open(path[: -len(layout.RANKS)] + layout.agent_address(own["MSLAUNCH_HOST"]), encoding="utf-8") as file:
             agent = file.read()
         if os.path.exists(agent):  # the agent of an earlier run has gone
             os.environ["MSLAUNCH_AGENT"] = agent
@@ -120,7 +121,7 @@ def _offer_stacks() -> None:
     """Have a real-time signal write the stacks of all threads into stack.txt, also while C++ holds the interpreter."""
     import faulthandler
 
-    path = os.path.join(report.me.folder, "stack.txt")
+    path = os.path.join(report.me.folder, layout.STACK)
     end = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     faulthandler.register(STACK_SIGNAL, end, all_threads=True)
 
@@ -135,7 +136,7 @@ def _fail(error: BaseException, script: str) -> NoReturn:
     sys.excepthook(type(error), error, traceback)
     if message is not None:
         # Only now, since the agent may end this rank at once; not later, since MindSpore's teardown takes a second.
-        report.tell("error", message=message)
+        report.notify("error", message=message)
     sys.exit(1)
 
 
@@ -148,10 +149,10 @@ def run_program(script: str, args: list[str]) -> NoReturn:
 
 
 def _split(place: str) -> None:
-    from mslaunch.worker import supervise
+    from mslaunch.worker import exit_recorder as supervise
 
-    supervise.split(os.path.join(place, "exit.json"))
-    folder.redirect_output(os.path.join(place, "log.txt"))
+    supervise.split(os.path.join(place, layout.EXIT))
+    folder.redirect_output(os.path.join(place, layout.LOG))
 
 
 def _cores(text: str) -> set[int]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import time
 
+from mslaunch import layout
+
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 if TYPE_CHECKING:
     from types import TracebackType
@@ -28,7 +30,7 @@ class Me:
         self.host = environment.get("MSLAUNCH_HOST")
         self.agent = environment.get("MSLAUNCH_AGENT")
         self.say_done: int | None = None
-        name = "scheduler" if self.scheduler else f"rank_{self.rank}"
+        name = layout.SCHEDULER if self.rank is None else layout.rank_folder(self.rank)
         self.folder = os.path.join(environment["MSLAUNCH_RUN_DIR"], name)
 
 
@@ -42,7 +44,7 @@ def settle() -> Me:
     return me
 
 
-def tell(what: str, **data: Value) -> None:
+def notify(what: str, **data: Value) -> None:
     """Send one message to the agent, if there is one; a rank never waits for it."""
     if not me.agent:
         return
@@ -66,7 +68,7 @@ def done() -> None:
             os.write(me.say_done, b"d")
         except OSError:
             pass
-    tell("done")
+    notify("done")
 
 
 def write_json(path: str, data: dict[str, Value]) -> None:
@@ -115,7 +117,7 @@ def record_error(error: BaseException, traceback: TracebackType | None, thread: 
         "traceback": text,
         "thread": thread,
     }
-    path = os.path.join(me.folder, "error.json")
+    path = os.path.join(me.folder, layout.ERROR)
     try:
         if thread is None or not os.path.exists(path):  # what ended the rank outweighs what ended a thread
             write_json(path, data)

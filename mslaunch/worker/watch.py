@@ -20,7 +20,7 @@ _MANAGEMENT = "mindspore.communication.management"
 
 
 class ImportWatch:
-    """A finder that finds nothing itself: it sees names go by, and has a word with two modules once they are loaded."""
+    """A finder that finds nothing itself: it sees which modules are imported, and patches two of them after import."""
 
     def __init__(self, planned: int) -> None:
         self.planned = planned
@@ -28,7 +28,7 @@ class ImportWatch:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         del target
         if name == "mindspore":
-            report.tell("import")
+            report.notify("import")
         elif name == "threading":
             return _and_then(PathFinder.find_spec(name, path), watch_threads)
         elif name == _MANAGEMENT:

@@ -27,13 +27,13 @@ def test_script_keys_and_launch_keys_are_kept_apart() -> None:
 def test_every_wrong_key_and_type_is_named_with_its_line() -> None:
     """All findings come at once, each with file, line and what was found."""
     with pytest.raises(ConfigError) as caught:
-        settings_of("launch:\n  wokers: 3\n  tail: x\n  workers: true\n  method: foo\n  grace: soon\n")
+        settings_of("launch:\n  wokers: 3\n  tail: x\n  workers: true\n  cwd: foo\n  grace: soon\n")
     lines = str(caught.value).splitlines()
     assert lines[0] == "c.yaml:2: launch has no key 'wokers'; did you mean 'workers'?"
     assert sorted(line.split(": ")[:2] for line in lines[1:]) == [
         ["c.yaml:3", "tail"],
         ["c.yaml:4", "workers"],
-        ["c.yaml:5", "method"],
+        ["c.yaml:5", "cwd"],
         ["c.yaml:6", "grace"],
     ]
     assert all("got" in line for line in lines[1:])

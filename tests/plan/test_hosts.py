@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mslaunch.errors import RequestError
-from mslaunch.plan.hosts import parse_hosts
-from mslaunch.plan.model import Host
+from mslaunch.hosts import Host, parse_hosts
 
 
 def test_counts_lists_and_ranges_of_devices() -> None:

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from mslaunch.errors import Disagreement, NotReadyError, RequestError
+from mslaunch.hosts import Host
 from mslaunch.plan.config import Config, parse_config
 from mslaunch.plan.environment import inherited_launch_variables
 from mslaunch.plan.make import core_share, make_plan
-from mslaunch.plan.model import Facts, Host, HostFacts, Plan, from_json, to_json
+from mslaunch.plan.methods import MethodPlan
+from mslaunch.plan.model import Facts, File, HostFacts, Plan, from_json, to_json
 from mslaunch.plan.settings import resolve
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
 from mslaunch.ranktable.generate import from_hosts
@@ -67,6 +69,16 @@ def test_whole_plans_are_as_reviewed(method: str) -> None:
     for file in plan.files:
         if file.path.endswith(".sh"):
             compare(Path(file.path).name, file.content)
+
+
+def test_a_method_is_any_function_from_a_placed_job() -> None:
+    """make_plan calls the one that it is given; the job's setting is only its name."""
+    spec = spec_of(workers=2, method="mine")
+    files = (File("scripts/mine.txt", "mine"),)
+    plan = make_plan(
+        spec, (local_host(spec, 2, (), "CPU"),), facts_of(), method=lambda job: MethodPlan(job.env, (), files)
+    )
+    assert (plan.method, plan.processes, plan.files[-1:]) == ("mine", (), files)
 
 
 def test_a_plan_survives_json() -> None:
@@ -212,6 +224,34 @@ def test_inherited_launch_variables_are_dropped_and_said() -> None:
     assert "MS_TOPO_TIMEOUT" not in plan.env
     inside = {**shell, "OMPI_COMM_WORLD_RANK": "0"}
     assert "OMPI_MCA_btl" in inherited_launch_variables(inside)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "forming", "answering"),
+    [(128, "600", None), (129, "1800", "900"), (1024, "1800", "900"), (1025, "3600", "1800")],
+)
+def test_mindspores_timeouts_grow_with_the_job(ranks: int, forming: str, answering: str | None) -> None:
+    """Above 128 ranks its FAQ advises 900 to 1800 s; smaller jobs keep what they had."""
+    plan = plan_of(spec_of(workers=ranks))
+    assert (plan.env["MS_TOPO_TIMEOUT"], plan.env.get("MS_NODE_TIMEOUT")) == (forming, answering)
+
+
+@pytest.mark.parametrize(("ranks", "interval"), [(128, "1"), (129, None)])
+def test_large_jobs_keep_mindspores_retry_interval(ranks: int, interval: str | None) -> None:
+    """Above 128 ranks MindSpore counts tries, one for each 3 s of MS_NODE_TIMEOUT: 1 s would cut it to a third."""
+    env = plan_of(spec_of(workers=ranks)).env
+    assert {env.get("MS_RETRY_INTERVAL_LOWER"), env.get("MS_RETRY_INTERVAL_UPPER")} == {interval}
+    assert env["PYTHONUNBUFFERED"] == "1"
+
+
+def test_a_users_own_timeouts_stay_in_large_jobs() -> None:
+    """Those of the shell and of launch.env, also in a script that is started by hand."""
+    shell = plan_of(spec_of(workers=2000), environment={"MS_NODE_TIMEOUT": "77"})
+    assert "MS_NODE_TIMEOUT" not in shell.env
+    plan = plan_of(spec_of(workers=2000, method="msrun", env={"MS_TOPO_TIMEOUT": "88"}))
+    assert (plan.env["MS_TOPO_TIMEOUT"], plan.env["MS_NODE_TIMEOUT"]) == ("88", "1800")
+    script = next(file.content for file in plan.files if file.path.endswith("msrun.sh"))
+    assert 'export MS_NODE_TIMEOUT="${MS_NODE_TIMEOUT:-1800}"' in script
 
 
 def test_a_rank_is_not_given_variables_that_are_its_launchers() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mslaunch.errors import RequestError
-from mslaunch.plan.ranges import format_ranges, parse_ranges
+from mslaunch.ranges import format_ranges, parse_ranges
 
 
 def test_numbers_and_ranges_are_read_in_order() -> None:

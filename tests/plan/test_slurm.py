@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mslaunch.errors import NotReadyError, RequestError
+from mslaunch.hosts import Host
 from mslaunch.plan.config import Config
-from mslaunch.plan.model import Host
 from mslaunch.plan.settings import resolve
-from mslaunch.plan.slurm import (
+from mslaunch.plan.spec import JobSpec
+from mslaunch.transports import registry
+from mslaunch.transports.base import Command
+from mslaunch.transports.slurm.submission import (
     JOB,
     JOB_CONFIG,
     Allotment,
-    Command,
+    array_script,
     job_files,
     parse_gres,
     parse_tasks,
@@ -22,9 +27,9 @@ from mslaunch.plan.slurm import (
     planned_hosts,
     spread,
 )
-from mslaunch.plan.spec import JobSpec, choose_transport
 from tests.plan.test_make import compare
 
+ALLOCATION = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
 NODES = (Host("n1", "10.0.0.1", ()), Host("n2", "10.0.0.2", ()))
 
 
@@ -99,8 +104,8 @@ def test_nodes_without_ranks_are_refused() -> None:
     ],
 )
 def test_transport_by_what_was_said_and_where_we_are(flags: dict[str, str], inside: bool, transport: str) -> None:
-    assert choose_transport(spec(**flags), (), inside) == transport
-    assert choose_transport(spec(hosts="n1,n2"), NODES, inside) == "ssh"
+    assert registry.choose(spec(**flags), (), ALLOCATION if inside else {}).name == transport
+    assert registry.choose(spec(hosts="n1,n2"), NODES, ALLOCATION if inside else {}).name == "ssh"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +120,7 @@ def test_transport_by_what_was_said_and_where_we_are(flags: dict[str, str], insi
 )
 def test_contradictions_are_told(flags: dict[str, object], hosts: tuple[Host, ...], words: str) -> None:
     with pytest.raises(RequestError, match=words):
-        choose_transport(spec(**flags), hosts, in_allocation=False)
+        registry.choose(spec(**flags), hosts, {})
 
 
 def test_job_script_is_the_golden_one() -> None:
@@ -149,3 +154,5 @@ def test_job_script_is_the_golden_one() -> None:
     files = job_files(asked.launch, planned_hosts(asked), "/home/u/runs/r1", command, "/home/u/job")
     assert [(file.path, file.mode) for file in files] == [(JOB, 0o700), (JOB_CONFIG, 0o600)]
     compare("job.sbatch", files[0].content)
+    scripts = {index: Path(f"/home/u/runs/my sweep/{index + 1}/{JOB}") for index in (0, 1, 4)}
+    compare("array.sbatch", array_script("/home/u/runs/my sweep", scripts, [files[0].content] * 3, 2))

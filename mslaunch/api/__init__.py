@@ -1,0 +1,275 @@
+"""What Python programs import: jobs that are planned, started and waited for, and runs of the past.
+
+The command line uses this module and nothing below it. Nothing heavy is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mslaunch.api.steps import (
+    carry_out,
+    carry_out_sweep,
+    check_hosts,
+    choose_checkpoint,
+    collect,
+    combinations_of,
+    config_schema,
+    make_request,
+    make_run,
+    new_progress,
+    plan_json,
+    plan_request,
+    prepare,
+    prepare_sweep,
+    record_of_logs,
+    resume_sweep,
+    run_commands,
+    setting_flags,
+    start_agent_early,
+    submit,
+    sweep_exit_code,
+    swept_so_far,
+    write_scripts,
+)
+
+if TYPE_CHECKING:
+    from mslaunch.agent.follow import Follower
+    from mslaunch.launcher.check import Checked, Report
+    from mslaunch.launcher.prepare import Prepared
+    from mslaunch.launcher.request import Request
+    from mslaunch.launcher.run_state import RunState
+    from mslaunch.launcher.sweep import Sweep
+    from mslaunch.launcher.sweep_result import SweptRun
+    from mslaunch.launcher.sweep_runs import SweepEvent
+    from mslaunch.plan.model import File, Plan
+    from mslaunch.plan.sweep import Combination
+    from mslaunch.store.record import ENDED, RankRecord, RunRecord
+    from mslaunch.store.run import Result, Run
+    from mslaunch.transports.base import JobQueue
+
+__all__ = [
+    "ENDED",
+    "Checked",
+    "Combination",
+    "Follower",
+    "Job",
+    "JobQueue",
+    "Plan",
+    "Prepared",
+    "RankRecord",
+    "Report",
+    "Request",
+    "Result",
+    "Run",
+    "RunRecord",
+    "RunState",
+    "Sweep",
+    "SweepEvent",
+    "SweptRun",
+    "carry_out",
+    "carry_out_sweep",
+    "check_hosts",
+    "choose_checkpoint",
+    "collect",
+    "combinations_of",
+    "config_schema",
+    "default_runs_dir",
+    "find_run",
+    "launch",
+    "make_request",
+    "make_run",
+    "new_progress",
+    "plan_json",
+    "plan_request",
+    "prepare",
+    "prepare_sweep",
+    "record_of_logs",
+    "resume_sweep",
+    "run_commands",
+    "runs",
+    "setting_flags",
+    "start_agent_early",
+    "stop_sweep",
+    "submit",
+    "sweep",
+    "sweep_exit_code",
+    "swept_so_far",
+    "write_scripts",
+]
+
+_PASSED_ON = {
+    "mslaunch.agent.follow": ("Follower",),
+    "mslaunch.launcher.check": ("Checked", "Report"),
+    "mslaunch.launcher.prepare": ("Prepared",),
+    "mslaunch.launcher.request": ("Request",),
+    "mslaunch.launcher.run_state": ("RunState",),
+    "mslaunch.launcher.sweep": ("Sweep",),
+    "mslaunch.launcher.sweep_result": ("SweptRun",),
+    "mslaunch.launcher.sweep_runs": ("SweepEvent",),
+    "mslaunch.plan.model": ("Plan",),
+    "mslaunch.plan.sweep": ("Combination",),
+    "mslaunch.store.record": ("ENDED", "RankRecord", "RunRecord"),
+    "mslaunch.store.run": ("Result", "Run"),
+    "mslaunch.transports.base": ("JobQueue",),
+}
+"""Names that are defined elsewhere and only passed on; each is loaded when it is first used."""
+
+RUNS_DIR = "mslaunch-runs"
+
+
+if not TYPE_CHECKING:  # a type checker must not take every name for one that exists
+
+    def __getattr__(name: str) -> Any:
+        for module, names in _PASSED_ON.items():
+            if name in names:
+                import importlib
+
+                return getattr(importlib.import_module(module), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class Job:
+    """A job that can be planned, started, or run to its end. Settings are those of `launch:` in a job's YAML."""
+
+    def __init__(
+        self,
+        script: str | os.PathLike[str] | None = None,
+        *,
+        config: str | os.PathLike[str] | None = None,
+        args: Sequence[Any] = (),
+        values: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        """`args` are the script's arguments, `values` override keys of its config."""
+        from mslaunch.errors import RequestError
+
+        if isinstance(args, (str, bytes)):
+            raise RequestError(f"args: write a list, for example {args.split()!r}, got {args!r}.")
+        flags = {**settings, **({"script": script} if script else {})}
+        self._config = os.fspath(config) if config else None
+        self._args = tuple(str(item) for item in args)
+        self._values = {name: _to_json(name, value) for name, value in (values or {}).items()}
+        self._flags = {name: _plain(value) for name, value in flags.items() if value is not None}
+        self._files: tuple[File, ...] = ()
+
+    @property
+    def request(self) -> Request:
+        """What is asked for, in the form that preparing takes."""
+        assignments = tuple(f"{name}={value}" for name, value in self._values.items())
+        return make_request(self._config, assignments, self._flags, self._args, files=self._files)
+
+    def plan(self) -> Plan:
+        """Return what would be started, as --dry-run shows it; nothing is written, started or contacted."""
+        return plan_request(self.request)
+
+    def start(self) -> Run:
+        """Start the job in the background. It ends with this program; a job that a queue runs does not."""
+        prepared = prepare(self.request)
+        if prepared.queue is not None:
+            return submit(prepared, prepared.queue)[0]
+        run = make_run(prepared)
+        from mslaunch.launcher.background import BackgroundRun
+
+        return BackgroundRun(prepared, run.folder)
+
+    def run(self, check: bool = True) -> Result:
+        """Start the job and wait for its end; raise JobFailed unless it succeeded or `check` is off."""
+        from mslaunch.store.run import JobFailed
+
+        with self.start() as run:
+            result = run.wait()
+        if check and not result.succeeded:
+            raise JobFailed(result)
+        return result
+
+
+def _plain(value: Any) -> Any:
+    """Settings as the command line would give them: numbers in a sequence are written as a list of ranges."""
+    if isinstance(value, (list, tuple, range)) and value and all(isinstance(item, int) for item in value):
+        return ",".join(map(str, value))
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _to_json(name: str, value: Any) -> str:
+    from mslaunch.errors import RequestError
+
+    try:
+        return json.dumps(value, default=os.fspath)
+    except (TypeError, ValueError):
+        raise RequestError(f"values: {name}: YAML has no {type(value).__name__}, got {value!r}.") from None
+
+
+def launch(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    workers: int = 1,
+    settings: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> list[Any]:
+    """Call a function on every rank and return what it returned, by rank.
+
+    `args` and `kwargs` are the function's; `settings` are those of the job (hosts, method and so on). An exception of a
+    rank is raised here, with the verdict as its cause.
+    """
+    from mslaunch.launcher.call import SCRIPT, import_path, pack, results
+
+    own = {"tail": "none", "workers": workers, **(settings or {})}
+    own["env"] = {"PYTHONPATH": import_path(os.environ), **(own.get("env") or {})}
+    job = Job(SCRIPT, **own)
+    job._files = (pack(function, args, kwargs),)
+    with job.start() as run:
+        ended = run.wait()
+    return results(run.path, ended)
+
+
+def sweep(
+    job: Job | Mapping[str, Any],
+    values: Mapping[str, Any],
+    at_once: int | None = None,
+    fail_fast: bool = False,
+) -> list[tuple[dict[str, Any], Result]]:
+    """Run a job once for every combination of values; return each combination with how its run ended.
+
+    `job` is a Job, or a mapping of what Job takes. A key of `values` is one of the config, or a setting of the launcher
+    as `launch.method`; a value that is no list, range or other iterable is a constant.
+    """
+    from mslaunch.launcher.sweep_runs import unseen_sweep
+    from mslaunch.plan.sweep import Axis, axis_of, combine
+
+    one = job if isinstance(job, Job) else Job(**job)
+    constants = [Axis(key, (value,)) for key, value in one._values.items() if key not in values]
+    combinations = combine([*constants, *(axis_of(key, some) for key, some in values.items())])
+    prepared = prepare_sweep(replace(one.request, assignments=()), combinations, at_once)
+    swept, _ = carry_out_sweep(prepared, unseen_sweep, fail_fast)
+    return [(dict(run.values), run.result) for run in swept]
+
+
+def runs(runs_dir: str | os.PathLike[str] | None = None) -> list[Run]:
+    """Return the runs of a folder, oldest first."""
+    from mslaunch.store.run import runs as found
+
+    return found(os.fspath(runs_dir) if runs_dir else default_runs_dir())
+
+
+def find_run(name: str | None = None, runs_dir: str | os.PathLike[str] | None = None) -> Run:
+    """Return the run of this name, or of an unambiguous beginning of it; the newest where none is named."""
+    from mslaunch.store.run import find
+
+    return find(name, os.fspath(runs_dir) if runs_dir else default_runs_dir())
+
+
+def stop_sweep(name: str, runs_dir: str | os.PathLike[str] | None = None) -> bool:
+    """Stop a whole sweep, and wait until nothing of it is left; False where there is no sweep of this name."""
+    from mslaunch.store.sweep import stop_named
+
+    return stop_named(os.fspath(runs_dir) if runs_dir else default_runs_dir(), name)
+
+
+def default_runs_dir() -> str:
+    return os.environ.get("MSLAUNCH_RUNS_DIR") or RUNS_DIR

@@ -1,0 +1,212 @@
+"""The steps of a launch one by one, for programs that show what happens, as the command line does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mslaunch.diagnose.judge import Verdict
+    from mslaunch.hosts import Host
+    from mslaunch.launcher.attempt import Observer
+    from mslaunch.launcher.check import Checked
+    from mslaunch.launcher.prepare import Prepared
+    from mslaunch.launcher.request import Request
+    from mslaunch.launcher.sweep import Sweep
+    from mslaunch.launcher.sweep_result import SweptRun
+    from mslaunch.launcher.sweep_runs import Observe as ObserveSweep
+    from mslaunch.plan.model import Plan
+    from mslaunch.plan.settings import Flag
+    from mslaunch.plan.sweep import Combination
+    from mslaunch.store.progress import Progress
+    from mslaunch.store.record import RunRecord
+    from mslaunch.store.run import Run
+    from mslaunch.transports.base import JobQueue, RunCommand, T
+
+
+def make_request(*args: Any, **kwargs: Any) -> Request:
+    """What is asked for, before any file is read; the fields are those of Request."""
+    from mslaunch.launcher.request import Request
+
+    return Request(*args, **kwargs)
+
+
+def plan_request(request: Request, elsewhere: bool = False) -> Plan:
+    """Plan without contacting the hosts; with `elsewhere`, for a machine that has everything."""
+    from mslaunch.launcher.prepare import plan_job
+
+    return plan_job(request, elsewhere)
+
+
+def prepare(request: Request) -> Prepared:
+    """Read, check and plan; where hosts have to be asked, connect to them and check them first."""
+    from mslaunch.launcher.prepare import prepare_job
+
+    return prepare_job(request)
+
+
+def make_run(prepared: Prepared, fill: Callable[[Path], None] | None = None) -> Run:
+    """Make the run's folder; `fill` puts into it what the plan counts on. Connected hosts are let go if that fails."""
+    from mslaunch.launcher.session import make_folder
+    from mslaunch.store.run import Run
+
+    try:
+        return Run(make_folder(prepared, fill))
+    except BaseException:
+        if prepared.cluster is not None:
+            prepared.cluster.close()
+        raise
+
+
+def carry_out(prepared: Prepared, run: Run, observe: Observer) -> RunRecord:
+    """Run the job to its end in this process, whose signals stop it; `observe` is shown everything."""
+    from mslaunch.launcher.session import carry_out as carry_out_session
+
+    return carry_out_session(prepared, run.folder, observe, os.environ)
+
+
+def submit(prepared: Prepared, queue: JobQueue) -> tuple[Run, str]:
+    """Hand the job to a queue; return the run and the queue's job."""
+    from mslaunch.launcher.session import submit as submit_session
+    from mslaunch.store.run import Run
+
+    folder, job = submit_session(prepared, queue)
+    return Run(folder), job
+
+
+def combinations_of(assignments: Sequence[str]) -> tuple[Combination, ...]:
+    """Every combination of what `--set key=value,value` names."""
+    from mslaunch.plan.sweep import combine, parse_axis
+
+    return combine([parse_axis(text) for text in assignments])
+
+
+def prepare_sweep(request: Request, combinations: tuple[Combination, ...], at_once: int | None = None) -> Sweep:
+    """Plan every combination of a new sweep; nothing is written, started or contacted."""
+    from mslaunch.launcher.sweep import prepare_sweep as prepare_all
+
+    return prepare_all(request, combinations, at_once)
+
+
+def resume_sweep(
+    name: str, request: Request, combinations: tuple[Combination, ...] = (), at_once: int | None = None
+) -> Sweep:
+    """Plan what is missing of an earlier sweep, or did not succeed."""
+    from mslaunch.launcher.sweep import resume_sweep as plan_rest
+
+    return plan_rest(name, request, combinations, at_once)
+
+
+def carry_out_sweep(
+    prepared: Sweep, observe: ObserveSweep, fail_fast: bool = False, detach: bool = False, take_signals: bool = False
+) -> tuple[list[SweptRun], int | None]:
+    """Run a sweep to its end; return its runs, and the signal that ended it."""
+    from mslaunch.launcher.sweep_session import carry_out_sweep as carry_out_all
+
+    return carry_out_all(prepared, observe, fail_fast, detach, take_signals)
+
+
+def swept_so_far(prepared: Sweep) -> list[SweptRun]:
+    """How the runs of a sweep stand now."""
+    from mslaunch.launcher.sweep_result import result_of
+
+    return [result_of(prepared, index) for index in range(len(prepared.combinations))]
+
+
+def sweep_exit_code(swept: Sequence[SweptRun]) -> int:
+    """0 if all runs succeeded, else the code of the first that failed."""
+    from mslaunch.launcher.sweep_result import exit_code
+
+    return exit_code(swept)
+
+
+def check_hosts(request: Request, script: str = "") -> Checked:
+    """Ask the hosts of a job, or this machine, whether they are ready; nothing is started."""
+    from mslaunch.launcher.prepare import check_only
+
+    return check_only(request, script)
+
+
+def collect(run: Run) -> tuple[list[str], list[str], list[str]]:
+    """Fetch a run's logs from hosts again; return the files, why hosts could not be reached, and what stays there."""
+    from mslaunch.launcher.collect import collect_again
+
+    return collect_again(run)
+
+
+def choose_checkpoint(*args: Any) -> Any:
+    """What an inference job is given: verified, and resharded where its ranks differ."""
+    from mslaunch.launcher.checkpoints import Chooser
+
+    return Chooser(*args)
+
+
+def write_scripts(plan: Plan, folder: Path) -> None:
+    """Write a job's scripts, code and zip into an empty folder."""
+    from mslaunch.store.folder import fill
+    from mslaunch.store.layout import RunFolder
+
+    fill(plan, RunFolder(folder))
+
+
+def run_commands(
+    hosts: Sequence[Host], work: Callable[[Host, RunCommand], T], accept_new_keys: bool = False
+) -> list[T]:
+    """Do the same on all hosts at once, with a function that runs a command there."""
+    from mslaunch.transports import registry
+
+    return registry.default(tuple(hosts), {}).run_commands(hosts, work, accept_new_keys)
+
+
+def start_agent_early() -> None:
+    """Start this machine's agent while the rest is still loaded; an unused one exits by itself."""
+    from mslaunch.hosts import LOCAL
+    from mslaunch.transports import prestart
+
+    prestart.start_early(LOCAL)
+
+
+def setting_flags() -> dict[str, Flag]:
+    """How each setting of `launch:` is given on the command line, with what it means."""
+    from mslaunch.plan.methods import METHODS
+    from mslaunch.plan.settings import LaunchSettings, flag_of
+    from mslaunch.transports.registry import BUILT_IN
+
+    found = {name: flag_of(name) for name in LaunchSettings.model_fields}
+    for name, flag in found.items():
+        if flag is not None:
+            flag.help = flag.help or LaunchSettings.model_fields[name].description
+    for name, known in (("method", METHODS), ("transport", BUILT_IN)):
+        if (flag := found[name]) is not None:
+            flag.help = f"{LaunchSettings.model_fields[name].description} One of {', '.join(known)}, or a plug-in's."
+    return {name: flag for name, flag in found.items() if flag is not None}
+
+
+def config_schema() -> dict[str, Any]:
+    """The JSON Schema of a job's YAML."""
+    from mslaunch.plan.settings import schema
+
+    return schema()
+
+
+def new_progress() -> Progress:
+    """A reader of the steps that a rank prints, before the first line."""
+    from mslaunch.store.progress import Progress
+
+    return Progress()
+
+
+def plan_json(plan: Plan) -> str:
+    from mslaunch.plan.model import to_json
+
+    return to_json(plan)
+
+
+def record_of_logs(name: str, verdict: Verdict | None) -> RunRecord:
+    """A record for a folder of logs that is no run of ours, so that both are shown alike."""
+    from mslaunch.store.record import RunRecord
+
+    return RunRecord(name, "", "", None, None, 0, "", "", "", (), verdict=verdict)

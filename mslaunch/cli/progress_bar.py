@@ -1,0 +1,59 @@
+"""A progress bar with its rate while bytes are moved, and an end that leaves nothing half done."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+
+from mslaunch.checkpoint.stream import Progress
+from mslaunch.errors import MslaunchError
+
+_UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
+
+
+class Interrupted(MslaunchError):
+    def __init__(self, number: int) -> None:
+        self.exit_code = 128 + number
+        super().__init__("interrupted; nothing was kept.")
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[int], Progress]]:
+    """Yield what shows progress towards a total on a terminal; turn SIGTERM, SIGHUP and Ctrl-C into an orderly end."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)
+        raise Interrupted(number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
+    try:
+        with ExitStack() as bars:
+            yield lambda total: bars.enter_context(_bar(total))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Progress]:
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich import progress as shown
+    from rich.console import Console
+
+    columns = (shown.BarColumn(), shown.DownloadColumn(), shown.TransferSpeedColumn(), shown.TimeRemainingColumn())
+    with shown.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)
+
+
+def size_words(nbytes: int) -> str:
+    for size, unit in _UNITS:
+        if nbytes >= size:
+            return f"{nbytes / size:.1f} {unit}"
+    return f"{nbytes} B"

@@ -1,0 +1,223 @@
+"""`mslaunch sweep`: run a job once for every combination of values."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mslaunch import api
+from mslaunch.cli import arguments, basics, options
+from mslaunch.cli.describe import describe_plan
+from mslaunch.cli.screen import Screen
+from mslaunch.cli.train import Detach, DryRun
+from mslaunch.errors import RequestError
+
+if TYPE_CHECKING:
+    from mslaunch.cli.detached import Detached
+
+_app = basics.new_app()
+
+
+def app(args: list[str], **how: Any) -> object:
+    """Call the verb; `--resume` may stand without a name."""
+    own, script_args = arguments.split_args(args)
+    follows = [*own[1:], "-"]
+    own = [
+        "--resume=" if word == "--resume" and after.startswith("-") else word
+        for word, after in zip(own, follows, strict=True)
+    ]
+    return arguments.call(_app, [*own, "--", *script_args], **how)
+
+
+@_app.command(epilog="Put the script's arguments after --.")
+@options.launching
+def sweep(
+    typed: dict[str, Any],
+    context: typer.Context,
+    at_once: Annotated[
+        int | None,
+        typer.Option(
+            "--at-once",
+            help="Runs at a time; by default as many as the machine's devices or cores allow, with --hosts one.",
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop all runs when one fails.")] = False,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            "--resume",
+            help="Run what is missing of this sweep, or did not succeed; without a name, of the one of --run-id.",
+            metavar="[SWEEP]",
+            show_default=False,
+        ),
+    ] = None,
+    detach: Detach = False,
+    dry_run: DryRun = False,
+    as_json: basics.Json = False,
+) -> None:
+    """Run a job once for every combination of values, as many at a time as there is room for.
+
+    --set takes several values here: --set lr=0.1,0.01 --set seed=1..3 is six runs.
+    """
+    detached = _detach() if detach and not dry_run else None
+    if detached and detached.waits:
+        raise typer.Exit(_wait(detached, as_json))
+    made = _prepare(typed, context.obj, at_once, resume)
+    if dry_run:
+        _show_plan(made, as_json)
+        return
+    console = _Console(made, as_json, detached)
+    runs, number = api.carry_out_sweep(made, console.observe, fail_fast, detach, take_signals=True)
+    console.close(runs)
+    raise typer.Exit(128 + number if number is not None else api.sweep_exit_code(runs))
+
+
+def _prepare(typed: dict[str, Any], script_args: tuple[str, ...], at_once: int | None, resume: str | None) -> api.Sweep:
+    flags = options.settings(typed)
+    if flags.pop("tail", "none") != "none":
+        raise RequestError("--tail: a sweep shows no output of ranks. Read it with `mslaunch logs -f SWEEP/RUN`.")
+    request = api.make_request(typed["config"], (), flags, script_args)
+    assignments = typed["assignments"] or ()
+    if resume is None:
+        return api.prepare_sweep(request, api.combinations_of(assignments), at_once)
+    name = resume or flags.get("run_id")
+    if not name:
+        raise RequestError("--resume: which sweep? Name it, as in --resume SWEEP, or with --run-id SWEEP.")
+    return api.resume_sweep(name, request, api.combinations_of(assignments) if assignments else (), at_once)
+
+
+def _detach() -> Detached:
+    from mslaunch.cli.detached import Detached
+
+    return Detached()
+
+
+def _wait(detached: Detached, as_json: bool) -> int:
+    """Wait until the launcher is on its own, or has said why it is not."""
+    folder = detached.folder()
+    if folder is None:
+        return detached.exit_code()
+    if as_json:
+        print(json.dumps({"sweep_id": folder.name, "sweep_dir": str(folder), "launcher": detached.launcher}))
+    else:
+        print(
+            f"{folder.name} goes on by itself. `mslaunch ps` shows its runs; {folder}/launcher.log ends in its table."
+        )
+    return 0
+
+
+def _show_plan(made: api.Sweep, as_json: bool) -> None:
+    """The dry run: the combinations, and the plan of the first."""
+    runs = api.swept_so_far(made)
+    if as_json:
+        plan = json.loads(api.plan_json(made.plan)) if made.plan else None
+        shown = [{"run": run.name, "values": run.values, "state": run.result.state} for run in runs]
+        print(json.dumps({"at_once": made.at_once, "runs": shown, "plan": plan}, indent=1, default=str))
+        return
+    print(f"{_count(made)}\n\n{_table(runs)}")
+    if made.plan is not None:
+        print(f"The plan of {made.label(made.waiting[0])}:\n\n{describe_plan(made.plan)}", end="")
+
+
+def _count(made: api.Sweep) -> str:
+    runs = f"{len(made.waiting)} run{'s' if len(made.waiting) != 1 else ''}"
+    done = len(made.combinations) - len(made.waiting)
+    runs += f" ({done} of {len(made.combinations)} have succeeded)" if made.is_resumed else ""
+    pace = f", {made.at_once} at a time" if made.at_once and len(made.waiting) > 1 else ""
+    return f"sweep {made.folder.sweep_id}: {runs}{pace}; in {made.folder.path}"
+
+
+def _table(runs: list[api.SweptRun]) -> str:
+    keys = list(runs[0].typed)
+    rows = [(*keys, "STATE", "CODE", "TIME", "LOSS", "RUN")]
+    for run in runs:
+        result = run.result
+        code = "" if result.exit_code is None else str(result.exit_code)
+        rows.append((*run.typed.values(), result.state, code, _time(run), _short(run.loss), run.name))
+    return basics.columns(rows)
+
+
+def _time(run: api.SweptRun) -> str:
+    return "" if run.seconds is None else f"{run.seconds:.{0 if run.seconds >= 10 else 1}f} s"
+
+
+def _short(loss: str | None) -> str:
+    try:
+        return f"{float(loss):.5g}" if loss else ""
+    except ValueError:
+        return str(loss)
+
+
+class _Console:
+    """One line when a run starts or ends, and the table at the end."""
+
+    def __init__(self, made: api.Sweep, as_json: bool, detached: Detached | None) -> None:
+        self.made = made
+        self.as_json = as_json
+        self.detached = detached
+        self.screen: Screen | None = None
+        self._is_stopping = False
+        self._job: str | None = None
+
+    def observe(self, event: api.SweepEvent) -> None:
+        if event.kind == "opened":
+            self._open()
+        elif event.kind == "submitted":
+            self._submitted(event.text)
+        elif event.kind == "note":
+            self._say(event.text)
+        elif event.kind == "stopping":
+            first = event.text or "stopping all runs; a second signal ends them at once"
+            self._say("ending them at once" if self._is_stopping else first)
+            self._is_stopping = True
+        elif event.index is not None:
+            how = self._how_it_ended(event.run) if event.run else f"started as {self._name(event.index)}"
+            self._write(f"{self.made.label(event.index)}: {how}\n")
+
+    def close(self, runs: list[api.SweptRun]) -> None:
+        """Show the table of results."""
+        if self.screen is None:
+            return
+        folder = self.made.folder
+        if runs and not self.as_json:
+            self._write(f"\n{_table(runs)}")
+        elif not runs:
+            self._say(f"{folder.sweep_id} goes on by itself. `mslaunch ps` shows its runs.")
+        self.screen.close()
+        if self.as_json:
+            shown: dict[str, Any] = {"sweep_id": folder.sweep_id, "sweep_dir": str(folder.path), "job": self._job}
+            print(json.dumps({**shown, "runs": [run.to_dict() for run in runs]}, indent=1, default=str))
+
+    def _open(self) -> None:
+        folder = self.made.folder
+        if self.detached and self.made.queue is None:
+            self.detached.leave(folder.path, folder.launcher_log)
+        self.screen = Screen(2 if self.as_json else 1)  # a thread: not before this process is the one that stays
+        self._say(_count(self.made))
+
+    def _submitted(self, job: str) -> None:
+        self._job = job
+        if self.made.queue is not None:
+            self._say(f"{self.made.queue.label} job {job}" + ("" if self.detached else "; Ctrl-C cancels it"))
+
+    def _name(self, index: int) -> str:
+        return f"{self.made.folder.sweep_id}/{self.made.run_ids[index]}"
+
+    def _how_it_ended(self, run: api.SweptRun) -> str:
+        result = run.result
+        after = f" after {_time(run)}" if run.seconds is not None else ""
+        code = f" with code {result.exit_code}" if result.state == "failed" and result.exit_code is not None else ""
+        why = result.verdict.summary.splitlines()[:1] if result.verdict else []
+        who = f"rank {result.verdict.rank}: " if result.verdict and result.verdict.rank is not None else ""
+        return f"{result.state}{after}{code}" + (f"; {who}{why[0]}" if why else "")
+
+    def _say(self, text: str) -> None:
+        self._write(f"mslaunch: {text}\n")
+
+    def _write(self, text: str) -> None:
+        if self.screen is not None:
+            self.screen.write(text)

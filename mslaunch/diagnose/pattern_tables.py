@@ -1,0 +1,132 @@
+"""Tables of failure patterns: the built-in one, those of plug-ins, and those in ~/.config/mslaunch/patterns.d."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+
+from mslaunch import plugins
+from mslaunch.errors import did_you_mean
+
+GROUP = "mslaunch.patterns"
+Kind = Literal["cause", "victim", "healthy"]
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_OPTIONAL = ("source", "example")
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What one kind of failure looks like in a log, and what to do about it."""
+
+    id: str
+    kind: Kind
+    regex: str
+    summary: str
+    advice: str
+    source: str = ""
+    example: str = ""
+
+
+@cache
+def built_in_patterns() -> tuple[Pattern, ...]:
+    """Return the rows of patterns.yaml, which tests keep right."""
+    text = resources.files("mslaunch.diagnose").joinpath("patterns.yaml").read_text()
+    return tuple(Pattern(**row) for row in yaml.load(text, Loader=_Loader))
+
+
+def read_added(environment: Mapping[str, str]) -> tuple[list[Pattern], list[str]]:
+    """Return what this user and plug-ins add, in this order, and what is wrong with it; the rest counts."""
+    patterns: list[Pattern] = []
+    problems: list[str] = []
+    for name, text in (*_user_tables(environment, problems), *plugins.load_all(GROUP, _read)):
+        found, wrong = parse_table(text, name)
+        patterns += found
+        problems += wrong
+    return patterns, problems
+
+
+def _read(path: Any) -> tuple[str, str]:
+    """Read what an entry point names: a Path, or a Traversable of importlib.resources."""
+    return str(path), path.read_text(encoding="utf-8")
+
+
+def _user_tables(environment: Mapping[str, str], problems: list[str]) -> Iterator[tuple[str, str]]:
+    folder = _config_folder(environment)
+    for path in sorted(folder.glob("patterns.d/*.yaml")) if folder else ():
+        try:
+            yield _read(path)
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(f"{path}: cannot be read: {error}")
+
+
+def _config_folder(environment: Mapping[str, str]) -> Path | None:
+    """Return mslaunch's folder of the user's configuration, as the XDG specification has it."""
+    base = Path(environment.get("XDG_CONFIG_HOME", ""))
+    if not base.is_absolute():
+        base = Path(environment.get("HOME", "")) / ".config"
+    return base / "mslaunch" if base.is_absolute() else None
+
+
+def parse_table(text: str, name: str) -> tuple[list[Pattern], list[str]]:
+    """Return the rows that are right, and one line for each that is not."""
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        rows = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{name}:{mark.line + 1}" if mark else name
+        problem = getattr(error, "problem", None) or str(error)
+        return [], [f"{where}: not valid YAML, so none of its patterns counts: {problem}"]
+    if node is None or rows is None:
+        return [], []
+    if not isinstance(rows, list):
+        return [], [f"{name}:1: a list of patterns is wanted, got {type(rows).__name__}. Begin each with `- id:`."]
+    patterns: list[Pattern] = []
+    problems: list[str] = []
+    for number, (row, place) in enumerate(zip(rows, node.value, strict=True), 1):
+        try:
+            patterns.append(_pattern(row))
+        except ValueError as error:
+            label = f" ({row['id']})" if isinstance(row, dict) and isinstance(row.get("id"), str) else ""
+            line = place.start_mark.line + 1
+            problems.append(f"{name}:{line}: row {number}{label} does not count: {' '.join(str(error).split())}")
+    return patterns, problems
+
+
+def _pattern(row: Any) -> Pattern:
+    """Make a pattern of a row, or raise a ValueError that says what is wrong with it."""
+    known = [field.name for field in fields(Pattern)]
+    if not isinstance(row, dict):
+        raise ValueError(f"keys are wanted ({', '.join(known)}), got {row!r}")
+    for key, value in row.items():
+        if key not in known:
+            raise ValueError(f"there is no key {key!r}{did_you_mean(str(key), known)}")
+        if not isinstance(value, str) or (not value and key not in _OPTIONAL):
+            raise ValueError(f"{key}: text is wanted, got {value!r}")
+    if missing := [key for key in known if key not in row and key not in _OPTIONAL]:
+        raise ValueError(f"{', '.join(missing)} is missing")
+    if row["kind"] not in get_args(Kind):
+        raise ValueError(f"kind: {', '.join(get_args(Kind))} are known, got {row['kind']!r}")
+    _check_regex(row["regex"], row["summary"], row.get("example", ""))
+    return Pattern(**row)
+
+
+def _check_regex(regex: str, summary: str, example: str) -> None:
+    try:
+        compiled = re.compile(regex)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"regex: {error}") from None
+    if compiled.search(""):
+        raise ValueError("regex: it matches an empty line, so it would match every line")
+    groups = max(map(int, re.findall(r"\{(\d)\}", summary)), default=0)
+    if groups > compiled.groups:
+        raise ValueError(f"summary: {{{groups}}} is used, and regex has {compiled.groups} groups")
+    if example and not compiled.search(example):
+        raise ValueError("example: regex does not match it")

@@ -1,0 +1,86 @@
+"""Hosts, and their grammar: `n1:8` is a count, `n1:[0-3,6]` and `n1:0-7` name devices, IPv6 is written in brackets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mslaunch.errors import RequestError
+from mslaunch.ranges import parse_ranges
+
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[^\s:,\[\]]+)(?::(?P<devices>\[[^\]]*\]|[\d-]+))?")
+_LINE = re.compile(r"(?P<name>[^\s=]+)(?:\s+slots=(?P<slots>\d{1,5}))?(?:\s+max[-_]slots=\d+)?")
+LOCAL = "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One machine of the job and the devices that it gives."""
+
+    name: str
+    address: str
+    devices: tuple[int, ...]
+    user: str | None = None
+    port: int | None = None
+    python: str | None = None
+    """The interpreter there, where it is not the job's."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables for its ranks alone."""
+
+
+def parse_hosts(text: str, what: str = "--hosts") -> tuple[Host, ...]:
+    """Read `n1:8,n2:[0-3,6],[fe80::1]:0-7`; a host without devices has the one device 0."""
+    hosts: list[Host] = []
+    rest = text.strip()
+    while rest:
+        match = _HOST.match(rest)
+        tail = rest[match.end() :].lstrip() if match else ""
+        if not match or (tail and not tail.startswith(",")):
+            raise RequestError(f'{what}: cannot read {rest!r}. Write for example "n1:8,n2:[0-3,6]".')
+        name = match["name"].strip("[]")
+        hosts.append(Host(name, name, _devices(match["devices"], f"{what}: {name}")))
+        rest = tail.removeprefix(",").lstrip()
+    if not hosts:
+        raise RequestError(f'{what}: names no host. Write for example "n1:8,n2:8".')
+    if twice := _named_twice(hosts):
+        raise RequestError(f"{what}: {twice} is named twice. Name each host once, with all of its devices.")
+    return tuple(hosts)
+
+
+def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
+    """Read Open MPI's and DeepSpeed's spelling: one host a line, `n1 slots=8`."""
+    hosts: list[Host] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.partition("#")[0].strip()
+        if not line:
+            continue
+        found = _LINE.fullmatch(line)
+        if not found or int(found["slots"] or 1) < 1:
+            raise RequestError(f'{name}:{number}: cannot read {line!r}. Write for example "node1 slots=8".')
+        hosts.append(Host(found["name"], found["name"], tuple(range(int(found["slots"] or 1)))))
+    if twice := _named_twice(hosts):
+        raise RequestError(f"{name}: {twice} stands twice. Name each host once, with all of its slots.")
+    if not hosts:
+        raise RequestError(f'{name}: names no host. Write for example "node1 slots=8".')
+    return tuple(hosts)
+
+
+def _named_twice(hosts: list[Host]) -> str | None:
+    seen: set[str] = set()
+    for host in hosts:
+        if host.name in seen:
+            return host.name
+        seen.add(host.name)
+    return None
+
+
+def _devices(text: str | None, what: str) -> tuple[int, ...]:
+    if text is None:
+        return (0,)
+    if text.isdigit():
+        count = int(text)
+        if not 1 <= count <= 65536:
+            raise RequestError(f"{what}: a count of devices is 1 to 65536, got {text}.")
+        return tuple(range(count))
+    return parse_ranges(text, what)

@@ -1,0 +1,55 @@
+"""Who a process is: its pid alone is not enough, since pids come round again."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a live process started, in clock ticks since boot; None where there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (OSError, IndexError):
+        return None
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """The process that runs a job, told apart from any other that may get its pid."""
+
+    pid: int
+    start_time: int | None
+    host: str
+    boot_id: str
+    in_process: bool = False
+    """It is a thread of another program, so the pid is that program's: never signal it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def this_process(in_process: bool = False) -> Launcher:
+    """Describe this process as a launcher, or as the program that one is a thread of."""
+    pid = os.getpid()
+    return Launcher(pid, start_time(pid), socket.gethostname(), boot_id(), in_process)
+
+
+def is_here(who: Launcher) -> bool:
+    return who.host == socket.gethostname()
+
+
+def is_alive(who: Launcher) -> bool:
+    """Tell whether the process that `this_process` described is still the one with its pid, on this boot."""
+    return who.boot_id == boot_id() and start_time(who.pid) == who.start_time

@@ -1,0 +1,288 @@
+"""One attempt: passes the agents' events to the run state, and its orders to the agents."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, cast
+
+from mslaunch import messages
+from mslaunch.agent.running_clock import RunningClock
+from mslaunch.launcher.check import find_port
+from mslaunch.launcher.cluster import Cluster
+from mslaunch.launcher.facts import choose_port
+from mslaunch.launcher.file_transfer import FileTransfer
+from mslaunch.launcher.run_state import Order, RunState
+from mslaunch.launcher.timeouts import Timeouts
+from mslaunch.plan.model import Plan, process_to_dict
+from mslaunch.store.signals import SUSPEND
+from mslaunch.transports.base import Channel
+
+TICK = 0.5
+SAVE_SHARE = 20  # saving the record of 10,000 ranks may take at most a twentieth of the time
+
+Notice = Mapping[str, Any]
+"""An event of an agent, or one of the attempt itself: tick, signal, closed, restart, waiting, home."""
+Observer = Callable[[Notice, RunState, Callable[[], None]], None]
+"""Is shown every notice, with how the attempt stands and what to call once it is on the screen."""
+
+
+class SignalSource(Protocol):
+    """Signals as something to wait for."""
+
+    def fileno(self) -> int: ...
+
+    def read(self) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Both clocks: one that only runs forward, for limits, and the wall's, for the record."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+
+REAL_CLOCK = Clock()
+
+
+def nothing() -> None:
+    """Call nobody back."""
+
+
+class Attempt:
+    """One plan, carried out by the agents behind the channels."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        cluster: Cluster,
+        transfer: FileTransfer,
+        signals: SignalSource,
+        observe: Observer,
+        write: Callable[[Notice], None],
+        job_began: float,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        self.plan = plan
+        self.cluster = cluster
+        self.transfer = transfer
+        self.channels = {channel.fileno(): channel for channel in cluster.channels if channel.is_open}
+        self.clock = clock
+        self.running_clock = RunningClock(clock.monotonic)
+        self.last_heard: dict[str, float] = {}
+        self.signals = signals
+        self.show = observe
+        self.write = write
+        self.on_change: Callable[[RunState], None] = lambda _: None
+        self.run_state = RunState(plan, clock.monotonic(), cluster.transport.stops_agents)
+        self.timeouts = Timeouts(self.run_state, job_began)
+        self._changed = False
+        self._save_at = 0.0
+        self._checked = 0.0
+        self._poll = select.epoll()
+        self._poll.register(signals.fileno(), select.EPOLLIN)
+
+    def run(self, environment: Mapping[str, str]) -> RunState:
+        """Start everything and follow it until nothing is left."""
+        self.start(environment)
+        while not self.run_state.over:
+            self.turn()
+        self.collect_logs(tidy=False)
+        return self.run_state
+
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Send every host its files and its part of the plan."""
+        self.transfer.send(self.plan)
+        wanted = {host.name for host in self.plan.hosts}
+        self.channels = {end: one for end, one in self.channels.items() if not wanted.isdisjoint(one.hosts)}
+        for end in self.channels:
+            self._poll.register(end, select.EPOLLIN)
+        orders = dict(start_orders(self.plan, environment, self.cluster.transport.can_be_cut_off))
+        for channel in self.channels.values():
+            for host in channel.hosts:
+                if host in orders:
+                    channel.send(orders.pop(host))
+                    self.last_heard[host] = self.running_clock.now
+
+    def turn(self) -> None:
+        """Wait a moment for something to happen, and do what has to be done about it and about the time."""
+        self.receive()
+        self.check_silence()
+        now = self.clock.monotonic()
+        self.transfer.request_meanwhile(now)
+        if self._changed and now >= self._save_at:
+            self._changed = False
+            self.on_change(self.run_state)
+            took = self.clock.monotonic() - now
+            self._save_at = now + max(TICK, SAVE_SHARE * took)
+        wall = self.clock.wall()
+        self.send_orders(self.timeouts.check(now, wall))
+        self.notify({"ev": "tick", "time": wall})
+
+    def receive(self) -> None:
+        """Wait a moment for signals and for what the agents send."""
+        for end, _ in self._poll.poll(TICK):
+            if end == self.signals.fileno():
+                self.handle_signals()
+            elif end in self.channels and not self.receive_from(self.channels[end]):
+                self._forget(end)
+
+    def _forget(self, end: int) -> None:
+        del self.channels[end]
+        self._poll.unregister(end)
+
+    def check_silence(self) -> None:
+        """Notice hosts that have fallen silent: dead, or cut off."""
+        now = self.running_clock.advance()
+        if not self.cluster.transport.can_be_cut_off or now - self._checked < TICK:
+            return
+        self._checked = now
+        limit = self.plan.limits.lost_after
+        silent = {host for host, when in self.last_heard.items() if now - when > limit}
+        for host in silent:
+            del self.last_heard[host]
+            lost = f"nothing heard from {host} for {limit:g} s"
+            self.send_orders(self.run_state.host_lost((host,), self.clock.wall(), lost))
+        for end, channel in list(self.channels.items()) if silent else ():
+            if silent.issuperset(channel.hosts):
+                self._forget(end)
+                channel.is_open = False
+                channel.close()
+
+    def free_port(self, host: str) -> int:
+        """Find a port for the scheduler of a further attempt, on the host that it will run on."""
+        if not self.cluster.transport.needs_check:
+            return choose_port(None)
+        return find_port(list(self.channels.values()), host)
+
+    def collect_logs(self, tidy: bool) -> None:
+        """Collect the logs of hosts that do not write them here; a host that falls silent meanwhile is left."""
+        there = {host for channel in self.channels.values() for host in channel.hosts}
+        self.transfer.request(there, tidy)
+        for host in self.transfer.waiting:
+            self.last_heard[host] = self.running_clock.now
+        while self.transfer.waiting & {host for channel in self.channels.values() for host in channel.hosts}:
+            self.receive()
+            self.check_silence()
+        self.run_state.notes += self.transfer.notes() if tidy else []
+
+    def handle_signals(self) -> None:
+        for number in self.signals.read():
+            if number == SUSPEND:
+                self.suspend()
+                continue
+            event = {"ev": "signal", "signal": number, "time": self.clock.wall()}
+            self.write(event)
+            self.send_orders(self.run_state.signalled(number))
+            self.notify(event)
+
+    def suspend(self) -> None:
+        """Ctrl-Z: tell the agents that the silence will be wanted, and stop until somebody continues this process."""
+        for order in ("pause", "resume"):
+            for channel in self.channels.values():
+                channel.send({"to": "*", "do": order})
+            if order == "pause":
+                for channel in self.channels.values():
+                    channel.flush()
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+    def receive_from(self, channel: Channel) -> bool:
+        """Handle what has come from a channel; return False when its stream has ended."""
+        received = channel.receive()
+        if received is None:
+            for host in channel.hosts:
+                self.last_heard.pop(host, None)
+            wall = self.clock.wall()
+            self.send_orders(self.run_state.host_lost(channel.hosts, wall))
+            self.notify({"ev": "closed", "host": channel.hosts[0], "time": wall})
+            return False
+        now, heard = self.clock.monotonic(), self.running_clock.advance()
+        for event in received:
+            if event.get("host") not in channel.hosts:
+                self._end_untrusted(channel, str(event.get("host")))
+                break
+            self.last_heard[event["host"]] = heard
+            if not self.transfer.receive(event, channel):
+                self._handle(event, channel, now)
+        return True
+
+    def _end_untrusted(self, channel: Channel, other: str) -> None:
+        """A host speaks for itself only: one that sends events of another is counted as lost, and cut off."""
+        self._forget(channel.fileno())
+        channel.is_open = False
+        channel.close()
+        names = ", ".join(channel.hosts)
+        for host in channel.hosts:
+            self.last_heard.pop(host, None)
+        why = f"{names} sent an event of {other[:64]!r}, for which it may not speak"
+        self.send_orders(self.run_state.host_lost(channel.hosts, self.clock.wall(), why))
+
+    def _handle(self, event: messages.Message, channel: Channel, now: float) -> None:
+        name = event["ev"]
+        if name not in messages.AGENT_EVENTS:
+            self.write({"ev": "unknown", "host": event["host"], "name": name})
+            return
+        event["time"] -= self.cluster.skew.get(event["host"], 0.0)
+        if name not in messages.NOT_RECORDED:
+            self._changed = True
+            self.write(event)
+        self.send_orders(self.run_state.dispatch(event, now))
+        if name == "stacks" and self.run_state.groups is not None:
+            self.write({"ev": "stacks-taken", "groups": [group.words() for group in self.run_state.groups]})
+        shown = nothing
+        if name == "lines":
+            # Once they are on the screen, the agent may send more: the log itself is the buffer.
+            shown = partial(channel.send, {"to": event["host"], "do": "shown", "bytes": event["bytes"]})
+        self.notify(event, shown)
+
+    def send_orders(self, orders: list[Order]) -> None:
+        for order in orders:
+            message = order.message()
+            if order.do == "stop":
+                self.write({"ev": "stopping", "time": self.clock.wall()})
+            for channel in self.channels.values():
+                channel.send(message)
+
+    def notify(self, notice: Notice, shown: Callable[[], None] = nothing) -> None:
+        """Show a notice. Whatever goes wrong there, the job goes on."""
+        try:
+            self.show(notice, self.run_state, shown)
+        except Exception:
+            self.show = lambda _notice, _run_state, shown: shown()
+            self.write({"ev": "console-lost", "traceback": traceback.format_exc()})
+
+    def close(self) -> None:
+        self._poll.close()
+
+
+def start_orders(plan: Plan, environment: Mapping[str, str], answers: bool) -> Iterator[tuple[str, messages.RunOrder]]:
+    """What each host's agent has to know to start its part."""
+    processes: dict[str, list[messages.PlannedProcess]] = defaultdict(list)
+    for process in plan.processes:
+        processes[process.host].append(cast(messages.PlannedProcess, process_to_dict(process)))
+    ranks = {host: {process["rank"] for process in some} for host, some in processes.items()}
+    common: dict[str, Any] = {
+        "do": "run",
+        "run_dir": plan.run_dir,
+        "attempt": plan.attempt,
+        "env": {**{name: environment[name] for name in plan.carried}, **plan.env},
+        "unset": plan.unset,
+        "secrets": {name: environment[name] for name in plan.secrets},
+        "setup": plan.setup,
+        "lost_after": plan.limits.lost_after,
+        "grace": plan.limits.grace,
+        "answers": answers or plan.limits.stall_timeout is not None,
+    }
+    tail = set(plan.tail)
+    for host in plan.hosts:
+        shown = sorted(rank for rank in ranks.get(host.name, ()) if rank in tail and rank is not None)
+        order = {"to": host.name, **common, "tail": shown, "processes": processes[host.name]}
+        yield host.name, cast(messages.RunOrder, order)

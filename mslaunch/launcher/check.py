@@ -1,0 +1,230 @@
+"""Are the hosts ready? All agents are asked at once before anything starts; what is missing is named with its fix."""
+
+from __future__ import annotations
+
+import secrets
+import select
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mslaunch.agent.probe import DEVICE_FILES
+from mslaunch.agent.running_clock import RunningClock
+from mslaunch.errors import HostsNotReady
+from mslaunch.hosts import Host
+from mslaunch.launcher.facts import PORTS, digest
+from mslaunch.transports.base import Channel
+from mslaunch.transports.process import why_no_agent
+
+ANSWER_SECONDS = 30.0
+REACH_SECONDS = 5.0
+LEAST_ROOM = 32 << 20
+SKEW_NOTICE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """What a job needs of its hosts."""
+
+    run_dir: str
+    script: str
+    target: str | None = None
+    needs_mindspore: bool = False
+    port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one host answered."""
+
+    host: Host
+    facts: Mapping[str, Any]
+    skew: float
+    """How far its clock is ahead of this machine's, in seconds."""
+    problems: tuple[str, ...] = ()
+
+    @property
+    def shared(self) -> bool:
+        return bool(self.facts["shared"])
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """All hosts' answers, and the port that was found for the scheduler."""
+
+    reports: Mapping[str, Report]
+    port: int
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def problems(self) -> list[str]:
+        return [f"{name}: {trouble}" for name, report in self.reports.items() for trouble in report.problems]
+
+
+def check_hosts(
+    channels: Sequence[Channel], hosts: Sequence[Host], wanted: Requirements, device_variables: tuple[str, ...] = ()
+) -> Checked:
+    """Ask every host what it has and whether it reaches the first one's port; nothing is started."""
+    with _nonce(Path(wanted.run_dir).parent) as nonce:
+        probe = {"do": "probe", "run_dir": wanted.run_dir, "script": wanted.script, **nonce}
+        probe["device_variables"] = device_variables
+        asked = time.time()
+        answers = converse(channels, {host.name: probe for host in hosts}, "facts", ANSWER_SECONDS)
+    reports = {}
+    first = answers[hosts[0].name]["facts"]
+    for host in hosts:
+        event = answers[host.name]
+        skew = event["facts"]["clock"] - (asked + event["heard"]) / 2
+        slack = (event["heard"] - asked) / 2
+        problems = _problems(host, event["facts"], first, wanted, hosts[0].name)
+        reports[host.name] = Report(host, event["facts"], 0.0 if abs(skew) <= slack else skew, tuple(problems))
+    port, unreached = _reach(channels, hosts, wanted.port)
+    for name, why in unreached.items():
+        old = reports[name]
+        reports[name] = Report(old.host, old.facts, old.skew, (*old.problems, why))
+    ahead = [(name, report.skew) for name, report in reports.items() if abs(report.skew) > SKEW_NOTICE]
+    notes = tuple(f"{name}: its clock is {skew:+.1f} s off; times are corrected for it" for name, skew in ahead)
+    return Checked(reports, port, notes)
+
+
+def _problems(
+    host: Host, facts: Mapping[str, Any], first: Mapping[str, Any], wanted: Requirements, leader: str
+) -> list[str]:
+    problems = []
+    if facts["version"].split(".")[:2] != first["version"].split(".")[:2]:
+        problems.append(
+            f"Python {facts['version']}, and {first['version']} on {leader}. Name the same one with launch.python."
+        )
+    if facts["mindspore"] is None and (wanted.needs_mindspore or first["mindspore"]):
+        problems.append(f"{facts['python']} has no MindSpore. Install it there, or name another launch.python.")
+    elif facts["mindspore"] != first["mindspore"]:
+        problems.append(f"MindSpore {facts['mindspore']}, and {first['mindspore']} on {leader}. Install the same.")
+    if facts["unwritable"]:
+        problems.append(f"{facts['unwritable']}, so no run can be kept there. Give another --runs-dir.")
+    elif facts["free"] < LEAST_ROOM:
+        problems.append(f"the disk is full: {facts['free'] >> 20} MB are free for {wanted.run_dir}. Free some.")
+    if facts["shared"] and facts["script"] != digest(wanted.script):
+        problems.append(
+            f"{wanted.script} differs from the one here, though the folder is shared. Wait for its file server."
+        )
+    if wanted.target in DEVICE_FILES:
+        problems += _device_problems(host, facts, wanted.target)
+    return problems
+
+
+def check_devices(hosts: Sequence[Host], checked: Checked, target: str) -> None:
+    """Make sure that hosts whose devices were not known when they were asked have them."""
+    if target in DEVICE_FILES:
+        found = {host.name: _device_problems(host, checked.reports[host.name].facts, target) for host in hosts}
+        if problems := [f"{name}: {trouble}" for name, all_of_it in found.items() for trouble in all_of_it]:
+            raise HostsNotReady(problems)
+
+
+def _device_problems(host: Host, facts: Mapping[str, Any], target: str) -> list[str]:
+    stem = DEVICE_FILES[target]
+    there = facts["devices"][target]
+    missing = [device for device in host.devices if device not in there]
+    if missing:
+        return [f"has {len(there)} {target} devices, not {', '.join(map(str, missing))}. Name others in --hosts."]
+    busy = {device: facts["busy"][f"{stem}{device}"] for device in host.devices if f"{stem}{device}" in facts["busy"]}
+    return [f"device {device} is in use by {who}. Wait for it, or name others." for device, who in busy.items()]
+
+
+def find_port(channels: Sequence[Channel], host: str) -> int:
+    """Have a host find a port that is free there."""
+    answer = _listen(channels, host, None)
+    _close_port(channels, host)
+    if answer["port"] is None:
+        raise HostsNotReady([f"{host}: no port is free there: {answer['why']}. Give one with --master-port."])
+    return int(answer["port"])
+
+
+def _listen(channels: Sequence[Channel], host: str, port: int | None) -> dict[str, Any]:
+    choices = [secrets.choice(PORTS) for _ in range(16)]
+    ask = {host: {"do": "listen", "port": port, "choices": choices}}
+    return converse(channels, ask, "listening", ANSWER_SECONDS)[host]
+
+
+def _close_port(channels: Sequence[Channel], host: str) -> None:
+    for channel in channels:
+        channel.send({"to": host, "do": "close-port"})
+
+
+def _reach(channels: Sequence[Channel], hosts: Sequence[Host], port: int | None) -> tuple[int, dict[str, str]]:
+    """Have the first host listen, and the others connect to it, as the ranks will."""
+    leader = hosts[0]
+    answer = _listen(channels, leader.name, port)
+    if answer["port"] is None:
+        return port or 0, {
+            leader.name: f"port {port} cannot be listened on: {answer['why']}. Give another --master-port."
+        }
+    found = int(answer["port"])
+    reach = {"do": "reach", "address": leader.address, "port": found, "seconds": REACH_SECONDS}
+    answers = converse(channels, {host.name: reach for host in hosts}, "reached", ANSWER_SECONDS)
+    _close_port(channels, leader.name)
+    return found, {
+        name: f"cannot connect to {leader.address} port {found}, where the scheduler will be: {event['why']}. "
+        f"Open it in the firewall, or give --master-port one that is open."
+        for name, event in answers.items()
+        if event["why"]
+    }
+
+
+@contextmanager
+def _nonce(folder: Path) -> Any:
+    """A file with a random text: a host that reads the same shares the folder with this machine."""
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    text = secrets.token_hex(16)
+    path = folder / f".nonce-{text[:8]}"
+    path.write_text(text)
+    try:
+        yield {"nonce": str(path), "nonce_text": text}
+    finally:
+        path.unlink()
+        if made:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def converse(
+    channels: Sequence[Channel], orders: Mapping[str, dict[str, Any]], answer: str, seconds: float
+) -> dict[str, dict[str, Any]]:
+    """Send each host its order and wait for all answers, as long as hosts answer; those that do not are named."""
+    ends = {channel.fileno(): channel for channel in channels}
+    for channel in channels:
+        for host in channel.hosts:
+            if host in orders:
+                channel.send({"to": host, **orders[host]})
+    heard: dict[str, dict[str, Any]] = {}
+    silent: dict[str, str] = {}
+    poll = select.poll()
+    for end in ends:
+        poll.register(end, select.POLLIN)
+    waiting = set(orders)
+    clock = RunningClock()
+    progress = clock.now
+    while waiting and clock.now - progress < seconds:
+        for end, _ in poll.poll(200):
+            messages = ends[end].receive()
+            if messages is None:
+                poll.unregister(end)
+                silent.update(dict.fromkeys(ends[end].hosts, why_no_agent(ends[end])))
+                waiting.difference_update(ends[end].hosts)
+                continue
+            for event in messages:
+                progress = clock.now
+                if event["ev"] == answer:
+                    heard[event["host"]] = {**event, "heard": time.time()}
+                    waiting.discard(event["host"])
+        clock.advance()
+    for channel in channels:
+        for host in channel.hosts:
+            silent.setdefault(host, f"no answer within {seconds:.0f} s. {channel.hint}")
+    missing = {host: why for host, why in silent.items() if host in orders and host not in heard}
+    if missing:
+        raise HostsNotReady([f"{host}: {why}" for host, why in sorted(missing.items())])
+    return heard

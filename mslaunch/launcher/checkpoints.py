@@ -1,0 +1,163 @@
+"""The checkpoint of an inference job: verified first, resharded where the ranks differ, and kept for next time."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mslaunch.checkpoint.sets import ShardSet, find_set
+from mslaunch.checkpoint.shard import read_shard
+from mslaunch.checkpoint.strategy import Strategy, read_strategy
+from mslaunch.checkpoint.stream import Progress
+from mslaunch.checkpoint.transform import STRATEGY, Planned, Target, new_names, plan_transform
+from mslaunch.checkpoint.verify import SetIsWrong, verify
+from mslaunch.errors import Disagreement, MslaunchError, RequestError
+from mslaunch.plan.model import Checkpoints
+
+KEPT = ".checkpoints"
+"""Folder below the runs' that keeps resharded sets; runs hold hard links to them."""
+PLACE = "checkpoints"
+"""Where a run has its resharded set."""
+
+
+@dataclass
+class Chooser:
+    """Decides which files the ranks are given, and makes those that are not there yet."""
+
+    path: Path
+    strategy: Path | None = None
+    predict: Path | None = None
+    step: str | None = None
+    prefix: str | None = None
+
+    def __post_init__(self) -> None:
+        self.trained = read_strategy(self.strategy) if self.strategy else None
+        self.wanted = read_strategy(self.predict) if self.predict else None
+        if self.wanted and not self.trained:
+            raise RequestError("--predict-strategy needs --strategy: it says how the checkpoint is cut now.")
+        ranks = self.trained.world_size if self.trained else None
+        self.found = find_set(self.path, ranks, self.step, self.prefix)
+        self.planned: Planned | None = None
+
+    @property
+    def default_workers(self) -> int | None:
+        known = self.wanted or self.trained
+        return known.world_size if known else None
+
+    def choose(self, workers: int, run_dir: str) -> Checkpoints:
+        """Verify the set and say which files a job of so many ranks is given."""
+        if self.wanted and workers != self.wanted.world_size:
+            raise Disagreement(
+                "number of ranks",
+                (workers, "--workers"),
+                (self.wanted.world_size, f"--predict-strategy {self.predict}"),
+                "Leave --workers out, or give the strategy for that many.",
+            )
+        verified = verify(self.found, self.trained)
+        if verified.errors:
+            raise SetIsWrong(self.found, verified.errors)
+        notes = tuple(f"checkpoint {self.path}: {finding.words()}" for finding in verified.findings)
+        if self.trained is None:
+            return self._same_for_all(workers, notes)
+        if self._fits(workers, self.trained):
+            files = tuple(str(self.found.files[rank].resolve()) for rank in range(workers))
+            return self._checkpoints(files, str(Path(self.strategy or "").resolve()), notes, "as it was trained")
+        return self._resharded(workers, run_dir, notes, self.trained)
+
+    def _same_for_all(self, workers: int, notes: tuple[str, ...]) -> Checkpoints:
+        if len(self.found.files) > 1:
+            ranks = f"{len(self.found.files)} ranks, and no --strategy"
+            notes = (*notes, f"checkpoint {self.path}: {ranks}: every rank is given rank 0's")
+        file = str(self.found.files[min(self.found.files)].resolve())
+        return self._checkpoints((file,) * workers, None, notes, "the same on each rank")
+
+    def _fits(self, workers: int, trained: Strategy) -> bool:
+        if self.wanted is not None:
+            return self.wanted.stages == trained.stages
+        return workers == trained.world_size
+
+    def _resharded(self, workers: int, run_dir: str, notes: tuple[str, ...], trained: Strategy) -> Checkpoints:
+        cuts = any(layout.cut_dimension is not None for layout in trained.layouts())
+        whole = self.wanted is None and (workers == 1 or not cuts)
+        degree = workers if self.wanted is None and not whole else None
+        self.planned = plan_transform(self.found, trained, Target(self.wanted, degree))
+        place = Path(run_dir, PLACE)
+        if whole:
+            name = new_names(self.found, 1, self._suffix())[0]
+            return self._checkpoints((str(place / name),) * workers, None, notes, "merged into the whole model")
+        files = tuple(str(place / self.planned.names[rank]) for rank in range(workers))
+        strategy = str(place / STRATEGY) if degree else str(Path(self.predict or "").resolve())
+        return self._checkpoints(files, strategy, notes, f"resharded from {trained.world_size} ranks to {workers}")
+
+    def _suffix(self) -> str:
+        return next(iter(self.found.files.values())).suffix
+
+    def _checkpoints(
+        self, files: tuple[str, ...], strategy: str | None, notes: tuple[str, ...], how: str
+    ) -> Checkpoints:
+        step = self.found.step[:2] if self.found.step else None
+        of = f" of epoch {step[0]}, step {step[1]}" if step else ""
+        return Checkpoints(files, strategy, step, (*notes, f"checkpoint {self.path}{of}, {how}"))
+
+    def prepare(self, run_dir: Path, moving: Callable[[int], Progress]) -> None:
+        """Put the resharded set into the run's folder; one that is kept from an earlier run is used again."""
+        if self.planned is None:
+            return
+        kept = run_dir.parent / KEPT / self._key(self.found, self.planned)
+        _forget_unused(kept.parent, but=kept)
+        if kept.is_dir() and not _is_as_planned(kept, self.planned):
+            shutil.rmtree(kept)  # contents no longer match the plan
+        if not kept.is_dir():
+            kept.parent.mkdir(mode=0o700, exist_ok=True)
+            try:
+                self.planned.write(kept, moving(self.planned.job.nbytes))
+                for name in self.planned.names.values():
+                    (kept / name).chmod(0o400)  # runs share it
+            except MslaunchError:
+                if not kept.is_dir():  # else another run was faster
+                    raise
+        shutil.copytree(kept, run_dir / PLACE, copy_function=_link)
+
+    def _key(self, found: ShardSet, planned: Planned) -> str:
+        """Name a set by what it is made of: files by size, time and headers, and the layouts from and to."""
+        digest = hashlib.sha256()
+        for strategy in (self.strategy, self.predict):
+            digest.update(strategy.read_bytes() if strategy else b"-")
+        for rank, path in found.files.items():
+            stat = path.stat()
+            digest.update(f"{rank} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+        for rank, tensors in planned.job.shards.items():
+            for tensor in tensors:
+                digest.update(f"{planned.names[rank]} {tensor.name} {tensor.words()}\n".encode())
+        return digest.hexdigest()[:16]
+
+
+def _is_as_planned(kept: Path, planned: Planned) -> bool:
+    """Tell whether a kept set still has the files that would be written now."""
+    for rank, name in planned.names.items():
+        try:
+            found = read_shard(kept / name).tensors
+        except MslaunchError:
+            return False
+        wanted = {tensor.name: tensor.words() for tensor in planned.job.shards[rank]}
+        if {name: tensor.words() for name, tensor in found.items()} != wanted:
+            return False
+    return all((kept / name).is_file() for name in planned.extra)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        Path(target).hardlink_to(source)
+    except OSError:  # a file system without hard links
+        Path(target).symlink_to(source)
+
+
+def _forget_unused(folder: Path, but: Path) -> None:
+    """Remove kept sets that no run links to any more."""
+    for kept in folder.glob("*") if folder.is_dir() else ():
+        files = [path for path in kept.rglob("*") if path.is_file()]
+        if kept != but and kept.name[0] != "." and files and all(path.stat().st_nlink == 1 for path in files):
+            shutil.rmtree(kept, ignore_errors=True)

@@ -1,0 +1,198 @@
+"""Executes a plan on connected hosts: makes attempts, judges how they ended, keeps the record."""
+
+from __future__ import annotations
+
+import json
+import select
+import time
+from collections.abc import Mapping
+from contextlib import closing, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mslaunch.launcher.attempt import TICK, Attempt, Observer, SignalSource
+from mslaunch.launcher.cluster import Cluster
+from mslaunch.launcher.file_transfer import FileTransfer
+from mslaunch.launcher.restarts import NextAttempt, Replan, RestartTools, prepare_next
+from mslaunch.launcher.run_state import LOST, Failure, RunState
+from mslaunch.launcher.verdict import make_verdict
+from mslaunch.messages import SCHEMA_VERSION
+from mslaunch.plan.model import Plan
+from mslaunch.ranges import format_ranges
+from mslaunch.store import record
+from mslaunch.store.layout import RunFolder
+from mslaunch.store.signals import ASKING, SUSPEND, Signals
+from mslaunch.transports.base import Pings
+
+
+def execute(
+    plan: Plan,
+    folder: RunFolder,
+    observe: Observer,
+    environment: Mapping[str, str],
+    cluster: Cluster,
+    replan: Replan | None = None,
+    attempts: tuple[record.AttemptSummary, ...] = (),
+    signals: SignalSource | None = None,
+) -> record.RunRecord:
+    """Run a job to its end on connected hosts, with as many attempts as it is allowed, and return its record."""
+    queued = record.queued(plan, time.time(), in_process=signals is not None)
+    now = replace(queued, state="running", attempts=attempts)
+    with nullcontext(signals) if signals else Signals() as heard, EventLog(folder.events) as events:
+        execution = _Execution(plan, folder, observe, environment, cluster, replan, heard, events, now)
+        with Pings(cluster.channels, plan.limits.lost_after):
+            try:
+                execution.run()
+            except BaseException:
+                ended = record.iso(time.time())
+                execution.now = replace(execution.now, state="failed", ended=ended, exit_code=1)
+                raise
+            finally:
+                cluster.close()
+                _save(folder, execution.now)
+    return execution.now
+
+
+class _Execution:
+    """A job on its way: the plan of the present attempt, and the record so far."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: RunFolder,
+        observe: Observer,
+        environment: Mapping[str, str],
+        cluster: Cluster,
+        replan: Replan | None,
+        signals: SignalSource,
+        events: EventLog,
+        now: record.RunRecord,
+    ) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.observe = observe
+        self.environment = environment
+        self.cluster = cluster
+        self.replan = replan
+        self.signals = signals
+        self.events = events
+        self.now = now
+        self.transfer = FileTransfer(cluster, folder, plan.run_dir)
+        self.began = time.monotonic()
+
+    def run(self) -> None:
+        """Make attempts until there is to be no further one."""
+        _save(self.folder, self.now)
+        while self._attempt():
+            self.now = begun_again(self.now, self.plan)
+
+    def _attempt(self) -> bool:
+        """Make one attempt; return whether there is another plan to carry out."""
+        attempt = Attempt(
+            self.plan, self.cluster, self.transfer, self.signals, self.observe, self.events.write, self.began
+        )
+        with closing(attempt):
+            attempt.on_change = partial(_save_progress, self.folder, self.now)
+            run_state = attempt.run(self.environment)
+            self.now = conclude(self.now, run_state, self.folder)
+            tools = RestartTools(attempt.free_port, self.replan)
+            again = prepare_next(self.plan, self.now, self.folder, run_state.hosts_lost, tools)
+            if again is None:
+                self._end(attempt)
+                return False
+            self.now = replace(self.now, attempts=(*self.now.attempts, again.summary))
+            if number := wait_before_restart(again, attempt):
+                self.now = replace(self.now, state="stopped", exit_code=128 + number, verdict=None)
+                return False
+            self.plan = again.plan
+            return True
+
+    def _end(self, attempt: Attempt) -> None:
+        attempt.collect_logs(tidy=True)
+        attempt.notify({"ev": "home"})
+        if self.now.state == "failed" and self.plan.attempt < self.plan.restarts.limit:
+            attempt.run_state.notes.append("not started again: a restart would not mend this failure")
+            attempt.notify({"ev": "waiting", "seconds": 0.0})
+
+
+def begun_again(now: record.RunRecord, plan: Plan) -> record.RunRecord:
+    """The record at the start of a further attempt, which may have fewer ranks."""
+    return replace(now, state="running", world_size=plan.world_size, ended=None, exit_code=None, verdict=None)
+
+
+def _save_progress(folder: RunFolder, now: record.RunRecord, run_state: RunState) -> None:
+    """Let `mslaunch status` see how the ranks stand."""
+    _save(folder, replace(now, ranks=tuple(run_state.ranks[rank] for rank in sorted(run_state.ranks))))
+
+
+def _save(folder: RunFolder, now: record.RunRecord) -> None:
+    # A full disk must not end a job, nor hide how it ended: the screen and the exit code still tell.
+    with suppress(OSError):
+        record.save(folder, now)
+
+
+def wait_before_restart(again: NextAttempt, attempt: Attempt) -> int | None:
+    """Wait before the next attempt; return the signal that ended the wait, if one did."""
+    clock = attempt.clock
+    attempt.run_state.notes.append(again.note)
+    restart = {"ev": "restart", "attempt": again.plan.attempt, "time": clock.wall()}
+    attempt.write(restart)
+    attempt.notify(restart)
+    poll = select.poll()
+    poll.register(attempt.signals.fileno(), select.POLLIN)
+    until = clock.monotonic() + again.pause
+    while (left := until - clock.monotonic()) > 0:
+        poll.poll(min(left, TICK) * 1000)
+        for number in attempt.signals.read():
+            if number == SUSPEND:
+                attempt.suspend()
+            elif number not in ASKING:
+                return number
+        attempt.notify({"ev": "waiting", "seconds": left})
+    return None
+
+
+def conclude(now: record.RunRecord, run_state: RunState, folder: RunFolder) -> record.RunRecord:
+    """Put an attempt's outcome into the record."""
+    unended = [rank for rank, found in run_state.ranks.items() if found.exit_code != 0]
+    if run_state.interrupt is None and not run_state.failures and unended:
+        host, ranks = run_state.plan.hosts[0].name, format_ranges(unended)
+        summary = f"the agent on {host} ended before rank {ranks} had"
+        run_state.fail(Failure(time.time(), None, host, LOST, None, "host lost", summary))
+    verdict = make_verdict(run_state, folder) if run_state.interrupt is None else None
+    if run_state.interrupt is not None:
+        state, exit_code = "stopped", 128 + run_state.interrupt
+    elif verdict is not None:
+        state, exit_code = "failed", verdict.exit_code or run_state.failures[0].exit_code
+    else:
+        state, exit_code = "succeeded", 0
+    return replace(
+        now,
+        state=state,
+        ended=record.iso(time.time()),
+        exit_code=exit_code,
+        ranks=tuple(run_state.ranks[rank] for rank in sorted(run_state.ranks)),
+        verdict=verdict,
+    )
+
+
+class EventLog:
+    """events.jsonl: everything that happened but the ranks' own lines. A full disk loses events, never the job."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+        if path.stat().st_size == 0:
+            self.write({"ev": "schema", "schema_version": SCHEMA_VERSION})
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._file.close()
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        with suppress(OSError):
+            self._file.write(json.dumps(event) + "\n")

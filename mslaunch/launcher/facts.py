@@ -1,0 +1,189 @@
+"""Gathering: everything that planning needs and cannot decide, asked of this machine once."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+
+from mslaunch.agent.probe import DEVICE_FILES, device_numbers
+from mslaunch.errors import NoMindSpore, PortBusy, ProgramMissing, PythonMissing, ScriptMissing
+from mslaunch.hosts import LOCAL
+from mslaunch.plan.model import Facts, HostFacts
+from mslaunch.plan.paths import candidates
+from mslaunch.plan.spec import JobSpec
+from mslaunch.store.layout import runs_root
+
+# Below the ports that Linux hands out by itself, above those that MindSpore's ranks take (256 each from 8118 on).
+PORTS = range(24000, 32768)
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What is known of the hosts of a job that does not run on this machine."""
+
+    hosts: Mapping[str, HostFacts] = field(default_factory=dict)
+    port: int | None = None
+
+
+def find_script(spec: JobSpec, config_path: Path | None) -> Path:
+    """Find the script: named, or the default one beside the config."""
+    if spec.launch.script is not None:
+        named = Path(spec.launch.script)
+        choices = [named]
+        if config_path is not None and not spec.source("script").startswith("-"):
+            choices.insert(0, config_path.parent / named)
+        asked_by = spec.source("script")
+    else:
+        choices = [(config_path.parent if config_path else Path()) / spec.default_script]
+        asked_by = f"no script was named, so {spec.default_script} beside the config is looked for"
+    for choice in choices:
+        if choice.is_file():
+            # Not resolved: a link in the job's folder is part of the job.
+            return Path(os.path.abspath(choice))  # noqa: PTH100 -- Path.absolute keeps `..`
+    raise ScriptMissing(str(choices[-1]), asked_by)
+
+
+def find_job_dir(script: Path, submit_dir: Path, runs_dir: Path) -> Path:
+    """The job's folder is the current one if it contains the script, else the script's."""
+    inside = script.is_relative_to(submit_dir) and not script.is_relative_to(runs_dir)
+    return submit_dir if inside else script.parent
+
+
+def find_devices(device_target: str | None) -> tuple[str, tuple[int, ...]]:
+    """Return the target and the devices of this machine: as configured, else Ascend, else GPU, else CPU."""
+    found = {target: tuple(device_numbers(stem)) for target, stem in DEVICE_FILES.items()} | {"CPU": ()}
+    if device_target in found:
+        return device_target, found[device_target]
+    return next(((target, devices) for target, devices in found.items() if devices), ("CPU", ()))
+
+
+def find_python(spec: JobSpec) -> str:
+    """Return the interpreter that runs the ranks."""
+    asked = spec.launch.python
+    python = shutil.which(asked) if asked else sys.executable
+    if not python:
+        raise PythonMissing(asked or "python", spec.source("python"))
+    return str(Path(python).absolute())  # not resolved: the link in a virtual environment is what makes it one
+
+
+def check_python(spec: JobSpec, python: str) -> None:
+    """Make sure that an interpreter, and this machine, can run what is asked of them."""
+    device_target = spec.config.values.get("device_target")
+    if device_target not in (None, "None") and not has_mindspore(python):
+        raise NoMindSpore(python, f"device_target: {device_target} in {spec.config.where('device_target')}")
+    if spec.launch.method == "msrun" and not has_mindspore(python):
+        raise NoMindSpore(python, f"{spec.source('method')} msrun")
+    if spec.launch.method == "mpirun" and not shutil.which("mpirun"):
+        raise ProgramMissing("mpirun", "mpirun", "Install Open MPI 4 (Debian: apt-get install openmpi-bin).")
+
+
+def has_mindspore(python: str) -> bool:
+    if python == sys.executable:
+        return importlib.util.find_spec("mindspore") is not None
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('mindspore') is None)"
+    return subprocess.run([python, "-c", look], capture_output=True, check=False).returncode == 0
+
+
+def choose_port(asked: int | None) -> int:
+    """Return the port that was asked for, if it is free, or one that is."""
+    if asked is not None:
+        if not _is_free(asked):
+            raise PortBusy(asked, _holder(asked))
+        return asked
+    start = random.randrange(len(PORTS))
+    for port in chain(PORTS[start:], PORTS[:start]):
+        if _is_free(port):
+            return port
+    raise PortBusy(PORTS[0], None)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def _holder(port: int) -> str | None:
+    """Name the process that listens on a port, where that can be known."""
+    import psutil
+
+    for connection in psutil.net_connections(kind="tcp"):
+        if connection.laddr and connection.laddr.port == port and connection.pid:
+            try:
+                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
+            except psutil.Error:
+                return f"pid {connection.pid}"
+    return None
+
+
+def digest(path: str) -> str | None:
+    """The SHA-256 of a file, or None where it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def new_run_id() -> str:
+    """Date, time and a random suffix: sorts by age, and two launches in one second do not meet."""
+    return f"{datetime.now():%Y%m%d-%H%M%S}-{random.SystemRandom().randrange(16**4):04x}"
+
+
+def outside_paths(spec: JobSpec, submit_dir: Path, job_dir: Path) -> frozenset[str]:
+    """Name the paths that exist from the submit folder, but would not from a rank's folder."""
+    runs_dir = runs_root(Path(spec.launch.runs_dir).resolve())
+    return frozenset(_outside(candidates(spec.script_args, spec.config.values), submit_dir, job_dir, runs_dir))
+
+
+def _outside(names: Iterable[str], submit_dir: Path, job_dir: Path, runs_dir: Path) -> Iterable[str]:
+    for name in names:
+        try:
+            there = (submit_dir / name).exists()
+        except OSError:
+            continue
+        seen_by_ranks = not (submit_dir / name).resolve().is_relative_to(runs_dir)
+        inside = seen_by_ranks and ".." not in Path(name).parts and (job_dir / name).exists()
+        if there and (not inside or name == "."):
+            yield name
+
+
+def gather(
+    spec: JobSpec, script: Path, device_target: str, rank_table: str | None, elsewhere: Elsewhere | None = None
+) -> Facts:
+    """Ask this machine for everything that a job's plan needs; what runs elsewhere needs no MindSpore here."""
+    submit_dir = Path.cwd()
+    job_dir = find_job_dir(script, submit_dir, runs_root(Path(spec.launch.runs_dir).resolve()))
+    run_id = spec.launch.run_id or new_run_id()
+    python = find_python(spec)
+    if elsewhere is None:
+        check_python(spec, python)
+    return Facts(
+        run_id=run_id,
+        run_dir=str(Path(spec.launch.runs_dir).resolve() / run_id),
+        submit_dir=str(submit_dir),
+        job_dir=str(job_dir),
+        script=str(script.relative_to(job_dir)),
+        port=elsewhere.port if elsewhere and elsewhere.port else choose_port(spec.launch.master_port),
+        device_target=device_target,
+        hosts=elsewhere.hosts
+        if elsewhere and elsewhere.hosts
+        else {LOCAL: HostFacts(python, tuple(sorted(os.sched_getaffinity(0))))},
+        environment=dict(os.environ),
+        outside=outside_paths(spec, submit_dir, job_dir),
+        rank_table=rank_table,
+    )

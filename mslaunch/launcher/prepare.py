@@ -1,0 +1,259 @@
+"""From a request to a plan: reads what it names, connects to hosts and checks them where that is needed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mslaunch.errors import HostsNotReady, MslaunchError, RequestError
+from mslaunch.hosts import Host
+from mslaunch.launcher.check import Checked, Requirements, check_devices
+from mslaunch.launcher.cluster import Cluster, connect
+from mslaunch.launcher.facts import Elsewhere, find_devices, find_python, gather, new_run_id
+from mslaunch.launcher.request import ReadJob, Request, read_job
+from mslaunch.launcher.restarts import Replan
+from mslaunch.launcher.resume import ResumedRun, find_run
+from mslaunch.plan.make import HERE, make_plan
+from mslaunch.plan.methods import Method
+from mslaunch.plan.model import Facts, HostFacts, Plan, Reach
+from mslaunch.plan.settings import LaunchSettings
+from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
+from mslaunch.store.layout import RunFolder
+from mslaunch.transports import registry
+from mslaunch.transports.base import Access, Command, JobQueue, Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A plan, and the hosts that are connected for it, if they had to be asked."""
+
+    plan: Plan
+    transport: Transport
+    cluster: Cluster | None = None
+    replan: Replan | None = None
+    """Plans the same job for fewer hosts."""
+    resumed: ResumedRun | None = None
+    """The run that a queue starts now, or anew, and that was there before."""
+    queue: JobQueue | None = None
+    """Where the plan is to be submitted: it is not for this process to carry out."""
+
+
+def plan_job(request: Request, elsewhere: bool = False) -> Plan:
+    """Plan without contacting the hosts; nothing is written or started."""
+    return _with_files(request, _plan(request, elsewhere))
+
+
+def _with_files(request: Request, plan: Plan) -> Plan:
+    return replace(plan, files=(*plan.files, *request.files)) if request.files else plan
+
+
+def _plan(request: Request, elsewhere: bool) -> Plan:
+    job = read_job(request)
+    transport = registry.choose(job.spec, job.named, os.environ)
+    if elsewhere or not transport.needs_check:
+        return _plan_here(job, transport, elsewhere)
+    return _plan_unseen(job, transport)
+
+
+def prepare_job(request: Request) -> Prepared:
+    """Read, check and plan; where hosts have to be asked, connect to them and check them first."""
+    prepared = _prepare(request)
+    return replace(prepared, plan=_with_files(request, prepared.plan))
+
+
+def _prepare(request: Request) -> Prepared:
+    job = read_job(request)
+    transport = registry.choose(job.spec, job.named, os.environ)
+    if not transport.needs_check:
+        return Prepared(_plan_here(job, transport), transport)
+    queue = transport.queue
+    if queue is not None and queue.current_job(os.environ) is None:
+        return Prepared(_plan_unseen(job, transport), transport, queue=queue)
+    job = replace(job, spec=job.spec.with_run_id(job.spec.launch.run_id or new_run_id()))
+    resumed = find_run(RunFolder(Path(requirements(job.spec, str(job.script)).run_dir)), transport, os.environ)
+    try:
+        return _prepare_connected(job, transport, resumed)
+    except MslaunchError as error:
+        if resumed:
+            resumed.refuse(error)
+        raise
+
+
+def _plan_here(job: ReadJob, transport: Transport, elsewhere: bool = False) -> Plan:
+    """Plan for this machine, or for one like it that has everything."""
+    spec = job.spec
+    target, found = find_devices(spec.config.values.get("device_target"))
+    if job.named:
+        spec = replace(spec, settings=replace(spec.settings, values=_with_devices(spec, job.named[0])))
+    workers = agree_on_workers(spec, found)
+    host = local_host(spec, workers, () if elsewhere else found, "CPU" if elsewhere else target)
+    facts = gather(spec, job.script, target, job.rank_table, Elsewhere() if elsewhere else None)
+    spec = replace(job, spec=spec).with_checkpoints(workers, facts.run_dir)
+    reach = HERE if elsewhere else _reach(transport, spec, (host,))
+    return make_plan(spec, (host,), facts, reach=reach, method=job.method)
+
+
+def _with_devices(spec: JobSpec, host: Host) -> LaunchSettings:
+    return spec.launch.model_copy(update={"devices": host.devices})
+
+
+def _plan_unseen(job: ReadJob, transport: Transport) -> Plan:
+    """Plan for hosts that are not contacted, with what is submitted where a queue runs the job."""
+    spec = job.spec
+    hosts = transport.planned_hosts(spec, job.named)
+    if transport.queue is not None:
+        spec = replace(spec, default_workers=sum(len(host.devices) for host in hosts))
+    python = find_python(spec)
+    known = {host.name: HostFacts(host.python or python, tuple(range(len(host.devices)))) for host in hosts}
+    target = spec.config.values.get("device_target") or "CPU"
+    facts = gather(spec, job.script, target, job.rank_table, Elsewhere(known, spec.launch.master_port))
+    plan = _plan_elsewhere(replace(job, spec=spec), hosts, facts, transport)
+    if transport.queue is None:
+        return plan
+    files = transport.queue.files(spec, plan, _own_command(job, str(job.script)))
+    return replace(plan, files=(*plan.files, *files))
+
+
+def _own_command(job: ReadJob, script: str) -> Command:
+    """The command that a queue runs: what was asked for here, for the launcher in the job."""
+    beside = Path(sys.executable).with_name("mslaunch")
+    table = job.spec.rank_table
+    return Command(
+        program=(str(beside),) if beside.is_file() else (sys.executable, "-m", "mslaunch"),
+        verb=job.request.verb,
+        own=job.request.verb_options,
+        flags=job.request.flags,
+        assignments=job.request.assignments,
+        config=job.spec.config.text,
+        script=script,
+        rank_table=str(Path(table.name).absolute()) if table else None,
+        script_args=job.request.script_args,
+    )
+
+
+def _prepare_connected(job: ReadJob, transport: Transport, resumed: ResumedRun | None) -> Prepared:
+    """Connect to the hosts, check them, and plan with what they answer."""
+    spec, script = job.spec, job.script
+    hosts = transport.hosts(spec, job.named, os.environ)
+    _check_request(spec, hosts, transport)
+    python = spec.launch.python or sys.executable
+    hosts = tuple(replace(host, python=host.python or python) for host in hosts)
+    needed = requirements(spec, str(script))
+    cluster, checked = connect(transport, hosts, Access(python, spec.launch.accept_new_host_keys), needed)
+    try:
+        _check_ready(job.request, cluster, checked)
+        target = spec.config.values.get("device_target") or _target_of(checked)
+        hosts = _placed(spec, transport, checked, target)
+        known = {
+            name: HostFacts(report.facts["python"], tuple(report.facts["cores"]))
+            for name, report in checked.reports.items()
+        }
+        facts = gather(spec, script, target, job.rank_table, Elsewhere(known, checked.port))
+        plan = _plan_elsewhere(job, hosts, facts, transport, resumed.attempt if resumed else 0)
+        plan = resumed.resume(plan) if resumed else plan
+    except BaseException:
+        cluster.close()
+        raise
+    plan = replace(plan, notes=(*plan.notes, *checked.notes))
+    return Prepared(plan, transport, cluster, partial(_replan, spec, facts, transport, job.method), resumed)
+
+
+def _placed(spec: JobSpec, transport: Transport, checked: Checked, target: str) -> tuple[Host, ...]:
+    hosts = tuple(report.host for report in checked.reports.values())
+    facts = {name: report.facts for name, report in checked.reports.items()}
+    placed = transport.place(spec, hosts, facts, os.environ, target)
+    if placed != hosts:  # devices that were not known when the hosts were checked
+        check_devices(placed, checked, target)
+    return placed
+
+
+def _check_request(spec: JobSpec, hosts: tuple[Host, ...], transport: Transport) -> None:
+    """Refuse what no other hosts could do, before any of them is contacted."""
+    if spec.launch.method == "mpirun" and len({host.python for host in hosts}) > 1:
+        raise RequestError(
+            f"{spec.source('method')}: mpirun starts the same Python everywhere. Name one launch.python."
+        )
+    if spec.launch.devices is not None:
+        raise RequestError(f"{spec.source('devices')}: {transport.devices_advice}")
+    if all(host.devices for host in hosts):
+        agree_on_workers(spec, (), hosts)
+
+
+def _check_ready(request: Request, cluster: Cluster, checked: Checked) -> None:
+    problems = checked.problems
+    if request.choose_checkpoints is not None:
+        unshared = "does not share this folder, and infer's checkpoints lie in it. Launch from a shared one."
+        problems += [f"{name}: {unshared}" for name in sorted(cluster.remote)]
+    if problems:
+        raise HostsNotReady(problems)
+
+
+def _plan_elsewhere(
+    job: ReadJob, hosts: tuple[Host, ...], facts: Facts, transport: Transport, attempt: int = 0
+) -> Plan:
+    _check_request(job.spec, hosts, transport)
+    workers = agree_on_workers(job.spec, (), hosts)
+    spec = job.with_checkpoints(workers, facts.run_dir)
+    return make_plan(spec, hosts, facts, attempt, _reach(transport, spec, hosts), job.method)
+
+
+def _replan(
+    spec: JobSpec,
+    facts: Facts,
+    transport: Transport,
+    method: Method,
+    left: tuple[Host, ...],
+    attempt: int,
+    port: int,
+) -> Plan:
+    """Plan the same job for the hosts that are left."""
+    ranks = sum(len(host.devices) for host in left)
+    config = replace(spec.config, values={**spec.config.values, "device_num": ranks})
+    spec = replace(spec, config=config)
+    return make_plan(spec, left, replace(facts, port=port), attempt, _reach(transport, spec, left), method)
+
+
+def _reach(transport: Transport, spec: JobSpec, hosts: tuple[Host, ...]) -> Reach:
+    env = transport.environment(spec.launch.method, hosts)
+    return Reach(transport.name, not transport.shares_environment, env)
+
+
+def requirements(spec: JobSpec, script: str) -> Requirements:
+    """What a job needs of its hosts."""
+    target = spec.config.values.get("device_target")
+    return Requirements(
+        run_dir=str(Path(spec.launch.runs_dir).resolve() / (spec.launch.run_id or "check")),
+        script=script,
+        target=target,
+        needs_mindspore=target not in (None, "None") or spec.launch.method == "msrun",
+        port=spec.launch.master_port,
+    )
+
+
+def _target_of(checked: Checked) -> str:
+    first: Mapping[str, Any] = next(iter(checked.reports.values())).facts["devices"]
+    return next((target for target, devices in first.items() if devices), "CPU")
+
+
+def check_only(request: Request, script: str) -> Checked:
+    """Ask the hosts of a job whether they are ready; nothing is started."""
+    job = read_job(request)
+    transport = registry.choose(job.spec, job.named, os.environ)
+    queue = transport.queue
+    if queue is not None and queue.current_job(os.environ) is None:
+        raise RequestError(
+            f"{job.spec.source('transport')}: {queue.label} chooses the hosts when a job starts. Run the check "
+            f"inside one of its jobs."
+        )
+    python = job.spec.launch.python or sys.executable
+    hosts = transport.hosts(job.spec, job.named, os.environ)
+    hosts = tuple(replace(host, python=host.python or python) for host in hosts)
+    access = Access(python, job.spec.launch.accept_new_host_keys)
+    cluster, checked = connect(transport, hosts, access, requirements(job.spec, script))
+    cluster.close()
+    return checked

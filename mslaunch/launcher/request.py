@@ -1,0 +1,156 @@
+"""What was asked for: a request, and the job that it describes once its files have been read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mslaunch import plugins
+from mslaunch.errors import ConfigError, RankTableMissing, RequestError, did_you_mean
+from mslaunch.hosts import Host
+from mslaunch.launcher.facts import find_script
+from mslaunch.plan.config import Config, override, parse_config, split_assignments
+from mslaunch.plan.methods import METHODS, Method
+from mslaunch.plan.model import Checkpoints, File
+from mslaunch.plan.settings import resolve
+from mslaunch.plan.spec import JobSpec, named_hosts
+from mslaunch.ranktable.validate import validate
+from mslaunch.ranktable.versions import read_table
+
+METHODS_GROUP = "mslaunch.methods"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person or a program asks for, before any file is read."""
+
+    config: str | None = None
+    assignments: tuple[str, ...] = ()
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    script_args: tuple[str, ...] = ()
+    default_script: str = "train.py"
+    default_workers: int | None = None
+    choose_checkpoints: Callable[[int, str], Checkpoints] | None = None
+    """Says which files a job of so many ranks, in this run's folder, is given."""
+    files: tuple[File, ...] = ()
+    """Files that the run's folder is to have besides those that are planned."""
+    config_text: str | None = None
+    """The config's text, where it has been read already."""
+    verb: str = "train"
+    verb_options: tuple[str, ...] = ()
+    """What was typed for this verb alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadJob:
+    """A request with what it names on this machine: config, hostfile, rank table and method."""
+
+    request: Request
+    spec: JobSpec
+    config_path: Path | None
+    rank_table: str | None
+    """The text of the rank table."""
+    named: tuple[Host, ...]
+    """The hosts that were named."""
+    method: Method
+
+    @property
+    def script(self) -> Path:
+        return find_script(self.spec, self.config_path)
+
+    def with_checkpoints(self, workers: int, run_dir: str) -> JobSpec:
+        """The job with the checkpoint files that it is given, where it is given some."""
+        choose = self.request.choose_checkpoints
+        return self.spec if choose is None else replace(self.spec, checkpoints=choose(workers, run_dir))
+
+
+def read_job(request: Request) -> ReadJob:
+    """Read and check everything that a request names on this machine."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise RequestError("the current folder has been deleted. Change into one that exists.") from None
+    config_path = Path(request.config) if request.config else None
+    own, assigned = split_assignments(request.assignments)
+    config = override(_read_config(config_path, request.config_text), own)
+    settings = resolve(request.flags, os.environ, config, assigned)
+    spec = JobSpec(
+        settings,
+        config,
+        request.script_args,
+        default_script=request.default_script,
+        default_workers=request.default_workers,
+    )
+    text = None
+    table = _rank_table(spec, config_path)
+    if table is not None:
+        name, text = table
+        errors = [finding for finding in validate(text) if finding.severity == "error"]
+        if errors:
+            raise ConfigError([finding.words(name) for finding in errors])
+        spec = replace(spec, rank_table=read_table(text, name))
+    return ReadJob(request, spec, config_path, text, named_hosts(spec, _hostfile(spec)), find_method(spec))
+
+
+def find_method(spec: JobSpec) -> Method:
+    """Return the function of the method that was asked for: a built-in one, else a plug-in's."""
+    name = spec.launch.method
+    found = METHODS.get(name) or plugins.load(METHODS_GROUP, name, _as_method)
+    if found is None:
+        known = [*METHODS, *plugins.names(METHODS_GROUP)]
+        hint = did_you_mean(name, known) or f". There are {', '.join(known)}."
+        raise RequestError(f"{spec.source('method')}: there is no method {name!r}{hint}")
+    return found
+
+
+def _as_method(loaded: Any) -> Method:
+    if not callable(loaded):
+        raise TypeError(f"{loaded!r} is not a function of a PlacedJob")
+    method: Method = loaded
+    return method
+
+
+def _hostfile(spec: JobSpec) -> str | None:
+    if spec.launch.hostfile is None:
+        return None
+    try:
+        return Path(spec.launch.hostfile).read_text(errors="replace")
+    except OSError as error:
+        raise RequestError(
+            f"{spec.launch.hostfile}: cannot read the hostfile: {error.strerror} ({spec.source('hostfile')})."
+        ) from None
+
+
+def read_config_text(request: Request) -> str | None:
+    """Read the config's text; a pipe has it only once."""
+    if request.config is None or request.config_text is not None:
+        return request.config_text
+    return _read_config(Path(request.config)).text
+
+
+def _read_config(path: Path | None, text: str | None = None) -> Config:
+    if path is None:
+        return Config()
+    try:
+        return parse_config(path.read_text() if text is None else text, str(path))
+    except FileNotFoundError:
+        raise RequestError(f"{path}: no such config. Name the job's YAML with --config FILE.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{path}: cannot read the config: {error}.") from None
+
+
+def _rank_table(spec: JobSpec, config_path: Path | None) -> tuple[str, str] | None:
+    """Return the name and text of the rank table that was asked for."""
+    asked = spec.launch.rank_table
+    if asked is None:
+        return None
+    choices = [Path(asked)]
+    if config_path is not None and not spec.source("rank_table").startswith("-"):
+        choices.insert(0, config_path.parent / asked)
+    for choice in choices:
+        if choice.is_file():
+            return str(choice), choice.read_text(errors="replace")
+    raise RankTableMissing(asked, spec.source("rank_table"))

@@ -1,0 +1,92 @@
+"""Whether a failed job is started again, and with what: a fresh port, and the newest checkpoint all ranks have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mslaunch import layout
+from mslaunch.checkpoint.files import newest_complete
+from mslaunch.diagnose.folder import read_error
+from mslaunch.hosts import Host
+from mslaunch.plan.model import Plan, to_json
+from mslaunch.plan.next_attempt import hosts_left, may_restart, next_attempt, pause, resuming
+from mslaunch.store.folder import write_atomically, write_files
+from mslaunch.store.layout import RunFolder
+from mslaunch.store.record import AttemptSummary, RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class NextAttempt:
+    """The next attempt, and what is said about it."""
+
+    plan: Plan
+    pause: float
+    note: str
+    summary: AttemptSummary
+
+
+Replan = Callable[[tuple[Host, ...], int, int], Plan]
+"""Plans the job for other hosts: with these, as this attempt, with this port."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartTools:
+    """What a further attempt needs besides the plan: a free port on a host, and a plan for fewer hosts."""
+
+    free_port: Callable[[str], int]
+    replan: Replan | None = None
+
+
+def prepare_next(
+    plan: Plan, ended: RunRecord, folder: RunFolder, lost: set[str], tools: RestartTools
+) -> NextAttempt | None:
+    """Prepare the next attempt, or return None where there is to be none."""
+    verdict = ended.verdict
+    if ended.state != "failed" or verdict is None:
+        return None
+    error = None if verdict.rank is None else read_error(folder.rank(verdict.rank))
+    if not may_restart(plan, verdict.exit_code or 0, verdict.cause, error.get("type") if error else None):
+        return None
+    hosts = hosts_left(plan, lost)
+    if not hosts or (lost and tools.replan is None):
+        return None
+    resume = find_resume(plan, folder, {host.name for host in hosts})
+    port = tools.free_port(hosts[0].name)
+    if lost and tools.replan is not None:
+        again = resuming(tools.replan(hosts, plan.attempt + 1, port), resume)
+    else:
+        again = next_attempt(plan, port, resume)
+    try:
+        folder.plan.rename(folder.earlier_plan(plan.attempt))
+        write_files(
+            folder.path, again.files if lost else tuple(file for file in again.files if file.path == layout.RANKS)
+        )
+        write_atomically(folder.plan, to_json(again))
+    except OSError:
+        return None  # a full disk: the verdict stands
+    return NextAttempt(again, pause(plan), _note(plan, again, resume, lost), summary(plan, ended, resume))
+
+
+def _note(plan: Plan, again: Plan, resume: dict[int, str], lost: set[str]) -> str:
+    source = f"resuming from {Path(next(iter(resume.values()))).name}" if resume else "from the start"
+    fewer = f" with {again.world_size} ranks, without {', '.join(sorted(lost))}" if lost else ""
+    return f"attempt {again.attempt + 1} of {plan.restarts.limit + 1}{fewer} in {pause(plan):g} s, {source}"
+
+
+def summary(plan: Plan, ended: RunRecord, resume: dict[int, str]) -> AttemptSummary:
+    return AttemptSummary(plan.attempt, ended.ended, ended.exit_code, ended.verdict, resume or None)
+
+
+def find_resume(plan: Plan, folder: RunFolder, hosts: set[str]) -> dict[int, str]:
+    """Find, for the ranks of these hosts, numbered anew, the newest checkpoint that is complete on all of them."""
+    if plan.restarts.checkpoints is None:
+        return {}
+    folders = {}
+    for number, worker in enumerate(worker for worker in plan.workers if worker.host in hosts):
+        rank = int(worker.rank or 0)
+        folders[number] = folder.rank(rank) / plan.restarts.checkpoints.replace("{rank}", str(rank))
+    began = (folder.earlier_plan(0) if plan.attempt else folder.plan).stat().st_mtime
+    found = newest_complete(folders, since=began)
+    return {rank: str(path) for rank, path in found.items()}

@@ -1,0 +1,83 @@
+"""A run that a queue starts: its folder was made when it was submitted, or by the attempt that the queue cut short."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from mslaunch.diagnose.judge import Verdict
+from mslaunch.errors import MslaunchError, RecordUnreadable
+from mslaunch.launcher.restarts import find_resume, summary
+from mslaunch.plan.model import Plan, from_json, to_json
+from mslaunch.plan.next_attempt import resuming
+from mslaunch.store import record
+from mslaunch.store.folder import write_atomically, write_files
+from mslaunch.store.layout import RunFolder
+from mslaunch.store.liveness import job_of
+from mslaunch.transports.base import Transport
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedRun:
+    """A folder that is there already, and what is known of earlier attempts."""
+
+    folder: RunFolder
+    job: str
+    queue: str
+    """What the queue is called in sentences."""
+    before: Plan | None = None
+    """What the attempt before was, if there was one."""
+    found: Mapping[int, str] = field(default_factory=dict)
+    """The checkpoint that each rank resumes from."""
+    attempts: tuple[record.AttemptSummary, ...] = ()
+
+    @property
+    def attempt(self) -> int:
+        return self.before.attempt + 1 if self.before else 0
+
+    def resume(self, plan: Plan) -> Plan:
+        """Tell the ranks what they resume from."""
+        if self.before is None:
+            return plan
+        source = f"resuming from {Path(self.found[0]).name}" if self.found else "from the start"
+        note = f"{self.queue} has queued the job again: attempt {self.attempt + 1}, {source}"
+        return resuming(replace(plan, notes=(*plan.notes, note)), self.found)
+
+    def write_plan(self, plan: Plan) -> RunFolder:
+        """Write the plan, now that the hosts are known; the code is as it was when the job was submitted."""
+        if self.before is not None:
+            self.folder.plan.rename(self.folder.earlier_plan(self.before.attempt))
+        write_files(self.folder.path, plan.files)
+        write_atomically(self.folder.plan, to_json(plan))
+        write_atomically(self.folder.job(plan.transport), self.job)
+        return self.folder
+
+    def refuse(self, error: MslaunchError) -> None:
+        """Keep on record why the run could not begin: nobody is there to read it from the screen."""
+        verdict = Verdict(exit_code=error.exit_code, cause="not ready", summary=str(error))
+        ended = record.iso(time.time())
+        failed = replace(record.read(self.folder), state="failed", ended=ended, exit_code=error.exit_code)
+        record.save(self.folder, replace(failed, verdict=verdict))
+
+
+def find_run(folder: RunFolder, transport: Transport, environment: Mapping[str, str]) -> ResumedRun | None:
+    """Find the run that this queue's job was submitted for, or has run before it was queued again."""
+    job = transport.queue.current_job(environment) if transport.queue else None
+    if job is None:
+        return None
+    try:
+        now = record.read(folder)
+    except RecordUnreadable:
+        return None
+    if now.transport != transport.name or job_of(folder, now) not in (None, job.job_id):
+        return None
+    if now.state == "queued":
+        return ResumedRun(folder, job.job_id, transport.label)
+    if job.restarts == 0:
+        return None
+    before = from_json(folder.plan.read_text())
+    found = find_resume(before, folder, {host.name for host in before.hosts})
+    attempts = (*now.attempts, summary(before, now, found))
+    return ResumedRun(folder, job.job_id, transport.label, before, found, attempts)

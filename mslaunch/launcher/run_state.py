@@ -1,0 +1,342 @@
+"""The state of one attempt: handles the agents' events, decides what to do next and who failed. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from mslaunch import layout, messages
+from mslaunch.diagnose import stacks
+from mslaunch.diagnose.judge import signal_name
+from mslaunch.errors import NOT_READY
+from mslaunch.plan.model import Plan
+from mslaunch.ranges import format_ranges
+from mslaunch.store.record import RankRecord, iso
+from mslaunch.store.signals import STACKS, WARNING
+from mslaunch.worker.exit_recorder import CRASHES
+
+LOST = 125
+TIME_IS_UP = 124
+CANNOT_START = 126
+JOINED_EVERY = 0.2  # agents need not hear of each of 10,000 ranks that is through init()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One thing that went wrong by itself, and when."""
+
+    time: float
+    rank: int | None
+    host: str
+    exit_code: int
+    signal: int | None
+    cause: str
+    summary: str
+    log: str | None = None
+    out_of_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the launcher should send to every agent."""
+
+    do: str
+    grace: float = 0.0
+
+    def message(self) -> messages.StopOrder:
+        return {"to": "*", "do": self.do, "grace": self.grace}
+
+
+class RunState:
+    """One attempt, from the first event to the last."""
+
+    def __init__(self, plan: Plan, began: float = 0.0, agents_are_stopped: bool = False) -> None:
+        self.plan = plan
+        self._agents_are_stopped = agents_are_stopped
+        self.began = began
+        self.ranks = {int(w.rank or 0): RankRecord(int(w.rank or 0), w.host, w.device_id) for w in plan.workers}
+        self._running = dict.fromkeys(self.ranks)
+        self.raised: set[int] = set()
+        self.done: set[int] = set()
+        """Ranks whose script has ended well; what may still go wrong is how Python and MindSpore are taken apart."""
+        self.failures: list[Failure] = []
+        self.notes: list[str] = []
+        self.interrupt: int | None = None
+        self._told_by_agents = False
+        self.stopping = False
+        self.hosts_busy = {host.name for host in plan.hosts}
+        self.hosts_lost: set[str] = set()
+        self.joining: dict[int, float] = {}
+        self.joined: set[int] = set()
+        self._imported = False
+        self._joined_sent: float | None = None
+        self.last_output: float | None = None
+        self.pulse = 0.0
+        self.first_end: tuple[float, int] | None = None
+        self.stalled = False
+        self.stacks_from: set[str] = set()
+        self._stacks: dict[int, tuple[stacks.Frame, ...]] = {}
+        self.groups: tuple[stacks.Group, ...] | None = None
+        self._finished = False
+
+    @property
+    def over(self) -> bool:
+        return not self.hosts_busy
+
+    @property
+    def running(self) -> list[int]:
+        """The ranks that have not ended, in order."""
+        return list(self._running)
+
+    def dispatch(self, event: messages.Message, now: float) -> list[Order]:
+        """Handle one event that came at `now`, by a clock that only runs forward; return what has to be done."""
+        handler = HANDLERS.get(event["ev"])
+        return handler(self, event, now) if handler else []
+
+    def pop_notes(self) -> list[str]:
+        """Return what a person should be told by now, each once."""
+        notes, self.notes = self.notes, []
+        return notes
+
+    def signalled(self, number: int) -> list[Order]:
+        """Do what a signal to the launcher asks for."""
+        if number == STACKS:
+            return self.ask_for_stacks()
+        if number == WARNING:
+            self.notes.append("time limit close: SIGUSR1 forwarded to the ranks that handle it")
+            return [Order("warn")]
+        return self.interrupted(number)
+
+    def interrupted(self, number: int) -> list[Order]:
+        """A signal asks for the end: the first waits for the ranks, the second does not.
+
+        A job that is ending because it failed stays failed: there a signal only hurries it on.
+        """
+        again = (self.interrupt is not None and not self._told_by_agents) or bool(self.failures)
+        self._told_by_agents = False
+        if not self.failures:
+            self.interrupt = self.interrupt or number
+        self.stopping = True
+        return [Order("stop", 0.0 if again else self.plan.limits.grace)]
+
+    def _stopped_with_agents(self, number: int) -> list[Order]:
+        """A batch system signals agents and launcher alike when a job is to end, and agents may notice first."""
+        if self.stopping:
+            return []
+        self.interrupt, self.stopping, self._told_by_agents = number, True, True
+        return [Order("stop", self.plan.limits.grace)]
+
+    def fail(self, failure: Failure) -> list[Order]:
+        """Something went wrong; the first time, everything is stopped."""
+        self.failures.append(failure)
+        if self.stopping:
+            return []
+        self.stopping = True
+        return [Order("stop", self.plan.limits.grace)]
+
+    def host_lost(self, hosts: tuple[str, ...], now: float, why: str = "") -> list[Order]:
+        """A stream ended before its agents had said that nothing is left."""
+        orders: list[Order] = []
+        for host in hosts:
+            if host in self.hosts_busy:
+                self.hosts_busy.discard(host)
+                self.hosts_lost.add(host)
+                summary = why or f"the agent on {host} is gone"
+                orders += self.fail(Failure(now, None, host, LOST, None, "host lost", summary))
+        return orders
+
+    def ask_for_stacks(self, stalled: bool = False) -> list[Order]:
+        """Have every agent take the stacks of its ranks; what for is remembered."""
+        self.stalled = self.stalled or stalled
+        self.stacks_from = {host.name for host in self.plan.hosts}
+        self._stacks, self.groups = {}, None
+        return [Order("stacks")]
+
+    def _on_started(self, event: messages.Started, now: float) -> list[Order]:
+        if event["role"] == "worker" and event["rank"] is not None:
+            rank = self.ranks[event["rank"]]
+            self.ranks[rank.rank] = replace(rank, pid=event["pid"], started=iso(event["time"]))
+            self.last_output = max(self.last_output or now, now)
+        return []
+
+    def _on_start_failed(self, event: messages.StartFailed, now: float) -> list[Order]:
+        del now
+        summary = f"{event['role']} could not be started on {event['host']}: {event['why']}"
+        return self.fail(Failure(event["time"], event["rank"], event["host"], CANNOT_START, None, "start", summary))
+
+    def _on_files_failed(self, event: messages.FilesFailed, now: float) -> list[Order]:
+        del now
+        summary = f"the run's files could not be laid out on {event['host']}: {event['why']}"
+        return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "setup", summary))
+
+    def _on_joining(self, event: messages.RankNote, now: float) -> list[Order]:
+        self.joining[event["rank"]] = now
+        return []
+
+    def _on_joined(self, event: messages.RankNote, now: float) -> list[Order]:
+        self.joining.pop(event["rank"], None)
+        self.joined.add(event["rank"])
+        if len(self.plan.hosts) == 1 or (self._joined_sent is not None and now - self._joined_sent < JOINED_EVERY):
+            return []
+        self._joined_sent = now
+        return [Order("joined")]
+
+    def _on_import(self, event: messages.RankNote, now: float) -> list[Order]:
+        del event, now
+        first, self._imported = not self._imported, True
+        return [Order("scheduler")] if first and len(self.plan.hosts) > 1 else []
+
+    def _on_pulse(self, event: messages.Pulse, now: float) -> list[Order]:
+        if self.last_output is not None:
+            self.last_output = max(self.last_output, now - event["quiet"])
+            self.pulse = now
+        return []
+
+    def _on_done(self, event: messages.RankNote, now: float) -> list[Order]:
+        del now
+        self.done.add(event["rank"])
+        return []
+
+    def _on_error(self, event: messages.RankError, now: float) -> list[Order]:
+        """A rank has raised: it will end, though MindSpore's teardown may take it a second."""
+        del now
+        rank = event["rank"]
+        self.raised.add(rank)
+        return self._rank_failed(event["time"], rank, 1, None, "exception", event["message"])
+
+    def _on_exited(self, event: messages.Exited, now: float) -> list[Order]:
+        if event["role"] == "worker":
+            return self._rank_exited(event, now)
+        if self.stopping or self._finished or not self._running:
+            return []
+        return self._scheduler_exited(event) if event["role"] == "scheduler" else self._script_exited(event)
+
+    def _rank_exited(self, event: messages.Exited, now: float) -> list[Order]:
+        rank, code, number, when = cast(int, event["rank"]), event["code"], event["signal"], event["time"]
+        if rank in self.raised and number in (signal.SIGTERM, signal.SIGKILL) and self.stopping:
+            code, number = 1, None  # it had failed by itself; only its teardown was cut short
+        crashed = event.get("crashed")
+        if rank in self.done and number:
+            crashed, code, number = number, 0, None
+        if crashed in CRASHES:
+            # MindSpore 2.10 may crash in its own clean-up, when a peer closes its connection at that moment.
+            how = f"by {signal_name(crashed)} while MindSpore was taken apart; its script had ended well before"
+            self.notes.append(f"rank {rank} was ended {how}, so that counts")
+        self.joining.pop(rank, None)
+        self._running.pop(rank, None)
+        stopped = self.stopping and rank not in self.raised and number not in CRASHES
+        self.ranks[rank] = replace(
+            self.ranks[rank], exit_code=code, signal=number, ended=iso(when), stopped=stopped and code != 0
+        )
+        if self.stopping and number not in CRASHES:
+            return []
+        if code != 0:
+            memory = bool(event.get("out_of_memory"))
+            how = f"was killed by {signal_name(number)}" if number else f"exited with code {code}"
+            cause = "signal" if number else "exit"
+            return self._rank_failed(when, rank, 128 + number if number else code or 1, number, cause, how, memory)
+        if not self._running:
+            self._finished = True
+            return [Order("finish")]
+        self.first_end = self.first_end or (now, rank)
+        return []
+
+    def _scheduler_exited(self, event: messages.Exited) -> list[Order]:
+        if event["code"] == 0:
+            return []
+        log = f"{self.plan.run_dir}/{layout.SCHEDULER}/{layout.LOG}"
+        summary = "MindSpore's scheduler died"
+        return self.fail(Failure(event["time"], None, event["host"], LOST, event["signal"], "scheduler", summary, log))
+
+    def _script_exited(self, event: messages.Exited) -> list[Order]:
+        scripts = {process.host: process for process in self.plan.processes if process.role == "script"}
+        script = scripts[event["host"]]
+        own = [rank for rank in self.running if len(scripts) == 1 or self.ranks[rank].host == event["host"]]
+        if set(own) <= self.done:
+            return []  # its own ranks have done their work; those of other hosts are not its business
+        code = 128 + event["signal"] if event["signal"] else event["code"] or 1
+        name = script.argv[-1].rpartition("/")[2]
+        summary = f"{name} ended with code {code} before rank {format_ranges(own)} had"
+        return self.fail(
+            Failure(event["time"], None, event["host"], code, event["signal"], "script", summary, script.log)
+        )
+
+    def _on_setup_failed(self, event: messages.SetupFailed, now: float) -> list[Order]:
+        del now
+        how = f"with code {event['code']}" if event["code"] is not None else "by a signal"
+        summary = f"launch.setup failed {how} on {event['host']}"
+        return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "setup", summary, event["log"]))
+
+    def _on_stacks(self, event: messages.Stacks, now: float) -> list[Order]:
+        """Group the stacks once all hosts have sent theirs; a hang is then explained, and ended where that is asked."""
+        for number, text in event["stacks"].items():
+            self._stacks[int(number)] = stacks.parse(text)
+        self.stacks_from.discard(event["host"])
+        if self.stacks_from or self.groups is not None:
+            return []
+        self.groups = stacks.group(self._stacks)
+        words = "; ".join(group.words() for group in self.groups) or "no rank is running"
+        if not self.stalled:
+            self.notes.append(f"stacks: {words}")
+            return []
+        self.stalled = False
+        self.last_output = now
+        quiet = f"no output from any rank for {self.plan.limits.stall_timeout:g} s; {words}"
+        if self.plan.limits.on_stall == "report":
+            self.notes.append(quiet)
+            return []
+        odd = stacks.odd_ranks(self.groups)
+        rank = odd[0] if len(odd) == 1 else None
+        log = self._log(rank) if rank is not None else None
+        host = self.ranks[rank].host if rank is not None else event["host"]
+        return self.fail(Failure(event["time"], rank, host, TIME_IS_UP, None, "stalled", quiet, log))
+
+    def _on_abandoned(self, event: messages.Abandoned, now: float) -> list[Order]:
+        del now
+        if self._agents_are_stopped and event["signal"]:
+            return self._stopped_with_agents(event["signal"])
+        summary = f"the agent on {event['host']} gave up: {event['why']}"
+        return self.fail(Failure(event["time"], None, event["host"], LOST, None, "host lost", summary))
+
+    def _on_stuck(self, event: messages.Stuck, now: float) -> list[Order]:
+        del now
+        summary = f"cannot be ended on {event['host']}: process {', '.join(event['processes'])}; it hangs in the kernel"
+        self.notes.append(summary)
+        return self.fail(Failure(event["time"], None, event["host"], LOST, None, "stuck", summary))
+
+    def _on_idle(self, event: messages.Idle, now: float) -> list[Order]:
+        del now
+        self.hosts_busy.discard(event["host"])
+        return []
+
+    def _rank_failed(
+        self, when: float, rank: int, code: int, number: int | None, cause: str, summary: str, memory: bool = False
+    ) -> list[Order]:
+        host = self.ranks[rank].host
+        return self.fail(Failure(when, rank, host, code, number, cause, summary, self._log(rank), memory))
+
+    def _log(self, rank: int) -> str:
+        return f"{self.plan.run_dir}/{layout.rank_folder(rank)}/{layout.LOG}"
+
+
+Handler = Callable[[RunState, Any, float], list[Order]]
+HANDLERS: dict[str, Handler] = {
+    "started": RunState._on_started,
+    "start-failed": RunState._on_start_failed,
+    "files-failed": RunState._on_files_failed,
+    "setup-failed": RunState._on_setup_failed,
+    "import": RunState._on_import,
+    "joining": RunState._on_joining,
+    "joined": RunState._on_joined,
+    "done": RunState._on_done,
+    "error": RunState._on_error,
+    "exited": RunState._on_exited,
+    "pulse": RunState._on_pulse,
+    "stacks": RunState._on_stacks,
+    "abandoned": RunState._on_abandoned,
+    "stuck": RunState._on_stuck,
+    "idle": RunState._on_idle,
+}
+"""What an attempt does about each event; the others are for whoever asked for them."""

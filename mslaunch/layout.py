@@ -1,0 +1,61 @@
+"""What the files and folders of a run are called, on every host. Travels with the agent: Python 3.9, no imports.
+
+docs/runs.md says what each holds. Paths are relative to the run's folder; those of a rank, to the rank's folder.
+"""
+
+PLAN = "plan.json"
+RECORD = "run.json"
+EVENTS = "events.jsonl"
+LAUNCHER_LOG = "launcher.log"
+CONFIG = "config.yaml"
+CONFIG_JSON = "config.json"
+CHECKPOINTS = "checkpoints.json"
+CALL = "call.pkl"
+ZIP = "mslaunch.zip"
+BOOT = "mslaunch_rank.py"
+CODE = "code"
+SCHEDULER = "scheduler"
+MSRUN_LOGS = "msrun"
+LATEST = "latest"
+"""In the folder of runs: a link to the newest one."""
+SWEEP = "sweep.json"
+SWEEP_LOCK = "sweep.lock"
+"""In a folder that holds the runs of a sweep."""
+
+SCRIPTS = "scripts"
+RANKS = f"{SCRIPTS}/ranks.json"
+RANK_TABLE = f"{SCRIPTS}/rank_table.json"
+HOSTFILE = f"{SCRIPTS}/hostfile"
+SETUP_LOG = f"{SCRIPTS}/setup.log"
+
+RANK = "rank_"
+LOG = "log.txt"
+ENV_LOG = "env.log"
+ERROR = "error.json"
+EXIT = "exit.json"
+STACK = "stack.txt"
+RESULT = "result.pkl"
+PLOG = "plog"
+RANK_FILES = (LOG, ENV_LOG, ERROR, EXIT, STACK)
+"""What mslaunch itself writes into every rank's folder; the rest is the job's."""
+ATTEMPT_FILES = (LOG, ERROR, EXIT, STACK, PLOG)
+"""What each attempt writes anew; a restart renames those of the attempt before."""
+
+
+def rank_folder(rank: int) -> str:
+    return f"{RANK}{rank}"
+
+
+def script(name: str) -> str:
+    return f"{SCRIPTS}/{name}"
+
+
+def agent_address(host: str) -> str:
+    """The file that says where a host's agent listens, for ranks that mpirun's own daemons start."""
+    return f"{SCRIPTS}/agent.{host}"
+
+
+def earlier_name(name: str, attempt: int) -> str:
+    """The name of a file of an earlier attempt: log.txt of attempt 0 is log.0.txt, plog is plog.0."""
+    stem, dot, suffix = name.rpartition(".")
+    return f"{stem}.{attempt}.{suffix}" if dot else f"{name}.{attempt}"

@@ -1,0 +1,1 @@
+"""Run folders: their file names, records, liveness and history."""

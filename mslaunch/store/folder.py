@@ -1,0 +1,96 @@
+"""Making a run's folder with everything that its plan wants in it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from mslaunch import layout
+from mslaunch.errors import RunExists, RunsFolderUnwritable
+from mslaunch.plan.model import File, Plan, to_json
+from mslaunch.store.layout import RunFolder, SweepFolder, runs_root
+from mslaunch.store.snapshot import mirror
+from mslaunch.transports.bundle import BOOT, write_bundle
+
+
+def write_atomically(path: Path, content: str, mode: int = 0o600) -> None:
+    beside = path.with_name(f".{path.name}.{_writer()}")
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        file.write(content.encode("utf-8", "surrogateescape"))  # arguments and paths need not be text
+    beside.replace(path)
+
+
+def _writer() -> str:
+    """This thread: two jobs of one program may write the same file at once."""
+    return f"{os.getpid()}.{threading.get_ident()}"
+
+
+def create(plan: Plan) -> RunFolder:
+    """Make the run's folder with everything that the plan wants in it, or leave nothing behind."""
+    folder = RunFolder(Path(plan.run_dir))
+    _create(folder.path, partial(fill, plan, folder))
+    return folder
+
+
+def create_sweep(folder: SweepFolder, record: str) -> None:
+    """Make a sweep's folder with its record, or leave nothing behind."""
+    _create(folder.path, partial(write_atomically, folder.record, record))
+
+
+def _create(path: Path, fill_it: Callable[[], None]) -> None:
+    runs_dir = path.parent
+    made_runs_dir = not runs_dir.exists()
+    try:
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if path.is_dir():
+            raise RunExists(path.name, str(path)) from None
+        raise RunsFolderUnwritable(str(runs_dir), "it is not a folder") from None
+    except OSError as error:
+        raise RunsFolderUnwritable(str(runs_dir), why(error)) from None
+    try:
+        fill_it()
+        _point_latest(path)
+    except BaseException as error:
+        shutil.rmtree(path, ignore_errors=True)
+        if made_runs_dir:
+            with contextlib.suppress(OSError):
+                runs_dir.rmdir()
+        if isinstance(error, OSError):
+            raise RunsFolderUnwritable(str(path), why(error)) from None
+        raise
+
+
+def fill(plan: Plan, folder: RunFolder) -> None:
+    """Write the plan, its files, the code and the zip into an empty folder."""
+    write_files(folder.path, plan.files)
+    write_bundle(folder.bundle)  # first: it marks the folder as a run, which a mirror leaves out
+    mirror(Path(plan.job_dir), folder.code, runs_root(folder.path.parent.resolve()))
+    write_atomically(folder.boot, BOOT)
+    write_atomically(folder.plan, to_json(plan))
+
+
+def write_files(root: Path, files: tuple[File, ...]) -> None:
+    for file in files:
+        path = root / file.path
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(path, file.content, file.mode)
+
+
+def _point_latest(folder: Path) -> None:
+    beside = folder.parent / f".latest.{_writer()}"
+    beside.unlink(missing_ok=True)
+    beside.symlink_to(folder.name)
+    beside.replace(folder.parent / layout.LATEST)
+
+
+def why(error: OSError) -> str:
+    """Say what kept a file from being written."""
+    return "the disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))

@@ -1,0 +1,140 @@
+"""Runs, past and present: finding them by name, asking how they stand, stopping them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from mslaunch import identity, layout
+from mslaunch.agent.guard import end_run, processes_with
+from mslaunch.errors import AmbiguousRun, NoSuchRun, NotReadyError, RequestError
+from mslaunch.store import record, requests
+from mslaunch.store.layout import RunFolder, SweepFolder
+from mslaunch.store.liveness import current, job_of, queue_of
+from mslaunch.transports.base import JobQueue
+
+LOST_PATIENCE = 5.0
+
+
+def list_runs(runs_dir: Path) -> list[RunFolder]:
+    """Return the runs in a folder, oldest first."""
+    return sorted(_runs_in(runs_dir), key=lambda folder: (_made(folder), folder.run_id))
+
+
+def _runs_in(place: Path) -> Iterator[RunFolder]:
+    """The runs in a folder, and those of the sweeps in it."""
+    for path in place.iterdir() if place.is_dir() else ():
+        if path.is_symlink():
+            continue
+        if (path / layout.RECORD).is_file():
+            yield RunFolder(path)
+        elif SweepFolder(path).record.is_file():
+            yield from _runs_in(path)
+
+
+def _made(folder: RunFolder) -> int:
+    plans = [path for path in (folder.earlier_plan(0), folder.plan) if path.exists()]
+    return plans[0].stat().st_mtime_ns if plans else 0
+
+
+def find_run(runs_dir: Path, name: str | None) -> RunFolder:
+    """Find a run by its path, its name or an unambiguous beginning of it; the newest where none is named."""
+    if name and (Path(name) / layout.RECORD).is_file():
+        return RunFolder(Path(name).resolve())
+    if name and "/" in name and SweepFolder(Path(name)).record.is_file():
+        sweep = Path(name).resolve()
+        raise RequestError(f"{name}: a sweep. Name one of its runs, for example {sweep.name}/1.")
+    runs = list_runs(runs_dir)
+    known = [run.name for run in runs]
+    if name and "/" in name and not any(run.startswith(name) for run in known):
+        raise RequestError(f"{name}: neither a run nor a folder of logs. `mslaunch ps` lists the runs.")
+    if not runs:
+        raise NoSuchRun(name or layout.LATEST, str(runs_dir), known)
+    if name in (None, layout.LATEST):
+        return runs[-1]
+    matches = [run for run in runs if run.name.startswith(str(name))]
+    exact = [run for run in matches if run.name == name]
+    if not matches:
+        raise NoSuchRun(str(name), str(runs_dir), known)
+    if len(matches) > 1 and not exact:
+        raise AmbiguousRun(str(name), [run.name for run in matches])
+    return (exact or matches)[0]
+
+
+def stop(folder: RunFolder, wait: float) -> record.RunRecord:
+    """Ask a run's launcher to stop it, and wait until it has."""
+    now = current(folder)
+    queue, job = queue_of(now), job_of(folder, now)
+    if now.state not in record.ENDED and queue is not None and job is not None:
+        return _stop_job(folder, queue, job, wait)
+    launcher = now.launcher
+    if now.state not in record.ENDED and launcher is not None and not identity.is_here(launcher):
+        raise NotReadyError(f"{folder.run_id} was launched on {launcher.host}. Run `mslaunch stop` there.")
+    asked = None
+    for _ in _ticks(wait):
+        now = current(folder)
+        if now.state in record.ENDED:
+            _end_what_is_left(folder)
+            requests.withdraw(folder)
+            return now
+        launcher = now.launcher
+        if now.state == "running" and launcher and launcher.pid != asked:
+            asked = launcher.pid
+            requests.ask(folder, launcher, "stop")
+    who = f"Its launcher is pid {launcher.pid}; try again." if launcher else "Its record names no launcher."
+    raise NotReadyError(f"{folder.run_id} has not stopped after {wait:.0f} s. {who}")
+
+
+def _stop_job(folder: RunFolder, queue: JobQueue, job: str, wait: float) -> record.RunRecord:
+    """Ask the queue to end a run's job; one that does not end is killed."""
+    queue.cancel(job)
+    for end in (queue.kill, None):
+        for _ in _ticks(wait):
+            now = current(folder)
+            if now.state in record.ENDED:
+                return _stopped(folder, now)
+        if end:
+            end(job)
+    raise NotReadyError(
+        f"{folder.run_id} has not stopped after {2 * wait:.0f} s: see `{queue.show_command(job)}`; try again."
+    )
+
+
+def _stopped(folder: RunFolder, now: record.RunRecord) -> record.RunRecord:
+    """Keep how a cancelled job ended: the queue forgets it, and a launcher that had just begun could not record it."""
+    if record.read(folder).state not in record.ENDED:
+        ended = now.ended or record.iso(time.time())
+        now = replace(now, state="stopped", ended=ended, exit_code=128 + signal.SIGTERM, verdict=None)
+        record.save(folder, now)
+    return now
+
+
+def _end_what_is_left(folder: RunFolder) -> None:
+    """The agent of a lost run ends its ranks by itself; should it not get to it, this does."""
+    mark = f"MSLAUNCH_RUN_DIR={folder.path.resolve()}"
+    for _ in _ticks(LOST_PATIENCE):
+        if not processes_with(mark):
+            return
+    end_run(str(folder.path.resolve()))
+
+
+def _ticks(seconds: float) -> Iterator[None]:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield
+        time.sleep(0.05)
+
+
+def stacks_taken(folder: RunFolder, seen: int, seconds: float) -> Iterator[list[str]]:
+    """Yield the groups of stacks that are recorded after the first `seen` bytes of events, for so many seconds."""
+    for _ in _ticks(seconds):
+        with folder.events.open("rb") as file:
+            file.seek(seen)
+            for line in file.read().split(b"\n")[:-1]:
+                event = json.loads(line)
+                if event["ev"] == "stacks-taken":
+                    yield event["groups"]

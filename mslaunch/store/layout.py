@@ -1,0 +1,122 @@
+"""The folders of runs and sweeps as paths; mslaunch/layout.py has the names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mslaunch import layout
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """<runs-dir>/<run-id>, complete in itself."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def sweep(self) -> SweepFolder | None:
+        """The sweep that the run belongs to, if it does."""
+        sweep = SweepFolder(self.path.parent)
+        return sweep if sweep.record.is_file() else None
+
+    @property
+    def name(self) -> str:
+        """What the run is called beside others: its id, after its sweep's where it belongs to one."""
+        return f"{self.path.parent.name}/{self.run_id}" if self.sweep else self.run_id
+
+    @property
+    def plan(self) -> Path:
+        return self.path / layout.PLAN
+
+    def earlier_plan(self, attempt: int) -> Path:
+        return self.path / layout.earlier_name(layout.PLAN, attempt)
+
+    @property
+    def record(self) -> Path:
+        return self.path / layout.RECORD
+
+    @property
+    def events(self) -> Path:
+        return self.path / layout.EVENTS
+
+    @property
+    def bundle(self) -> Path:
+        return self.path / layout.ZIP
+
+    @property
+    def boot(self) -> Path:
+        return self.path / layout.BOOT
+
+    @property
+    def code(self) -> Path:
+        return self.path / layout.CODE
+
+    def job(self, transport: str) -> Path:
+        """The file that holds the id of the job that a run belongs to, where a queue runs it."""
+        return self.path / f"{transport}_job"
+
+    def request(self, kind: str) -> Path:
+        """The file that asks a launcher inside another program for something: stop or stacks."""
+        return self.path / f"{kind}.request"
+
+    @property
+    def launcher_log(self) -> Path:
+        return self.path / layout.LAUNCHER_LOG
+
+    @property
+    def scheduler_log(self) -> Path:
+        return self.path / layout.SCHEDULER / layout.LOG
+
+    def rank(self, rank: int) -> Path:
+        return self.path / layout.rank_folder(rank)
+
+    def log(self, rank: int) -> Path:
+        return self.rank(rank) / layout.LOG
+
+    def earlier_log(self, rank: int, attempt: int) -> Path:
+        """Where a rank's log is put before the next attempt."""
+        return self.rank(rank) / layout.earlier_name(layout.LOG, attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepFolder:
+    """<runs-dir>/<sweep-id>, which holds the folders of its runs."""
+
+    path: Path
+
+    @property
+    def sweep_id(self) -> str:
+        return self.path.name
+
+    @property
+    def record(self) -> Path:
+        return self.path / layout.SWEEP
+
+    @property
+    def lock(self) -> Path:
+        return self.path / layout.SWEEP_LOCK
+
+    @property
+    def launcher_log(self) -> Path:
+        return self.path / layout.LAUNCHER_LOG
+
+    def job(self, transport: str) -> Path:
+        """The file that holds the id of the sweep's job, where a queue runs it."""
+        return self.path / f"{transport}_job"
+
+    def request(self, kind: str) -> Path:
+        """The file by which a sweep inside another program is asked for something."""
+        return self.path / f"{kind}.request"
+
+    def run(self, run_id: str) -> RunFolder:
+        return RunFolder(self.path / run_id)
+
+
+def runs_root(runs_dir: Path) -> Path:
+    """The folder that holds all runs: for the runs of a sweep, the one above the sweep's."""
+    return runs_dir.parent if SweepFolder(runs_dir).record.is_file() else runs_dir

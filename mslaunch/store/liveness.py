@@ -1,0 +1,99 @@
+"""How a run really stands: its record, checked against the launcher's process or the queue that runs it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from contextlib import suppress
+from dataclasses import replace
+
+from mslaunch import identity, plugins
+from mslaunch.diagnose.judge import Verdict
+from mslaunch.errors import PluginBroken, RequestError
+from mslaunch.store.folder import write_atomically
+from mslaunch.store.layout import RunFolder
+from mslaunch.store.record import ENDED, RunRecord, read
+from mslaunch.transports import registry
+from mslaunch.transports.base import JobQueue
+
+
+def current(folder: RunFolder) -> RunRecord:
+    """Read a record; a run whose launcher is no longer there is lost, whatever the file still says."""
+    record = read(folder)
+    launcher = record.launcher
+    queue = queue_of(record)
+    job = job_of(folder, record)
+    if record.state in ENDED:
+        return record if queue is None or job is None else _unless_queued_again(record, queue, job)
+    alive = launcher is not None and identity.is_here(launcher) and identity.is_alive(launcher)
+    if alive and (record.state == "running" or job is None):
+        return record  # while it is queued, that is only whoever submitted it
+    if queue is not None and job is None and record.state == "queued":
+        job = _found_again(folder, record, queue)
+    if queue is not None and job is not None:
+        return _as_queue_sees(folder, record, queue, job)
+    return replace(record, state="lost") if launcher and identity.is_here(launcher) else record
+
+
+def queue_of(record: RunRecord) -> JobQueue | None:
+    """Return the queue that a run's transport submits to; none where that transport is not installed here."""
+    try:
+        return registry.get(record.transport).queue
+    except PluginBroken as error:
+        plugins.warn(str(error))
+    except RequestError:
+        pass
+    return None
+
+
+def job_of(folder: RunFolder, record: RunRecord) -> str | None:
+    """Return the id of the queue's job that a run belongs to, if it does."""
+    with suppress(OSError):
+        return folder.job(record.transport).read_text().strip() or None
+    return None
+
+
+def _unless_queued_again(record: RunRecord, queue: JobQueue, job: str) -> RunRecord:
+    """A run that has ended may be waiting for its next start: after a preemption, or since somebody wants it so."""
+    return replace(record, state="queued", ended=None, exit_code=None) if queue.is_queued(job) else record
+
+
+def _found_again(folder: RunFolder, record: RunRecord, queue: JobQueue) -> str | None:
+    """The job of a run whose submitter died before it could write the id down: it has the run's name."""
+    job = _member_found(folder, queue) if folder.sweep else queue.find(folder.run_id)
+    if job is not None:
+        with suppress(OSError):
+            write_atomically(folder.job(record.transport), job)
+    return job
+
+
+def _member_found(folder: RunFolder, queue: JobQueue) -> str | None:
+    """The same for a run of a sweep: it is a member of the job that has the sweep's name."""
+    sweep = folder.sweep
+    member = queue.find(sweep.sweep_id) if sweep else None
+    if sweep is None or member is None:
+        return None
+    runs = json.loads(sweep.record.read_text(errors="surrogateescape"))["runs"]
+    index = next((at for at, run in enumerate(runs) if run["run_id"] == folder.run_id), None)
+    return None if index is None else queue.member(member, index)
+
+
+def _as_queue_sees(folder: RunFolder, record: RunRecord, queue: JobQueue, job: str) -> RunRecord:
+    """How a run stands whose launcher is elsewhere, has not begun, or has gone without a word."""
+    seen = queue.state(job)
+    if seen is None:
+        return record
+    if seen.state in ("queued", "running"):
+        return record if seen.state == record.state else replace(record, state=seen.state)
+    record = read(folder)  # it may have said how it ended just now
+    if record.state in ENDED:
+        return record
+    if seen.state == "stopped":
+        return replace(record, state=seen.state, ended=seen.ended, exit_code=128 + signal.SIGTERM)
+    state = "lost" if seen.state == "succeeded" else seen.state
+    verdict = Verdict(
+        cause=record.transport,
+        summary=f"{queue.label} job {job} has ended ({seen.word}), and its launcher has not said why.",
+        advice=f"`{queue.show_command(job, ended=True)}` and launcher.log in the run's folder may tell more.",
+    )
+    return replace(record, state=state, ended=seen.ended, verdict=verdict)

@@ -1,0 +1,139 @@
+"""run.json: how a run stands and how it ended, for people and scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from mslaunch import identity
+from mslaunch.diagnose.judge import Verdict, read_verdict
+from mslaunch.errors import RecordUnreadable
+from mslaunch.identity import Launcher
+from mslaunch.messages import SCHEMA_VERSION
+from mslaunch.plan.model import Plan, check_schema, known_fields
+from mslaunch.store.folder import write_atomically
+from mslaunch.store.layout import RunFolder
+
+ENDED = ("succeeded", "failed", "stopped", "lost")
+"""The states of runs that are over."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankRecord:
+    """One rank's place and fate."""
+
+    rank: int
+    host: str
+    device_id: int | None
+    pid: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    started: str | None = None
+    ended: str | None = None
+    stopped: bool = False
+    """It did not fail: mslaunch ended it."""
+
+    @property
+    def state(self) -> str:
+        if self.ended is not None:
+            return "ok" if self.exit_code == 0 else "stopped" if self.stopped else "failed"
+        return "running" if self.started else "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSummary:
+    """How an earlier attempt ended, and what the next one resumed from."""
+
+    attempt: int
+    ended: str | None
+    exit_code: int | None
+    verdict: Verdict | None
+    resume: Mapping[int, str] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        raw = {name: getattr(self, name) for name in self.__slots__}
+        raw["verdict"] = self.verdict.to_dict() if self.verdict else None
+        return raw
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What run.json holds."""
+
+    run_id: str
+    state: str
+    started: str
+    ended: str | None
+    launcher: Launcher | None
+    world_size: int
+    method: str
+    transport: str
+    script: str
+    ranks: tuple[RankRecord, ...]
+    attempts: tuple[AttemptSummary, ...] = ()
+    """How earlier attempts ended, and what the present one resumed from."""
+    exit_code: int | None = None
+    verdict: Verdict | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        raw = {"schema_version": SCHEMA_VERSION, **{name: getattr(self, name) for name in self.__slots__}}
+        raw["launcher"] = self.launcher.to_dict() if self.launcher else None
+        raw["ranks"] = [{name: getattr(rank, name) for name in RankRecord.__slots__} for rank in self.ranks]
+        raw["attempts"] = [attempt.to_dict() for attempt in self.attempts]
+        raw["verdict"] = self.verdict.to_dict() if self.verdict else None
+        return raw
+
+
+def iso(seconds: float) -> str:
+    """Write a time as ISO 8601 with its offset."""
+    return datetime.fromtimestamp(seconds, timezone.utc).astimezone().isoformat(timespec="milliseconds")
+
+
+def queued(plan: Plan, now: float, in_process: bool = False) -> RunRecord:
+    """The record of a run that has not begun; `in_process` where its launcher is a thread of another program."""
+    ranks = tuple(RankRecord(int(worker.rank or 0), worker.host, worker.device_id) for worker in plan.workers)
+    return RunRecord(
+        run_id=plan.run_id,
+        state="queued",
+        started=iso(now),
+        ended=None,
+        launcher=identity.this_process(in_process),
+        world_size=plan.world_size,
+        method=plan.method,
+        transport=plan.transport,
+        script=plan.script,
+        ranks=ranks,
+    )
+
+
+def save(folder: RunFolder, record: RunRecord) -> None:
+    write_atomically(folder.record, to_json(record))
+
+
+def to_json(record: RunRecord) -> str:
+    """Write a record with a line for each rank: quick to write for 10,000 of them, and easy to read."""
+    raw = record.to_dict()
+    ranks = ",\n  ".join(map(json.dumps, raw.pop("ranks")))
+    return json.dumps(raw, indent=1)[:-2] + f',\n "ranks": [\n  {ranks}\n ]\n}}\n'
+
+
+def read(folder: RunFolder) -> RunRecord:
+    """Read run.json as it stands."""
+    try:
+        raw = json.loads(folder.record.read_text())
+        check_schema(raw.pop("schema_version", SCHEMA_VERSION), str(folder.record))
+        raw["ranks"] = tuple(RankRecord(**known_fields(RankRecord, rank)) for rank in raw["ranks"])
+        raw["attempts"] = tuple(_read_attempt(attempt) for attempt in raw["attempts"])
+        raw["launcher"] = Launcher(**known_fields(Launcher, raw["launcher"])) if raw["launcher"] else None
+        raw["verdict"] = read_verdict(raw["verdict"]) if raw["verdict"] else None
+        return RunRecord(**known_fields(RunRecord, raw))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RecordUnreadable(str(folder.record), str(error)) from None
+
+
+def _read_attempt(raw: dict[str, Any]) -> AttemptSummary:
+    verdict = read_verdict(raw["verdict"]) if raw["verdict"] else None
+    return AttemptSummary(raw["attempt"], raw["ended"], raw["exit_code"], verdict, raw["resume"])

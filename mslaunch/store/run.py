@@ -1,0 +1,215 @@
+"""One run, past or present: how it stands, what it printed, and how to wait for it or stop it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mslaunch import identity
+from mslaunch.agent.follow import Follower
+from mslaunch.diagnose.judge import Verdict
+from mslaunch.errors import MslaunchError, NotReadyError, RequestError
+from mslaunch.plan.model import Plan, from_json
+from mslaunch.store import history, requests
+from mslaunch.store.layout import RunFolder
+from mslaunch.store.liveness import current, job_of, queue_of
+from mslaunch.store.record import ENDED, RankRecord, RunRecord, save
+from mslaunch.store.run_events import RunEnded, RunEvent, follow_events
+
+POLL = 0.1
+STACKS_SECONDS = 30.0
+STOP_MARGIN = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a run ended."""
+
+    run_id: str
+    path: Path
+    state: str
+    exit_code: int | None
+    verdict: Verdict | None
+    ranks: tuple[RankRecord, ...]
+
+    @property
+    def succeeded(self) -> bool:
+        return self.state == "succeeded"
+
+
+class JobFailed(MslaunchError):
+    """A job that was run from Python did not succeed; `result` and `verdict` tell more."""
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        self.verdict = result.verdict
+        self.exit_code = result.exit_code or 1
+        super().__init__(_words(result))
+
+    def __reduce__(self) -> tuple[type[JobFailed], tuple[Result]]:
+        return JobFailed, (self.result,)
+
+
+def _words(result: Result) -> str:
+    """Say how a run ended, why, and what the rank that failed first raised."""
+    verdict = result.verdict
+    if verdict is None:
+        return f"run {result.run_id} {_STATES[result.state]}. See {result.path}."
+    who = f"rank {verdict.rank}: " if verdict.rank is not None else ""
+    advice = f" {verdict.advice}" if verdict.advice else ""
+    traceback = f"\n\n{verdict.traceback.rstrip()}" if verdict.traceback else ""
+    return f"run {result.run_id} failed: {who}{verdict.summary.rstrip('.')}.{advice} See {result.path}.{traceback}"
+
+
+_STATES = {
+    "queued": "is queued",
+    "running": "has not ended",
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "stopped": "was stopped",
+    "lost": "was lost: its launcher is gone",
+}
+
+
+class Run:
+    """A run in its folder. As a context manager it stops the run when the block is left."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    def __repr__(self) -> str:
+        return f"<mslaunch.Run {self.run_id}>"
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self.has_ended:
+            self.stop()
+
+    @property
+    def run_id(self) -> str:
+        return self.folder.run_id
+
+    @property
+    def name(self) -> str:
+        """What the run is called beside others: its id, after its sweep's where it belongs to one."""
+        return self.folder.name
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @property
+    def record(self) -> RunRecord:
+        """Everything that is known about the run now."""
+        return current(self.folder)
+
+    @property
+    def state(self) -> str:
+        """queued, running, succeeded, failed, stopped or lost."""
+        return self.record.state
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def plan(self) -> Plan:
+        return from_json(self.folder.plan.read_text(), str(self.folder.plan))
+
+    @property
+    def result(self) -> Result:
+        """How the run stands now, or ended."""
+        now = self.record
+        return Result(now.run_id, self.path, now.state, now.exit_code, now.verdict, now.ranks)
+
+    def wait(self, timeout: float | None = None) -> Result:
+        """Wait until the run has ended and return how; TimeoutError after so many seconds."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while not self.has_ended:
+            if until is not None and time.monotonic() > until:
+                raise TimeoutError(f"{self.run_id} has not ended after {timeout:g} s")
+            time.sleep(POLL)
+        return self.result
+
+    def events(self) -> Iterator[RunEvent]:
+        """Yield what happens, from the start of the run to its end."""
+        yield from follow_events(self.folder, lambda: self.has_ended)
+        now = self.record
+        yield RunEnded(now.state, now.exit_code)
+
+    @property
+    def queue_job(self) -> str | None:
+        """What a queue calls the run's job, in words; None where no queue runs it."""
+        now = self.record
+        queue, job = queue_of(now), job_of(self.folder, now)
+        return f"{queue.label} job {job}" if queue and job else None
+
+    def follow_log(self, rank: int | None) -> Follower:
+        """A reader of a rank's log as it grows; None stands for the scheduler's."""
+        return Follower(str(self.folder.scheduler_log if rank is None else self.folder.log(rank)))
+
+    def follow_launcher(self) -> Follower:
+        """A reader of what a detached launcher, or one in a queue's job, prints."""
+        return Follower(str(self.folder.launcher_log))
+
+    def save(self, record: RunRecord) -> None:
+        """Keep a record of how the run ended, where nobody else could."""
+        save(self.folder, record)
+
+    def logs(self, rank: int = 0, follow: bool = False) -> Iterator[str]:
+        """Yield the lines that a rank has printed; with `follow`, until the run has ended."""
+        world = self.record.world_size
+        if not 0 <= rank < world:
+            raise RequestError(f"rank {rank} is not in {self.run_id}, which has ranks 0 to {world - 1}.")
+        return self._lines(self.follow_log(rank), follow)
+
+    def _lines(self, follower: Follower, follow: bool) -> Iterator[str]:
+        try:
+            while True:
+                ended = not follow or self.has_ended
+                yield from follower.read()
+                if follower.behind():
+                    continue
+                if ended:
+                    break
+                time.sleep(POLL)
+            yield from follower.rest()
+        finally:
+            follower.close()
+
+    def stop(self) -> Result:
+        """Stop the run, and wait until nothing of it is left."""
+        history.stop(self.folder, self.plan.limits.grace + STOP_MARGIN)
+        return self.result
+
+    def stacks(self) -> list[str]:
+        """Return where the ranks of a running job stand, grouped."""
+        found = self.record
+        if found.state != "running" or found.launcher is None:
+            raise RequestError(
+                f"{found.run_id} is not running ({found.state}). Stacks can be taken of a running job only."
+            )
+        if not identity.is_here(found.launcher):
+            raise NotReadyError(f"{found.run_id} was launched on {found.launcher.host}. Run `mslaunch stacks` there.")
+        seen = self.folder.events.stat().st_size
+        requests.ask(self.folder, found.launcher, "stacks")
+        groups = next(history.stacks_taken(self.folder, seen, STACKS_SECONDS), None)
+        if groups is None:
+            raise NotReadyError(
+                f"{found.run_id}: no stacks came in {STACKS_SECONDS:.0f} s. See {self.path}/rank_*/stack.txt."
+            )
+        return groups
+
+
+def find(name: str | None, runs_dir: str) -> Run:
+    """Find a run by its path, its name or an unambiguous beginning of it; the newest where none is named."""
+    return Run(history.find_run(Path(runs_dir), name))
+
+
+def runs(runs_dir: str) -> list[Run]:
+    """Return the runs in a folder, oldest first."""
+    return [Run(folder) for folder in history.list_runs(Path(runs_dir))]

@@ -1,0 +1,235 @@
+"""What happened in a run, as typed events for programs: read from its folder, while it runs or afterwards."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Union
+
+from mslaunch.agent.follow import Follower
+from mslaunch.diagnose.judge import signal_name
+from mslaunch.store.layout import RunFolder
+from mslaunch.store.progress import Progress
+
+POLL = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class RankStarted:
+    """A rank's process has started."""
+
+    rank: int
+    host: str
+    pid: int
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankJoined:
+    """A rank has returned from mindspore.communication.init()."""
+
+    rank: int
+    host: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankProgress:
+    """Rank 0 has printed a step."""
+
+    rank: int
+    epoch: int | None
+    step: int | None
+    loss: float | None
+    steps_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RankFailed:
+    """A rank has raised an exception, or ended with a code other than 0 or by a signal that mslaunch did not send."""
+
+    rank: int
+    host: str
+    summary: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnded:
+    """A rank's process has ended."""
+
+    rank: int
+    host: str
+    exit_code: int | None
+    signal: int | None
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The job is started again, after `launch.backoff` seconds."""
+
+    attempt: int
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The run is over; always the last event."""
+
+    state: str
+    exit_code: int | None
+
+
+RunEvent = Union[RankStarted, RankJoined, RankProgress, RankFailed, RankEnded, Restarted, RunEnded]  # noqa: UP007
+
+
+def follow_events(folder: RunFolder, has_ended: Callable[[], bool]) -> Iterator[RunEvent]:
+    """Yield events as they come, until the run has ended; the end itself is the caller's to tell."""
+    reader = _EventReader(folder)
+    try:
+        while True:
+            ended = has_ended()  # before reading: what was written until then is read below
+            yield from reader.read()
+            if reader.is_behind:
+                continue
+            if ended:
+                return
+            time.sleep(POLL)
+    finally:
+        reader.close()
+
+
+class _EventReader:
+    """Reads events.jsonl, and the steps that rank 0 prints, which belong between its start and its end."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._events = Follower(str(folder.events))
+        self._steps = _StepReader(folder)
+        self._failed: set[int] = set()
+        self._done: set[int] = set()
+        self._stopping = False
+
+    def read(self) -> Iterator[RunEvent]:
+        for line in self._events.read():
+            try:
+                event: dict[str, Any] = json.loads(line)
+                made = list(self._typed(event))
+            except (ValueError, KeyError, TypeError):
+                continue  # a line that was cut by a full disk
+            if any(isinstance(one, Restarted) or _ends_first_rank(one) for one in made):
+                yield from self._steps.read()
+            yield from made
+            if made and isinstance(made[-1], Restarted):
+                self._steps.restart(made[-1].attempt)
+        yield from self._steps.read()
+
+    @property
+    def is_behind(self) -> bool:
+        return bool(self._events.behind())
+
+    def close(self) -> None:
+        self._events.close()
+        self._steps.close()
+
+    def _typed(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        handler = _HANDLERS.get(event["ev"])
+        if handler is not None and event.get("role", "worker") == "worker":
+            yield from handler(self, event)
+
+    def _started(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        yield RankStarted(event["rank"], event["host"], event["pid"], event["time"])
+
+    def _joined(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        yield RankJoined(event["rank"], event["host"], event["time"])
+
+    def _on_done(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        self._done.add(event["rank"])
+        yield from ()
+
+    def _raised(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        self._failed.add(event["rank"])
+        yield RankFailed(event["rank"], event["host"], event["message"], event["time"])
+
+    def _exited(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        rank, host, code, number, when = (event[name] for name in ("rank", "host", "code", "signal", "time"))
+        if number and rank in self._done:
+            code, number = 0, None  # MindSpore crashed in its clean-up: the script had ended well
+        by_itself = not self._stopping or number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
+        if code != 0 and by_itself and rank not in self._failed:
+            how = f"was killed by {signal_name(number)}" if number else f"exited with code {code}"
+            yield RankFailed(rank, host, how, when)
+        yield RankEnded(rank, host, code, number, when)
+
+    def _on_stopping(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        del event
+        self._stopping = True
+        yield from ()
+
+    def _restarted(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        self._failed, self._done, self._stopping = set(), set(), False
+        yield Restarted(event["attempt"], event["time"])
+
+
+def _ends_first_rank(event: RunEvent) -> bool:
+    return isinstance(event, (RankFailed, RankEnded)) and event.rank == 0
+
+
+_HANDLERS: dict[str, Callable[[_EventReader, dict[str, Any]], Iterator[RunEvent]]] = {
+    "started": _EventReader._started,
+    "joined": _EventReader._joined,
+    "done": _EventReader._on_done,
+    "error": _EventReader._raised,
+    "exited": _EventReader._exited,
+    "stopping": _EventReader._on_stopping,
+    "restart": _EventReader._restarted,
+}
+
+
+class _StepReader:
+    """Reads the steps that rank 0 prints, attempt by attempt."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._open(0)
+
+    def _open(self, attempt: int) -> None:
+        earlier = self._folder.earlier_log(0, attempt)
+        self._is_earlier = earlier.exists()
+        self._follower = Follower(str(earlier if self._is_earlier else self._folder.log(0)))
+        self._progress = Progress()
+
+    def restart(self, attempt: int) -> None:
+        """Go on with the next attempt's log. A log that is read while the job runs is replaced by that one."""
+        if self._is_earlier:
+            self._follower.close()
+            self._open(attempt)
+        self._progress = Progress()
+
+    def read(self) -> Iterator[RankProgress]:
+        """Yield the steps that have been printed by now."""
+        while True:
+            now = time.monotonic()  # of all the lines: their distance in time is not known
+            for line in self._follower.read():
+                before, self._progress = self._progress, self._progress.read(line, now)
+                if (self._progress.epoch, self._progress.step) != (before.epoch, before.step):
+                    yield self._event()
+            if not self._follower.behind():
+                return
+
+    def _event(self) -> RankProgress:
+        now = self._progress
+        return RankProgress(0, now.epoch, now.step, _number(now.loss), now.steps_per_second)
+
+    def close(self) -> None:
+        self._follower.close()
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text is not None else None
+    except ValueError:
+        return None

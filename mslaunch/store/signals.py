@@ -1,0 +1,67 @@
+"""Signals as something to wait for: handlers only enqueue, the loop acts."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+STACKS = signal.SIGUSR2  # `mslaunch stacks` asks the launcher with it
+WARNING = signal.SIGUSR1  # Slurm sends it a minute before the time is up
+SUSPEND = signal.SIGTSTP  # Ctrl-Z
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, STACKS, WARNING, SUSPEND)
+ASKING = (STACKS, WARNING)
+"""Signals that do not end a run."""
+
+
+class Signals:
+    """Catches what a launcher is sent while it is in use."""
+
+    def __enter__(self) -> Signals:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        # What is ignored stays ignored: `nohup mslaunch …` must survive SIGHUP. Only job.sbatch ignores the warning.
+        heeded = [number for number in _SIGNALS if number == WARNING or signal.getsignal(number) != signal.SIG_IGN]
+        self._handlers = {number: signal.signal(number, lambda *_: None) for number in heeded}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._before)
+        os.close(self._read)
+        os.close(self._write)
+
+    def fileno(self) -> int:
+        return self._read
+
+    def read(self) -> list[int]:
+        try:
+            return [number for number in os.read(self._read, 4096) if number in _SIGNALS]
+        except BlockingIOError:
+            return []
+
+
+class SentSignals:
+    """Signals that code sends: for a launcher in a thread, which must not take those of its process."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+
+    def close(self) -> None:
+        os.close(self._read)
+        os.close(self._write)
+
+    def send(self, number: int) -> None:
+        os.write(self._write, bytes([number]))
+
+    def fileno(self) -> int:
+        return self._read
+
+    def read(self) -> list[int]:
+        try:
+            return list(os.read(self._read, 4096))
+        except BlockingIOError:
+            return []

@@ -1,0 +1,175 @@
+"""sweep.json: the combinations of a sweep, the run of each, and what all runs share."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from mslaunch import identity
+from mslaunch.errors import NoSuchSweep, NotReadyError, RecordUnreadable, RunsFolderUnwritable, SweepAlive
+from mslaunch.identity import Launcher
+from mslaunch.messages import SCHEMA_VERSION
+from mslaunch.plan.model import check_schema
+from mslaunch.plan.sweep import Combination
+from mslaunch.store import record, requests
+from mslaunch.store.folder import create_sweep, why, write_atomically
+from mslaunch.store.layout import RunFolder, SweepFolder
+from mslaunch.store.liveness import queue_of
+from mslaunch.store.record import RunRecord
+from mslaunch.store.run import Run
+
+POLL = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRecord:
+    """What sweep.json holds."""
+
+    sweep_id: str
+    started: str
+    combinations: tuple[Combination, ...]
+    run_ids: tuple[str, ...]
+    """The run of each combination, in the same order."""
+    launcher: Launcher | None = None
+    config: str | None = None
+    config_text: str | None = None
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    script_args: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The combinations as `runs`, one line each in the file."""
+        raw = {"schema_version": SCHEMA_VERSION, **{name: getattr(self, name) for name in self.__slots__}}
+        varied = self.combinations[0].varied
+        del raw["combinations"], raw["run_ids"]
+        raw["launcher"] = self.launcher.to_dict() if self.launcher else None
+        raw["varied"] = list(varied)
+        raw["runs"] = [
+            {"run_id": run_id, "values": one.values, "assignments": one.typed}
+            for run_id, one in zip(self.run_ids, self.combinations, strict=True)
+        ]
+        return raw
+
+
+def to_json(made: SweepRecord) -> str:
+    raw = made.to_dict()
+    runs = ",\n  ".join(json.dumps(run, default=str) for run in raw.pop("runs"))
+    return json.dumps(raw, indent=1, default=str)[:-2] + f',\n "runs": [\n  {runs}\n ]\n}}\n'
+
+
+def read(folder: SweepFolder) -> SweepRecord:
+    """Read sweep.json as it stands."""
+    try:
+        raw = json.loads(folder.record.read_text(errors="surrogateescape"))
+        check_schema(raw.pop("schema_version", SCHEMA_VERSION), str(folder.record))
+        runs, varied = raw.pop("runs"), tuple(raw.pop("varied"))
+        raw["combinations"] = tuple(Combination(run["assignments"], varied) for run in runs)
+        raw["run_ids"] = tuple(run["run_id"] for run in runs)
+        raw["launcher"] = Launcher(**raw["launcher"]) if raw["launcher"] else None
+        raw["script_args"] = tuple(raw["script_args"])
+        return SweepRecord(**raw)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RecordUnreadable(str(folder.record), str(error)) from None
+
+
+def create(folder: SweepFolder, made: SweepRecord, in_process: bool) -> None:
+    """Make a sweep's folder with its record, or leave nothing behind; `in_process`: inside another program."""
+    create_sweep(folder, to_json(replace(made, launcher=identity.this_process(in_process))))
+
+
+def save(folder: SweepFolder, made: SweepRecord, in_process: bool) -> None:
+    """Write the record of a sweep that is resumed."""
+    try:
+        write_atomically(folder.record, to_json(replace(made, launcher=identity.this_process(in_process))))
+    except OSError as error:
+        raise RunsFolderUnwritable(str(folder.path), why(error)) from None
+
+
+def find(runs_dir: Path, name: str, exactly: bool = False) -> SweepFolder:
+    """Find a sweep by its path, its name or, unless `exactly` that, an unambiguous beginning of it."""
+    if SweepFolder(Path(name)).record.is_file():
+        return SweepFolder(Path(name).resolve())
+    there = [path for path in runs_dir.iterdir() if not path.is_symlink()] if runs_dir.is_dir() else []
+    known = sorted(path for path in there if SweepFolder(path).record.is_file())
+    matches = [path for path in known if path.name == name]
+    if not matches and not exactly:
+        matches = [path for path in known if path.name.startswith(name)]
+    if len(matches) != 1:
+        raise NoSuchSweep(name, str(runs_dir), [path.name for path in matches or known], bool(matches))
+    return SweepFolder(matches[0].resolve())
+
+
+@contextmanager
+def locked(folder: SweepFolder) -> Iterator[None]:
+    """Hold a sweep while it runs: a second process that wants it is refused. The lock ends with the process."""
+    try:
+        lock = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise RunsFolderUnwritable(str(folder.path), why(error)) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise SweepAlive(folder.sweep_id) from None
+    except OSError:
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def is_under_way(folder: SweepFolder) -> bool:
+    """Tell whether a process holds the sweep."""
+    try:
+        with locked(folder):
+            return False
+    except SweepAlive:
+        return True
+
+
+def stop(folder: SweepFolder) -> None:
+    """Ask a sweep's launcher to stop all its runs, and wait until it has; end what a lost one has left to a queue."""
+    found = read(folder)
+    launcher = found.launcher
+    if launcher is not None and is_under_way(folder):
+        if not identity.is_here(launcher):
+            raise NotReadyError(f"{folder.sweep_id} was launched on {launcher.host}. Run `mslaunch stop` there.")
+        requests.ask(folder, launcher, "stop")
+        while is_under_way(folder):
+            time.sleep(POLL)
+    runs = [Run(folder.run(run_id)) for run_id in found.run_ids if folder.run(run_id).record.is_file()]
+    left = [run for run in runs if not run.has_ended]
+    for now in (run.record for run in left[:1]):
+        queue, job = queue_of(now), folder.job(now.transport)
+        if queue is not None and job.is_file():
+            queue.cancel_array(job.read_text().strip())
+    for run in left:
+        run.stop()
+        save_stopped(run.folder, run.record)
+
+
+def save_stopped(folder: RunFolder, now: RunRecord) -> None:
+    """Keep how a cancelled run ended: its queue forgets it, and its launcher may not have begun."""
+    if record.read(folder).state not in record.ENDED:
+        ended = now.ended or record.iso(time.time())
+        now = replace(now, state="stopped", ended=ended, exit_code=128 + signal.SIGTERM, verdict=None)
+        with suppress(OSError):
+            record.save(folder, now)
+
+
+def stop_named(runs_dir: str, name: str) -> bool:
+    """Stop the sweep that is called so, or lies there; False where there is none."""
+    try:
+        folder = find(Path(runs_dir), name, exactly=True)
+    except NoSuchSweep:
+        return False
+    stop(folder)
+    return True

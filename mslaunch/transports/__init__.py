@@ -1,0 +1,1 @@
+"""How agents are started and reached: one protocol, one module a transport."""

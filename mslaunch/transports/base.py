@@ -1,0 +1,334 @@
+"""The transport protocol: how a set of hosts is reached, what they are called, and how agents are spoken to.
+
+A transport is a subclass of Transport and a row in the registry, or an entry point of the group `mslaunch.transports`.
+docs/transports.md explains how to write one.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from mslaunch.hosts import Host
+    from mslaunch.plan.model import File, Plan
+    from mslaunch.plan.spec import JobSpec
+
+T = TypeVar("T")
+RunCommand = Callable[[Sequence[str]], "str | None"]
+"""Runs a command on a host; returns what it printed, or None where it failed."""
+PING_EVERY = 2.0
+FLUSH_SECONDS = 2.0
+OPENED_AT_ONCE = 64
+
+
+class Channel(Protocol):
+    """A two-way stream to the agents of one or more hosts. None of its methods waits for a host."""
+
+    hosts: tuple[str, ...]
+    """The names of the hosts whose agents it reaches."""
+    hint: str
+    """Where to look when no answer comes: one sentence, or nothing."""
+    is_open: bool
+    """False once the stream has ended; the launcher sets it too, for a host that it counts as lost."""
+
+    def fileno(self) -> int:
+        """Return the file descriptor that is readable when there is something to receive."""
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """Return the messages that have come, or None when the stream has ended. Called when fileno() is readable."""
+
+    def send(self, message: Mapping[str, object]) -> None:
+        """Queue a message for the host that it names in `to`, or for all. Called from two threads."""
+
+    def flush(self) -> None:
+        """Wait until all that was queued has been written, two seconds at most."""
+
+    def error_output(self) -> str:
+        """Return what was written to standard error about agents that did not start."""
+
+    def close(self) -> None:
+        """End the stream, by which the agents end with all that they run, and free what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What is needed to start agents."""
+
+    python: str
+    accept_new_keys: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The channels to the hosts that could be reached, these hosts, and why others could not be."""
+
+    channels: Sequence[Channel]
+    hosts: tuple[Host, ...]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """How a queue sees a job."""
+
+    state: str
+    """A run's state: queued, running, succeeded, failed, stopped or lost."""
+    word: str
+    """The queue's own word for it."""
+    reason: str = ""
+    """Why it waits."""
+    ended: str | None = None
+    is_finishing: bool = False
+    """Whether the queue is ending what is left of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentJob:
+    """The queue's job that this process runs in."""
+
+    job_id: str
+    restarts: int
+    """How often the queue has started it before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The command line that a submitted job runs, from what was typed."""
+
+    program: tuple[str, ...]
+    verb: str
+    own: tuple[str, ...]
+    """Options of the verb itself."""
+    flags: Mapping[str, Any]
+    assignments: tuple[str, ...]
+    config: str | None
+    """The text of the config, as it was when the job was submitted."""
+    script: str
+    rank_table: str | None
+    script_args: tuple[str, ...]
+
+
+class JobQueue(Protocol):
+    """A batch system: it starts the launcher of a submitted run, and its jobs are not ours to run."""
+
+    label: str
+    """Its name in sentences."""
+
+    def current_job(self, environment: Mapping[str, str]) -> CurrentJob | None:
+        """Return the job that this process runs in, if it is in one."""
+
+    def files(self, spec: JobSpec, plan: Plan, command: Command) -> list[File]:
+        """Return what is submitted, for the run's folder."""
+
+    def submit(self, run_dir: Path) -> str:
+        """Submit a run whose folder is complete; return the job's id."""
+
+    def submit_array(self, folder: Path, members: Mapping[int, Path], at_once: int | None) -> str:
+        """Submit several runs whose folders are complete as one job, and return its id; its script lies in `folder`."""
+
+    def member(self, job: str, index: int) -> str:
+        """Return the id of one member of such a job, whose own id or that of another member is given."""
+
+    def cancel_array(self, job: str) -> None:
+        """Ask all members of such a job to end; those that wait do not start."""
+
+    def state(self, job: str, since: float | None = None) -> JobState | None:
+        """Return how a job stands, None where the queue cannot be asked. An answer may be `since` seconds old."""
+
+    def is_queued(self, job: str) -> bool:
+        """Tell whether a job waits for its start, at the least cost."""
+
+    def find(self, run_id: str) -> str | None:
+        """Find the job of a run whose submitter died before it wrote the id down."""
+
+    def cancel(self, job: str) -> None:
+        """Ask a job to end."""
+
+    def kill(self, job: str) -> None:
+        """End a job that does not end when it is asked to."""
+
+    def show_command(self, job: str, ended: bool = False) -> str:
+        """Name the command that shows a job, or one that has ended."""
+
+
+class Transport:
+    """How a set of hosts is reached. A subclass says what differs from hosts that are named and cannot be shared."""
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    """Its name in sentences."""
+    needs_check: ClassVar[bool] = True
+    """Hosts are asked what they have before anything is started; False where the only host is this machine."""
+    can_be_cut_off: ClassVar[bool] = True
+    """A host that falls silent is lost; otherwise the end of its stream tells."""
+    shares_environment: ClassVar[bool] = False
+    """Agents have this shell's variables; otherwise those that ranks need are sent."""
+    stops_agents: ClassVar[bool] = False
+    """SIGTERM reaches agents when the job as a whole is to end."""
+    own_settings: ClassVar[tuple[str, ...]] = ()
+    """Settings that are for this transport alone."""
+    device_variables: ClassVar[tuple[str, ...]] = ()
+    """Variables on a host that list the devices it gives, the first that is set counts."""
+    devices_advice: ClassVar[str] = 'with hosts, devices stand with each: --hosts "n1:[0-3],n2:8".'
+    """What to do instead of --devices."""
+    queue: JobQueue | None = None
+    """Where jobs are submitted when this process is in none of them."""
+
+    def is_default(self, named: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
+        """Tell whether this transport is taken where none is asked for; plug-ins are not asked."""
+        del named, environment
+        return False
+
+    def check_request(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> None:
+        """Refuse a job that this transport cannot carry out."""
+        del environment
+        from mslaunch.errors import RequestError
+
+        if not named:
+            raise RequestError(f'{spec.source("transport")}: which hosts? Name them with --hosts "n1:8,n2:8".')
+
+    def hosts(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> tuple[Host, ...]:
+        """Return the hosts to connect to."""
+        del spec, environment
+        return named
+
+    def planned_hosts(self, spec: JobSpec, named: tuple[Host, ...]) -> tuple[Host, ...]:
+        """Return hosts to plan with where none is contacted."""
+        del spec
+        return named
+
+    def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
+        """Start an agent on every host; name those that cannot be reached as problems, each with its fix."""
+        raise NotImplementedError
+
+    def run_commands(
+        self, hosts: Sequence[Host], work: Callable[[Host, RunCommand], T], accept_new_keys: bool = False
+    ) -> list[T]:
+        """Do the same on all hosts at once, with a function that runs a command there and returns its output."""
+        del hosts, work, accept_new_keys
+        from mslaunch.errors import RequestError
+
+        raise RequestError(f"commands cannot be run on hosts through {self.label}.")
+
+    def place(
+        self,
+        spec: JobSpec,
+        hosts: tuple[Host, ...],
+        facts: Mapping[str, Mapping[str, Any]],
+        environment: Mapping[str, str],
+        target: str,
+    ) -> tuple[Host, ...]:
+        """Give each host its devices, now that they have told what they have."""
+        del spec, facts, environment, target
+        return hosts
+
+    def environment(self, method: str, hosts: tuple[Host, ...]) -> Mapping[str, str]:
+        """Return variables that all processes of a job need here."""
+        del method, hosts
+        return {}
+
+
+def open_each(hosts: Sequence[Host], open_one: Callable[[Host], tuple[Host, Channel]]) -> Opened:
+    """Open all hosts at once, each with a channel of its own; an error of one host becomes its trouble.
+
+    `open_one` returns the channel, and the host with its address, where that was not known before.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from mslaunch.errors import MslaunchError
+
+    def one(host: Host) -> tuple[Host, Channel] | str:
+        try:
+            return open_one(host)
+        except MslaunchError as error:
+            return f"{host.name}: {error}"
+        except OSError as error:
+            return f"{host.name}: the agent could not be started: {error}."
+
+    with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
+        results = list(pool.map(one, hosts))
+    opened = [result for result in results if not isinstance(result, str)]
+    return Opened(
+        channels=[channel for _, channel in opened],
+        hosts=tuple(host for host, _ in opened),
+        problems=tuple(result for result in results if isinstance(result, str)),
+    )
+
+
+class Sender:
+    """Writes what is to be sent from a thread of its own: a peer that does not read never holds up the launcher."""
+
+    def __init__(self, write: Callable[[bytes], object], done: Callable[[], object] = lambda: None) -> None:
+        self._write = write
+        self._done = done
+        self._queue: queue.SimpleQueue[bytes | threading.Event | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def send(self, data: bytes) -> None:
+        self._queue.put(data)
+
+    def flush(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Wait until everything before has been written, or the peer takes too long."""
+        written = threading.Event()
+        self._queue.put(written)
+        written.wait(seconds)
+
+    def close(self) -> None:
+        """End the stream once everything has been written."""
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        with suppress(OSError, ValueError):  # closed: its end shows on the other stream
+            while (item := self._queue.get()) is not None:
+                if isinstance(item, threading.Event):
+                    item.set()
+                else:
+                    self._write(item)
+        with suppress(OSError):
+            self._done()
+
+
+def write_fully(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def close_all(channels: Sequence[Channel]) -> None:
+    """Close channels side by side: each may wait for its host."""
+    threads = [threading.Thread(target=channel.close, daemon=True) for channel in channels]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class Pings:
+    """Tells the agents every two seconds that the launcher lives, from a thread that no stalled terminal can stall."""
+
+    def __init__(self, channels: Sequence[Channel], lost_after: float | None = None) -> None:
+        """Several pings go out within `lost_after`, however short it is."""
+        self._channels = channels
+        self._every = PING_EVERY if lost_after is None else min(PING_EVERY, lost_after / 4)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every):
+            for channel in self._channels:
+                channel.send({"to": "*", "do": "ping"})

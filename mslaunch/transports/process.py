@@ -1,0 +1,161 @@
+"""A channel to an agent through the standard streams of a child process: the agent itself, ssh, or another tool."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Any
+
+from mslaunch.agent import wire
+from mslaunch.transports.base import Channel, Sender, write_fully
+from mslaunch.transports.bundle import AGENT_BOOT, agent_stream
+
+KEPT_STDERR = 1 << 16
+CLOSE_SECONDS = 15.0
+EXIT_SECONDS = 1.0
+DRAIN_MS = 100
+
+
+def agent_command(python: str, host: str) -> list[str]:
+    """The command that starts an agent from what a ProcessChannel sends it first; nothing has to be installed there.
+
+    `host` is the host's name, or a variable on the host that holds it, such as $SLURMD_NODENAME.
+    """
+    return [python, "-I", "-S", "-u", "-c", AGENT_BOOT, host]
+
+
+class ProcessChannel:
+    """The stream to one host's agent, through a process that was started for it."""
+
+    def __init__(
+        self,
+        host: str,
+        process: subprocess.Popen[bytes],
+        first: bytes,
+        stderr: IO[bytes] | None = None,
+        hint: str = "",
+    ) -> None:
+        self.hosts: tuple[str, ...] = (host,)
+        self.hint = hint
+        self.is_open = True
+        self._process = process
+        self._stderr = stderr
+        self._decoder = wire.Decoder()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._output = process.stdout
+        stdin = process.stdin
+        self._sender = Sender(lambda data: write_fully(stdin.fileno(), data), stdin.close)
+        self._sender.send(first)
+
+    @classmethod
+    def start(
+        cls, host: str, argv: Sequence[str], env: Mapping[str, str] | None = None, hint: str = ""
+    ) -> ProcessChannel:
+        """Start a command that ends in `agent_command` on the host, and send the agent's program through it."""
+        process, stderr = start_process(argv, env)
+        return cls(host, process, agent_stream(), stderr, hint)
+
+    def fileno(self) -> int:
+        return self._output.fileno()
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        data = self.read()
+        return self._decoder.feed(data) if data else None
+
+    def read(self) -> bytes:
+        """Return what has come, nothing when the stream has ended."""
+        data = os.read(self._output.fileno(), 1 << 16)
+        self._bound_stderr()
+        self.is_open = bool(data)
+        return data
+
+    def send(self, message: Mapping[str, object]) -> None:
+        self._sender.send(wire.encode(message))
+
+    def flush(self) -> None:
+        self._sender.flush()
+
+    def error_output(self) -> str:
+        """What the process and its host wrote to standard error."""
+        if self._stderr is None:
+            return ""
+        self._stderr.seek(max(0, os.fstat(self._stderr.fileno()).st_size - KEPT_STDERR))
+        return self._stderr.read().decode(errors="replace").strip()
+
+    def _bound_stderr(self) -> None:
+        """Shells may write to standard error for days: what is old is dropped."""
+        if self._stderr is not None and os.fstat(self._stderr.fileno()).st_size > 2 * KEPT_STDERR:
+            self._stderr.truncate(0)
+
+    def exit_code(self) -> int | None:
+        """Return how the process ended, now that its stream has."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(EXIT_SECONDS)
+        return self._process.returncode
+
+    def is_finished(self) -> bool:
+        """Tell whether nothing more is to come."""
+        return self._process.poll() is not None
+
+    def close(self) -> None:
+        """End the stream, which ends the agent; a process that does not end by itself is ended."""
+        lost, self.is_open = not self.is_open, False
+        self._sender.close()
+        if not lost:
+            self._drain()
+        self._process.kill() if self._process.poll() is None else None
+        self._process.wait()
+        self._output.close()
+        if self._stderr is not None:
+            self._stderr.close()
+
+    def abort(self) -> None:
+        """End the process at once."""
+        self.is_open = False
+        self.close()
+
+    def _drain(self) -> None:
+        """Wait for the process to end. What it still writes is read: a full pipe would keep it."""
+        poll = select.poll()
+        poll.register(self._output, select.POLLIN)
+        until = time.monotonic() + CLOSE_SECONDS
+        while not self.is_finished() and time.monotonic() < until:
+            if poll.poll(DRAIN_MS) and not self.read():
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(max(0.0, until - time.monotonic()))
+                return
+
+
+def start_process(
+    argv: Sequence[str], env: Mapping[str, str] | None = None
+) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    """Start a process for a channel; return it with the file of its standard error."""
+    stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115 -- as long as the channel
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr.fileno(),
+        env=env,
+        start_new_session=True,  # Ctrl-C is for the launcher
+        bufsize=0,
+    )
+    return process, stderr
+
+
+_NO_PYTHON = ("No such file", "not found", "Permission denied")
+
+
+def why_no_agent(channel: Channel) -> str:
+    """Say why an agent ended before it had said anything."""
+    said = channel.error_output()
+    for line in reversed(said.splitlines()):
+        if any(words in line for words in _NO_PYTHON):
+            return f"the agent could not start: {line}. Name a Python that is there with launch.python."
+    return f"the agent could not start: {said or 'it ended without a word. It needs Python 3.9 or newer'}."

@@ -1,0 +1,130 @@
+"""Slurm: submitted jobs, allocations that are used as they are, and agents behind one srun step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mslaunch.errors import RequestError
+from mslaunch.plan.spec import JobSpec, naming_setting
+from mslaunch.transports.base import Access, Command, CurrentJob, JobState, Opened, Transport
+from mslaunch.transports.slurm import queue, submission
+
+if TYPE_CHECKING:
+    from mslaunch.hosts import Host
+    from mslaunch.plan.model import File, Plan
+
+
+class SlurmQueue:
+    """Slurm's queue of jobs."""
+
+    label = "Slurm"
+
+    def current_job(self, environment: Mapping[str, str]) -> CurrentJob | None:
+        if not queue.in_allocation(environment):
+            return None
+        job = environment["SLURM_JOB_ID"]
+        if environment.get("SLURM_ARRAY_JOB_ID") and environment.get("SLURM_ARRAY_TASK_ID"):
+            job = self.member(environment["SLURM_ARRAY_JOB_ID"], int(environment["SLURM_ARRAY_TASK_ID"]))
+        return CurrentJob(job, int(environment.get("SLURM_RESTART_COUNT") or 0))
+
+    def files(self, spec: JobSpec, plan: Plan, command: Command) -> list[File]:
+        submission.check_options(spec, plan.run_dir)
+        return submission.job_files(spec.launch, plan.hosts, plan.run_dir, command, plan.submit_dir)
+
+    def submit(self, run_dir: Path) -> str:
+        return queue.submit(run_dir / submission.JOB)
+
+    def submit_array(self, folder: Path, members: Mapping[int, Path], at_once: int | None) -> str:
+        scripts = {index: run / submission.JOB for index, run in members.items()}
+        texts = [script.read_text(errors="surrogateescape") for script in scripts.values()]
+        script = folder / submission.ARRAY
+        content = submission.array_script(str(folder), scripts, texts, at_once)
+        script.write_text(content, errors="surrogateescape")
+        script.chmod(0o700)
+        return queue.submit(script)
+
+    def member(self, job: str, index: int) -> str:
+        return f"{job.partition('_')[0]}_{index}"
+
+    def cancel_array(self, job: str) -> None:
+        queue.cancel_array(job)
+
+    def state(self, job: str, since: float | None = None) -> JobState | None:
+        return queue.look(job) if since is None else queue.look(job, since)
+
+    def is_queued(self, job: str) -> bool:
+        return queue.is_queued(job)
+
+    def find(self, run_id: str) -> str | None:
+        return queue.find(run_id)
+
+    def cancel(self, job: str) -> None:
+        queue.cancel(job)
+
+    def kill(self, job: str) -> None:
+        queue.kill(job)
+
+    def show_command(self, job: str, ended: bool = False) -> str:
+        return f"{'sacct' if ended else 'squeue'} -j {job}"
+
+
+class SlurmTransport(Transport):
+    """Nodes that Slurm chooses: outside an allocation the job is submitted, inside one its nodes are used."""
+
+    name = "slurm"
+    label = "Slurm"
+    shares_environment = True  # srun --export=ALL
+    stops_agents = True  # Slurm sends SIGTERM to all processes of a job ahead of its end
+    own_settings = ("nodes", "partition", "time", "account", "requeue", "sbatch_args")
+    device_variables = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
+    devices_advice = "Slurm gives the devices. Leave it out."
+    queue = SlurmQueue()
+
+    def is_default(self, named: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
+        return not named and queue.in_allocation(environment)
+
+    def check_request(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> None:
+        if named:
+            raise RequestError(
+                f"{spec.source('transport')}: Slurm chooses the hosts. Leave {naming_setting(spec)} out."
+            )
+        for name in self.own_settings:
+            flag = spec.source(name)
+            typed = flag.startswith("--") and not flag.startswith("--set")
+            if typed and name != "nodes" and queue.in_allocation(environment):
+                raise RequestError(f"{flag} is for jobs that are submitted, and this is inside one. Leave it out.")
+
+    def hosts(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> tuple[Host, ...]:
+        from mslaunch.transports.slurm.step import allotted_nodes
+
+        del named
+        return allotted_nodes(environment, spec.launch.nodes)
+
+    def planned_hosts(self, spec: JobSpec, named: tuple[Host, ...]) -> tuple[Host, ...]:
+        del named
+        return submission.planned_hosts(spec)
+
+    def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
+        from mslaunch.transports.slurm.step import SrunChannel
+
+        return Opened([SrunChannel(hosts, access.python)], hosts)
+
+    def place(
+        self,
+        spec: JobSpec,
+        hosts: tuple[Host, ...],
+        facts: Mapping[str, Mapping[str, Any]],
+        environment: Mapping[str, str],
+        target: str,
+    ) -> tuple[Host, ...]:
+        from mslaunch.transports.slurm.step import allotment
+
+        return submission.place(spec, hosts, allotment(environment, facts, target), target)
+
+    def environment(self, method: str, hosts: tuple[Host, ...]) -> Mapping[str, str]:
+        if method != "mpirun":
+            return {}
+        # Open MPI counts its slots by this, and an agent's step has one task a node.
+        return {"SLURM_TASKS_PER_NODE": ",".join(str(len(host.devices)) for host in hosts)}

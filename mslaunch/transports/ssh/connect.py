@@ -1,0 +1,115 @@
+"""Connecting to many hosts: a limited number at once, each with a clock of its own, again where sshd was busy."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import select
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from mslaunch.agent.running_clock import RunningClock
+from mslaunch.hosts import Host
+from mslaunch.transports.ssh.channel import SshChannel
+
+AT_ONCE = 32
+START_SECONDS = 60.0
+"""What a host gets from the start of its ssh to its first answer."""
+STALL_SECONDS = 15.0
+"""A host that is late is waited for as long as others get ready: what is slow then is this machine."""
+_TURN_MS = 200
+
+C = TypeVar("C", bound=SshChannel)
+
+
+@dataclass(slots=True)
+class _Pending(Generic[C]):
+    index: int
+    channel: C
+    started: float
+
+
+def connect_all(hosts: Sequence[Host], start: Callable[[Host], C]) -> list[C | str]:
+    """Start a channel to every host and wait for its first answer; return it, or why there is none."""
+    connecting = Connecting(hosts, start)
+    try:
+        return connecting.run()
+    except BaseException:
+        connecting.abandon()
+        raise
+
+
+class Connecting(Generic[C]):
+    """Channels that are being set up: hosts that wait for their turn, and those whose ssh has been started."""
+
+    def __init__(self, hosts: Sequence[Host], start: Callable[[Host], C]) -> None:
+        self._hosts = hosts
+        self._start = start
+        self._clock = RunningClock()
+        self._progress = 0.0
+        self._waiting = [(0.0, index) for index in range(len(hosts))]  # a heap, by the time of the start
+        self._tries = [0] * len(hosts)
+        self._pending: dict[int, _Pending[C]] = {}
+        self._results: dict[int, C | str] = {}
+        self._poll = select.poll()
+
+    def run(self) -> list[C | str]:
+        while len(self._results) < len(self._hosts):
+            self._start_next()
+            for end, _ in self._poll.poll(_TURN_MS):
+                self._receive(end)
+            self._clock.advance()
+            self._check_clocks()
+        return [self._results[index] for index in range(len(self._hosts))]
+
+    def _start_next(self) -> None:
+        while self._waiting and len(self._pending) < AT_ONCE and self._waiting[0][0] <= self._clock.now:
+            _, index = heapq.heappop(self._waiting)
+            channel = self._start(self._hosts[index])
+            self._pending[channel.fileno()] = _Pending(index, channel, self._clock.now)
+            self._poll.register(channel.fileno(), select.POLLIN)
+
+    def _receive(self, end: int) -> None:
+        one = self._pending[end]
+        messages = one.channel.receive()
+        if messages:
+            self._drop(end)
+            self._set_result(one, one.channel)
+        elif messages is None:
+            self._drop(end)
+            if self._tries[one.index] < one.channel.retries():
+                self._retry(one.index)
+            else:
+                self._set_result(one, one.channel.why_it_ended())
+            one.channel.close()
+
+    def _retry(self, index: int) -> None:
+        self._tries[index] += 1
+        pause = random.uniform(0.1, 0.4) * 1.5 ** self._tries[index]
+        heapq.heappush(self._waiting, (self._clock.now + pause, index))
+
+    def _check_clocks(self) -> None:
+        if self._clock.now - self._progress < STALL_SECONDS:
+            return
+        for end, one in list(self._pending.items()):
+            if self._clock.now - one.started > START_SECONDS:
+                self._drop(end)
+                self._set_result(one, f"no answer within {START_SECONDS:.0f} s. {one.channel.hint}")
+                one.channel.abort()
+
+    def _drop(self, end: int) -> None:
+        self._poll.unregister(end)
+        del self._pending[end]
+
+    def _set_result(self, one: _Pending[C], result: C | str) -> None:
+        self._results[one.index] = result
+        self._progress = self._clock.now
+
+    def abandon(self) -> None:
+        """End everything that was started."""
+        for one in self._pending.values():
+            one.channel.abort()
+        for result in self._results.values():
+            if not isinstance(result, str):
+                result.abort()

@@ -1,0 +1,71 @@
+"""What ssh says when a host cannot be reached, and what to do about it: one row for each kind of failure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mslaunch.hosts import Host
+
+SSH_FAILED = 255
+"""ssh's exit code for its own failures; any other is the command's."""
+BUSY_RETRIES = 8
+REFUSED_RETRIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A pattern of ssh's words, and the sentence for it: `found` is the pattern's group."""
+
+    pattern: re.Pattern[str]
+    sentence: str
+    retries: int = 0
+    """How often it is worth another try: sshd drops connections when many come at once (MaxStartups)."""
+
+
+_UNREACHED = "cannot be reached at {where}: {found}. Try `ssh {name}`."
+
+RULES = tuple(
+    Rule(re.compile(pattern), *rest)
+    for pattern, *rest in (
+        (
+            r"(?:Host key for|host key for) (\S+) has changed",
+            "its host key has CHANGED since it was written to known_hosts. If that is right, remove the old one with "
+            "`ssh-keygen -R '{found}'` and connect once with ssh; if not, somebody may be in between.",
+        ),
+        (
+            r"host key is known for (\S+) and you have requested strict|Host key verification failed",
+            "its host key is unknown. Connect once with `ssh {name}` and compare it, or give --accept-new-host-keys.",
+        ),
+        (
+            r"(?:(\S+)@\S+: Permission denied|Too many authentication failures)",
+            "refuses the login of {found}. Try `ssh {name}`; it must work without a password.",
+        ),
+        (r"ssh: Could not resolve hostname (\S+: [^\r\n]+)", _UNREACHED),
+        (r"ssh: connect to host \S+ port \d+: (Connection refused)", _UNREACHED, REFUSED_RETRIES),
+        (r"ssh: connect to host \S+ port \d+: ([^\r\n]+)", _UNREACHED),
+        (
+            r"((?:kex|ssh)_exchange_identification: [^\r\n]+|Connection (?:closed|reset) by [^\r\n]+"
+            r"|Connection timed out during banner exchange|Not allowed at this time)",
+            _UNREACHED,
+            BUSY_RETRIES,
+        ),
+        (r"([^\r\n]+)\s*\Z", _UNREACHED),
+    )
+)
+"""The first that fits counts: a failure of a ProxyJump shows before what follows from it."""
+
+
+def find_rule(said: str) -> Rule:
+    """Return the row for what ssh said."""
+    return next((rule for rule in RULES if rule.pattern.search(said)), RULES[-1])
+
+
+def explain(host: Host, said: str, user: str) -> str:
+    """Say why a host cannot be reached, and what to do."""
+    rule = find_rule(said)
+    match = rule.pattern.search(said)
+    found = match[1] if match and match.re.groups else None
+    where = f"{host.address}{f' port {host.port}' if host.port else ''}"
+    found = found or (user if "login" in rule.sentence else "ssh ended without a message")
+    return rule.sentence.format(found=found.strip().rstrip("."), name=host.name, where=where)

@@ -1,0 +1,21 @@
+"""Numbers of things in sentences: `1 rank`, `3 ranks`, `ranks 0-2,5`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from mslaunch.ranges import format_ranges
+
+
+def plural(word: str, count: int) -> str:
+    """The word, with an s unless it stands for one thing."""
+    return word if count == 1 else f"{word}s"
+
+
+def counted(count: int, word: str) -> str:
+    return f"{count} {plural(word, count)}"
+
+
+def named_ranks(ranks: Collection[int]) -> str:
+    """`rank 3`, or `ranks 0-2,5`."""
+    return f"{plural('rank', len(ranks))} {format_ranges(ranks)}"

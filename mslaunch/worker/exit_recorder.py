@@ -1,0 +1,67 @@
+"""Stands between msrun or mpirun and a rank: they do not tell how a rank ended, so this does."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+from mslaunch.worker import report
+
+_PR_SET_PDEATHSIG = 1
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""What a process does to itself, however much else is being stopped."""
+
+
+def split(exit_file: str) -> None:
+    """Fork: the child returns and becomes the rank, the parent waits, records its end in exit.json and ends alike."""
+    parent = os.getpid()
+    done, say_done = os.pipe()
+    child = os.fork()
+    if child == 0:
+        die_with_parent(parent)
+        report.settle().say_done = say_done
+        return
+    os.close(say_done)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # An agent signals the rank itself; without one, this is the only way to it.
+        signal.signal(number, signal.SIG_IGN if report.me.agent else lambda number, _: _forward(child, number))
+    report.notify("started", child=child)
+    status = os.waitpid(child, 0)[1]
+    killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    code = None if killed_by else os.WEXITSTATUS(status)
+    crashed = None
+    if killed_by in CRASHES and _was_said(done):
+        # Only MindSpore's clean-up has crashed, and mpirun would end all other ranks for it.
+        code, killed_by, crashed = 0, None, killed_by
+    ended: dict[str, report.Value] = {"code": code, "signal": killed_by, "time": time.time()}
+    try:
+        report.write_json(exit_file, ended)
+    except OSError as error:
+        print(f"mslaunch: cannot write {exit_file}: {error}", file=sys.stderr)
+    report.notify("ended", child=child, code=code, signal=killed_by, crashed=crashed)
+    os._exit(128 + killed_by if killed_by else code or 0)
+
+
+def _was_said(pipe: int) -> bool:
+    os.set_blocking(pipe, False)  # what the rank has started may still hold the other end
+    try:
+        return os.read(pipe, 1) != b""
+    except BlockingIOError:
+        return False
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel end this process when its parent dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _forward(child: int, number: int) -> None:
+    try:
+        os.kill(child, number)
+    except ProcessLookupError:
+        pass

@@ -1,0 +1,50 @@
+"""A console that fails: the job does not notice."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from mslaunch.launcher.cluster import connect_unchecked
+from mslaunch.launcher.execute import execute
+from mslaunch.launcher.prepare import plan_job
+from mslaunch.launcher.request import Request
+from mslaunch.launcher.run_state import RunState
+from mslaunch.store.folder import create
+from mslaunch.transports import registry
+from mslaunch.transports.base import Access
+from tests.conftest import Bench
+
+
+@pytest.mark.parametrize("at", ["started", "lines", "exited"])
+def test_an_exception_in_the_console_does_not_end_the_job(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Whenever it is raised, the exit code and the verdict are right, and events.jsonl has one console-lost event."""
+    bench.write("train.py", "print('hello', flush=True)\nraise SystemExit(7)\n")
+    monkeypatch.chdir(bench.folder)
+    plan = plan_job(Request(flags={"workers": 1}))
+    folder = create(plan)
+    seen: list[str] = []
+
+    def observe(event: Mapping[str, Any], run_state: RunState, shown: Callable[[], None]) -> None:
+        del run_state, shown
+        seen.append(event["ev"])
+        if event["ev"] == at:
+            raise ZeroDivisionError("no screen")
+
+    cluster = connect_unchecked(registry.get("local"), plan.hosts, Access(sys.executable))
+    final = execute(plan, folder, observe, os.environ, cluster)
+    assert (final.state, final.exit_code) == ("failed", 7)
+    assert final.verdict is not None
+    assert final.verdict.summary == "exited with code 7"
+    events = [json.loads(line) for line in folder.events.read_text().splitlines()]
+    lost = [event["traceback"] for event in events if event["ev"] == "console-lost"]
+    assert [traceback.splitlines()[-1] for traceback in lost] == ["ZeroDivisionError: no screen"]
+    assert [event["ev"] for event in events][-1] == "idle"
+    assert seen[-1] == at

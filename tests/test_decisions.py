@@ -1,0 +1,153 @@
+"""Histories replayed that come about rarely: Slurm's end, several hosts, hangs, agents that end early."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mslaunch.hosts import Host
+from mslaunch.launcher.execute import conclude
+from mslaunch.launcher.restarts import find_resume
+from mslaunch.launcher.run_state import Order, RunState
+from mslaunch.launcher.timeouts import Timeouts
+from mslaunch.plan.make import make_plan
+from mslaunch.plan.model import Reach
+from mslaunch.store import record
+from mslaunch.store.layout import RunFolder
+from tests.plan.test_make import facts_of, plan_of, spec_of
+from tests.test_run_state import STOP, event, exited, run_state_of, started, tell
+
+AT_ONCE = [Order("stop", 0.0)]
+STACK = 'Current thread 0x1 (most recent call first):\n  File "/run/code/train.py", line {line} in step\n'
+CHECKPOINT = next((Path(__file__).parent / "fixtures/checkpoints").rglob("*.ckpt"))
+
+
+def slurm_run_state() -> RunState:
+    return RunState(plan_of(spec_of(workers=2)), agents_are_stopped=True)
+
+
+def ended_by_slurm(at: float) -> dict[str, Any]:
+    return event("abandoned", at, why="the agent was told to end", signal=int(signal.SIGTERM))
+
+
+def stacks(at: float, *lines: int) -> dict[str, Any]:
+    """Stacks of ranks, each at one line of the script."""
+    return event("stacks", at, stacks={str(rank): STACK.format(line=line) for rank, line in enumerate(lines)})
+
+
+def stalled(**flags: Any) -> tuple[RunState, Timeouts]:
+    """Four ranks that have been quiet for longer than they may, and whose stacks have been asked for."""
+    run_state = run_state_of(4, stall_timeout=5, **flags)
+    timeouts = Timeouts(run_state)
+    tell(run_state, *(started(rank, 10.0) for rank in range(4)), event("pulse", 16.0, quiet=6.0))
+    assert timeouts.check(16.0, 0.0) == [Order("stacks")]
+    return run_state, timeouts
+
+
+def test_slurm_s_signal_to_the_agents_and_to_the_launcher_is_one() -> None:
+    """Whichever is told first, the ranks have their grace; only a further signal does not wait."""
+    run_state = slurm_run_state()
+    assert tell(run_state, ended_by_slurm(1.0), ended_by_slurm(1.1)) == STOP
+    assert run_state.interrupted(signal.SIGTERM) == STOP
+    assert run_state.interrupted(signal.SIGTERM) == AT_ONCE
+    assert run_state.interrupt == signal.SIGTERM
+
+
+def test_slurm_s_end_of_a_job_that_has_failed_does_not_hide_the_failure() -> None:
+    """It was ending anyway."""
+    run_state = slurm_run_state()
+    assert tell(run_state, exited(1, 1.0, 7), ended_by_slurm(1.1)) == STOP
+    assert run_state.interrupt is None
+    assert [failure.exit_code for failure in run_state.failures] == [7]
+
+
+def test_a_rank_that_ends_well_while_the_job_is_stopped_was_not_stopped() -> None:
+    """Only those that did not end with code 0 count as stopped."""
+    run_state = run_state_of(3)
+    tell(run_state, exited(0, 1.0, 7), exited(1, 1.1, 0), exited(2, 1.2, None, signal.SIGTERM))
+    assert [run_state.ranks[rank].stopped for rank in range(3)] == [False, False, True]
+
+
+def test_a_script_that_ends_with_its_own_ranks_is_no_failure_of_other_hosts() -> None:
+    """With one script a host, the ranks of the other host may go on."""
+    hosts = (Host("a", "10.0.0.1", (0,)), Host("b", "10.0.0.2", (0,)))
+    run_state = RunState(make_plan(spec_of(workers=2, method="rank-table"), hosts, facts_of(hosts), 0, Reach("ssh")))
+    script = {"role": "script", "rank": None, "pid": 9, "code": 0, "signal": None}
+    assert tell(run_state, event("done", 1.0, rank=0), {**event("exited", 1.1, **script), "host": "a"}) == []
+    assert tell(run_state, {**event("exited", 1.2, **script), "host": "b"}) == STOP
+    assert run_state.failures[0].summary.endswith("before rank 1 had")
+
+
+@pytest.mark.parametrize(("lines", "rank"), [((3, 3, 3, 8), 3), ((3, 8, 8, 3), None), ((3, 3, 3, 3), None)])
+def test_a_hang_is_blamed_on_a_rank_only_if_it_is_the_only_odd_one(lines: tuple[int, ...], rank: int | None) -> None:
+    """Where several stand apart, or none, no rank is named."""
+    run_state, _ = stalled()
+    assert tell(run_state, stacks(17.0, *lines)) == STOP
+    assert run_state.failures[0].rank == rank
+
+
+def test_of_two_odd_ranks_none_is_blamed() -> None:
+    """Three of five stand at one place, two at others."""
+    run_state = run_state_of(5, stall_timeout=5)
+    run_state.ask_for_stacks(stalled=True)
+    tell(run_state, stacks(17.0, 3, 3, 3, 8, 9))
+    assert [failure.rank for failure in run_state.failures] == [None]
+
+
+def test_stacks_are_asked_for_once_a_hang() -> None:
+    """Neither while they are being taken, nor again before the ranks have been quiet for as long once more."""
+    run_state, timeouts = stalled(on_stall="report")
+    tell(run_state, event("pulse", 18.0, quiet=8.0))
+    assert timeouts.check(18.0, 0.0) == []
+    tell(run_state, stacks(18.5, 3, 3, 3, 3), event("pulse", 20.0, quiet=10.0))
+    assert timeouts.check(20.0, 0.0) == []
+    tell(run_state, event("pulse", 23.6, quiet=13.6))
+    assert timeouts.check(23.6, 0.0) == [Order("stacks")]
+
+
+def test_a_rank_that_has_no_log_yet_has_been_quiet_only_since_its_start() -> None:
+    """However long the agent has been there."""
+    run_state = run_state_of(1, stall_timeout=5)
+    tell(run_state, started(0, 60.0), event("pulse", 64.0, quiet=64.0))
+    assert Timeouts(run_state).check(64.0, 0.0) == []
+
+
+def test_a_rank_that_ends_early_is_told_of_once() -> None:
+    """However often the clock is looked at."""
+    run_state = run_state_of(2)
+    tell(run_state, exited(0, 10.0))
+    timeouts = Timeouts(run_state)
+    for now in (12.0, 13.0, 14.0):
+        timeouts.check(now, 0.0)
+    assert len(run_state.pop_notes()) == 1
+
+
+def test_an_agent_that_ends_before_its_ranks_is_a_lost_host(tmp_path: Path) -> None:
+    """It said that nothing is left, and had not told how the ranks ended: that is not success."""
+    run_state = run_state_of(2)
+    tell(run_state, started(0), started(1), exited(0, 1.0), event("idle", 2.0))
+    assert run_state.over
+    final = conclude(record.queued(run_state.plan, 0.0), run_state, RunFolder(tmp_path))
+    assert (final.state, final.exit_code) == ("failed", 125)
+    assert final.verdict is not None
+    assert final.verdict.summary == "the agent on localhost ended before rank 1 had"
+
+
+@pytest.mark.parametrize(("age", "resumed"), [(60, []), (-60, [0, 1])])
+def test_a_job_does_not_resume_from_what_was_there_before_it(tmp_path: Path, age: int, resumed: list[int]) -> None:
+    """Checkpoints that are older than the run are another job's."""
+    folder = RunFolder(tmp_path)
+    folder.plan.write_text("{}")
+    for rank in range(2):
+        saved = tmp_path / f"rank_{rank}" / "saved" / "net-1_7.ckpt"
+        saved.parent.mkdir(parents=True)
+        shutil.copy(CHECKPOINT, saved)
+        when = folder.plan.stat().st_mtime - age
+        os.utime(saved, (when, when))
+    plan = plan_of(spec_of(workers=2, checkpoints="saved"))
+    assert sorted(find_resume(plan, folder, {"localhost"})) == resumed

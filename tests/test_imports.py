@@ -1,0 +1,159 @@
+"""Imports go one way, deciding is apart from acting, and what travels needs the standard library only."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import mslaunch
+from mslaunch.agent import stacks as agent_stacks
+from mslaunch.worker import main as worker_main
+
+PACKAGE = Path(mslaunch.__file__).parent
+EDGES = {
+    "__init__": {"api", "diagnose", "errors", "store"},
+    "__main__": {"cli"},
+    "cli": {
+        "__version__",
+        "api",
+        "checkpoint",
+        "diagnose",
+        "errors",
+        "hosts",
+        "layout",
+        "ranges",
+        "ranktable",
+        "words",
+    },
+    "api": {"agent", "diagnose", "errors", "hosts", "launcher", "plan", "store", "transports"},
+    "launcher": {
+        "agent",
+        "checkpoint",
+        "diagnose",
+        "errors",
+        "hosts",
+        "layout",
+        "messages",
+        "plan",
+        "plugins",
+        "ranges",
+        "ranktable",
+        "runtime",
+        "store",
+        "transports",
+        "words",
+        "worker",
+    },
+    "store": {"agent", "diagnose", "errors", "identity", "layout", "messages", "plan", "plugins", "transports"},
+    "transports": {"agent", "errors", "hosts", "layout", "plan", "plugins", "ranges", "words"},
+    "plan": {"errors", "hosts", "layout", "messages", "ranges", "ranktable"},
+    "ranktable": {"errors", "hosts", "ranges"},
+    "checkpoint": {"errors", "layout"},
+    "diagnose": {"errors", "layout", "plugins", "ranges", "words"},
+    "hosts": {"errors", "ranges"},
+    "ranges": {"errors"},
+    "words": {"ranges"},
+    "agent": {"layout", "messages"},
+    "worker": {"layout", "messages"},
+    "runtime": {"layout"},
+    "plugins": {"errors"},
+    "layout": set[str](),
+    "messages": set[str](),
+    "errors": set[str](),
+    "identity": set[str](),
+}
+"""Every edge that imports may take, those inside functions and for type checking included. There is no cycle."""
+IMPURE = {"socket", "subprocess", "psutil"}
+PURE = ("plan", "ranktable", "diagnose")
+OWN = {
+    "agent": ("mslaunch.agent", "mslaunch.layout", "mslaunch.messages"),
+    "worker": ("mslaunch.worker", "mslaunch.layout"),
+    "runtime": ("mslaunch.runtime", "mslaunch.layout"),
+}
+OPTIONAL = {"mindspore", "yaml", "cloudpickle"}  # imported inside functions, where a rank needs them
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "mslaunch":
+            yield from (f"mslaunch.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def part(name: str) -> str:
+    """The package or module directly below mslaunch."""
+    return name.split(".")[1]
+
+
+def test_imports_take_the_listed_edges_only() -> None:
+    """One direction: cli, api, launcher, store and transports, plan, and what they all share."""
+    found: dict[str, set[str]] = {name: set() for name in EDGES}
+    for path in PACKAGE.rglob("*.py"):
+        own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        found[own] |= {part(name) for name in imports(path) if name.startswith("mslaunch.")} - {own}
+    assert {own: others - EDGES[own] for own, others in found.items() if others - EDGES[own]} == {}
+
+
+def test_the_edges_have_no_cycle() -> None:
+    """Whoever imports is above whoever is imported."""
+    order: list[str] = []
+    left = {name: others & EDGES.keys() for name, others in EDGES.items()}
+    while left:
+        free = [name for name, others in left.items() if others <= set(order)]
+        assert free, f"a cycle among {sorted(left)}"
+        order += free
+        left = {name: others for name, others in left.items() if name not in free}
+
+
+@pytest.mark.parametrize("package", PURE)
+def test_what_decides_does_not_act(package: str) -> None:
+    """Planning, rank tables and verdicts start no process and open no socket."""
+    for path in (PACKAGE / package).rglob("*.py"):
+        assert not IMPURE & {name.split(".")[0] for name in imports(path)}, path.name
+
+
+TRANSPORT_NAMES = {"local", "ssh", "slurm"}
+
+
+def test_no_module_outside_asks_which_transport_it_is() -> None:
+    """What differs between transports is a member of theirs; elsewhere nobody compares with their names."""
+    found = [
+        (path.name, node.lineno)
+        for path in PACKAGE.rglob("*.py")
+        if "transports" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in TRANSPORT_NAMES and path.name != "model.py"
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("room", OWN)
+def test_what_travels_needs_nothing_installed(room: str) -> None:
+    """Agent, worker and runtime import the standard library and their own room."""
+    for path in (PACKAGE / room).glob("*.py"):
+        for name in imports(path):
+            top = name.split(".")[0]
+            allowed = name.startswith(OWN[room]) or top in sys.stdlib_module_names or top in OPTIONAL
+            assert allowed, f"{path.name} imports {name}"
+
+
+def test_both_sides_of_the_stack_signal_mean_the_same() -> None:
+    """The worker writes it as a number, to spare itself an import."""
+    assert worker_main.STACK_SIGNAL == agent_stacks.STACK_SIGNAL
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """`mslaunch --help` is quick because it loads none of the libraries and looks for no plug-in."""
+    code = "import sys; from mslaunch.cli import run; run(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"typer", "rich", "pydantic", "yaml", "jinja2", "numpy", "importlib.metadata"}
+    assert not heavy & set(done.stdout.split())

@@ -1,0 +1,212 @@
+"""docs/records.md, the types and the files of real runs say the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mslaunch import messages
+from mslaunch.agent import main as agent
+from mslaunch.diagnose.judge import Verdict
+from mslaunch.hosts import Host
+from mslaunch.identity import Launcher
+from mslaunch.launcher.run_state import HANDLERS
+from mslaunch.plan.model import File, Limits, Plan, Process, Restarts, from_json
+from mslaunch.store import record
+from mslaunch.store.layout import RunFolder
+from mslaunch.store.record import AttemptSummary, RankRecord, RunRecord
+from tests.conftest import ROOT, Bench
+
+PAGE = (ROOT / "docs" / "records.md").read_text()
+TYPES: dict[str, type] = {
+    "run.json": RunRecord,
+    "run.json: ranks": RankRecord,
+    "run.json: launcher": Launcher,
+    "run.json: attempts": AttemptSummary,
+    "run.json: verdict": Verdict,
+    "plan.json": Plan,
+    "plan.json: hosts": Host,
+    "plan.json: files": File,
+    "plan.json: processes": Process,
+    "plan.json: limits": Limits,
+    "plan.json: restarts": Restarts,
+    "error.json": messages.ErrorFile,
+    "exit.json": messages.ExitFile,
+}
+WHOLE_FILES = ("run.json", "plan.json")
+RECORDED = {name: kind for name, kind in messages.AGENT_EVENTS.items() if name not in messages.NOT_RECORDED}
+EVENTS = {**RECORDED, **messages.LAUNCHER_EVENTS}
+NEWER = "2.0"
+
+
+def keys_of(kind: type) -> set[str]:
+    return {f.name for f in fields(kind)} if is_dataclass(kind) else set(kind.__annotations__)
+
+
+def fields_of(heading: str) -> set[str]:
+    return keys_of(TYPES[heading]) | ({"schema_version"} if heading in WHOLE_FILES else set())
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The rows of the table below a heading, without its own two lines."""
+    section = re.split(r"^#+ ", PAGE.split(f"# {heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
+
+
+def names(cell: str) -> set[str]:
+    return set(re.findall(r"`([\w-]+)`", cell))
+
+
+@pytest.mark.parametrize("heading", TYPES)
+def test_every_field_is_documented_and_no_other(heading: str) -> None:
+    """A field that is added, renamed or removed needs its row."""
+    found = [cells[0].strip("`") for cells in rows(heading)]
+    assert sorted(found) == sorted(fields_of(heading))
+    assert all(cells[1] for cells in rows(heading))
+
+
+@pytest.mark.parametrize(
+    ("heading", "events", "common"),
+    [
+        ("Events of agents", RECORDED, {"ev", "host", "time"}),
+        ("Events of the launcher", messages.LAUNCHER_EVENTS, {"ev"}),
+    ],
+)
+def test_every_event_is_documented_with_its_fields(heading: str, events: Mapping[str, type], common: set[str]) -> None:
+    """Those that events.jsonl may hold, and no other."""
+    found = {cells[0].strip("`"): names(cells[1]) for cells in rows(heading)}
+    assert found == {name: keys_of(kind) - common for name, kind in events.items()}
+    assert all(cells[2] for cells in rows(heading))
+
+
+def test_every_field_of_an_event_is_explained() -> None:
+    """Once, since the same name means the same in all of them."""
+    explained = [cells[0].strip("`") for cells in rows("Fields of events")]
+    assert sorted(explained) == sorted({key for kind in EVENTS.values() for key in keys_of(kind)})
+
+
+def check(raw: Mapping[str, Any], heading: str) -> None:
+    """Compare an object of a real file with its type: no key is missing, none is unknown."""
+    assert set(raw) == fields_of(heading), heading
+
+
+def check_verdict(raw: Mapping[str, Any] | None) -> None:
+    if raw is not None:
+        check(raw, "run.json: verdict")
+
+
+def check_run(folder: Path) -> None:
+    """Compare run.json, plan.json and events.jsonl with the types."""
+    run = json.loads((folder / "run.json").read_text())
+    check(run, "run.json")
+    check(run["launcher"], "run.json: launcher")
+    check_verdict(run["verdict"])
+    for rank in run["ranks"]:
+        check(rank, "run.json: ranks")
+    for attempt in run["attempts"]:
+        check(attempt, "run.json: attempts")
+        check_verdict(attempt["verdict"])
+    for path in folder.glob("plan*.json"):
+        check_plan(json.loads(path.read_text()))
+    for number, line in enumerate((folder / "events.jsonl").read_text().splitlines()):
+        check_event(json.loads(line), number)
+
+
+def check_plan(plan: Mapping[str, Any]) -> None:
+    check(plan, "plan.json")
+    for part in ("hosts", "files", "processes"):
+        for item in plan[part]:
+            check(item, f"plan.json: {part}")
+    check(plan["limits"], "plan.json: limits")
+    check(plan["restarts"], "plan.json: restarts")
+
+
+def check_event(event: Mapping[str, Any], number: int) -> None:
+    kind: Any = EVENTS[event["ev"]]
+    assert (event["ev"] == "schema") == (number == 0)
+    assert kind.__required_keys__ <= set(event) <= keys_of(kind), event
+
+
+def test_the_files_of_a_failed_run_are_as_documented(bench: Bench) -> None:
+    """Its verdict has all fields, those with nothing to tell included."""
+    bench.write("train.py", "import os\nif os.environ['RANK_ID'] == '1': raise ValueError('x')\ninput()\n")
+    assert bench.mslaunch("train", "-n", "2").returncode == 1
+    check_run(bench.latest)
+    assert bench.record()["verdict"]["pattern"] is None
+    errors = list(bench.latest.glob("rank_*/error.json"))
+    assert errors
+    for path in errors:
+        check(json.loads(path.read_text()), "error.json")
+
+
+def test_the_files_of_a_restarted_run_are_as_documented(bench: Bench) -> None:
+    """Each attempt has its plan, its verdict and its end; a script's ranks have their exit.json."""
+    bench.write("train.py", "import os\nraise SystemExit(0 if os.environ['MSLAUNCH_ATTEMPT'] == '1' else 5)\n")
+    bench.write("cfg.yaml", "launch:\n  backoff: 0\n  max_restarts: 1\n  config_arg: null\n  method: rank-table\n")
+    done = bench.mslaunch("train", "-n", "1", "-c", "cfg.yaml")
+    assert done.returncode == 0, done.stdout
+    check_run(bench.latest)
+    assert [attempt["verdict"]["pattern"] for attempt in bench.record()["attempts"]] == [None]
+    for name in ("exit.json", "exit.0.json"):
+        check(json.loads((bench.latest / "rank_0" / name).read_text()), "exit.json")
+
+
+def set_version(folder: Path, version: str, **more: object) -> None:
+    for name in ("run.json", "plan.json"):
+        raw = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**raw, "schema_version": version, **more}))
+
+
+def test_a_run_of_a_newer_major_version_is_refused(bench: Bench) -> None:
+    """In one sentence, by every command that would read it; `ps` names it and lists the others."""
+    bench.write("train.py", "print('hello')\n")
+    for name in ("old", "new"):
+        assert bench.mslaunch("train", "-n", "1", "--run-id", name).returncode == 0
+    set_version(bench.runs / "new", NEWER)
+    sentence = (
+        rf"mslaunch: .*/new/(run|plan)\.json: written by a newer mslaunch \(schema version {NEWER}, .*\)\. .*\.\n"
+    )
+    for verb in ("status", "logs", "stop", "collect", "diagnose"):
+        done = bench.mslaunch(verb, "new")
+        assert (done.returncode, done.stdout) == (2, ""), verb
+        assert re.fullmatch(sentence, done.stderr), done.stderr
+    done = bench.mslaunch("ps")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["RUN", "old"]
+    assert re.fullmatch(sentence, done.stderr), done.stderr
+
+
+def test_what_a_later_minor_version_adds_is_ignored(bench: Bench) -> None:
+    """The second number promises no more than further fields."""
+    bench.write("train.py", "raise SystemExit(3)\n")
+    bench.mslaunch("train", "-n", "1")
+    run, plan = record.read(RunFolder(bench.latest)), from_json((bench.latest / "plan.json").read_text())
+    set_version(bench.latest, "1.99", colour="blue")
+    raw = bench.record()
+    for part in (raw["ranks"][0], raw["launcher"], raw["verdict"]):
+        part["colour"] = "blue"
+    (bench.latest / "run.json").write_text(json.dumps(raw))
+    assert record.read(RunFolder(bench.latest)) == run
+    assert from_json((bench.latest / "plan.json").read_text()) == plan
+
+
+def test_the_file_of_a_sweep_is_as_documented(bench: Bench) -> None:
+    """Every key of a real sweep.json has its row, and no row names what is not there."""
+    bench.write("train.py", "")
+    bench.write("cfg.yaml", "lr: 1\n")
+    assert bench.mslaunch("sweep", "-n", "1", "-c", "cfg.yaml", "--set", "lr=1,2").returncode == 0
+    path = bench.latest / "sweep.json"
+    assert {cells[0].strip("`") for cells in rows("sweep.json")} == set(json.loads(path.read_text()))
+
+
+def test_both_sides_know_the_same_messages() -> None:
+    """Every order of the types has its handler in the agent, and handlers are for events that agents send."""
+    assert set(agent.ORDERS) == set(messages.ORDERS)
+    assert set(HANDLERS) <= set(messages.AGENT_EVENTS)
