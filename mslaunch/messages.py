@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 """Of run.json, plan.json and events.jsonl. The first number changes when a reader of the other version would be misled,
 the second when fields or events are added."""
 
@@ -152,6 +152,21 @@ class Collected(Event):
     turn: int
 
 
+class OutputRow(TypedDict):
+    """A file that a rank has written, or a folder of files."""
+
+    rank: int
+    path: str
+    files: int
+    bytes: int
+
+
+class Outputs(Event):
+    """What a host's ranks have written."""
+
+    outputs: list[OutputRow]
+
+
 class Stacks(Event):
     """The stacks of a host's ranks, by rank."""
 
@@ -194,6 +209,7 @@ AGENT_EVENTS: dict[str, type] = {
     "lines": Lines,
     "file": FilePiece,
     "collected": Collected,
+    "outputs": Outputs,
     "stacks": Stacks,
     "abandoned": Abandoned,
     "stuck": Stuck,
@@ -265,7 +281,7 @@ LAUNCHER_EVENTS: dict[str, type] = {
 }
 """What the launcher itself writes into events.jsonl, by name."""
 
-NOT_RECORDED = frozenset({"pulse", "lines", "file", "collected", "facts", "listening", "reached"})
+NOT_RECORDED = frozenset({"pulse", "lines", "file", "collected", "facts", "listening", "reached", "outputs"})
 """Events of agents that events.jsonl does not hold: too many, too large, or from before the run."""
 
 
@@ -370,6 +386,7 @@ class RunOrder(OrderMessage):
     lost_after: float
     grace: float
     answers: bool
+    workdir: str
     processes: list[PlannedProcess]
 
 

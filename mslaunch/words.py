@@ -16,6 +16,16 @@ def counted(count: int, word: str) -> str:
     return f"{count} {plural(word, count)}"
 
 
+def byte_count(size: int) -> str:
+    """`512 B`, `1.2 KB`, `96 MB`."""
+    number = float(size)
+    for unit in ("B", "KB", "MB", "GB"):
+        if number < 999.5:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} TB"
+
+
 def named_ranks(ranks: Collection[int]) -> str:
     """`rank 3`, or `ranks 0-2,5`."""
     return f"{plural('rank', len(ranks))} {format_ranges(ranks)}"

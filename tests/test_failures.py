@@ -54,7 +54,7 @@ def test_an_exception_in_an_imported_module_is_captured(bench: Bench) -> None:
     bench.write("net.py", "def build():\n    return {}['width']\n")
     bench.write("train.py", "import net\nnet.build()\n")
     bench.mslaunch("train", "-n", "1")
-    assert 'code/net.py", line 2, in build' in str(verdict_of(bench)["traceback"])
+    assert 'job/net.py", line 2, in build' in str(verdict_of(bench)["traceback"])
 
 
 def test_an_exception_in_a_thread_is_recorded_and_ends_nothing(bench: Bench) -> None:

@@ -20,12 +20,13 @@ from mslaunch.launcher.run_state import HANDLERS
 from mslaunch.plan.model import File, Limits, Plan, Process, Restarts, from_json
 from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
-from mslaunch.store.record import AttemptSummary, RankRecord, RunRecord
+from mslaunch.store.record import AttemptSummary, OutputRecord, RankRecord, RunRecord
 from tests.conftest import ROOT, Bench
 
 PAGE = (ROOT / "docs" / "records.md").read_text()
 TYPES: dict[str, type] = {
     "run.json": RunRecord,
+    "run.json: outputs": OutputRecord,
     "run.json: ranks": RankRecord,
     "run.json: launcher": Launcher,
     "run.json: attempts": AttemptSummary,
@@ -110,6 +111,8 @@ def check_run(folder: Path) -> None:
     check_verdict(run["verdict"])
     for rank in run["ranks"]:
         check(rank, "run.json: ranks")
+    for output in run["outputs"]:
+        check(output, "run.json: outputs")
     for attempt in run["attempts"]:
         check(attempt, "run.json: attempts")
         check_verdict(attempt["verdict"])

@@ -23,8 +23,9 @@ def test_sources_are_copied_and_data_is_linked(tmp_path: Path) -> None:
     code.parent.mkdir()
     mirror(job, code, runs.resolve())
     assert sorted(path.name for path in code.iterdir()) == [".git", "big.txt", "blob", "data", "src", "train.py"]
-    assert {path.name for path in code.iterdir() if path.is_symlink()} == {".git", "big.txt", "blob", "data"}
-    assert (code / "src" / "weights").is_symlink()
+    assert {path.name for path in code.iterdir() if path.is_symlink()} == {".git", "big.txt", "blob"}
+    assert (code / "src" / "weights" / "w.bin").is_symlink()
+    assert (code / "data" / "x.rec").is_symlink()
     assert not (code / "src" / "net" / "model.py").is_symlink()
     (job / "src" / "net" / "model.py").write_text("changed")
     assert (code / "src" / "net" / "model.py").read_text() == "b"

@@ -58,7 +58,7 @@ def test_a_failure_on_a_host_of_its_own_comes_home_with_its_log(far: Bench, host
     assert done.returncode == 1
     verdict = far.record()["verdict"]
     assert (verdict["rank"], verdict["host"], verdict["summary"]) == (1, "own2", "OSError: no such disk")
-    code = far.latest / "code"
+    code = far.folder
     assert verdict["traceback"].splitlines() == [
         "Traceback (most recent call last):",
         f'  File "{code}/train.py", line 4, in <module>',

@@ -290,7 +290,7 @@ def test_a_syntax_error_is_shown_as_python_shows_it(bench: Bench) -> None:
     done = bench.mslaunch("train", "-n", "2")
     assert done.returncode == 1
     assert "SyntaxError: '(' was never closed" in done.stdout
-    assert 'code/train.py", line 1' in done.stdout
+    assert 'job/train.py", line 1' in done.stdout
 
 
 def test_the_live_line_shows_progress_in_a_terminal(bench: Bench) -> None:

@@ -9,6 +9,7 @@ import shutil
 
 from mslaunch import layout
 from mslaunch.agent.output import Output
+from mslaunch.agent.outputs import OF_A_RANK
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from mslaunch import messages
 
 CHUNK = 1 << 17
-OF_A_RANK = tuple(name.split(".")[0] for name in (*layout.RANK_FILES, layout.RESULT))
-"""What a rank's folder is collected for; the rest is the job's own output, and stays."""
 WITH_LOGS = (layout.SCHEDULER, layout.SCRIPTS, layout.MSRUN_LOGS)
 
 

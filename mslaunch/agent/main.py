@@ -254,6 +254,7 @@ class Agent:
             left = []
         if not left:
             self.ladder = None
+            self.ranks.tell_outputs()
             self.output.event("idle")
             self.done = not self.connected
         elif now >= self.ladder.kill_at:

@@ -304,6 +304,15 @@ class Ranks:
             self.output.lines(rank, lines)
             self.output.flush()
 
+    def tell_outputs(self) -> None:
+        """Send what the ranks have written, now that none of them writes any more."""
+        from mslaunch.agent.outputs import scan
+
+        ranks = [child.rank for child in self.children if child.rank is not None]
+        rows = [row for rank in ranks for row in scan(rank, self._run_dir, self._order["workdir"])]
+        if rows:
+            self.output.event("outputs", outputs=rows)
+
     def terminate(self, leave: int) -> None:
         """Ask every process to end, each once."""
         self.stopping = True

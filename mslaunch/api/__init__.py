@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from mslaunch.launcher.sweep_runs import SweepEvent
     from mslaunch.plan.model import File, Plan
     from mslaunch.plan.sweep import Combination
-    from mslaunch.store.record import ENDED, RankRecord, RunRecord
+    from mslaunch.store.record import ENDED, OutputRecord, RankRecord, RunRecord
     from mslaunch.store.run import Result, Run
     from mslaunch.transports.base import JobQueue
 
@@ -59,6 +59,7 @@ __all__ = [
     "Follower",
     "Job",
     "JobQueue",
+    "OutputRecord",
     "Plan",
     "Prepared",
     "RankRecord",
@@ -113,7 +114,7 @@ _PASSED_ON = {
     "mslaunch.launcher.sweep_runs": ("SweepEvent",),
     "mslaunch.plan.model": ("Plan",),
     "mslaunch.plan.sweep": ("Combination",),
-    "mslaunch.store.record": ("ENDED", "RankRecord", "RunRecord"),
+    "mslaunch.store.record": ("ENDED", "OutputRecord", "RankRecord", "RunRecord"),
     "mslaunch.store.run": ("Result", "Run"),
     "mslaunch.transports.base": ("JobQueue",),
 }

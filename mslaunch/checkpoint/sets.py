@@ -14,6 +14,8 @@ from mslaunch.errors import RequestError, ShardUnreadable
 
 _RANK = re.compile(rf"{run_layout.RANK}(\d+)")
 """How folders and files are called that belong to one rank: as MindSpore does it, and our own runs."""
+DEPTH = 5
+"""How deep in a rank's folder checkpoints are looked for."""
 _NO_CHECKPOINT = ("_breakpoint.ckpt",)
 
 
@@ -86,19 +88,13 @@ def _newest(
 
 
 def _candidates(folder: Path) -> dict[int, list[Path]]:
-    """All checkpoint files by rank: in rank_N folders or one level below them, or beside each other in one folder."""
+    """All checkpoint files by rank: in rank_N folders or below them, or beside each other in one folder."""
     found: dict[int, list[Path]] = {}
+    is_run = (folder / run_layout.RECORD).is_file()
     for entry in folder.iterdir():
         match = _RANK.fullmatch(entry.name)
-        if match and entry.is_dir():
-            files = _checkpoints(entry) or [
-                file
-                for below in sorted(entry.iterdir())
-                if not _RANK.fullmatch(below.name)  # another set's
-                for file in _checkpoints(below)
-            ]
-            if files:
-                found.setdefault(int(match[1]), []).extend(files)
+        if match and entry.is_dir() and (files := _of_rank(entry, int(match[1]), is_run)):
+            found.setdefault(int(match[1]), []).extend(files)
     if found:
         return found
     flat = _checkpoints(folder)
@@ -106,6 +102,31 @@ def _candidates(folder: Path) -> dict[int, list[Path]]:
     for path, match in ranks.items():
         found.setdefault(int(match[1]) if match and all(ranks.values()) else 0, []).append(path)
     return found
+
+
+def _of_rank(folder: Path, rank: int, is_run: bool) -> list[Path]:
+    """A rank's files, as near to the top of its folder as there are any, also in ckpt/rank_N as MindSpore has it.
+
+    In a run, links lead to the project: what they name was not written by the run.
+    """
+    level = [folder]
+    for _ in range(DEPTH):
+        found = [path for place in level for path in _checkpoints(place) if not (is_run and path.is_symlink())]
+        if found:
+            return found
+        level = [
+            below
+            for place in level
+            for below in sorted(place.iterdir())
+            if below.is_dir() and not (is_run and below.is_symlink()) and _may_be_of(below.name, rank)
+        ]
+    return []
+
+
+def _may_be_of(name: str, rank: int) -> bool:
+    """Tell whether a folder may hold files of this rank: rank_3 is another's."""
+    match = _RANK.fullmatch(name)
+    return match is None or int(match[1]) == rank
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mslaunch.api import new_progress
-from mslaunch.cli.describe import describe_end, describe_verdict
+from mslaunch.cli.describe import describe_end, describe_outputs, describe_verdict
 from mslaunch.cli.screen import Screen
 from mslaunch.words import counted
 
@@ -29,14 +29,14 @@ class Console:
         self.screen = screen
         self.progress = new_progress()
         self.began = time.monotonic()
+        self._run_dir = min(plan.run_dir, os.path.relpath(plan.run_dir), key=len)
         self._headlined = False
         self._shown = ""
 
     def open(self) -> None:
         plan = self.plan
         ranks = counted(plan.world_size, "rank")
-        folder = min(plan.run_dir, os.path.relpath(plan.run_dir), key=len)
-        where = f"{ranks} on {plan.device_target}, {plan.method}; logs in {folder}"
+        where = f"{ranks} on {plan.device_target}, {plan.method}; logs in {self._run_dir}"
         self.say([f"run {plan.run_id}: {where}", *plan.notes])
 
     def observe(self, event: Mapping[str, Any], run_state: RunState, shown: Callable[[], None]) -> None:
@@ -59,7 +59,8 @@ class Console:
 
     def close(self, final: RunRecord) -> None:
         """Say how it ended; a failure with its whole verdict, last on the screen."""
-        self.say([describe_end(final, time.monotonic() - self.began)])
+        ended = describe_end(final, time.monotonic() - self.began)
+        self.say([ended, *describe_outputs(final, self._run_dir)])
         self.screen.write(verdict_text(final, self.screen.is_terminal))
         self.screen.close()
 

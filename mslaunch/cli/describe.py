@@ -8,13 +8,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mslaunch import layout
 from mslaunch.diagnose.judge import Verdict, signal_name
-from mslaunch.words import counted, named_ranks
+from mslaunch.words import byte_count, counted, named_ranks
 
 if TYPE_CHECKING:
-    from mslaunch.api import Plan, RunRecord
+    from mslaunch.api import OutputRecord, Plan, RunRecord
 
 LAST_LINES = 10
+OUTPUTS_SHOWN = 4
 _RANKS_SHOWN = 4
 # What MindSpore writes while it is taken apart, and Python after a crash: true, and of no use here.
 _NOISE = re.compile(r"Event base dispatch success|^Extension modules: ")
@@ -58,6 +60,23 @@ def describe_end(record: RunRecord, seconds: float) -> str:
     return f"run {record.run_id} {record.state} after {seconds:.1f} s{tries}"
 
 
+def describe_outputs(record: RunRecord, run_dir: str) -> list[str]:
+    """Say what the ranks have written, and where, the largest first."""
+    shown = [_output_words(one, record.world_size) for one in record.outputs[:OUTPUTS_SHOWN]]
+    more = len(record.outputs) - len(shown)
+    if not shown:
+        return []
+    rest = f" and {more} more (`mslaunch outputs` lists them)" if more > 0 else ""
+    return [f"outputs in {run_dir}: {', '.join(shown)}{rest}"]
+
+
+def _output_words(one: OutputRecord, world_size: int) -> str:
+    folder = layout.RANK + (one.ranks if one.ranks.isdigit() else "*")
+    files = f"{counted(one.files, 'file')}, " if one.files > 1 else ""
+    which = "" if one.ranks.isdigit() or one.ranks == f"0-{world_size - 1}" else f", ranks {one.ranks}"
+    return f"{folder}/{one.path} ({files}{byte_count(one.bytes)}{which})"
+
+
 def describe_verdict(record: RunRecord) -> list[str]:
     """Say everything that is known about the first failure: who, what, why, and where to read on."""
     verdict = record.verdict
@@ -76,9 +95,17 @@ def describe_verdict(record: RunRecord) -> list[str]:
         lines.append(f"advice: {verdict.advice}")
     if verdict.log:
         lines.append(f"log:    {verdict.log}" + (f", line {verdict.line}" if verdict.line else ""))
+    if verdict.traceback and verdict.log and (code := _snapshot(Path(verdict.log))):
+        lines.append(f"code:   {code}, the files as they ran")
     if verdict.victims and verdict.rank is not None:
         lines.append(f"victims: {named_ranks(verdict.victims)}, stopped because of it")
     return lines
+
+
+def _snapshot(log: Path) -> Path | None:
+    """The snapshot of the code that a rank's log comes from."""
+    code = log.parent.parent / layout.CODE
+    return code if code.is_dir() else None
 
 
 def _who(record: RunRecord, verdict: Verdict) -> str:

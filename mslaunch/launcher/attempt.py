@@ -280,6 +280,7 @@ def start_orders(plan: Plan, environment: Mapping[str, str], answers: bool) -> I
         "lost_after": plan.limits.lost_after,
         "grace": plan.limits.grace,
         "answers": answers or plan.limits.stall_timeout is not None,
+        "workdir": plan.workdir,
     }
     tail = set(plan.tail)
     for host in plan.hosts:

@@ -175,6 +175,7 @@ def conclude(now: record.RunRecord, run_state: RunState, folder: RunFolder) -> r
         exit_code=exit_code,
         ranks=tuple(run_state.ranks[rank] for rank in sorted(run_state.ranks)),
         verdict=verdict,
+        outputs=record.sum_outputs(run_state.outputs),
     )
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from mslaunch.agent.probe import DEVICE_FILES, device_numbers
 from mslaunch.errors import NoMindSpore, PortBusy, ProgramMissing, PythonMissing, ScriptMissing
 from mslaunch.hosts import LOCAL
+from mslaunch.launcher.project import Project, find_job_dir, find_project
 from mslaunch.plan.model import Facts, HostFacts
 from mslaunch.plan.paths import candidates
 from mslaunch.plan.spec import JobSpec
@@ -52,12 +53,6 @@ def find_script(spec: JobSpec, config_path: Path | None) -> Path:
             # Not resolved: a link in the job's folder is part of the job.
             return Path(os.path.abspath(choice))  # noqa: PTH100 -- Path.absolute keeps `..`
     raise ScriptMissing(str(choices[-1]), asked_by)
-
-
-def find_job_dir(script: Path, submit_dir: Path, runs_dir: Path) -> Path:
-    """The job's folder is the current one if it contains the script, else the script's."""
-    inside = script.is_relative_to(submit_dir) and not script.is_relative_to(runs_dir)
-    return submit_dir if inside else script.parent
 
 
 def find_devices(device_target: str | None) -> tuple[str, tuple[int, ...]]:
@@ -144,13 +139,14 @@ def new_run_id() -> str:
     return f"{datetime.now():%Y%m%d-%H%M%S}-{random.SystemRandom().randrange(16**4):04x}"
 
 
-def outside_paths(spec: JobSpec, submit_dir: Path, job_dir: Path) -> frozenset[str]:
+def outside_paths(spec: JobSpec, submit_dir: Path, project: Project) -> frozenset[str]:
     """Name the paths that exist from the submit folder, but would not from a rank's folder."""
     runs_dir = runs_root(Path(spec.launch.runs_dir).resolve())
-    return frozenset(_outside(candidates(spec.script_args, spec.config.values), submit_dir, job_dir, runs_dir))
+    return frozenset(_outside(candidates(spec.script_args, spec.config.values), submit_dir, project, runs_dir))
 
 
-def _outside(names: Iterable[str], submit_dir: Path, job_dir: Path, runs_dir: Path) -> Iterable[str]:
+def _outside(names: Iterable[str], submit_dir: Path, project: Project, runs_dir: Path) -> Iterable[str]:
+    job_dir = project.root / project.workdir
     for name in names:
         try:
             there = (submit_dir / name).exists()
@@ -168,6 +164,7 @@ def gather(
     """Ask this machine for everything that a job's plan needs; what runs elsewhere needs no MindSpore here."""
     submit_dir = Path.cwd()
     job_dir = find_job_dir(script, submit_dir, runs_root(Path(spec.launch.runs_dir).resolve()))
+    project = find_project(job_dir, script, os.environ.get("HOME"))
     run_id = spec.launch.run_id or new_run_id()
     python = find_python(spec)
     if elsewhere is None:
@@ -176,14 +173,20 @@ def gather(
         run_id=run_id,
         run_dir=str(Path(spec.launch.runs_dir).resolve() / run_id),
         submit_dir=str(submit_dir),
-        job_dir=str(job_dir),
-        script=str(script.relative_to(job_dir)),
+        job_dir=str(project.root),
+        script=str(script.relative_to(project.root)),
         port=elsewhere.port if elsewhere and elsewhere.port else choose_port(spec.launch.master_port),
         device_target=device_target,
         hosts=elsewhere.hosts
         if elsewhere and elsewhere.hosts
         else {LOCAL: HostFacts(python, tuple(sorted(os.sched_getaffinity(0))))},
         environment=dict(os.environ),
-        outside=outside_paths(spec, submit_dir, job_dir),
+        outside=outside_paths(spec, submit_dir, project),
         rank_table=rank_table,
+        workdir=_inside(project.workdir),
+        sources_dir=_inside(project.sources),
     )
+
+
+def _inside(path: Path) -> str:
+    return "" if path == Path() else str(path)

@@ -80,6 +80,7 @@ class RunState:
         self._stacks: dict[int, tuple[stacks.Frame, ...]] = {}
         self.groups: tuple[stacks.Group, ...] | None = None
         self._finished = False
+        self.outputs: list[messages.OutputRow] = []
 
     @property
     def over(self) -> bool:
@@ -306,6 +307,11 @@ class RunState:
         self.notes.append(summary)
         return self.fail(Failure(event["time"], None, event["host"], LOST, None, "stuck", summary))
 
+    def _on_outputs(self, event: messages.Outputs, now: float) -> list[Order]:
+        del now
+        self.outputs += event["outputs"]
+        return []
+
     def _on_idle(self, event: messages.Idle, now: float) -> list[Order]:
         del now
         self.hosts_busy.discard(event["host"])
@@ -337,6 +343,7 @@ HANDLERS: dict[str, Handler] = {
     "stacks": RunState._on_stacks,
     "abandoned": RunState._on_abandoned,
     "stuck": RunState._on_stuck,
+    "outputs": RunState._on_outputs,
     "idle": RunState._on_idle,
 }
 """What an attempt does about each event; the others are for whoever asked for them."""

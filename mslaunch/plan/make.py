@@ -66,6 +66,9 @@ def make_plan(
         setup=spec.launch.setup,
         files=(*_config_files(spec, values), *_checkpoint_files(spec), *table, *started.files),
         processes=started.processes,
+        workdir=facts.workdir,
+        sources_dir=facts.sources_dir,
+        shared=_shared(spec, facts),
         notes=_notes(spec, unset, moved),
         sources={name: f"{getattr(spec.launch, name)}, from {spec.source(name)}" for name in spec.settings.sources},
     )
@@ -97,6 +100,11 @@ def _absolute(facts: Facts, moved: dict[str, str], path: str) -> str:
 
 def _secrets(spec: JobSpec) -> tuple[str, ...]:
     return tuple(sorted(name for name, value in spec.launch.env.items() if value is None))
+
+
+def _shared(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
+    """The folders that are meant to be the project's own, from its root."""
+    return tuple(posixpath.normpath(posixpath.join(facts.workdir, name)) for name in spec.launch.shared)
 
 
 def _limits(spec: JobSpec) -> Limits:
@@ -187,8 +195,13 @@ def _common_env(spec: JobSpec, facts: Facts, world_size: int, attempt: int, tabl
         "MSLAUNCH_ATTEMPT": str(attempt),
         "MSLAUNCH_CONFIG": posixpath.join(facts.run_dir, layout.CONFIG_JSON),
         "MSLAUNCH_SUBMIT_DIR": facts.submit_dir,
+        "MSLAUNCH_JOB_DIR": facts.job_dir,
         "MSLAUNCH_CWD": spec.launch.cwd,
     }
+    if facts.workdir:
+        env["MSLAUNCH_WORKDIR"] = facts.workdir
+    if shared := _shared(spec, facts):
+        env["MSLAUNCH_SHARED"] = ":".join(shared)
     if secrets := _secrets(spec):
         env["MSLAUNCH_SECRETS"] = ",".join(secrets)
     if spec.checkpoints:

@@ -162,12 +162,18 @@ def worker_processes(job: PlacedJob, cluster: bool, by_script: bool = False) -> 
             device_id=rank.device_id,
             argv=(job.facts.hosts[rank.host.name].python, job.path(layout.BOOT), job.script, *job.args),
             env=rank_env(job, rank, cluster),
-            cwd=job.facts.submit_dir if job.spec.launch.cwd == "submit" else job.path(layout.rank_folder(rank.rank)),
+            cwd=_workdir(job, rank.rank),
             log=job.path(layout.rank_folder(rank.rank), layout.LOG),
             start="by-script" if by_script else "now",
         )
         for rank in job.ranks
     )
+
+
+def _workdir(job: PlacedJob, rank: int) -> str:
+    if job.spec.launch.cwd == "submit":
+        return job.facts.submit_dir
+    return posixpath.normpath(job.path(layout.rank_folder(rank), job.facts.workdir))
 
 
 def _scripted(

@@ -48,9 +48,9 @@ class Facts:
     run_dir: str
     submit_dir: str
     job_dir: str
-    """The folder that code/ mirrors."""
+    """The folder that code/ mirrors: the root of the project."""
     script: str
-    """The script's path inside the job's folder."""
+    """The script's path inside that folder."""
     port: int
     """A port that is free on the scheduler's host."""
     device_target: str
@@ -61,6 +61,10 @@ class Facts:
     """Relative paths among the arguments and config values that exist from the submit folder, but not from rank_R."""
     rank_table: str | None = None
     """The text of the rank table that was given."""
+    workdir: str = ""
+    """Where in the project the ranks work; empty for its root."""
+    sources_dir: str = ""
+    """Where in the project sources are copied; what lies beside that is linked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,12 @@ class Plan:
     setup: str | None
     files: tuple[File, ...]
     processes: tuple[Process, ...]
+    workdir: str = ""
+    """Where in the project, and so in their folders, the ranks work; empty for its root."""
+    sources_dir: str = ""
+    """Where in the project sources are copied; what lies beside that is linked."""
+    shared: tuple[str, ...] = ()
+    """Folders of the project that the ranks write to, relative to its root."""
     notes: tuple[str, ...] = ()
     """What a person should know, said once at the start."""
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -36,6 +36,13 @@ def _line(value: Any) -> Any:
     return value
 
 
+def _folder(value: Any) -> Any:
+    parts = str(value).split("/")
+    if not isinstance(value, str) or not value or value.startswith("/") or ".." in parts or ":" in value:
+        raise ValueError("name a folder of the project by its relative path, for example data/cache")
+    return value.rstrip("/")
+
+
 def _words(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
@@ -62,6 +69,7 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(ge=0)]
 Wait = Annotated[float, Field(gt=0)]
 Line = Annotated[str, BeforeValidator(_line)]
+Folder = Annotated[str, BeforeValidator(_folder)]
 
 
 class Flag:
@@ -168,8 +176,13 @@ class LaunchSettings(BaseModel):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
         description="Name of the run; default: date, time and a random suffix.",
     )
-    cwd: Literal["rank", "submit"] = Field(
-        "rank", description="Working directory of the ranks: a folder of their own, or the one of the launch."
+    cwd: Annotated[Literal["rank", "submit"], Flag("--cwd", metavar="rank|submit")] = Field(
+        "rank", description="Working directory of the ranks: a folder of their own, or the one of the launch (submit)."
+    )
+    shared: Annotated[
+        Annotated[tuple[Folder, ...], BeforeValidator(_words)], Flag("--shared", kind=list, metavar="DIR")
+    ] = Field(
+        (), description="Folder of the project that ranks write to, for example checkpoint; others they do not change."
     )
     config_arg: str | None = Field(
         "--config_path", description="The script's argument that names its configuration; null to leave it out."

@@ -72,7 +72,8 @@ def fill(plan: Plan, folder: RunFolder) -> None:
     """Write the plan, its files, the code and the zip into an empty folder."""
     write_files(folder.path, plan.files)
     write_bundle(folder.bundle)  # first: it marks the folder as a run, which a mirror leaves out
-    mirror(Path(plan.job_dir), folder.code, runs_root(folder.path.parent.resolve()))
+    runs_dir = runs_root(folder.path.parent.resolve())
+    mirror(Path(plan.job_dir), folder.code, runs_dir, Path(plan.sources_dir), plan.shared)
     write_atomically(folder.boot, BOOT)
     write_atomically(folder.plan, to_json(plan))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -12,8 +12,9 @@ from mslaunch import identity
 from mslaunch.diagnose.judge import Verdict, read_verdict
 from mslaunch.errors import RecordUnreadable
 from mslaunch.identity import Launcher
-from mslaunch.messages import SCHEMA_VERSION
+from mslaunch.messages import SCHEMA_VERSION, OutputRow
 from mslaunch.plan.model import Plan, check_schema, known_fields
+from mslaunch.ranges import format_ranges
 from mslaunch.store.folder import write_atomically
 from mslaunch.store.layout import RunFolder
 
@@ -60,6 +61,34 @@ class AttemptSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputRecord:
+    """A file, or a folder of files, that ranks have written: the same path in the folder of each."""
+
+    path: str
+    ranks: str
+    """Which ranks have it, as ranges."""
+    files: int
+    bytes: int
+
+
+def sum_outputs(rows: Iterable[OutputRow], most: int = 50) -> tuple[OutputRecord, ...]:
+    """Put the rows of all ranks together, the largest first."""
+    by_path: dict[str, list[OutputRow]] = {}
+    for row in rows:
+        by_path.setdefault(row["path"], []).append(row)
+    sums = [
+        OutputRecord(
+            path,
+            format_ranges(sorted({row["rank"] for row in same})),
+            sum(row["files"] for row in same),
+            sum(row["bytes"] for row in same),
+        )
+        for path, same in by_path.items()
+    ]
+    return tuple(sorted(sums, key=lambda one: (-one.bytes, one.path))[:most])
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """What run.json holds."""
 
@@ -77,6 +106,8 @@ class RunRecord:
     """How earlier attempts ended, and what the present one resumed from."""
     exit_code: int | None = None
     verdict: Verdict | None = None
+    outputs: tuple[OutputRecord, ...] = ()
+    """What the ranks have written into their folders, the largest first."""
 
     def to_dict(self) -> dict[str, Any]:
         raw = {"schema_version": SCHEMA_VERSION, **{name: getattr(self, name) for name in self.__slots__}}
@@ -84,6 +115,7 @@ class RunRecord:
         raw["ranks"] = [{name: getattr(rank, name) for name in RankRecord.__slots__} for rank in self.ranks]
         raw["attempts"] = [attempt.to_dict() for attempt in self.attempts]
         raw["verdict"] = self.verdict.to_dict() if self.verdict else None
+        raw["outputs"] = [{name: getattr(one, name) for name in OutputRecord.__slots__} for one in self.outputs]
         return raw
 
 
@@ -129,6 +161,7 @@ def read(folder: RunFolder) -> RunRecord:
         raw["attempts"] = tuple(_read_attempt(attempt) for attempt in raw["attempts"])
         raw["launcher"] = Launcher(**known_fields(Launcher, raw["launcher"])) if raw["launcher"] else None
         raw["verdict"] = read_verdict(raw["verdict"]) if raw["verdict"] else None
+        raw["outputs"] = tuple(OutputRecord(**known_fields(OutputRecord, one)) for one in raw.get("outputs") or ())
         return RunRecord(**known_fields(RunRecord, raw))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RecordUnreadable(str(folder.record), str(error)) from None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mslaunch import identity
 from mslaunch.agent.follow import Follower
+from mslaunch.agent.outputs import scan
 from mslaunch.diagnose.judge import Verdict
 from mslaunch.errors import MslaunchError, NotReadyError, RequestError
 from mslaunch.plan.model import Plan, from_json
@@ -37,6 +38,16 @@ class Result:
     @property
     def succeeded(self) -> bool:
         return self.state == "succeeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A file that a rank has written, or a folder of files: its path ends in a slash."""
+
+    rank: int
+    path: str
+    files: int
+    bytes: int
 
 
 class JobFailed(MslaunchError):
@@ -180,6 +191,16 @@ class Run:
             yield from follower.rest()
         finally:
             follower.close()
+
+    def outputs(self) -> list[Output]:
+        """Return what the ranks have written into their folders here: files, and folders with their number of files."""
+        workdir = self.plan.workdir
+        found = []
+        for rank in self.record.ranks:
+            rows = scan(rank.rank, str(self.path), workdir)
+            folder = self.folder.rank(rank.rank)
+            found += [Output(rank.rank, f"{folder}/{row['path']}", row["files"], row["bytes"]) for row in rows]
+        return found
 
     def stop(self) -> Result:
         """Stop the run, and wait until nothing of it is left."""

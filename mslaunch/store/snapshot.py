@@ -1,85 +1,185 @@
-"""code/: one mirror of the job's folder. Sources are copied, so that editing them does not disturb a running job."""
+"""The mirror of a job's project: sources are copied, so that editing them disturbs no run; data is linked."""
 
 from __future__ import annotations
 
 import os
-import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch import layout
 
 TEXT_LIMIT = 1 << 20
-FILES_LIMIT = 2000
+COPY_LIMIT = 32 << 20
+"""What is copied in all; what is beyond this is linked."""
+FOLDER_LIMIT = 2000
+"""A folder with more entries than this, all levels counted, is linked as a whole."""
+SEEN_LIMIT = 20_000
+"""How many entries are looked at in all; what comes after that is linked."""
 DEPTH_LIMIT = 8
 _NEVER_SOURCE = {"__pycache__", "node_modules", "site-packages"}
 
 
-def mirror(job_dir: Path, code: Path, leave_out: Path) -> None:
-    """Copy text files of up to 1 MB and folders of Python sources; link every other top-level entry.
+def mirror(
+    root: Path, code: Path, leave_out: Path, sources: Path = Path(), shared: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Make `code` a mirror of `root`; return what could not be read, which is linked.
 
-    Runs are left out, wherever they lie, and so are folders of runs and what `render` wrote.
+    Below `sources` (a path in `root`) text files of up to 1 MB are copied where they lie at the top or in a folder that
+    holds Python. Small folders become folders of links, so that a rank can have its own of them; everything else is one
+    link. Runs are left out, wherever they lie, and so are folders of runs and what `render` wrote. `shared` names
+    folders in `root` that ranks write to: they are made where they are missing, and linked.
     """
-    code.mkdir(mode=0o700)
-    for entry in sorted(os.scandir(job_dir), key=lambda entry: entry.name):
-        if not _is_run(Path(entry.path), leave_out):
-            _place(Path(entry.path), code / entry.name, leave_out)
+    made = _Mirror(leave_out, tuple(root / name for name in shared))
+    made.make(root, code, sources)
+    return tuple(made.unread)
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """A folder that has been looked at, and that is small enough to be mirrored."""
+
+    others: tuple[Path, ...]
+    """Files, links, and folders that are linked as a whole."""
+    folders: tuple[tuple[str, _Folder], ...]
+    entries: int
+    """How many entries it has, those of all levels below included."""
+    has_python: bool
+
+
+class _Mirror:
+    """One mirror in the making."""
+
+    def __init__(self, leave_out: Path, shared: tuple[Path, ...]) -> None:
+        self._leave_out = leave_out
+        self._shared = shared
+        self._shared_above = {above for folder in shared for above in folder.parents}
+        self._copied = 0
+        self._seen = 0
+        self.unread: list[str] = []
+
+    def make(self, root: Path, code: Path, sources: Path) -> None:
+        code.mkdir(mode=0o700)
+        for part in sources.parts:
+            for path in self._entries(root):
+                if path.name != part:
+                    _link(path, code / path.name)
+            root, code = root / part, code / part
+            code.mkdir(mode=0o700)
+        for folder in self._shared:
+            folder.mkdir(parents=True, exist_ok=True)
+        for path in self._entries(root):
+            self._place(path, code / path.name)
+
+    def _entries(self, folder: Path) -> list[Path]:
+        """What a folder holds, but for runs."""
+        try:
+            with os.scandir(folder) as found:
+                entries = [(Path(entry.path), _leads_to_folder(entry)) for entry in found]
+        except OSError:
+            self.unread.append(str(folder))
+            return []
+        return sorted(path for path, is_folder in entries if not is_folder or not _is_run(path, self._leave_out))
+
+    def _place(self, source: Path, target: Path) -> None:
+        """Mirror one entry of the project's top, or of a folder that holds a shared one."""
+        is_folder = _is_folder(source)
+        if source in self._shared_above and is_folder:
+            target.mkdir(mode=0o700)
+            for path in self._entries(source):
+                self._place(path, target / path.name)
+            return
+        looked = self._look(source, 1) if is_folder and source not in self._shared else None
+        if looked is not None:
+            self._write(looked, target)
+        elif is_folder:
+            _link(source, target)
+        else:
+            self._copy_or_link(source, target)
+
+    def _look(self, folder: Path, depth: int) -> _Folder | None:
+        """Look at a folder; None for one that has too much in it, that holds no sources, or that cannot be read."""
+        if folder.name.startswith(".") or folder.name in _NEVER_SOURCE or depth > DEPTH_LIMIT:
+            return None
+        others: list[Path] = []
+        below: list[tuple[str, _Folder]] = []
+        entries, has_python = 0, False
+        for path in self._entries(folder):
+            inside = self._look(path, depth + 1) if _is_folder(path) else None
+            if inside is None:
+                others.append(path)
+            else:
+                below.append((path.name, inside))
+                entries += inside.entries
+                has_python = has_python or inside.has_python
+            entries += 1
+            self._seen += 1
+            has_python = has_python or path.suffix == ".py"
+            if entries > FOLDER_LIMIT or self._seen > SEEN_LIMIT or path.name == "pyvenv.cfg":
+                return None
+        unreadable = not others and not below and not os.access(folder, os.R_OK | os.X_OK)
+        return None if unreadable else _Folder(tuple(others), tuple(below), entries, has_python)
+
+    def _write(self, folder: _Folder, target: Path) -> None:
+        target.mkdir(mode=0o700)
+        for path in folder.others:
+            if path.name == "__pycache__":
+                continue
+            if folder.has_python and not path.is_dir():
+                self._copy_or_link(path, target / path.name)
+            else:
+                _link(path, target / path.name)
+        for name, inside in folder.folders:
+            self._write(inside, target / name)
+
+    def _copy_or_link(self, source: Path, target: Path) -> None:
+        text = None if self._copied >= COPY_LIMIT else _read_text(source)
+        if text is None:
+            _link(source, target)
+            return
+        content, mode = text
+        self._copied += len(content)
+        with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+        target.chmod(mode & 0o700 | 0o600)
+
+
+def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # links that lead to each other
+        return False
 
 
 def _is_run(path: Path, runs_dir: Path) -> bool:
-    real = Path(os.path.realpath(path))
-    marks = (folder / mark for folder in (real, real / layout.LATEST) for mark in (layout.ZIP, layout.SWEEP))
-    return real == runs_dir or any(mark.exists() for mark in marks)
+    marks = (folder / mark for folder in (path, path / layout.LATEST) for mark in (layout.ZIP, layout.SWEEP))
+    return path.resolve() == runs_dir or any(_exists(mark) for mark in marks)
 
 
-def _place(source: Path, target: Path, leave_out: Path) -> None:
-    if source.is_dir() and not source.is_symlink() and _is_source_folder(source):
-        _copy_folder(source, target, leave_out)
-    elif source.is_file() and _is_text(source):
-        shutil.copy(source, target)
-    elif source.exists():
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # in a folder that may not be looked into
+        return False
+
+
+def _link(source: Path, target: Path) -> None:
+    """Link what is there; what has vanished meanwhile, or is a link to nothing, is left out."""
+    if _exists(source):
         target.symlink_to(source)
 
 
-def _copy_folder(source: Path, target: Path, leave_out: Path) -> None:
-    target.mkdir(mode=0o700)
-    for entry in sorted(source.iterdir()):
-        if entry.name == "__pycache__" or _is_run(entry, leave_out):
-            continue
-        if entry.is_dir() and not entry.is_symlink() and _is_source_folder(entry):
-            _copy_folder(entry, target / entry.name, leave_out)
-        elif entry.is_file() and _is_text(entry):
-            shutil.copy(entry, target / entry.name)
-        elif entry.exists():
-            (target / entry.name).symlink_to(entry)
-
-
-def _is_source_folder(folder: Path) -> bool:
-    """A folder with Python in it, and not so much of it that it must be something else."""
-    return not _never_source(folder) and _has_python(folder)
-
-
-def _never_source(folder: Path) -> bool:
-    return folder.name.startswith(".") or folder.name in _NEVER_SOURCE or (folder / "pyvenv.cfg").exists()
-
-
-def _has_python(folder: Path) -> bool:
-    seen, found = 0, False
-    for place, folders, files in os.walk(folder):
-        depth = len(Path(place).relative_to(folder).parts)
-        folders[:] = [name for name in folders if not _never_source(Path(place, name)) and depth < DEPTH_LIMIT]
-        seen += len(files)
-        found = found or any(name.endswith(".py") for name in files)
-        if seen > FILES_LIMIT:
-            return False
-    return found
-
-
-def _is_text(file: Path) -> bool:
+def _read_text(file: Path) -> tuple[bytes, int] | None:
+    """Return a small text file's content and mode; None for anything else, and where it cannot be read."""
     try:
-        if file.stat().st_size > TEXT_LIMIT:
-            return False
+        if not file.is_file() or file.stat().st_size > TEXT_LIMIT:
+            return None
         with file.open("rb") as opened:
-            head = opened.read(8192)
+            content = opened.read(TEXT_LIMIT + 1)
+            mode = os.fstat(opened.fileno()).st_mode
     except OSError:
-        return False
-    return b"\0" not in head
+        return None
+    return None if b"\0" in content[:8192] or len(content) > TEXT_LIMIT else (content, mode)

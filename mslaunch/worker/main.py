@@ -6,10 +6,11 @@ import os
 import sys
 
 from mslaunch import layout
-from mslaunch.worker import folder, report
+from mslaunch.worker import folder, own_files, report
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 if TYPE_CHECKING:
+    from types import TracebackType
     from typing import NoReturn
 
 
@@ -45,14 +46,20 @@ def run_rank(script: str, args: list[str]) -> None:
         _split(place)
     if "MSLAUNCH_CORES" in os.environ:
         os.sched_setaffinity(0, _cores(os.environ["MSLAUNCH_CORES"]))
+    python = script.endswith(".py")
     try:
-        folder.link_code(run_dir, place)
-        os.chdir(os.environ["MSLAUNCH_SUBMIT_DIR"] if os.environ.get("MSLAUNCH_CWD") == "submit" else place)
+        if os.environ.get("MSLAUNCH_CWD") == "submit":
+            os.chdir(os.environ["MSLAUNCH_SUBMIT_DIR"])
+        else:
+            folder.mirror_code(run_dir, place, copies=not python)
+            os.chdir(os.path.join(place, os.environ.get("MSLAUNCH_WORKDIR", "")))
+            if python:
+                own_files.install(run_dir, os.environ)
         os.environ["PWD"] = os.getcwd()
         folder.write_environment(os.path.join(place, layout.ENV_LOG))
     except OSError as error:
         _fail(error, script)  # a full disk, say: the log cannot tell, so the agent is told
-    if script.endswith(".py"):
+    if python:
         run_python(script, args)
     else:
         run_program(script, args)
@@ -133,11 +140,23 @@ def _fail(error: BaseException, script: str) -> NoReturn:
         traceback = traceback.tb_next  # leave out this file's own frames
     error.__traceback__ = traceback
     message = report.record_error(error, traceback)
-    sys.excepthook(type(error), error, traceback)
+    _show(error, traceback)
     if message is not None:
         # Only now, since the agent may end this rank at once; not later, since MindSpore's teardown takes a second.
         report.notify("error", message=message)
     sys.exit(1)
+
+
+def _show(error: BaseException, traceback: TracebackType | None) -> None:
+    """Print an exception as Python would, with the names of the user's own files."""
+    if sys.excepthook is sys.__excepthook__ and sys.stderr is not None:
+        try:
+            sys.stderr.write(report.format_traceback(error, traceback))
+            sys.stderr.flush()
+            return
+        except Exception:
+            pass  # a stream or a module that the script has replaced: Python itself knows what to do
+    sys.excepthook(type(error), error, traceback)
 
 
 def run_program(script: str, args: list[str]) -> NoReturn:

@@ -30,8 +30,14 @@ class Me:
         self.host = environment.get("MSLAUNCH_HOST")
         self.agent = environment.get("MSLAUNCH_AGENT")
         self.say_done: int | None = None
+        self._code = os.path.join(environment["MSLAUNCH_RUN_DIR"], layout.CODE, "")
+        self._project = os.path.join(environment.get("MSLAUNCH_JOB_DIR") or self._code, "")
         name = layout.SCHEDULER if self.rank is None else layout.rank_folder(self.rank)
         self.folder = os.path.join(environment["MSLAUNCH_RUN_DIR"], name)
+
+    def as_written(self, text: str) -> str:
+        """Name the user's own files in a traceback, not the snapshot that ran."""
+        return text.replace(f'File "{self._code}', f'File "{self._project}')
 
 
 me: Me
@@ -126,11 +132,15 @@ def record_error(error: BaseException, traceback: TracebackType | None, thread: 
     return summary.splitlines()[0][:_MESSAGE_LIMIT]
 
 
+def format_traceback(error: BaseException, traceback: TracebackType | None) -> str:
+    """Return the traceback as Python would print it, with the names of the user's own files."""
+    import traceback as tracebacks
+
+    return me.as_written("".join(tracebacks.format_exception(type(error), error, traceback)))
+
+
 def _format(error: BaseException, traceback: TracebackType | None) -> tuple[str, str]:
     try:
-        import traceback as tracebacks
-
-        text = "".join(tracebacks.format_exception(type(error), error, traceback))
-        return text, f"{type(error).__name__}: {error}".removesuffix(": ")
+        return format_traceback(error, traceback), f"{type(error).__name__}: {error}".removesuffix(": ")
     except Exception:  # a module of the script's own may be called `traceback`, and an error's __str__ may fail
         return repr(error), f"{type(error).__name__}"

@@ -20,6 +20,7 @@ if [ -z "${MSLAUNCH_AGENT:-}" ]; then  # started by hand: mslaunch itself would 
   export MSLAUNCH_ATTEMPT=0
   export MSLAUNCH_CONFIG="$run"/config.json
   export MSLAUNCH_SUBMIT_DIR='/home/u/my job'
+  export MSLAUNCH_JOB_DIR='/home/u/my job'
   export MSLAUNCH_CWD=rank
   export MSLAUNCH_SECRETS=TOKEN
   export A='it'"'"'s b'
@@ -45,6 +46,7 @@ mpirun -n 2 --hostfile "$run/scripts/hostfile" --bind-to none $as_root \
   -x MSLAUNCH_ATTEMPT \
   -x MSLAUNCH_CONFIG \
   -x MSLAUNCH_CWD \
+  -x MSLAUNCH_JOB_DIR \
   -x MSLAUNCH_RANKS \
   -x MSLAUNCH_RUN_DIR \
   -x MSLAUNCH_RUN_ID \

@@ -20,6 +20,7 @@ if [ -z "${MSLAUNCH_AGENT:-}" ]; then  # started by hand: mslaunch itself would 
   export MSLAUNCH_ATTEMPT=0
   export MSLAUNCH_CONFIG="$run"/config.json
   export MSLAUNCH_SUBMIT_DIR='/home/u/my job'
+  export MSLAUNCH_JOB_DIR='/home/u/my job'
   export MSLAUNCH_CWD=rank
   export MSLAUNCH_SECRETS=TOKEN
   export RANK_TABLE_FILE="$run"/scripts/rank_table.json

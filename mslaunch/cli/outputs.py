@@ -1,0 +1,29 @@
+"""`mslaunch outputs`: what a run's ranks have written, and where it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+from mslaunch import api
+from mslaunch.cli import basics, options
+from mslaunch.cli.basics import columns
+from mslaunch.words import byte_count
+
+app = basics.new_app()
+
+
+@app.command()
+def outputs(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: basics.Json = False) -> None:
+    """List what a run's ranks have written: files, and folders with the number and size of their files."""
+    shown = api.find_run(run, runs_dir)
+    found = shown.outputs()
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=1))
+        return
+    if not found:
+        print(f"{shown.name} has written nothing into its ranks' folders.", file=sys.stderr)
+        return
+    rows = [("PATH", "FILES", "SIZE"), *((one.path, str(one.files), byte_count(one.bytes)) for one in found)]
+    print(columns(rows), end="")

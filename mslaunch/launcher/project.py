@@ -1,0 +1,112 @@
+"""The project that a job belongs to: which folder is mirrored for the ranks, and where in it they work."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY_MARKS = (".git", ".hg", ".svn", "pyproject.toml")
+"""What the top of a repository holds."""
+_READ = {".py", ".yaml", ".yml", ".sh"}
+_MOST_FILES = 200
+_MOST_BYTES = 1 << 20
+_DEPTH = 2
+_HIGHEST = 3
+"""How many folders above the job's folder a source may name."""
+
+# "../data", '..' and "/.." as a piece of a path; an ellipsis in quotes is none.
+_NAMED = re.compile(rb"""(?<=["'/\s=:])((?:\.\./)*\.\.(?:/[\w.@+-]+)*)/?(?=["'\s,)\]]|$)""", re.MULTILINE)
+# Two steps up from a file: its folder's parent.
+_TWO_UP = re.compile(
+    rb"\.parent\.parent\b|\.parents\[[1-9]\]|dirname\(\s*(?:os\.path\.|osp\.)?dirname\(|\bos\.pardir\b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The folder that code/ and every rank's folder mirror."""
+
+    root: Path
+    workdir: Path
+    """Where in it the ranks work, relative to it."""
+    sources: Path
+    """Where in it sources are copied, relative to it; what lies beside that is linked."""
+
+
+def find_job_dir(script: Path, submit_dir: Path, runs_dir: Path) -> Path:
+    """The job's folder is the current one if it contains the script, else the script's."""
+    inside = script.is_relative_to(submit_dir) and not script.is_relative_to(runs_dir)
+    return submit_dir if inside else script.parent
+
+
+def find_project(job_dir: Path, script: Path, home: str | None) -> Project:
+    """Find the root that holds everything that a job's sources name.
+
+    It is the job's folder. Where a source names a path above that, such as ../data, the root is the folder in which
+    that path begins. Sources of the same repository are copied from there on; what lies outside of it is linked.
+    """
+    root = job_dir
+    for named in _paths_above(job_dir, script):
+        while not named.is_relative_to(root):
+            root = root.parent
+    repository = next((folder for folder in (job_dir, *job_dir.parents) if _is_repository(folder)), job_dir)
+    if Path(home or "/").is_relative_to(repository):  # dotfiles are kept in a repository, too
+        repository = job_dir
+    sources = root if root.is_relative_to(repository) else repository
+    return Project(root, job_dir.relative_to(root), sources.relative_to(root))
+
+
+def _is_repository(folder: Path) -> bool:
+    return any(_exists(folder / mark) for mark in REPOSITORY_MARKS)
+
+
+def _paths_above(job_dir: Path, script: Path) -> Iterator[Path]:
+    """The paths outside the job's folder that its sources name, and that are there."""
+    lowest = len(job_dir.parts) - _HIGHEST
+    for source in _sources(script):
+        for path in _named_in(source, job_dir):
+            if not path.is_relative_to(job_dir) and len(path.parts) > lowest and _exists(path):
+                yield path
+
+
+def _named_in(source: Path, job_dir: Path) -> Iterator[Path]:
+    try:
+        text = source.read_bytes()[:_MOST_BYTES]
+    except OSError:
+        return
+    if _TWO_UP.search(text):
+        yield source.parent.parent
+    for name in {os.fsdecode(found) for found in _NAMED.findall(text)}:
+        beside = _joined(source.parent, name)
+        yield beside
+        within = beside.is_relative_to(job_dir) and _exists(beside)
+        if not within and not set(name.split("/")) <= {".."}:
+            yield _joined(job_dir, name)
+
+
+def _joined(folder: Path, name: str) -> Path:
+    return Path(os.path.normpath(folder / name))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _sources(script: Path) -> Iterator[Path]:
+    """The script, and the sources beside and below it that it may use, so many at most."""
+    yield script
+    files, folders = _MOST_FILES, _MOST_FILES
+    for place, below, names in os.walk(script.parent):
+        depth = len(Path(place).relative_to(script.parent).parts)
+        below[:] = sorted(name for name in below if name.isidentifier() and depth < _DEPTH)
+        sources = [Path(place, name) for name in sorted(names) if Path(name).suffix in _READ and name != script.name]
+        yield from sources[:files]
+        files, folders = files - len(sources), folders - 1
+        if files <= 0 or folders <= 0:
+            return

@@ -1,0 +1,167 @@
+"""A rank's writes stay in its own folder, also where it writes to what its folder only links to.
+
+The rank's folder mirrors the project by links. A write through one would change the project, or what other ranks read.
+So an audit hook sees every file that Python is about to open for writing, rename, remove or change. Where its path
+leads through a link of ours, the link is replaced first: by a copy, or by a folder of links to what the folder held.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+
+from mslaunch import layout
+
+TYPE_CHECKING = False  # typing itself costs every rank 10 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+_WRITING = os.O_WRONLY | os.O_RDWR
+_FOLDER_NEEDED = "folder"
+_COPY_NEEDED = "copy"
+_NAME_ONLY = "name"
+_NOTHING_NEEDED = "nothing"
+
+EVENTS: dict[str, tuple[tuple[int, str], ...]] = {
+    "os.chdir": ((0, _FOLDER_NEEDED),),
+    "os.chmod": ((0, _COPY_NEEDED),),
+    "os.chown": ((0, _COPY_NEEDED),),
+    "os.link": ((1, _NAME_ONLY),),
+    "os.mkdir": ((0, _NAME_ONLY),),
+    "os.remove": ((0, _NAME_ONLY),),
+    "os.rename": ((0, _NAME_ONLY), (1, _NAME_ONLY)),
+    "os.rmdir": ((0, _FOLDER_NEEDED),),
+    "os.setxattr": ((0, _COPY_NEEDED),),
+    "os.symlink": ((1, _NAME_ONLY),),
+    "os.truncate": ((0, _COPY_NEEDED),),
+    "os.utime": ((0, _COPY_NEEDED),),
+    "shutil.rmtree": ((0, _FOLDER_NEEDED),),
+    "sqlite3.connect": ((0, _COPY_NEEDED),),
+}
+"""What is about to be changed, by Python's audit events: which argument names it, and what has to be the rank's own."""
+
+
+def install(run_dir: str, environment: Mapping[str, str]) -> None:
+    """Keep this process's writes, and those of whatever it forks, out of the project; it cannot be undone."""
+    project = environment.get("MSLAUNCH_JOB_DIR")
+    if project:
+        shared = tuple(name for name in environment.get("MSLAUNCH_SHARED", "").split(":") if name)
+        sys.addaudithook(OwnFiles(run_dir, project, shared).hook)
+
+
+class OwnFiles:
+    """The links of one rank's folder and of code/, and what becomes of them."""
+
+    def __init__(self, run_dir: str, project: str, shared: tuple[str, ...]) -> None:
+        self._run = os.path.realpath(run_dir) + "/"
+        self._code = self._run + layout.CODE + "/"
+        self._project = os.path.realpath(project) + "/"
+        self._shared = tuple(os.path.join(self._project, name) for name in shared)
+        self._busy: set[int] = set()
+
+    def hook(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            flags = args[2]
+            if isinstance(flags, int) and flags & _WRITING:
+                truncates = flags & os.O_TRUNC and flags & os.O_CREAT
+                self._prepare(args[0], _NOTHING_NEEDED if truncates else _COPY_NEEDED)
+        elif event in EVENTS:
+            for index, needed in EVENTS[event]:
+                self._prepare(args[index], needed)
+
+    def _prepare(self, path: Any, needed: str) -> None:
+        thread = _thread.get_ident()
+        if thread in self._busy or isinstance(path, int):
+            return  # what this module does itself, or a file that is open already
+        self._busy.add(thread)
+        try:
+            self.make_own(os.fsdecode(path), needed)
+        except (TypeError, ValueError):
+            pass  # no path: Python itself will say so
+        finally:
+            self._busy.discard(thread)
+
+    def make_own(self, path: str, needed: str) -> None:
+        """Follow a path below the run's folder, and replace every link of ours on the way to what is changed."""
+        absolute = os.path.join(os.getcwd(), path)
+        if not absolute.startswith(self._run):
+            return
+        place = self._run[:-1]
+        parts = [part for part in absolute[len(self._run) :].split("/") if part not in ("", ".")]
+        for index, part in enumerate(parts):
+            place = os.path.dirname(place) if part == ".." else f"{place}/{part}"
+            if not place.startswith(self._run):
+                return
+            last = index == len(parts) - 1
+            if not self._is_ours(place):
+                if os.path.islink(place):
+                    return  # the script's own link leads where it wants to go
+                continue
+            if not last or needed == _FOLDER_NEEDED:
+                _replace_folder(place)
+            elif needed == _NOTHING_NEEDED:
+                _unlink_file(place)
+            elif needed == _COPY_NEEDED:
+                _replace_file(place)
+
+    def _is_ours(self, place: str) -> bool:
+        """Tell whether a path is a link that mirrors the project, and not a folder that is meant to be written to."""
+        try:
+            os.readlink(place)
+        except OSError:
+            return False
+        real = os.path.realpath(place)
+        mirrors = real.startswith((self._code, self._project))
+        return mirrors and not any(real == folder or real.startswith(folder + "/") for folder in self._shared)
+
+
+def _unlink_file(link: str) -> None:
+    if os.path.isfile(link) or not os.path.exists(link):  # a pipe or a device is written to, not replaced
+        os.unlink(link)
+
+
+def _replace_file(link: str) -> None:
+    if os.path.isfile(link):
+        import shutil
+
+        beside = _beside(link)
+        shutil.copy2(link, beside)
+        os.replace(beside, link)
+
+
+def _replace_folder(link: str) -> None:
+    """Put a folder in a link's place, with a link to each entry of the one it led to."""
+    if not os.path.isdir(link):
+        return
+    real = os.path.realpath(link)
+    beside = _beside(link)
+    os.mkdir(beside, 0o700)
+    for name in os.listdir(real):
+        os.symlink(f"{real}/{name}", f"{beside}/{name}")
+    try:
+        _exchange(beside, link)
+        os.unlink(beside)
+    except OSError:  # a file system that cannot exchange two names
+        os.unlink(link)
+        os.rename(beside, link)
+
+
+def _beside(path: str) -> str:
+    folder, name = os.path.split(path)
+    return f"{folder}/.{name}.{os.getpid()}.{_thread.get_ident()}"
+
+
+def _exchange(first: str, second: str) -> None:
+    """Exchange two names in one step, so that whoever reads meanwhile finds one or the other."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    rename: Callable[..., int] = getattr(libc, "renameat2", None) or _no_exchange
+    if rename(-100, os.fsencode(first), -100, os.fsencode(second), 2):  # AT_FDCWD, RENAME_EXCHANGE
+        raise OSError(ctypes.get_errno(), "cannot exchange", first)
+
+
+def _no_exchange(*_: object) -> int:
+    return -1
