@@ -223,3 +223,19 @@ def test_tracebacks_name_the_users_own_files(bench: Bench) -> None:
         assert f'File "{bench.folder}/train.py", line 2' in text
         assert f'File "{bench.folder}/lib.py", line 2, in f' in text
     assert f"code:   {bench.latest}/code, the files as they ran" in done.stdout
+
+
+def test_ranks_that_write_to_one_place_beside_the_script_do_not_disturb_each_other(project: Bench) -> None:
+    """A path built from __file__ is the run's, shared by all ranks; none of them loses what it wrote."""
+    body = (
+        "import os\nfolder = os.path.join(os.path.dirname(__file__), 'data', 'images')\n"
+        "mine = os.path.join(folder, 'of rank ' + os.environ['RANK_ID'])\nopen(mine, 'w').write('mine')\n"
+        "print(open(mine).read(), open(os.path.join(folder, '0')).read())\n"
+    )
+    project.write("train.py", body)
+    done = project.mslaunch("train", "-n", "12", "--tail", "none")
+    assert done.returncode == 0, done.stdout
+    assert [project.log(rank) for rank in range(12)] == ["mine zero\n"] * 12
+    written = sorted(path.name for path in (project.latest / "code" / "data" / "images").glob("of rank *"))
+    assert len(written) == 12
+    assert len(list((project.folder / "data" / "images").iterdir())) == BIG

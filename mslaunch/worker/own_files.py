@@ -99,12 +99,24 @@ class OwnFiles:
                 if os.path.islink(place):
                     return  # the script's own link leads where it wants to go
                 continue
-            if not last or needed == _FOLDER_NEEDED:
-                _replace_folder(place)
-            elif needed == _NOTHING_NEEDED:
-                _unlink_file(place)
-            elif needed == _COPY_NEEDED:
-                _replace_file(place)
+            replace = _replace_folder if not last else REPLACEMENTS.get(needed)
+            if replace is not None:
+                self._replace_once(place, replace)
+
+    def _replace_once(self, place: str, replace: Callable[[str], None]) -> None:
+        """Replace a link, unless another thread, or another rank in code/, has just done so."""
+        import fcntl
+
+        lock = os.open(self._run, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError:
+                pass  # a file system without locks
+            if self._is_ours(place):
+                replace(place)
+        finally:
+            os.close(lock)
 
     def _is_ours(self, place: str) -> bool:
         """Tell whether a path is a link that mirrors the project, and not a folder that is meant to be written to."""
@@ -138,12 +150,17 @@ def _replace_folder(link: str) -> None:
     real = os.path.realpath(link)
     beside = _beside(link)
     os.mkdir(beside, 0o700)
-    for name in os.listdir(real):
-        os.symlink(f"{real}/{name}", f"{beside}/{name}")
     try:
-        _exchange(beside, link)
+        for name in os.listdir(real):
+            os.symlink(f"{real}/{name}", f"{beside}/{name}")
+    except OSError:
+        import shutil
+
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    if _exchange(beside, link):
         os.unlink(beside)
-    except OSError:  # a file system that cannot exchange two names
+    else:
         os.unlink(link)
         os.rename(beside, link)
 
@@ -153,15 +170,20 @@ def _beside(path: str) -> str:
     return f"{folder}/.{name}.{os.getpid()}.{_thread.get_ident()}"
 
 
-def _exchange(first: str, second: str) -> None:
-    """Exchange two names in one step, so that whoever reads meanwhile finds one or the other."""
+REPLACEMENTS: dict[str, Callable[[str], None]] = {
+    _FOLDER_NEEDED: _replace_folder,
+    _COPY_NEEDED: _replace_file,
+    _NOTHING_NEEDED: _unlink_file,
+}
+"""What is done to a link before what it leads to is changed; a name alone can be changed as it is."""
+
+
+def _exchange(first: str, second: str) -> bool:
+    """Exchange two names in one step, so that whoever reads meanwhile finds one or the other; False where it cannot be.
+
+    Neither old C libraries nor all file systems can.
+    """
     import ctypes
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    rename: Callable[..., int] = getattr(libc, "renameat2", None) or _no_exchange
-    if rename(-100, os.fsencode(first), -100, os.fsencode(second), 2):  # AT_FDCWD, RENAME_EXCHANGE
-        raise OSError(ctypes.get_errno(), "cannot exchange", first)
-
-
-def _no_exchange(*_: object) -> int:
-    return -1
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    return rename is not None and rename(-100, os.fsencode(first), -100, os.fsencode(second), 2) == 0
