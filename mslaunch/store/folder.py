@@ -11,12 +11,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from mslaunch import layout
+from mslaunch import layout, plugins
 from mslaunch.errors import RunExists, RunsFolderUnwritable
 from mslaunch.plan.model import File, Plan, to_json
 from mslaunch.store.layout import RunFolder, SweepFolder, runs_root
 from mslaunch.store.snapshot import mirror
 from mslaunch.transports.bundle import BOOT, write_bundle
+
+NAMED = 4  # entries that are named where several could not be read
 
 
 def write_atomically(path: Path, content: str, mode: int = 0o600) -> None:
@@ -72,7 +74,10 @@ def fill(plan: Plan, folder: RunFolder) -> None:
     """Write the plan, its files, the code and the zip into an empty folder."""
     write_files(folder.path, plan.files)
     write_bundle(folder.bundle)  # first: it marks the folder as a run, which a mirror leaves out
-    mirror(Path(plan.job_dir), folder.code, runs_root(folder.path.parent.resolve()))
+    skipped = mirror(Path(plan.job_dir), folder.code, runs_root(folder.path.parent.resolve()))
+    if skipped:
+        more = f" and {len(skipped) - NAMED} more" if len(skipped) > NAMED else ""
+        plugins.warn(f"left out of the run's code, since they cannot be read: {', '.join(skipped[:NAMED])}{more}")
     write_atomically(folder.boot, BOOT)
     write_atomically(folder.plan, to_json(plan))
 

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
 
 from mslaunch import layout
+from mslaunch.errors import NotReadyError
 
 TEXT_LIMIT = 1 << 20
 FILES_LIMIT = 2000
 DEPTH_LIMIT = 8
 _NEVER_SOURCE = {"__pycache__", "node_modules", "site-packages"}
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""Errors of this machine or of the run's disk, not of an entry."""
 
 
-def mirror(job_dir: Path, code: Path, leave_out: Path) -> None:
+def mirror(job_dir: Path, code: Path, leave_out: Path) -> list[str]:
     """Copy text files of up to 1 MB and folders of Python sources; link every other top-level entry.
 
-    Runs are left out, wherever they lie, and so are folders of runs and what `render` wrote.
+    Runs are left out, wherever they lie, and so are folders of runs and what `render` wrote. An entry that cannot be
+    read, or is deleted meanwhile, is left out too; the names of these are returned.
     """
     code.mkdir(mode=0o700)
-    for entry in sorted(os.scandir(job_dir), key=lambda entry: entry.name):
-        if not _is_run(Path(entry.path), leave_out):
-            _place(Path(entry.path), code / entry.name, leave_out)
+    try:
+        entries = sorted(job_dir.iterdir())
+    except OSError as error:
+        raise NotReadyError(
+            f"{job_dir}: the job's folder cannot be read ({error.strerror}). Launch from one that can."
+        ) from None
+    skipped: list[Path] = []
+    for entry in entries:
+        _place(entry, code / entry.name, leave_out, skipped)
+    return [str(path.relative_to(job_dir)) for path in skipped]
 
 
 def _is_run(path: Path, runs_dir: Path) -> bool:
@@ -31,26 +43,24 @@ def _is_run(path: Path, runs_dir: Path) -> bool:
     return real == runs_dir or any(mark.exists() for mark in marks)
 
 
-def _place(source: Path, target: Path, leave_out: Path) -> None:
-    if source.is_dir() and not source.is_symlink() and _is_source_folder(source):
-        _copy_folder(source, target, leave_out)
-    elif source.is_file() and _is_text(source):
-        shutil.copy(source, target)
-    elif source.exists():
-        target.symlink_to(source)
-
-
-def _copy_folder(source: Path, target: Path, leave_out: Path) -> None:
-    target.mkdir(mode=0o700)
-    for entry in sorted(source.iterdir()):
-        if entry.name == "__pycache__" or _is_run(entry, leave_out):
-            continue
-        if entry.is_dir() and not entry.is_symlink() and _is_source_folder(entry):
-            _copy_folder(entry, target / entry.name, leave_out)
-        elif entry.is_file() and _is_text(entry):
-            shutil.copy(entry, target / entry.name)
-        elif entry.exists():
-            (target / entry.name).symlink_to(entry)
+def _place(source: Path, target: Path, leave_out: Path, skipped: list[Path]) -> None:
+    """Put one entry into the mirror; where it cannot be read, note that instead."""
+    try:
+        if _is_run(source, leave_out):
+            return
+        if source.is_dir() and not source.is_symlink() and _is_source_folder(source):
+            target.mkdir(mode=0o700)
+            for entry in sorted(source.iterdir()):
+                if entry.name != "__pycache__":
+                    _place(entry, target / entry.name, leave_out, skipped)
+        elif source.is_file() and _is_text(source):
+            shutil.copy(source, target)
+        elif source.exists():
+            target.symlink_to(source)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise
+        skipped.append(source)
 
 
 def _is_source_folder(folder: Path) -> bool:
