@@ -120,7 +120,8 @@ class RunExists(RequestError):
 
 
 class RecordUnreadable(RequestError):
-    def __init__(self, path: str, why: str) -> None:
+    def __init__(self, path: str, error: Exception) -> None:
+        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         super().__init__(f"{path}: not a record that this mslaunch can read ({why}). Read the folder's logs instead.")
 
 
@@ -133,6 +134,17 @@ class NewerRecord(RecordUnreadable):
             f"{path}: written by a newer mslaunch (schema version {version}, this one reads {known}). "
             f"Use that one, or a newer one.",
         )
+
+
+class NotOwner(RequestError):
+    """A verb that acts was given a run, or a file in its folder, of another user."""
+
+    def __init__(self, path: str, owner: str | None, doing: str, is_root: bool) -> None:
+        whose = f"belongs to {owner}" if owner else "is a link, or cannot be looked at"
+        fix = f"Ask {owner or 'its owner'} to do it."
+        if is_root and owner:
+            fix = f"Give --as-owner, and it is done with the rights of {owner}."
+        super().__init__(f"{path}: {whose}, and {doing} is for your own runs only. {fix}")
 
 
 class NoSuchRun(RequestError):

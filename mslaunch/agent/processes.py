@@ -123,6 +123,16 @@ def belongs(pid: int, variable: str) -> bool:
         return False
 
 
+def is_own(pid: int) -> bool:
+    """Tell whether a process runs as this user: root could signal any."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            user = next(line for line in file if line.startswith("Uid:")).split()[1]
+    except (OSError, StopIteration):
+        return False
+    return int(user) == os.geteuid()
+
+
 def _has_threads(name: str) -> bool:
     """A process whose first thread is a zombie lives on while its other threads do."""
     try:

@@ -137,6 +137,14 @@ def collect(run: Run) -> tuple[list[str], list[str], list[str]]:
     return collect_again(run)
 
 
+def become_owner(run: Run) -> None:
+    """Root only: give up its rights, for good, for those of the run's owner, in order to act on the run."""
+    from mslaunch.launcher import collect  # noqa: F401 -- now: what is loaded later may be closed to that user
+    from mslaunch.store import ownership
+
+    ownership.become_owner(run.folder)
+
+
 def choose_checkpoint(*args: Any) -> Any:
     """What an inference job is given: verified, and resharded where its ranks differ."""
     from mslaunch.launcher.checkpoints import Chooser

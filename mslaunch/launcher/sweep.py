@@ -20,6 +20,7 @@ from mslaunch.ranges import format_ranges
 from mslaunch.store import sweep
 from mslaunch.store.layout import SweepFolder
 from mslaunch.store.liveness import current
+from mslaunch.store.ownership import check_owner
 from mslaunch.store.record import ENDED, iso
 from mslaunch.transports import registry
 from mslaunch.transports.base import JobQueue, Transport
@@ -90,6 +91,7 @@ def resume_sweep(
     """Plan what is missing of an earlier sweep, or did not succeed; what is typed now outweighs what was typed then."""
     request = replace(request, config_text=read_config_text(request))
     folder = sweep.find(Path(read_job(request).spec.launch.runs_dir).resolve(), name)
+    check_owner(folder, "resume")
     before = sweep.read(folder)
     if combinations and [one.assignments for one in combinations] != [one.assignments for one in before.combinations]:
         raise RequestError(
