@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -60,7 +61,8 @@ class ResumedRun:
         verdict = Verdict(exit_code=error.exit_code, cause="not ready", summary=str(error))
         ended = record.iso(time.time())
         failed = replace(record.read(self.folder), state="failed", ended=ended, exit_code=error.exit_code)
-        record.save(self.folder, replace(failed, verdict=verdict))
+        with suppress(OSError):  # a full disk: launcher.log may still tell
+            record.save(self.folder, replace(failed, verdict=verdict))
 
 
 def find_run(folder: RunFolder, transport: Transport, environment: Mapping[str, str]) -> ResumedRun | None:

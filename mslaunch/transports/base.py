@@ -303,12 +303,16 @@ def write_fully(fd: int, data: bytes) -> None:
 
 
 def close_all(channels: Sequence[Channel]) -> None:
-    """Close channels side by side: each may wait for its host."""
+    """Close channels side by side, since each may wait for its host; one by one where no thread can be started."""
     threads = [threading.Thread(target=channel.close, daemon=True) for channel in channels]
     for thread in threads:
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            thread.run()
     for thread in threads:
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
 
 
 class Pings:
