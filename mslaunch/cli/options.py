@@ -61,7 +61,7 @@ def variables(pairs: list[str] | None) -> dict[str, str | None]:
     result: dict[str, str | None] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
-        if not name.isidentifier():
+        if not name.isidentifier() or not name.isascii():
             raise RequestError(f"--env {pair!r}: {name!r} is not the name of a variable. Write --env NAME=VALUE.")
         result[name] = value if equals else os.environ.get(f"{RANKS_ONLY}{name}")
     return result

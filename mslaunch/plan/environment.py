@@ -6,6 +6,9 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping
 
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""The name of a variable, as every shell takes it."""
+
 LAUNCH_VARIABLES = (
     "MS_ROLE",
     "MS_SCHED_HOST",
