@@ -52,8 +52,7 @@ AsOwner = Annotated[
 ]
 
 
-RANKS_ONLY = "MSLAUNCH_ENV_"
-"""MSLAUNCH_ENV_K holds the value of `--env K` where K itself would change the launcher too: in a Slurm job's script."""
+RANKS_ONLY = "MSLAUNCH_ENV_"  # as a queue's job has it: plan/environment.py
 
 
 def variables(pairs: list[str] | None) -> dict[str, str | None]:

@@ -80,7 +80,8 @@ def carry_out(
     plan = prepared.plan
     cluster = prepared.cluster or connect_unchecked(prepared.transport, plan.hosts, Access(sys.executable))
     attempts = prepared.resumed.attempts if prepared.resumed else ()
-    return execute(plan, folder, observe, environment, cluster, prepared.replan, attempts, signals)
+    known = {**environment, **prepared.secrets}
+    return execute(plan, folder, observe, known, cluster, prepared.replan, attempts, signals)
 
 
 def submit(prepared: Prepared, queue: JobQueue) -> tuple[RunFolder, str]:
@@ -89,7 +90,7 @@ def submit(prepared: Prepared, queue: JobQueue) -> tuple[RunFolder, str]:
     try:
         with _told(folder):
             record.save(folder, record.queued(prepared.plan, time.time()))  # before: the job may start at once
-        job = queue.submit(folder.path)
+        job = queue.submit(folder.path, prepared.secrets) if prepared.secrets else queue.submit(folder.path)
     except (MslaunchError, OSError):
         shutil.rmtree(folder.path, ignore_errors=True)
         raise

@@ -127,10 +127,15 @@ class JobQueue(Protocol):
     def files(self, spec: JobSpec, plan: Plan, command: Command) -> list[File]:
         """Return what is submitted, for the run's folder."""
 
-    def submit(self, run_dir: Path) -> str:
-        """Submit a run whose folder is complete; return the job's id."""
+    def submit(self, run_dir: Path, secrets: Mapping[str, str] = ..., /) -> str:
+        """Submit a run whose folder is complete; return the job's id.
 
-    def submit_array(self, folder: Path, members: Mapping[int, Path], at_once: int | None) -> str:
+        `secrets` is given where the job's `--env K` shall find values that are in no file: as MSLAUNCH_ENV_K.
+        """
+
+    def submit_array(
+        self, folder: Path, members: Mapping[int, Path], at_once: int | None, secrets: Mapping[str, str] = ..., /
+    ) -> str:
         """Submit several runs whose folders are complete as one job, and return its id; its script lies in `folder`."""
 
     def member(self, job: str, index: int) -> str:
