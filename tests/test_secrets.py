@@ -107,6 +107,15 @@ def test_secrets_that_are_given_reach_the_ranks_and_no_file(bench: Bench, method
     assert (shown["WANDB_API_KEY"], shown["DB_PASSWORD"], shown["INDEX"], shown["PLAIN"]) == ("***",) * 3 + ("plain",)
 
 
+def test_set_up_commands_have_secrets_too(bench: Bench) -> None:
+    """A login, say, before the ranks start."""
+    bench.write("train.py", "import os\nprint(os.environ['SEEN'])\n")
+    bench.write("cfg.yaml", "launch:\n  config_arg: null\n  setup: export SEEN=${#K_TOKEN}\n")
+    done = bench.mslaunch("train", "-n", "1", "-c", "cfg.yaml", "--env", "K_TOKEN=tell-no-0")
+    assert "[rank 0] 9\n" in done.stdout
+    assert holding(bench.runs) == []
+
+
 def test_a_dry_run_shows_no_secret(bench: Bench) -> None:
     """Neither for people nor as JSON."""
     bench.write("train.py", SCRIPT)
