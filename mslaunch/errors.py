@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Sequence
 
 WRONG_REQUEST = 2
@@ -114,13 +115,54 @@ class RunsFolderUnwritable(NotReadyError):
         super().__init__(f"{path}: cannot write the run's folder: {why}. Give another --runs-dir.")
 
 
+class LimitReached(NotReadyError):
+    """This machine, or a limit of this user, has no more of what a launch needs."""
+
+
+_LIMITS = {
+    errno.EAGAIN: "no further process or thread can be started. Raise the limits (ulimit -u, ulimit -v), or end some",
+    errno.EMFILE: "no further file can be opened. Raise the limit (ulimit -n)",
+    errno.ENFILE: "this machine can open no further file. Close some, or raise fs.file-max",
+    errno.ENOMEM: "there is no memory left. Raise the limit (ulimit -v), or end something",
+    errno.ENOSPC: "the disk is full. Free some space, or give another --runs-dir",
+    errno.EDQUOT: "the disk quota is used up. Free some space, or give another --runs-dir",
+}
+_LIMIT_WORDS = {
+    "can't start new thread": errno.EAGAIN,
+    "Too many open files": errno.EMFILE,
+    "failed to map segment": errno.ENOMEM,
+    "Cannot allocate memory": errno.ENOMEM,
+    "No space left on device": errno.ENOSPC,
+}
+
+
+def limit_of(error: BaseException) -> LimitReached | None:
+    """Return what to say of an error that a limit of the machine has caused; None for any other."""
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError):
+        number = errno.ENOMEM
+    elif number is None:
+        number = next((known for words, known in _LIMIT_WORDS.items() if words in str(error)), None)
+    return LimitReached(f"{_LIMITS[number]}.") if number in _LIMITS else None
+
+
+def start_advice(why: str) -> str:
+    """What to do where a process could not be started, by what the system said: `. Raise the limit`, or nothing."""
+    number = next((known for words, known in _START_WORDS.items() if words in why), None)
+    return f". {_LIMITS[number].partition('. ')[2]}" if number else ""
+
+
+_START_WORDS = {"Resource temporarily unavailable": errno.EAGAIN, **_LIMIT_WORDS}
+
+
 class RunExists(RequestError):
     def __init__(self, run_id: str, path: str) -> None:
         super().__init__(f"{path}: a run called {run_id} is there already. Give another --run-id, or leave it out.")
 
 
 class RecordUnreadable(RequestError):
-    def __init__(self, path: str, why: str) -> None:
+    def __init__(self, path: str, error: Exception) -> None:
+        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         super().__init__(f"{path}: not a record that this mslaunch can read ({why}). Read the folder's logs instead.")
 
 
@@ -133,6 +175,17 @@ class NewerRecord(RecordUnreadable):
             f"{path}: written by a newer mslaunch (schema version {version}, this one reads {known}). "
             f"Use that one, or a newer one.",
         )
+
+
+class NotOwner(RequestError):
+    """A verb that acts was given a run, or a file in its folder, of another user."""
+
+    def __init__(self, path: str, owner: str | None, doing: str, is_root: bool) -> None:
+        whose = f"belongs to {owner}" if owner else "is a link, or cannot be looked at"
+        fix = f"Ask {owner or 'its owner'} to do it."
+        if is_root and owner:
+            fix = f"Give --as-owner, and it is done with the rights of {owner}."
+        super().__init__(f"{path}: {whose}, and {doing} is for your own runs only. {fix}")
 
 
 class NoSuchRun(RequestError):

@@ -46,10 +46,20 @@ def this_process(in_process: bool = False) -> Launcher:
     return Launcher(pid, start_time(pid), socket.gethostname(), boot_id(), in_process)
 
 
+def read_launcher(raw: dict[str, Any]) -> Launcher:
+    """Read what `to_dict` wrote; a file may hold anything, and the pid of nothing but a process is ever used."""
+    who = Launcher(**{name: raw[name] for name in Launcher.__slots__ if name in raw})
+    numbers = (who.pid, who.start_time or 0)
+    if not all(type(number) is int for number in numbers) or who.pid < 1:
+        raise ValueError(f"launcher: {who.pid!r} is not the pid of one")
+    return who
+
+
 def is_here(who: Launcher) -> bool:
     return who.host == socket.gethostname()
 
 
 def is_alive(who: Launcher) -> bool:
     """Tell whether the process that `this_process` described is still the one with its pid, on this boot."""
-    return who.boot_id == boot_id() and start_time(who.pid) == who.start_time
+    started = start_time(who.pid)
+    return who.boot_id == boot_id() and started is not None and started == who.start_time

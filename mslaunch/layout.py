@@ -17,7 +17,7 @@ CODE = "code"
 SCHEDULER = "scheduler"
 MSRUN_LOGS = "msrun"
 LATEST = "latest"
-"""In the folder of runs: a link to the newest one."""
+"""In the folder of runs: a link to the newest one, of the user who owns the link."""
 SWEEP = "sweep.json"
 SWEEP_LOCK = "sweep.lock"
 """In a folder that holds the runs of a sweep."""
@@ -44,6 +44,11 @@ ATTEMPT_FILES = (LOG, ERROR, EXIT, STACK, PLOG)
 
 def rank_folder(rank: int) -> str:
     return f"{RANK}{rank}"
+
+
+def latest_of(user: int) -> str:
+    """The link to a user's newest run where `latest` is another user's."""
+    return f"{LATEST}-{user}"
 
 
 def script(name: str) -> str:

@@ -79,7 +79,7 @@ class Started(Event):
 
 
 class StartFailed(Event):
-    """A process of the plan could not be started."""
+    """A process of the plan could not be started, nor launch.setup (role setup) or the agent itself (role agent)."""
 
     role: str
     rank: int | None

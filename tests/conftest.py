@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -184,3 +185,12 @@ def far(bench: Bench, hosts: ssh_bed.Bed) -> Bench:
     bench.env["HOME"] = str(hosts.home)
     bench.write("train.py", ssh_bed.HELLO)
     return bench
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """A folder that everybody may write to, as /tmp is."""
+    path = Path(tempfile.mkdtemp(prefix="mslaunch-shared-"))
+    path.chmod(0o1777)
+    yield path
+    shutil.rmtree(path)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 from mslaunch.checkpoint.files import newest_complete, step_of
 from mslaunch.checkpoint.shard import read_shard
 from mslaunch.errors import MslaunchError
+from tests.other_user import ROOT, needs_root, run_as
 from tests.sharded import Content, shard_bytes, write_anew
 
 
@@ -93,3 +95,32 @@ def test_checkpoints_of_an_earlier_job_do_not_count(tmp_path: Path) -> None:
     old, new = write_ckpt(tmp_path / "net-9_9.ckpt"), write_ckpt(tmp_path / "net-1_1.ckpt")
     os.utime(old, (1000, 1000))
     assert newest_complete({0: tmp_path}, since=new.stat().st_mtime - 60) == {0: new}
+
+
+def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+    """A dangling link, a link to itself, a folder and a cut file of newer steps leave the newest whole step."""
+    whole = write_ckpt(tmp_path / "net-1_1.ckpt")
+    (tmp_path / "net-1_2.ckpt").symlink_to("nowhere")
+    (tmp_path / "net-1_3.ckpt").symlink_to("net-1_3.ckpt")
+    (tmp_path / "net-1_4.ckpt").mkdir()
+    assert newest_complete({0: tmp_path}) == {0: whole}
+
+
+NEWEST = """
+import sys
+from pathlib import Path
+from mslaunch.checkpoint.files import newest_complete
+print(*newest_complete({0: Path(sys.argv[1])}).values())
+"""
+
+
+@needs_root
+def test_unreadable_files_and_folders_are_passed_over(shared_folder: Path) -> None:
+    """What another user may not read or enter counts as missing."""
+    for name in ("open/net-1_1.ckpt", "open/net-1_2.ckpt", "closed/net-1_1.ckpt"):
+        write_ckpt(shared_folder / name).chmod(0o644)
+    (shared_folder / "open/net-1_2.ckpt").chmod(0o600)
+    (shared_folder / "closed").chmod(0o700)
+    for folder, newest in (("open", f"{shared_folder}/open/net-1_1.ckpt\n"), ("closed", "\n"), ("closed/below", "\n")):
+        done = run_as([sys.executable, "-c", NEWEST, str(shared_folder / folder)], ROOT)
+        assert (done.stdout, done.stderr) == (newest, "")

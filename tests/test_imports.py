@@ -26,6 +26,7 @@ EDGES = {
         "errors",
         "hosts",
         "layout",
+        "masking",
         "ranges",
         "ranktable",
         "words",
@@ -38,6 +39,7 @@ EDGES = {
         "errors",
         "hosts",
         "layout",
+        "masking",
         "messages",
         "plan",
         "plugins",
@@ -61,8 +63,8 @@ EDGES = {
         "ranges",
         "transports",
     },
-    "transports": {"agent", "errors", "hosts", "layout", "plan", "plugins", "ranges", "words"},
-    "plan": {"errors", "hosts", "layout", "messages", "ranges", "ranktable"},
+    "transports": {"agent", "errors", "hosts", "layout", "masking", "plan", "plugins", "ranges", "words"},
+    "plan": {"errors", "hosts", "layout", "masking", "messages", "ranges", "ranktable"},
     "ranktable": {"errors", "hosts", "ranges"},
     "checkpoint": {"errors", "layout"},
     "diagnose": {"errors", "layout", "plugins", "ranges", "words"},
@@ -70,10 +72,11 @@ EDGES = {
     "ranges": {"errors"},
     "words": {"ranges"},
     "agent": {"layout", "messages"},
-    "worker": {"layout", "messages"},
+    "worker": {"layout", "masking", "messages"},
     "runtime": {"layout"},
     "plugins": {"errors"},
     "layout": set[str](),
+    "masking": set[str](),
     "messages": set[str](),
     "errors": set[str](),
     "identity": set[str](),
@@ -83,7 +86,7 @@ IMPURE = {"socket", "subprocess", "psutil"}
 PURE = ("plan", "ranktable", "diagnose")
 OWN = {
     "agent": ("mslaunch.agent", "mslaunch.layout", "mslaunch.messages"),
-    "worker": ("mslaunch.worker", "mslaunch.layout"),
+    "worker": ("mslaunch.worker", "mslaunch.layout", "mslaunch.masking"),
     "runtime": ("mslaunch.runtime", "mslaunch.layout"),
 }
 OPTIONAL = {"mindspore", "yaml", "cloudpickle"}  # imported inside functions, where a rank needs them

@@ -16,6 +16,7 @@ PACKAGE = Path(mslaunch.__file__).parent
 SENT_TO_HOSTS = [
     *sorted(path for folder in ("agent", "worker", "runtime") for path in (PACKAGE / folder).glob("*.py")),
     PACKAGE / "layout.py",
+    PACKAGE / "masking.py",
 ]
 VERMIN = (sys.executable, "-c", "import vermin; vermin.main()", "--no-config-file", "--target=3.9-", "--violations")
 LAZY = "from __future__ import annotations\n"

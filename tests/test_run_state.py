@@ -143,7 +143,7 @@ def test_a_rank_that_cannot_be_started_is_the_failure() -> None:
         tell(run_state, event("start-failed", 1.0, role="worker", rank=2, why="Resource temporarily unavailable"))
         == STOP
     )
-    assert (run_state.failures[0].rank, run_state.failures[0].exit_code) == (2, 126)
+    assert (run_state.failures[0].rank, run_state.failures[0].exit_code) == (2, 3)
     assert "Resource temporarily unavailable" in run_state.failures[0].summary
 
 

@@ -221,6 +221,21 @@ def test_a_secret_is_in_no_command_line_and_no_open_file(site: Bench) -> None:
     watching.wait(timeout=60)
 
 
+def test_a_secret_that_is_given_is_in_no_file_of_the_job(site: Bench) -> None:
+    """By --env K=V or launch.env: Slurm carries it in the job's environment, and the ranks have it."""
+    site.write("train.py", "import os\nprint(os.environ['K_TOKEN'], os.environ['DB_PASSWORD'])\n")
+    site.write("cfg.yaml", "launch:\n  config_arg: null\n  env:\n    DB_PASSWORD: hush-4712\n")
+    done = site.mslaunch("train", *SLURM, "-c", "cfg.yaml", "--env", "K_TOKEN=hush-4711")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert site.log(1).split()[-2:] == ["hush-4711", "hush-4712"]
+    files = [
+        path
+        for path in site.latest.rglob("*")
+        if path.is_file() and path.name not in ("log.txt", "launcher.log", "cfg.yaml")
+    ]
+    assert [path for path in files if b"hush-471" in path.read_bytes()] == []
+
+
 def test_a_value_for_the_ranks_stays_in_a_file_of_ones_own(site: Bench) -> None:
     """`--env K=V` was typed for all to see; in the job it is read from the script, which nobody else may read."""
     site.write("train.py", "import os\nprint(os.environ['MODE'])\n")

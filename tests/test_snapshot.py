@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from mslaunch.store.snapshot import TEXT_LIMIT, mirror
+from tests.other_user import MSLAUNCH, NOBODY, needs_root, run_as
 
 
 def test_sources_are_copied_and_data_is_linked(tmp_path: Path) -> None:
@@ -53,3 +55,49 @@ def test_an_executable_script_stays_executable(tmp_path: Path) -> None:
     (job / "run.sh").chmod(0o755)
     mirror(job, tmp_path / "code", tmp_path / "runs")
     assert (tmp_path / "code" / "run.sh").stat().st_mode & 0o111
+
+
+def test_files_that_vanish_meanwhile_end_no_mirror(tmp_path: Path) -> None:
+    """Another program deletes and writes files in the job's folder while it is copied."""
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "train.py").write_text("")
+    files = [job / f"{number}.txt" for number in range(100)]
+    enough = threading.Event()
+
+    def change() -> None:
+        while not enough.is_set():
+            for path in files:
+                path.write_text("x")
+            for path in files:
+                path.unlink()
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        for number in range(30):
+            mirror(job, tmp_path / f"code{number}", tmp_path / "runs")
+            assert (tmp_path / f"code{number}" / "train.py").is_file()
+    finally:
+        enough.set()
+        changing.join()
+
+
+@needs_root
+def test_entries_that_cannot_be_read_are_left_out_and_named(shared_folder: Path) -> None:
+    """A folder such as lost+found, a link into a closed folder: the launch goes on, and one line names them."""
+    (shared_folder / "lost+found").mkdir(mode=0o700)
+    (shared_folder / "lost+found" / "inside").mkdir()
+    job = shared_folder / "job"
+    (job / "src").mkdir(parents=True)
+    (job / "train.py").write_text("print('trained')\n")
+    (job / "src" / "model.py").write_text("")
+    (job / "src" / "link").symlink_to(shared_folder / "lost+found" / "inside" / "x")
+    (job / "lost+found").mkdir(mode=0o700)
+    for path in (job, job / "src"):
+        path.chmod(0o777)
+    done = run_as([MSLAUNCH, "train", "-n", "1"], job)
+    assert done.returncode == 0, done.stderr
+    assert "trained" in done.stdout
+    assert done.stderr == ("mslaunch: left out of the run's code, since they cannot be read: lost+found, src/link\n")
+    assert (job / "mslaunch-runs" / "latest" / "run.json").stat().st_uid == NOBODY

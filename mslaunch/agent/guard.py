@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from mslaunch.agent.processes import belongs
+from mslaunch.agent.processes import belongs, is_own
 
 PATIENCE = 60.0  # a process that hangs in the kernel may never end
 
@@ -73,6 +73,6 @@ def end_run(run_dir: str) -> None:
 
 
 def processes_with(variable: str) -> list[int]:
-    """Return the processes, not zombies, that were started with this variable, written NAME=VALUE."""
+    """Return this user's processes, not zombies, that were started with this variable, written NAME=VALUE."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
-    return [pid for pid in pids if belongs(pid, variable)]
+    return [pid for pid in pids if belongs(pid, variable) and is_own(pid)]

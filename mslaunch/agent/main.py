@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 POLL = 0.05  # how often growing logs and ending processes are looked at
 LOST_GRACE = 1.0  # what ranks get to end in when the launcher is gone
 STUCK_AFTER = 20.0  # a process that survives SIGKILL this long hangs in the kernel, in a driver or on NFS
+SPARE_FILES = 4  # to read /proc, logs and messages with
 FINISH_WAIT = 0.5  # what msrun and mpirun get to end by themselves once all ranks have
 
 
@@ -70,6 +71,8 @@ class Agent:
         self.collector: Collector | None = None
         self.collected: dict[str, tuple[int, int]] = {}
         self.done = False
+        for spare in [os.open(os.devnull, os.O_RDONLY) for _ in range(SPARE_FILES)]:
+            os.close(spare)
 
     def run(self) -> None:
         self.output.open()
@@ -288,5 +291,13 @@ def main(host: str) -> None:
     """Run the agent, without the cost of collecting its modules or taking the interpreter apart."""
     gc.freeze()
     gc.enable()
-    Agent(host).run()
+    try:
+        agent = Agent(host)
+    except OSError as error:  # no more processes or files: told, since a traceback would be the user's to read
+        output = Output(1, host)
+        output.open()
+        output.event("start-failed", role="agent", rank=None, why=error.strerror or str(error))
+        output.flush()
+        os._exit(1)
+    agent.run()
     os._exit(0)

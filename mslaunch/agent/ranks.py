@@ -75,7 +75,10 @@ class Ranks:
         self._oom_kills = memory.oom_kills()
         env = {name: value for name, value in os.environ.items() if name not in order["unset"]}
         if order["setup"]:
-            self._setup = SetUp(order, env)
+            try:
+                self._setup = SetUp(order, env)
+            except OSError as error:
+                self.start_failed("setup", None, error)
         else:
             self._launch_with({**env, **order["env"]})
 
@@ -157,8 +160,8 @@ class Ranks:
                 earlier = layout.earlier_name(name, attempt - 1)
                 try:
                     os.rename(os.path.join(folder, name), os.path.join(folder, earlier))
-                except FileNotFoundError:
-                    pass
+                except OSError:
+                    pass  # it is not there, or the disk is full
 
     def _start(self, child: Child) -> None:
         planned = child.planned
@@ -166,9 +169,12 @@ class Ranks:
         try:
             child.pid = processes.start(planned["argv"], env, planned["cwd"], planned["log"])
         except OSError as error:
-            self.output.event("start-failed", role=child.role, rank=child.rank, why=str(error))
+            self.start_failed(child.role, child.rank, error)
         else:
             self._started(child)
+
+    def start_failed(self, role: str, rank: int | None, error: OSError) -> None:
+        self.output.event("start-failed", role=role, rank=rank, why=error.strerror or str(error))
 
     def _started(self, child: Child) -> None:
         child.running = True

@@ -80,7 +80,10 @@ class StackTaking:
         started = []
         for rank, (pid, folder) in self._ranks.items():
             argv = [py_spy, "dump", "--native", "--pid", str(pid)]
-            started.append(processes.start(argv, dict(self._env), folder, self.files[rank]))
+            try:
+                started.append(processes.start(argv, dict(self._env), folder, self.files[rank]))
+            except OSError:
+                break  # no more processes: Python's own stacks are there
         return started
 
 

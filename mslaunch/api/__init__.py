@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mslaunch.api.steps import (
+    become_owner,
     carry_out,
     carry_out_sweep,
     check_hosts,
@@ -27,6 +28,7 @@ from mslaunch.api.steps import (
     prepare,
     prepare_sweep,
     record_of_logs,
+    recorded,
     resume_sweep,
     run_commands,
     setting_flags,
@@ -72,6 +74,7 @@ __all__ = [
     "Sweep",
     "SweepEvent",
     "SweptRun",
+    "become_owner",
     "carry_out",
     "carry_out_sweep",
     "check_hosts",
@@ -90,6 +93,7 @@ __all__ = [
     "prepare",
     "prepare_sweep",
     "record_of_logs",
+    "recorded",
     "resume_sweep",
     "run_commands",
     "runs",
@@ -265,11 +269,14 @@ def find_run(name: str | None = None, runs_dir: str | os.PathLike[str] | None = 
     return find(name, os.fspath(runs_dir) if runs_dir else default_runs_dir())
 
 
-def stop_sweep(name: str, runs_dir: str | os.PathLike[str] | None = None) -> bool:
-    """Stop a whole sweep, and wait until nothing of it is left; False where there is no sweep of this name."""
+def stop_sweep(name: str, runs_dir: str | os.PathLike[str] | None = None, as_owner: bool = False) -> bool:
+    """Stop a whole sweep, and wait until nothing of it is left; False where there is no sweep of this name.
+
+    With `as_owner` root gives up its rights for those of the sweep's owner, for good.
+    """
     from mslaunch.store.sweep import stop_named
 
-    return stop_named(os.fspath(runs_dir) if runs_dir else default_runs_dir(), name)
+    return stop_named(os.fspath(runs_dir) if runs_dir else default_runs_dir(), name, as_owner)
 
 
 def default_runs_dir() -> str:

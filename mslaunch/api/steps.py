@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -66,6 +67,18 @@ def carry_out(prepared: Prepared, run: Run, observe: Observer) -> RunRecord:
     from mslaunch.launcher.session import carry_out as carry_out_session
 
     return carry_out_session(prepared, run.folder, observe, os.environ)
+
+
+@contextmanager
+def recorded(run: Run) -> Iterator[None]:
+    """Have the run's record say so where the launcher itself fails."""
+    try:
+        yield
+    except Exception as error:
+        from mslaunch.launcher.session import record_failure
+
+        record_failure(run.folder, error)
+        raise
 
 
 def submit(prepared: Prepared, queue: JobQueue) -> tuple[Run, str]:
@@ -135,6 +148,14 @@ def collect(run: Run) -> tuple[list[str], list[str], list[str]]:
     from mslaunch.launcher.collect import collect_again
 
     return collect_again(run)
+
+
+def become_owner(run: Run) -> None:
+    """Root only: give up its rights, for good, for those of the run's owner, in order to act on the run."""
+    from mslaunch.launcher import collect  # noqa: F401 -- now: what is loaded later may be closed to that user
+    from mslaunch.store import ownership
+
+    ownership.become_owner(run.folder)
 
 
 def choose_checkpoint(*args: Any) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,9 +92,18 @@ def newest_complete(folders: Mapping[int, Path], since: float = 0.0) -> dict[int
 def _by_step(folder: Path, since: float) -> dict[Step, list[Path]]:
     """The files of each step, those written last first: a second run's names get a number."""
     steps: dict[Step, list[Path]] = {}
-    found = {path: path.stat() for path in (folder.glob("*") if folder.is_dir() else ()) if step_of(path) is not None}
-    for path in sorted(found, key=lambda path: found[path].st_mtime_ns, reverse=True):
+    written = dict(_written(folder))
+    for path in sorted(written, key=lambda path: written[path], reverse=True):
         step = step_of(path)
-        if step is not None and found[path].st_mtime >= since:
+        if step is not None and written[path] >= since * 1e9:
             steps.setdefault(step, []).append(path)
     return steps
+
+
+def _written(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the files of a folder with when they were written; dangling links and what vanishes are left out."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if entry.is_file():
+                    yield Path(entry.path), entry.stat().st_mtime_ns

@@ -144,8 +144,11 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 def _is_strategy(path: Path) -> bool:
     """A strategy of MindSpore's is called .ckpt too, but begins with a number, not with a parameter."""
-    with path.open("rb") as file:
-        return path.suffix == ".ckpt" and file.read(1) == b"\x08"
+    try:
+        with path.open("rb") as file:
+            return path.suffix == ".ckpt" and file.read(1) == b"\x08"
+    except OSError:
+        return False  # reading it as a checkpoint tells why
 
 
 def _by_step(files: list[Path]) -> dict[Step, Path]:

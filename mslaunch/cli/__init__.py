@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from mslaunch import __version__
-from mslaunch.errors import MslaunchError, did_you_mean
+from mslaunch.errors import MslaunchError, did_you_mean, limit_of
 
 VERBS = {
     "train": "Start a distributed job and follow it to its end.",
@@ -91,6 +91,12 @@ def _run_verb(verb: str, args: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+    except (OSError, MemoryError, RuntimeError, ImportError) as error:
+        limit = limit_of(error)
+        if limit is None:
+            raise
+        print(f"mslaunch: {limit}", file=sys.stderr)
+        return limit.exit_code
 
 
 def _start_agent_ahead() -> None:

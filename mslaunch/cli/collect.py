@@ -11,9 +11,11 @@ app = basics.new_app()
 
 
 @app.command()
-def collect(run: options.Run = None, runs_dir: options.RunsDir = None) -> None:
+def collect(run: options.Run = None, runs_dir: options.RunsDir = None, as_owner: options.AsOwner = False) -> None:
     """Fetch logs that could not be fetched when a run ended."""
     found = api.find_run(run, runs_dir)
+    if as_owner:
+        api.become_owner(found)
     fetched, unreached, notes = api.collect(found)
     for note in notes:
         print(note)

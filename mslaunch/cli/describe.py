@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mslaunch import layout
 from mslaunch.diagnose.judge import Verdict, signal_name
+from mslaunch.masking import masked
 from mslaunch.words import byte_count, counted, named_ranks
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ def describe_plan(plan: Plan) -> str:
     lines += ["", "settings"]
     lines += [f"  {name:<16} {source.replace(', from default', ' (default)')}" for name, source in plan.sources.items()]
     lines += ["", "every process gets"]
-    lines += [f"  {name}={value}" for name, value in plan.env.items()]
-    lines += [f"  {name}=(taken from the environment at the start)" for name in plan.secrets]
+    lines += [f"  {name}={masked(name, value)}" for name, value in plan.env.items()]
+    lines += [f"  {name}=(written nowhere; sent to the ranks at the start)" for name in plan.secrets]
     lines += ["", "files"]
     lines += [f"  {file.path}" for file in plan.files]
     lines += ["", "processes"]
@@ -44,7 +45,8 @@ def describe_plan(plan: Plan) -> str:
             when = {"now": "", "on-import": " (when a rank imports mindspore)", "by-script": " (by the script)"}
             name = process.role if process.rank is None else f"rank {process.rank}"
             lines.append(f"  {name} on {process.host}{when[process.start]}")
-            lines.append(f"    {' '.join(f'{name}={shlex.quote(value)}' for name, value in process.env.items())}")
+            shown = ((name, masked(name, value)) for name, value in process.env.items())
+            lines.append(f"    {' '.join(f'{name}={shlex.quote(value)}' for name, value in shown)}")
             lines.append(f"    {shlex.join(process.argv)}")
     if plan.world_size > _RANKS_SHOWN:
         lines.append(f"  ... and ranks {_RANKS_SHOWN} to {plan.world_size - 1} likewise (--json shows all)")

@@ -45,12 +45,14 @@ ScriptArgument = Annotated[
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override one key of the config.", metavar="KEY=VALUE")]
 Run = Annotated[
-    str | None, typer.Argument(help="The run, or the beginning of its name; by default the newest.", metavar="RUN")
+    str | None, typer.Argument(help="The run, or the beginning of its name; by default your newest.", metavar="RUN")
+]
+AsOwner = Annotated[
+    bool, typer.Option("--as-owner", help="Root only: act on another user's run, with that user's rights.")
 ]
 
 
-RANKS_ONLY = "MSLAUNCH_ENV_"
-"""MSLAUNCH_ENV_K holds the value of `--env K` where K itself would change the launcher too: in a Slurm job's script."""
+RANKS_ONLY = "MSLAUNCH_ENV_"  # as a queue's job has it: plan/environment.py
 
 
 def variables(pairs: list[str] | None) -> dict[str, str | None]:
@@ -58,7 +60,7 @@ def variables(pairs: list[str] | None) -> dict[str, str | None]:
     result: dict[str, str | None] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
-        if not name.isidentifier():
+        if not name.isidentifier() or not name.isascii():
             raise RequestError(f"--env {pair!r}: {name!r} is not the name of a variable. Write --env NAME=VALUE.")
         result[name] = value if equals else os.environ.get(f"{RANKS_ONLY}{name}")
     return result

@@ -11,9 +11,16 @@ app = basics.new_app()
 
 
 @app.command()
-def stacks(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: basics.Json = False) -> None:
+def stacks(
+    run: options.Run = None,
+    runs_dir: options.RunsDir = None,
+    as_owner: options.AsOwner = False,
+    as_json: basics.Json = False,
+) -> None:
     """Show where the ranks of a running job stand, without disturbing it."""
     found = api.find_run(run, runs_dir)
+    if as_owner:
+        api.become_owner(found)
     groups = found.stacks()
     if as_json:
         print(json.dumps(groups))

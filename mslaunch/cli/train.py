@@ -63,7 +63,9 @@ def launch(
     run = api.make_run(prepared, fill)
     if detached:
         detached.leave(run.path, run.folder.launcher_log)
-    raise typer.Exit(follow(prepared, run, as_json and not detached))
+    with api.recorded(run):
+        code = follow(prepared, run, as_json and not detached)
+    raise typer.Exit(code)
 
 
 def _detach() -> Detached:

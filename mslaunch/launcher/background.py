@@ -8,13 +8,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
-from mslaunch.diagnose.judge import Verdict
-from mslaunch.errors import MslaunchError
 from mslaunch.launcher.prepare import Prepared
-from mslaunch.launcher.session import carry_out
+from mslaunch.launcher.session import carry_out, record_failure
 from mslaunch.store import record, requests
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.run import Result, Run
@@ -101,8 +98,7 @@ class BackgroundRun(Run):
     def _finish(self, error: BaseException | None) -> None:
         if error is not None:
             self._error = error
-            with suppress(OSError, MslaunchError):
-                self._final = _record_failure(self.folder, error)
+            self._final = record_failure(self.folder, error)
         requests.withdraw(self.folder)
         _running.discard(self)
         with self._signals_open:
@@ -117,18 +113,6 @@ class BackgroundRun(Run):
             self._look_at = now + REQUESTS_EVERY
             for number in requests.receive(self.folder):
                 self._signals.send(number)
-
-
-def _record_failure(folder: RunFolder, error: BaseException) -> record.RunRecord:
-    """Record that the launcher itself failed, unless it has recorded how the run ended."""
-    now = record.read(folder)
-    if now.state not in record.ENDED:
-        exit_code = error.exit_code if isinstance(error, MslaunchError) else 1
-        verdict = Verdict(exit_code=exit_code, cause="launcher", summary=f"{type(error).__name__}: {error}")
-        ended = record.iso(time.time())
-        now = replace(now, state="failed", ended=ended, exit_code=exit_code, verdict=verdict)
-        record.save(folder, now)
-    return now
 
 
 @atexit.register

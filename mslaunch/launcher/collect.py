@@ -11,6 +11,7 @@ from mslaunch.errors import RequestError
 from mslaunch.launcher.check import Requirements, check_hosts
 from mslaunch.launcher.cluster import Cluster, checked_cluster
 from mslaunch.launcher.file_transfer import FileTransfer
+from mslaunch.store.ownership import check_owner
 from mslaunch.store.run import Run
 from mslaunch.transports import registry
 from mslaunch.transports.base import Access, Pings, close_all
@@ -20,6 +21,7 @@ SILENCE = 30.0
 
 def collect_again(run: Run) -> tuple[list[str], list[str], list[str]]:
     """Fetch what can be had; return the files, why hosts could not be reached, and what stays on the hosts."""
+    check_owner(run.folder, "collect")
     plan, folder = run.plan, run.folder
     transport = registry.get(plan.transport)
     if not transport.needs_check:

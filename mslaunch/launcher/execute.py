@@ -10,8 +10,9 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from mslaunch.errors import limit_of
 from mslaunch.launcher.attempt import TICK, Attempt, Observer, SignalSource
 from mslaunch.launcher.cluster import Cluster
 from mslaunch.launcher.file_transfer import FileTransfer
@@ -42,16 +43,18 @@ def execute(
     now = replace(queued, state="running", attempts=attempts)
     with nullcontext(signals) if signals else Signals() as heard, EventLog(folder.events) as events:
         execution = _Execution(plan, folder, observe, environment, cluster, replan, heard, events, now)
-        with Pings(cluster.channels, plan.limits.lost_after):
-            try:
+        try:
+            with Pings(cluster.channels, plan.limits.lost_after):
                 execution.run()
-            except BaseException:
-                ended = record.iso(time.time())
-                execution.now = replace(execution.now, state="failed", ended=ended, exit_code=1)
-                raise
-            finally:
-                cluster.close()
-                _save(folder, execution.now)
+        except BaseException as error:
+            limit, ended = limit_of(error), record.iso(time.time())
+            execution.now = replace(
+                execution.now, state="failed", ended=ended, exit_code=limit.exit_code if limit else 1
+            )
+            raise
+        finally:
+            cluster.close()
+            _save(folder, execution.now)
     return execution.now
 
 
@@ -183,17 +186,21 @@ class EventLog:
     """events.jsonl: everything that happened but the ranks' own lines. A full disk loses events, never the job."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8", buffering=1)
-        if path.stat().st_size == 0:
-            self.write({"ev": "schema", "schema_version": SCHEMA_VERSION})
+        self._file: TextIO | None = None
+        with suppress(OSError):
+            self._file = path.open("a", encoding="utf-8", buffering=1)
+            if path.stat().st_size == 0:
+                self.write({"ev": "schema", "schema_version": SCHEMA_VERSION})
 
     def __enter__(self) -> EventLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):
-            self._file.close()
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
 
     def write(self, event: Mapping[str, Any]) -> None:
-        with suppress(OSError):
-            self._file.write(json.dumps(event) + "\n")
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.write(json.dumps(event) + "\n")

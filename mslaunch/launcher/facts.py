@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -148,14 +149,12 @@ def outside_paths(spec: JobSpec, submit_dir: Path, project: Project) -> frozense
 def _outside(names: Iterable[str], submit_dir: Path, project: Project, runs_dir: Path) -> Iterable[str]:
     job_dir = project.root / project.workdir
     for name in names:
-        try:
+        with suppress(OSError):  # what cannot be looked at is left as it was given
             there = (submit_dir / name).exists()
-        except OSError:
-            continue
-        seen_by_ranks = not (submit_dir / name).resolve().is_relative_to(runs_dir)
-        inside = seen_by_ranks and ".." not in Path(name).parts and (job_dir / name).exists()
-        if there and (not inside or name == "."):
-            yield name
+            seen_by_ranks = not (submit_dir / name).resolve().is_relative_to(runs_dir)
+            inside = seen_by_ranks and ".." not in Path(name).parts and (job_dir / name).exists()
+            if there and (not inside or name == "."):
+                yield name
 
 
 def gather(

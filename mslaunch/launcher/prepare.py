@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from mslaunch.launcher.facts import Elsewhere, find_devices, find_python, gather
 from mslaunch.launcher.request import ReadJob, Request, read_job
 from mslaunch.launcher.restarts import Replan
 from mslaunch.launcher.resume import ResumedRun, find_run
+from mslaunch.plan.config import without_secrets
 from mslaunch.plan.make import HERE, make_plan
 from mslaunch.plan.methods import Method
 from mslaunch.plan.model import Facts, HostFacts, Plan, Reach
@@ -41,6 +42,8 @@ class Prepared:
     """The run that a queue starts now, or anew, and that was there before."""
     queue: JobQueue | None = None
     """Where the plan is to be submitted: it is not for this process to carry out."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The values of secrets that were given, not taken from the environment: they are in no file."""
 
 
 def plan_job(request: Request, elsewhere: bool = False) -> Plan:
@@ -69,15 +72,16 @@ def prepare_job(request: Request) -> Prepared:
 def _prepare(request: Request) -> Prepared:
     job = read_job(request)
     transport = registry.choose(job.spec, job.named, os.environ)
+    given = {name: value for name, value in job.spec.secrets.items() if value is not None}
     if not transport.needs_check:
-        return Prepared(_plan_here(job, transport), transport)
+        return Prepared(_plan_here(job, transport), transport, secrets=given)
     queue = transport.queue
     if queue is not None and queue.current_job(os.environ) is None:
-        return Prepared(_plan_unseen(job, transport), transport, queue=queue)
+        return Prepared(_plan_unseen(job, transport), transport, queue=queue, secrets=given)
     job = replace(job, spec=job.spec.with_run_id(job.spec.launch.run_id or new_run_id()))
     resumed = find_run(RunFolder(Path(requirements(job.spec, str(job.script)).run_dir)), transport, os.environ)
     try:
-        return _prepare_connected(job, transport, resumed)
+        return replace(_prepare_connected(job, transport, resumed), secrets=given)
     except MslaunchError as error:
         if resumed:
             resumed.refuse(error)
@@ -127,9 +131,9 @@ def _own_command(job: ReadJob, script: str) -> Command:
         program=(str(beside),) if beside.is_file() else (sys.executable, "-m", "mslaunch"),
         verb=job.request.verb,
         own=job.request.verb_options,
-        flags=job.request.flags,
+        flags={**job.request.flags, "env": {**(job.request.flags.get("env") or {}), **job.spec.secrets}},
         assignments=job.request.assignments,
-        config=job.spec.config.text,
+        config=None if job.spec.config.text is None else without_secrets(job.spec.config.text),
         script=script,
         rank_table=str(Path(table.name).absolute()) if table else None,
         script_args=job.request.script_args,

@@ -88,6 +88,9 @@ def find_resume(plan: Plan, folder: RunFolder, hosts: set[str]) -> dict[int, str
         rank = int(worker.rank or 0)
         workdir = folder.rank(rank) / plan.workdir
         folders[number] = workdir / plan.restarts.checkpoints.replace("{rank}", str(rank))
-    began = (folder.earlier_plan(0) if plan.attempt else folder.plan).stat().st_mtime
+    try:
+        began = (folder.earlier_plan(0) if plan.attempt else folder.plan).stat().st_mtime
+    except OSError:
+        return {}  # no way to tell this job's checkpoints from those of another
     found = newest_complete(folders, since=began)
     return {rank: str(path) for rank, path in found.items()}

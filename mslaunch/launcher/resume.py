@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mslaunch.diagnose.judge import Verdict
 from mslaunch.errors import MslaunchError, RecordUnreadable
 from mslaunch.launcher.restarts import find_resume, summary
-from mslaunch.plan.model import Plan, from_json, to_json
+from mslaunch.plan.model import Plan, to_json
 from mslaunch.plan.next_attempt import resuming
 from mslaunch.store import record
 from mslaunch.store.folder import write_atomically, write_files
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.liveness import job_of
+from mslaunch.store.ownership import check_owner
 from mslaunch.transports.base import Transport
 
 
@@ -59,7 +61,8 @@ class ResumedRun:
         verdict = Verdict(exit_code=error.exit_code, cause="not ready", summary=str(error))
         ended = record.iso(time.time())
         failed = replace(record.read(self.folder), state="failed", ended=ended, exit_code=error.exit_code)
-        record.save(self.folder, replace(failed, verdict=verdict))
+        with suppress(OSError):  # a full disk: launcher.log may still tell
+            record.save(self.folder, replace(failed, verdict=verdict))
 
 
 def find_run(folder: RunFolder, transport: Transport, environment: Mapping[str, str]) -> ResumedRun | None:
@@ -73,11 +76,12 @@ def find_run(folder: RunFolder, transport: Transport, environment: Mapping[str, 
         return None
     if now.transport != transport.name or job_of(folder, now) not in (None, job.job_id):
         return None
+    check_owner(folder, "resume")
     if now.state == "queued":
         return ResumedRun(folder, job.job_id, transport.label)
     if job.restarts == 0:
         return None
-    before = from_json(folder.plan.read_text())
+    before = record.read_plan(folder)
     found = find_resume(before, folder, {host.name for host in before.hosts})
     attempts = (*now.attempts, summary(before, now, found))
     return ResumedRun(folder, job.job_id, transport.label, before, found, attempts)

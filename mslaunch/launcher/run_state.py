@@ -10,7 +10,7 @@ from typing import Any, cast
 from mslaunch import layout, messages
 from mslaunch.diagnose import stacks
 from mslaunch.diagnose.judge import signal_name
-from mslaunch.errors import NOT_READY
+from mslaunch.errors import NOT_READY, start_advice
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
 from mslaunch.store.record import RankRecord, iso
@@ -19,7 +19,6 @@ from mslaunch.worker.exit_recorder import CRASHES
 
 LOST = 125
 TIME_IS_UP = 124
-CANNOT_START = 126
 JOINED_EVERY = 0.2  # agents need not hear of each of 10,000 ranks that is through init()
 
 
@@ -164,8 +163,9 @@ class RunState:
 
     def _on_start_failed(self, event: messages.StartFailed, now: float) -> list[Order]:
         del now
-        summary = f"{event['role']} could not be started on {event['host']}: {event['why']}"
-        return self.fail(Failure(event["time"], event["rank"], event["host"], CANNOT_START, None, "start", summary))
+        what = "launch.setup" if event["role"] == "setup" else event["role"]
+        summary = f"{what} could not be started on {event['host']}: {event['why']}{start_advice(event['why'])}"
+        return self.fail(Failure(event["time"], event["rank"], event["host"], NOT_READY, None, "start", summary))
 
     def _on_files_failed(self, event: messages.FilesFailed, now: float) -> list[Order]:
         del now

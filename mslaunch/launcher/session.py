@@ -5,16 +5,19 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
-from mslaunch.errors import MslaunchError
+from mslaunch.diagnose.judge import Verdict
+from mslaunch.errors import MslaunchError, RunsFolderUnwritable, limit_of
 from mslaunch.launcher.attempt import Observer, SignalSource
 from mslaunch.launcher.cluster import connect_unchecked
 from mslaunch.launcher.execute import execute
 from mslaunch.launcher.prepare import Prepared
 from mslaunch.store import record
-from mslaunch.store.folder import create, write_atomically
+from mslaunch.store.folder import create, why, write_atomically
 from mslaunch.store.layout import RunFolder
 from mslaunch.transports.base import Access, JobQueue
 
@@ -25,16 +28,45 @@ Fill = Callable[[Path], None]
 def make_folder(prepared: Prepared, fill: Fill | None = None) -> RunFolder:
     """Make the run's folder, or write into the one that it had when it was submitted; its record says queued."""
     plan = prepared.plan
-    folder = prepared.resumed.write_plan(plan) if prepared.resumed else create(plan)
+    if prepared.resumed:
+        with _told(prepared.resumed.folder):
+            folder = prepared.resumed.write_plan(plan)
+            record.save(folder, record.queued(plan, time.time()))
+        return folder
+    folder = create(plan)
     try:
-        if fill is not None:
-            fill(folder.path)
+        with _told(folder):
+            if fill is not None:
+                fill(folder.path)
+            record.save(folder, record.queued(plan, time.time()))
     except BaseException:
-        if not prepared.resumed:
-            shutil.rmtree(folder.path, ignore_errors=True)
+        shutil.rmtree(folder.path, ignore_errors=True)
         raise
-    record.save(folder, record.queued(plan, time.time()))
     return folder
+
+
+@contextmanager
+def _told(folder: RunFolder) -> Iterator[None]:
+    """Say which folder it was that could not be written."""
+    try:
+        yield
+    except OSError as error:
+        raise RunsFolderUnwritable(str(folder.path), why(error)) from None
+
+
+def record_failure(folder: RunFolder, error: BaseException) -> record.RunRecord | None:
+    """Record that the launcher itself failed, unless it has recorded how the run ended; None where that fails too."""
+    error = limit_of(error) or error
+    exit_code = error.exit_code if isinstance(error, MslaunchError) else 1
+    verdict = Verdict(exit_code=exit_code, cause="launcher", summary=f"{type(error).__name__}: {error}")
+    with suppress(OSError, MslaunchError):
+        now = record.read(folder)
+        if now.state not in record.ENDED:
+            ended = record.iso(time.time())
+            now = replace(now, state="failed", ended=ended, exit_code=exit_code, verdict=verdict)
+            record.save(folder, now)
+        return now
+    return None
 
 
 def carry_out(
@@ -48,17 +80,20 @@ def carry_out(
     plan = prepared.plan
     cluster = prepared.cluster or connect_unchecked(prepared.transport, plan.hosts, Access(sys.executable))
     attempts = prepared.resumed.attempts if prepared.resumed else ()
-    return execute(plan, folder, observe, environment, cluster, prepared.replan, attempts, signals)
+    known = {**environment, **prepared.secrets}
+    return execute(plan, folder, observe, known, cluster, prepared.replan, attempts, signals)
 
 
 def submit(prepared: Prepared, queue: JobQueue) -> tuple[RunFolder, str]:
     """Make the run's folder and submit it; return the folder and the queue's job."""
     folder = create(prepared.plan)
     try:
-        record.save(folder, record.queued(prepared.plan, time.time()))  # before: the job may start at once
-        job = queue.submit(folder.path)
-        write_atomically(folder.job(prepared.plan.transport), job)
+        with _told(folder):
+            record.save(folder, record.queued(prepared.plan, time.time()))  # before: the job may start at once
+        job = queue.submit(folder.path, prepared.secrets) if prepared.secrets else queue.submit(folder.path)
     except (MslaunchError, OSError):
         shutil.rmtree(folder.path, ignore_errors=True)
         raise
+    with suppress(OSError):  # a full disk: the job is found by the run's name
+        write_atomically(folder.job(prepared.plan.transport), job)
     return folder, job

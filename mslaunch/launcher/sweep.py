@@ -13,6 +13,8 @@ from mslaunch.errors import CombinationError, MslaunchError, RequestError, RunEx
 from mslaunch.launcher.facts import find_devices, new_run_id
 from mslaunch.launcher.prepare import plan_job
 from mslaunch.launcher.request import ReadJob, Request, read_config_text, read_job
+from mslaunch.masking import is_secret
+from mslaunch.plan.config import without_secrets
 from mslaunch.plan.model import Plan
 from mslaunch.plan.spec import agree_on_workers
 from mslaunch.plan.sweep import Combination
@@ -20,6 +22,7 @@ from mslaunch.ranges import format_ranges
 from mslaunch.store import sweep
 from mslaunch.store.layout import SweepFolder
 from mslaunch.store.liveness import current
+from mslaunch.store.ownership import check_owner
 from mslaunch.store.record import ENDED, iso
 from mslaunch.transports import registry
 from mslaunch.transports.base import JobQueue, Transport
@@ -90,6 +93,7 @@ def resume_sweep(
     """Plan what is missing of an earlier sweep, or did not succeed; what is typed now outweighs what was typed then."""
     request = replace(request, config_text=read_config_text(request))
     folder = sweep.find(Path(read_job(request).spec.launch.runs_dir).resolve(), name)
+    check_owner(folder, "resume")
     before = sweep.read(folder)
     if combinations and [one.assignments for one in combinations] != [one.assignments for one in before.combinations]:
         raise RequestError(
@@ -261,6 +265,8 @@ def _record(made: Sweep) -> sweep.SweepRecord:
     flags |= {name: str(Path(flags[name]).absolute()) for name in _PATHS if name in flags}
     if made.plan is not None and "launch.script" not in made.combinations[0].typed:
         flags["script"] = str(Path(made.plan.job_dir) / made.plan.script)
+    if env := flags.get("env"):
+        flags["env"] = {key: None if value is None or is_secret(key, value) else value for key, value in env.items()}
     config = str(Path(request.config).absolute()) if request.config else None
     return sweep.SweepRecord(
         sweep_id=made.folder.sweep_id,
@@ -268,7 +274,7 @@ def _record(made: Sweep) -> sweep.SweepRecord:
         combinations=made.combinations,
         run_ids=made.run_ids,
         config=config,
-        config_text=request.config_text,
+        config_text=None if request.config_text is None else without_secrets(request.config_text),
         flags=flags,
         script_args=request.script_args,
     )

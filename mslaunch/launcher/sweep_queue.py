@@ -29,13 +29,17 @@ def submit_sweep(sweep: Sweep, queue: JobQueue) -> str:
     """Make the folder of every run, submit them as one job, and return its id. What fails leaves no folder behind."""
     folders: dict[int, RunFolder] = {}
     transport = ""
+    secrets: dict[str, str] = {}
     try:
         for index in sweep.waiting:
-            plan = prepare_job(sweep.member(index)).plan
+            prepared = prepare_job(sweep.member(index))
+            plan, secrets = prepared.plan, {**secrets, **prepared.secrets}
             folders[index] = create(plan)
             transport = plan.transport
             record.save(folders[index], record.queued(plan, time.time()))  # before: the job may start at once
-        job = queue.submit_array(sweep.folder.path, {at: folder.path for at, folder in folders.items()}, sweep.at_once)
+        members = {at: folder.path for at, folder in folders.items()}
+        also = (secrets,) if secrets else ()
+        job = queue.submit_array(sweep.folder.path, members, sweep.at_once, *also)
     except (MslaunchError, OSError) as error:
         for folder in folders.values():
             shutil.rmtree(folder.path, ignore_errors=True)

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mslaunch.errors import ConfigError, RequestError, did_you_mean
+from mslaunch.masking import is_secret
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Path = tuple[str, ...]
@@ -100,6 +101,35 @@ def parse_config(text: str, name: str) -> Config:
         raise ConfigError([f"{config.where('launch')}: launch must be a mapping, got {launch!r}."])
     _check_script_keys(config)
     return replace(config, notes=tuple(_near_misses(config)), text=text)
+
+
+def without_secrets(text: str) -> str:
+    """The text of a config for a file of the run: secrets in launch.env have no value there."""
+    places: list[tuple[int, int]] = []
+    try:
+        root = next(iter(yaml.compose_all(text, Loader=yaml.SafeLoader)), None)
+    except yaml.YAMLError:
+        return text
+    env = _value(_value(root, "launch"), "env")
+    for name, node in _scalars(env):
+        start, end = node.start_mark.index, node.end_mark.index
+        is_inside = env is not None and env.start_mark.index < start < end  # an alias stands for another place
+        if is_inside and is_secret(name, node.value):
+            places.append((start, end))
+    for start, end in reversed(places):
+        text = text[:start] + "null" + ("\n" if text[start:end].endswith("\n") else "") + text[end:]
+    return text
+
+
+def _value(node: yaml.Node | None, name: str) -> yaml.Node | None:
+    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+    return next((value for key, value in pairs if key.value == name), None)
+
+
+def _scalars(node: yaml.Node | None) -> Iterator[tuple[str, yaml.ScalarNode]]:
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode):
+            yield key.value, value
 
 
 def override(config: Config, assignments: tuple[str, ...]) -> Config:

@@ -6,6 +6,12 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping
 
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""The name of a variable, as every shell takes it."""
+
+RANKS_ONLY = "MSLAUNCH_ENV_"
+"""MSLAUNCH_ENV_K holds the value of `--env K` where K itself would change the launcher too: in a queue's job."""
+
 LAUNCH_VARIABLES = (
     "MS_ROLE",
     "MS_SCHED_HOST",

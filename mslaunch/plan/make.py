@@ -58,7 +58,7 @@ def make_plan(
         hosts=hosts,
         env=started.env,
         unset=unset,
-        secrets=_secrets(spec),
+        secrets=tuple(spec.secrets),
         carried=environment.carried(facts.environment, unset) if reach.carries_environment else (),
         tail=_tail(spec, world_size),
         limits=_limits(spec),
@@ -70,7 +70,7 @@ def make_plan(
         sources_dir=facts.sources_dir,
         shared=_shared(spec, facts),
         notes=_notes(spec, unset, moved),
-        sources={name: f"{getattr(spec.launch, name)}, from {spec.source(name)}" for name in spec.settings.sources},
+        sources={name: f"{_shown(spec, name)}, from {spec.source(name)}" for name in spec.settings.sources},
     )
 
 
@@ -98,8 +98,10 @@ def _absolute(facts: Facts, moved: dict[str, str], path: str) -> str:
     return moved[path]
 
 
-def _secrets(spec: JobSpec) -> tuple[str, ...]:
-    return tuple(sorted(name for name, value in spec.launch.env.items() if value is None))
+def _shown(spec: JobSpec, name: str) -> Any:
+    """The value of a setting, without the values of secrets."""
+    value = getattr(spec.launch, name)
+    return {key: None if key in spec.secrets else text for key, text in value.items()} if name == "env" else value
 
 
 def _shared(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
@@ -202,8 +204,8 @@ def _common_env(spec: JobSpec, facts: Facts, world_size: int, attempt: int, tabl
         env["MSLAUNCH_WORKDIR"] = facts.workdir
     if shared := _shared(spec, facts):
         env["MSLAUNCH_SHARED"] = ":".join(shared)
-    if secrets := _secrets(spec):
-        env["MSLAUNCH_SECRETS"] = ",".join(secrets)
+    if spec.secrets:
+        env["MSLAUNCH_SECRETS"] = ",".join(spec.secrets)
     if spec.checkpoints:
         env["MSLAUNCH_CHECKPOINTS"] = posixpath.join(facts.run_dir, layout.CHECKPOINTS)
     if table:
@@ -216,7 +218,7 @@ def _common_env(spec: JobSpec, facts: Facts, world_size: int, attempt: int, tabl
                 raise RequestError(
                     f"{spec.source('env')}: {name} has no value here. Export it first, or write --env {name}=VALUE."
                 )
-        else:
+        elif name not in spec.secrets:
             env[name] = value
     return env
 

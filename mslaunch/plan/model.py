@@ -151,7 +151,7 @@ class Plan:
     unset: tuple[str, ...]
     """Launch variables of the shell that no process gets."""
     secrets: tuple[str, ...]
-    """Variables whose values are taken from the environment at the start and are written nowhere."""
+    """Variables whose values reach the ranks through the agents' streams and are written nowhere."""
     carried: tuple[str, ...]
     """Variables of this shell that travel to other hosts, by name."""
     tail: tuple[int, ...]

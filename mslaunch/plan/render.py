@@ -1,16 +1,22 @@
-"""Scripts from templates: every value is shell-quoted, an unknown name is an error."""
+"""Scripts from templates: whatever a template writes is shell-quoted, an unknown name is an error."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from mslaunch.plan.environment import LAUNCH_VARIABLES, TUNABLE, carried, inherited_launch_variables
+from mslaunch.plan.environment import (
+    LAUNCH_VARIABLES,
+    TUNABLE,
+    VARIABLE,
+    carried,
+    inherited_launch_variables,
+)
 
 if TYPE_CHECKING:
     from mslaunch.plan.methods import PlacedJob
@@ -24,6 +30,37 @@ def template_source(name: str) -> str:
     return (Path(__file__).parents[2] / "templates" / name).read_text()
 
 
+class Shell(str):
+    """Text that is part of a script already, and is written as it is."""
+
+    __slots__ = ()
+
+
+def quote(value: object) -> Shell:
+    """Write a value as one word of a script. The one function by which values get there: jinja2 applies it to all."""
+    return value if isinstance(value, Shell) else Shell(shlex.quote(str(value)))
+
+
+def _words(values: Iterable[object]) -> Shell:
+    return Shell(" ".join(map(quote, values)))
+
+
+def _name(value: str) -> Shell:
+    """Write the name of a variable, which cannot be quoted."""
+    if not VARIABLE.fullmatch(value):
+        raise ValueError(f"{value!r} is not the name of a variable")
+    return Shell(value)
+
+
+def _line(value: object) -> Shell:
+    """Write a comment or a directive, which must not end before its line does."""
+    return Shell("".join(char if char.isprintable() else " " for char in str(value)))
+
+
+FILTERS = {"words": _words, "name": _name, "line": _line, "commands": Shell}
+"""What templates write otherwise than as one word; `commands` are the user's own, from launch.setup."""
+
+
 def render(name: str, values: Mapping[str, Any]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(template_source),
@@ -31,9 +68,10 @@ def render(name: str, values: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # shell, not HTML: `sh` quotes every value
+        autoescape=False,  # shell, not HTML
+        finalize=quote,
     )
-    environment.filters["sh"] = lambda value: shlex.quote(str(value))
+    environment.filters.update(FILTERS)
     return environment.get_template(f"{name}.j2").render(**values)
 
 
@@ -43,6 +81,7 @@ def render_script(name: str, job: PlacedJob, env: Mapping[str, str], node: int, 
     own = [rank for rank in job.ranks if rank.node == node]
     values = {
         "job": job,
+        "count": f"{job.world_size} rank{'s' if job.world_size > 1 else ''}",
         "node": node,
         "host": host,
         "ranks": own,
@@ -50,7 +89,7 @@ def render_script(name: str, job: PlacedJob, env: Mapping[str, str], node: int, 
         "starts_scheduler": cluster and node == 0,
         "python": job.facts.hosts[host.name].python,
         "exports": {key: value for key, value in env.items() if key != "MSLAUNCH_RUN_DIR"},
-        "secrets": sorted(key for key, value in job.spec.launch.env.items() if value is None),
+        "secrets": list(job.spec.secrets),
         "passed_on": _passed_on(job, env),
         "launch_variables": LAUNCH_VARIABLES,
         "tunables": TUNABLE,
@@ -65,13 +104,13 @@ def _passed_on(job: PlacedJob, env: Mapping[str, str]) -> list[str]:
     """The variables that mpirun hands to its ranks; on other hosts they have nothing else of this shell's."""
     shell = job.facts.environment
     travels = carried(shell, inherited_launch_variables(shell)) if len(job.hosts) > 1 else ()
-    return sorted({*env, *travels, *job.spec.launch.env, "MSLAUNCH_RUN_DIR", "MSLAUNCH_RANKS"})
+    names = {*env, *travels, *job.spec.launch.env, "MSLAUNCH_RUN_DIR", "MSLAUNCH_RANKS"}
+    return sorted(name for name in names if VARIABLE.fullmatch(name))
 
 
-def in_run(text: str, run_dir: str) -> str:
+def in_run(text: str, run_dir: str) -> Shell:
     """Quote a value, with the run's folder in it written as $run."""
     before, found, after = text.partition(run_dir)
     if not found or (after and not after.startswith("/")):
-        return shlex.quote(text)
-    head = shlex.quote(before) if before else ""
-    return f'{head}"$run"' + (shlex.quote(after) if after else "")
+        return quote(text)
+    return Shell((quote(before) if before else "") + '"$run"' + (quote(after) if after else ""))

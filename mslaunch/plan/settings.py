@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mslaunch.errors import ConfigError, MslaunchError, did_you_mean
 from mslaunch.plan.config import Config, Count, ScriptKeys, reason
+from mslaunch.plan.environment import VARIABLE
 from mslaunch.ranges import parse_ranges
+
+V = TypeVar("V", dict[str, str], dict[str, str | None])
 
 
 def _ranges(value: Any) -> Any:
@@ -53,10 +56,12 @@ def _numbers(value: tuple[int, ...]) -> tuple[int, ...]:
     return value
 
 
-def _variables(value: dict[str, str | None]) -> dict[str, str | None]:
+def _variables(value: V) -> V:
     for name, text in value.items():
-        if not name or "=" in name or "\0" in name + (text or ""):
-            raise ValueError(f"{name!r} cannot be a variable: names hold no '=', and neither name nor value a NUL")
+        if not VARIABLE.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of a variable: use letters, digits and underscores only")
+        if "\0" in (text or ""):
+            raise ValueError(f"{name}: a variable cannot hold a NUL")
     return value
 
 
@@ -65,6 +70,7 @@ Devices = Annotated[Numbers, BeforeValidator(_ranges)]
 Tail = Annotated[Literal["all", "none"] | Numbers, BeforeValidator(_tail)]
 Codes = Annotated[tuple[int, ...], BeforeValidator(_ranges)]
 Variables = Annotated[dict[str, str | None], AfterValidator(_variables)]
+HostVariables = Annotated[dict[str, str], AfterValidator(_variables)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(ge=0)]
 Wait = Annotated[float, Field(gt=0)]
@@ -93,7 +99,7 @@ class HostEntry(BaseModel):
     user: str | None = Field(None, description="Login name there.")
     port: Port | None = Field(None, description="Port of its SSH server.")
     python: str | None = Field(None, description="The Python that runs the ranks there.")
-    env: dict[str, str] = Field(default_factory=dict, description="Variables for the ranks there.")
+    env: HostVariables = Field(default_factory=dict, description="Variables for the ranks there.")
 
 
 class LaunchSettings(BaseModel):
@@ -285,7 +291,8 @@ def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[st
             key = ".".join(str(part) for part in item["loc"] if not str(part).startswith(_TYPE_NAMES))
             where = sources[name].split(" (")[0]
             label = "" if where.startswith("--") else f"{key}: "
-            findings.append(f"{where}: {label}{reason(item)}, got {item['input']!r}.")
+            got = "" if "env" in item["loc"] else f", got {item['input']!r}"  # values may be secrets
+            findings.append(f"{where}: {label}{reason(item)}{got}.")
         raise ConfigError(list(dict.fromkeys(findings))) from None
     if findings:
         raise ConfigError(findings)

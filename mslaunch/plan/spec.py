@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from mslaunch.errors import Disagreement, NotReadyError, RequestError
 from mslaunch.hosts import LOCAL, Host, parse_hostfile, parse_hosts
+from mslaunch.masking import is_secret
 from mslaunch.plan.config import Config
 from mslaunch.plan.model import Checkpoints
 from mslaunch.plan.settings import LaunchSettings, Settings
@@ -34,6 +35,12 @@ class JobSpec:
 
     def source(self, name: str) -> str:
         return self.settings.source(name)
+
+    @property
+    def secrets(self) -> dict[str, str | None]:
+        """Variables for the ranks whose values are written nowhere; None where the environment has the value."""
+        env = self.launch.env.items()
+        return {name: value for name, value in sorted(env) if value is None or is_secret(name, value)}
 
     def with_run_id(self, run_id: str) -> JobSpec:
         """The same, for a run whose name has been chosen."""

@@ -11,17 +11,20 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from mslaunch import layout
+from mslaunch import layout, plugins
 from mslaunch.errors import RunExists, RunsFolderUnwritable
 from mslaunch.plan.model import File, Plan, to_json
 from mslaunch.store.layout import RunFolder, SweepFolder, runs_root
 from mslaunch.store.snapshot import mirror
 from mslaunch.transports.bundle import BOOT, write_bundle
 
+NAMED = 4  # entries that are named where several could not be read
+
 
 def write_atomically(path: Path, content: str, mode: int = 0o600) -> None:
     beside = path.with_name(f".{path.name}.{_writer()}")
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with os.fdopen(os.open(beside, flags, mode), "wb") as file:
         file.write(content.encode("utf-8", "surrogateescape"))  # arguments and paths need not be text
     beside.replace(path)
 
@@ -47,7 +50,7 @@ def _create(path: Path, fill_it: Callable[[], None]) -> None:
     runs_dir = path.parent
     made_runs_dir = not runs_dir.exists()
     try:
-        runs_dir.mkdir(parents=True, exist_ok=True)
+        _make_runs_dir(runs_dir)
         path.mkdir(mode=0o700)
     except FileExistsError:
         if path.is_dir():
@@ -68,12 +71,22 @@ def _create(path: Path, fill_it: Callable[[], None]) -> None:
         raise
 
 
+def _make_runs_dir(path: Path) -> None:
+    """Make the folder of runs and those above it; whatever the umask, others may not write there."""
+    for folder in (*reversed(path.parents), path):
+        if not folder.is_dir():
+            folder.mkdir(mode=0o755, exist_ok=True)
+
+
 def fill(plan: Plan, folder: RunFolder) -> None:
     """Write the plan, its files, the code and the zip into an empty folder."""
     write_files(folder.path, plan.files)
     write_bundle(folder.bundle)  # first: it marks the folder as a run, which a mirror leaves out
     runs_dir = runs_root(folder.path.parent.resolve())
-    mirror(Path(plan.job_dir), folder.code, runs_dir, Path(plan.sources_dir), plan.shared)
+    skipped = mirror(Path(plan.job_dir), folder.code, runs_dir, Path(plan.sources_dir), plan.shared)
+    if skipped:
+        more = f" and {len(skipped) - NAMED} more" if len(skipped) > NAMED else ""
+        plugins.warn(f"left out of the run's code, since they cannot be read: {', '.join(skipped[:NAMED])}{more}")
     write_atomically(folder.boot, BOOT)
     write_atomically(folder.plan, to_json(plan))
 
@@ -89,7 +102,16 @@ def _point_latest(folder: Path) -> None:
     beside = folder.parent / f".latest.{_writer()}"
     beside.unlink(missing_ok=True)
     beside.symlink_to(folder.name)
-    beside.replace(folder.parent / layout.LATEST)
+    beside.replace(_latest(folder.parent))
+
+
+def _latest(runs_dir: Path) -> Path:
+    """The caller's own link: in a folder that users share, `latest` may be another's, and not ours to replace."""
+    link = runs_dir / layout.LATEST
+    with contextlib.suppress(OSError):
+        if link.lstat().st_uid != os.geteuid():
+            return runs_dir / layout.latest_of(os.geteuid())
+    return link
 
 
 def why(error: OSError) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from mslaunch import identity, layout
 from mslaunch.agent.guard import end_run, processes_with
 from mslaunch.errors import AmbiguousRun, NoSuchRun, NotReadyError, RequestError
-from mslaunch.store import record, requests
-from mslaunch.store.layout import RunFolder, SweepFolder
+from mslaunch.store import ownership, record, requests
+from mslaunch.store.layout import RunFolder, SweepFolder, is_file
 from mslaunch.store.liveness import current, job_of, queue_of
 from mslaunch.transports.base import JobQueue
 
@@ -21,31 +23,45 @@ LOST_PATIENCE = 5.0
 
 
 def list_runs(runs_dir: Path) -> list[RunFolder]:
-    """Return the runs in a folder, oldest first."""
+    """Return the runs in a folder, oldest first; what another user keeps closed is not among them."""
+    try:
+        if not runs_dir.is_dir():
+            return []
+        os.scandir(runs_dir).close()
+    except OSError as error:
+        raise NotReadyError(
+            f"{runs_dir}: the folder of runs cannot be read ({error.strerror}). Name another with --runs-dir."
+        ) from None
     return sorted(_runs_in(runs_dir), key=lambda folder: (_made(folder), folder.run_id))
 
 
 def _runs_in(place: Path) -> Iterator[RunFolder]:
     """The runs in a folder, and those of the sweeps in it."""
-    for path in place.iterdir() if place.is_dir() else ():
-        if path.is_symlink():
-            continue
-        if (path / layout.RECORD).is_file():
-            yield RunFolder(path)
-        elif SweepFolder(path).record.is_file():
-            yield from _runs_in(path)
+    with suppress(OSError):
+        for path in place.iterdir():
+            if path.is_symlink():
+                continue
+            if is_file(path / layout.RECORD):
+                yield RunFolder(path)
+            elif is_file(SweepFolder(path).record):
+                yield from _runs_in(path)
 
 
 def _made(folder: RunFolder) -> int:
-    plans = [path for path in (folder.earlier_plan(0), folder.plan) if path.exists()]
-    return plans[0].stat().st_mtime_ns if plans else 0
+    for path in (folder.earlier_plan(0), folder.plan):
+        with suppress(OSError):
+            return path.stat().st_mtime_ns
+    return 0
 
 
 def find_run(runs_dir: Path, name: str | None) -> RunFolder:
-    """Find a run by its path, its name or an unambiguous beginning of it; the newest where none is named."""
-    if name and (Path(name) / layout.RECORD).is_file():
+    """Find a run by its path, its name or an unambiguous beginning of it.
+
+    Where none is named it is the caller's newest, or the newest of all where the caller has none.
+    """
+    if name and is_file(Path(name) / layout.RECORD):
         return RunFolder(Path(name).resolve())
-    if name and "/" in name and SweepFolder(Path(name)).record.is_file():
+    if name and "/" in name and is_file(SweepFolder(Path(name)).record):
         sweep = Path(name).resolve()
         raise RequestError(f"{name}: a sweep. Name one of its runs, for example {sweep.name}/1.")
     runs = list_runs(runs_dir)
@@ -55,7 +71,7 @@ def find_run(runs_dir: Path, name: str | None) -> RunFolder:
     if not runs:
         raise NoSuchRun(name or layout.LATEST, str(runs_dir), known)
     if name in (None, layout.LATEST):
-        return runs[-1]
+        return ([run for run in runs if ownership.is_own(run)] or runs)[-1]
     matches = [run for run in runs if run.name.startswith(str(name))]
     exact = [run for run in matches if run.name == name]
     if not matches:

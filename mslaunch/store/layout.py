@@ -8,6 +8,14 @@ from pathlib import Path
 from mslaunch import layout
 
 
+def is_file(path: Path) -> bool:
+    """Tell whether a file is there and may be looked at; Path.is_file raises where a folder above it is closed."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """<runs-dir>/<run-id>, complete in itself."""
@@ -22,7 +30,7 @@ class RunFolder:
     def sweep(self) -> SweepFolder | None:
         """The sweep that the run belongs to, if it does."""
         sweep = SweepFolder(self.path.parent)
-        return sweep if sweep.record.is_file() else None
+        return sweep if is_file(sweep.record) else None
 
     @property
     def name(self) -> str:
@@ -119,4 +127,4 @@ class SweepFolder:
 
 def runs_root(runs_dir: Path) -> Path:
     """The folder that holds all runs: for the runs of a sweep, the one above the sweep's."""
-    return runs_dir.parent if SweepFolder(runs_dir).record.is_file() else runs_dir
+    return runs_dir.parent if is_file(SweepFolder(runs_dir).record) else runs_dir

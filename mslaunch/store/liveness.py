@@ -12,6 +12,7 @@ from mslaunch.diagnose.judge import Verdict
 from mslaunch.errors import PluginBroken, RequestError
 from mslaunch.store.folder import write_atomically
 from mslaunch.store.layout import RunFolder
+from mslaunch.store.ownership import is_own
 from mslaunch.store.record import ENDED, RunRecord, read
 from mslaunch.transports import registry
 from mslaunch.transports.base import JobQueue
@@ -61,7 +62,7 @@ def _unless_queued_again(record: RunRecord, queue: JobQueue, job: str) -> RunRec
 def _found_again(folder: RunFolder, record: RunRecord, queue: JobQueue) -> str | None:
     """The job of a run whose submitter died before it could write the id down: it has the run's name."""
     job = _member_found(folder, queue) if folder.sweep else queue.find(folder.run_id)
-    if job is not None:
+    if job is not None and is_own(folder):
         with suppress(OSError):
             write_atomically(folder.job(record.transport), job)
     return job
@@ -73,9 +74,11 @@ def _member_found(folder: RunFolder, queue: JobQueue) -> str | None:
     member = queue.find(sweep.sweep_id) if sweep else None
     if sweep is None or member is None:
         return None
-    runs = json.loads(sweep.record.read_text(errors="surrogateescape"))["runs"]
-    index = next((at for at, run in enumerate(runs) if run["run_id"] == folder.run_id), None)
-    return None if index is None else queue.member(member, index)
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        runs = json.loads(sweep.record.read_text(errors="surrogateescape"))["runs"]
+        index = next((at for at, run in enumerate(runs) if run["run_id"] == folder.run_id), None)
+        return None if index is None else queue.member(member, index)
+    return None
 
 
 def _as_queue_sees(folder: RunFolder, record: RunRecord, queue: JobQueue, job: str) -> RunRecord:

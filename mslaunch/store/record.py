@@ -13,7 +13,7 @@ from mslaunch.diagnose.judge import Verdict, read_verdict
 from mslaunch.errors import RecordUnreadable
 from mslaunch.identity import Launcher
 from mslaunch.messages import SCHEMA_VERSION, OutputRow
-from mslaunch.plan.model import Plan, check_schema, known_fields
+from mslaunch.plan.model import Plan, check_schema, from_json, known_fields
 from mslaunch.ranges import format_ranges
 from mslaunch.store.folder import write_atomically
 from mslaunch.store.layout import RunFolder
@@ -159,12 +159,38 @@ def read(folder: RunFolder) -> RunRecord:
         check_schema(raw.pop("schema_version", SCHEMA_VERSION), str(folder.record))
         raw["ranks"] = tuple(RankRecord(**known_fields(RankRecord, rank)) for rank in raw["ranks"])
         raw["attempts"] = tuple(_read_attempt(attempt) for attempt in raw["attempts"])
-        raw["launcher"] = Launcher(**known_fields(Launcher, raw["launcher"])) if raw["launcher"] else None
+        raw["launcher"] = identity.read_launcher(raw["launcher"]) if raw["launcher"] else None
         raw["verdict"] = read_verdict(raw["verdict"]) if raw["verdict"] else None
         raw["outputs"] = tuple(OutputRecord(**known_fields(OutputRecord, one)) for one in raw.get("outputs") or ())
-        return RunRecord(**known_fields(RunRecord, raw))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RecordUnreadable(str(folder.record), str(error)) from None
+        return _checked(RunRecord(**known_fields(RunRecord, raw)))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise RecordUnreadable(str(folder.record), error) from None
+
+
+_TEXT = ("run_id", "state", "started", "method", "transport", "script")
+
+
+def _checked(found: RunRecord) -> RunRecord:
+    """Refuse values that no mslaunch has written: what shows a record counts on their kinds."""
+    numbers = [found.world_size, found.exit_code or 0]
+    for rank in found.ranks:
+        numbers += [rank.rank, rank.exit_code or 0, rank.signal or 0]
+    if not all(isinstance(getattr(found, name), str) for name in _TEXT):
+        raise ValueError(f"{', '.join(_TEXT)} must be text")
+    if not all(isinstance(number, int) for number in numbers):
+        raise ValueError("ranks, codes and signals must be numbers")
+    for when in filter(None, (found.started, found.ended)):
+        if datetime.fromisoformat(when).tzinfo is None:
+            raise ValueError(f"{when!r} is a time without offset")
+    return found
+
+
+def read_plan(folder: RunFolder) -> Plan:
+    """Read plan.json as it stands."""
+    try:
+        return from_json(folder.plan.read_text(), str(folder.plan))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise RecordUnreadable(str(folder.plan), error) from None
 
 
 def _read_attempt(raw: dict[str, Any]) -> AttemptSummary:

@@ -11,6 +11,8 @@ import os
 import signal
 from contextlib import suppress
 
+from mslaunch import identity
+from mslaunch.agent.processes import is_own
 from mslaunch.errors import NotReadyError
 from mslaunch.identity import Launcher
 from mslaunch.store.layout import RunFolder, SweepFolder
@@ -23,6 +25,12 @@ SIGNALS = {"stop": signal.SIGTERM, "stacks": STACKS}
 def ask(folder: RunFolder | SweepFolder, launcher: Launcher, kind: str) -> None:
     """Ask the launcher of a run or a sweep, on this host, to stop it or to take stacks."""
     if not launcher.in_process:
+        if not identity.is_alive(launcher):
+            return
+        if not is_own(launcher.pid):
+            raise NotReadyError(
+                f"{folder.path}: its launcher, pid {launcher.pid}, runs as another user. Stop it as that user."
+            )
         with suppress(ProcessLookupError):
             os.kill(launcher.pid, SIGNALS[kind])
         return

@@ -12,11 +12,11 @@ from mslaunch.agent.follow import Follower
 from mslaunch.agent.outputs import scan
 from mslaunch.diagnose.judge import Verdict
 from mslaunch.errors import MslaunchError, NotReadyError, RequestError
-from mslaunch.plan.model import Plan, from_json
-from mslaunch.store import history, requests
+from mslaunch.plan.model import Plan
+from mslaunch.store import history, ownership, requests
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.liveness import current, job_of, queue_of
-from mslaunch.store.record import ENDED, RankRecord, RunRecord, save
+from mslaunch.store.record import ENDED, RankRecord, RunRecord, read_plan, save
 from mslaunch.store.run_events import RunEnded, RunEvent, follow_events
 
 POLL = 0.1
@@ -129,7 +129,7 @@ class Run:
 
     @property
     def plan(self) -> Plan:
-        return from_json(self.folder.plan.read_text(), str(self.folder.plan))
+        return read_plan(self.folder)
 
     @property
     def result(self) -> Result:
@@ -204,11 +204,13 @@ class Run:
 
     def stop(self) -> Result:
         """Stop the run, and wait until nothing of it is left."""
+        ownership.check_owner(self.folder, "stop")
         history.stop(self.folder, self.plan.limits.grace + STOP_MARGIN)
         return self.result
 
     def stacks(self) -> list[str]:
         """Return where the ranks of a running job stand, grouped."""
+        ownership.check_owner(self.folder, "stacks")
         found = self.record
         if found.state != "running" or found.launcher is None:
             raise RequestError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch import layout
+from mslaunch.errors import NotReadyError
 
 TEXT_LIMIT = 1 << 20
 COPY_LIMIT = 32 << 20
@@ -22,7 +23,7 @@ _NEVER_SOURCE = {"__pycache__", "node_modules", "site-packages"}
 def mirror(
     root: Path, code: Path, leave_out: Path, sources: Path = Path(), shared: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """Make `code` a mirror of `root`; return what could not be read, which is linked.
+    """Make `code` a mirror of `root`; return what could not be read, which is left out.
 
     Below `sources` (a path in `root`) text files of up to 1 MB are copied where they lie at the top or in a folder that
     holds Python. Small folders become folders of links, so that a rank can have its own of them; everything else is one
@@ -31,7 +32,7 @@ def mirror(
     """
     made = _Mirror(leave_out, tuple(root / name for name in shared))
     made.make(root, code, sources)
-    return tuple(made.unread)
+    return tuple(str(path.relative_to(root)) for path in made.unread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +56,16 @@ class _Mirror:
         self._shared_above = {above for folder in shared for above in folder.parents}
         self._copied = 0
         self._seen = 0
-        self.unread: list[str] = []
+        self.unread: list[Path] = []
 
     def make(self, root: Path, code: Path, sources: Path) -> None:
+        if not _is_readable(root):
+            raise NotReadyError(f"{root}: the job's folder cannot be read. Launch from one that can.")
         code.mkdir(mode=0o700)
         for part in sources.parts:
             for path in self._entries(root):
                 if path.name != part:
-                    _link(path, code / path.name)
+                    self._link(path, code / path.name)
             root, code = root / part, code / part
             code.mkdir(mode=0o700)
         for folder in self._shared:
@@ -75,14 +78,16 @@ class _Mirror:
         try:
             with os.scandir(folder) as found:
                 entries = [(Path(entry.path), _leads_to_folder(entry)) for entry in found]
-        except OSError:
-            self.unread.append(str(folder))
+        except OSError:  # it has vanished meanwhile
             return []
         return sorted(path for path, is_folder in entries if not is_folder or not _is_run(path, self._leave_out))
 
     def _place(self, source: Path, target: Path) -> None:
         """Mirror one entry of the project's top, or of a folder that holds a shared one."""
         is_folder = _is_folder(source)
+        if is_folder and not _is_readable(source):
+            self.unread.append(source)
+            return
         if source in self._shared_above and is_folder:
             target.mkdir(mode=0o700)
             for path in self._entries(source):
@@ -92,19 +97,23 @@ class _Mirror:
         if looked is not None:
             self._write(looked, target)
         elif is_folder:
-            _link(source, target)
+            self._link(source, target)
         else:
             self._copy_or_link(source, target)
 
     def _look(self, folder: Path, depth: int) -> _Folder | None:
-        """Look at a folder; None for one that has too much in it, that holds no sources, or that cannot be read."""
+        """Look at a folder; None for one that has too much in it, or that holds no sources."""
         if folder.name.startswith(".") or folder.name in _NEVER_SOURCE or depth > DEPTH_LIMIT:
             return None
         others: list[Path] = []
         below: list[tuple[str, _Folder]] = []
         entries, has_python = 0, False
         for path in self._entries(folder):
-            inside = self._look(path, depth + 1) if _is_folder(path) else None
+            is_folder = _is_folder(path)
+            if is_folder and not _is_readable(path):
+                self.unread.append(path)
+                continue
+            inside = self._look(path, depth + 1) if is_folder else None
             if inside is None:
                 others.append(path)
             else:
@@ -116,31 +125,45 @@ class _Mirror:
             has_python = has_python or path.suffix == ".py"
             if entries > FOLDER_LIMIT or self._seen > SEEN_LIMIT or path.name == "pyvenv.cfg":
                 return None
-        unreadable = not others and not below and not os.access(folder, os.R_OK | os.X_OK)
-        return None if unreadable else _Folder(tuple(others), tuple(below), entries, has_python)
+        return _Folder(tuple(others), tuple(below), entries, has_python)
 
     def _write(self, folder: _Folder, target: Path) -> None:
         target.mkdir(mode=0o700)
         for path in folder.others:
             if path.name == "__pycache__":
                 continue
-            if folder.has_python and not path.is_dir():
+            if folder.has_python and not _is_folder(path):
                 self._copy_or_link(path, target / path.name)
             else:
-                _link(path, target / path.name)
+                self._link(path, target / path.name)
         for name, inside in folder.folders:
             self._write(inside, target / name)
 
     def _copy_or_link(self, source: Path, target: Path) -> None:
         text = None if self._copied >= COPY_LIMIT else _read_text(source)
         if text is None:
-            _link(source, target)
+            self._link(source, target)
             return
         content, mode = text
         self._copied += len(content)
         with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
         target.chmod(mode & 0o700 | 0o600)
+
+    def _link(self, source: Path, target: Path) -> None:
+        """Link what is there; what has vanished meanwhile, or is a link to nothing, is left out."""
+        try:
+            source.stat()
+        except PermissionError:
+            self.unread.append(source)
+        except OSError:
+            pass
+        else:
+            target.symlink_to(source)
+
+
+def _is_readable(folder: Path) -> bool:
+    return os.access(folder, os.R_OK | os.X_OK)
 
 
 def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
@@ -156,7 +179,7 @@ def _is_run(path: Path, runs_dir: Path) -> bool:
 
 
 def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+    return not path.is_symlink() and path.is_dir()
 
 
 def _exists(path: Path) -> bool:
@@ -164,12 +187,6 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except OSError:  # in a folder that may not be looked into
         return False
-
-
-def _link(source: Path, target: Path) -> None:
-    """Link what is there; what has vanished meanwhile, or is a link to nothing, is left out."""
-    if _exists(source):
-        target.symlink_to(source)
 
 
 def _read_text(file: Path) -> tuple[bytes, int] | None:

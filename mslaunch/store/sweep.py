@@ -21,8 +21,9 @@ from mslaunch.plan.model import check_schema
 from mslaunch.plan.sweep import Combination
 from mslaunch.store import record, requests
 from mslaunch.store.folder import create_sweep, why, write_atomically
-from mslaunch.store.layout import RunFolder, SweepFolder
+from mslaunch.store.layout import RunFolder, SweepFolder, is_file
 from mslaunch.store.liveness import queue_of
+from mslaunch.store.ownership import become_owner, check_owner
 from mslaunch.store.record import RunRecord
 from mslaunch.store.run import Run
 
@@ -72,11 +73,11 @@ def read(folder: SweepFolder) -> SweepRecord:
         runs, varied = raw.pop("runs"), tuple(raw.pop("varied"))
         raw["combinations"] = tuple(Combination(run["assignments"], varied) for run in runs)
         raw["run_ids"] = tuple(run["run_id"] for run in runs)
-        raw["launcher"] = Launcher(**raw["launcher"]) if raw["launcher"] else None
+        raw["launcher"] = identity.read_launcher(raw["launcher"]) if raw["launcher"] else None
         raw["script_args"] = tuple(raw["script_args"])
         return SweepRecord(**raw)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RecordUnreadable(str(folder.record), str(error)) from None
+        raise RecordUnreadable(str(folder.record), error) from None
 
 
 def create(folder: SweepFolder, made: SweepRecord, in_process: bool) -> None:
@@ -94,10 +95,12 @@ def save(folder: SweepFolder, made: SweepRecord, in_process: bool) -> None:
 
 def find(runs_dir: Path, name: str, exactly: bool = False) -> SweepFolder:
     """Find a sweep by its path, its name or, unless `exactly` that, an unambiguous beginning of it."""
-    if SweepFolder(Path(name)).record.is_file():
+    if is_file(SweepFolder(Path(name)).record):
         return SweepFolder(Path(name).resolve())
-    there = [path for path in runs_dir.iterdir() if not path.is_symlink()] if runs_dir.is_dir() else []
-    known = sorted(path for path in there if SweepFolder(path).record.is_file())
+    known: list[Path] = []
+    with suppress(OSError):
+        there = [path for path in runs_dir.iterdir() if not path.is_symlink()]
+        known = sorted(path for path in there if is_file(SweepFolder(path).record))
     matches = [path for path in known if path.name == name]
     if not matches and not exactly:
         matches = [path for path in known if path.name.startswith(name)]
@@ -137,6 +140,7 @@ def is_under_way(folder: SweepFolder) -> bool:
 
 def stop(folder: SweepFolder) -> None:
     """Ask a sweep's launcher to stop all its runs, and wait until it has; end what a lost one has left to a queue."""
+    check_owner(folder, "stop")
     found = read(folder)
     launcher = found.launcher
     if launcher is not None and is_under_way(folder):
@@ -165,11 +169,13 @@ def save_stopped(folder: RunFolder, now: RunRecord) -> None:
             record.save(folder, now)
 
 
-def stop_named(runs_dir: str, name: str) -> bool:
-    """Stop the sweep that is called so, or lies there; False where there is none."""
+def stop_named(runs_dir: str, name: str, as_owner: bool = False) -> bool:
+    """Stop the sweep that is called so, or lies there; False where there is none. `as_owner`: with its rights."""
     try:
         folder = find(Path(runs_dir), name, exactly=True)
     except NoSuchSweep:
         return False
+    if as_owner:
+        become_owner(folder)
     stop(folder)
     return True

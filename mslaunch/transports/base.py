@@ -127,10 +127,15 @@ class JobQueue(Protocol):
     def files(self, spec: JobSpec, plan: Plan, command: Command) -> list[File]:
         """Return what is submitted, for the run's folder."""
 
-    def submit(self, run_dir: Path) -> str:
-        """Submit a run whose folder is complete; return the job's id."""
+    def submit(self, run_dir: Path, secrets: Mapping[str, str] = ..., /) -> str:
+        """Submit a run whose folder is complete; return the job's id.
 
-    def submit_array(self, folder: Path, members: Mapping[int, Path], at_once: int | None) -> str:
+        `secrets` is given where the job's `--env K` shall find values that are in no file: as MSLAUNCH_ENV_K.
+        """
+
+    def submit_array(
+        self, folder: Path, members: Mapping[int, Path], at_once: int | None, secrets: Mapping[str, str] = ..., /
+    ) -> str:
         """Submit several runs whose folders are complete as one job, and return its id; its script lies in `folder`."""
 
     def member(self, job: str, index: int) -> str:
@@ -303,12 +308,16 @@ def write_fully(fd: int, data: bytes) -> None:
 
 
 def close_all(channels: Sequence[Channel]) -> None:
-    """Close channels side by side: each may wait for its host."""
+    """Close channels side by side, since each may wait for its host; one by one where no thread can be started."""
     threads = [threading.Thread(target=channel.close, daemon=True) for channel in channels]
     for thread in threads:
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            thread.run()
     for thread in threads:
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
 
 
 class Pings:

@@ -100,5 +100,6 @@ def _make(root: Path) -> bytes:
 def _sources(root: Path) -> Iterator[Path]:
     yield root / "__init__.py"
     yield root / "layout.py"
+    yield root / "masking.py"
     for room in _ROOMS:
         yield from sorted((root / room).glob("*.py"))

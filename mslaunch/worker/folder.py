@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-from mslaunch import layout
+from mslaunch import layout, masking
 
 OWN_ENTRIES = 500
 """How many files and links a rank's folder gets below its top level: more would slow the start of many ranks."""
-_SECRET_WORDS = ("SECRET", "TOKEN", "PASSW", "CREDENTIAL", "AUTH", "APIKEY", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY")
 
 
 def make(path: str) -> None:
@@ -69,16 +68,12 @@ def write_environment(path: str) -> None:
     """Write the environment, with the values of what looks like a secret masked."""
     named = os.environ.get("MSLAUNCH_SECRETS", "").split(",")
     lines = [
-        f"{name}={'***' if name in named or looks_secret(name) else value}\n"
+        f"{name}={masking.MASK if name in named else masking.masked(name, value)}\n"
         for name, value in sorted(os.environ.items())
     ]
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     with open(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="surrogateescape") as file:
         file.writelines(lines)
-
-
-def looks_secret(name: str) -> bool:
-    return name != "MSLAUNCH_SECRETS" and any(word in name.upper() for word in _SECRET_WORDS)
 
 
 def redirect_output(path: str) -> None:

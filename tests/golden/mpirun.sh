@@ -11,10 +11,14 @@ if [ -z "${MSLAUNCH_AGENT:-}" ]; then  # started by hand: mslaunch itself would 
   for name in $(compgen -e OMPI_COMM_WORLD_) $(compgen -e MSLAUNCH_); do unset "$name"; done
 
   export MSLAUNCH_RUN_DIR=$run
-  export MS_RETRY_INTERVAL_LOWER="${MS_RETRY_INTERVAL_LOWER:-1}"
-  export MS_RETRY_INTERVAL_UPPER="${MS_RETRY_INTERVAL_UPPER:-1}"
-  export MS_TOPO_TIMEOUT="${MS_TOPO_TIMEOUT:-600}"
-  export PYTHONUNBUFFERED="${PYTHONUNBUFFERED:-1}"
+  [ -n "${MS_RETRY_INTERVAL_LOWER:-}" ] || MS_RETRY_INTERVAL_LOWER=1
+  export MS_RETRY_INTERVAL_LOWER
+  [ -n "${MS_RETRY_INTERVAL_UPPER:-}" ] || MS_RETRY_INTERVAL_UPPER=1
+  export MS_RETRY_INTERVAL_UPPER
+  [ -n "${MS_TOPO_TIMEOUT:-}" ] || MS_TOPO_TIMEOUT=600
+  export MS_TOPO_TIMEOUT
+  [ -n "${PYTHONUNBUFFERED:-}" ] || PYTHONUNBUFFERED=1
+  export PYTHONUNBUFFERED
   export RANK_SIZE=2
   export MSLAUNCH_RUN_ID=r1
   export MSLAUNCH_ATTEMPT=0

@@ -11,10 +11,14 @@ if [ -z "${MSLAUNCH_AGENT:-}" ]; then  # started by hand: mslaunch itself would 
   for name in $(compgen -e OMPI_COMM_WORLD_) $(compgen -e MSLAUNCH_); do unset "$name"; done
 
   export MSLAUNCH_RUN_DIR=$run
-  export MS_RETRY_INTERVAL_LOWER="${MS_RETRY_INTERVAL_LOWER:-1}"
-  export MS_RETRY_INTERVAL_UPPER="${MS_RETRY_INTERVAL_UPPER:-1}"
-  export MS_TOPO_TIMEOUT="${MS_TOPO_TIMEOUT:-600}"
-  export PYTHONUNBUFFERED="${PYTHONUNBUFFERED:-1}"
+  [ -n "${MS_RETRY_INTERVAL_LOWER:-}" ] || MS_RETRY_INTERVAL_LOWER=1
+  export MS_RETRY_INTERVAL_LOWER
+  [ -n "${MS_RETRY_INTERVAL_UPPER:-}" ] || MS_RETRY_INTERVAL_UPPER=1
+  export MS_RETRY_INTERVAL_UPPER
+  [ -n "${MS_TOPO_TIMEOUT:-}" ] || MS_TOPO_TIMEOUT=600
+  export MS_TOPO_TIMEOUT
+  [ -n "${PYTHONUNBUFFERED:-}" ] || PYTHONUNBUFFERED=1
+  export PYTHONUNBUFFERED
   export RANK_SIZE=2
   export MSLAUNCH_RUN_ID=r1
   export MSLAUNCH_ATTEMPT=0
@@ -33,7 +37,7 @@ export MSLAUNCH_RANKS=$run/scripts/ranks.json
 
 # msrun starts whatever `python` is first on PATH, so the job's Python comes first there.
 mkdir -p "$run/scripts/bin" "$run/msrun"
-printf '#!/bin/sh\nexec "%s" "$@"\n' "$PYTHON" > "$run/scripts/bin/python"
+printf '#!/usr/bin/env bash\nexec %q "$@"\n' "$PYTHON" > "$run/scripts/bin/python"
 chmod +x "$run/scripts/bin/python"
 export PATH=$run/scripts/bin:$(dirname "$PYTHON"):$PATH
 

@@ -251,7 +251,7 @@ def test_a_users_own_timeouts_stay_in_large_jobs() -> None:
     plan = plan_of(spec_of(workers=2000, method="msrun", env={"MS_TOPO_TIMEOUT": "88"}))
     assert (plan.env["MS_TOPO_TIMEOUT"], plan.env["MS_NODE_TIMEOUT"]) == ("88", "1800")
     script = next(file.content for file in plan.files if file.path.endswith("msrun.sh"))
-    assert 'export MS_NODE_TIMEOUT="${MS_NODE_TIMEOUT:-1800}"' in script
+    assert '[ -n "${MS_NODE_TIMEOUT:-}" ] || MS_NODE_TIMEOUT=1800\n  export MS_NODE_TIMEOUT\n' in script
 
 
 def test_a_rank_is_not_given_variables_that_are_its_launchers() -> None:

@@ -33,17 +33,24 @@ class SlurmQueue:
         submission.check_options(spec, plan.run_dir)
         return submission.job_files(spec.launch, plan.hosts, plan.run_dir, command, plan.submit_dir)
 
-    def submit(self, run_dir: Path) -> str:
-        return queue.submit(run_dir / submission.JOB)
+    def submit(self, run_dir: Path, secrets: Mapping[str, str] | None = None, /) -> str:
+        return queue.submit(run_dir / submission.JOB, secrets or {})
 
-    def submit_array(self, folder: Path, members: Mapping[int, Path], at_once: int | None) -> str:
+    def submit_array(
+        self,
+        folder: Path,
+        members: Mapping[int, Path],
+        at_once: int | None,
+        secrets: Mapping[str, str] | None = None,
+        /,
+    ) -> str:
         scripts = {index: run / submission.JOB for index, run in members.items()}
         texts = [script.read_text(errors="surrogateescape") for script in scripts.values()]
         script = folder / submission.ARRAY
         content = submission.array_script(str(folder), scripts, texts, at_once)
         script.write_text(content, errors="surrogateescape")
         script.chmod(0o700)
-        return queue.submit(script)
+        return queue.submit(script, secrets or {})
 
     def member(self, job: str, index: int) -> str:
         return f"{job.partition('_')[0]}_{index}"

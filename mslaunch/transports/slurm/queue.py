@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 import subprocess
@@ -13,6 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from mslaunch.errors import NotReadyError
+from mslaunch.plan.environment import RANKS_ONLY
 from mslaunch.transports.base import JobState
 
 _LOOK_EVERY = 2.0
@@ -52,15 +54,16 @@ def in_allocation(environment: Mapping[str, str]) -> bool:
     return bool(environment.get("SLURM_JOB_ID") and environment.get("SLURM_JOB_NODELIST"))
 
 
-def submit(script: Path) -> str:
-    """Hand a script to sbatch; return the job's id.
+def submit(script: Path, secrets: Mapping[str, str]) -> str:
+    """Hand a script to sbatch; return the job's id. Secrets go with the environment, which Slurm gives to the job.
 
     Its options are given once more: SBATCH_* variables outrank what stands in a script, and not what is typed.
     """
     head = takewhile(lambda line: line.startswith("#"), script.read_text(errors="surrogateescape").splitlines())
     words = [word for line in head if line.startswith("#SBATCH ") for word in shlex.split(line[8:])]
     # No limit: whoever gave up could not tell whether the job is in the queue. Ctrl-C waits for the answer too.
-    said = ask("sbatch", "--parsable", *words, str(script), seconds=None)
+    env = {**os.environ, **{f"{RANKS_ONLY}{name}": value for name, value in secrets.items()}}
+    said = ask("sbatch", "--parsable", *words, str(script), seconds=None, env=env)
     job = said.strip().split(";")[0]
     if not job.isdigit():
         raise NotReadyError(f"sbatch gave no job id, but {said.strip()!r}. Leave out the option that makes it do so.")
@@ -159,8 +162,8 @@ def kill(job: str) -> None:
     _try("scancel", job)
 
 
-def ask(*command: str, seconds: float | None = _COMMAND_SECONDS) -> str:
-    done = _try(*command, seconds=seconds)
+def ask(*command: str, seconds: float | None = _COMMAND_SECONDS, env: Mapping[str, str] | None = None) -> str:
+    done = _try(*command, seconds=seconds, env=env)
     if done is None:
         raise missing(command[0])
     if done.returncode != 0:
@@ -168,7 +171,9 @@ def ask(*command: str, seconds: float | None = _COMMAND_SECONDS) -> str:
     return done.stdout
 
 
-def _try(*command: str, seconds: float | None = _COMMAND_SECONDS) -> subprocess.CompletedProcess[str] | None:
+def _try(
+    *command: str, seconds: float | None = _COMMAND_SECONDS, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str] | None:
     try:
         return subprocess.run(
             command,
@@ -177,6 +182,7 @@ def _try(*command: str, seconds: float | None = _COMMAND_SECONDS) -> subprocess.
             errors="replace",
             check=False,
             timeout=seconds,
+            env=env,
             start_new_session=True,  # Ctrl-C is for mslaunch
         )
     except (FileNotFoundError, subprocess.TimeoutExpired):

@@ -11,6 +11,7 @@ from pathlib import Path
 from mslaunch import layout
 from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.hosts import Host
+from mslaunch.masking import is_secret
 from mslaunch.plan.model import File
 from mslaunch.plan.settings import LaunchSettings
 from mslaunch.plan.spec import JobSpec, agree_on_workers
@@ -169,14 +170,14 @@ def job_files(launch: LaunchSettings, hosts: Sequence[Host], run_dir: str, comma
     from mslaunch.plan.render import render
 
     runs_dir, _, run_id = run_dir.rpartition("/")
+    given: Mapping[str, str | None] = command.flags.get("env") or {}
     values = {
         "runs_dir": runs_dir,
         "run_id": run_id,
         "script_args": command.script_args,
-        "ranks": sum(len(host.devices) for host in hosts),
-        "nodes": len(hosts),
+        "count": f"{counted(sum(len(host.devices) for host in hosts), 'rank')} on {counted(len(hosts), 'node')}",
         "directives": list(directives(launch, hosts, run_dir)),
-        "exports": {name: value for name, value in (command.flags.get("env") or {}).items() if value is not None},
+        "exports": {name: value for name, value in given.items() if value is not None and not is_secret(name, value)},
         "cwd": cwd,
         "words": command_words(command, run_dir),
         "warning": WARNING_SECONDS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import shlex
 import threading
 from dataclasses import replace
@@ -11,7 +10,7 @@ from mslaunch.hosts import Host
 from mslaunch.transports import process_guard
 from mslaunch.transports.process import ProcessChannel, agent_command, start_process, why_no_agent
 from mslaunch.transports.ssh import failures
-from mslaunch.transports.ssh.settings import Ssh, read_address
+from mslaunch.transports.ssh.settings import Ssh, read_address, user_name
 
 ENDED = b"\x18mslaunch-ended\x18"
 """Written by the host's shell after the command. No message contains it: JSON escapes control characters."""
@@ -60,7 +59,7 @@ class SshChannel(ProcessChannel):
     def why_it_ended(self) -> str:
         """Say why the stream has ended before the command began."""
         if self._ssh_failed():
-            return failures.explain(self.host, self.error_output(), self.host.user or getpass.getuser())
+            return failures.explain(self.host, self.error_output(), self.host.user or user_name())
         return why_no_agent(self)
 
     def _ssh_failed(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import pwd
 import shutil
@@ -72,6 +73,14 @@ class Ssh:
 
 def _login(host: Host) -> list[str]:
     return [*(["-p", str(host.port)] if host.port else []), *(["-l", host.user] if host.user else [])]
+
+
+def user_name() -> str:
+    """Name this user as ssh would; in a container there may be only a number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def read_address(host: Host, lookup: subprocess.Popen[bytes]) -> str:

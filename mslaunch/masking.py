@@ -1,0 +1,64 @@
+"""What must not be shown or kept: which variables hold secrets. Travels with the agent: Python 3.9, no imports."""
+
+MASK = "***"
+_SECRET = ("SECRET", "TOKEN", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTH", "APIKEY", "ACCESSKEY")
+"""How a part of a name ends: `HF_TOKEN`, `PGPASSWORD`; not `TOKENIZERS_PARALLELISM`, `GIT_AUTHOR_NAME`."""
+_PERHAPS = ("KEY", "PASS", "PWD")
+"""Whole last parts of names, but for those that MindSpore and CANN call otherwise: a compiler's pass, a cache's key."""
+_NOT_SECRET = ("PWD", "OLDPWD", "PUBLIC_KEY", "MSLAUNCH_SECRETS")
+_TUNABLES = ("MS_", "HCCL_", "ASCEND_", "NCCL_", "GLOG_", "MINDSPORE_")
+_SIGNATURES = ("KEY", "SIG", "SIGNATURE", "CODE")
+_AUTHORITY_ENDS = "/?# \t\n\"'<>,;"
+
+
+def looks_secret(name: str) -> bool:
+    """Tell whether a variable of this name holds a secret."""
+    upper = name.upper().replace("-", "_")
+    if upper in _NOT_SECRET or upper.endswith("_PUBLIC_KEY"):
+        return False
+    parts = [part[:-1] if part.endswith("S") and part != "PASS" else part for part in upper.split("_")]
+    if any(part.endswith(_SECRET) for part in parts):
+        return True
+    return len(parts) > 1 and parts[-1] in _PERHAPS and not upper.startswith(_TUNABLES)
+
+
+def without_credentials(value: str) -> str:
+    """Mask who logs in, and secrets in queries, wherever a URL stands in a value."""
+    shown = ""
+    while "://" in value:
+        scheme, _, value = value.partition("://")
+        end = _first(value, _AUTHORITY_ENDS)
+        login, at, host = value[:end].rpartition("@")
+        shown += f"{scheme}://{MASK}@{host}" if at and login else f"{scheme}://{value[:end]}"
+        value = value[end:]
+        end = _first(value, " \t\n\"'<>")
+        shown += _without_queries(value[:end])
+        value = value[end:]
+    return shown + value
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Tell whether a variable is a secret, by its name or by what its value holds."""
+    return looks_secret(name) or without_credentials(value) != value
+
+
+def masked(name: str, value: str) -> str:
+    """The value as it may be shown."""
+    return MASK if looks_secret(name) else without_credentials(value)
+
+
+def _without_queries(tail: str) -> str:
+    path, mark, query = tail.partition("?")
+    if not mark or "://" in query:
+        return tail  # a URL in a URL is looked at by itself
+    pairs = []
+    for pair in query.split("&"):
+        name, _, value = pair.partition("=")
+        hidden = value and (looks_secret(name) or name.upper() in _SIGNATURES)
+        pairs.append(f"{name}={MASK}" if hidden else pair)
+    return f"{path}?{'&'.join(pairs)}"
+
+
+def _first(text: str, ends: str) -> int:
+    """Where the first of some characters stands, or the end of the text."""
+    return min((at for at in map(text.find, ends) if at >= 0), default=len(text))
