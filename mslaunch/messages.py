@@ -120,6 +120,7 @@ class Exited(_ExitedAlways, total=False):
 
     crashed: int | None
     out_of_memory: bool
+    asked: bool
 
 
 class Pulse(Event):

@@ -297,3 +297,25 @@ def test_python_3_9_runs_agent_and_ranks(bench: Bench, python_3_9: str) -> None:
     )
     assert b'"ev":"hello"' in agent.stdout
     assert agent.stderr == b""
+
+
+def test_ranks_that_raise_by_themselves_are_not_called_victims(bench: Bench) -> None:
+    """Two of three ranks raise at the same time; the third one is stopped because of it."""
+    bench.write(
+        "train.py",
+        "import os, pathlib, signal, time\n"
+        "rank = os.environ['RANK_ID']\n"
+        "if rank == '2': time.sleep(600)\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "pathlib.Path(f'../ready{rank}').touch()\n"
+        "while not (pathlib.Path('../ready0').exists() and pathlib.Path('../ready1').exists()): time.sleep(0.01)\n"
+        "raise ValueError('both')\n",
+    )
+    done = bench.mslaunch("train", "-n", "3")
+    assert done.returncode == 1
+    record = bench.record()
+    first, verdict = record["verdict"]["rank"], record["verdict"]
+    assert (verdict["also_failed"], verdict["victims"]) == ([1 - first], [2])
+    assert f"failed too: rank {1 - first}\n" in done.stdout
+    assert "victims: rank 2, stopped because of it" in done.stdout
+    assert "failed" in bench.mslaunch("status").stdout.splitlines()[4 + (1 - first)]

@@ -60,6 +60,7 @@ class Ranks:
         self._setup: SetUp | None = None
         self._looked = 0.0
         self.stopping = False
+        self.asked = False
         self._turn = 0
         self._partial = b""
         self._written = 0.0
@@ -68,7 +69,7 @@ class Ranks:
     def launch(self, order: messages.RunOrder) -> None:
         """Start what the plan wants started now, after the set-up commands where there are any."""
         self._order, self._run_dir = order, order["run_dir"]
-        self.stopping = False
+        self.stopping = self.asked = False
         self._written_seen = time.monotonic()
         self.children = [Child(planned) for planned in order["processes"]]
         self._keep_earlier_logs(order["attempt"])
@@ -253,6 +254,8 @@ class Ranks:
             self._finish_log(child.rank)
         if how["signal"] == signal.SIGKILL and child.pid and memory.was_out_of_memory(child.pid, self._oom_kills):
             how["out_of_memory"] = True
+        # mpirun ends the other ranks by itself when one has failed.
+        how["asked"] = self.asked or (child.by_script and how["signal"] in (signal.SIGTERM, signal.SIGKILL))
         self.output.event("exited", role=child.role, rank=child.rank, pid=child.pid, time=when, **how)
 
     def pulse(self) -> None:
@@ -305,8 +308,10 @@ class Ranks:
             self.output.flush()
 
     def terminate(self, leave: int) -> None:
-        """Ask every process to end, each once."""
+        """Ask every process to end, each once. What has ended by now did so by itself."""
         self.stopping = True
+        self.reap()
+        self.asked = True
         self._to_start.clear()
         processes.signal_all(self.everything(leave), signal.SIGTERM)
 

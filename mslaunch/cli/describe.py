@@ -76,6 +76,8 @@ def describe_verdict(record: RunRecord) -> list[str]:
         lines.append(f"advice: {verdict.advice}")
     if verdict.log:
         lines.append(f"log:    {verdict.log}" + (f", line {verdict.line}" if verdict.line else ""))
+    if verdict.also_failed:
+        lines.append(f"failed too: {named_ranks(verdict.also_failed)}")
     if verdict.victims and verdict.rank is not None:
         lines.append(f"victims: {named_ranks(verdict.victims)}, stopped because of it")
     return lines

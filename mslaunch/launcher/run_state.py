@@ -226,11 +226,13 @@ class RunState:
             self.notes.append(f"rank {rank} was ended {how}, so that counts")
         self.joining.pop(rank, None)
         self._running.pop(rank, None)
-        stopped = self.stopping and rank not in self.raised and number not in CRASHES
+        not_asked = not event.get("asked", self.stopping) and self.interrupt is None
+        by_itself = not_asked or number in CRASHES
+        stopped = self.stopping and not by_itself and rank not in self.raised
         self.ranks[rank] = replace(
             self.ranks[rank], exit_code=code, signal=number, ended=iso(when), stopped=stopped and code != 0
         )
-        if self.stopping and number not in CRASHES:
+        if self.stopping and not by_itself:
             return []
         if code != 0:
             memory = bool(event.get("out_of_memory"))
