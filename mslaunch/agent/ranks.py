@@ -26,6 +26,9 @@ FAR_BEHIND = 1 << 20
 LOOK_EVERY = 1.0
 START_SECONDS = 0.1  # how long ranks are started for before the loop looks at everything else again
 MOST_QUEUED = 1 << 24  # last lines of logs are left to the file while this much waits for the launcher
+LONGEST_MESSAGE = 1 << 16
+LATEST = 1e11  # a time in seconds since 1970
+HIGHEST = 1 << 22  # the highest number of a process that Linux knows
 MESSAGES = ("started", "ended", "import", "joining", "joined", "error", "done")
 
 
@@ -192,14 +195,15 @@ class Ranks:
 
     def receive(self, data: bytes) -> None:
         """Take the messages of ranks and of their supervisors."""
-        *lines, self._partial = (self._partial + data).split(b"\n")
+        *lines, partial = (self._partial + data).split(b"\n")
+        self._partial = partial if len(partial) <= LONGEST_MESSAGE else b""
         for line in lines:
             try:
                 message = json.loads(line)
                 child = self._child("scheduler" if message["rank"] is None else "worker", message["rank"])
-                if child is not None and message["what"] in MESSAGES:
+                if child is not None and message["what"] in MESSAGES and _is_sound(message):
                     self._handle_message(child, message)
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue  # the pipe is open to everything that a rank starts
 
     def _handle_message(self, child: Child, message: messages.RankMessage) -> None:
@@ -326,6 +330,18 @@ class Ranks:
             if child.role == role and child.rank == rank:
                 return child
         return None
+
+
+def _is_sound(message: messages.RankMessage) -> bool:
+    """Tell whether the fields of a message are what the launcher counts on, whoever wrote it."""
+    numbers = [message.get(name) for name in ("child", "code", "signal", "crashed")]
+    when, text = message["time"], message.get("message")
+    return (
+        isinstance(when, (int, float))
+        and 0 < when < LATEST
+        and all(number is None or (type(number) is int and 0 <= number <= HIGHEST) for number in numbers)
+        and (text is None or isinstance(text, str))
+    )
 
 
 def _written(log: str) -> float:

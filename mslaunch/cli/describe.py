@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mslaunch.diagnose.judge import Verdict, signal_name
-from mslaunch.words import counted, named_ranks
+from mslaunch.words import counted, cut_line, named_ranks, plain
 
 if TYPE_CHECKING:
     from mslaunch.api import Plan, RunRecord
 
 LAST_LINES = 10
+_LINE_LIMIT = 500
+_LINES_SHOWN = 80  # of a traceback; the record has more of it, and the log all
 _RANKS_SHOWN = 4
 # What MindSpore writes while it is taken apart, and Python after a crash: true, and of no use here.
 _NOISE = re.compile(r"Event base dispatch success|^Extension modules: ")
@@ -63,10 +65,10 @@ def describe_verdict(record: RunRecord) -> list[str]:
     verdict = record.verdict
     if verdict is None:
         return []
-    lines = [_who(record, verdict), *verdict.summary.splitlines()[: 1 if verdict.traceback else None]]
+    lines = [_who(record, verdict), *_some(verdict.summary.splitlines()[: 1 if verdict.traceback else None])]
     if verdict.traceback:
-        shown = verdict.traceback.rstrip().splitlines()
-        lines += shown[1:] if shown[0] == verdict.summary else ["", *shown]
+        shown = verdict.traceback.rstrip().splitlines() or [""]
+        lines += _some(shown[1:]) if shown[0] == verdict.summary else ["", *_some(shown)]
     told = set((verdict.traceback or "").splitlines())
     shown = [line for line in last_lines(Path(verdict.log or ""), 50) if line not in told and not _NOISE.search(line)]
     if shown:
@@ -80,7 +82,15 @@ def describe_verdict(record: RunRecord) -> list[str]:
         lines.append(f"failed too: {named_ranks(verdict.also_failed)}")
     if verdict.victims and verdict.rank is not None:
         lines.append(f"victims: {named_ranks(verdict.victims)}, stopped because of it")
-    return lines
+    return [plain(cut_line(line, _LINE_LIMIT)) for line in lines]
+
+
+def _some(lines: list[str]) -> list[str]:
+    """Return the first and the last of too many lines."""
+    if len(lines) <= _LINES_SHOWN:
+        return lines
+    half = _LINES_SHOWN // 2
+    return [*lines[:half], f"... {len(lines) - 2 * half} lines left out ...", *lines[-half:]]
 
 
 def _who(record: RunRecord, verdict: Verdict) -> str:

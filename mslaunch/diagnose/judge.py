@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mslaunch.diagnose.scan import Findings, Hit, Raised
+from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Findings, Hit, Raised
+from mslaunch.words import cut_middle
 
 # Every rank's server listens in a range of its own: 256 ports from 8118 on, by rank.
 _FIRST_PORT = 8118
@@ -163,11 +164,11 @@ def _verdict(first: Case, others: Sequence[Case]) -> Verdict:
         exit_code=first.exit_code,
         signal=first.signal,
         cause=first.cause or ("exception" if raised or error else "pattern" if hit else "unknown"),
-        summary=summary,
-        advice=advice,
+        summary=cut_middle(summary, SUMMARY_LIMIT),
+        advice=advice and cut_middle(advice, SUMMARY_LIMIT),
         log=first.log,
         line=raised.line if raised else hit.line if hit else first.findings.lines or None,
-        traceback=error.get("traceback") or (raised.traceback if raised else None),
+        traceback=cut_middle(error.get("traceback") or (raised.traceback if raised else ""), TRACEBACK_LIMIT) or None,
         pattern=pattern,
         also_failed=also_failed,
         victims=tuple(rank for rank in _ranks(ended) if rank not in also_failed),
