@@ -11,6 +11,7 @@ from mslaunch.ranges import format_ranges
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _COLOUR = re.compile("(\x1b\\[[0-9;:]*m)")
 _NO_COLOUR = "\x1b[0m"
+_NOTE = 80  # room for what says that something was left out
 
 
 def plural(word: str, count: int) -> str:
@@ -27,13 +28,12 @@ def named_ranks(ranks: Collection[int]) -> str:
     return f"{plural('rank', len(ranks))} {format_ranges(ranks)}"
 
 
-def cut_middle(text: str, limit: int, rest: str = "") -> str:
-    """Return a text of at most about `limit` characters: its beginning and its end, and how much was left out."""
+def cut_middle(text: str, limit: int) -> str:
+    """Return a text of at most `limit` characters: its beginning and its end, and how much was left out."""
     if len(text) <= limit:
         return text
-    half = limit // 2
-    left_out = f"... {len(text) - 2 * half} characters left out{rest} ..."
-    return f"{text[:half]}\n{left_out}\n{text[-half:]}"
+    half = (limit - _NOTE) // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
 
 
 def plain(text: str) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _LINE_LIMIT = 300  # twelve-fold when escaped: one write of up to 4,096 bytes into a pipe is never torn
 _MESSAGE_LIMIT = 1 << 12
 _TRACEBACK_LIMIT = 1 << 16
+_NOTE = 80  # room for what says that something was left out
 
 
 class Me:
@@ -142,5 +143,5 @@ def _cut(text: str, limit: int) -> str:
     """Return the beginning and the end of a text that is too long; the rank's log has all of it."""
     if len(text) <= limit:
         return text
-    half = limit // 2
+    half = (limit - _NOTE) // 2
     return f"{text[:half]}\n... {len(text) - 2 * half} characters left out, see {layout.LOG} ...\n{text[-half:]}"
