@@ -121,6 +121,8 @@ class Exited(_ExitedAlways, total=False):
     crashed: int | None
     out_of_memory: bool
     asked: bool
+    child: str
+    child_signal: int
 
 
 class Pulse(Event):

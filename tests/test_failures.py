@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -213,27 +212,6 @@ def test_limits_do_not_touch_a_job_that_is_ending() -> None:
     run_state = run_state_of(2, timeout=5)
     assert tell(run_state, exited(0, 1.0, 3)) == STOP
     assert Timeouts(run_state).check(100.0, 0.0) == []
-
-
-@pytest.fixture
-def small_memory() -> Iterator[Path]:
-    """A control group with 200 MB of memory, where this machine lets us make one."""
-    root = Path("/sys/fs/cgroup")
-    old = root / "memory" / "memory.limit_in_bytes"
-    group = (old.parent if old.exists() else root) / f"mslaunch-test-{os.getpid()}"
-    limit = group / ("memory.limit_in_bytes" if old.exists() else "memory.max")
-    try:
-        group.mkdir()
-        if not limit.exists():
-            raise OSError("it has no memory controller")
-        limit.write_text("200M")
-    except OSError as error:
-        if group.exists():
-            group.rmdir()
-        pytest.skip(f"no control group with a memory limit can be made here: {error}")
-    yield group
-    wait_for(lambda: not (group / "cgroup.procs").read_text().strip(), "the group to empty")
-    group.rmdir()
 
 
 def test_out_of_memory_is_called_that(bench: Bench, small_memory: Path) -> None:

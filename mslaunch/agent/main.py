@@ -8,8 +8,7 @@ import select
 import signal
 import time
 
-from mslaunch.agent import processes, wire
-from mslaunch.agent.guard import Guard
+from mslaunch.agent import guard, processes, wire
 from mslaunch.agent.output import Output
 from mslaunch.agent.ranks import Ranks
 from mslaunch.agent.running_clock import RunningClock
@@ -41,9 +40,9 @@ class Ladder:
 class Agent:
     """One loop over the launcher's stream, the ranks' messages and the signals of ended children."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, its_guard: guard.Guard) -> None:
         self.host = host
-        self.guard = Guard()
+        self.guard = its_guard
         self.output = Output(1, host)
         self.commands = wire.Decoder()
         self.messages, message_end = os.pipe()
@@ -175,7 +174,7 @@ class Agent:
 
     def do_warn(self, order: messages.OrderMessage) -> None:
         del order
-        self.ranks.warn(self.guard.pid)
+        self.ranks.warn()
 
     def do_ping(self, order: messages.OrderMessage) -> None:
         del order
@@ -239,25 +238,30 @@ class Agent:
         waiting_for_launcher = self.connected and self.lost_after is not None and not self.launcher_paused
         if waiting_for_launcher and self.lost_after is not None and silence > self.lost_after:
             self.give_up(f"the launcher was silent for {self.lost_after:g} s")
-        self.ranks.look_for_mindspore(now, self.guard.pid)
+        self.ranks.look_for_mindspore(now)
         self.ranks.check_vanished(now)
         if self.ladder is None:
             return
         if not self.ladder.asked and now >= self.ladder.ask_at:
             self.ladder.asked = True
-            self.ranks.terminate(self.guard.pid)
-        left = self.ranks.everything(self.guard.pid)
+            self.ranks.terminate()
+        left = self.ranks.everything()
         self.receive_messages()  # only now: what has ended by this time is known to have ended
         self.ranks.reap()
-        if left and now >= self.ladder.kill_at + STUCK_AFTER:
-            self.output.event("stuck", processes=[processes.describe(pid) for pid in left])
-            left = []
-        if not left:
-            self.ladder = None
-            self.output.event("idle")
-            self.done = not self.connected
+        if now >= self.ladder.kill_at + STUCK_AFTER:
+            if left:
+                self.output.event("stuck", processes=[processes.describe(pid) for pid in left])
+            self.end_ladder()
+        elif not left and not processes.has_children():
+            self.end_ladder()
         elif now >= self.ladder.kill_at:
             processes.signal_all(left, signal.SIGKILL)
+
+    def end_ladder(self) -> None:
+        """Say that nothing is left, or nothing that can be ended."""
+        self.ladder = None
+        self.output.event("idle")
+        self.done = not self.connected
 
 
 ORDERS: dict[str, Callable[[Agent, Any], None]] = {
@@ -286,6 +290,7 @@ ORDERS: dict[str, Callable[[Agent, Any], None]] = {
 def main(host: str) -> None:
     """Run the agent, without the cost of collecting its modules or taking the interpreter apart."""
     gc.freeze()
+    its_guard = guard.start()
     gc.enable()
-    Agent(host).run()
+    Agent(host, its_guard).run()
     os._exit(0)

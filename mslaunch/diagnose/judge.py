@@ -31,6 +31,9 @@ class Case:
     """What its error.json holds."""
     findings: Findings = field(default_factory=Findings)
     out_of_memory: bool = False
+    child: str | None = None
+    """A process of the rank that was killed before it, and by which signal."""
+    child_signal: int | None = None
     scheduler: bool = False
     cause: str | None = None
     """What the launcher knows about how it failed: exception, exit, signal, stalled and so on."""
@@ -190,14 +193,20 @@ def _last_words(case: Case) -> Raised | None:
 def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str | None, str | None]:
     """Return summary, advice and pattern id."""
     if case.out_of_memory:
+        who = f"its child process {case.child} was " if case.child else ""
         return (
-            "killed by the kernel: out of memory",
+            f"{who}killed by the kernel: out of memory",
             "Use fewer workers or data-loading processes per host, or a host with more memory.",
             "out-of-memory",
         )
     message = (case.error or {}).get("message") or (raised.summary if raised else None) or case.summary
     if case.signal and (raised is None or not raised.summary.startswith("Fatal")):
         message = case.summary or f"killed by {signal_name(case.signal)}"
+    if case.child and case.cause in ("signal", "exit"):
+        by = signal_name(case.child_signal or 0)
+        message = f"{message}, after its child process {case.child} was killed by {by}"
+    elif case.signal == signals.SIGTERM and hit is not None and hit.match.pattern.kind == "cause":
+        message = f"{hit.match.summary} The rank was then ended by SIGTERM."
     if hit is None:
         return message or "no reason was found", None, None
     known = hit.match

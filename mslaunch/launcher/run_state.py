@@ -36,6 +36,9 @@ class Failure:
     summary: str
     log: str | None = None
     out_of_memory: bool = False
+    child: str | None = None
+    """A process of the rank that was killed before it, and by which signal."""
+    child_signal: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,18 +235,28 @@ class RunState:
         self.ranks[rank] = replace(
             self.ranks[rank], exit_code=code, signal=number, ended=iso(when), stopped=stopped and code != 0
         )
+        self._add_reason(event)
         if self.stopping and not by_itself:
             return []
         if code != 0:
-            memory = bool(event.get("out_of_memory"))
             how = f"was killed by {signal_name(number)}" if number else f"exited with code {code}"
             cause = "signal" if number else "exit"
-            return self._rank_failed(when, rank, 128 + number if number else code or 1, number, cause, how, memory)
+            orders = self._rank_failed(when, rank, 128 + number if number else code or 1, number, cause, how)
+            self._add_reason(event)
+            return orders
         if not self._running:
             self._finished = True
             return [Order("finish")]
         self.first_end = self.first_end or (now, rank)
         return []
+
+    def _add_reason(self, event: messages.Exited) -> None:
+        """Add to a rank's failures what its agent found out when it had ended."""
+        why = {name: event.get(name) for name in ("out_of_memory", "child", "child_signal") if event.get(name)}
+        if why:
+            of_rank = [at for at, failure in enumerate(self.failures) if failure.rank == event["rank"]]
+            for at in of_rank:
+                self.failures[at] = replace(self.failures[at], **cast(dict[str, Any], why))
 
     def _scheduler_exited(self, event: messages.Exited) -> list[Order]:
         if event["code"] == 0:
@@ -314,10 +327,10 @@ class RunState:
         return []
 
     def _rank_failed(
-        self, when: float, rank: int, code: int, number: int | None, cause: str, summary: str, memory: bool = False
+        self, when: float, rank: int, code: int, number: int | None, cause: str, summary: str
     ) -> list[Order]:
         host = self.ranks[rank].host
-        return self.fail(Failure(when, rank, host, code, number, cause, summary, self._log(rank), memory))
+        return self.fail(Failure(when, rank, host, code, number, cause, summary, self._log(rank)))
 
     def _log(self, rank: int) -> str:
         return f"{self.plan.run_dir}/{layout.rank_folder(rank)}/{layout.LOG}"

@@ -66,6 +66,8 @@ def _case(failure: Failure, folder: RunFolder) -> Case:
         signal=failure.signal,
         failed_at=failure.time,
         out_of_memory=failure.out_of_memory,
+        child=failure.child,
+        child_signal=failure.child_signal,
         scheduler=failure.cause == "scheduler",
         cause=failure.cause,
         summary=failure.summary,
