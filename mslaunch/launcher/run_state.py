@@ -78,6 +78,7 @@ class RunState:
         self.last_output: float | None = None
         self.pulse = 0.0
         self.first_end: tuple[float, int] | None = None
+        self.last_start = began
         self.stalled = False
         self.stacks_from: set[str] = set()
         self._stacks: dict[int, tuple[stacks.Frame, ...]] = {}
@@ -162,6 +163,7 @@ class RunState:
             rank = self.ranks[event["rank"]]
             self.ranks[rank.rank] = replace(rank, pid=event["pid"], started=iso(event["time"]))
             self.last_output = max(self.last_output or now, now)
+            self.last_start = now
         return []
 
     def _on_start_failed(self, event: messages.StartFailed, now: float) -> list[Order]:
