@@ -174,6 +174,12 @@ class Stuck(Event):
     processes: list[str]
 
 
+class Note(Event):
+    """Something that a person should know; the job goes on."""
+
+    text: str
+
+
 class Idle(Event):
     """Nothing of the run is left on a host."""
 
@@ -200,6 +206,7 @@ AGENT_EVENTS: dict[str, type] = {
     "stacks": Stacks,
     "abandoned": Abandoned,
     "stuck": Stuck,
+    "note": Note,
     "idle": Idle,
 }
 """Every event that an agent sends, by its name."""

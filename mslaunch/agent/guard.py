@@ -37,7 +37,7 @@ class Guard:
     def _send(self, words: bytes) -> None:
         try:
             os.write(self._pipe, words)
-        except BrokenPipeError:  # somebody has killed the guard; the agent itself is still here
+        except OSError:  # somebody has killed the guard; the agent itself is still here
             pass
 
 

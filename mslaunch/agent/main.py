@@ -69,6 +69,7 @@ class Agent:
         self.collector: Collector | None = None
         self.collected: dict[str, tuple[int, int]] = {}
         self.done = False
+        self.noted: set[str] = set()
 
     def run(self) -> None:
         self.output.open()
@@ -76,27 +77,46 @@ class Agent:
         readers = {0: self.receive_orders, self.messages: self.receive_messages, self.wakeup: self.handle_signals}
         more = False
         while not self.done:
-            interest = [(end, select.POLLIN) for end in readers if end or self.connected]
-            if self.output.waiting:
-                interest.append((1, select.POLLOUT))
-            poll = select.poll()
-            for end, events in interest:
-                poll.register(end, events)
-            taking = self.ranks.finish_stacks()
-            if self.collector is not None and self.collector.step():
-                self.collector = None
-            busy = taking or bool(self.ranks.following) or self.ladder is not None
-            for end, _ in poll.poll(0 if more else POLL * 1000 if busy else 1000):
-                if end in readers:
-                    readers[end]()
-            more = self.ranks.start_more() | self.ranks.follow()
-            self.tick()
-            self.output.flush()
+            try:
+                more = self.turn(readers, more)
+            except OSError as error:  # whatever this machine lacks now, a dead agent would cost the job
+                self.note(error)
+                more = False
+                time.sleep(POLL)
         self.guard.dismiss()
+
+    def turn(self, readers: dict[int, Callable[[], None]], more: bool) -> bool:
+        """Wait a moment for something to happen, and do what has to be done; return whether not to wait next time."""
+        interest = [(end, select.POLLIN) for end in readers if end or self.connected]
+        if self.output.waiting:
+            interest.append((1, select.POLLOUT))
+        poll = select.poll()
+        for end, events in interest:
+            poll.register(end, events)
+        taking = self.ranks.finish_stacks()
+        if self.collector is not None and self.collector.step():
+            self.collector = None
+        busy = taking or bool(self.ranks.following) or self.ladder is not None
+        for end, _ in poll.poll(0 if more else POLL * 1000 if busy else 1000):
+            if end in readers:
+                readers[end]()
+        more = self.ranks.start_more() | self.ranks.follow()
+        self.tick()
+        self.output.flush()
+        return more
+
+    def note(self, error: OSError) -> None:
+        """Have a person told what went wrong here, each thing once."""
+        text = f"the agent could not do all that it should: {error}"
+        if text not in self.noted:
+            self.noted.add(text)
+            self.output.event("note", text=text)
 
     def receive_orders(self) -> None:
         """Take orders from the launcher; the end of the stream is the end of the launcher."""
-        data = os.read(0, 65536)
+        data = _read(0)
+        if data is None:
+            return
         if not data:
             self.give_up("the launcher's stream ended")
             return
@@ -109,7 +129,12 @@ class Agent:
         """Obey one order; one that this version does not know is ignored."""
         handler = ORDERS.get(order["do"])
         if handler is not None:
-            handler(self, order)
+            try:
+                handler(self, order)
+            except OSError as error:
+                self.note(error)
+                if handler is Agent.do_run:
+                    self.output.event("start-failed", role="the job", rank=None, why=str(error))
 
     def do_probe(self, order: messages.ProbeOrder) -> None:
         from mslaunch.agent import probe  # here and below: a local agent need not load what only remote ones use
@@ -203,13 +228,10 @@ class Agent:
         self.give_up("the launcher took its leave")
 
     def receive_messages(self) -> None:
-        try:
-            self.ranks.receive(os.read(self.messages, 65536))
-        except BlockingIOError:
-            pass
+        self.ranks.receive(_read(self.messages) or b"")
 
     def handle_signals(self) -> None:
-        numbers = os.read(self.wakeup, 4096)
+        numbers = _read(self.wakeup) or b""
         self.receive_messages()  # what a rank said before it ended comes before its end
         if signal.SIGTERM in numbers:  # Slurm sends it ahead of the end: the ranks get their time to save something
             self.give_up("the agent was told to end", self.grace, signal.SIGTERM)
@@ -285,6 +307,16 @@ ORDERS: dict[str, Callable[[Agent, Any], None]] = {
     "bye": Agent.do_bye,
 }
 """What an agent does about each order."""
+
+
+def _read(end: int) -> bytes | None:
+    """Return what has come, nothing when the stream has ended or broken, None when there is nothing yet."""
+    try:
+        return os.read(end, 65536)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 def main(host: str) -> None:

@@ -28,7 +28,16 @@ def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: str, keep: in
     It is killed when this process dies, and the file `keep` stays open in it. This process has one thread, so fork and
     exec are safe and, unlike subprocess, leave the death signal to be set in between.
     """
-    os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
+    for folder in (os.path.dirname(log), cwd):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # here, where its failure can be told
+    try:
+        return _fork(argv, env, cwd, output, keep)
+    finally:
+        os.close(output)
+
+
+def _fork(argv: Sequence[str], env: dict[str, str], cwd: str, output: int, keep: int | None) -> int:
     parent = os.getpid()
     # A signal that came between fork and exec would run this process's handlers, in the child, and be lost.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -47,18 +56,16 @@ def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: str, keep: in
             os._exit(1)
         if keep is not None:
             os.set_inheritable(keep, True)
-        _become(argv, env, cwd, log)
+        _become(argv, env, cwd, output)
     except BaseException as error:
         os.write(2, f"mslaunch: cannot start {argv[0]}: {error}\n".encode())
     os._exit(127)
 
 
-def _become(argv: Sequence[str], env: dict[str, str], cwd: str, log: str) -> None:
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def _become(argv: Sequence[str], env: dict[str, str], cwd: str, output: int) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
-    os.makedirs(cwd, mode=0o700, exist_ok=True)
     os.chdir(cwd)
     signal.set_wakeup_fd(-1)
     for number in _CHANGED_HERE:
@@ -164,7 +171,7 @@ def signal_all(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):  # gone, or one that has become another user's
+        except OSError:  # gone, or one that has become another user's
             pass
 
 

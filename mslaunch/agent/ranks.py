@@ -66,7 +66,10 @@ class Ranks:
         self._kernel_kills = KernelKills()
         env = {name: value for name, value in os.environ.items() if name not in order["unset"]}
         if order["setup"]:
-            self._setup = SetUp(order, env)
+            try:
+                self._setup = SetUp(order, env)
+            except OSError as error:
+                self.output.event("start-failed", role="launch.setup", rank=None, why=str(error))
         else:
             self._launch_with({**env, **order["env"]})
 
@@ -150,6 +153,9 @@ class Ranks:
                     os.rename(os.path.join(folder, name), os.path.join(folder, earlier))
                 except FileNotFoundError:
                     pass
+                except OSError as error:
+                    self.output.event("note", text=f"output of the attempt before is not put aside: {error}")
+                    return
 
     def _start(self, child: Child) -> None:
         planned = child.planned

@@ -22,7 +22,11 @@ class SetUp:
         self._result = os.memfd_create("environment")  # not a file: an environment may hold secrets
         script = f"{{ {order['setup']}\n}} >&2 </dev/null && env -0 >&{self._result}"
         argv = ["bash", "-c", script]
-        self.pid = processes.start(argv, {**env, **order["env"]}, order["run_dir"], self.log, keep=self._result)
+        try:
+            self.pid = processes.start(argv, {**env, **order["env"]}, order["run_dir"], self.log, keep=self._result)
+        except OSError:
+            os.close(self._result)
+            raise
         self._given = order["env"]
 
     def environment(self) -> dict[str, str] | None:

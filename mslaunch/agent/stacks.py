@@ -69,7 +69,7 @@ class StackTaking:
         if not is_ready(pid):
             return True
         path = self.files[rank]
-        return _size(path) > self._before[rank] and time.time() - os.stat(path).st_mtime > QUIET
+        return _size(path) > self._before[rank] and time.time() - _written(path) > QUIET
 
     def _start_native(self) -> list[int]:
         import shutil
@@ -80,8 +80,18 @@ class StackTaking:
         started = []
         for rank, (pid, folder) in self._ranks.items():
             argv = [py_spy, "dump", "--native", "--pid", str(pid)]
-            started.append(processes.start(argv, dict(self._env), folder, self.files[rank]))
+            try:
+                started.append(processes.start(argv, dict(self._env), folder, self.files[rank]))
+            except OSError:  # the Python frames are there without it
+                break
         return started
+
+
+def _written(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
 
 
 def _size(path: str) -> int:

@@ -323,6 +323,11 @@ class RunState:
         self.notes.append(summary)
         return self.fail(Failure(event["time"], None, event["host"], LOST, None, "stuck", summary))
 
+    def _on_note(self, event: messages.Note, now: float) -> list[Order]:
+        del now
+        self.notes.append(f"{event['host']}: {event['text']}")
+        return []
+
     def _on_idle(self, event: messages.Idle, now: float) -> list[Order]:
         del now
         self.hosts_busy.discard(event["host"])
@@ -354,6 +359,7 @@ HANDLERS: dict[str, Handler] = {
     "stacks": RunState._on_stacks,
     "abandoned": RunState._on_abandoned,
     "stuck": RunState._on_stuck,
+    "note": RunState._on_note,
     "idle": RunState._on_idle,
 }
 """What an attempt does about each event; the others are for whoever asked for them."""
