@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import checkpoints, failure, hosts, planning, scale, startup, tables
+from bench import checkpoints, failure, hosts, planning, scale, startup, tables, verdict
 
 CASES = {
     "two": startup.two_ranks,
@@ -17,6 +17,7 @@ CASES = {
     "death": failure.death,
     "right": failure.right_rank,
     "flood": failure.flood,
+    "verdict": verdict.many_fail,
     "reshard": checkpoints.reshard,
     "verify": checkpoints.verify_set,
     "hosts": hosts.many_hosts,

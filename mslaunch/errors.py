@@ -139,7 +139,7 @@ _LIMIT_WORDS = {
 def limit_of(error: BaseException) -> LimitReached | None:
     """Return what to say of an error that a limit of the machine has caused; None for any other."""
     number = error.errno if isinstance(error, OSError) else None
-    if isinstance(error, MemoryError):
+    if isinstance(error, (MemoryError, SystemError)):  # what Python's own C code raises where it has no memory
         number = errno.ENOMEM
     elif number is None:
         number = next((known for words, known in _LIMIT_WORDS.items() if words in str(error)), None)

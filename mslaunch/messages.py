@@ -120,6 +120,9 @@ class Exited(_ExitedAlways, total=False):
 
     crashed: int | None
     out_of_memory: bool
+    asked: bool
+    child: str
+    child_signal: int
 
 
 class Pulse(Event):
@@ -186,6 +189,12 @@ class Stuck(Event):
     processes: list[str]
 
 
+class Note(Event):
+    """Something that a person should know; the job goes on."""
+
+    text: str
+
+
 class Idle(Event):
     """Nothing of the run is left on a host."""
 
@@ -213,6 +222,7 @@ AGENT_EVENTS: dict[str, type] = {
     "stacks": Stacks,
     "abandoned": Abandoned,
     "stuck": Stuck,
+    "note": Note,
     "idle": Idle,
 }
 """Every event that an agent sends, by its name."""

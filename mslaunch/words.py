@@ -1,10 +1,17 @@
-"""Numbers of things in sentences: `1 rank`, `3 ranks`, `ranks 0-2,5`."""
+"""Numbers of things in sentences (`1 rank`, `3 ranks`, `ranks 0-2,5`), and texts that are too long for them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from mslaunch.ranges import format_ranges
+
+# Everything that makes a terminal do something, or shows text in another order than it is written in; not tabs.
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_COLOUR = re.compile("(\x1b\\[[0-9;:]*m)")
+_NO_COLOUR = "\x1b[0m"
+_NOTE = 80  # room for what says that something was left out
 
 
 def plural(word: str, count: int) -> str:
@@ -29,3 +36,37 @@ def byte_count(size: int) -> str:
 def named_ranks(ranks: Collection[int]) -> str:
     """`rank 3`, or `ranks 0-2,5`."""
     return f"{plural('rank', len(ranks))} {format_ranges(ranks)}"
+
+
+def cut_middle(text: str, limit: int) -> str:
+    """Return a text of at most `limit` characters: its beginning and its end, and how much was left out."""
+    if len(text) <= limit:
+        return text
+    half = (limit - _NOTE) // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
+def plain(text: str) -> str:
+    """Return one line that can be printed anywhere: control characters are written as escapes."""
+    if not _CONTROL.search(text):
+        return text
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def plain_output(line: str) -> str:
+    """Return a line of a log for the screen: colours stay, inside the line; what was written over is left out."""
+    if not _CONTROL.search(line):
+        return line
+    *texts, last = _COLOUR.split(line.rstrip("\r").rpartition("\r")[2])
+    parts = [text if _COLOUR.fullmatch(text) else plain(text) for text in (*texts, last)]
+    return "".join(parts) + (_NO_COLOUR if texts else "")
+
+
+def cut_line(line: str, limit: int) -> str:
+    """Return the beginning of a line that is too long, and how much of it was left out."""
+    return line if len(line) <= limit else f"{line[:limit]} ... {len(line) - limit} characters left out, see the log"
+
+
+def first_line(text: str, limit: int = 300) -> str:
+    """Return the first line of a text, for a sentence."""
+    return cut_line(plain((text[: 2 * limit].splitlines() or [""])[0]), limit)

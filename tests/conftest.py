@@ -138,6 +138,27 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 @pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A control group with 200 MB of memory, where this machine lets us make one."""
+    root = Path("/sys/fs/cgroup")
+    old = root / "memory" / "memory.limit_in_bytes"
+    group = (old.parent if old.exists() else root) / f"mslaunch-test-{os.getpid()}"
+    limit = group / ("memory.limit_in_bytes" if old.exists() else "memory.max")
+    try:
+        group.mkdir()
+        if not limit.exists():
+            raise OSError("it has no memory controller")
+        limit.write_text("200M")
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"no control group with a memory limit can be made here: {error}")
+    yield group
+    wait_for(lambda: not (group / "cgroup.procs").read_text().strip(), "the group to empty")
+    group.rmdir()
+
+
+@pytest.fixture
 def needs_mpirun() -> None:
     if not shutil.which("mpirun"):
         pytest.skip("mpirun is not installed (Debian: openmpi-bin)")

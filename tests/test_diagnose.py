@@ -40,21 +40,23 @@ def test_pattern_ids_are_unique() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "rank", "words", "victims"),
+    ("folder", "rank", "words", "also_failed", "victims"),
     [
-        ("raise", 1, "ValueError: loss is NaN at step 3", [0]),
-        ("kill", 1, "ended without a word", [0]),
-        ("early", 1, "FileNotFoundError: dataset/train.rec is missing", [0]),
-        ("mismatch", 0, "device_num: 4 not equal to the real group_size: 2", [1]),
+        ("raise", 1, "ValueError: loss is NaN at step 3", [], [0]),
+        ("kill", 1, "ended without a word", [], [0]),
+        ("early", 1, "FileNotFoundError: dataset/train.rec is missing", [], [0]),
+        ("mismatch", 0, "device_num: 4 not equal to the real group_size: 2", [1], []),
     ],
 )
-def test_msruns_own_logs_give_the_true_cause(folder: str, rank: int, words: str, victims: list[int]) -> None:
+def test_msruns_own_logs_give_the_true_cause(
+    folder: str, rank: int, words: str, also_failed: list[int], victims: list[int]
+) -> None:
     """Logs that msrun wrote, where its scheduler blames the rank that msrun itself had stopped."""
     verdict = judge(read_folder(LOGS / folder))
     assert verdict is not None
     assert verdict.rank == rank
     assert words in verdict.summary
-    assert verdict.victims == tuple(victims)
+    assert (verdict.also_failed, verdict.victims) == (tuple(also_failed), tuple(victims))
     assert str(verdict.log).endswith(f"worker_{rank}.log")
 
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -215,27 +214,6 @@ def test_limits_do_not_touch_a_job_that_is_ending() -> None:
     assert Timeouts(run_state).check(100.0, 0.0) == []
 
 
-@pytest.fixture
-def small_memory() -> Iterator[Path]:
-    """A control group with 200 MB of memory, where this machine lets us make one."""
-    root = Path("/sys/fs/cgroup")
-    old = root / "memory" / "memory.limit_in_bytes"
-    group = (old.parent if old.exists() else root) / f"mslaunch-test-{os.getpid()}"
-    limit = group / ("memory.limit_in_bytes" if old.exists() else "memory.max")
-    try:
-        group.mkdir()
-        if not limit.exists():
-            raise OSError("it has no memory controller")
-        limit.write_text("200M")
-    except OSError as error:
-        if group.exists():
-            group.rmdir()
-        pytest.skip(f"no control group with a memory limit can be made here: {error}")
-    yield group
-    wait_for(lambda: not (group / "cgroup.procs").read_text().strip(), "the group to empty")
-    group.rmdir()
-
-
 def test_out_of_memory_is_called_that(bench: Bench, small_memory: Path) -> None:
     """Where the kernel says that it killed the rank for lack of memory, the verdict does too."""
     bench.write(
@@ -297,3 +275,25 @@ def test_python_3_9_runs_agent_and_ranks(bench: Bench, python_3_9: str) -> None:
     )
     assert b'"ev":"hello"' in agent.stdout
     assert agent.stderr == b""
+
+
+def test_ranks_that_raise_by_themselves_are_not_called_victims(bench: Bench) -> None:
+    """Two of three ranks raise at the same time; the third one is stopped because of it."""
+    bench.write(
+        "train.py",
+        "import os, pathlib, signal, time\n"
+        "rank = os.environ['RANK_ID']\n"
+        "if rank == '2': time.sleep(600)\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "pathlib.Path(f'../ready{rank}').touch()\n"
+        "while not (pathlib.Path('../ready0').exists() and pathlib.Path('../ready1').exists()): time.sleep(0.01)\n"
+        "raise ValueError('both')\n",
+    )
+    done = bench.mslaunch("train", "-n", "3")
+    assert done.returncode == 1
+    record = bench.record()
+    first, verdict = record["verdict"]["rank"], record["verdict"]
+    assert (verdict["also_failed"], verdict["victims"]) == ([1 - first], [2])
+    assert f"failed too: rank {1 - first}\n" in done.stdout
+    assert "victims: rank 2, stopped because of it" in done.stdout
+    assert "failed" in bench.mslaunch("status").stdout.splitlines()[4 + (1 - first)]

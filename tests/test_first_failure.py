@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,3 +54,41 @@ def test_an_exception_may_be_followed_by_twenty_lines(lines: int, summary: str) 
     assert verdict is not None
     assert verdict.summary == summary
     assert bool(verdict.traceback) == (lines == 20)
+
+
+def test_ranks_that_failed_by_themselves_are_told_from_those_that_were_stopped(tmp_path: Path) -> None:
+    """Two ranks raise, one exits before it was asked to, and one is ended: the last one is a victim."""
+    run_state = RunState(plan_of(spec_of(workers=4), run_dir=str(tmp_path)))
+    tell(run_state, error(2, 10.0, "KeyError: 'x'"), error(0, 12.0, "KeyError: 'y'"))
+    tell(run_state, {**exited(1, 12.1, 3), "asked": False}, {**exited(3, 12.2, None, 15), "asked": True})
+    tell(run_state, exited(0, 12.3, 1), exited(2, 12.3, 1))
+    verdict = make_verdict(run_state, RunFolder(tmp_path))
+    assert verdict is not None
+    assert (verdict.rank, verdict.also_failed, verdict.victims) == (2, (0, 1), (3,))
+    assert [record.state for record in run_state.ranks.values()] == ["failed", "failed", "failed", "stopped"]
+
+
+def test_line_numbers_of_a_long_log_are_those_of_the_whole_file(tmp_path: Path) -> None:
+    """The verdict reads the end of a log only."""
+    log = tmp_path / "rank_0" / "log.txt"
+    log.parent.mkdir()
+    log.write_text("epoch: 1 step: 1, loss is 1.0\n" * 100_000 + "\n".join(TRACEBACK) + "\n")
+    run_state = RunState(plan_of(spec_of(workers=2), run_dir=str(tmp_path)))
+    tell(run_state, exited(0, 10.0, 1))
+    verdict = make_verdict(run_state, RunFolder(tmp_path))
+    assert verdict is not None
+    assert (verdict.line, verdict.summary) == (100_001, "ValueError: loss is NaN")
+
+
+def test_no_log_is_read_of_ranks_that_failed_after_a_cause(tmp_path: Path) -> None:
+    """A thousand ranks that fail together cost one log."""
+    run_state = RunState(plan_of(spec_of(workers=3), run_dir=str(tmp_path)))
+    for rank in range(3):
+        (tmp_path / f"rank_{rank}").mkdir()
+    (tmp_path / "rank_0" / "log.txt").write_text("\n".join(TRACEBACK))
+    for rank in (1, 2):
+        os.mkfifo(tmp_path / f"rank_{rank}" / "log.txt")  # reading it would wait for ever
+    tell(run_state, *(error(rank, 10.0 + rank / 10, "ValueError: loss is NaN") for rank in range(3)))
+    verdict = make_verdict(run_state, RunFolder(tmp_path))
+    assert verdict is not None
+    assert (verdict.rank, verdict.also_failed) == (0, (1, 2))

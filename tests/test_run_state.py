@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mslaunch.launcher.run_state import Order, RunState
+from mslaunch.launcher.timeouts import Timeouts
 from tests.plan.test_make import plan_of, spec_of
 
 STOP = [Order("stop", 10.0)]
@@ -179,3 +180,17 @@ def test_a_crash_before_the_script_has_ended_is_a_failure() -> None:
     run_state = run_state_of(2)
     assert tell(run_state, started(0), started(1), event("done", 1.0, rank=1), exited(0, 2.0, None, 11)) == STOP
     assert run_state.failures[0].rank == 0
+
+
+def test_the_time_that_ranks_may_outlive_another_begins_when_all_have_started() -> None:
+    """On a busy machine the first of a thousand ranks may end before the last one has started."""
+    run_state = run_state_of(3, exit_skew=10.0)
+    timeouts = Timeouts(run_state)
+    tell(run_state, started(0, 1.0), exited(0, 2.0), started(1, 9.0))
+    assert timeouts.check(9.5, 0.0) == []
+    assert run_state.pop_notes() == []
+    assert timeouts.check(13.0, 0.0) == []
+    assert "rank 0 has ended with code 0" in run_state.pop_notes()[0]
+    tell(run_state, started(2, 14.0))
+    assert timeouts.check(23.0, 0.0) == []
+    assert timeouts.check(24.5, 0.0) == STOP

@@ -138,14 +138,14 @@ def _is_ours(inside: list[str], name: str) -> bool:
 def tidy(run_dir: str) -> list[str]:
     """Take away what was brought here or has been collected; name the files of the job itself that stay."""
     kept: list[str] = []
-    for name in os.listdir(run_dir) if os.path.isdir(run_dir) else ():
+    for name in _names(run_dir):
         path = os.path.join(run_dir, name)
         if name.startswith(layout.RANK) and os.path.isdir(path):
             kept += _tidy_rank(path)
         elif os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path, ignore_errors=True)
-        else:
-            os.unlink(path)
+        elif not _unlink(path):
+            kept.append(path)
     try:
         os.rmdir(run_dir)
         os.rmdir(os.path.dirname(run_dir))  # only if nothing else is in it
@@ -156,14 +156,34 @@ def tidy(run_dir: str) -> list[str]:
 
 def _tidy_rank(folder: str) -> list[str]:
     kept = []
-    for name in os.listdir(folder):
+    for name in _names(folder):
         path = os.path.join(folder, name)
         if os.path.islink(path) or (os.path.isfile(path) and name.split(".")[0] in OF_A_RANK):
-            os.unlink(path)
+            kept += [] if _unlink(path) else [path]
         elif name.startswith(layout.PLOG):
             shutil.rmtree(path, ignore_errors=True)
         else:
             kept.append(path)
-    if not kept:
+    try:
         os.rmdir(folder)
+    except OSError:  # something is kept, or was written just now
+        pass
     return kept
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _unlink(path: str) -> bool:
+    """Remove a file; tell whether it is gone."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 CHUNK = 1 << 18
+RESERVED = 32  # open files that are left to everything else, however many logs are followed
 
 
 class Follower:
@@ -18,12 +19,9 @@ class Follower:
 
     def read(self, limit: int = CHUNK) -> list[str]:
         """Return the whole lines that have come since, at most about `limit` bytes of them."""
-        if not self._open():
+        data = self._read_bytes(limit)
+        if data is None:
             return []
-        assert self._file is not None
-        if os.fstat(self._file).st_size < self._offset:  # somebody has cut the file
-            self._offset, self._partial = 0, b""
-        data = os.pread(self._file, limit, self._offset)
         if not data and self._replaced():
             self.close()
             self._offset, self._partial = 0, b""
@@ -34,6 +32,18 @@ class Follower:
             self._partial = b""
         return [line.decode("utf-8", "replace").rstrip("\r") for line in lines]
 
+    def _read_bytes(self, limit: int) -> bytes | None:
+        """Return new bytes; None where the file cannot be read now: it is opened again with the next turn."""
+        if not self._open() or self._file is None:
+            return None
+        try:
+            if os.fstat(self._file).st_size < self._offset:  # somebody has cut the file
+                self._offset, self._partial = 0, b""
+            return os.pread(self._file, limit, self._offset)
+        except OSError:  # a disk that fails, a server whose files have changed
+            self.close()
+            return None
+
     def rest(self) -> list[str]:
         """Return the last line, where it has no newline."""
         partial, self._partial = self._partial, b""
@@ -41,7 +51,10 @@ class Follower:
 
     def behind(self) -> int:
         """Return how many bytes are waiting."""
-        return max(0, os.fstat(self._file).st_size - self._offset) if self._open() and self._file is not None else 0
+        try:
+            return max(0, os.fstat(self._file).st_size - self._offset) if self._open() and self._file is not None else 0
+        except OSError:
+            return 0
 
     def finish(self, most: int, keep: int) -> tuple[int, list[str]]:
         """Return what was passed over and the last lines, and close the file.
@@ -61,8 +74,11 @@ class Follower:
 
     def close(self) -> None:
         if self._file is not None:
-            os.close(self._file)
-            self._file = None
+            closing, self._file = self._file, None
+            try:
+                os.close(closing)
+            except OSError:  # it is closed all the same
+                pass
 
     def _replaced(self) -> bool:
         """Tell whether another file stands in this one's place: a restart puts the old log aside."""
@@ -77,5 +93,8 @@ class Follower:
         try:
             self._file = os.open(self.path, os.O_RDONLY)
         except OSError:  # not there yet, or no file can be opened now: asked again with the next turn
+            return False
+        if self._file >= os.sysconf("SC_OPEN_MAX") - RESERVED:
+            self.close()
             return False
         return True

@@ -1,78 +1,117 @@
-"""The guard: should the agent itself be killed, it ends every process of the run, wherever that has got to."""
+"""The guard: the parent of the agent. Should the agent be killed or stopped, it ends every process of the run.
+
+Both are subreapers: what loses its parent comes to the agent, and when that is gone, to the guard. So the guard also
+finds processes that have left their session and their environment behind.
+"""
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 
-from mslaunch.agent.processes import belongs, is_own
+from mslaunch.agent import processes
 
 PATIENCE = 60.0  # a process that hangs in the kernel may never end
+TURN = 1.0
+MOST_STOPPED = 3  # how many turns an agent may stand still whose launcher has gone
+MOST_TURNS = 90  # how many turns any agent may take to end then; it takes 22 s at most
 
 
 class Guard:
-    """A forked child that holds the read end of a pipe; the pipe's end is the agent's end."""
+    """The agent's end of the pipe to its guard; the pipe's end is the agent's end."""
 
-    def __init__(self) -> None:
-        read, self._write = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(self._write)
-            _watch(read)
-        os.close(read)
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
 
     def protect(self, run_dir: str) -> None:
         """Name the run by its folder: ids may be the same in two places."""
-        self._say(os.fsencode(f"{run_dir}\0"))
+        self._send(os.fsencode(f"{run_dir}\0"))
 
     def dismiss(self) -> None:
-        """Tell the guard that all is well, and see it off."""
-        self._say(b"\0")
-        os.close(self._write)
-        try:
-            os.waitpid(self.pid, 0)
-        except ChildProcessError:
-            pass
+        """Tell the guard that nothing is left."""
+        self._send(b"\0")
+        os.close(self._pipe)
 
-    def _say(self, words: bytes) -> None:
+    def _send(self, words: bytes) -> None:
         try:
-            os.write(self._write, words)
-        except BrokenPipeError:  # somebody has killed the guard; the agent itself is still here
+            os.write(self._pipe, words)
+        except OSError:  # somebody has killed the guard; the agent itself is still here
             pass
 
 
-def _watch(pipe: int) -> None:
+def start() -> Guard:
+    """Fork: the child returns and becomes the agent, this process guards it and never returns."""
+    read, write = os.pipe()
+    processes.become_subreaper()
+    agent = os.fork()
+    if agent:
+        os.close(write)
+        _guard(read, agent)
+    os.setsid()  # a signal to one's process group must not reach the other
+    os.close(read)
+    return Guard(write)
+
+
+def _guard(pipe: int, agent: int) -> None:
     try:
-        os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         nothing = os.open(os.devnull, os.O_RDWR)
-        for stream in (0, 1, 2):  # an open end of the launcher's pipes would keep it waiting
+        for stream in (1, 2):  # an open end of the launcher's pipes would keep it waiting
             os.dup2(nothing, stream)
-        said = b""
-        while data := os.read(pipe, 4096):
-            said += data
-        last = os.fsdecode(said).split("\0")[-2:-1]
-        if last and last[0]:
-            end_run(last[0])
+        run_dir = _wait_for_end(pipe, agent)
+        if run_dir is not None:
+            end_run(run_dir)
+            _end_descendants()
     finally:
         os._exit(0)
+
+
+def _wait_for_end(pipe: int, agent: int) -> str | None:
+    """Wait until the agent is gone; return the folder of its run, None where nothing of one is left."""
+    received = b""
+    turns = stopped = 0
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    poll.register(0, 0)  # tells when the launcher's stream has ended, and nothing else
+    while True:
+        for end, _ in poll.poll(TURN * 1000 if turns else None):
+            if end == 0:
+                poll.unregister(0)
+                turns = 1
+                continue
+            data = os.read(pipe, 4096)
+            if not data:
+                last = os.fsdecode(received).split("\0")[-2:-1]
+                return last[0] or None if last else None
+            received += data
+        if turns:
+            turns += 1
+            stopped = stopped + 1 if processes.is_stopped(agent) else 0
+            if stopped > MOST_STOPPED or turns > MOST_TURNS:
+                os.kill(agent, signal.SIGKILL)
 
 
 def end_run(run_dir: str) -> None:
     """Kill every process of a run, until none is left that can be killed."""
     until = time.monotonic() + PATIENCE
     while (pids := processes_with(f"MSLAUNCH_RUN_DIR={run_dir}")) and time.monotonic() < until:
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass
+        processes.signal_all(pids, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _end_descendants() -> None:
+    until = time.monotonic() + PATIENCE
+    while processes.has_children() and time.monotonic() < until:
+        processes.signal_all(processes.descendants(os.getpid()), signal.SIGKILL)
+        while processes.has_children() and os.waitpid(-1, os.WNOHANG)[0]:
+            pass
         time.sleep(0.02)
 
 
 def processes_with(variable: str) -> list[int]:
     """Return this user's processes, not zombies, that were started with this variable, written NAME=VALUE."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
-    return [pid for pid in pids if belongs(pid, variable) and is_own(pid)]
+    return [pid for pid in pids if processes.belongs(pid, variable) and processes.is_own(pid)]

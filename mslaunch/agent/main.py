@@ -8,8 +8,7 @@ import select
 import signal
 import time
 
-from mslaunch.agent import processes, wire
-from mslaunch.agent.guard import Guard
+from mslaunch.agent import guard, processes, wire
 from mslaunch.agent.output import Output
 from mslaunch.agent.ranks import Ranks
 from mslaunch.agent.running_clock import RunningClock
@@ -42,9 +41,9 @@ class Ladder:
 class Agent:
     """One loop over the launcher's stream, the ranks' messages and the signals of ended children."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, its_guard: guard.Guard) -> None:
         self.host = host
-        self.guard = Guard()
+        self.guard = its_guard
         self.output = Output(1, host)
         self.commands = wire.Decoder()
         self.messages, message_end = os.pipe()
@@ -71,6 +70,7 @@ class Agent:
         self.collector: Collector | None = None
         self.collected: dict[str, tuple[int, int]] = {}
         self.done = False
+        self.noted: set[str] = set()
         for spare in [os.open(os.devnull, os.O_RDONLY) for _ in range(SPARE_FILES)]:
             os.close(spare)
 
@@ -80,27 +80,46 @@ class Agent:
         readers = {0: self.receive_orders, self.messages: self.receive_messages, self.wakeup: self.handle_signals}
         more = False
         while not self.done:
-            interest = [(end, select.POLLIN) for end in readers if end or self.connected]
-            if self.output.waiting:
-                interest.append((1, select.POLLOUT))
-            poll = select.poll()
-            for end, events in interest:
-                poll.register(end, events)
-            taking = self.ranks.finish_stacks()
-            if self.collector is not None and self.collector.step():
-                self.collector = None
-            busy = taking or bool(self.ranks.following) or self.ladder is not None
-            for end, _ in poll.poll(0 if more else POLL * 1000 if busy else 1000):
-                if end in readers:
-                    readers[end]()
-            more = self.ranks.start_more() | self.ranks.follow()
-            self.tick()
-            self.output.flush()
+            try:
+                more = self.turn(readers, more)
+            except OSError as error:  # whatever this machine lacks now, a dead agent would cost the job
+                self.note(error)
+                more = False
+                time.sleep(POLL)
         self.guard.dismiss()
+
+    def turn(self, readers: dict[int, Callable[[], None]], more: bool) -> bool:
+        """Wait a moment for something to happen, and do what has to be done; return whether not to wait next time."""
+        interest = [(end, select.POLLIN) for end in readers if end or self.connected]
+        if self.output.waiting:
+            interest.append((1, select.POLLOUT))
+        poll = select.poll()
+        for end, events in interest:
+            poll.register(end, events)
+        taking = self.ranks.finish_stacks()
+        if self.collector is not None and self.collector.step():
+            self.collector = None
+        busy = taking or bool(self.ranks.following) or self.ladder is not None
+        for end, _ in poll.poll(0 if more else POLL * 1000 if busy else 1000):
+            if end in readers:
+                readers[end]()
+        more = self.ranks.start_more() | self.ranks.follow()
+        self.tick()
+        self.output.flush()
+        return more
+
+    def note(self, error: OSError) -> None:
+        """Have a person told what went wrong here, each thing once."""
+        text = f"the agent could not do all that it should: {error}"
+        if text not in self.noted:
+            self.noted.add(text)
+            self.output.event("note", text=text)
 
     def receive_orders(self) -> None:
         """Take orders from the launcher; the end of the stream is the end of the launcher."""
-        data = os.read(0, 65536)
+        data = _read(0)
+        if data is None:
+            return
         if not data:
             self.give_up("the launcher's stream ended")
             return
@@ -113,7 +132,12 @@ class Agent:
         """Obey one order; one that this version does not know is ignored."""
         handler = ORDERS.get(order["do"])
         if handler is not None:
-            handler(self, order)
+            try:
+                handler(self, order)
+            except OSError as error:
+                self.note(error)
+                if handler is Agent.do_run:
+                    self.output.event("start-failed", role="the job", rank=None, why=str(error))
 
     def do_probe(self, order: messages.ProbeOrder) -> None:
         from mslaunch.agent import probe  # here and below: a local agent need not load what only remote ones use
@@ -178,7 +202,7 @@ class Agent:
 
     def do_warn(self, order: messages.OrderMessage) -> None:
         del order
-        self.ranks.warn(self.guard.pid)
+        self.ranks.warn()
 
     def do_ping(self, order: messages.OrderMessage) -> None:
         del order
@@ -207,13 +231,10 @@ class Agent:
         self.give_up("the launcher took its leave")
 
     def receive_messages(self) -> None:
-        try:
-            self.ranks.receive(os.read(self.messages, 65536))
-        except BlockingIOError:
-            pass
+        self.ranks.receive(_read(self.messages) or b"")
 
     def handle_signals(self) -> None:
-        numbers = os.read(self.wakeup, 4096)
+        numbers = _read(self.wakeup) or b""
         self.receive_messages()  # what a rank said before it ended comes before its end
         if signal.SIGTERM in numbers:  # Slurm sends it ahead of the end: the ranks get their time to save something
             self.give_up("the agent was told to end", self.grace, signal.SIGTERM)
@@ -242,26 +263,31 @@ class Agent:
         waiting_for_launcher = self.connected and self.lost_after is not None and not self.launcher_paused
         if waiting_for_launcher and self.lost_after is not None and silence > self.lost_after:
             self.give_up(f"the launcher was silent for {self.lost_after:g} s")
-        self.ranks.look_for_mindspore(now, self.guard.pid)
+        self.ranks.look_for_mindspore(now)
         self.ranks.check_vanished(now)
         if self.ladder is None:
             return
         if not self.ladder.asked and now >= self.ladder.ask_at:
             self.ladder.asked = True
-            self.ranks.terminate(self.guard.pid)
-        left = self.ranks.everything(self.guard.pid)
+            self.ranks.terminate()
+        left = self.ranks.everything()
         self.receive_messages()  # only now: what has ended by this time is known to have ended
         self.ranks.reap()
-        if left and now >= self.ladder.kill_at + STUCK_AFTER:
-            self.output.event("stuck", processes=[processes.describe(pid) for pid in left])
-            left = []
-        if not left:
-            self.ladder = None
-            self.ranks.tell_outputs()
-            self.output.event("idle")
-            self.done = not self.connected
+        if now >= self.ladder.kill_at + STUCK_AFTER:
+            if left:
+                self.output.event("stuck", processes=[processes.describe(pid) for pid in left])
+            self.end_ladder()
+        elif not left and not processes.has_children():
+            self.end_ladder()
         elif now >= self.ladder.kill_at:
             processes.signal_all(left, signal.SIGKILL)
+
+    def end_ladder(self) -> None:
+        """Say that nothing is left, or nothing that can be ended."""
+        self.ladder = None
+        self.ranks.tell_outputs()
+        self.output.event("idle")
+        self.done = not self.connected
 
 
 ORDERS: dict[str, Callable[[Agent, Any], None]] = {
@@ -287,12 +313,22 @@ ORDERS: dict[str, Callable[[Agent, Any], None]] = {
 """What an agent does about each order."""
 
 
+def _read(end: int) -> bytes | None:
+    """Return what has come, nothing when the stream has ended or broken, None when there is nothing yet."""
+    try:
+        return os.read(end, 65536)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
 def main(host: str) -> None:
     """Run the agent, without the cost of collecting its modules or taking the interpreter apart."""
     gc.freeze()
     gc.enable()
     try:
-        agent = Agent(host)
+        agent = Agent(host, guard.start())
     except OSError as error:  # no more processes or files: told, since a traceback would be the user's to read
         output = Output(1, host)
         output.open()

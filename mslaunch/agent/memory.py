@@ -1,42 +1,106 @@
-"""Was it the kernel? Tells whether a killed process was a victim of the out-of-memory killer."""
+"""Was it the kernel? Finds processes of a job that the kernel has killed for lack of memory."""
 
 from __future__ import annotations
 
 import os
+import re
+import time
+
+TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_GROUPS = "/sys/fs/cgroup"
+_RECENT = 60.0  # a kill in the job's own cgroup that long before a rank failed may be why it did
+_KILLED = re.compile(rb"^\d+,\d+,(\d+),[^;]*;.*Killed process (\d+) \((.*?)\)", re.MULTILINE)
+UNKNOWN = "of unknown number"
 
 
-def oom_kills() -> int:
-    """Return how many processes this machine has killed for lack of memory since it was started."""
+class KernelKills:
+    """What the kernel has killed for lack of memory since this was made.
+
+    `files` and `kernel_log` stand for the counters and the log of a machine; without them, those of this one count.
+    """
+
+    def __init__(self, counters: tuple[list[str], str] | None = None, kernel_log: str = "/dev/kmsg") -> None:
+        self._own, self._machine = counters or (_own_counters(), "/proc/vmstat")
+        self._kernel_log = kernel_log
+        self._began = time.monotonic()
+        self._before = self._counts()
+
+    def find(self, rank: int, dead: Collection[int]) -> str | None:
+        """Name the process whose kill explains the end of a rank.
+
+        It is the rank itself (then the name is empty), one of its dead children, or one of the same cgroup just now.
+        None where the kernel has killed none of them.
+        """
+        own, machine = (now > before for now, before in zip(self._counts(), self._before))
+        if not own and not machine:
+            return None
+        log = self._read_log()
+        if log is None:
+            return next((str(pid) for pid in dead), UNKNOWN if own else "")
+        killed = {int(pid): (int(when) / 1e6, name.decode("utf-8", "replace")) for when, pid, name in log}
+        if rank in killed:
+            return ""
+        recent = [pid for pid, (when, _) in killed.items() if own and time.monotonic() - when < _RECENT]
+        found = next((pid for pid in (*dead, *reversed(recent)) if pid in killed), None)
+        return None if found is None else f"{found} ({killed[found][1]})"
+
+    def _counts(self) -> tuple[int, int]:
+        """Return how many processes were killed in this process's cgroups, and on the machine."""
+        return sum(map(_count, self._own)), _count(self._machine)
+
+    def _read_log(self) -> list[tuple[bytes, bytes, bytes]] | None:
+        """Return time, process and name of every kill since the beginning; None where the log may not be read."""
+        text = _kernel_log(self._kernel_log)
+        if text is None:
+            return None
+        return [kill for kill in _KILLED.findall(text) if int(kill[0]) / 1e6 > self._began - 1.0]
+
+
+def _own_counters() -> list[str]:
+    """Return the files that count kills in the cgroups of this process, of version 1 or 2."""
     try:
-        with open("/proc/vmstat", encoding="ascii") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+        with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:
+            groups = [line.rstrip("\n").split(":", 2) for line in file]
     except OSError:
+        return []
+    found = []
+    for _, controllers, path in (group for group in groups if len(group) == 3):
+        if controllers == "":
+            found += [f"{_GROUPS}{path}/memory.events", f"{_GROUPS}/unified{path}/memory.events"]
+        elif "memory" in controllers.split(","):
+            found.append(f"{_GROUPS}/memory{path}/memory.oom_control")
+    return found
+
+
+def _count(path: str) -> int:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    except (OSError, ValueError, IndexError):
         return 0
 
 
-def was_out_of_memory(pid: int, before: int) -> bool:
-    """Tell whether the kernel killed this process for lack of memory: by name in its log, else by its counter."""
-    if oom_kills() <= before:
-        return False
-    log = _kernel_log()
-    return log is None or f"Killed process {pid} " in log
-
-
-def _kernel_log() -> str | None:
+def _kernel_log(path: str) -> bytes | None:
     """Return the kernel's log, or None where it may not be read."""
     try:
-        end = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+        end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return None
     records = []
     try:
         while True:
             try:
-                records.append(os.read(end, 8192))
+                record = os.read(end, 8192)
             except BrokenPipeError:  # this record was overwritten while we read; go on with the next
                 continue
             except OSError:
                 break
+            if not record:  # a file, not the device
+                break
+            records.append(record)
     finally:
         os.close(end)
-    return b"\n".join(records).decode("utf-8", "replace")
+    return b"".join(records)

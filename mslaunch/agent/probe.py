@@ -58,7 +58,11 @@ def mindspore_version() -> str | None:
 
 def device_numbers(stem: str) -> list[int]:
     """The numbers of the device files of one kind, in order."""
-    found = (re.fullmatch(rf"{stem}(\d+)", name) for name in os.listdir("/dev"))
+    try:
+        names = os.listdir("/dev")
+    except OSError:
+        return []
+    found = (re.fullmatch(rf"{stem}(\d+)", name) for name in names)
     return sorted(int(match[1]) for match in found if match)
 
 
@@ -107,8 +111,11 @@ def _room(run_dir: str) -> dict[str, Any]:
     place = os.path.dirname(run_dir)
     while not os.path.exists(place) and place != os.path.dirname(place):
         place = os.path.dirname(place)
-    disk = os.statvfs(place)
     trouble = None
+    try:
+        disk = os.statvfs(place)
+    except OSError as error:
+        return {"free": 0, "unwritable": f"{place} cannot be used: {error.strerror}"}
     if not os.path.isdir(place):
         trouble = f"{place} is not a folder"
     elif not os.access(place, os.W_OK | os.X_OK):
@@ -123,7 +130,11 @@ class Listener:
         self.port: int | None = None
         self.why = ""
         for number in [port] if port else choices:
-            sock = socket.socket()
+            try:
+                sock = socket.socket()
+            except OSError as error:
+                self.why = str(error.strerror)
+                return
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 sock.bind(("", number))

@@ -30,7 +30,7 @@ def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: str, keep: in
     """
     for folder in (os.path.dirname(log), cwd):
         os.makedirs(folder, mode=0o700, exist_ok=True)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # here: a child could not tell that it failed
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # here, where its failure can be told
     try:
         return _fork(argv, env, cwd, output, keep)
     finally:
@@ -74,9 +74,9 @@ def _become(argv: Sequence[str], env: dict[str, str], cwd: str, output: int) -> 
     os.execvpe(argv[0], list(argv), env)
 
 
-def descendants(root: int, leave: Iterable[int] = ()) -> list[int]:
-    """Return every live process below `root`, except those in `leave` (zombies have ended already)."""
-    return _below(root, leave, lambda _: False)
+def descendants(root: int) -> list[int]:
+    """Return every live process below `root` (zombies have ended already)."""
+    return _below(root, lambda _: False)
 
 
 def handles(pid: int, number: int) -> bool:
@@ -89,16 +89,16 @@ def handles(pid: int, number: int) -> bool:
     return bool(int(mask, 16) >> (number - 1) & 1)
 
 
-def catching(root: int, number: int, leave: Iterable[int] = ()) -> list[int]:
+def catching(root: int, number: int) -> list[int]:
     """Return the first processes, from `root` down, that handle a signal; what these have started is their business."""
 
     def catches(pid: int) -> bool:
         return handles(pid, number)
 
-    return [root] if catches(root) else [pid for pid in _below(root, leave, catches) if catches(pid)]
+    return [root] if catches(root) else [pid for pid in _below(root, catches) if catches(pid)]
 
 
-def _below(root: int, leave: Iterable[int], stop_at: Callable[[int], bool]) -> list[int]:
+def _below(root: int, stop_at: Callable[[int], bool]) -> list[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -111,14 +111,34 @@ def _below(root: int, leave: Iterable[int], stop_at: Callable[[int], bool]) -> l
                 children.setdefault(int(parent), []).append(int(name))
     found: list[int] = []
     waiting = [root]
-    left = set(leave)
     while waiting:
         for child in children.get(waiting.pop(), ()):
-            if child not in left:
-                found.append(child)
-                if not stop_at(child):
-                    waiting.append(child)
+            found.append(child)
+            if not stop_at(child):
+                waiting.append(child)
     return found
+
+
+def has_children() -> bool:
+    """Tell whether this process has children, ended ones that nobody has reaped included.
+
+    A look at /proc may miss a process that is forked meanwhile. Descendants of a subreaper lose their parents to it, so
+    one that has no child has no descendant either.
+    """
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether a signal or a debugger has stopped a process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rsplit(b")", 1)[1].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
 
 
 def belongs(pid: int, variable: str) -> bool:
@@ -161,7 +181,7 @@ def signal_all(pids: Iterable[int], number: int) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):  # gone, or one that has become another user's
+        except OSError:  # gone, or one that has become another user's
             pass
 
 

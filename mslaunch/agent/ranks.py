@@ -9,8 +9,10 @@ import time
 from collections import deque
 
 from mslaunch import layout
-from mslaunch.agent import memory, processes
+from mslaunch.agent import processes
+from mslaunch.agent.child import Child, DeadProcess, is_sound, read_exit_file, reap_all
 from mslaunch.agent.follow import Follower
+from mslaunch.agent.memory import KernelKills
 from mslaunch.agent.output import Output
 from mslaunch.agent.setup import SetUp
 from mslaunch.agent.stacks import StackTaking
@@ -26,21 +28,8 @@ FAR_BEHIND = 1 << 20
 LOOK_EVERY = 1.0
 START_SECONDS = 0.1  # how long ranks are started for before the loop looks at everything else again
 MOST_QUEUED = 1 << 24  # last lines of logs are left to the file while this much waits for the launcher
-MESSAGES = ("started", "ended", "import", "joining", "joined", "error", "done")
-
-
-class Child:
-    """One planned process. A rank that a script starts is known by what its supervisor says of it."""
-
-    def __init__(self, planned: messages.PlannedProcess) -> None:
-        self.planned = planned
-        self.role: str = planned["role"]
-        self.rank: int | None = planned["rank"]
-        self.by_script = planned["start"] == "by-script"
-        self.pid: int | None = None
-        self.running = False
-        self.joining = False
-        self.missed: float | None = None
+LONGEST_MESSAGE = 1 << 16
+MESSAGES = ("started", "ended", "import", "joining", "joined", "error", "done", "child-killed")
 
 
 class Ranks:
@@ -50,16 +39,18 @@ class Ranks:
         self.output = output
         self.message_path = message_path
         self.children: list[Child] = []
+        self._by_pid: dict[int, Child] = {}
         self.following: dict[int, Follower] = {}
         self._to_start: deque[Child] = deque()
         self._env: dict[str, str] = {}
-        self._oom_kills = 0
+        self._kernel_kills: KernelKills
         self._taking: StackTaking | None = None
         self._run_dir = ""
         self._order: messages.RunOrder
         self._setup: SetUp | None = None
         self._looked = 0.0
         self.stopping = False
+        self.asked = False
         self._turn = 0
         self._partial = b""
         self._written = 0.0
@@ -68,17 +59,17 @@ class Ranks:
     def launch(self, order: messages.RunOrder) -> None:
         """Start what the plan wants started now, after the set-up commands where there are any."""
         self._order, self._run_dir = order, order["run_dir"]
-        self.stopping = False
+        self.stopping = self.asked = False
         self._written_seen = time.monotonic()
         self.children = [Child(planned) for planned in order["processes"]]
         self._keep_earlier_logs(order["attempt"])
-        self._oom_kills = memory.oom_kills()
+        self._kernel_kills = KernelKills()
         env = {name: value for name, value in os.environ.items() if name not in order["unset"]}
         if order["setup"]:
             try:
                 self._setup = SetUp(order, env)
             except OSError as error:
-                self.start_failed("setup", None, error)
+                self.start_failed("launch.setup", None, error)
         else:
             self._launch_with({**env, **order["env"]})
 
@@ -111,9 +102,9 @@ class Ranks:
             except OSError:
                 pass  # a full disk: ranks below this agent know it all the same
 
-    def everything(self, leave: int) -> list[int]:
+    def everything(self) -> list[int]:
         """Every process of the run here: all that descend from the agent, and ranks that others have started."""
-        found = processes.descendants(os.getpid(), (leave,))
+        found = processes.descendants(os.getpid())
         for pid in self._started_by_others(found):
             found += [pid, *processes.descendants(pid)]
         return found
@@ -124,11 +115,11 @@ class Ranks:
         told = [child.pid for child in self.children if child.by_script and child.running and child.pid]
         return [pid for pid in told if pid not in below and processes.belongs(pid, mark)]
 
-    def warn(self, leave: int) -> None:
+    def warn(self) -> None:
         """Pass SIGUSR1 on to the ranks that have a handler for it; it would end the others."""
-        others = self._started_by_others(processes.descendants(os.getpid(), (leave,)))
+        others = self._started_by_others(processes.descendants(os.getpid()))
         for root in (os.getpid(), *others):
-            processes.signal_all(processes.catching(root, signal.SIGUSR1, (leave,)), signal.SIGUSR1)
+            processes.signal_all(processes.catching(root, signal.SIGUSR1), signal.SIGUSR1)
 
     def check_vanished(self, now: float) -> None:
         """Notice ranks that others have started and that have gone without a word."""
@@ -136,7 +127,7 @@ class Ranks:
             if child.by_script and child.running and child.pid and not os.path.exists(f"/proc/{child.pid}"):
                 child.missed = child.missed or now
                 if now - child.missed > LOOK_EVERY:
-                    self._ended(child, *_exit_file(child.planned["log"]))
+                    self._ended(child, *read_exit_file(child.planned["log"]))
 
     def _set_up_ended(self, setup: SetUp, how: dict[str, Any], stopping: bool) -> None:
         env = setup.environment() if how["code"] == 0 else None
@@ -160,14 +151,18 @@ class Ranks:
                 earlier = layout.earlier_name(name, attempt - 1)
                 try:
                     os.rename(os.path.join(folder, name), os.path.join(folder, earlier))
-                except OSError:
-                    pass  # it is not there, or the disk is full
+                except FileNotFoundError:
+                    pass
+                except OSError as error:
+                    self.output.event("note", text=f"output of the attempt before is not put aside: {error}")
+                    return
 
     def _start(self, child: Child) -> None:
         planned = child.planned
         env = {**self._env, **planned["env"]}
         try:
             child.pid = processes.start(planned["argv"], env, planned["cwd"], planned["log"])
+            self._by_pid[child.pid] = child
         except OSError as error:
             self.start_failed(child.role, child.rank, error)
         else:
@@ -185,26 +180,27 @@ class Ranks:
             if child.planned["start"] == "on-import" and child.pid is None and not self.stopping:
                 self._start(child)
 
-    def look_for_mindspore(self, now: float, leave: int) -> None:
+    def look_for_mindspore(self, now: float) -> None:
         """Start the scheduler also for ranks that import MindSpore in a child or after exec, which tells nobody."""
         waiting = any(child.planned["start"] == "on-import" and child.pid is None for child in self.children)
         if not waiting or self.stopping or now - self._looked < LOOK_EVERY:
             return
         self._looked = now
-        below = processes.descendants(os.getpid(), (leave,))
+        below = processes.descendants(os.getpid())
         if any(processes.has_loaded(pid, "/mindspore/_c_expression") for pid in below):
             self.start_scheduler()
 
     def receive(self, data: bytes) -> None:
         """Take the messages of ranks and of their supervisors."""
-        *lines, self._partial = (self._partial + data).split(b"\n")
+        *lines, partial = (self._partial + data).split(b"\n")
+        self._partial = partial if len(partial) <= LONGEST_MESSAGE else b""
         for line in lines:
             try:
                 message = json.loads(line)
                 child = self._child("scheduler" if message["rank"] is None else "worker", message["rank"])
-                if child is not None and message["what"] in MESSAGES:
+                if child is not None and message["what"] in MESSAGES and is_sound(message):
                     self._handle_message(child, message)
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue  # the pipe is open to everything that a rank starts
 
     def _handle_message(self, child: Child, message: messages.RankMessage) -> None:
@@ -215,7 +211,10 @@ class Ranks:
         elif what == "ended":
             how = {"code": message["code"], "signal": message["signal"], "crashed": message.get("crashed")}
             self._ended(child, how, message["time"])
+        elif what == "child-killed":
+            child.add_dead(DeadProcess(message["child"], killed_by=message["signal"]))
         else:
+            child.raised = child.raised or what == "error"
             if what == "import":
                 self.start_scheduler()
             child.joining = what == "joining"
@@ -229,26 +228,25 @@ class Ranks:
 
     def reap(self) -> None:
         """Take leave of every child that has ended, orphans that came to us included."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if self._setup is not None and self._setup.pid == pid:
+        ended = list(reap_all())
+        for dead, _ in ended:  # what a rank has left behind comes here with it, and may be why it ended
+            child = self._by_pid.get(dead.session)
+            if child is not None and child.pid != dead.pid and not self.asked:
+                child.add_dead(dead)
+        for dead, status in ended:
+            if self._setup is not None and self._setup.pid == dead.pid:
                 self._set_up_ended(self._setup, processes.outcome(status), self.stopping)
-            for child in self.children:
-                if child.pid == pid and child.running and not child.by_script:
-                    if child.role == "script":
-                        self._close_script()
-                    self._ended(child, processes.outcome(status), time.time())
+            child = self._by_pid.pop(dead.pid, None)
+            if child is not None and child.running:
+                if child.role == "script":
+                    self._close_script()
+                self._ended(child, processes.outcome(status), time.time())
 
     def _close_script(self) -> None:
         """A script has ended: tell the end of ranks that have gone with it and could not tell it themselves."""
         for child in self.children:
             if child.by_script and child.running and not os.path.exists(f"/proc/{child.pid}"):
-                how, when = _exit_file(child.planned["log"])
+                how, when = read_exit_file(child.planned["log"])
                 self._ended(child, how, when)
 
     def _ended(self, child: Child, how: dict[str, Any], when: float) -> None:
@@ -257,9 +255,19 @@ class Ranks:
         child.running = child.joining = False
         if child.rank is not None and child.rank in self.following:
             self._finish_log(child.rank)
-        if how["signal"] == signal.SIGKILL and child.pid and memory.was_out_of_memory(child.pid, self._oom_kills):
-            how["out_of_memory"] = True
+        # mpirun ends the other ranks by itself when one has failed.
+        how["asked"] = self.asked or (child.by_script and how["signal"] in (signal.SIGTERM, signal.SIGKILL))
+        if how["code"] != 0 and (child.raised or not how["asked"] or how["signal"] == signal.SIGKILL):
+            how.update(self._why(child, how["signal"]))
         self.output.event("exited", role=child.role, rank=child.rank, pid=child.pid, time=when, **how)
+
+    def _why(self, child: Child, number: int | None) -> dict[str, Any]:
+        """Find a process of a rank that was killed before it, and whether it was for lack of memory."""
+        killed = self._kernel_kills.find(child.pid or 0, child.dead)
+        if killed is not None and (killed or number == signal.SIGKILL):
+            return {"out_of_memory": True, **({"child": killed, "child_signal": int(signal.SIGKILL)} if killed else {})}
+        first = next(iter(child.dead.values()), None)
+        return {"child": first.words(), "child_signal": first.signal} if first else {}
 
     def pulse(self) -> None:
         """Tell for how long no rank has written anything, by a clock that nobody sets."""
@@ -319,11 +327,13 @@ class Ranks:
         if rows:
             self.output.event("outputs", outputs=rows)
 
-    def terminate(self, leave: int) -> None:
-        """Ask every process to end, each once."""
+    def terminate(self) -> None:
+        """Ask every process to end, each once. What has ended by now did so by itself."""
         self.stopping = True
+        self.reap()
+        self.asked = True
         self._to_start.clear()
-        processes.signal_all(self.everything(leave), signal.SIGTERM)
+        processes.signal_all(self.everything(), signal.SIGTERM)
 
     def end_scheduler(self) -> None:
         """The scheduler has nothing to save, and left alone it waits for heartbeats that will not come."""
@@ -343,12 +353,3 @@ def _written(log: str) -> float:
         return os.stat(log).st_mtime
     except OSError:
         return 0.0
-
-
-def _exit_file(log: str) -> tuple[dict[str, Any], float]:
-    try:
-        with open(os.path.join(os.path.dirname(log), layout.EXIT), encoding="utf-8") as file:
-            ended = json.load(file)
-        return {"code": ended["code"], "signal": ended["signal"]}, ended["time"]
-    except (OSError, ValueError, KeyError):
-        return {"code": None, "signal": int(signal.SIGKILL)}, time.time()

@@ -23,7 +23,11 @@ class SetUp:
         script = f"{{ {order['setup']}\n}} >&2 </dev/null && env -0 >&{self._result}"
         argv = ["bash", "-c", script]
         given = {**env, **order["env"], **order["secrets"]}
-        self.pid = processes.start(argv, given, order["run_dir"], self.log, keep=self._result)
+        try:
+            self.pid = processes.start(argv, given, order["run_dir"], self.log, keep=self._result)
+        except OSError:
+            os.close(self._result)
+            raise
         self._given = order["env"]
 
     def environment(self) -> dict[str, str] | None:

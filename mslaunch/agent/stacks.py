@@ -69,7 +69,7 @@ class StackTaking:
         if not is_ready(pid):
             return True
         path = self.files[rank]
-        return _size(path) > self._before[rank] and time.time() - os.stat(path).st_mtime > QUIET
+        return _size(path) > self._before[rank] and time.time() - _written(path) > QUIET
 
     def _start_native(self) -> list[int]:
         import shutil
@@ -82,9 +82,16 @@ class StackTaking:
             argv = [py_spy, "dump", "--native", "--pid", str(pid)]
             try:
                 started.append(processes.start(argv, dict(self._env), folder, self.files[rank]))
-            except OSError:
-                break  # no more processes: Python's own stacks are there
+            except OSError:  # the Python frames are there without it
+                break
         return started
+
+
+def _written(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
 
 
 def _size(path: str) -> int:

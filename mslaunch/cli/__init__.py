@@ -91,7 +91,7 @@ def _run_verb(verb: str, args: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except (OSError, MemoryError, RuntimeError, ImportError) as error:
+    except (OSError, MemoryError, SystemError, RuntimeError, ImportError) as error:
         limit = limit_of(error)
         if limit is None:
             raise

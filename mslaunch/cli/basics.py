@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from mslaunch.words import plain
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
@@ -17,12 +19,8 @@ def new_app() -> typer.Typer:
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Align rows in columns, the first row being their names."""
-    rows = [[_printable(cell) for cell in row] for row in rows]
+    # Names come from files, and a file may say anything, even to a terminal.
+    rows = [[plain(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     return "\n".join(lines) + "\n"
-
-
-def _printable(cell: str) -> str:
-    """Names come from files, and a file may say anything, even to a terminal."""
-    return cell if cell.isprintable() else cell.encode("unicode_escape", "backslashreplace").decode()

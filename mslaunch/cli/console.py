@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from mslaunch.api import new_progress
 from mslaunch.cli.describe import describe_end, describe_outputs, describe_verdict
 from mslaunch.cli.screen import Screen
-from mslaunch.words import counted
+from mslaunch.words import counted, cut_line, first_line, plain, plain_output
 
 if TYPE_CHECKING:
     from mslaunch.api import Plan, RunRecord, RunState
 
 CLEAR = "\r\x1b[K"
+LONGEST_LINE = 4096  # the log has the rest
 
 
 class Console:
@@ -66,7 +67,7 @@ class Console:
 
     def say(self, lines: list[str]) -> None:
         if lines:
-            self.screen.write(self._clear() + "".join(f"mslaunch: {line}\n" for line in lines))
+            self.screen.write(self._clear() + "".join(f"mslaunch: {plain(line)}\n" for line in lines))
 
     def _show_output(self, event: Mapping[str, Any], shown: Callable[[], None]) -> None:
         now = time.monotonic()
@@ -75,7 +76,7 @@ class Console:
             for line in lines:
                 self.progress = self.progress.read(line, now)
         where = f"{event['host']} " if len(self.plan.hosts) > 1 else ""
-        text = "".join(f"[{where}rank {rank}] {line}\n" for line in lines)
+        text = "".join(f"[{where}rank {rank}] {plain_output(cut_line(line, LONGEST_LINE))}\n" for line in lines)
         self.screen.write(self._clear() + text if text else "", then=shown)
 
     def _status(self, run_state: RunState) -> str:
@@ -101,7 +102,7 @@ def headline(run_state: RunState) -> str:
     """One line, at once: who failed, and what is done about it."""
     failure = run_state.failures[0]
     who = f"rank {failure.rank} on {failure.host}: " if failure.rank is not None else ""
-    what = (failure.summary.splitlines() or [""])[0][:200]
+    what = first_line(failure.summary)
     others = len(run_state.running) - (1 if failure.rank in run_state.running else 0)
     which = "rank" if failure.rank is None else "other rank"
     rest = f"; stopping {counted(others, which)}" if others else ""

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 from mslaunch import layout
 from mslaunch.diagnose.judge import Verdict, signal_name
 from mslaunch.masking import masked
-from mslaunch.words import byte_count, counted, named_ranks
+from mslaunch.words import byte_count, counted, cut_line, named_ranks, plain
 
 if TYPE_CHECKING:
     from mslaunch.api import OutputRecord, Plan, RunRecord
 
 LAST_LINES = 10
 OUTPUTS_SHOWN = 4
+_LINE_LIMIT = 500
+_LINES_SHOWN = 80  # of a traceback; the record has more of it, and the log all
 _RANKS_SHOWN = 4
 # What MindSpore writes while it is taken apart, and Python after a crash: true, and of no use here.
 _NOISE = re.compile(r"Event base dispatch success|^Extension modules: ")
@@ -84,10 +86,10 @@ def describe_verdict(record: RunRecord) -> list[str]:
     verdict = record.verdict
     if verdict is None:
         return []
-    lines = [_who(record, verdict), *verdict.summary.splitlines()[: 1 if verdict.traceback else None]]
+    lines = [_who(record, verdict), *_some(verdict.summary.splitlines()[: 1 if verdict.traceback else None])]
     if verdict.traceback:
-        shown = verdict.traceback.rstrip().splitlines()
-        lines += shown[1:] if shown[0] == verdict.summary else ["", *shown]
+        shown = verdict.traceback.rstrip().splitlines() or [""]
+        lines += _some(shown[1:]) if shown[0] == verdict.summary else ["", *_some(shown)]
     told = set((verdict.traceback or "").splitlines())
     shown = [line for line in last_lines(Path(verdict.log or ""), 50) if line not in told and not _NOISE.search(line)]
     if shown:
@@ -99,9 +101,19 @@ def describe_verdict(record: RunRecord) -> list[str]:
         lines.append(f"log:    {verdict.log}" + (f", line {verdict.line}" if verdict.line else ""))
     if verdict.traceback and verdict.log and (code := _snapshot(Path(verdict.log))):
         lines.append(f"code:   {code}, the files as they ran")
+    if verdict.also_failed:
+        lines.append(f"failed too: {named_ranks(verdict.also_failed)}")
     if verdict.victims and verdict.rank is not None:
         lines.append(f"victims: {named_ranks(verdict.victims)}, stopped because of it")
-    return lines
+    return [plain(cut_line(line, _LINE_LIMIT)) for line in lines]
+
+
+def _some(lines: list[str]) -> list[str]:
+    """Return the first and the last of too many lines."""
+    if len(lines) <= _LINES_SHOWN:
+        return lines
+    half = _LINES_SHOWN // 2
+    return [*lines[:half], f"... {len(lines) - 2 * half} lines left out ...", *lines[-half:]]
 
 
 def _snapshot(log: Path) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +14,7 @@ from mslaunch import api
 from mslaunch.cli import basics, options
 from mslaunch.errors import RequestError
 from mslaunch.ranges import format_ranges, parse_ranges
+from mslaunch.words import plain_output
 
 if TYPE_CHECKING:
     from mslaunch.api import Follower, Run
@@ -91,6 +93,7 @@ class Show:
         except re.error as error:
             raise RequestError(f"--grep {grep!r}: not a regular expression: {error}.") from None
         self._prefixed = prefixed
+        self._shown = plain_output if sys.stdout.isatty() else str  # a file gets the lines as they are
 
     def matching(self, lines: list[str]) -> list[str]:
         return [line for line in lines if self._pattern.search(line)] if self._pattern else lines
@@ -99,6 +102,6 @@ class Show:
         prefix = f"[{name}] " if self._prefixed else ""
         if lines:
             try:
-                print("".join(f"{prefix}{line}\n" for line in lines), end="", flush=True)
+                print("".join(f"{prefix}{self._shown(line)}\n" for line in lines), end="", flush=True)
             except BrokenPipeError:  # the reader has seen enough: `mslaunch logs | head`
                 raise typer.Exit from None

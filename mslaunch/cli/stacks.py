@@ -6,6 +6,7 @@ import json
 
 from mslaunch import api
 from mslaunch.cli import basics, options
+from mslaunch.words import plain
 
 app = basics.new_app()
 
@@ -25,5 +26,5 @@ def stacks(
     if as_json:
         print(json.dumps(groups))
         return
-    print("\n".join(groups))
+    print("\n".join(map(plain, groups)))
     print(f"\nAll threads: {found.path}/rank_<R>/stack.txt")

@@ -11,6 +11,7 @@ from types import FrameType
 from mslaunch import api
 from mslaunch.cli.describe import describe_end
 from mslaunch.cli.screen import Screen
+from mslaunch.words import first_line
 
 POLL = 0.2
 LAST_WORDS = 60.0
@@ -113,7 +114,7 @@ class _Follower:
             self.followed.save(final)  # what only the queue knew, it forgets
         self.screen.write("".join(f"{line}\n" for line in self.log.rest()))
         if final.verdict is not None and final.verdict.cause == self.plan.transport:
-            self._say(final.verdict.summary)
+            self._say(first_line(final.verdict.summary))
             self._say(final.verdict.advice or "")
         elif not self.folder.launcher_log.exists():
             self._say(describe_end(final, 0.0))

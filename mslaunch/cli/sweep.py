@@ -13,6 +13,7 @@ from mslaunch.cli.describe import describe_plan
 from mslaunch.cli.screen import Screen
 from mslaunch.cli.train import Detach, DryRun
 from mslaunch.errors import RequestError
+from mslaunch.words import first_line
 
 if TYPE_CHECKING:
     from mslaunch.cli.detached import Detached
@@ -211,7 +212,7 @@ class _Console:
         result = run.result
         after = f" after {_time(run)}" if run.seconds is not None else ""
         code = f" with code {result.exit_code}" if result.state == "failed" and result.exit_code is not None else ""
-        why = result.verdict.summary.splitlines()[:1] if result.verdict else []
+        why = [first_line(result.verdict.summary)] if result.verdict else []
         who = f"rank {result.verdict.rank}: " if result.verdict and result.verdict.rank is not None else ""
         return f"{result.state}{after}{code}" + (f"; {who}{why[0]}" if why else "")
 

@@ -20,6 +20,8 @@ _EARLIER_FILES, _EARLIER_PLOG = (
 )
 _EARLIER = re.compile(rf"({_EARLIER_FILES})$|{_EARLIER_PLOG}/")  # of attempts before the last
 _SUFFIXES = {".log", ".txt", ".out", ".err"}
+_ERROR_LIMIT = 1 << 20  # a rank writes 70 KB at most
+_TEXTS = ("message", "traceback")
 _NOT_OUTPUT = {layout.ENV_LOG, layout.LAUNCHER_LOG, layout.STACK}
 
 
@@ -75,7 +77,10 @@ def _rank_of(relative: Path) -> int | None:
 def read_error(rank_folder: Path) -> dict[str, Any] | None:
     """Return what a rank's error.json holds; an exception of a mere thread is not why a rank ended."""
     try:
-        error = json.loads((rank_folder / layout.ERROR).read_text())
-    except (OSError, ValueError):
+        with (rank_folder / layout.ERROR).open("rb") as file:
+            error = json.loads(file.read(_ERROR_LIMIT))
+    except (OSError, ValueError, RecursionError):
         return None
-    return error if isinstance(error, dict) and error.get("thread") is None else None
+    if not isinstance(error, dict) or error.get("thread") is not None:
+        return None
+    return {name: value for name, value in error.items() if name not in _TEXTS or isinstance(value, str)}

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mslaunch.diagnose.scan import Findings, Hit, Raised
+from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Findings, Hit, Raised
+from mslaunch.words import cut_middle
 
 # Every rank's server listens in a range of its own: 256 ports from 8118 on, by rank.
 _FIRST_PORT = 8118
@@ -30,10 +31,15 @@ class Case:
     """What its error.json holds."""
     findings: Findings = field(default_factory=Findings)
     out_of_memory: bool = False
+    child: str | None = None
+    """A process of the rank that was killed before it, and by which signal."""
+    child_signal: int | None = None
     scheduler: bool = False
     cause: str | None = None
     """What the launcher knows about how it failed: exception, exit, signal, stalled and so on."""
     summary: str | None = None
+    ended_by_itself: bool = False
+    """The launcher saw it fail before anybody asked it to end."""
 
     @property
     def name(self) -> str:
@@ -58,8 +64,10 @@ class Verdict:
     traceback: str | None = None
     pattern: str | None = None
     """The id of the known failure that its log shows."""
+    also_failed: tuple[int, ...] = ()
+    """Other ranks that failed by themselves."""
     victims: tuple[int, ...] = ()
-    """Ranks that ended because of it."""
+    """Ranks that were ended because of it."""
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -68,18 +76,24 @@ class Verdict:
 def read_verdict(raw: Mapping[str, Any]) -> Verdict:
     """Read a verdict from a record; fields that another version added are left out."""
     known = {name: raw[name] for name in Verdict.__slots__ if name in raw}
-    return Verdict(**{**known, "victims": tuple(raw.get("victims") or ())})
+    ranks = {name: tuple(raw.get(name) or ()) for name in ("also_failed", "victims")}
+    return Verdict(**{**known, **ranks})
 
 
 def judge(cases: Sequence[Case]) -> Verdict | None:
     """Name the first failure; None where there is no sign of one."""
     failed = sorted((case for case in cases if _failed(case)), key=_when)
     causes = [case for case in failed if not _is_victim(case)]
-    ranks_first = [case for case in causes if not case.scheduler] or causes
+    ranks_first = [case for case in causes if is_cause(case)] or causes
     first = next(iter(ranks_first), None) or _vanished(cases) or next(iter(failed), None)
     if first is None:
         return None
     return _verdict(first, [case for case in cases if case.rank != first.rank])
+
+
+def is_cause(case: Case) -> bool:
+    """Tell whether a case that failed is a reason by itself: nothing that failed later is the first failure then."""
+    return not case.scheduler and not _is_victim(case)
 
 
 def _failed(case: Case) -> bool:
@@ -110,8 +124,9 @@ def _is_victim(case: Case) -> bool:
 
 def _speaks_of(raised: Raised, case: Case) -> bool:
     """Tell whether an exception is itself the victim's message, not an error beside it."""
-    end = raised.line + raised.traceback.count("\n") + 1
-    return any(raised.line <= hit.line <= end and hit.match.pattern.kind == "victim" for hit in case.findings.hits)
+    return any(
+        raised.line <= hit.line <= raised.end + 1 and hit.match.pattern.kind == "victim" for hit in case.findings.hits
+    )
 
 
 def _vanished(cases: Sequence[Case]) -> Case | None:
@@ -144,20 +159,27 @@ def _verdict(first: Case, others: Sequence[Case]) -> Verdict:
     raised = _last_words(first)
     error = first.error or {}
     summary, advice, pattern = _words(first, hit, raised)
+    ended = [case for case in others if case.rank is not None and case.exit_code != 0]
+    also_failed = _ranks([case for case in ended if case.ended_by_itself or (_failed(case) and is_cause(case))])
     return Verdict(
         rank=first.rank,
         host=first.host,
         exit_code=first.exit_code,
         signal=first.signal,
         cause=first.cause or ("exception" if raised or error else "pattern" if hit else "unknown"),
-        summary=summary,
-        advice=advice,
+        summary=cut_middle(summary, SUMMARY_LIMIT),
+        advice=advice and cut_middle(advice, SUMMARY_LIMIT),
         log=first.log,
         line=raised.line if raised else hit.line if hit else first.findings.lines or None,
-        traceback=error.get("traceback") or (raised.traceback if raised else None),
+        traceback=cut_middle(error.get("traceback") or (raised.traceback if raised else ""), TRACEBACK_LIMIT) or None,
         pattern=pattern,
-        victims=tuple(sorted(case.rank for case in others if case.rank is not None and case.exit_code != 0)),
+        also_failed=also_failed,
+        victims=tuple(rank for rank in _ranks(ended) if rank not in also_failed),
     )
+
+
+def _ranks(cases: Sequence[Case]) -> tuple[int, ...]:
+    return tuple(sorted({case.rank for case in cases if case.rank is not None}))
 
 
 def _last_words(case: Case) -> Raised | None:
@@ -165,21 +187,26 @@ def _last_words(case: Case) -> Raised | None:
     last = case.findings.raised[-1] if case.findings.raised else None
     if last is None or case.cause in (None, "exception", "signal", "scheduler", "script"):
         return last
-    end = last.line + last.traceback.count("\n")
-    return last if case.cause == "exit" and case.findings.lines - end <= NEAR_THE_END else None
+    return last if case.cause == "exit" and case.findings.lines - last.end <= NEAR_THE_END else None
 
 
 def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str | None, str | None]:
     """Return summary, advice and pattern id."""
     if case.out_of_memory:
+        who = f"its child process {case.child} was " if case.child else ""
         return (
-            "killed by the kernel: out of memory",
+            f"{who}killed by the kernel: out of memory",
             "Use fewer workers or data-loading processes per host, or a host with more memory.",
             "out-of-memory",
         )
     message = (case.error or {}).get("message") or (raised.summary if raised else None) or case.summary
     if case.signal and (raised is None or not raised.summary.startswith("Fatal")):
         message = case.summary or f"killed by {signal_name(case.signal)}"
+    if case.child and case.cause in ("signal", "exit"):
+        by = signal_name(case.child_signal or 0)
+        message = f"{message}, after its child process {case.child} was killed by {by}"
+    elif case.signal == signals.SIGTERM and hit is not None and hit.match.pattern.kind == "cause":
+        message = f"{hit.match.summary} The rank was then ended by SIGTERM."
     if hit is None:
         return message or "no reason was found", None, None
     known = hit.match

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from mslaunch import plugins
+from mslaunch.diagnose.literals import required_literals
 from mslaunch.diagnose.pattern_tables import Pattern, built_in_patterns, read_added
 
 
@@ -20,38 +21,33 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """All patterns in the order in which they are tried."""
+class Row:
+    """A pattern, ready to be tried."""
 
-    rows: tuple[tuple[re.Pattern[str], Pattern], ...]
-    quick: tuple[re.Pattern[str], ...]
-    """A line that none of these finds is in no row. Added patterns cannot be joined: they may have names or flags."""
+    pattern: Pattern
+    regex: re.Pattern[str]
+    literals: frozenset[str] | None
+    """A line that holds none of these does not match; None where the pattern has to be tried on every line."""
 
 
 @cache
-def _table() -> _Table:
-    """Read all tables, once and only when a line is to be judged."""
+def rows() -> tuple[Row, ...]:
+    """Read all tables, once and only when a line is to be judged; return their rows in the order they are tried."""
     built_in = built_in_patterns()
     added, problems = read_added(os.environ)
     for trouble in problems:
         plugins.warn(trouble)
     # Healthy ones first, so that they never alarm; then what was added for this site, before what is general.
     ordered = sorted((*added, *built_in), key=lambda pattern: pattern.kind != "healthy")
-    joined = re.compile("|".join(f"(?:{pattern.regex})" for pattern in built_in))
-    return _Table(
-        rows=tuple((re.compile(pattern.regex), pattern) for pattern in ordered),
-        quick=(joined, *(re.compile(pattern.regex) for pattern in added)),
-    )
+    return tuple(Row(pattern, re.compile(pattern.regex), required_literals(pattern.regex)) for pattern in ordered)
 
 
-def match_line(line: str) -> Match | None:
-    """Return the first pattern that fits a line."""
-    table = _table()
-    if not any(regex.search(line) for regex in table.quick):
-        return None
-    for regex, pattern in table.rows:
-        if found := regex.search(line):
-            return Match(pattern, _fill(pattern.summary, found))
+def match_line(line: str, among: tuple[Row, ...] | None = None) -> Match | None:
+    """Return the first pattern that fits a line, of all or of these rows."""
+    for row in rows() if among is None else among:
+        quick = row.literals is None or any(literal in line for literal in row.literals)
+        if quick and (found := row.regex.search(line)):
+            return Match(row.pattern, _fill(row.pattern.summary, found))
     return None
 
 

@@ -54,6 +54,8 @@ def execute(
             raise
         finally:
             cluster.close()
+            if execution.lost:
+                cluster.transport.clean_up(plan.run_dir)
             _save(folder, execution.now)
     return execution.now
 
@@ -84,6 +86,8 @@ class _Execution:
         self.now = now
         self.transfer = FileTransfer(cluster, folder, plan.run_dir)
         self.began = time.monotonic()
+        self.lost = False
+        """Whether an agent was lost, in any attempt."""
 
     def run(self) -> None:
         """Make attempts until there is to be no further one."""
@@ -99,6 +103,7 @@ class _Execution:
         with closing(attempt):
             attempt.on_change = partial(_save_progress, self.folder, self.now)
             run_state = attempt.run(self.environment)
+            self.lost = self.lost or bool(run_state.hosts_lost)
             self.now = conclude(self.now, run_state, self.folder)
             tools = RestartTools(attempt.free_port, self.replan)
             again = prepare_next(self.plan, self.now, self.folder, run_state.hosts_lost, tools)

@@ -35,6 +35,9 @@ class Failure:
     summary: str
     log: str | None = None
     out_of_memory: bool = False
+    child: str | None = None
+    """A process of the rank that was killed before it, and by which signal."""
+    child_signal: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class RunState:
         self.last_output: float | None = None
         self.pulse = 0.0
         self.first_end: tuple[float, int] | None = None
+        self.last_start = began
         self.stalled = False
         self.stacks_from: set[str] = set()
         self._stacks: dict[int, tuple[stacks.Frame, ...]] = {}
@@ -159,12 +163,12 @@ class RunState:
             rank = self.ranks[event["rank"]]
             self.ranks[rank.rank] = replace(rank, pid=event["pid"], started=iso(event["time"]))
             self.last_output = max(self.last_output or now, now)
+            self.last_start = now
         return []
 
     def _on_start_failed(self, event: messages.StartFailed, now: float) -> list[Order]:
         del now
-        what = "launch.setup" if event["role"] == "setup" else event["role"]
-        summary = f"{what} could not be started on {event['host']}: {event['why']}{start_advice(event['why'])}"
+        summary = f"{event['role']} could not be started on {event['host']}: {event['why']}{start_advice(event['why'])}"
         return self.fail(Failure(event["time"], event["rank"], event["host"], NOT_READY, None, "start", summary))
 
     def _on_files_failed(self, event: messages.FilesFailed, now: float) -> list[Order]:
@@ -227,22 +231,34 @@ class RunState:
             self.notes.append(f"rank {rank} was ended {how}, so that counts")
         self.joining.pop(rank, None)
         self._running.pop(rank, None)
-        stopped = self.stopping and rank not in self.raised and number not in CRASHES
+        not_asked = not event.get("asked", self.stopping) and self.interrupt is None
+        by_itself = not_asked or number in CRASHES
+        stopped = self.stopping and not by_itself and rank not in self.raised
         self.ranks[rank] = replace(
             self.ranks[rank], exit_code=code, signal=number, ended=iso(when), stopped=stopped and code != 0
         )
-        if self.stopping and number not in CRASHES:
+        self._add_reason(event)
+        if self.stopping and not by_itself:
             return []
         if code != 0:
-            memory = bool(event.get("out_of_memory"))
             how = f"was killed by {signal_name(number)}" if number else f"exited with code {code}"
             cause = "signal" if number else "exit"
-            return self._rank_failed(when, rank, 128 + number if number else code or 1, number, cause, how, memory)
+            orders = self._rank_failed(when, rank, 128 + number if number else code or 1, number, cause, how)
+            self._add_reason(event)
+            return orders
         if not self._running:
             self._finished = True
             return [Order("finish")]
         self.first_end = self.first_end or (now, rank)
         return []
+
+    def _add_reason(self, event: messages.Exited) -> None:
+        """Add to a rank's failures what its agent found out when it had ended."""
+        why = {name: event.get(name) for name in ("out_of_memory", "child", "child_signal") if event.get(name)}
+        if why:
+            of_rank = [at for at, failure in enumerate(self.failures) if failure.rank == event["rank"]]
+            for at in of_rank:
+                self.failures[at] = replace(self.failures[at], **cast(dict[str, Any], why))
 
     def _scheduler_exited(self, event: messages.Exited) -> list[Order]:
         if event["code"] == 0:
@@ -312,16 +328,21 @@ class RunState:
         self.outputs += event["outputs"]
         return []
 
+    def _on_note(self, event: messages.Note, now: float) -> list[Order]:
+        del now
+        self.notes.append(f"{event['host']}: {event['text']}")
+        return []
+
     def _on_idle(self, event: messages.Idle, now: float) -> list[Order]:
         del now
         self.hosts_busy.discard(event["host"])
         return []
 
     def _rank_failed(
-        self, when: float, rank: int, code: int, number: int | None, cause: str, summary: str, memory: bool = False
+        self, when: float, rank: int, code: int, number: int | None, cause: str, summary: str
     ) -> list[Order]:
         host = self.ranks[rank].host
-        return self.fail(Failure(when, rank, host, code, number, cause, summary, self._log(rank), memory))
+        return self.fail(Failure(when, rank, host, code, number, cause, summary, self._log(rank)))
 
     def _log(self, rank: int) -> str:
         return f"{self.plan.run_dir}/{layout.rank_folder(rank)}/{layout.LOG}"
@@ -344,6 +365,7 @@ HANDLERS: dict[str, Handler] = {
     "abandoned": RunState._on_abandoned,
     "stuck": RunState._on_stuck,
     "outputs": RunState._on_outputs,
+    "note": RunState._on_note,
     "idle": RunState._on_idle,
 }
 """What an attempt does about each event; the others are for whoever asked for them."""

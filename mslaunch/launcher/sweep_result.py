@@ -15,6 +15,7 @@ from mslaunch.store.liveness import current
 from mslaunch.store.progress import last_loss
 from mslaunch.store.record import ENDED, RunRecord
 from mslaunch.store.run import Result
+from mslaunch.words import first_line
 
 NOT_STARTED = "not started"
 
@@ -60,7 +61,7 @@ def why(result: Result) -> str | None:
     if result.verdict is None:
         return None
     who = f"rank {result.verdict.rank}: " if result.verdict.rank is not None else ""
-    return who + (result.verdict.summary.splitlines() or [""])[0]
+    return who + first_line(result.verdict.summary)
 
 
 def result_of(sweep: Sweep, index: int, error: BaseException | None = None) -> SweptRun:

@@ -37,6 +37,7 @@ class Timeouts:
         if self.run_state.first_end is None:
             return []
         when, rank = self.run_state.first_end
+        when = max(when, self.run_state.last_start)  # a thousand ranks are not started at once
         skew = self.run_state.plan.limits.exit_skew
         if now - when >= SKEW_NOTICE and not self._skew_noticed:
             self._skew_noticed = True

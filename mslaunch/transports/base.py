@@ -234,6 +234,10 @@ class Transport:
         del spec, facts, environment, target
         return hosts
 
+    def clean_up(self, run_dir: str) -> None:
+        """End what is left of a run whose agents were lost, where this machine can see it; the channels are closed."""
+        del run_dir
+
     def environment(self, method: str, hosts: tuple[Host, ...]) -> Mapping[str, str]:
         """Return variables that all processes of a job need here."""
         del method, hosts

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 
-from mslaunch.agent import wire
+from mslaunch.agent import guard, wire
 from mslaunch.errors import RequestError
 from mslaunch.hosts import LOCAL, Host
 from mslaunch.plan.spec import JobSpec, naming_setting
@@ -39,7 +41,19 @@ class LocalTransport(Transport):
 
     def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
         del access
-        return Opened([ProcessChannel(LOCAL, prestart.take(LOCAL), wire.MAGIC)], hosts)
+        return Opened([LocalChannel(LOCAL, prestart.take(LOCAL), wire.MAGIC)], hosts)
+
+    def clean_up(self, run_dir: str) -> None:
+        guard.end_run(run_dir)
+
+
+class LocalChannel(ProcessChannel):
+    """The process is the agent's guard: when the agent is gone, it ends what that has left, and then itself."""
+
+    def _end_process(self) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(guard.PATIENCE)
+        super()._end_process()
 
 
 def is_this_machine(hosts: tuple[Host, ...]) -> bool:

@@ -109,11 +109,15 @@ class ProcessChannel:
         self._sender.close()
         if not lost:
             self._drain()
-        self._process.kill() if self._process.poll() is None else None
-        self._process.wait()
+        self._end_process()
         self._output.close()
         if self._stderr is not None:
             self._stderr.close()
+
+    def _end_process(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
 
     def abort(self) -> None:
         """End the process at once."""

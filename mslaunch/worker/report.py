@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     Value = str | int | float | None
 
-_MESSAGE_LIMIT = 300  # twelve-fold when escaped: one write of up to 4,096 bytes into a pipe is never torn
+_LINE_LIMIT = 300  # twelve-fold when escaped: one write of up to 4,096 bytes into a pipe is never torn
+_MESSAGE_LIMIT = 1 << 12
+_TRACEBACK_LIMIT = 1 << 16
+_NOTE = 80  # room for what says that something was left out
 
 
 class Me:
@@ -119,8 +122,8 @@ def record_error(error: BaseException, traceback: TracebackType | None, thread: 
         "pid": me.pid,
         "time": time.time(),
         "type": type(error).__name__,
-        "message": summary,
-        "traceback": text,
+        "message": _cut(summary, _MESSAGE_LIMIT),
+        "traceback": _cut(text, _TRACEBACK_LIMIT),
         "thread": thread,
     }
     path = os.path.join(me.folder, layout.ERROR)
@@ -129,7 +132,7 @@ def record_error(error: BaseException, traceback: TracebackType | None, thread: 
             write_json(path, data)
     except OSError:
         pass  # a full disk must not hide the error itself
-    return summary.splitlines()[0][:_MESSAGE_LIMIT]
+    return (summary[:_LINE_LIMIT].splitlines() or [""])[0]
 
 
 def format_traceback(error: BaseException, traceback: TracebackType | None) -> str:
@@ -144,3 +147,11 @@ def _format(error: BaseException, traceback: TracebackType | None) -> tuple[str,
         return format_traceback(error, traceback), f"{type(error).__name__}: {error}".removesuffix(": ")
     except Exception:  # a module of the script's own may be called `traceback`, and an error's __str__ may fail
         return repr(error), f"{type(error).__name__}"
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return the beginning and the end of a text that is too long; the rank's log has all of it."""
+    if len(text) <= limit:
+        return text
+    half = (limit - _NOTE) // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out, see {layout.LOG} ...\n{text[-half:]}"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MANAGEMENT = "mindspore.communication.management"
+_CHILDREN = "multiprocessing.popen_fork"
 
 
 class ImportWatch:
@@ -31,6 +32,8 @@ class ImportWatch:
             report.notify("import")
         elif name == "threading":
             return _and_then(PathFinder.find_spec(name, path), watch_threads)
+        elif name == _CHILDREN:
+            return _and_then(PathFinder.find_spec(name, path), watch_children)
         elif name == _MANAGEMENT:
             return _and_then(PathFinder.find_spec(name, path), self.watch_init)
         return None
@@ -61,6 +64,26 @@ def watch_threads(threading: Any) -> None:
         shown(args)
 
     threading.excepthook = record
+
+
+def watch_children(popen_fork: Any) -> None:
+    """Tell the agent of processes that others have killed: what the script does about it is often to end."""
+
+    class Popen(popen_fork.Popen):  # type: ignore[misc]
+        asked = False
+
+        def poll(self, *args: Any, **kwargs: Any) -> Any:
+            ended = self.returncode is not None
+            code = super().poll(*args, **kwargs)
+            if not ended and code is not None and code < 0 and not self.asked:
+                report.notify("child-killed", child=self.pid, signal=-code)
+            return code
+
+        def _send_signal(self, sig: int) -> Any:
+            self.asked = True
+            return super()._send_signal(sig)
+
+    popen_fork.Popen = Popen
 
 
 def _and_then(spec: ModuleSpec | None, act: Callable[[Any], None]) -> ModuleSpec | None:

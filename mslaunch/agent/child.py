@@ -1,0 +1,101 @@
+"""One planned process, what it says, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+from mslaunch import layout
+
+TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from mslaunch import messages
+
+LATEST = 1e11  # a time in seconds since 1970
+HIGHEST = 1 << 22  # the highest number of a process that Linux knows
+MOST_DEAD = 100
+
+
+class Child:
+    """One planned process. A rank that a script starts is known by what its supervisor says of it."""
+
+    def __init__(self, planned: messages.PlannedProcess) -> None:
+        self.planned = planned
+        self.role: str = planned["role"]
+        self.rank: int | None = planned["rank"]
+        self.by_script = planned["start"] == "by-script"
+        self.pid: int | None = None
+        self.running = False
+        self.joining = False
+        self.raised = False
+        self.missed: float | None = None
+        self.dead: dict[int, DeadProcess] = {}
+        """Processes that it has started and that a signal has killed."""
+
+    def add_dead(self, dead: DeadProcess) -> None:
+        """Remember a process that this one has started; SIGTERM is how a rank ends its own."""
+        if dead.signal not in (None, signal.SIGTERM) and len(self.dead) < MOST_DEAD:
+            self.dead[dead.pid] = dead
+
+
+class DeadProcess:
+    """A process that has ended: its number, its name, the leader of its session and the signal that killed it."""
+
+    def __init__(self, pid: int, name: str = "", session: int = 0, killed_by: int | None = None) -> None:
+        self.pid = pid
+        self.name = name
+        self.session = session
+        self.signal = killed_by
+
+    def words(self) -> str:
+        return f"{self.pid} ({self.name})" if self.name else str(self.pid)
+
+
+def reap_all() -> Iterator[tuple[DeadProcess, int]]:
+    """Reap every child that has ended; yield it with its wait status."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                return
+            name, session = _name_and_session(found.si_pid)  # before it is reaped: then nothing is known of it
+            pid, status = os.waitpid(found.si_pid, 0)
+        except ChildProcessError:
+            return
+        yield DeadProcess(pid, name, session, os.WTERMSIG(status) if os.WIFSIGNALED(status) else None), status
+
+
+def _name_and_session(pid: int) -> tuple[str, int]:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            name, rest = file.read().split("(", 1)[1].rsplit(")", 1)
+        return name, int(rest.split()[3])
+    except (OSError, IndexError, ValueError):
+        return "", 0
+
+
+def is_sound(message: messages.RankMessage) -> bool:
+    """Tell whether the fields of a message are what the launcher counts on, whoever wrote it."""
+    numbers = [message.get(name) for name in ("child", "code", "signal", "crashed")]
+    when, text = message["time"], message.get("message")
+    return (
+        isinstance(when, (int, float))
+        and 0 < when < LATEST
+        and all(number is None or (type(number) is int and 0 <= number <= HIGHEST) for number in numbers)
+        and (text is None or isinstance(text, str))
+    )
+
+
+def read_exit_file(log: str) -> tuple[dict[str, Any], float]:
+    """Return how and when a rank ended, by its exit.json; where there is none, it was killed."""
+    try:
+        with open(os.path.join(os.path.dirname(log), layout.EXIT), encoding="utf-8") as file:
+            ended = json.load(file)
+        return {"code": ended["code"], "signal": ended["signal"]}, ended["time"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {"code": None, "signal": int(signal.SIGKILL)}, time.time()

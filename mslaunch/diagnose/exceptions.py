@@ -1,0 +1,84 @@
+"""Exceptions in a log: where one begins, where it ends, and its text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mslaunch.diagnose.stacks import OUR_FRAMES
+
+_TRACEBACK = b"Traceback (most recent call last)"
+_FATAL = b"Fatal Python error: "
+_GROUP = b"  + Exception Group Traceback (most recent call last)"
+_FRAME = b'  File "'
+_CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
+_SYNTAX = re.compile(rb"(SyntaxError|IndentationError|TabError): ")
+_GROUP_SUMMARY = re.compile(r"  \| \S")
+_TO_CHAIN, _TO_TRACEBACK = 3, 4  # how many lines below the end of an exception the next one of its chain may begin
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where an exception ends: the index of the line after it."""
+
+    line: int
+    is_open: bool
+    """Whether lines that are not there yet may belong to it."""
+
+
+def visible(line: bytes) -> bytes:
+    """Return what a terminal would show of a line that a progress bar has written over."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+def end_of_exception(lines: Sequence[bytes], at: int, before: bytes) -> End | None:
+    """Return where the exception that starts at a line ends, or None where none does; `before` is the line above."""
+    line = visible(lines[at])
+    if line.startswith(_TRACEBACK):
+        return _end_of_chain(lines, at)
+    if line.startswith(_FATAL):
+        end = at + 1
+        while end < len(lines) and (lines[end].startswith((b" ", b"Current thread", b"Thread 0x")) or not lines[end]):
+            end += 1
+        return End(end, end == len(lines))
+    if line.startswith(_GROUP):
+        end = _skip_indented(lines, at + 1)
+        return End(end, end == len(lines))
+    if line.startswith(_FRAME) and not before.startswith((b" ", b"Traceback")):
+        end = _skip_indented(lines, at)
+        if end == len(lines):
+            return End(end, is_open=True)
+        return End(end + 1, is_open=False) if _SYNTAX.match(lines[end]) else None
+    return None
+
+
+def _end_of_chain(lines: Sequence[bytes], at: int) -> End:
+    while True:
+        end = _skip_indented(lines, at + 1) + 1
+        following = next(
+            (i for i in range(end, min(end + _TO_CHAIN, len(lines))) if lines[i].startswith(_CHAINED)), None
+        )
+        if following is None:
+            return End(min(end, len(lines)), end + _TO_CHAIN > len(lines))
+        below = range(following, min(following + _TO_TRACEBACK, len(lines)))
+        start = next((i for i in below if b"Traceback" in lines[i]), None)
+        if start is None:
+            return End(min(end, len(lines)), following + _TO_TRACEBACK > len(lines))
+        at = start
+
+
+def _skip_indented(lines: Sequence[bytes], at: int) -> int:
+    while at < len(lines) and lines[at].startswith((b" ", b"\t")):
+        at += 1
+    return at
+
+
+def exception_text(lines: Sequence[bytes]) -> tuple[str, str]:
+    """Return the summary and the text of an exception, without the launcher's own frames."""
+    text = [line.decode("utf-8", "replace").rstrip("\r") for line in (visible(lines[0]), *lines[1:])]
+    block = [line for line in text if not any(mark in line for mark in OUR_FRAMES)] or text
+    summary = block[0] if lines[0].startswith(_FATAL) else block[-1]
+    if visible(lines[0]).startswith(_GROUP):
+        summary = next((line[4:] for line in block if _GROUP_SUMMARY.match(line)), summary)
+    return summary.strip(), "\n".join(block)

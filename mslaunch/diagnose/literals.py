@@ -1,0 +1,61 @@
+"""Which texts a line must hold for a regular expression to match it: a quick test before a slow one."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+_PARSERS = ("re._parser", "sre_parse")  # the second one is Python 3.10's
+_SHORTEST = 3
+
+
+def required_literals(regex: str) -> frozenset[str] | None:
+    """Return texts of which every match holds at least one; None where nothing is known."""
+    for name in _PARSERS:
+        try:
+            parsed = importlib.import_module(name).parse(regex)
+            found = None if parsed.state.flags & re.IGNORECASE else _of_sequence(parsed)
+            return found if found and _worth(found) >= _SHORTEST else None
+        except ModuleNotFoundError:
+            continue
+        except Exception:  # a private module of Python's: without it every line is tried, which is slow and right
+            return None
+    return None
+
+
+def _of_sequence(items: Iterable[Any]) -> frozenset[str] | None:
+    """Return the best choice of a sequence, all of whose items occur."""
+    found: list[frozenset[str]] = []
+    run: list[Any] = []
+    for item in items:
+        if str(item[0]) == "LITERAL":
+            run.append(item)
+            continue
+        inner = _of_item(str(item[0]), item[1], run)
+        found += [_text(run), *([inner] if inner else [])]
+        run = []
+    return max([*found, _text(run)], key=_worth)
+
+
+def _of_item(name: str, argument: Any, before: list[Any]) -> frozenset[str] | None:
+    if name == "BRANCH":  # Python has put what all branches begin with before them
+        branches = [_of_sequence([*before, *branch]) for branch in argument[1]]
+        known = [branch for branch in branches if branch is not None]
+        return frozenset[str]().union(*known) if len(known) == len(branches) else None
+    if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT") and argument[0] > 0:
+        return _of_sequence(argument[2])
+    if name == "SUBPATTERN":
+        _, added, _, inner = argument
+        return None if added & re.IGNORECASE else _of_sequence(inner)
+    return None
+
+
+def _text(run: list[Any]) -> frozenset[str]:
+    return frozenset({"".join(chr(code) for _, code in run)})
+
+
+def _worth(choice: frozenset[str]) -> float:
+    """A choice is as good as its shortest text; digits count little, since lines are compared without theirs."""
+    return min(sum(0.25 if character.isdigit() else 1.0 for character in text) for text in choice)
