@@ -45,7 +45,7 @@ class Agent:
         self.host = host
         self.guard = Guard()
         self.output = Output(1, host)
-        self.commands = wire.Decoder()
+        self.commands = wire.Decoder(wire.LONGEST_ORDER)
         self.messages, message_end = os.pipe()
         self.wakeup, wake = os.pipe()
         for end in (0, self.messages, self.wakeup, wake):

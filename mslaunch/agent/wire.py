@@ -15,6 +15,18 @@ if TYPE_CHECKING:
 
 END = b"\x1e"
 MAGIC = b"mslaunch-1" + END
+LONGEST = 1 << 25
+"""How long a record may be. The longest that agents send, stacks and last lines, stay below a quarter of it."""
+LONGEST_ORDER = 1 << 30
+"""The same for what launchers send: the environment of every rank of a host."""
+
+
+class Unreadable(dict):  # type: ignore[type-arg] # Python 3.9 cannot subclass the alias without importing typing
+    """Stands for a record that cannot be read: a message without any key."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__()
+        self.why = why
 
 
 def encode(message: Mapping[str, object]) -> bytes:
@@ -22,19 +34,57 @@ def encode(message: Mapping[str, object]) -> bytes:
 
 
 class Decoder:
-    """Turns bytes, in pieces of any size, back into messages."""
+    """Turns bytes, in pieces of any size, back into messages. Whatever comes, it does not raise.
 
-    def __init__(self) -> None:
-        self._rest = b""
+    A record that is no JSON object, or too long, becomes an Unreadable, and nothing after it is read.
+    """
+
+    def __init__(self, longest: int = LONGEST) -> None:
+        self._longest = longest
+        self._begun: list[bytes] = []  # pieces of the record that has not ended: joining them once costs least
+        self._size = 0
         self._waiting = True
+        self._broken = False
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        self._rest += data.replace(b"\n", b"").replace(b"\r", b"")
+        data = data.replace(b"\n", b"").replace(b"\r", b"")
         if self._waiting:
-            before, found, after = self._rest.partition(MAGIC)
-            if not found:
-                self._rest = before[-len(MAGIC) :]
-                return []
-            self._rest, self._waiting = after, False
-        *records, self._rest = self._rest.split(END)
-        return [json.loads(record) for record in records if record]
+            before, found, data = (b"".join(self._begun) + data).partition(MAGIC)
+            self._begun = [] if found else [before[-len(MAGIC) :]]
+            self._waiting = not found
+        if self._waiting or self._broken:
+            return []
+        messages: list[dict[str, Any]] = []
+        *ends, rest = data.split(END)
+        for end in ends:
+            if record := self._take(end):
+                messages.append(self._read(record))
+                if self._broken:
+                    return messages
+        if rest:
+            self._begun.append(rest)
+            self._size += len(rest)
+        if self._size > self._longest:
+            messages.append(self._too_long())
+        return messages
+
+    def _take(self, end: bytes) -> bytes:
+        record = b"".join([*self._begun, end]) if self._begun else end
+        self._begun, self._size = [], 0
+        return record
+
+    def _read(self, record: bytes) -> dict[str, Any]:
+        if len(record) > self._longest:
+            return self._too_long()
+        try:
+            message = json.loads(record)
+        except (ValueError, RecursionError) as error:
+            return self._refuse(f"a record that is not JSON ({type(error).__name__}): {record[:40]!r}")
+        return message if isinstance(message, dict) else self._refuse(f"a record that is no object: {record[:40]!r}")
+
+    def _too_long(self) -> Unreadable:
+        return self._refuse(f"a record of more than {self._longest >> 20} MB")
+
+    def _refuse(self, why: str) -> Unreadable:
+        self._broken, self._begun, self._size = True, [], 0
+        return Unreadable(why)
