@@ -6,6 +6,7 @@ because a shell's start-up files may print before the agent does.
 
 from __future__ import annotations
 
+import binascii
 import json
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
@@ -19,6 +20,8 @@ LONGEST = 1 << 25
 """How long a record may be. The longest that agents send, stacks and last lines, stay below a quarter of it."""
 LONGEST_ORDER = 1 << 30
 """The same for what launchers send: the environment of every rank of a host."""
+_ESCAPES = ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\r", b"\\r"), (b"\t", b"\\t"), (b"\x1b", b"\\u001b"))
+_PLAIN = bytes(range(0x20, 0x7F)) + b"\n\r\t\x1b"
 
 
 class Unreadable(dict):  # type: ignore[type-arg] # Python 3.9 cannot subclass the alias without importing typing
@@ -31,6 +34,27 @@ class Unreadable(dict):  # type: ignore[type-arg] # Python 3.9 cannot subclass t
 
 def encode(message: Mapping[str, object]) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode() + END + b"\n"  # srun passes whole lines on
+
+
+def encode_with_data(message: Mapping[str, object], data: bytes) -> bytes:
+    """Encode a message with two further keys: `data`, and `is_text`, which says whether that is the text or base64.
+
+    Logs are mostly plain text, and a few replacements make a JSON string of it. Nothing in Python is quicker, and it is
+    a quarter less to encrypt.
+    """
+    is_text = not data.translate(None, _PLAIN)
+    if is_text:
+        for character, escaped in _ESCAPES:
+            data = data.replace(character, escaped)
+    else:
+        data = binascii.b2a_base64(data, newline=False)
+    head = json.dumps({**message, "is_text": is_text}, separators=(",", ":")).encode()
+    return b"".join((head[:-1], b',"data":"', data, b'"}', END, b"\n"))
+
+
+def decode_data(data: str, is_text: bool) -> bytes:
+    """Return the bytes that `encode_with_data` was given; raise ValueError where they are none."""
+    return data.encode() if is_text else binascii.a2b_base64(data)
 
 
 class Decoder:
@@ -59,7 +83,7 @@ class Decoder:
         for end in ends:
             if record := self._take(end):
                 messages.append(self._read(record))
-                if self._broken:
+                if isinstance(messages[-1], Unreadable):
                     return messages
         if rest:
             self._begun.append(rest)
