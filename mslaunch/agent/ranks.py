@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -12,6 +11,7 @@ from mslaunch import layout
 from mslaunch.agent import memory, processes
 from mslaunch.agent.follow import Follower
 from mslaunch.agent.output import Output
+from mslaunch.agent.rank_messages import RankMessages, read_exit_file
 from mslaunch.agent.setup import SetUp
 from mslaunch.agent.stacks import StackTaking
 
@@ -26,7 +26,6 @@ FAR_BEHIND = 1 << 20
 LOOK_EVERY = 1.0
 START_SECONDS = 0.1  # how long ranks are started for before the loop looks at everything else again
 MOST_QUEUED = 1 << 24  # last lines of logs are left to the file while this much waits for the launcher
-MESSAGES = ("started", "ended", "import", "joining", "joined", "error", "done")
 
 
 class Child:
@@ -61,7 +60,7 @@ class Ranks:
         self._looked = 0.0
         self.stopping = False
         self._turn = 0
-        self._partial = b""
+        self._messages = RankMessages()
         self._written = 0.0
         self._written_seen = time.monotonic()
 
@@ -70,6 +69,7 @@ class Ranks:
         self._order, self._run_dir = order, order["run_dir"]
         self.stopping = False
         self._written_seen = time.monotonic()
+        self.following.clear()  # of a rank that could not be ended in the attempt before
         self.children = [Child(planned) for planned in order["processes"]]
         self._keep_earlier_logs(order["attempt"])
         self._oom_kills = memory.oom_kills()
@@ -133,7 +133,7 @@ class Ranks:
             if child.by_script and child.running and child.pid and not os.path.exists(f"/proc/{child.pid}"):
                 child.missed = child.missed or now
                 if now - child.missed > LOOK_EVERY:
-                    self._ended(child, *_exit_file(child.planned["log"]))
+                    self._ended(child, *read_exit_file(child.planned["log"]))
 
     def _set_up_ended(self, setup: SetUp, how: dict[str, Any], stopping: bool) -> None:
         env = setup.environment() if how["code"] == 0 else None
@@ -190,32 +190,32 @@ class Ranks:
             self.start_scheduler()
 
     def receive(self, data: bytes) -> None:
-        """Take the messages of ranks and of their supervisors."""
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        for line in lines:
-            try:
-                message = json.loads(line)
-                child = self._child("scheduler" if message["rank"] is None else "worker", message["rank"])
-                if child is not None and message["what"] in MESSAGES:
-                    self._handle_message(child, message)
-            except (ValueError, KeyError, TypeError):
-                continue  # the pipe is open to everything that a rank starts
+        """Take the messages of ranks and of their exit recorders."""
+        for message in self._messages.feed(data):
+            child = self._child("scheduler" if message["rank"] is None else "worker", message["rank"])
+            if child is not None:
+                self._handle_message(child, message)
 
     def _handle_message(self, child: Child, message: messages.RankMessage) -> None:
         what = message["what"]
-        if what == "started":
+        if what in ("started", "ended"):
+            if child.by_script:  # the agent itself knows of its own children
+                self._handle_recorder(child, message)
+            return
+        if what == "import":
+            self.start_scheduler()
+        child.joining = what == "joining"
+        self.output.event(what, rank=child.rank, time=message["time"], message=message["message"])
+        if what == "joined":
+            self.wake_joining()
+
+    def _handle_recorder(self, child: Child, message: messages.RankMessage) -> None:
+        if message["what"] == "started":
             child.pid = message["child"]
             self._started(child)
-        elif what == "ended":
-            how = {"code": message["code"], "signal": message["signal"], "crashed": message.get("crashed")}
-            self._ended(child, how, message["time"])
         else:
-            if what == "import":
-                self.start_scheduler()
-            child.joining = what == "joining"
-            self.output.event(what, rank=child.rank, time=message["time"], message=message.get("message"))
-            if what == "joined":
-                self.wake_joining()
+            how = {"code": message["code"], "signal": message["signal"], "crashed": message["crashed"]}
+            self._ended(child, how, message["time"])
 
     def wake_joining(self) -> None:
         """Cut short the sleeps of ranks that still look for their peers: the first one is through, so all are there."""
@@ -242,7 +242,7 @@ class Ranks:
         """A script has ended: tell the end of ranks that have gone with it and could not tell it themselves."""
         for child in self.children:
             if child.by_script and child.running and not os.path.exists(f"/proc/{child.pid}"):
-                how, when = _exit_file(child.planned["log"])
+                how, when = read_exit_file(child.planned["log"])
                 self._ended(child, how, when)
 
     def _ended(self, child: Child, how: dict[str, Any], when: float) -> None:
@@ -328,12 +328,3 @@ def _written(log: str) -> float:
         return os.stat(log).st_mtime
     except OSError:
         return 0.0
-
-
-def _exit_file(log: str) -> tuple[dict[str, Any], float]:
-    try:
-        with open(os.path.join(os.path.dirname(log), layout.EXIT), encoding="utf-8") as file:
-            ended = json.load(file)
-        return {"code": ended["code"], "signal": ended["signal"]}, ended["time"]
-    except (OSError, ValueError, KeyError):
-        return {"code": None, "signal": int(signal.SIGKILL)}, time.time()
