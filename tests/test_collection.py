@@ -18,7 +18,7 @@ from tests.conftest import Bench, wait_for
 from tests.driven_agent import PING, DrivenAgent, driven_agent
 
 MB = 1 << 20
-ANSWER = {"do": "listen", "port": None, "choices": []}
+ANSWER: dict[str, Any] = {"do": "listen", "port": None, "choices": []}
 
 
 def log_of(folder: Path, rank: int, data: bytes) -> None:
