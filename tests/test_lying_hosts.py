@@ -21,6 +21,7 @@ from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.store.signals import SentSignals
 from mslaunch.transports.process import ProcessChannel
+from mslaunch.transports.slurm.step import SrunChannel
 from tests.plan.test_make import facts_of, spec_of
 from tests.test_attempt import Replay, ScriptedChannel, ScriptedTransport, causes
 
@@ -320,3 +321,20 @@ def test_an_answer_of_another_host_does_not_count(channels: list[ProcessChannel]
         converse(channels, {host.name: {"do": "probe"} for host in hosts}, "facts", 3.0)
     assert "h1: no answer within 3 s" in str(raised.value)
     assert "h2: it sent an event of 'h1'" in str(raised.value)
+
+
+def test_behind_one_srun_each_agent_speaks_for_its_own_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The label that srun puts before its lines tells them apart, whatever host they name."""
+    lines = "0: mslaunch-1\\x1e", *(f'0: {{"ev":"idle","host":"{host}"}}\\x1e' for host in ("n1", "n2", "n1"))
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/bash\n" + "".join(f"printf '%b\\n' '{line}'\n" for line in lines) + "cat >/dev/null\n")
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    channel = SrunChannel(HOSTS, sys.executable)
+    received: list[dict[str, Any]] = []
+    while len(received) < 2:
+        received += channel.receive() or []
+    channel.close()
+    assert received[:2] == [{"ev": "idle", "host": "n1"}, {}]
+    assert isinstance(received[1], Unreadable)
+    assert received[1].why == "an event of 'n2' from 'n1'"

@@ -179,3 +179,12 @@ def test_a_crash_before_the_script_has_ended_is_a_failure() -> None:
     run_state = run_state_of(2)
     assert tell(run_state, started(0), started(1), event("done", 1.0, rank=1), exited(0, 2.0, None, 11)) == STOP
     assert run_state.failures[0].rank == 0
+
+
+def test_a_signal_after_all_ranks_have_ended_well_changes_nothing_about_that() -> None:
+    """What is left is only hurried on: the agents' own processes, MindSpore's scheduler."""
+    run_state = run_state_of(2)
+    tell(run_state, started(0), started(1), exited(0, 1), exited(1, 1))
+    assert run_state.interrupted(signal.SIGINT) == STOP
+    assert run_state.interrupt is None
+    assert run_state.failures == []

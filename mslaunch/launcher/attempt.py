@@ -179,9 +179,13 @@ class Attempt:
             for host in self.transfer.waiting:
                 self.last_heard[host] = self.running_clock.now
             self._is_collecting = True
+            notify_at = self.clock.monotonic()
             while self.collection_ended_by is None and self.transfer.waiting & self._connected_hosts():
                 self.receive()
                 self.check_silence()
+                if (now := self.clock.monotonic()) >= notify_at:  # a program looks for requests to stop then
+                    notify_at = now + TICK
+                    self.notify({"ev": "tick", "time": self.clock.wall()})
             self._is_collecting = False
             self._leave_collecting()
         if tidy:

@@ -124,7 +124,7 @@ class RunState:
 
     def _stopped_with_agents(self, number: int) -> list[Order]:
         """A batch system signals agents and launcher alike when a job is to end, and agents may notice first."""
-        if self.stopping:
+        if self.stopping or self._finished:
             return []
         self.interrupt, self.stopping, self._told_by_agents = number, True, True
         return [Order("stop", self.plan.limits.grace)]
