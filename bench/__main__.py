@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import checkpoints, failure, hosts, planning, scale, startup, tables, verdict
+from bench import checkpoints, collect, failure, hosts, planning, scale, startup, tables, verdict
 
 CASES = {
     "two": startup.two_ranks,
@@ -23,6 +23,7 @@ CASES = {
     "hosts": hosts.many_hosts,
     "most-hosts": hosts.most_hosts,
     "elsewhere": hosts.death_elsewhere,
+    "collect": collect.logs,
     "scale": scale.many_hosts,
     "status": scale.status_of_many,
 }

@@ -140,18 +140,19 @@ class Lines(Event):
 
 
 class FilePiece(Event):
-    """A piece of a collected file, in base64."""
+    """A piece of a collected file: as it is where it is plain text, else in base64."""
 
     path: str
     offset: int
+    is_text: bool
     data: str
-    bytes: int
 
 
 class Collected(Event):
-    """All files of a host have been sent; these of the job itself stay there."""
+    """All files of a host have been sent; so many of the job itself stay there, and these are the first of them."""
 
     kept: list[str]
+    count: int
     turn: int
 
 
@@ -265,6 +266,15 @@ class UnknownEvent(TypedDict):
     name: str
 
 
+class RejectedEvent(TypedDict):
+    """A host sent what it must not send: a wrong record, or one of another host. It was cut off."""
+
+    ev: Literal["rejected"]
+    host: str
+    why: str
+    time: float
+
+
 class StoppingEvent(TypedDict):
     """Everything is being stopped."""
 
@@ -286,6 +296,7 @@ LAUNCHER_EVENTS: dict[str, type] = {
     "stacks-taken": StacksTaken,
     "console-lost": ConsoleLost,
     "unknown": UnknownEvent,
+    "rejected": RejectedEvent,
     "restart": RestartEvent,
     "stopping": StoppingEvent,
 }
@@ -412,12 +423,22 @@ class ShownOrder(OrderMessage):
     bytes: int
 
 
+class WrittenOrder(OrderMessage):
+    """A piece of a file, of so many bytes, is written: more may be sent."""
+
+    bytes: int
+
+
 class CollectOrder(OrderMessage):
-    """Send the logs of the run; then remove what was brought, where that is asked."""
+    """Send the logs of the run; then remove what was brought, where that is asked.
+
+    `share` is the share of the agent's time that reading them may take: all of it once the job has ended.
+    """
 
     run_dir: str
     tidy: bool
     turn: int
+    share: float
 
 
 ORDERS: dict[str, type] = {
@@ -437,6 +458,7 @@ ORDERS: dict[str, type] = {
     "pause": OrderMessage,
     "resume": OrderMessage,
     "shown": ShownOrder,
+    "written": WrittenOrder,
     "collect": CollectOrder,
     "bye": OrderMessage,
 }

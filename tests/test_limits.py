@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests.conftest import TIMEOUT, Bench, wait_for
 from tests.other_user import MSLAUNCH, needs_root, run_as
 
 pytestmark = needs_root
-STRANGER = 54321  # no entry in the password database, and no process but its own
+STRANGER = 50_000 + os.getpid() % 10_000  # no entry in the password database, and no process but its own
 
 
 def processes_of(uid: int) -> list[str]:

@@ -194,3 +194,12 @@ def test_the_time_that_ranks_may_outlive_another_begins_when_all_have_started() 
     tell(run_state, started(2, 14.0))
     assert timeouts.check(23.0, 0.0) == []
     assert timeouts.check(24.5, 0.0) == STOP
+
+
+def test_a_signal_after_all_ranks_have_ended_well_changes_nothing_about_that() -> None:
+    """What is left is only hurried on: the agents' own processes, MindSpore's scheduler."""
+    run_state = run_state_of(2)
+    tell(run_state, started(0), started(1), exited(0, 1), exited(1, 1))
+    assert run_state.interrupted(signal.SIGINT) == STOP
+    assert run_state.interrupt is None
+    assert run_state.failures == []

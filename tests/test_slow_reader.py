@@ -8,6 +8,7 @@ from typing import Any
 
 from mslaunch.agent.follow import CHUNK
 from mslaunch.agent.output import ROOM, Output
+from mslaunch.agent.wire import Decoder
 from tests.conftest import wait_for
 from tests.driven_agent import PING, driven_agent
 
@@ -56,5 +57,25 @@ def test_no_more_lines_are_taken_while_nobody_reads_the_pipe() -> None:
         os.read(read, 1 << 16)
         output.flush()
     assert output.has_room
+    os.close(read)
+    os.close(write)
+
+
+def test_an_event_goes_before_a_piece_of_a_file_that_waits() -> None:
+    """Also where the pipe is full when both are sent."""
+    read, write = os.pipe()
+    output = Output(write, "h")
+    output.open()
+    output.lines(0, [LINE] * 1000)
+    output.flush()
+    output.file("rank_0/log.txt", 0, b"x")
+    assert not output.has_room_for_a_piece
+    output.event("idle")
+    decoder = Decoder()
+    events: list[dict[str, Any]] = []
+    while output.is_waiting or len(events) < 3:
+        events += decoder.feed(os.read(read, 1 << 16))
+        output.flush()
+    assert [event["ev"] for event in events] == ["lines", "idle", "file"]
     os.close(read)
     os.close(write)

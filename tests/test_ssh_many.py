@@ -18,7 +18,7 @@ import pytest
 
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
-from mslaunch.launcher.check import converse
+from mslaunch.launcher.converse import converse
 from mslaunch.transports.process import ProcessChannel
 from mslaunch.transports.ssh import SshTransport, failures
 from mslaunch.transports.ssh.settings import config_for_home
@@ -168,7 +168,7 @@ ANSWER = """
 import sys, time
 from mslaunch.agent import wire
 time.sleep(float(sys.argv[2]))
-sys.stdout.buffer.write(wire.MAGIC + wire.encode({"ev": "facts", "host": sys.argv[1]}))
+sys.stdout.buffer.write(wire.MAGIC + wire.encode({"ev": "reached", "host": sys.argv[1], "time": 1.0, "why": None}))
 sys.stdout.buffer.flush()
 time.sleep(60)
 """
@@ -181,12 +181,12 @@ def _answering(host: str, seconds: float) -> ProcessChannel:
 def test_slow_hosts_are_waited_for_as_long_as_hosts_answer() -> None:
     """What counts is the time without any answer, not the time for all of them."""
     channels = [_answering(f"h{number}", 1.0 + 1.5 * number) for number in range(3)]
-    orders: dict[str, dict[str, Any]] = {f"h{number}": {"do": "probe"} for number in range(3)}
+    orders: dict[str, dict[str, Any]] = {f"h{number}": {"do": "reach"} for number in range(3)}
     try:
-        assert converse(channels, orders, "facts", 3.0).keys() == orders.keys()
+        assert converse(channels, orders, "reached", 3.0).keys() == orders.keys()
         started = time.monotonic()
         with pytest.raises(HostsNotReady, match="h2: no answer within 1 s"):
-            converse(channels[2:], {"h2": {"do": "probe"}}, "facts", 1.0)
+            converse(channels[2:], {"h2": {"do": "reach"}}, "reached", 1.0)
         assert time.monotonic() - started < 10
     finally:
         for channel in channels:

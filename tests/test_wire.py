@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mslaunch.agent.wire import MAGIC, Decoder, encode
+from mslaunch.agent.wire import END, MAGIC, Decoder, Unreadable, encode
 
 MESSAGES = st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none()), max_size=5)
 
@@ -27,3 +28,35 @@ def test_nothing_is_heard_before_the_magic_word() -> None:
     decoder = Decoder()
     assert decoder.feed(encode({"a": 1}) * 1000) == []
     assert decoder.feed(MAGIC + encode({"b": 2})) == [{"b": 2}]
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (b"{nonsense", "not JSON"),
+        (b'{"a": "\xff"}', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[1]", "no object"),
+        (b"null", "no object"),
+        (b'"' + b"x" * 2_000_000 + b'"', "more than 1 MB"),
+    ],
+)
+@pytest.mark.parametrize("size", [1 << 16, 1 << 30])
+def test_a_record_that_cannot_be_read_is_the_last_message(record: bytes, why: str, size: int) -> None:
+    """It raises nothing; what came before it counts, what comes after it does not."""
+    stream = MAGIC + encode({"a": 1}) + record + END + encode({"b": 2})
+    decoder = Decoder(1 << 20)
+    messages = [message for at in range(0, len(stream), size) for message in decoder.feed(stream[at : at + size])]
+    assert messages == [{"a": 1}, {}]
+    assert isinstance(messages[1], Unreadable)
+    assert why in messages[1].why
+    assert decoder.feed(encode({"c": 3})) == []
+
+
+def test_a_record_without_end_takes_no_more_memory_than_the_longest_that_is_allowed() -> None:
+    """Once it is refused, nothing of the stream is kept."""
+    decoder = Decoder(1 << 20)
+    decoder.feed(MAGIC)
+    refused = [message for _ in range(100) for message in decoder.feed(b"x" * (1 << 16))]
+    assert [message.why for message in refused if isinstance(message, Unreadable)] == ["a record of more than 1 MB"]
+    assert decoder._begun == []

@@ -1,23 +1,16 @@
-"""One planned process, what it says, and how it ended."""
+"""One planned process, and how it and what it started ended."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import time
-
-from mslaunch import layout
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from mslaunch import messages
 
-LATEST = 1e11  # a time in seconds since 1970
-HIGHEST = 1 << 22  # the highest number of a process that Linux knows
 MOST_DEAD = 100
 
 
@@ -77,25 +70,3 @@ def _name_and_session(pid: int) -> tuple[str, int]:
         return name, int(rest.split()[3])
     except (OSError, IndexError, ValueError):
         return "", 0
-
-
-def is_sound(message: messages.RankMessage) -> bool:
-    """Tell whether the fields of a message are what the launcher counts on, whoever wrote it."""
-    numbers = [message.get(name) for name in ("child", "code", "signal", "crashed")]
-    when, text = message["time"], message.get("message")
-    return (
-        isinstance(when, (int, float))
-        and 0 < when < LATEST
-        and all(number is None or (type(number) is int and 0 <= number <= HIGHEST) for number in numbers)
-        and (text is None or isinstance(text, str))
-    )
-
-
-def read_exit_file(log: str) -> tuple[dict[str, Any], float]:
-    """Return how and when a rank ended, by its exit.json; where there is none, it was killed."""
-    try:
-        with open(os.path.join(os.path.dirname(log), layout.EXIT), encoding="utf-8") as file:
-            ended = json.load(file)
-        return {"code": ended["code"], "signal": ended["signal"]}, ended["time"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {"code": None, "signal": int(signal.SIGKILL)}, time.time()

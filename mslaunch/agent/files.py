@@ -6,6 +6,9 @@ import base64
 import io
 import os
 import shutil
+import stat
+import time
+from collections import deque
 
 from mslaunch import layout
 from mslaunch.agent.output import Output
@@ -15,12 +18,12 @@ TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from tarfile import TarFile, TarInfo
-    from typing import Any
 
     from mslaunch import messages
 
-CHUNK = 1 << 17
 WITH_LOGS = (layout.SCHEDULER, layout.SCRIPTS, layout.MSRUN_LOGS)
+MOST_NAMED = 100
+"""So many of the files that stay are named, however many a job has written."""
 
 
 class Unpacker:
@@ -72,67 +75,97 @@ def _holds(path: str, data: bytes) -> bool:
 
 
 class Collector:
-    """Sends logs and small results back, a piece at a time, no faster than they are taken.
+    """Sends logs and small results back, a piece at a time, no faster than they are written over there.
 
-    `sent` remembers how much of which file has gone already, from one collection to the next.
+    `sent` remembers how much of which file has gone already, from one collection to the next. Files take turns: one
+    that grows fast does not hold up the others, and each is read to the end that it had at the beginning.
     """
 
     def __init__(self, order: messages.CollectOrder, output: Output, sent: dict[str, tuple[int, int]]) -> None:
         self._run_dir: str = order["run_dir"]
         self._tidy = order["tidy"]
         self._turn = order["turn"]
+        self._idle_for = 1.0 / order["share"] - 1.0
+        """A job that runs has the host to itself for so many times as long as a piece has taken."""
         self._output = output
         self._sent = sent
-        self._pieces = self._read()
+        self._files = deque((path, _size(path)) for path in sorted(collected_files(self._run_dir)))
+        self._next = 0.0
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether a piece can be sent now."""
+        return bool(self._files) and self._output.has_room_for_a_piece and time.monotonic() >= self._next
 
     def step(self) -> bool:
-        """Send what there is room for; return whether all has been sent."""
-        while self._output.has_room:
-            piece = next(self._pieces, None)
-            if piece is None:
-                kept = tidy(self._run_dir) if self._tidy else []
-                self._output.event("collected", kept=kept, turn=self._turn)
-                return True
-            self._output.file(piece)
-            self._output.flush()
-        return False
+        """Send one piece, where there is room for it; return whether all has been sent."""
+        if self._files and not self.is_ready:
+            return False
+        began = time.monotonic()
+        has_sent = False
+        while self._files and not has_sent:
+            has_sent = self._send_piece()
+        self._next = began + (time.monotonic() - began) * (1.0 + self._idle_for)
+        if has_sent or not self._output.window.is_empty:
+            return False  # nothing is removed here before it is written over there
+        try:
+            kept = tidy(self._run_dir) if self._tidy else []
+        except OSError:
+            kept = []  # a disk that fails: what is there stays
+        self._output.event("collected", kept=kept[:MOST_NAMED], count=len(kept), turn=self._turn)
+        return True
 
-    def _read(self) -> Iterator[dict[str, Any]]:
-        if not os.path.isdir(self._run_dir):
-            return
-        for path in sorted(collected_files(self._run_dir)):
-            try:
-                with open(path, "rb") as file:
-                    stat = os.fstat(file.fileno())
-                    before, offset = self._sent.get(path, (0, 0))
-                    offset = offset if before == stat.st_ino and offset <= stat.st_size else 0
-                    file.seek(offset)
-                    while data := file.read(CHUNK):
-                        name = os.path.relpath(path, self._run_dir)
-                        yield {"path": name, "offset": offset, "data": base64.b64encode(data).decode()}
-                        offset += len(data)
-                        self._sent[path] = (stat.st_ino, offset)
-            except OSError:
-                continue
+    def _send_piece(self) -> bool:
+        """Send a piece of the next file; return whether there was one."""
+        path, end = self._files.popleft()
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            found = os.fstat(file)
+            before, offset = self._sent.get(path, (0, 0))
+            offset = offset if before == found.st_ino and offset <= found.st_size else 0
+            data = os.pread(file, min(self._output.window.piece, max(0, end - offset)), offset)
+        except OSError:
+            return False
+        finally:
+            os.close(file)
+        if not data:
+            return False
+        self._sent[path] = (found.st_ino, offset + len(data))
+        self._output.file(os.path.relpath(path, self._run_dir), offset, data)
+        if offset + len(data) < end:
+            self._files.append((path, end))
+        return True
+
+
+def _size(path: str) -> int:
+    """Return how long a regular file is; nothing else is collected."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
 def collected_files(run_dir: str) -> Iterator[str]:
     for place, folders, names in os.walk(run_dir):
-        inside = os.path.relpath(place, run_dir).split(os.sep)
-        if inside == ["."]:
-            folders[:] = [name for name in folders if name.startswith(layout.RANK) or name in WITH_LOGS]
-        elif inside[0].startswith(layout.RANK):
-            folders[:] = [name for name in folders if name.startswith(layout.PLOG) or layout.PLOG in inside]
+        inside = () if place == run_dir else tuple(os.path.relpath(place, run_dir).split(os.sep))
+        folders[:] = [name for name in folders if is_collected((*inside, name, layout.LOG))]
         for name in names:
-            path = os.path.join(place, name)
-            if inside != ["."] and not os.path.islink(path) and _is_ours(inside, name):
-                yield path
+            if is_collected((*inside, name)):
+                yield os.path.join(place, name)
 
 
-def _is_ours(inside: list[str], name: str) -> bool:
-    if inside[0].startswith(layout.RANK):
-        return layout.PLOG in inside[-1] or layout.PLOG in inside or name.split(".", maxsplit=1)[0] in OF_A_RANK
-    return name.endswith((".log", layout.LOG))
+def is_collected(parts: tuple[str, ...]) -> bool:
+    """Tell whether a file is one that collection is about, by the parts of its path below the run's folder."""
+    folder, *inside = parts
+    if folder.startswith(layout.RANK):
+        if len(inside) == 1:
+            return inside[0].split(".", maxsplit=1)[0] in OF_A_RANK
+        return len(inside) > 1 and inside[0].startswith(layout.PLOG)
+    return folder in WITH_LOGS and bool(inside) and inside[-1].endswith((".log", layout.LOG))
 
 
 def tidy(run_dir: str) -> list[str]:
@@ -140,17 +173,12 @@ def tidy(run_dir: str) -> list[str]:
     kept: list[str] = []
     for name in _names(run_dir):
         path = os.path.join(run_dir, name)
-        if name.startswith(layout.RANK) and os.path.isdir(path):
+        if name.startswith(layout.RANK) and os.path.isdir(path) and not os.path.islink(path):
             kept += _tidy_rank(path)
-        elif os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path, ignore_errors=True)
-        elif not _unlink(path):
-            kept.append(path)
-    try:
-        os.rmdir(run_dir)
-        os.rmdir(os.path.dirname(run_dir))  # only if nothing else is in it
-    except OSError:
-        pass
+        else:
+            _remove(path)
+    _remove_if_empty(run_dir)
+    _remove_if_empty(os.path.dirname(run_dir))
     return kept
 
 
@@ -158,17 +186,30 @@ def _tidy_rank(folder: str) -> list[str]:
     kept = []
     for name in _names(folder):
         path = os.path.join(folder, name)
-        if os.path.islink(path) or (os.path.isfile(path) and name.split(".")[0] in OF_A_RANK):
-            kept += [] if _unlink(path) else [path]
-        elif name.startswith(layout.PLOG):
-            shutil.rmtree(path, ignore_errors=True)
+        is_ours = os.path.isfile(path) and name.split(".")[0] in OF_A_RANK
+        if is_ours or os.path.islink(path) or name.startswith(layout.PLOG):
+            _remove(path)
         else:
             kept.append(path)
+    _remove_if_empty(folder)
+    return kept
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # what cannot be removed stays: no reason for an agent to end
+
+
+def _remove_if_empty(folder: str) -> None:
     try:
         os.rmdir(folder)
-    except OSError:  # something is kept, or was written just now
+    except OSError:
         pass
-    return kept
 
 
 def _names(folder: str) -> list[str]:
@@ -176,14 +217,3 @@ def _names(folder: str) -> list[str]:
         return os.listdir(folder)
     except OSError:
         return []
-
-
-def _unlink(path: str) -> bool:
-    """Remove a file; tell whether it is gone."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return True

@@ -45,7 +45,7 @@ class Agent:
         self.host = host
         self.guard = its_guard
         self.output = Output(1, host)
-        self.commands = wire.Decoder()
+        self.commands = wire.Decoder(wire.LONGEST_ORDER)
         self.messages, message_end = os.pipe()
         self.wakeup, wake = os.pipe()
         for end in (0, self.messages, self.wakeup, wake):
@@ -91,19 +91,17 @@ class Agent:
     def turn(self, readers: dict[int, Callable[[], None]], more: bool) -> bool:
         """Wait a moment for something to happen, and do what has to be done; return whether not to wait next time."""
         interest = [(end, select.POLLIN) for end in readers if end or self.connected]
-        if self.output.waiting:
+        if self.output.is_waiting:
             interest.append((1, select.POLLOUT))
         poll = select.poll()
         for end, events in interest:
             poll.register(end, events)
         taking = self.ranks.finish_stacks()
-        if self.collector is not None and self.collector.step():
-            self.collector = None
-        busy = taking or bool(self.ranks.following) or self.ladder is not None
+        busy = taking or bool(self.ranks.following) or self.ladder is not None or self.collector is not None
         for end, _ in poll.poll(0 if more else POLL * 1000 if busy else 1000):
             if end in readers:
                 readers[end]()
-        more = self.ranks.start_more() | self.ranks.follow()
+        more = self.ranks.start_more() | self.ranks.follow() | self.collect()
         self.tick()
         self.output.flush()
         return more
@@ -221,10 +219,23 @@ class Agent:
     def do_shown(self, order: messages.ShownOrder) -> None:
         self.output.shown(order["bytes"])
 
+    def do_written(self, order: messages.WrittenOrder) -> None:
+        self.output.window.written(order["bytes"])
+
     def do_collect(self, order: messages.CollectOrder) -> None:
         from mslaunch.agent.files import Collector
 
-        self.collector = Collector(order, self.output, self.collected)
+        if self.collector is None or order["share"] == 1.0:  # one that is on its way is not begun again
+            self.collector = Collector(order, self.output, self.collected)
+
+    def collect(self) -> bool:
+        """Send a piece of the files that are collected; return whether there may be another one at once."""
+        if self.collector is None:
+            return False
+        if self.collector.step():
+            self.collector = None
+        self.output.flush()
+        return self.collector is not None and self.collector.is_ready
 
     def do_bye(self, order: messages.OrderMessage) -> None:
         del order
@@ -307,6 +318,7 @@ ORDERS: dict[str, Callable[[Agent, Any], None]] = {
     "pause": Agent.do_pause,
     "resume": Agent.do_resume,
     "shown": Agent.do_shown,
+    "written": Agent.do_written,
     "collect": Agent.do_collect,
     "bye": Agent.do_bye,
 }

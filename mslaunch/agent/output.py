@@ -7,6 +7,7 @@ import time
 from collections import deque
 
 from mslaunch.agent import wire
+from mslaunch.agent.window import Window
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -16,14 +17,21 @@ ROOM = 1 << 18  # log lines wait in their file while more than this is on its wa
 
 
 class Output:
-    """A queue in front of a pipe. When nobody reads any more, what is queued is dropped: the run is over."""
+    """Two queues in front of a pipe: events, and pieces of files, which go when no event waits.
+
+    When nobody reads any more, what is queued is dropped: the run is over.
+    """
 
     def __init__(self, end: int, host: str) -> None:
         self._end = end
         self._host = host
         self._queue: deque[bytes] = deque()
+        self._piece = b""
+        self._begun = memoryview(b"")  # a record of which a part is in the pipe
         self.waiting = 0
+        """Bytes of events, of lines among them, that wait for the pipe."""
         self._unshown = 0
+        self.window = Window()
         os.set_blocking(end, False)
 
     def open(self) -> None:
@@ -39,10 +47,11 @@ class Output:
         self._unshown += size
         self.event("lines", rank=rank, lines=lines, bytes=size)
 
-    def file(self, piece: dict[str, Any]) -> None:
-        """Send a piece of a file; it counts as lines do."""
-        self._unshown += len(piece["data"])
-        self.event("file", bytes=len(piece["data"]), **piece)
+    def file(self, path: str, offset: int, data: bytes) -> None:
+        """Send a piece of a file, where there is room for one."""
+        self.window.sent(len(data))
+        event = {"ev": "file", "host": self._host, "time": time.time(), "path": path, "offset": offset}
+        self._piece = wire.encode_with_data(event, data)
 
     def shown(self, size: int) -> None:
         self._unshown -= size
@@ -52,22 +61,35 @@ class Output:
         """Tell whether more lines may be sent: not while the pipe or the screen is behind. The file is the buffer."""
         return self.waiting < ROOM and self._unshown < ROOM
 
+    @property
+    def has_room_for_a_piece(self) -> bool:
+        return not self._piece and self.window.has_room
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether something waits for the pipe."""
+        return bool(self._begun or self._queue or self._piece)
+
     def flush(self) -> None:
-        while self._queue:
-            data = self._queue[0]
+        while self.is_waiting:
+            if not self._begun:
+                self._begin()
             try:
-                sent = os.write(self._end, data)
+                sent = os.write(self._end, self._begun)
             except BlockingIOError:
                 return
             except OSError:
                 self._queue.clear()
-                self.waiting = 0
+                self._piece, self._begun, self.waiting = b"", memoryview(b""), 0
                 return
-            self.waiting -= sent
-            if sent < len(data):
-                self._queue[0] = data[sent:]
-                return
-            self._queue.popleft()
+            self._begun = self._begun[sent:]
+
+    def _begin(self) -> None:
+        if self._queue:
+            self._begun = memoryview(self._queue.popleft())
+            self.waiting -= len(self._begun)
+        else:
+            self._begun, self._piece = memoryview(self._piece), b""
 
     def _put(self, data: bytes) -> None:
         self._queue.append(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -10,10 +9,11 @@ from collections import deque
 
 from mslaunch import layout
 from mslaunch.agent import processes
-from mslaunch.agent.child import Child, DeadProcess, is_sound, read_exit_file, reap_all
+from mslaunch.agent.child import Child, DeadProcess, reap_all
 from mslaunch.agent.follow import Follower
 from mslaunch.agent.memory import KernelKills
 from mslaunch.agent.output import Output
+from mslaunch.agent.rank_messages import RankMessages, read_exit_file
 from mslaunch.agent.setup import SetUp
 from mslaunch.agent.stacks import StackTaking
 
@@ -28,8 +28,6 @@ FAR_BEHIND = 1 << 20
 LOOK_EVERY = 1.0
 START_SECONDS = 0.1  # how long ranks are started for before the loop looks at everything else again
 MOST_QUEUED = 1 << 24  # last lines of logs are left to the file while this much waits for the launcher
-LONGEST_MESSAGE = 1 << 16
-MESSAGES = ("started", "ended", "import", "joining", "joined", "error", "done", "child-killed")
 
 
 class Ranks:
@@ -52,7 +50,7 @@ class Ranks:
         self.stopping = False
         self.asked = False
         self._turn = 0
-        self._partial = b""
+        self._messages = RankMessages()
         self._written = 0.0
         self._written_seen = time.monotonic()
 
@@ -61,6 +59,7 @@ class Ranks:
         self._order, self._run_dir = order, order["run_dir"]
         self.stopping = self.asked = False
         self._written_seen = time.monotonic()
+        self.following.clear()  # of a rank that could not be ended in the attempt before
         self.children = [Child(planned) for planned in order["processes"]]
         self._keep_earlier_logs(order["attempt"])
         self._kernel_kills = KernelKills()
@@ -191,36 +190,36 @@ class Ranks:
             self.start_scheduler()
 
     def receive(self, data: bytes) -> None:
-        """Take the messages of ranks and of their supervisors."""
-        *lines, partial = (self._partial + data).split(b"\n")
-        self._partial = partial if len(partial) <= LONGEST_MESSAGE else b""
-        for line in lines:
-            try:
-                message = json.loads(line)
-                child = self._child("scheduler" if message["rank"] is None else "worker", message["rank"])
-                if child is not None and message["what"] in MESSAGES and is_sound(message):
-                    self._handle_message(child, message)
-            except (ValueError, KeyError, TypeError, RecursionError):
-                continue  # the pipe is open to everything that a rank starts
+        """Take the messages of ranks and of their exit recorders."""
+        for message in self._messages.feed(data):
+            child = self._child("scheduler" if message["rank"] is None else "worker", message["rank"])
+            if child is not None:
+                self._handle_message(child, message)
 
     def _handle_message(self, child: Child, message: messages.RankMessage) -> None:
         what = message["what"]
-        if what == "started":
+        if what in ("started", "ended"):
+            if child.by_script:  # the agent itself knows of its own children
+                self._handle_recorder(child, message)
+            return
+        if what == "child-killed":
+            child.add_dead(DeadProcess(message["child"], killed_by=message["signal"]))
+            return
+        if what == "import":
+            self.start_scheduler()
+        child.raised = child.raised or what == "error"
+        child.joining = what == "joining"
+        self.output.event(what, rank=child.rank, time=message["time"], message=message["message"])
+        if what == "joined":
+            self.wake_joining()
+
+    def _handle_recorder(self, child: Child, message: messages.RankMessage) -> None:
+        if message["what"] == "started":
             child.pid = message["child"]
             self._started(child)
-        elif what == "ended":
-            how = {"code": message["code"], "signal": message["signal"], "crashed": message.get("crashed")}
-            self._ended(child, how, message["time"])
-        elif what == "child-killed":
-            child.add_dead(DeadProcess(message["child"], killed_by=message["signal"]))
         else:
-            child.raised = child.raised or what == "error"
-            if what == "import":
-                self.start_scheduler()
-            child.joining = what == "joining"
-            self.output.event(what, rank=child.rank, time=message["time"], message=message.get("message"))
-            if what == "joined":
-                self.wake_joining()
+            how = {"code": message["code"], "signal": message["signal"], "crashed": message["crashed"]}
+            self._ended(child, how, message["time"])
 
     def wake_joining(self) -> None:
         """Cut short the sleeps of ranks that still look for their peers: the first one is through, so all are there."""

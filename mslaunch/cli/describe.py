@@ -78,7 +78,7 @@ def _output_words(one: OutputRecord, world_size: int) -> str:
     folder = layout.RANK + (one.ranks if one.ranks.isdigit() else "*")
     files = f"{counted(one.files, 'file')}, " if one.files > 1 else ""
     which = "" if one.ranks.isdigit() or one.ranks == f"0-{world_size - 1}" else f", ranks {one.ranks}"
-    return f"{folder}/{one.path} ({files}{byte_count(one.bytes)}{which})"
+    return plain(f"{folder}/{one.path} ({files}{byte_count(one.bytes)}{which})")
 
 
 def describe_verdict(record: RunRecord) -> list[str]:

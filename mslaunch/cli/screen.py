@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
+from typing import Protocol
 
 PATIENCE = 2.0  # what a stalled reader gets at the end
+ROOM = 1 << 22  # lines wait in their file while more than this is to be shown
 
 
 class Screen:
@@ -40,3 +43,55 @@ class Screen:
                 gone = True
             if then is not None:
                 then()
+
+
+class GrowingFile(Protocol):
+    """A reader of a file that grows."""
+
+    path: str
+
+    def read(self) -> list[str]: ...
+
+    def behind(self) -> int: ...
+
+    def rest(self) -> list[str]: ...
+
+
+class ShownFile:
+    """Shows a file as it grows, no faster than the screen takes it: the file is the buffer."""
+
+    def __init__(self, file: GrowingFile, screen: Screen) -> None:
+        self._file = file
+        self._screen = screen
+        self._sent = 0
+        self._shown = 0
+
+    def show(self) -> bool:
+        """Show what there is room for; return whether there was something."""
+        has_shown = False
+        while self._sent - self._shown < ROOM and self._file.behind():
+            lines = self._file.read()
+            has_shown = has_shown or bool(lines)
+            self._write(lines)
+        return has_shown
+
+    def finish(self) -> None:
+        """Show the rest, for as long as somebody reads it; where nobody does, say where it is."""
+        shown, since = self._shown, time.monotonic()
+        while self._file.behind() and time.monotonic() - since < PATIENCE:
+            if not self.show():
+                time.sleep(0.01)
+            if self._shown != shown:
+                shown, since = self._shown, time.monotonic()
+        if left := self._file.behind():
+            self._write([f"... {left / 1e6:.1f} MB not shown here: {self._file.path}"])
+        else:
+            self._write(self._file.rest())
+
+    def _write(self, lines: list[str]) -> None:
+        text = "".join(f"{line}\n" for line in lines)
+        self._sent += len(text)
+        self._screen.write(text, lambda: self._note_shown(len(text)))
+
+    def _note_shown(self, size: int) -> None:
+        self._shown += size

@@ -10,7 +10,7 @@ from types import FrameType
 
 from mslaunch import api
 from mslaunch.cli.describe import describe_end
-from mslaunch.cli.screen import Screen
+from mslaunch.cli.screen import Screen, ShownFile
 from mslaunch.words import first_line
 
 POLL = 0.2
@@ -60,7 +60,7 @@ class _Follower:
         self.name = f"{queue.label} job {job}"
         self.as_json = as_json
         self.screen = Screen(2 if as_json else 1)
-        self.log = run.follow_launcher()
+        self.log = ShownFile(run.follow_launcher(), self.screen)
         self.asked = asked
         self.waiting = ""
 
@@ -70,10 +70,9 @@ class _Follower:
             if self.asked.number is not None:
                 now = self._cancel()
                 break
-            if not self._show() and now.state == "queued":
+            if not self.log.show() and now.state == "queued":
                 self._tell_why_it_waits()
             time.sleep(POLL)
-        self._show()
         return self._close(now)
 
     def _look(self) -> api.RunRecord:
@@ -85,7 +84,7 @@ class _Follower:
         while time.monotonic() < until and (seen := self.queue.state(self.job, POLL)) and seen.state == "running":
             if seen.is_finishing and now.state != "stopped":
                 break
-            self._show()
+            self.log.show()
             time.sleep(POLL)
         return self.followed.record
 
@@ -101,18 +100,10 @@ class _Follower:
             self.waiting = seen.reason
             self._say(f"{self.name} waits: {seen.reason}")
 
-    def _show(self) -> bool:
-        shown = False
-        while self.log.behind():
-            lines = self.log.read()
-            shown = shown or bool(lines)
-            self.screen.write("".join(f"{line}\n" for line in lines))
-        return shown
-
     def _close(self, final: api.RunRecord) -> int:
         with suppress(OSError):
             self.followed.save(final)  # what only the queue knew, it forgets
-        self.screen.write("".join(f"{line}\n" for line in self.log.rest()))
+        self.log.finish()
         if final.verdict is not None and final.verdict.cause == self.plan.transport:
             self._say(first_line(final.verdict.summary))
             self._say(final.verdict.advice or "")

@@ -16,13 +16,15 @@ from typing import Any, Protocol, cast
 from mslaunch import messages
 from mslaunch.agent.running_clock import RunningClock
 from mslaunch.launcher.check import find_port
+from mslaunch.launcher.claims import ProcessClaims
 from mslaunch.launcher.cluster import Cluster
+from mslaunch.launcher.event_check import Rejected, check_event
 from mslaunch.launcher.facts import choose_port
 from mslaunch.launcher.file_transfer import FileTransfer
 from mslaunch.launcher.run_state import Order, RunState
 from mslaunch.launcher.timeouts import Timeouts
 from mslaunch.plan.model import Plan, process_to_dict
-from mslaunch.store.signals import SUSPEND
+from mslaunch.store.signals import ASKING, SUSPEND
 from mslaunch.transports.base import Channel
 
 TICK = 0.5
@@ -84,6 +86,10 @@ class Attempt:
         self.on_change: Callable[[RunState], None] = lambda _: None
         self.run_state = RunState(plan, clock.monotonic(), cluster.transport.stops_agents)
         self.timeouts = Timeouts(self.run_state, job_began)
+        self._claims = ProcessClaims(plan)
+        self.collection_ended_by: int | None = None
+        """The signal that ended the collection of logs, if one did."""
+        self._is_collecting = False
         self._changed = False
         self._save_at = 0.0
         self._checked = 0.0
@@ -164,15 +170,40 @@ class Attempt:
         return find_port(list(self.channels.values()), host)
 
     def collect_logs(self, tidy: bool) -> None:
-        """Collect the logs of hosts that do not write them here; a host that falls silent meanwhile is left."""
-        there = {host for channel in self.channels.values() for host in channel.hosts}
-        self.transfer.request(there, tidy)
-        for host in self.transfer.waiting:
-            self.last_heard[host] = self.running_clock.now
-        while self.transfer.waiting & {host for channel in self.channels.values() for host in channel.hosts}:
-            self.receive()
-            self.check_silence()
-        self.run_state.notes += self.transfer.notes() if tidy else []
+        """Collect the logs of hosts that do not write them here; a host that falls silent meanwhile is left.
+
+        Nothing of the job is left, so a signal ends the collection and nothing else.
+        """
+        if self.collection_ended_by is None:
+            self.transfer.request(self._connected_hosts(), tidy)
+            for host in self.transfer.waiting:
+                self.last_heard[host] = self.running_clock.now
+            self._is_collecting = True
+            notify_at = self.clock.monotonic()
+            while self.collection_ended_by is None and self.transfer.waiting & self._connected_hosts():
+                self.receive()
+                self.check_silence()
+                if (now := self.clock.monotonic()) >= notify_at:  # a program looks for requests to stop then
+                    notify_at = now + TICK
+                    self.notify({"ev": "tick", "time": self.clock.wall()})
+            self._is_collecting = False
+            self._leave_collecting()
+        if tidy:
+            self.run_state.notes += self.transfer.notes()
+
+    def _connected_hosts(self) -> set[str]:
+        return {host for channel in self.channels.values() for host in channel.hosts}
+
+    def _leave_collecting(self) -> None:
+        """Where a signal has ended the collection, say what that means, and wait for none of the hosts any more."""
+        if self.collection_ended_by is None or not self.transfer.waiting:
+            return
+        hosts = ", ".join(sorted(self.transfer.waiting))
+        fetch = f"`mslaunch collect {self.plan.run_id}` fetches them"
+        self.run_state.notes.append(f"collecting logs was ended by a signal: some stay on {hosts}; {fetch}")
+        for channel in self.channels.values():
+            if self.transfer.waiting.issuperset(channel.hosts):
+                channel.is_open = False
 
     def handle_signals(self) -> None:
         for number in self.signals.read():
@@ -181,7 +212,10 @@ class Attempt:
                 continue
             event = {"ev": "signal", "signal": number, "time": self.clock.wall()}
             self.write(event)
-            self.send_orders(self.run_state.signalled(number))
+            if self._is_collecting and number not in ASKING:
+                self.collection_ended_by = number
+            else:
+                self.send_orders(self.run_state.signalled(number))
             self.notify(event)
 
     def suspend(self) -> None:
@@ -205,24 +239,28 @@ class Attempt:
             self.notify({"ev": "closed", "host": channel.hosts[0], "time": wall})
             return False
         now, heard = self.clock.monotonic(), self.running_clock.advance()
-        for event in received:
-            if event.get("host") not in channel.hosts:
-                self._end_untrusted(channel, str(event.get("host")))
-                break
-            self.last_heard[event["host"]] = heard
-            if not self.transfer.receive(event, channel):
-                self._handle(event, channel, now)
+        try:
+            for event in received:
+                check_event(event, channel.hosts)
+                self.last_heard[event["host"]] = heard
+                if not self.transfer.receive(event, channel):
+                    self._handle(event, channel, now)
+        except Rejected as rejected:
+            self._reject(channel, str(rejected))
         return True
 
-    def _end_untrusted(self, channel: Channel, other: str) -> None:
-        """A host speaks for itself only: one that sends events of another is counted as lost, and cut off."""
+    def _reject(self, channel: Channel, what: str) -> None:
+        """A host that sends what it must not send is counted as lost, and cut off."""
         self._forget(channel.fileno())
         channel.is_open = False
         channel.close()
         names = ", ".join(channel.hosts)
         for host in channel.hosts:
             self.last_heard.pop(host, None)
-        why = f"{names} sent an event of {other[:64]!r}, for which it may not speak"
+        why = f"{names} {what}"
+        self.write({"ev": "rejected", "host": names, "why": what, "time": self.clock.wall()})
+        if self.run_state.hosts_busy.isdisjoint(channel.hosts):
+            self.run_state.notes.append(f"{why}; nothing more is taken from it")
         self.send_orders(self.run_state.host_lost(channel.hosts, self.clock.wall(), why))
 
     def _handle(self, event: messages.Message, channel: Channel, now: float) -> None:
@@ -230,7 +268,8 @@ class Attempt:
         if name not in messages.AGENT_EVENTS:
             self.write({"ev": "unknown", "host": event["host"], "name": name})
             return
-        event["time"] -= self.cluster.skew.get(event["host"], 0.0)
+        self._claims.check(event)
+        event["time"] = max(0.0, event["time"] - self.cluster.skew.get(event["host"], 0.0))
         if name not in messages.NOT_RECORDED:
             self._changed = True
             self.write(event)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import select
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -12,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mslaunch.agent.probe import DEVICE_FILES
-from mslaunch.agent.running_clock import RunningClock
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
+from mslaunch.launcher.converse import converse
 from mslaunch.launcher.facts import PORTS, digest
 from mslaunch.transports.base import Channel
-from mslaunch.transports.process import why_no_agent
 
 ANSWER_SECONDS = 30.0
 REACH_SECONDS = 5.0
@@ -125,7 +123,7 @@ def check_devices(hosts: Sequence[Host], checked: Checked, target: str) -> None:
 
 def _device_problems(host: Host, facts: Mapping[str, Any], target: str) -> list[str]:
     stem = DEVICE_FILES[target]
-    there = facts["devices"][target]
+    there = facts["devices"].get(target, ())
     missing = [device for device in host.devices if device not in there]
     if missing:
         return [f"has {len(there)} {target} devices, not {', '.join(map(str, missing))}. Name others in --hosts."]
@@ -188,43 +186,3 @@ def _nonce(folder: Path) -> Any:
         if made:
             with suppress(OSError):
                 folder.rmdir()
-
-
-def converse(
-    channels: Sequence[Channel], orders: Mapping[str, dict[str, Any]], answer: str, seconds: float
-) -> dict[str, dict[str, Any]]:
-    """Send each host its order and wait for all answers, as long as hosts answer; those that do not are named."""
-    ends = {channel.fileno(): channel for channel in channels}
-    for channel in channels:
-        for host in channel.hosts:
-            if host in orders:
-                channel.send({"to": host, **orders[host]})
-    heard: dict[str, dict[str, Any]] = {}
-    silent: dict[str, str] = {}
-    poll = select.poll()
-    for end in ends:
-        poll.register(end, select.POLLIN)
-    waiting = set(orders)
-    clock = RunningClock()
-    progress = clock.now
-    while waiting and clock.now - progress < seconds:
-        for end, _ in poll.poll(200):
-            messages = ends[end].receive()
-            if messages is None:
-                poll.unregister(end)
-                silent.update(dict.fromkeys(ends[end].hosts, why_no_agent(ends[end])))
-                waiting.difference_update(ends[end].hosts)
-                continue
-            for event in messages:
-                progress = clock.now
-                if event["ev"] == answer:
-                    heard[event["host"]] = {**event, "heard": time.time()}
-                    waiting.discard(event["host"])
-        clock.advance()
-    for channel in channels:
-        for host in channel.hosts:
-            silent.setdefault(host, f"no answer within {seconds:.0f} s. {channel.hint}")
-    missing = {host: why for host, why in silent.items() if host in orders and host not in heard}
-    if missing:
-        raise HostsNotReady([f"{host}: {why}" for host, why in sorted(missing.items())])
-    return heard

@@ -5,16 +5,19 @@ from __future__ import annotations
 import select
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from mslaunch.errors import RequestError
 from mslaunch.launcher.check import Requirements, check_hosts
 from mslaunch.launcher.cluster import Cluster, checked_cluster
+from mslaunch.launcher.event_check import Rejected, receive_checked
 from mslaunch.launcher.file_transfer import FileTransfer
+from mslaunch.plan.model import Plan, from_json
 from mslaunch.store.ownership import check_owner
 from mslaunch.store.run import Run
 from mslaunch.transports import registry
-from mslaunch.transports.base import Access, Pings, close_all
+from mslaunch.transports.base import Access, Channel, Pings, Transport, close_all
 
 SILENCE = 30.0
 
@@ -22,7 +25,7 @@ SILENCE = 30.0
 def collect_again(run: Run) -> tuple[list[str], list[str], list[str]]:
     """Fetch what can be had; return the files, why hosts could not be reached, and what stays on the hosts."""
     check_owner(run.folder, "collect")
-    plan, folder = run.plan, run.folder
+    plan = run.plan
     transport = registry.get(plan.transport)
     if not transport.needs_check:
         raise RequestError(f"{run.run_id} ran on this machine: its logs are in {run.path} already.")
@@ -32,32 +35,63 @@ def collect_again(run: Run) -> tuple[list[str], list[str], list[str]]:
     channels, problems = opened.channels, list(opened.problems)
     if not channels:
         return [], problems, []
-    reached = {host for channel in channels for host in channel.hosts}
-    hosts = [host for host in plan.hosts if host.name in reached]
-    checked = check_hosts(channels, hosts, Requirements(plan.run_dir, str(Path(plan.job_dir) / plan.script)))
-    transfer = FileTransfer(checked_cluster(Cluster(transport, channels), checked), folder, plan.run_dir)
-    transfer.request(reached, tidy=True)
-    ends = {channel.fileno(): channel for channel in channels}
-    fetched: set[str] = set()
-    heard = time.monotonic()
-    with Pings(channels):
-        while transfer.waiting and time.monotonic() - heard < SILENCE:
-            for end, _ in _poll(list(ends)):
-                messages = ends[end].receive()
-                if messages is None:
-                    transfer.waiting -= set(ends.pop(end).hosts)
-                    continue
+    try:
+        with Pings(channels):
+            collecting = _Collecting(run, plan, transport, channels)
+            collecting.receive_all()
+    except BaseException:
+        for channel in channels:
+            channel.is_open = False  # whoever interrupts this does not want to wait for the hosts
+        raise
+    finally:
+        close_all(channels)
+    return sorted(collecting.fetched), problems + collecting.problems, collecting.transfer.notes()
+
+
+class _Collecting:
+    """The logs of an ended run on their way here, from the hosts that could be reached."""
+
+    def __init__(self, run: Run, plan: Plan, transport: Transport, channels: Sequence[Channel]) -> None:
+        reached = {host for channel in channels for host in channel.hosts}
+        hosts = [host for host in plan.hosts if host.name in reached]
+        checked = check_hosts(channels, hosts, Requirements(plan.run_dir, str(Path(plan.job_dir) / plan.script)))
+        cluster = checked_cluster(Cluster(transport, channels), checked)
+        self.transfer = FileTransfer(cluster, run.folder, plan.run_dir)
+        self.fetched: set[str] = set()
+        self.problems: list[str] = []
+        self._channels = {channel.fileno(): channel for channel in channels}
+        for attempt in range(plan.attempt):
+            path = run.folder.earlier_plan(attempt)
+            if path.exists():
+                self.transfer.claims.add(from_json(path.read_text(), str(path)))
+        self.transfer.claims.add(plan)
+        self.transfer.request(reached, tidy=True)
+
+    def receive_all(self) -> None:
+        """Receive until all hosts have sent what they have, or nothing has come for a while."""
+        poll = select.poll()
+        for end in self._channels:
+            poll.register(end, select.POLLIN)
+        heard = time.monotonic()
+        while self.transfer.waiting and time.monotonic() - heard < SILENCE:
+            for end, _ in poll.poll(500):
                 heard = time.monotonic()
-                for event in messages:
-                    transfer.receive(event, ends[end])
-                    if event["ev"] == "file":
-                        fetched.add(event["path"])
-    close_all(channels)
-    return sorted(fetched), problems, transfer.notes()
+                if not self._receive_from(self._channels[end]):
+                    poll.unregister(end)
+                    self.transfer.waiting -= set(self._channels[end].hosts)
+        self.problems += [f"{host}: silent for {SILENCE:.0f} s. Try again." for host in sorted(self.transfer.waiting)]
 
-
-def _poll(ends: list[int]) -> list[tuple[int, int]]:
-    poll = select.poll()
-    for end in ends:
-        poll.register(end, select.POLLIN)
-    return poll.poll(500)
+    def _receive_from(self, channel: Channel) -> bool:
+        """Handle what has come from a channel; return False where nothing more is to be taken from it."""
+        try:
+            events = receive_checked(channel)
+            for event in events or ():
+                self.transfer.receive(event, channel)
+                if event["ev"] == "file":
+                    self.fetched.add(event["path"])
+        except Rejected as rejected:
+            self.problems.append(f"{channel.hosts[0]}: it {rejected}, so nothing more is taken from it.")
+            return False
+        if events is None:
+            self.problems += [f"{host}: the connection ended. Try again." for host in channel.hosts]
+        return events is not None

@@ -106,13 +106,18 @@ class _Execution:
             self.lost = self.lost or bool(run_state.hosts_lost)
             self.now = conclude(self.now, run_state, self.folder)
             tools = RestartTools(attempt.free_port, self.replan)
-            again = prepare_next(self.plan, self.now, self.folder, run_state.hosts_lost, tools)
+            again = (
+                prepare_next(self.plan, self.now, self.folder, run_state.hosts_lost, tools)
+                if attempt.collection_ended_by is None
+                else None
+            )
             if again is None:
                 self._end(attempt)
                 return False
             self.now = replace(self.now, attempts=(*self.now.attempts, again.summary))
             if number := wait_before_restart(again, attempt):
                 self.now = replace(self.now, state="stopped", exit_code=128 + number, verdict=None)
+                self._end(attempt)
                 return False
             self.plan = again.plan
             return True
@@ -121,7 +126,9 @@ class _Execution:
         attempt.collect_logs(tidy=True)
         attempt.notify({"ev": "home"})
         if self.now.state == "failed" and self.plan.attempt < self.plan.restarts.limit:
-            attempt.run_state.notes.append("not started again: a restart would not mend this failure")
+            ended_by = attempt.collection_ended_by
+            why = "a restart would not mend this failure" if ended_by is None else "a signal has asked for the end"
+            attempt.run_state.notes.append(f"not started again: {why}")
             attempt.notify({"ev": "waiting", "seconds": 0.0})
 
 

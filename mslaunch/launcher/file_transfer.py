@@ -6,12 +6,15 @@ import base64
 import io
 import tarfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mslaunch import layout
+from mslaunch import layout, messages
+from mslaunch.agent.files import is_collected
+from mslaunch.launcher.claims import FileClaims
 from mslaunch.launcher.cluster import Cluster
+from mslaunch.launcher.collected_files import CollectedFiles
+from mslaunch.launcher.event_check import Rejected
 from mslaunch.plan.model import Plan
 from mslaunch.store.layout import RunFolder
 from mslaunch.transports.base import Channel
@@ -19,6 +22,7 @@ from mslaunch.words import counted
 
 PIECE = 1 << 18
 MEANWHILE = 3.0
+SHARE_MEANWHILE = 0.05  # of an agent's time, while the host's ranks want it
 _GOES = (
     layout.CONFIG,
     layout.CONFIG_JSON,
@@ -33,22 +37,26 @@ _CHANGES = (layout.CONFIG, layout.CONFIG_JSON, layout.SCRIPTS)  # with another a
 
 
 class FileTransfer:
-    """Sends a run's files once to each remote host, and takes its logs home."""
+    """Sends a run's files once to each remote host, and collects its logs."""
 
     def __init__(self, cluster: Cluster, folder: RunFolder, run_dir: str) -> None:
         self.cluster = cluster
         self.folder = folder
         self.run_dir = run_dir
         """Where the run lies on the hosts: as planned, even if its folder here has been moved since."""
-        self.kept: dict[str, list[str]] = {}
-        """Files of the job itself that stay on their hosts."""
+        self.claims = FileClaims()
         self.waiting: set[str] = set()
+        """Hosts whose logs have been asked for and are not complete."""
+        self._files = CollectedFiles(folder.path, self.claims)
+        self._kept: dict[str, tuple[int, list[str]]] = {}
+        self._unwritten: dict[str, str] = {}
         self._turn = 0
         self._asked = 0.0
         self._packed: list[str] | None = None
 
     def send(self, plan: Plan) -> None:
         """Bring the run's files to the hosts that do not see them here."""
+        self.claims.add(plan)
         for channel in self.cluster.channels:
             for host in channel.hosts:
                 if host in self.cluster.remote:
@@ -66,50 +74,49 @@ class FileTransfer:
     def request(self, hosts: set[str], tidy: bool) -> None:
         """Ask for the logs of hosts that are still connected."""
         self.waiting = hosts & self.cluster.remote
-        self._collect(tidy)
+        self._collect(tidy, 1.0)
 
     def request_meanwhile(self, now: float) -> None:
         """While the job runs, ask every few seconds for what is new, so that `mslaunch logs` has something to show."""
         if self.cluster.remote and now - self._asked > MEANWHILE:
             self._asked = now
-            self._collect(tidy=False)
+            self._collect(False, SHARE_MEANWHILE)
 
-    def _collect(self, tidy: bool) -> None:
+    def _collect(self, tidy: bool, share: float) -> None:
         self._turn += 1
-        order = {"do": "collect", "run_dir": self.run_dir, "tidy": tidy, "turn": self._turn}
+        order = {"do": "collect", "run_dir": self.run_dir, "turn": self._turn, "share": share}
         for channel in self.cluster.channels:
             for host in channel.hosts:
                 if host in self.cluster.remote and channel.is_open:
-                    channel.send({"to": host, **order})
+                    # What could not be written here must not be removed there.
+                    channel.send({"to": host, **order, "tidy": tidy and host not in self._unwritten})
 
-    def receive(self, event: dict[str, Any], channel: Channel) -> bool:
+    def receive(self, event: messages.Message, channel: Channel) -> bool:
         """Write a piece of a file that has come; return whether the event was one."""
-        if event["ev"] == "file":
-            channel.send({"to": event["host"], "do": "shown", "bytes": event["bytes"]})
-            with suppress(OSError, ValueError):  # a full disk here must not end the job
-                self._write(event)
-        elif event["ev"] == "collected":
+        name, host = event["ev"], event["host"]
+        if name not in ("file", "collected"):
+            return False
+        if host not in self.cluster.remote:
+            raise Rejected(f"sent an event ({name}) though it shares the run's folder")
+        if name == "file":
+            size, trouble = self._files.write(event)
+            if trouble is not None:
+                self._unwritten[host] = trouble
+            channel.send({"to": host, "do": "written", "bytes": size})
+        else:
             if event["turn"] == self._turn:
-                self.waiting.discard(event["host"])
-            self.kept[event["host"]] = event["kept"]
-        return event["ev"] in ("file", "collected")
-
-    def _write(self, event: dict[str, Any]) -> None:
-        path = (self.folder.path / event["path"]).resolve()
-        if not path.is_relative_to(self.folder.path.resolve()):
-            return  # a host must not write elsewhere
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with path.open("r+b" if event["offset"] and path.exists() else "wb") as file:
-            file.seek(event["offset"])
-            file.write(base64.b64decode(event["data"]))
+                self.waiting.discard(host)
+            self._kept[host] = (event["count"], event["kept"])
+        return True
 
     def notes(self) -> list[str]:
-        return [
-            f"{host} keeps {counted(len(files), 'file')} that the job wrote: {files[0]}"
-            + (" …" if len(files) > 1 else "")
-            for host, files in sorted(self.kept.items())
+        """Say what stays on the hosts: files that the job wrote, and logs that could not be written here."""
+        kept = [
+            f"{host} keeps {counted(count, 'file')} that the job wrote: {files[0]}" + (" …" if count > 1 else "")
+            for host, (count, files) in sorted(self._kept.items())
             if files
         ]
+        return kept + [f"{host} keeps its logs: {why}" for host, why in sorted(self._unwritten.items())]
 
 
 def pack(run_dir: Path, names: tuple[str, ...]) -> bytes:
@@ -118,5 +125,10 @@ def pack(run_dir: Path, names: tuple[str, ...]) -> bytes:
     with tarfile.open(fileobj=page, mode="w:gz", compresslevel=6) as archive:
         for name in names:
             if (run_dir / name).exists():
-                archive.add(run_dir / name, name)
+                archive.add(run_dir / name, name, filter=_unless_collected)
     return page.getvalue()
+
+
+def _unless_collected(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Leave out logs: one that came from a host is not sent to another, which would send it back as its own."""
+    return None if is_collected(tuple(member.name.split("/"))) else member

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mslaunch.agent.probe import DEVICE_FILES
 from mslaunch.errors import HostsNotReady, MslaunchError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.launcher.check import Checked, Requirements, check_devices
@@ -241,7 +242,7 @@ def requirements(spec: JobSpec, script: str) -> Requirements:
 
 def _target_of(checked: Checked) -> str:
     first: Mapping[str, Any] = next(iter(checked.reports.values())).facts["devices"]
-    return next((target for target, devices in first.items() if devices), "CPU")
+    return next((target for target in DEVICE_FILES if first.get(target)), "CPU")
 
 
 def check_only(request: Request, script: str) -> Checked:

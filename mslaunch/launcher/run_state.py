@@ -116,18 +116,19 @@ class RunState:
     def interrupted(self, number: int) -> list[Order]:
         """A signal asks for the end: the first waits for the ranks, the second does not.
 
-        A job that is ending because it failed stays failed: there a signal only hurries it on.
+        A job that is ending because it failed stays failed, and one whose ranks have all ended well has succeeded:
+        there a signal only hurries it on.
         """
         again = (self.interrupt is not None and not self._told_by_agents) or bool(self.failures)
         self._told_by_agents = False
-        if not self.failures:
+        if not self.failures and not self._finished:
             self.interrupt = self.interrupt or number
         self.stopping = True
         return [Order("stop", 0.0 if again else self.plan.limits.grace)]
 
     def _stopped_with_agents(self, number: int) -> list[Order]:
         """A batch system signals agents and launcher alike when a job is to end, and agents may notice first."""
-        if self.stopping:
+        if self.stopping or self._finished:
             return []
         self.interrupt, self.stopping, self._told_by_agents = number, True, True
         return [Order("stop", self.plan.limits.grace)]

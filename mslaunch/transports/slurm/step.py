@@ -31,6 +31,7 @@ class SrunChannel:
         self.hint = "See what `squeue --steps` says."
         self.is_open = True
         self._decoders: dict[bytes, wire.Decoder] = {}
+        self._names: dict[bytes, object] = {}
         self._rest = b""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- as long as the channel
         self._process = _start(self.hosts, python, self._stderr.fileno())
@@ -50,11 +51,22 @@ class SrunChannel:
             self.is_open = False
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
-        messages = []
+        messages: list[dict[str, Any]] = []
         for line in lines:
             label, found, text = line.partition(b": ")
             if found and label.strip().isdigit():
-                messages += self._decoders.setdefault(label.strip(), wire.Decoder()).feed(text)
+                messages += self._take_apart(label.strip(), text)
+        return messages
+
+    def _take_apart(self, label: bytes, text: bytes) -> list[dict[str, Any]]:
+        """Decode what one agent sent; it speaks for the host that its first message has named, and for no other."""
+        messages = self._decoders.setdefault(label, wire.Decoder()).feed(text)
+        for index, message in enumerate(messages):
+            if isinstance(message, wire.Unreadable):
+                continue
+            if self._names.setdefault(label, message.get("host")) != message.get("host"):
+                name, other = (str(one)[:64] for one in (self._names[label], message.get("host")))
+                return [*messages[:index], wire.Unreadable(f"an event of {other!r} from {name!r}")]
         return messages
 
     def send(self, message: Mapping[str, object]) -> None:
