@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mslaunch import layout
 from mslaunch.diagnose.judge import Case
 from mslaunch.diagnose.scan import Findings, scan_file
+from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.documents.typed import make
 
 _RANK = re.compile(r"(?:worker|rank|log|device|node)[_-]?(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(r"(\d+)(?!.*\d)")
@@ -75,7 +77,17 @@ def _rank_of(relative: Path) -> int | None:
 def read_error(rank_folder: Path) -> dict[str, Any] | None:
     """Return what a rank's error.json holds; an exception of a mere thread is not why a rank ended."""
     try:
-        error = json.loads((rank_folder / layout.ERROR).read_text())
-    except (OSError, ValueError):
+        error = make(_ErrorFile, parse_json(read_text(rank_folder / layout.ERROR, errors="replace")))
+    except (OSError, Unreadable):
         return None
-    return error if isinstance(error, dict) and error.get("thread") is None else None
+    return asdict(error) if error.thread is None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _ErrorFile:
+    """What is used of a rank's error.json."""
+
+    type: str = ""
+    message: str = ""
+    traceback: str = ""
+    thread: str | None = None

@@ -12,10 +12,12 @@ from mslaunch.diagnose.patterns import Match, match_line
 from mslaunch.diagnose.stacks import OUR_FRAMES
 
 READ_LIMIT = 8 << 20  # what went wrong stands at the end of a log
+LONGEST_LINE = 1 << 14  # what MindSpore prints of a failure stands at the beginning of a line
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d)\.(\d{3})\.(\d{3})")
-_STEP = re.compile(r"epoch:\s*(\d+),?\s+step:\s*(\d+)", re.IGNORECASE)
-_PEER_GONE = re.compile(r"Client connected end of file! Peer \w+ ip: \S+, port: (\d+)")
+_STEP = re.compile(r"epoch:\s*(\d{1,18}),?\s+step:\s*(\d{1,18})(?!\d)", re.IGNORECASE)
+_PEER_GONE = re.compile(r"Client connected end of file! Peer \w+ ip: \S+, port: (\d{1,5})(?!\d)")
 _SYNTAX = re.compile(r"(SyntaxError|IndentationError|TabError): ")
+_TRACEBACK = "Traceback (most recent call last)"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
 
@@ -74,7 +76,7 @@ def scan(lines: Sequence[str], skipped: int = 0) -> Findings:
     step = (0, 0)
     for number, line in enumerate(lines, skipped + 1):
         time = _time(line) or time
-        if found := match_line(line):
+        if found := match_line(line[:LONGEST_LINE]):
             hits.append(Hit(number, found, time))
         if progress := _STEP.search(line):
             step = max(step, (int(progress[1]), int(progress[2])))
@@ -89,7 +91,7 @@ def _time(line: str) -> float | None:
         return None
     try:
         return datetime.strptime(f"{found[1]}.{found[2]}{found[3]}", "%Y-%m-%d-%H:%M:%S.%f").timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):  # no such day, or one before the first that can be counted
         return None
 
 
@@ -113,14 +115,8 @@ def _exceptions(lines: Sequence[str], skipped: int) -> Iterator[Raised]:
 def _end_of_exception(lines: Sequence[str], at: int) -> int | None:
     """Return where the exception that starts here ends, or None where none does."""
     line = lines[at]
-    if line.startswith("Traceback (most recent call last)"):
-        end = _skip_indented(lines, at + 1) + 1
-        following = next((i for i in range(end, min(end + 3, len(lines))) if lines[i].startswith(_CHAINED)), None)
-        if following is not None:
-            start = next((i for i in range(following, min(following + 4, len(lines))) if "Traceback" in lines[i]), None)
-            if start is not None:
-                return _end_of_exception(lines, start)
-        return min(end, len(lines))
+    if line.startswith(_TRACEBACK):
+        return _end_of_chain(lines, at)
     if line.startswith("Fatal Python error: "):
         end = at + 1
         while end < len(lines) and (lines[end].startswith((" ", "Current thread", "Thread 0x")) or not lines[end]):
@@ -131,6 +127,20 @@ def _end_of_exception(lines: Sequence[str], at: int) -> int | None:
         if end < len(lines) and _SYNTAX.match(lines[end]):
             return end + 1
     return None
+
+
+def _end_of_chain(lines: Sequence[str], at: int) -> int:
+    """Return where a traceback ends, with those that follow it in its chain."""
+    while True:
+        end = _skip_indented(lines, at + 1) + 1
+        following = next((i for i in range(end, min(end + 3, len(lines))) if lines[i].startswith(_CHAINED)), None)
+        if following is None:
+            return min(end, len(lines))
+        near = range(following, min(following + 4, len(lines)))
+        start = next((i for i in near if lines[i].startswith(_TRACEBACK)), None)
+        if start is None:
+            return min(end, len(lines))
+        at = start
 
 
 def _skip_indented(lines: Sequence[str], at: int) -> int:

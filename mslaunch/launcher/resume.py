@@ -10,7 +10,7 @@ from pathlib import Path
 from mslaunch.diagnose.judge import Verdict
 from mslaunch.errors import MslaunchError, RecordUnreadable
 from mslaunch.launcher.restarts import find_resume, summary
-from mslaunch.plan.model import Plan, from_json, to_json
+from mslaunch.plan.model import Plan, to_json
 from mslaunch.plan.next_attempt import resuming
 from mslaunch.store import record
 from mslaunch.store.folder import write_atomically, write_files
@@ -77,7 +77,7 @@ def find_run(folder: RunFolder, transport: Transport, environment: Mapping[str, 
         return ResumedRun(folder, job.job_id, transport.label)
     if job.restarts == 0:
         return None
-    before = from_json(folder.plan.read_text())
+    before = record.read_plan(folder)
     found = find_resume(before, folder, {host.name for host in before.hosts})
     attempts = (*now.attempts, summary(before, now, found))
     return ResumedRun(folder, job.job_id, transport.label, before, found, attempts)

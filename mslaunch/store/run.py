@@ -11,11 +11,11 @@ from mslaunch import identity
 from mslaunch.agent.follow import Follower
 from mslaunch.diagnose.judge import Verdict
 from mslaunch.errors import MslaunchError, NotReadyError, RequestError
-from mslaunch.plan.model import Plan, from_json
+from mslaunch.plan.model import Plan
 from mslaunch.store import history, requests
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.liveness import current, job_of, queue_of
-from mslaunch.store.record import ENDED, RankRecord, RunRecord, save
+from mslaunch.store.record import ENDED, RankRecord, RunRecord, read_plan, save
 from mslaunch.store.run_events import RunEnded, RunEvent, follow_events
 
 POLL = 0.1
@@ -118,7 +118,7 @@ class Run:
 
     @property
     def plan(self) -> Plan:
-        return from_json(self.folder.plan.read_text(), str(self.folder.plan))
+        return read_plan(self.folder)
 
     @property
     def result(self) -> Result:

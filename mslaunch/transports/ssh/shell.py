@@ -14,7 +14,7 @@ from mslaunch.transports.ssh.channel import SshChannel
 from mslaunch.transports.ssh.settings import Ssh
 
 COMMAND_SECONDS = 30.0
-_RESULT = re.compile(rb"\A(.*?)\x1e(\d+)\x1e", re.DOTALL)
+_RESULT = re.compile(rb"\A(.*?)\x1e(\d{1,3})\x1e", re.DOTALL)
 _PRINT_RESULT = r"printf '\036%d\036' $?"
 
 
