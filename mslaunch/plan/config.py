@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -40,6 +41,10 @@ LAUNCH_ONLY = {
     "bind_cores",
 }
 """Keys of launch that hardly any script has."""
+
+
+MOST_COMPARED = 1000
+"""Keys that are searched for misspelt ones."""
 
 
 class ScriptKeys(BaseModel):
@@ -191,7 +196,7 @@ def _near_misses(config: Config) -> Iterator[str]:
     for key in LAUNCH_ONLY & set(config.values) - set(config.launch):
         yield f"{config.where(key)}: {key!r} stands outside launch, so the script gets it; did you mean launch.{key}?"
     known = ["launch", *ScriptKeys.model_fields]
-    for key in config.values:
+    for key in islice(config.values, MOST_COMPARED):
         near = get_close_matches(key, known, n=1, cutoff=0.85)
         if key not in known and near and near[0] not in config.values:
             yield f"{config.where(key)}: {key!r} is passed to the script as it is; did you mean {near[0]!r}?"

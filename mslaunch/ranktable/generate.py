@@ -12,7 +12,7 @@ from mslaunch.ranges import MOST, parse_ranges
 from mslaunch.ranktable.model import Device, RankTable, Server, number
 
 _RANGE = re.compile(r"\[\s*(\d{1,6})\s*,\s*(\d{1,6})\s*\)")
-_ADDRESS = re.compile(r"^\s*address_(\d+)\s*=\s*(\S+)\s*$", re.MULTILINE)
+_ADDRESS = re.compile(r"^\s*address_(\d{1,6})\s*=\s*(\S+)\s*$", re.MULTILINE)
 _TOOL = re.compile(r"^\s*ipaddr\s*:\s*(\S+)\s*$", re.MULTILINE)
 _SDID = re.compile(r"^\s*SDID\s*:\s*(\d+)\s*$", re.MULTILINE)
 

@@ -48,7 +48,7 @@ def queue_of(record: RunRecord) -> JobQueue | None:
 def job_of(folder: RunFolder, record: RunRecord) -> str | None:
     """Return the id of the queue's job that a run belongs to, if it does."""
     with suppress(OSError):
-        return folder.job(record.transport).read_text().strip() or None
+        return folder.job(record.transport).read_text(errors="replace").strip() or None
     return None
 
 

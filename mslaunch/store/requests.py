@@ -11,6 +11,7 @@ import os
 import signal
 from contextlib import suppress
 
+from mslaunch import identity
 from mslaunch.errors import NotReadyError
 from mslaunch.identity import Launcher
 from mslaunch.store.layout import RunFolder, SweepFolder
@@ -23,8 +24,9 @@ SIGNALS = {"stop": signal.SIGTERM, "stacks": STACKS}
 def ask(folder: RunFolder | SweepFolder, launcher: Launcher, kind: str) -> None:
     """Ask the launcher of a run or a sweep, on this host, to stop it or to take stacks."""
     if not launcher.in_process:
-        with suppress(ProcessLookupError):
-            os.kill(launcher.pid, SIGNALS[kind])
+        if identity.is_alive(launcher):  # its pid may be another process's by now, or never was its own
+            with suppress(ProcessLookupError):
+                os.kill(launcher.pid, SIGNALS[kind])
         return
     path = folder.request(kind)
     try:

@@ -182,7 +182,7 @@ def stop(folder: SweepFolder) -> None:
     for now in (run.record for run in left[:1]):
         queue, job = queue_of(now), folder.job(now.transport)
         if queue is not None and job.is_file():
-            queue.cancel_array(job.read_text().strip())
+            queue.cancel_array(job.read_text(errors="replace").strip())
     for run in left:
         run.stop()
         save_stopped(run.folder, run.record)
