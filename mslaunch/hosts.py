@@ -11,6 +11,7 @@ from mslaunch.ranges import MOST, parse_ranges
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[^\s:,\[\]]+)(?::(?P<devices>\[[^\]]*\]|[\d-]+))?")
 _LINE = re.compile(r"(?P<name>[^\s=]+)(?:\s+slots=(?P<slots>\d{1,5}))?(?:\s+max[-_]slots=\d+)?")
+_COMMA = re.compile(r"\s*(?:,\s*|\Z)")
 LOCAL = "localhost"
 _SHOWN = 80
 
@@ -33,19 +34,20 @@ class Host:
 def parse_hosts(text: str, what: str = "--hosts") -> tuple[Host, ...]:
     """Read `n1:8,n2:[0-3,6],[fe80::1]:0-7`; a host without devices has the one device 0."""
     hosts: list[Host] = []
-    slots = 0
-    rest = text.strip()
-    while rest:
-        match = _HOST.match(rest)
-        tail = rest[match.end() :].lstrip() if match else ""
-        if not match or (tail and not tail.startswith(",")) or not match["name"].isprintable():
-            raise RequestError(f'{what}: cannot read {rest[:_SHOWN]!r}. Write for example "n1:8,n2:[0-3,6]".')
+    slots = at = 0
+    text = text.strip()
+    while at < len(text):
+        match = _HOST.match(text, at)
+        comma = _COMMA.match(text, match.end()) if match else None
+        if not match or not comma or not match["name"].isprintable():
+            shown = text[at : at + _SHOWN]
+            raise RequestError(f'{what}: cannot read {shown!r}. Write for example "n1:8,n2:[0-3,6]".')
         name = match["name"].strip("[]")
         devices = _devices(match["devices"], f"{what}: {name}")
         slots += len(devices)
         _check_slots(slots, what)
         hosts.append(Host(name, name, devices))
-        rest = tail.removeprefix(",").lstrip()
+        at = comma.end()
     if not hosts:
         raise RequestError(f'{what}: names no host. Write for example "n1:8,n2:8".')
     if twice := _named_twice(hosts):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.typed import make
-from mslaunch.documents.yaml_text import MOST_REPEATED, compose_yaml, construct_yaml, parse_yaml
+from mslaunch.documents.yaml_text import MOST_VALUES, compose_yaml, construct_yaml, parse_yaml
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -62,9 +62,10 @@ def test_json_beyond_the_bounds_is_refused(text: str | bytes, words: str) -> Non
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        (BOMB, 5, f"aliases repeat more than {MOST_REPEATED:,} values"),
+        (BOMB, 5, f"it has more than {MOST_VALUES:,} values"),
         ("a: 1\nb: " + "[" * 100_000, 2, "nested deeper than 100 levels"),
         ("".join(f"{' ' * depth}a:\n" for depth in range(200)), 101, "nested deeper than 100 levels"),
+        ("a:\n" + "- 1\n" * 200_000, 99_999, "it has more than 100,000 values"),
         ("a: 1\nb: &x [1, *x]\n", 2, r"\*x stands inside the value that it names"),
         ("a: " + "1:" * 300_000 + "1", 1, "the number 1:1:1:1:1:1:… has 600001 characters"),
         ("a: " + "1:" * 300 + "1.5", 1, "the number 1:1:1:1:1:1:… has 603 characters"),

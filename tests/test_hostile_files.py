@@ -232,6 +232,7 @@ def test_a_chain_of_many_exceptions_is_one() -> None:
     [
         (lambda: parse_hosts(f"n1:{DIGITS}"), "a count of devices is 1 to 65536"),
         (lambda: parse_hosts(",".join(f"n{i}:60000" for i in range(4000))), "more than 65536 devices in all"),
+        (lambda: parse_hosts("n1," + "n2, " * 50_000), "n2 is named twice"),
         (lambda: parse_hosts("n\x1b[1m:8"), "cannot read"),
         (lambda: parse_hosts("n\0:8"), "cannot read"),
         (lambda: parse_hostfile("".join(f"n{i} slots=99999\n" for i in range(9)), "hf"), "^hf:1: the hosts have more"),

@@ -11,8 +11,8 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from mslaunch.documents.limits import DEEPEST, LONGEST_NUMBER, MOST_BYTES, Unreadable, too_deep
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is ten times faster
-MOST_REPEATED = 100_000
-"""Values that aliases add: they can multiply, level by level."""
+MOST_VALUES = 100_000
+"""Those that aliases repeat are counted as often as they stand there: they can multiply, level by level."""
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
@@ -72,27 +72,27 @@ def _check_events(text: str) -> None:
     open_sizes: list[int] = []  # of the collections that are open: the values in each so far
     anchors: list[str | None] = []
     sizes: dict[str, int] = {}
-    repeated = 0
+    values = 0
     for event in yaml.parse(text, Loader=_Loader):
+        size = 1
         if isinstance(event, yaml.CollectionStartEvent):
-            open_sizes.append(1)
+            open_sizes.append(0)
             anchors.append(event.anchor)
             if len(open_sizes) > DEEPEST:
                 raise too_deep(_line(event))
-            continue
-        size = 1
-        if isinstance(event, yaml.AliasEvent):
-            size = _size_of_alias(event, anchors, sizes)
-            repeated += size
-            if repeated > MOST_REPEATED:
-                raise Unreadable(f"aliases repeat more than {MOST_REPEATED:,} values", _line(event))
         elif isinstance(event, yaml.CollectionEndEvent):
             size = open_sizes.pop()
             _note_anchor(anchors.pop(), size, sizes)
+            values -= size  # they have been counted one by one
+        elif isinstance(event, yaml.AliasEvent):
+            size = _size_of_alias(event, anchors, sizes)
         elif isinstance(event, yaml.ScalarEvent):
             _note_anchor(event.anchor, 1, sizes)
         else:
             continue
+        values += size
+        if values > MOST_VALUES:
+            raise Unreadable(f"it has more than {MOST_VALUES:,} values", _line(event))
         if open_sizes:
             open_sizes[-1] += size
 
