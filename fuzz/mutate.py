@@ -10,6 +10,9 @@ from typing import Any
 
 _TOKEN = re.compile(rb"[A-Za-z_]+|\d+|\s+|.", re.DOTALL)
 
+LARGEST = 200_000
+"""Bytes of a case: the time that reading takes may grow with them."""
+
 NUMBERS: tuple[Any, ...] = (
     *(0, -1, 1, 2, 7, 255, 256, 65535, 65536, 65537, 10**6, 2**31, -(2**31), 2**63 - 1, 2**63, 2**64, -(2**63) - 1),
     *(10**12, 10**30, 10**400, 0.5, -0.5, 1e-320, 1e18, 1e308, -1e308, float("nan"), float("inf"), float("-inf")),
@@ -48,8 +51,8 @@ def _repeat(random: Random, data: bytearray) -> None:
     """Write a piece several times: duplicated keys and lines, very long names and numbers."""
     at = random.randrange(len(data))
     piece = bytes(data[at : at + random.choice((1, 1, 2, 20, 200))])
-    times = random.choice((1, 1, 2, 2, 5, 10, 50, 100, 100, 300, 1000, 200_000 // len(piece)))
-    data[at:at] = piece * min(times, 200_000 // len(piece))
+    times = random.choice((1, 1, 2, 2, 5, 10, 50, 100, 100, 300, 1000, LARGEST // len(piece)))
+    data[at:at] = piece * min(times, LARGEST // len(piece))
 
 
 def _insert(random: Random, data: bytearray) -> None:
@@ -160,7 +163,8 @@ def mutate_json(random: Random, data: bytes, samples: tuple[bytes, ...]) -> byte
     """Change a JSON text by its values, its bytes, or both."""
     how = random.random()
     if how < 0.6:
-        data = json.dumps(mutate_value(random, json.loads(data))).encode("utf-8", "surrogatepass")
+        changed = json.dumps(mutate_value(random, json.loads(data))).encode("utf-8", "surrogatepass")
+        data = changed if len(changed) <= LARGEST else data
     return data if 0.1 <= how < 0.6 else mutate_bytes(random, data, samples)
 
 

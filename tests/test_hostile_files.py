@@ -183,7 +183,7 @@ def test_a_blank_traceback_is_shown(tmp_path: Path) -> None:
     assert mslaunch(["diagnose", str(tmp_path)]) == 0
 
 
-@pytest.mark.parametrize("log", ["/dev/zero", "pipe", "\0"])
+@pytest.mark.parametrize("log", ["/dev/zero", "pipe", "\0", "x" * 5000], ids=["device", "pipe", "NUL", "long"])
 def test_a_verdict_may_name_anything_as_its_log(run_folder: RunFolder, log: str) -> None:
     """A device or a pipe is not read: it may have no end, or nobody at its other one."""
     os.mkfifo(run_folder.path / "pipe")

@@ -93,9 +93,9 @@ def _who(record: RunRecord, verdict: Verdict) -> str:
 
 def last_lines(path: Path, count: int) -> list[str]:
     """Return the last lines of a file of any size; a record may name anything, a device or a pipe too."""
-    if not path.is_file():
-        return []
     try:
+        if not path.is_file():
+            return []
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - (1 << 16)))
