@@ -117,7 +117,9 @@ class _Child:
         self.border, self.seed, self.share = border, seed, share
         self.end, theirs = _FORK.Pipe(duplex=False)
         self._place = mmap.mmap(-1, _SLOT.size)
-        self._process: ForkProcess = _FORK.Process(target=_run_share, args=(border, seed, share, theirs, self._place))
+        self._folder = tempfile.TemporaryDirectory(prefix="mslaunch-fuzz-", dir=_fast_folder())
+        work = (border, seed, share, theirs, self._place, self._folder.name)
+        self._process: ForkProcess = _FORK.Process(target=_run_share, args=work)
         self._process.start()
         theirs.close()
         self._at, self._moved, self._hung = -1, time.monotonic(), False
@@ -150,6 +152,7 @@ class _Child:
     def finish(self, outcome: Outcome) -> range:
         """Wait for the process; return the cases that it has left, where it crashed or was ended."""
         self._process.join()
+        self._folder.cleanup()
         code, at = self._process.exitcode, self.at
         if code == 0:
             return range(0)
@@ -159,19 +162,18 @@ class _Child:
         return self.share[max(1, at) :]
 
 
-def _run_share(border: Border, seed: int, share: range, end: Connection, place: mmap.mmap) -> None:
+def _run_share(border: Border, seed: int, share: range, end: Connection, place: mmap.mmap, folder: str) -> None:
     signal.signal(signal.SIGPROF, _out_of_time)
-    with tempfile.TemporaryDirectory(prefix="mslaunch-fuzz-", dir=_fast_folder()) as folder:
-        os.chdir(folder)
-        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115, PTH123 -- until the end
-        read = border.open(Path(folder))
-        read(border.samples[0])  # imports what is imported late, before memory is bounded
-        _bound_memory()
-        for number, case in enumerate(share):
-            _SLOT.pack_into(place, 0, number + 1)
-            data = make_case(border, seed, case)
-            if finding := run_case(read, case, data):
-                end.send(finding)
+    os.chdir(folder)
+    sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115, PTH123 -- until the end
+    read = border.open(Path(folder))
+    read(border.samples[0])  # imports what is imported late, before memory is bounded
+    _bound_memory()
+    for number, case in enumerate(share):
+        _SLOT.pack_into(place, 0, number + 1)
+        data = make_case(border, seed, case)
+        if finding := run_case(read, case, data):
+            end.send(finding)
 
 
 def run_case(read: Callable[[bytes], object], case: int, data: bytes) -> Finding | None:
