@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench system-packages clean
+.PHONY: demo test lint bench fuzz system-packages clean
 
 demo: $(READY)
 	GLOG_v=3 $(VENV)/bin/mslaunch train --workers 2 --config examples/data_parallel/config.yaml
@@ -19,6 +19,10 @@ lint: $(READY)
 
 bench: $(READY) .venv-torch/.ready
 	$(VENV)/bin/python -m bench
+
+# Hostile inputs at every border: CASES=n, BORDER=name, SEED=n, CASE=n for a single one.
+fuzz: $(READY)
+	$(VENV)/bin/python -m fuzz $(if $(CASES),--cases $(CASES)) $(if $(BORDER),--border $(BORDER)) $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case $(CASE))
 
 # torchrun, to measure beside: in an environment of its own, since MindSpore wants an older NumPy.
 .venv-torch/.ready:
@@ -40,4 +44,4 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) .venv-torch .mypy_cache .ruff_cache build dist
+	rm -rf $(VENV) .venv-torch .mypy_cache .ruff_cache build dist fuzz-findings

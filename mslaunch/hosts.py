@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mslaunch.errors import RequestError
-from mslaunch.ranges import parse_ranges
+from mslaunch.ranges import MOST, parse_ranges
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%\w]+\]|[^\s:,\[\]]+)(?::(?P<devices>\[[^\]]*\]|[\d-]+))?")
 _LINE = re.compile(r"(?P<name>[^\s=]+)(?:\s+slots=(?P<slots>\d{1,5}))?(?:\s+max[-_]slots=\d+)?")
+_COMMA = re.compile(r"\s*(?:,\s*|\Z)")
 LOCAL = "localhost"
+_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +34,20 @@ class Host:
 def parse_hosts(text: str, what: str = "--hosts") -> tuple[Host, ...]:
     """Read `n1:8,n2:[0-3,6],[fe80::1]:0-7`; a host without devices has the one device 0."""
     hosts: list[Host] = []
-    rest = text.strip()
-    while rest:
-        match = _HOST.match(rest)
-        tail = rest[match.end() :].lstrip() if match else ""
-        if not match or (tail and not tail.startswith(",")):
-            raise RequestError(f'{what}: cannot read {rest!r}. Write for example "n1:8,n2:[0-3,6]".')
+    slots = at = 0
+    text = text.strip()
+    while at < len(text):
+        match = _HOST.match(text, at)
+        comma = _COMMA.match(text, match.end()) if match else None
+        if not match or not comma or not match["name"].isprintable():
+            shown = text[at : at + _SHOWN]
+            raise RequestError(f'{what}: cannot read {shown!r}. Write for example "n1:8,n2:[0-3,6]".')
         name = match["name"].strip("[]")
-        hosts.append(Host(name, name, _devices(match["devices"], f"{what}: {name}")))
-        rest = tail.removeprefix(",").lstrip()
+        devices = _devices(match["devices"], f"{what}: {name}")
+        slots += len(devices)
+        _check_slots(slots, what)
+        hosts.append(Host(name, name, devices))
+        at = comma.end()
     if not hosts:
         raise RequestError(f'{what}: names no host. Write for example "n1:8,n2:8".')
     if twice := _named_twice(hosts):
@@ -51,19 +58,27 @@ def parse_hosts(text: str, what: str = "--hosts") -> tuple[Host, ...]:
 def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
     """Read Open MPI's and DeepSpeed's spelling: one host a line, `n1 slots=8`."""
     hosts: list[Host] = []
+    slots = 0
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.partition("#")[0].strip()
         if not line:
             continue
         found = _LINE.fullmatch(line)
-        if not found or int(found["slots"] or 1) < 1:
-            raise RequestError(f'{name}:{number}: cannot read {line!r}. Write for example "node1 slots=8".')
+        if not found or int(found["slots"] or 1) < 1 or not found["name"].isprintable():
+            raise RequestError(f'{name}:{number}: cannot read {line[:_SHOWN]!r}. Write for example "node1 slots=8".')
+        slots += int(found["slots"] or 1)
+        _check_slots(slots, f"{name}:{number}")
         hosts.append(Host(found["name"], found["name"], tuple(range(int(found["slots"] or 1)))))
     if twice := _named_twice(hosts):
         raise RequestError(f"{name}: {twice} stands twice. Name each host once, with all of its slots.")
     if not hosts:
         raise RequestError(f'{name}: names no host. Write for example "node1 slots=8".')
     return tuple(hosts)
+
+
+def _check_slots(slots: int, what: str) -> None:
+    if slots > MOST:
+        raise RequestError(f"{what}: the hosts have more than {MOST} devices in all. Name fewer.")
 
 
 def _named_twice(hosts: list[Host]) -> str | None:
@@ -79,8 +94,8 @@ def _devices(text: str | None, what: str) -> tuple[int, ...]:
     if text is None:
         return (0,)
     if text.isdigit():
-        count = int(text)
-        if not 1 <= count <= 65536:
-            raise RequestError(f"{what}: a count of devices is 1 to 65536, got {text}.")
+        count = int(text[:6])
+        if not 1 <= count <= MOST or len(text) > 6:
+            raise RequestError(f"{what}: a count of devices is 1 to {MOST}, got {text[:_SHOWN]}.")
         return tuple(range(count))
     return parse_ranges(text, what)

@@ -6,7 +6,14 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+LARGEST_PID = 1 << 22
+
+
+def _is_pid(number: int) -> str | None:
+    """Zero and negative numbers name groups of processes, or all of them."""
+    return None if 0 < number <= LARGEST_PID else "the number of a process"
 
 
 def start_time(pid: int) -> int | None:
@@ -29,7 +36,7 @@ def boot_id() -> str:
 class Launcher:
     """The process that runs a job, told apart from any other that may get its pid."""
 
-    pid: int
+    pid: Annotated[int, _is_pid]
     start_time: int | None
     host: str
     boot_id: str

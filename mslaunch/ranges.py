@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 from mslaunch.errors import RequestError
 
+MOST = 65536
+"""As many ranks as HCCL takes; also of devices on one host."""
 _PART = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
@@ -20,11 +23,10 @@ def parse_ranges(text: str, what: str) -> tuple[int, ...]:
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise RequestError(f'{what}: {part.strip()!r} runs backwards. Write "{last}-{first}".')
+        if len(numbers) + last - first >= MOST:
+            raise RequestError(f"{what}: it names more than {MOST} numbers. Name fewer.")
         numbers.extend(range(first, last + 1))
-    twice = (
-        sorted({number for number in numbers if numbers.count(number) > 1}) if len(set(numbers)) < len(numbers) else []
-    )
-    if twice:
+    if twice := [number for number, times in Counter(numbers).items() if times > 1]:
         raise RequestError(f"{what}: {format_ranges(twice)} is named twice in {text!r}. Name each once.")
     return tuple(numbers)
 

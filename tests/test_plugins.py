@@ -179,7 +179,10 @@ def test_a_broken_row_is_named_and_the_others_count(old: str, new: str, words: s
         ("- id: [", "site.yaml:2: not valid YAML"),
         ("id: x", "site.yaml:1: a list of patterns is wanted, got dict"),
         ("- just words", "site.yaml:1: row 1 does not count: keys are wanted"),
-        ("- {id: x, kind: 2001-99-99}", "site.yaml: not valid YAML, so none of its patterns counts: month must be"),
+        (
+            "- {id: x, kind: 2001-99-99}",
+            "site.yaml:1: not valid YAML, so none of its patterns counts: a value cannot be read (month",
+        ),
     ],
 )
 def test_a_file_that_is_no_table_is_named(text: str, words: str) -> None:

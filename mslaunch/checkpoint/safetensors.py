@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mslaunch.checkpoint.tensor import CHUNK, ITEM_SIZES, Content, FileLayout, Malformed, Tensor, chunks
+from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.limits import Unreadable
 from mslaunch.errors import RequestError
 
 _HEADER_LIMIT = 100 << 20
@@ -28,6 +31,7 @@ _NAMES = {
     "F64": "Float64",
 }
 _TYPES = {ours: theirs for theirs, ours in _NAMES.items()}
+_CRC = re.compile(r"[0-9]{1,20}")
 _MOST_ZEROS = 1 << 30
 _LARGEST = (1 << 63) - 1
 
@@ -47,17 +51,15 @@ def read(fd: int, size: int) -> Content:
     tensors = tuple(_tensor(name, entry, data, metadata) for name, entry in header.items())
     _check_cover(tensors, data, size)
     crc = metadata.get("crc_num")
-    crc = int(crc) if isinstance(crc, str) and crc.isdigit() else None
+    crc = int(crc) if isinstance(crc, str) and _CRC.fullmatch(crc) else None
     return Content(tensors, crc, metadata.get("remove_redundancy") == "True")
 
 
 def _header(data: bytes) -> dict[str, Any]:
     try:
-        header = json.loads(data, object_pairs_hook=_object)
-    except Malformed:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise Malformed(f"its header is not JSON ({type(error).__name__})") from None
+        header = parse_json(data, _object)
+    except Unreadable as error:
+        raise Malformed(f"its header: {error}") from None
     if not isinstance(header, dict):
         raise Malformed("its header is no object")
     return header

@@ -69,7 +69,7 @@ def parse_step(text: str | None) -> tuple[int, int] | None:
     """Read `3_120`: epoch 3, step 120."""
     if text is None:
         return None
-    match = re.fullmatch(r"(\d+)[_:-](\d+)", text)
+    match = re.fullmatch(r"(\d{1,18})[_:-](\d{1,18})", text)
     if match is None:
         raise RequestError(f"--step {text}: write EPOCH_STEP as in the files' names, for example 3_120.")
     return int(match[1]), int(match[2])

@@ -8,6 +8,7 @@ from typing import Any
 
 from mslaunch.checkpoint import protobuf
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
+from mslaunch.documents.json_text import parse_json
 from mslaunch.errors import RequestError
 
 
@@ -80,7 +81,7 @@ def _renamed(item: bytes, stage: int) -> bytes:
 def _merge_json(files: dict[int, Path]) -> bytes:
     merged: dict[str, Any] = {"current_stage": 1, "parallel_strategy_item": {}, "parallel_layout_item": {}}
     for stage, path in files.items():
-        raw = json.loads(path.read_bytes())
+        raw = parse_json(path.read_bytes())
         merged["parallel_strategy_item"].update(raw.get("parallel_strategy_item", {}))
         layouts = {f"{stage}-{name}": item for name, item in raw["parallel_layout_item"].items()}
         merged["parallel_layout_item"].update(layouts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from typing import Any
 
 from mslaunch.checkpoint import protobuf
 from mslaunch.checkpoint.layout import Layout
+from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.limits import Unreadable
 from mslaunch.errors import StrategyUnreadable
 
 SIZE_LIMIT = 256 << 20
@@ -175,9 +176,9 @@ def _layout_message(content: bytes) -> Layout:
 
 def _from_json(data: bytes) -> tuple[int, dict[str, Layout]]:
     try:
-        raw = json.loads(data)
-    except (ValueError, RecursionError):
-        raise protobuf.Malformed("it is not JSON") from None
+        raw = parse_json(data)
+    except Unreadable as error:
+        raise protobuf.Malformed(str(error)) from None
     items = raw.get("parallel_layout_item") if isinstance(raw, dict) else None
     if not isinstance(items, dict) or not all(isinstance(item, dict) for item in items.values()):
         raise protobuf.Malformed("it has no parallel_layout_item with a layout for each parameter")

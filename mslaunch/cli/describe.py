@@ -88,8 +88,8 @@ def describe_verdict(record: RunRecord) -> list[str]:
         return []
     lines = [_who(record, verdict), *_some(verdict.summary.splitlines()[: 1 if verdict.traceback else None])]
     if verdict.traceback:
-        shown = verdict.traceback.rstrip().splitlines() or [""]
-        lines += _some(shown[1:]) if shown[0] == verdict.summary else ["", *_some(shown)]
+        shown = verdict.traceback.rstrip().splitlines()
+        lines += _some(shown[1:]) if shown[:1] == [verdict.summary] else ["", *_some(shown)]
     told = set((verdict.traceback or "").splitlines())
     shown = [line for line in last_lines(Path(verdict.log or ""), 50) if line not in told and not _NOISE.search(line)]
     if shown:
@@ -133,8 +133,10 @@ def _who(record: RunRecord, verdict: Verdict) -> str:
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """Return the last lines of a file of any size."""
+    """Return the last lines of a file of any size; a record may name anything, a device or a pipe too."""
     try:
+        if not path.is_file():
+            return []
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - (1 << 16)))

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from mslaunch import api
 from mslaunch.cli import basics
 from mslaunch.cli.basics import columns
+from mslaunch.documents.limits import Unreadable
+from mslaunch.documents.yaml_text import parse_yaml
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host, parse_hostfile, parse_hosts
 from mslaunch.ranges import parse_ranges
 from mslaunch.ranktable import compare, generate, repair
-from mslaunch.ranktable.findings import SIZE_LIMIT, Unreadable, read_json
+from mslaunch.ranktable.findings import SIZE_LIMIT, TableUnreadable, read_json
 from mslaunch.ranktable.model import RankTable, Server, merge, number
 from mslaunch.ranktable.probe import HCCN_CONF, probe
 from mslaunch.ranktable.validate import validate
@@ -60,7 +61,7 @@ def generate_table(
     """Make a table from hosts, a cluster's YAML, hccn.conf, or what this Ascend host tells."""
     addresses = generate.parse_hccn_conf(_read(hccn)) if hccn else None
     if cluster:
-        table = generate.from_cluster(_yaml(cluster), cluster)
+        table = generate.from_cluster(read_yaml(cluster), cluster)
     elif hosts or hostfile:
         named = parse_hosts(hosts) if hosts else parse_hostfile(_read(str(hostfile)), str(hostfile))
         table = generate.from_hosts(named, addresses)
@@ -141,7 +142,7 @@ def _fixed(text: str, name: str, output: str | None) -> str:
         raise RequestError("--fix writes a new file: say where with -o FILE.")
     try:
         table, changes = repair.repair(read_json(text))
-    except Unreadable:
+    except TableUnreadable:
         return text  # what is wrong is told when it is validated
     fixed = json.dumps(table, indent=2) + "\n"
     Path(output).write_text(fixed)
@@ -219,11 +220,12 @@ def _read(name: str) -> str:
         raise RequestError(f"{name}: cannot be read: {error.strerror}. Name a file that is there.") from None
 
 
-def _yaml(name: str) -> object:
+def read_yaml(name: str) -> object:
+    """Read a cluster's YAML."""
     try:
-        return yaml.safe_load(_read(name))
-    except (yaml.YAMLError, ValueError) as error:
-        raise RequestError(f"{name}: not valid YAML: {str(error).splitlines()[0]}.") from None
+        return parse_yaml(_read(name))
+    except Unreadable as error:
+        raise RequestError(f"{error.where(name)}: not valid YAML: {error}.") from None
 
 
 def _write(table: RankTable, version: str, output: str | None, auto_name: bool) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mslaunch import layout
 from mslaunch.diagnose.judge import Case
 from mslaunch.diagnose.scan import Findings, scan_file
+from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.documents.typed import make
 
 _RANK = re.compile(r"(?:worker|rank|log|device|node)[_-]?(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(r"(\d+)(?!.*\d)")
@@ -20,8 +22,6 @@ _EARLIER_FILES, _EARLIER_PLOG = (
 )
 _EARLIER = re.compile(rf"({_EARLIER_FILES})$|{_EARLIER_PLOG}/")  # of attempts before the last
 _SUFFIXES = {".log", ".txt", ".out", ".err"}
-_ERROR_LIMIT = 1 << 20  # a rank writes 70 KB at most
-_TEXTS = ("message", "traceback")
 _NOT_OUTPUT = {layout.ENV_LOG, layout.LAUNCHER_LOG, layout.STACK}
 
 
@@ -77,10 +77,17 @@ def _rank_of(relative: Path) -> int | None:
 def read_error(rank_folder: Path) -> dict[str, Any] | None:
     """Return what a rank's error.json holds; an exception of a mere thread is not why a rank ended."""
     try:
-        with (rank_folder / layout.ERROR).open("rb") as file:
-            error = json.loads(file.read(_ERROR_LIMIT))
-    except (OSError, ValueError, RecursionError):
+        error = make(_ErrorFile, parse_json(read_text(rank_folder / layout.ERROR, errors="replace")))
+    except (OSError, Unreadable):
         return None
-    if not isinstance(error, dict) or error.get("thread") is not None:
-        return None
-    return {name: value for name, value in error.items() if name not in _TEXTS or isinstance(value, str)}
+    return asdict(error) if error.thread is None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _ErrorFile:
+    """What is used of a rank's error.json."""
+
+    type: str = ""
+    message: str = ""
+    traceback: str = ""
+    thread: str | None = None

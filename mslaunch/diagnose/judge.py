@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal as signals
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -71,13 +71,6 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
-
-
-def read_verdict(raw: Mapping[str, Any]) -> Verdict:
-    """Read a verdict from a record; fields that another version added are left out."""
-    known = {name: raw[name] for name in Verdict.__slots__ if name in raw}
-    ranks = {name: tuple(raw.get(name) or ()) for name in ("also_failed", "victims")}
-    return Verdict(**{**known, **ranks})
 
 
 def judge(cases: Sequence[Case]) -> Verdict | None:

@@ -13,6 +13,8 @@ from typing import Any, Literal, get_args
 import yaml
 
 from mslaunch import plugins
+from mslaunch.documents.limits import MOST_BYTES, Unreadable
+from mslaunch.documents.yaml_text import compose_one, construct_yaml
 from mslaunch.errors import did_you_mean
 
 GROUP = "mslaunch.patterns"
@@ -54,7 +56,9 @@ def read_added(environment: Mapping[str, str]) -> tuple[list[Pattern], list[str]
 
 def _read(path: Any) -> tuple[str, str]:
     """Read what an entry point names: a Path, or a Traversable of importlib.resources."""
-    return str(path), path.read_text(encoding="utf-8")
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    return str(path), data.decode()  # one that is too large is refused as such, with its name
 
 
 def _user_tables(environment: Mapping[str, str], problems: list[str]) -> Iterator[tuple[str, str]]:
@@ -77,16 +81,13 @@ def _config_folder(environment: Mapping[str, str]) -> Path | None:
 def parse_table(text: str, name: str) -> tuple[list[Pattern], list[str]]:
     """Return the rows that are right, and one line for each that is not."""
     try:
-        node = yaml.compose(text, Loader=_Loader)
-        rows = yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{name}:{mark.line + 1}" if mark else name
-        problem = getattr(error, "problem", None) or str(error)
-        return [], [f"{where}: not valid YAML, so none of its patterns counts: {problem}"]
+        node = compose_one(text)
+        rows = construct_yaml(node) if node is not None else None
+    except Unreadable as error:
+        return [], [f"{error.where(name)}: not valid YAML, so none of its patterns counts: {error}"]
     if node is None or rows is None:
         return [], []
-    if not isinstance(rows, list):
+    if not isinstance(rows, list) or not isinstance(node, yaml.SequenceNode):
         return [], [f"{name}:1: a list of patterns is wanted, got {type(rows).__name__}. Begin each with `- id:`."]
     patterns: list[Pattern] = []
     problems: list[str] = []

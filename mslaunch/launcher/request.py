@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mslaunch import plugins
-from mslaunch.errors import ConfigError, RankTableMissing, RequestError, did_you_mean
+from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.errors import ConfigError, RankTableMissing, RankTableUnreadable, RequestError, did_you_mean
 from mslaunch.hosts import Host
 from mslaunch.launcher.facts import find_script
 from mslaunch.plan.config import Config, override, parse_config, split_assignments
@@ -17,6 +18,7 @@ from mslaunch.plan.methods import METHODS, Method
 from mslaunch.plan.model import Checkpoints, File
 from mslaunch.plan.settings import resolve
 from mslaunch.plan.spec import JobSpec, named_hosts
+from mslaunch.ranktable.findings import SIZE_LIMIT
 from mslaunch.ranktable.validate import validate
 from mslaunch.ranktable.versions import read_table
 
@@ -117,10 +119,11 @@ def _hostfile(spec: JobSpec) -> str | None:
     if spec.launch.hostfile is None:
         return None
     try:
-        return Path(spec.launch.hostfile).read_text(errors="replace")
-    except OSError as error:
+        return read_text(Path(spec.launch.hostfile), errors="replace")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise RequestError(
-            f"{spec.launch.hostfile}: cannot read the hostfile: {error.strerror} ({spec.source('hostfile')})."
+            f"{spec.launch.hostfile}: cannot read the hostfile: {why} ({spec.source('hostfile')})."
         ) from None
 
 
@@ -135,10 +138,12 @@ def _read_config(path: Path | None, text: str | None = None) -> Config:
     if path is None:
         return Config()
     try:
-        return parse_config(path.read_text() if text is None else text, str(path))
+        return parse_config(read_text(path) if text is None else text, str(path))
     except FileNotFoundError:
         raise RequestError(f"{path}: no such config. Name the job's YAML with --config FILE.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except Unreadable as error:
+        raise RequestError(f"{error.where(str(path))}: cannot read the config: {error}.") from None
+    except OSError as error:
         raise RequestError(f"{path}: cannot read the config: {error}.") from None
 
 
@@ -152,5 +157,12 @@ def _rank_table(spec: JobSpec, config_path: Path | None) -> tuple[str, str] | No
         choices.insert(0, config_path.parent / asked)
     for choice in choices:
         if choice.is_file():
-            return str(choice), choice.read_text(errors="replace")
+            return str(choice), _table_text(choice)
     raise RankTableMissing(asked, spec.source("rank_table"))
+
+
+def _table_text(path: Path) -> str:
+    try:
+        return read_text(path, SIZE_LIMIT, errors="replace")
+    except (OSError, Unreadable) as error:
+        raise RankTableUnreadable(str(path), str(error)) from None

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from mslaunch.documents.limits import Unreadable, to_float
+from mslaunch.documents.yaml_text import compose_yaml, construct_yaml, parse_yaml
 from mslaunch.errors import ConfigError, RequestError, did_you_mean
 from mslaunch.masking import is_secret
+from mslaunch.ranges import MOST
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Path = tuple[str, ...]
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
@@ -42,6 +44,10 @@ LAUNCH_ONLY = {
 """Keys of launch that hardly any script has."""
 
 
+MOST_COMPARED = 1000
+"""Keys that are searched for misspelt ones."""
+
+
 class ScriptKeys(BaseModel):
     """The keys that launcher and script share; every other top-level key belongs to the script alone."""
 
@@ -52,7 +58,9 @@ class ScriptKeys(BaseModel):
         None, description="Where the job runs; None or absent: Ascend, else GPU, else CPU, whichever is found."
     )
     context_mode: Literal["graph", "pynative"] | None = Field(None, description="MindSpore's execution mode.")
-    device_num: Count | None = Field(None, description="How many ranks; absent or 1 is filled in from --workers.")
+    device_num: Annotated[Count, Field(le=MOST)] | None = Field(
+        None, description="How many ranks; absent or 1 is filled in from --workers."
+    )
     device_id: Index | None = Field(None, description="Device of a job of one rank.")
 
 
@@ -82,19 +90,17 @@ class Config:
 def parse_config(text: str, name: str) -> Config:
     """Read 1 to 3 YAML documents; wrong keys and types are errors with file and line."""
     try:
-        nodes = list(yaml.compose_all(text, Loader=_Loader))
-        documents = list(yaml.safe_load_all(text)) if _Loader is yaml.SafeLoader else _load_all(text)
-        json.dumps(documents, default=str, skipkeys=True)  # refuses what contains itself
-    except yaml.YAMLError as error:
-        raise ConfigError([_syntax_finding(error, name)]) from None
-    except (ValueError, TypeError, RecursionError, AttributeError) as error:
-        raise ConfigError([f"{name}: a value cannot be read: {error}."]) from None
+        nodes = compose_yaml(text)
+        # Before the values are built: that takes the merge keys out of the nodes.
+        lines = dict(_key_lines(nodes[0], name)) if nodes else {}
+        documents = [construct_yaml(node) for node in nodes]
+    except Unreadable as error:
+        raise ConfigError([f"{error.where(name)}: not valid YAML: {error}."]) from None
     first = documents[0] if documents else {}
     if first is None:
         first = {}
     if not isinstance(first, dict) or not all(isinstance(key, str) for key in first):
         raise ConfigError([f"{name}:1: the file must be a mapping of names to values, such as `seed: 1`."])
-    lines = dict(_key_lines(nodes[0], name)) if nodes else {}
     launch = first.pop("launch", None)
     config = Config(name, first, launch or {}, tuple(documents[1:]), lines)
     if not isinstance(config.launch, dict) or not all(isinstance(key, str) for key in config.launch):
@@ -155,8 +161,8 @@ def split_assignments(assignments: tuple[str, ...]) -> tuple[tuple[str, ...], di
 def read_scalar(raw: str) -> Any:
     """Read a value as YAML does, except that 1e-3 is the number that everybody means."""
     try:
-        return float(raw) if _EXPONENT.fullmatch(raw) else yaml.safe_load(raw)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return to_float(raw) if _EXPONENT.fullmatch(raw) else parse_yaml(raw)
+    except Unreadable:
         return raw
 
 
@@ -175,22 +181,13 @@ def _assign(values: dict[str, Any], key: str, value: Any, name: str) -> None:
     place[last] = value
 
 
-def _load_all(text: str) -> list[Any]:
-    # The C loader is ten times faster and has the same safe constructor.
-    return list(yaml.load_all(text, Loader=_Loader))
-
-
-def _syntax_finding(error: yaml.YAMLError, name: str) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-    return f"{name}:{mark.line + 1 if mark else 1}: not valid YAML: {problem}."
-
-
 def _key_lines(node: yaml.Node | None, name: str, path: _Path = ()) -> Iterator[tuple[_Path, int]]:
     if not isinstance(node, yaml.MappingNode):
         return
     seen: dict[str, int] = {}
     for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue  # no name, and refused when it is built
         line = key.start_mark.line + 1
         if key.value in seen and key.value != "<<":
             raise ConfigError([f"{name}:{line}: {key.value!r} stands on line {seen[key.value]} already. Keep one."])
@@ -229,7 +226,7 @@ def _near_misses(config: Config) -> Iterator[str]:
     for key in LAUNCH_ONLY & set(config.values) - set(config.launch):
         yield f"{config.where(key)}: {key!r} stands outside launch, so the script gets it; did you mean launch.{key}?"
     known = ["launch", *ScriptKeys.model_fields]
-    for key in config.values:
+    for key in islice(config.values, MOST_COMPARED):
         near = get_close_matches(key, known, n=1, cutoff=0.85)
         if key not in known and near and near[0] not in config.values:
             yield f"{config.where(key)}: {key!r} is passed to the script as it is; did you mean {near[0]!r}?"

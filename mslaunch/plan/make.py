@@ -21,6 +21,7 @@ from mslaunch.ranktable.generate import from_hosts
 from mslaunch.ranktable.versions import write_table
 
 HERE = Reach()
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # the C dumper is ten times faster
 
 
 def make_plan(
@@ -162,7 +163,7 @@ def _config_args(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
 
 def _config_files(spec: JobSpec, values: dict[str, Any]) -> Iterator[File]:
     documents = [values, *spec.config.documents]
-    yield File(layout.CONFIG, yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True))
+    yield File(layout.CONFIG, yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
     yield File(layout.CONFIG_JSON, json.dumps(_named(values), indent=1, default=str) + "\n")
 
 

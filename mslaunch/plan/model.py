@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from mslaunch import layout
-from mslaunch.errors import NewerRecord
+from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.limits import Unreadable
+from mslaunch.documents.typed import make
+from mslaunch.errors import NewerRecord, RecordUnreadable
 from mslaunch.hosts import Host
 from mslaunch.messages import SCHEMA_VERSION
 
 MANY = 100
-T = TypeVar("T")
+_VERSION = re.compile(r"([0-9]{1,9})(?:\..*)?")
+
+
+def _ends_in_port(address: str) -> str | None:
+    port = address.rpartition(":")[2]
+    return None if port.isascii() and port.isdigit() and len(port) <= 5 else "an address with its port"
+
 
 Role = Literal["scheduler", "worker", "script"]
 Start = Literal["now", "on-import", "by-script"]
@@ -144,7 +154,7 @@ class Plan:
     transport: str
     device_target: str
     world_size: int
-    master: str
+    master: Annotated[str, _ends_in_port]
     hosts: tuple[Host, ...]
     env: Mapping[str, str]
     """Variables that every process gets."""
@@ -212,27 +222,24 @@ def to_json(plan: Plan) -> str:
 
 
 def from_json(text: str, name: str = layout.PLAN) -> Plan:
-    raw = json.loads(text)
-    check_schema(raw.pop("schema_version", SCHEMA_VERSION), name)
-    raw["hosts"] = tuple(_read(Host, item) for item in raw["hosts"])
-    raw["files"] = tuple(_read(File, item) for item in raw["files"])
-    raw["processes"] = tuple(_read(Process, item) for item in raw["processes"])
-    raw["limits"], raw["restarts"] = _read(Limits, raw["limits"]), _read(Restarts, raw["restarts"])
-    return _read(Plan, raw)
+    """Read a plan; what is none is refused with the reason."""
+    try:
+        return make(Plan, parse_record(text, name))
+    except Unreadable as error:
+        raise RecordUnreadable(name, error) from None
+
+
+def parse_record(text: str, name: str) -> dict[str, Any]:
+    """Read the object in a file of a run; raise Unreadable for what is none, NewerRecord for a newer mslaunch's."""
+    raw = parse_json(text)
+    if not isinstance(raw, dict):
+        raise Unreadable("it is not a JSON object")
+    check_schema(raw.get("schema_version", SCHEMA_VERSION), name)
+    return raw
 
 
 def check_schema(version: object, name: str) -> None:
     """Refuse what a newer version wrote in a way that this one would misread."""
-    major = str(version).partition(".")[0]
-    if not major.isdigit() or int(major) > int(SCHEMA_VERSION.partition(".")[0]):
-        raise NewerRecord(name, str(version), SCHEMA_VERSION)
-
-
-def known_fields(kind: type, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out fields that this version does not know: a later one of the same major version may add some."""
-    return {name: raw[name] for name in kind.__dataclass_fields__ if name in raw}  # type: ignore[attr-defined]
-
-
-def _read(kind: type[T], raw: Mapping[str, Any]) -> T:
-    known = known_fields(kind, raw)
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in known.items()})
+    found = _VERSION.fullmatch(str(version)[:40])
+    if not found or int(found[1]) > int(SCHEMA_VERSION.partition(".")[0]):
+        raise NewerRecord(name, str(version)[:40], SCHEMA_VERSION)

@@ -65,6 +65,19 @@ def _variables(value: V) -> V:
     return value
 
 
+def _text(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("text without a NUL is wanted")
+    return value
+
+
+def _path(value: str) -> str:
+    parts = value.encode("utf-8", "surrogateescape").split(b"/")
+    if sum(map(len, parts)) + len(parts) > 4096 or max(map(len, parts)) > 255:
+        raise ValueError("a path is 4,095 bytes long at most, and each name in it 255")
+    return value
+
+
 Numbers = Annotated[tuple[int, ...], AfterValidator(_numbers)]
 Devices = Annotated[Numbers, BeforeValidator(_ranges)]
 Tail = Annotated[Literal["all", "none"] | Numbers, BeforeValidator(_tail)]
@@ -72,10 +85,12 @@ Codes = Annotated[tuple[int, ...], BeforeValidator(_ranges)]
 Variables = Annotated[dict[str, str | None], AfterValidator(_variables)]
 HostVariables = Annotated[dict[str, str], AfterValidator(_variables)]
 Port = Annotated[int, Field(ge=1, le=65535)]
-Seconds = Annotated[float, Field(ge=0)]
-Wait = Annotated[float, Field(gt=0)]
-Line = Annotated[str, BeforeValidator(_line)]
-Folder = Annotated[str, BeforeValidator(_folder)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Wait = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Line = Annotated[str, AfterValidator(_text), BeforeValidator(_line)]
+Folder = Annotated[str, AfterValidator(_text), BeforeValidator(_folder)]
+Text = Annotated[str, AfterValidator(_text)]
+PathText = Annotated[Text, AfterValidator(_path)]
 
 
 class Flag:
@@ -94,11 +109,11 @@ class HostEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
-    address: str = Field(description="Name or address, as for ssh.")
+    address: Text = Field(description="Name or address, as for ssh.")
     devices: Devices | None = Field(None, description='Devices to use there, for example "0-7"; by default device 0.')
-    user: str | None = Field(None, description="Login name there.")
+    user: Text | None = Field(None, description="Login name there.")
     port: Port | None = Field(None, description="Port of its SSH server.")
-    python: str | None = Field(None, description="The Python that runs the ranks there.")
+    python: PathText | None = Field(None, description="The Python that runs the ranks there.")
     env: HostVariables = Field(default_factory=dict, description="Variables for the ranks there.")
 
 
@@ -110,25 +125,25 @@ class LaunchSettings(BaseModel):
     workers: Annotated[Annotated[Count, Field(le=65536)] | None, Flag("--workers", "--worker_num", "-n", kind=int)] = (
         Field(None, description="How many ranks to start.")
     )
-    script: Annotated[str | None, Flag("--script", metavar="FILE")] = Field(
+    script: Annotated[PathText | None, Flag("--script", metavar="FILE")] = Field(
         None, description="The script; by default train.py (infer: infer.py) beside the config."
     )
     devices: Annotated[Devices | None, Flag("--devices", metavar="LIST")] = Field(
         None, description='Devices to use, for example "0-3,6".'
     )
-    method: Annotated[str, Flag("--method", metavar="NAME")] = Field(
+    method: Annotated[Text, Flag("--method", metavar="NAME")] = Field(
         "dynamic", description="How the ranks are started; by default by mslaunch itself."
     )
-    hosts: Annotated[str | tuple[HostEntry, ...] | None, Flag("--hosts", metavar="LIST")] = Field(
+    hosts: Annotated[Text | tuple[HostEntry, ...] | None, Flag("--hosts", metavar="LIST")] = Field(
         None, description='Hosts and their devices, for example "n1:8,n2:[0-3]"; in the YAML also a list.'
     )
-    hostfile: Annotated[str | None, Flag("--hostfile", metavar="FILE")] = Field(
+    hostfile: Annotated[PathText | None, Flag("--hostfile", metavar="FILE")] = Field(
         None, description="File that names the hosts, one a line: n1 slots=8."
     )
     accept_new_host_keys: Annotated[bool, Flag("--accept-new-host-keys", kind=bool)] = Field(
         False, description="Trust hosts whose SSH key is not known yet."
     )
-    transport: Annotated[str | None, Flag("--transport", metavar="NAME")] = Field(
+    transport: Annotated[Text | None, Flag("--transport", metavar="NAME")] = Field(
         None,
         description="How the hosts are reached; by default as the hosts and the place of the launch suggest.",
     )
@@ -150,7 +165,7 @@ class LaunchSettings(BaseModel):
     sbatch_args: Annotated[
         Annotated[tuple[Line, ...], BeforeValidator(_words)], Flag("--sbatch-arg", kind=list, metavar="OPTION")
     ] = Field((), description="Slurm: further options of sbatch, for example --gres=gpu:8.")
-    rank_table: Annotated[str | None, Flag("--rank-table", "--rank_table_file", metavar="FILE")] = Field(
+    rank_table: Annotated[PathText | None, Flag("--rank-table", "--rank_table_file", metavar="FILE")] = Field(
         None, description="Rank table to use; exported as RANK_TABLE_FILE."
     )
     env: Annotated[
@@ -174,7 +189,7 @@ class LaunchSettings(BaseModel):
     tail: Annotated[Tail, Flag("--tail", metavar="RANKS")] = Field(
         (0,), description='Ranks whose output is shown, for example "0,2-3", all or none.'
     )
-    runs_dir: Annotated[str, Flag("--runs-dir", "--log_dir", metavar="DIR")] = Field(
+    runs_dir: Annotated[PathText, Flag("--runs-dir", "--log_dir", metavar="DIR")] = Field(
         "mslaunch-runs", description="Folder that holds the runs."
     )
     run_id: Annotated[str | None, Flag("--run-id", metavar="NAME")] = Field(
@@ -190,11 +205,11 @@ class LaunchSettings(BaseModel):
     ] = Field(
         (), description="Folder of the project that ranks write to, for example checkpoint; others they do not change."
     )
-    config_arg: str | None = Field(
+    config_arg: Text | None = Field(
         "--config_path", description="The script's argument that names its configuration; null to leave it out."
     )
-    python: str | None = Field(None, description="The Python that runs the ranks; by default mslaunch's own.")
-    setup: str | None = Field(None, description="Shell commands run once per host; the ranks get their environment.")
+    python: PathText | None = Field(None, description="The Python that runs the ranks; by default mslaunch's own.")
+    setup: Text | None = Field(None, description="Shell commands run once per host; the ranks get their environment.")
     grace: Seconds = Field(10.0, description="Seconds between asking a rank to stop and ending it.")
     timeout: Annotated[Wait | None, Flag("--timeout", kind=float, metavar="SECONDS")] = Field(
         None, description="Seconds that the whole job may take."
@@ -213,7 +228,7 @@ class LaunchSettings(BaseModel):
     )
     backoff: Seconds = Field(5.0, description="Seconds before a restart; doubles each time, up to a minute.")
     no_restart_codes: Codes = Field((), description="Exit codes after which no restart is tried.")
-    checkpoints: str | None = Field(
+    checkpoints: PathText | None = Field(
         None, description="Folder of a rank's checkpoints, relative to its own; {rank} stands for its number."
     )
 

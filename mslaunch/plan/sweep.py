@@ -15,6 +15,7 @@ from mslaunch.plan.config import read_scalar
 
 LIMIT = 10_000
 _RANGE = re.compile(r"([-+]?\d+)\.\.([-+]?\d+)(?:\.\.([-+]?\d+))?")
+_LONGEST = 18
 _CLOSING = {"[": "]", "{": "}"}
 _OWN = ("launch.run_id", "launch.runs_dir", "launch.tail", "launch.transport")
 """Settings that are the same for all runs of a sweep, or that the sweep chooses itself."""
@@ -97,6 +98,8 @@ def _range(item: str, text: str) -> str | range:
     found = _RANGE.fullmatch(item)
     if not found:
         return item
+    if any(len(number or "") > _LONGEST for number in found.groups()):
+        raise RequestError(f"--set {text[:80]}: a range of numbers with {_LONGEST} digits or more. Write shorter ones.")
     first, last, step = int(found[1]), int(found[2]), int(found[3] or 1)
     if step == 0:
         raise RequestError(f"--set {text}: a range with step 0 has no end. Write for example {first}..{last}..1.")

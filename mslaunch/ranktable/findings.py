@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.limits import Unreadable
+
 Path = tuple[str | int, ...]
 SIZE_LIMIT = 16 << 20  # 65,536 ranks, the most that HCCL takes, fit twice
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
@@ -38,7 +41,7 @@ def path_words(path: Path) -> str:
     return text.lstrip(".") or "the table"
 
 
-class Unreadable(Exception):
+class TableUnreadable(Exception):
     """The text is no JSON, or none that a table can be."""
 
     def __init__(self, finding: Finding) -> None:
@@ -49,16 +52,12 @@ class Unreadable(Exception):
 def read_json(text: str) -> Any:
     """Parse JSON; broken, repeated or bottomless input is a finding, never a traceback."""
     if len(text) > SIZE_LIMIT:
-        raise Unreadable(Finding((), f"over {SIZE_LIMIT >> 20} MB is no rank table", "Name the right file."))
+        raise TableUnreadable(Finding((), f"over {SIZE_LIMIT >> 20} MB is no rank table", "Name the right file."))
     try:
-        return json.loads(text, object_pairs_hook=_no_repetition, parse_int=_number, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        finding = Finding((), f"not JSON: {error.msg}", "Mend the JSON here.", line=error.lineno, column=error.colno)
-        raise Unreadable(finding) from None
-    except RecursionError:
-        raise Unreadable(Finding((), "not a table: nested too deeply", "Name the right file.")) from None
-    except ValueError as error:
-        raise Unreadable(Finding((), str(error), "Mend it.")) from None
+        return parse_json(text, _no_repetition)
+    except Unreadable as error:
+        line, column = error.line or 1, error.column or 1
+        raise TableUnreadable(Finding((), str(error), "Mend the JSON.", line=line, column=column)) from None
 
 
 def _no_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -66,18 +65,8 @@ def _no_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the field {twice!r} stands twice in one object")
+        raise Unreadable(f"the field {twice!r} stands twice in one object")
     return result
-
-
-def _number(text: str) -> int:
-    if len(text) > 30:
-        raise ValueError(f"the number {text[:12]}… has {len(text)} digits")
-    return int(text)
-
-
-def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")
 
 
 def locate(text: str, findings: Iterable[Finding]) -> list[Finding]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
-from mslaunch.ranges import parse_ranges
+from mslaunch.ranges import MOST, parse_ranges
 from mslaunch.ranktable.model import Device, RankTable, Server, number
 
 _RANGE = re.compile(r"\[\s*(\d{1,6})\s*,\s*(\d{1,6})\s*\)")
-_ADDRESS = re.compile(r"^\s*address_(\d+)\s*=\s*(\S+)\s*$", re.MULTILINE)
+_ADDRESS = re.compile(r"^\s*address_(\d{1,6})\s*=\s*(\S+)\s*$", re.MULTILINE)
 _TOOL = re.compile(r"^\s*ipaddr\s*:\s*(\S+)\s*$", re.MULTILINE)
 _SDID = re.compile(r"^\s*SDID\s*:\s*(\d+)\s*$", re.MULTILINE)
 
@@ -74,7 +74,7 @@ def _cluster_server(host: Any, where: str) -> Server:
     if not isinstance(host, dict) or not host.get("address"):
         raise RequestError(f"{where}: address is missing. Write `address: 10.0.0.1`.")
     devices = host.get("devices")
-    if isinstance(devices, int) and not isinstance(devices, bool) and devices > 0:
+    if isinstance(devices, int) and not isinstance(devices, bool) and 0 < devices <= MOST:
         made = tuple(Device(i) for i in range(devices))
     elif isinstance(devices, str):
         made = tuple(Device(i) for i in parse_ranges(devices, where))
@@ -82,7 +82,8 @@ def _cluster_server(host: Any, where: str) -> Server:
         made = tuple(_cluster_device(i, value, where) for i, value in devices.items())
     else:
         raise RequestError(
-            f"{where}: devices must be a number, a list such as 0-7, or `0: 192.168.100.1`, got {devices!r}."
+            f"{where}: devices must be a number up to {MOST}, a list such as 0-7, or `0: 192.168.100.1`, "
+            f"got {devices!r}."
         )
     pod = host.get("super_pod")
     return Server(str(host["address"]), made, None if pod is None else str(pod))

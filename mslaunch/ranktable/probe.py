@@ -13,7 +13,7 @@ Ask = Callable[[Sequence[str]], str | None]
 """Runs a command on the host and returns what it printed, or None where it cannot be run."""
 
 HCCN_CONF = "/etc/hccn.conf"
-_DAVINCI = re.compile(r"/dev/davinci(\d+)$", re.MULTILINE)
+_DAVINCI = re.compile(r"/dev/davinci(\d{1,6})$", re.MULTILINE)
 
 
 def probe(ask: Ask, host: str) -> tuple[Device, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from mslaunch.ranktable.fields import objects
+
 _SCALARS = ("device_id", "rank_id", "device_port", "host_port", "backup_device_port", "super_device_id", "server_id")
 
 
@@ -15,7 +17,7 @@ def repair(raw: Any) -> tuple[Any, list[str]]:
     if not isinstance(fixed, dict) or not isinstance(fixed.get("server_list"), list):
         return fixed, changes
     servers = [server for server in fixed["server_list"] if isinstance(server, dict)]
-    devices = [d for server in servers for d in server.get("device") or () if isinstance(d, dict)]
+    devices = [device for server in servers for device in objects(server.get("device"))]
     quoted = sum(_quote(item) for item in (fixed, *servers, *devices))
     if quoted:
         changes.append(f"{quoted} numbers became texts")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mslaunch.ranktable.findings import Finding, Unreadable, locate, read_json
+from mslaunch.ranktable.findings import Finding, TableUnreadable, locate, read_json
 from mslaunch.ranktable.rules import TableContext, check_table
 
 
@@ -10,7 +10,7 @@ def validate(text: str, soc: str | None = None, workers: int | None = None, name
     """Return everything that is wrong with a table, errors before warnings, in the order of the text."""
     try:
         raw = read_json(text)
-    except Unreadable as error:
+    except TableUnreadable as error:
         return [error.finding]
     found = list(check_table(raw, TableContext(soc, workers)))
     if name and not name.endswith(".json"):

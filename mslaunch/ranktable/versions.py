@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mslaunch.errors import RankTableUnreadable, RequestError
-from mslaunch.ranktable.findings import Unreadable, read_json
+from mslaunch.ranktable.findings import TableUnreadable, read_json
 from mslaunch.ranktable.model import Device, RankTable, Server, number
 
 
@@ -15,7 +15,7 @@ def read_table(text: str, name: str) -> RankTable:
     """Read a table of any version; what is not one is refused with the reason."""
     try:
         raw = read_json(text)
-    except Unreadable as error:
+    except TableUnreadable as error:
         raise RankTableUnreadable(name, error.finding.what) from None
     if not isinstance(raw, dict):
         raise RankTableUnreadable(name, "it is not a JSON object")
@@ -43,16 +43,23 @@ def write_table(table: RankTable, version: str | None = None) -> str:
 
 def _read_servers(raw: Any) -> Iterator[Server]:
     pods = {
-        server["server_id"]: pod["super_pod_id"]
+        str(server["server_id"]): str(pod["super_pod_id"])
         for pod in raw.get("super_pod_list", ())
         for server in pod["server_list"]
     }
     for server in raw["server_list"]:
         devices = tuple(
-            Device(int(d["device_id"]), int(d["rank_id"]), d.get("device_ip"), d.get("super_device_id"))
+            Device(int(d["device_id"]), int(d["rank_id"]), _text(d, "device_ip"), _text(d, "super_device_id"))
             for d in server["device"]
         )
-        yield Server(str(server["server_id"]), devices, pods.get(server["server_id"]))
+        yield Server(str(server["server_id"]), devices, pods.get(str(server["server_id"])))
+
+
+def _text(item: dict[str, Any], name: str) -> str | None:
+    value = item.get(name)
+    if not isinstance(value, (str, type(None))):
+        raise TypeError(f"{name} must be a text, got {value!r}")
+    return value
 
 
 def _write_servers(table: RankTable) -> dict[str, Any]:
@@ -98,7 +105,7 @@ def _read_groups(raw: Any) -> Iterator[Server]:
     servers = []
     for group in raw["group_list"]:
         for instance in group["instance_list"]:
-            found = (Device(int(d["device_id"]), device_ip=d.get("device_ip")) for d in instance["devices"])
+            found = (Device(int(d["device_id"]), device_ip=_text(d, "device_ip")) for d in instance["devices"])
             devices = tuple(sorted(found, key=lambda device: device.device_id))
             servers.append(Server(str(instance["server_id"]), devices))
     yield from number(servers)
@@ -123,7 +130,7 @@ def _read_ranks(raw: Any) -> Iterator[Server]:
     for item in raw["rank_list"]:
         levels = item.get("level_list") or [{}]
         addresses = levels[0].get("rank_addr_list") or [{}]
-        device = Device(int(item["device_id"]), int(item["rank_id"]), addresses[0].get("addr"))
+        device = Device(int(item["device_id"]), int(item["rank_id"]), _text(addresses[0], "addr"))
         servers.setdefault(str(levels[0].get("net_instance_id", "")), []).append(device)
     for server_id, devices in servers.items():
         yield Server(server_id, tuple(devices))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from mslaunch import identity, layout
 from mslaunch.agent.guard import end_run, processes_with
+from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.limits import Unreadable
+from mslaunch.documents.typed import make
 from mslaunch.errors import AmbiguousRun, NoSuchRun, NotReadyError, RequestError
 from mslaunch.store import ownership, record, requests
 from mslaunch.store.layout import RunFolder, SweepFolder, is_file
@@ -20,6 +23,12 @@ from mslaunch.store.liveness import current, job_of, queue_of
 from mslaunch.transports.base import JobQueue
 
 LOST_PATIENCE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _StacksTaken:
+    ev: Literal["stacks-taken"]
+    groups: tuple[str, ...]
 
 
 def list_runs(runs_dir: Path) -> list[RunFolder]:
@@ -150,7 +159,12 @@ def stacks_taken(folder: RunFolder, seen: int, seconds: float) -> Iterator[list[
     for _ in _ticks(seconds):
         with folder.events.open("rb") as file:
             file.seek(seen)
-            for line in file.read().split(b"\n")[:-1]:
-                event = json.loads(line)
-                if event["ev"] == "stacks-taken":
-                    yield event["groups"]
+            yield from groups_in(file.read())
+
+
+def groups_in(events: bytes) -> Iterator[list[str]]:
+    """Yield the groups of stacks in whole lines of events.jsonl; a line that is no event is left out."""
+    for line in events.split(b"\n")[:-1]:
+        if b"stacks-taken" in line:
+            with suppress(Unreadable):
+                yield list(make(_StacksTaken, parse_json(line)).groups)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from contextlib import suppress
 from dataclasses import replace
@@ -50,7 +49,7 @@ def queue_of(record: RunRecord) -> JobQueue | None:
 def job_of(folder: RunFolder, record: RunRecord) -> str | None:
     """Return the id of the queue's job that a run belongs to, if it does."""
     with suppress(OSError):
-        return folder.job(record.transport).read_text().strip() or None
+        return folder.job(record.transport).read_text(errors="replace").strip() or None
     return None
 
 
@@ -74,11 +73,10 @@ def _member_found(folder: RunFolder, queue: JobQueue) -> str | None:
     member = queue.find(sweep.sweep_id) if sweep else None
     if sweep is None or member is None:
         return None
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        runs = json.loads(sweep.record.read_text(errors="surrogateescape"))["runs"]
-        index = next((at for at, run in enumerate(runs) if run["run_id"] == folder.run_id), None)
-        return None if index is None else queue.member(member, index)
-    return None
+    from mslaunch.store.sweep import read as read_sweep
+
+    run_ids = read_sweep(sweep).run_ids
+    return queue.member(member, run_ids.index(folder.run_id)) if folder.run_id in run_ids else None
 
 
 def _as_queue_sees(folder: RunFolder, record: RunRecord, queue: JobQueue, job: str) -> RunRecord:

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-_STEP = re.compile(r"epoch:\s*(\d+),?\s+step:\s*(\d+),?\s+loss(?:\s+is|:)\s*([-+\w.]+)", re.IGNORECASE)
-_PER_STEP = re.compile(r"per step time:\s*(\d+(?:\.\d+)?)\s*ms")
+_STEP = re.compile(r"epoch:\s*(\d{1,18}),?\s+step:\s*(\d{1,18}),?\s+loss(?:\s+is|:)\s*([-+\w.]{1,40})", re.IGNORECASE)
+_PER_STEP = re.compile(r"per step time:\s*(\d{1,18}(?:\.\d{1,18})?)\s*ms")
 
 TAIL_BYTES = 1 << 20
 

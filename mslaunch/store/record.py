@@ -6,20 +6,42 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Annotated, Any
 
 from mslaunch import identity
-from mslaunch.diagnose.judge import Verdict, read_verdict
+from mslaunch.diagnose.judge import Verdict
+from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.documents.typed import make
 from mslaunch.errors import RecordUnreadable
 from mslaunch.identity import Launcher
 from mslaunch.messages import SCHEMA_VERSION, OutputRow
-from mslaunch.plan.model import Plan, check_schema, from_json, known_fields
+from mslaunch.plan.model import Plan, from_json, parse_record
 from mslaunch.ranges import format_ranges
 from mslaunch.store.folder import write_atomically
 from mslaunch.store.layout import RunFolder
 
 ENDED = ("succeeded", "failed", "stopped", "lost")
 """The states of runs that are over."""
+LARGEST = 64 << 20  # 65,536 ranks, the most that HCCL takes, fit four times
+LARGEST_PLAN = 512 << 20
+
+
+def _is_time(text: str) -> str | None:
+    try:
+        known = datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        known = False
+    return None if known else "a time with its offset"
+
+
+def is_name(text: str) -> str | None:
+    """Say what is expected where a text cannot be part of a file's name."""
+    plain = text.isprintable() and "/" not in text and text not in ("", ".", "..") and len(text) <= 200
+    return None if plain else "a name without slashes"
+
+
+Time = Annotated[str, _is_time]
+"""ISO 8601 with an offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +54,8 @@ class RankRecord:
     pid: int | None = None
     exit_code: int | None = None
     signal: int | None = None
-    started: str | None = None
-    ended: str | None = None
+    started: Time | None = None
+    ended: Time | None = None
     stopped: bool = False
     """It did not fail: mslaunch ended it."""
 
@@ -49,7 +71,7 @@ class AttemptSummary:
     """How an earlier attempt ended, and what the next one resumed from."""
 
     attempt: int
-    ended: str | None
+    ended: Time | None
     exit_code: int | None
     verdict: Verdict | None
     resume: Mapping[int, str] | None
@@ -94,12 +116,12 @@ class RunRecord:
 
     run_id: str
     state: str
-    started: str
-    ended: str | None
+    started: Time
+    ended: Time | None
     launcher: Launcher | None
     world_size: int
     method: str
-    transport: str
+    transport: Annotated[str, is_name]
     script: str
     ranks: tuple[RankRecord, ...]
     attempts: tuple[AttemptSummary, ...] = ()
@@ -154,45 +176,17 @@ def to_json(record: RunRecord) -> str:
 
 def read(folder: RunFolder) -> RunRecord:
     """Read run.json as it stands."""
+    name = str(folder.record)
     try:
-        raw = json.loads(folder.record.read_text())
-        check_schema(raw.pop("schema_version", SCHEMA_VERSION), str(folder.record))
-        raw["ranks"] = tuple(RankRecord(**known_fields(RankRecord, rank)) for rank in raw["ranks"])
-        raw["attempts"] = tuple(_read_attempt(attempt) for attempt in raw["attempts"])
-        raw["launcher"] = identity.read_launcher(raw["launcher"]) if raw["launcher"] else None
-        raw["verdict"] = read_verdict(raw["verdict"]) if raw["verdict"] else None
-        raw["outputs"] = tuple(OutputRecord(**known_fields(OutputRecord, one)) for one in raw.get("outputs") or ())
-        return _checked(RunRecord(**known_fields(RunRecord, raw)))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise RecordUnreadable(str(folder.record), error) from None
-
-
-_TEXT = ("run_id", "state", "started", "method", "transport", "script")
-
-
-def _checked(found: RunRecord) -> RunRecord:
-    """Refuse values that no mslaunch has written: what shows a record counts on their kinds."""
-    numbers = [found.world_size, found.exit_code or 0]
-    for rank in found.ranks:
-        numbers += [rank.rank, rank.exit_code or 0, rank.signal or 0]
-    if not all(isinstance(getattr(found, name), str) for name in _TEXT):
-        raise ValueError(f"{', '.join(_TEXT)} must be text")
-    if not all(isinstance(number, int) for number in numbers):
-        raise ValueError("ranks, codes and signals must be numbers")
-    for when in filter(None, (found.started, found.ended)):
-        if datetime.fromisoformat(when).tzinfo is None:
-            raise ValueError(f"{when!r} is a time without offset")
-    return found
+        return make(RunRecord, parse_record(read_text(folder.record, LARGEST), name))
+    except (OSError, Unreadable) as error:
+        raise RecordUnreadable(name, error) from None
 
 
 def read_plan(folder: RunFolder) -> Plan:
     """Read plan.json as it stands."""
+    name = str(folder.plan)
     try:
-        return from_json(folder.plan.read_text(), str(folder.plan))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise RecordUnreadable(str(folder.plan), error) from None
-
-
-def _read_attempt(raw: dict[str, Any]) -> AttemptSummary:
-    verdict = read_verdict(raw["verdict"]) if raw["verdict"] else None
-    return AttemptSummary(raw["attempt"], raw["ended"], raw["exit_code"], verdict, raw["resume"])
+        return from_json(read_text(folder.plan, LARGEST_PLAN), name)
+    except (OSError, Unreadable) as error:
+        raise RecordUnreadable(name, error) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +10,8 @@ from typing import Any, Union
 
 from mslaunch.agent.follow import Follower
 from mslaunch.diagnose.judge import signal_name
+from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.typed import make
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.progress import Progress
 
@@ -116,10 +117,10 @@ class _EventReader:
     def read(self) -> Iterator[RunEvent]:
         for line in self._events.read():
             try:
-                event: dict[str, Any] = json.loads(line)
+                event: dict[str, Any] = parse_json(line)
                 made = list(self._typed(event))
             except (ValueError, KeyError, TypeError):
-                continue  # a line that was cut by a full disk
+                continue  # a line that was cut by a full disk, or is not ours
             if any(isinstance(one, Restarted) or _ends_first_rank(one) for one in made):
                 yield from self._steps.read()
             yield from made
@@ -141,21 +142,23 @@ class _EventReader:
             yield from handler(self, event)
 
     def _started(self, event: dict[str, Any]) -> Iterator[RunEvent]:
-        yield RankStarted(event["rank"], event["host"], event["pid"], event["time"])
+        yield make(RankStarted, event)
 
     def _joined(self, event: dict[str, Any]) -> Iterator[RunEvent]:
-        yield RankJoined(event["rank"], event["host"], event["time"])
+        yield make(RankJoined, event)
 
     def _on_done(self, event: dict[str, Any]) -> Iterator[RunEvent]:
         self._done.add(event["rank"])
         yield from ()
 
     def _raised(self, event: dict[str, Any]) -> Iterator[RunEvent]:
-        self._failed.add(event["rank"])
-        yield RankFailed(event["rank"], event["host"], event["message"], event["time"])
+        failed = make(RankFailed, {**event, "summary": event["message"]})
+        self._failed.add(failed.rank)
+        yield failed
 
     def _exited(self, event: dict[str, Any]) -> Iterator[RunEvent]:
-        rank, host, code, number, when = (event[name] for name in ("rank", "host", "code", "signal", "time"))
+        ended = make(RankEnded, {**event, "exit_code": event["code"]})
+        rank, host, code, number, when = ended.rank, ended.host, ended.exit_code, ended.signal, ended.time
         if number and rank in self._done:
             code, number = 0, None  # MindSpore crashed in its clean-up: the script had ended well
         by_itself = not self._stopping or number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
@@ -170,8 +173,9 @@ class _EventReader:
         yield from ()
 
     def _restarted(self, event: dict[str, Any]) -> Iterator[RunEvent]:
+        restarted = make(Restarted, event)
         self._failed, self._done, self._stopping = set(), set(), False
-        yield Restarted(event["attempt"], event["time"])
+        yield restarted
 
 
 def _ends_first_rank(event: RunEvent) -> bool:

@@ -11,20 +11,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from mslaunch import identity
+from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.documents.typed import make
 from mslaunch.errors import NoSuchSweep, NotReadyError, RecordUnreadable, RunsFolderUnwritable, SweepAlive
 from mslaunch.identity import Launcher
 from mslaunch.messages import SCHEMA_VERSION
-from mslaunch.plan.model import check_schema
+from mslaunch.plan.model import parse_record
 from mslaunch.plan.sweep import Combination
 from mslaunch.store import record, requests
 from mslaunch.store.folder import create_sweep, why, write_atomically
 from mslaunch.store.layout import RunFolder, SweepFolder, is_file
 from mslaunch.store.liveness import queue_of
 from mslaunch.store.ownership import become_owner, check_owner
-from mslaunch.store.record import RunRecord
+from mslaunch.store.record import LARGEST, RunRecord, is_name
 from mslaunch.store.run import Run
 
 POLL = 0.1
@@ -65,19 +67,49 @@ def to_json(made: SweepRecord) -> str:
     return json.dumps(raw, indent=1, default=str)[:-2] + f',\n "runs": [\n  {runs}\n ]\n}}\n'
 
 
+@dataclass(frozen=True, slots=True)
+class _SweptRun:
+    """One of `runs` in the file."""
+
+    run_id: Annotated[str, is_name]
+    assignments: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _SweepFile:
+    """The file as it stands."""
+
+    sweep_id: str
+    started: str
+    varied: tuple[str, ...]
+    runs: tuple[_SweptRun, ...]
+    launcher: Launcher | None
+    config: str | None
+    config_text: str | None
+    flags: Mapping[str, Any]
+    script_args: tuple[str, ...]
+
+
 def read(folder: SweepFolder) -> SweepRecord:
     """Read sweep.json as it stands."""
+    name = str(folder.record)
     try:
-        raw = json.loads(folder.record.read_text(errors="surrogateescape"))
-        check_schema(raw.pop("schema_version", SCHEMA_VERSION), str(folder.record))
-        runs, varied = raw.pop("runs"), tuple(raw.pop("varied"))
-        raw["combinations"] = tuple(Combination(run["assignments"], varied) for run in runs)
-        raw["run_ids"] = tuple(run["run_id"] for run in runs)
-        raw["launcher"] = identity.read_launcher(raw["launcher"]) if raw["launcher"] else None
-        raw["script_args"] = tuple(raw["script_args"])
-        return SweepRecord(**raw)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RecordUnreadable(str(folder.record), error) from None
+        found = make(_SweepFile, parse_record(read_text(folder.record, LARGEST, "surrogateescape"), name))
+        if not found.runs or any(key not in run.assignments for run in found.runs for key in found.varied):
+            raise Unreadable("it lists no runs, or not all values of a run")
+    except (OSError, Unreadable) as error:
+        raise RecordUnreadable(name, error) from None
+    return SweepRecord(
+        sweep_id=found.sweep_id,
+        started=found.started,
+        combinations=tuple(Combination(run.assignments, found.varied) for run in found.runs),
+        run_ids=tuple(run.run_id for run in found.runs),
+        launcher=found.launcher,
+        config=found.config,
+        config_text=found.config_text,
+        flags=found.flags,
+        script_args=found.script_args,
+    )
 
 
 def create(folder: SweepFolder, made: SweepRecord, in_process: bool) -> None:
@@ -154,7 +186,7 @@ def stop(folder: SweepFolder) -> None:
     for now in (run.record for run in left[:1]):
         queue, job = queue_of(now), folder.job(now.transport)
         if queue is not None and job.is_file():
-            queue.cancel_array(job.read_text().strip())
+            queue.cancel_array(job.read_text(errors="replace").strip())
     for run in left:
         run.stop()
         save_stopped(run.folder, run.record)

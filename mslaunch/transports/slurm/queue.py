@@ -118,7 +118,13 @@ def is_queued(job: str) -> bool:
 def find(name: str) -> str | None:
     """Find the newest job of this name, for a run whose submitter did not live to write its id down."""
     jobs = _ask_queue(f"--name={name}") or {}
-    return max(jobs, key=lambda job: int(job.partition("_")[0]), default=None)
+    return max(jobs, key=_number, default=None)
+
+
+def _number(job: str) -> int:
+    """The number of a job: of 12_3, a member of an array, and of 12+3, a part of a heterogeneous job, that is 12."""
+    found = re.match(r"\d{1,18}", job)
+    return int(found[0]) if found else 0
 
 
 def _ask_queue(which: str) -> dict[str, JobState] | None:
@@ -131,10 +137,16 @@ def _ask_queue(which: str) -> dict[str, JobState] | None:
 
 def _seen(word: str, reason: str, ended: str) -> JobState:
     """Turn what squeue or sacct says of a job into a run's state; a job that Slurm does not know is lost."""
-    when = (
-        datetime.fromisoformat(ended).astimezone().isoformat(timespec="milliseconds") if ended[:1].isdigit() else None
-    )
-    return JobState(STATES.get(word, "lost"), word, "" if reason == "None" else reason, when, word == "COMPLETING")
+    reason = "" if reason == "None" else reason
+    return JobState(STATES.get(word, "lost"), word, reason, _time(ended), word == "COMPLETING")
+
+
+def _time(ended: str) -> str | None:
+    """Slurm writes N/A or Unknown for what has not ended."""
+    try:
+        return datetime.fromisoformat(ended).astimezone().isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError):
+        return None
 
 
 def cancel(job: str) -> None:

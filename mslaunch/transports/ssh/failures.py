@@ -11,6 +11,8 @@ SSH_FAILED = 255
 """ssh's exit code for its own failures; any other is the command's."""
 BUSY_RETRIES = 8
 REFUSED_RETRIES = 2
+MOST_LINES = 200
+LONGEST_LINE = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ RULES = tuple(
             "its host key is unknown. Connect once with `ssh {name}` and compare it, or give --accept-new-host-keys.",
         ),
         (
-            r"(?:(\S+)@\S+: Permission denied|Too many authentication failures)",
+            r"(?:(\S+)@[^\s@]+: Permission denied|Too many authentication failures)",
             "refuses the login of {found}. Try `ssh {name}`; it must work without a password.",
         ),
         (r"ssh: Could not resolve hostname (\S+: [^\r\n]+)", _UNREACHED),
@@ -50,7 +52,7 @@ RULES = tuple(
             _UNREACHED,
             BUSY_RETRIES,
         ),
-        (r"([^\r\n]+)\s*\Z", _UNREACHED),
+        (r"(.+)", _UNREACHED),
     )
 )
 """The first that fits counts: a failure of a ProxyJump shows before what follows from it."""
@@ -58,14 +60,26 @@ RULES = tuple(
 
 def find_rule(said: str) -> Rule:
     """Return the row for what ssh said."""
-    return next((rule for rule in RULES if rule.pattern.search(said)), RULES[-1])
+    return _find(said)[0]
+
+
+def _find(said: str) -> tuple[Rule, str | None]:
+    """Return the row for what ssh said, and the words that its pattern found.
+
+    ssh's own messages are short lines: what else a host has written is cut, since searching it would take too long.
+    """
+    printable = ("".join(filter(str.isprintable, line[:LONGEST_LINE])).strip() for line in said.splitlines())
+    lines = [line for line in printable if line]
+    for rule in RULES:
+        for line in lines[-MOST_LINES:] if rule is not RULES[-1] else lines[-1:]:
+            if match := rule.pattern.search(line):
+                return rule, match[1]
+    return RULES[-1], None
 
 
 def explain(host: Host, said: str, user: str) -> str:
     """Say why a host cannot be reached, and what to do."""
-    rule = find_rule(said)
-    match = rule.pattern.search(said)
-    found = match[1] if match and match.re.groups else None
+    rule, found = _find(said)
     where = f"{host.address}{f' port {host.port}' if host.port else ''}"
     found = found or (user if "login" in rule.sentence else "ssh ended without a message")
     return rule.sentence.format(found=found.strip().rstrip("."), name=host.name, where=where)

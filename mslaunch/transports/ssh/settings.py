@@ -91,8 +91,15 @@ def read_address(host: Host, lookup: subprocess.Popen[bytes]) -> str:
         lookup.kill()
         lookup.communicate()
         return host.name
-    found = next((line[9:] for line in answer.decode().splitlines() if line.startswith("hostname ")), host.name)
-    return host.name if found == host.name.lower() else found
+    return address_of(host, answer)
+
+
+def address_of(host: Host, answer: bytes) -> str:
+    """Return the address that an answer of `ssh -G` holds, the host's name where it holds none."""
+    lines = answer.decode(errors="replace").split("\n")
+    found = next((line[9:].strip() for line in lines if line.startswith("hostname ")), host.name)
+    usable = found.isascii() and found.isprintable() and not any(map(str.isspace, found)) and found != host.name.lower()
+    return found if found and usable else host.name
 
 
 def config_for_home(environment: Mapping[str, str]) -> str | None:

@@ -14,7 +14,8 @@ from mslaunch.transports.ssh.channel import SshChannel
 from mslaunch.transports.ssh.settings import Ssh
 
 COMMAND_SECONDS = 30.0
-_RESULT = re.compile(rb"\A(.*?)\x1e(\d+)\x1e", re.DOTALL)
+MOST_BYTES = 10 << 20
+_RESULT = re.compile(rb"\A(.*?)\x1e(\d{1,3})\x1e", re.DOTALL)
 _PRINT_RESULT = r"printf '\036%d\036' $?"
 
 
@@ -29,6 +30,8 @@ class RemoteShell(SshChannel):
         """Return an answer that is complete."""
         data = self.read()
         self._answer += data
+        if len(self._answer) > MOST_BYTES:
+            return None  # no command that is run has so much to say
         if match := _RESULT.match(self._answer):
             self._answer = self._answer[match.end() :]
             return [{"output": match[1], "exit_code": int(match[2])}]

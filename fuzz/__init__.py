@@ -1,0 +1,1 @@
+"""Fuzzing of everything that mslaunch reads: `make fuzz`."""

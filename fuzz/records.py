@@ -1,0 +1,122 @@
+"""The files of runs that others may have written: run.json, plan.json, events.jsonl, sweep.json, error.json, logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import get_type_hints
+
+from fuzz.mutate import mutate_bytes, mutate_json, mutate_records
+from fuzz.requests import ROOT, check_written
+from fuzz.run import Border, samples
+from mslaunch.cli.describe import describe_plan
+from mslaunch.cli.diagnose import diagnose
+from mslaunch.cli.ps import ps
+from mslaunch.cli.status import status
+from mslaunch.diagnose import stacks
+from mslaunch.store import history, sweep
+from mslaunch.store.layout import RunFolder, SweepFolder
+from mslaunch.store.progress import Progress, last_loss
+from mslaunch.store.run import Run
+from mslaunch.store.run_events import RunEvent, follow_events
+
+
+def _folder_with(folder: Path, name: str, data: bytes) -> RunFolder:
+    (folder / "r1").mkdir(exist_ok=True)
+    (folder / "r1" / name).write_bytes(data)
+    return RunFolder(folder / "r1")
+
+
+def _open_record(folder: Path) -> Callable[[bytes], object]:
+    def read(data: bytes) -> None:
+        run = str(_folder_with(folder, "run.json", data).path)
+        ps(runs_dir=str(folder))
+        status(run=run)
+        status(run=run, as_json=True)
+        diagnose(what=run)
+
+    return read
+
+
+def _open_plan(folder: Path) -> Callable[[bytes], object]:
+    def read(data: bytes) -> None:
+        plan = Run(_folder_with(folder, "plan.json", data)).plan
+        assert isinstance(plan.port, int)
+        describe_plan(plan).encode("utf-8", "surrogateescape")
+        check_written(plan)
+
+    return read
+
+
+def _open_events(folder: Path) -> Callable[[bytes], object]:
+    def read(data: bytes) -> None:
+        found = _folder_with(folder, "events.jsonl", data)
+        for event in follow_events(found, lambda: True):
+            _check_types(event)
+        for groups in history.groups_in(data):
+            assert all(isinstance(group, str) for group in groups)
+
+    return read
+
+
+def _check_types(event: RunEvent) -> None:
+    kinds = get_type_hints(type(event))
+    for one in fields(event):
+        value = getattr(event, one.name)
+        assert isinstance(value, kinds[one.name] if kinds[one.name] is not float else (int, float)), one.name
+
+
+def _open_sweep(folder: Path) -> Callable[[bytes], object]:
+    path = SweepFolder(folder)
+
+    def read(data: bytes) -> None:
+        path.record.write_bytes(data)
+        found = sweep.read(path)
+        sweep.to_json(found).encode("utf-8", "surrogateescape")
+        for run_id in found.run_ids:
+            assert path.run(run_id).path.parent == folder
+        for one in found.combinations:
+            assert one.values is not None
+            assert one.label is not None
+            assert one.assignments is not None
+
+    return read
+
+
+def _open_error(folder: Path) -> Callable[[bytes], object]:
+    _folder_with(folder, "log.txt", samples("log")[0])
+
+    def read(data: bytes) -> None:
+        _folder_with(folder, "error.json", data)
+        diagnose(what=str(folder / "r1"))
+        diagnose(what=str(folder / "r1"), as_json=True)
+
+    return read
+
+
+def _open_log(folder: Path) -> Callable[[bytes], object]:
+    def read(data: bytes) -> None:
+        found = _folder_with(folder, "worker_0.log", data)
+        diagnose(what=str(found.path))
+        text = data.decode("utf-8", "replace")
+        stacks.group({0: stacks.parse(text)})
+        progress = Progress()
+        for line in text.split("\n"):
+            progress = progress.read(line, 1.0)
+        progress.words()
+        last_loss(found.path / "worker_0.log")
+
+    return read
+
+
+PLAN = (ROOT / "tests" / "golden" / "plan_dynamic.json").read_bytes()
+
+BORDERS = (
+    Border("run.json", samples("run.json"), mutate_json, _open_record),
+    Border("plan.json", (PLAN,), mutate_json, _open_plan),
+    Border("events", samples("events"), mutate_records(b"\n"), _open_events),
+    Border("sweep.json", samples("sweep.json"), mutate_json, _open_sweep),
+    Border("error.json", samples("error.json"), mutate_json, _open_error),
+    Border("log", samples("log"), mutate_bytes, _open_log),
+)

@@ -1,0 +1,60 @@
+"""What a document from outside may be at most, and the error that says what is wrong with one."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+MOST_BYTES = 10 << 20
+"""Of a file that a person writes."""
+DEEPEST = 100
+_PIECE = 1 << 20
+LONGEST_NUMBER = 40
+"""Digits: more than 128 bits hold. Longer ones cost time that grows with their square."""
+
+
+class Unreadable(ValueError):
+    """A document that cannot be read: what is wrong, and where in the text if that is known."""
+
+    def __init__(self, what: str, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.line = line
+        self.column = column
+
+    def where(self, name: str) -> str:
+        """Say where it stands: `cfg.yaml:12`."""
+        return name if self.line is None else f"{name}:{self.line}"
+
+
+def read_text(path: Path, most: int = MOST_BYTES, errors: str = "strict") -> str:
+    """Read a text file of bounded size; OSError is the caller's."""
+    data = bytearray()
+    with path.open("rb") as file:  # may be a pipe, which has no size
+        while len(data) <= most and (piece := file.read(_PIECE)):
+            data += piece
+    if len(data) > most:
+        raise Unreadable(f"it is larger than {most >> 20} MB")
+    try:
+        return data.decode("utf-8", errors)
+    except UnicodeDecodeError as error:
+        raise Unreadable("not text in UTF-8", data.count(b"\n", 0, error.start) + 1) from None
+
+
+def too_deep(line: int | None = None) -> Unreadable:
+    return Unreadable(f"nested deeper than {DEEPEST} levels", line)
+
+
+def to_int(digits: str) -> int:
+    """Read a whole number of bounded length."""
+    if len(digits) > LONGEST_NUMBER:
+        raise Unreadable(f"the number {digits[:12]}… has {len(digits)} digits")
+    return int(digits)
+
+
+def to_float(digits: str) -> float:
+    """Read a number; what is too large for one is no number."""
+    value = float(digits)
+    if math.isinf(value):
+        raise Unreadable(f"the number {digits[:24]} is too large")
+    return value
