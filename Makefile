@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench fuzz system-packages clean
+.PHONY: demo test lint bench fuzz docs screenshots system-packages clean
 
 demo: $(READY)
 	GLOG_v=3 $(VENV)/bin/mslaunch train --workers 2 --config examples/data_parallel/config.yaml
@@ -24,6 +24,14 @@ bench: $(READY) .venv-torch/.ready
 fuzz: $(READY)
 	$(VENV)/bin/python -m fuzz $(if $(CASES),--cases $(CASES)) $(if $(BORDER),--border $(BORDER)) $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case $(CASE))
 
+# The documentation as a site: site/index.html.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
+# The pictures of the documentation, from a real run.
+screenshots: $(READY)
+	$(VENV)/bin/python -m tools.screenshots
+
 # torchrun, to measure beside: in an environment of its own, since MindSpore wants an older NumPy.
 .venv-torch/.ready:
 	$(PYTHON) -m venv .venv-torch
@@ -40,8 +48,8 @@ system-packages:
 $(READY): pyproject.toml
 	@echo "Installing into $(VENV): MindSpore is large, this takes some minutes once."
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --editable ".[mindspore,dev]"
+	$(VENV)/bin/pip install --quiet --editable ".[mindspore,dev,docs]"
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) .venv-torch .mypy_cache .ruff_cache build dist fuzz-findings
+	rm -rf $(VENV) .venv-torch .mypy_cache .ruff_cache build dist site fuzz-findings
