@@ -103,7 +103,7 @@ class Ranks:
 
     def everything(self) -> list[int]:
         """Every process of the run here: all that descend from the agent, and ranks that others have started."""
-        found = processes.descendants(os.getpid())
+        found = processes.descendants(os.getpid()) if processes.has_children() else []
         for pid in self._started_by_others(found):
             found += [pid, *processes.descendants(pid)]
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import random
@@ -125,14 +124,6 @@ def _holder(port: int) -> str | None:
             except psutil.Error:
                 return f"pid {connection.pid}"
     return None
-
-
-def digest(path: str) -> str | None:
-    """The SHA-256 of a file, or None where it cannot be read."""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return None
 
 
 def new_run_id() -> str:
