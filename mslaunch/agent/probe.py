@@ -123,6 +123,8 @@ class Listener:
         self.port: int | None = None
         self.why = ""
         for number in [port] if port else choices:
+            if not port and not _is_free(number + 1):  # MASTER_PORT, where a store of rank 0 may listen
+                continue
             sock = socket.socket()
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -139,6 +141,16 @@ class Listener:
     def close(self) -> None:
         if self.port is not None:
             self._socket.close()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 def reach(address: str, port: int, seconds: float) -> str | None:

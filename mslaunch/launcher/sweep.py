@@ -14,6 +14,7 @@ from mslaunch.launcher.facts import find_devices, new_run_id
 from mslaunch.launcher.prepare import plan_job
 from mslaunch.launcher.request import ReadJob, Request, read_config_text, read_job
 from mslaunch.plan.model import Plan
+from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.plan.spec import agree_on_workers
 from mslaunch.plan.sweep import Combination
 from mslaunch.ranges import format_ranges
@@ -114,7 +115,11 @@ def _read_once(request: Request, combinations: tuple[Combination, ...]) -> Reque
         if name != key and name in request.flags:
             flag = name.replace("_", "-")
             raise RequestError(f"--{flag} and --set {key}: the one outweighs all values of the other. Leave one out.")
-    return replace(request, config_text=read_config_text(request))
+    request = replace(request, config_text=read_config_text(request))
+    if request.args_may_name:
+        named = read_job(replace(request, assignments=combinations[0].assignments)).request
+        request = replace(named, assignments=request.assignments)
+    return request
 
 
 def _left(folder: SweepFolder, before: sweep.SweepRecord) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -255,11 +260,17 @@ def opened(made: Sweep, in_process: bool) -> Iterator[None]:
         yield
 
 
+def _names_program(made: Sweep) -> bool:
+    """Tell whether a sweep says itself, other than by a file, what its runs execute."""
+    varied = any(f"launch.{name}" in made.combinations[0].typed for name in PROGRAM_SETTINGS)
+    return varied or made.plan is None or made.plan.program.kind != "script" or "command" in made.request.flags
+
+
 def _record(made: Sweep) -> sweep.SweepRecord:
     request = made.request
     flags = {name: value for name, value in request.flags.items() if name not in ("run_id", "runs_dir")}
     flags |= {name: str(Path(flags[name]).absolute()) for name in _PATHS if name in flags}
-    if made.plan is not None and "launch.script" not in made.combinations[0].typed:
+    if made.plan is not None and not _names_program(made):
         flags["script"] = str(Path(made.plan.job_dir) / made.plan.script)
     config = str(Path(request.config).absolute()) if request.config else None
     return sweep.SweepRecord(

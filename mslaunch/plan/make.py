@@ -15,6 +15,7 @@ from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
 from mslaunch.plan import environment, methods, paths
 from mslaunch.plan.model import Facts, File, Limits, Plan, Reach, Restarts
+from mslaunch.plan.program import Program
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
 from mslaunch.ranktable.generate import from_hosts
@@ -35,21 +36,22 @@ def make_plan(
     moved: dict[str, str] = {}
     absolute = partial(_absolute, facts, moved)
     world_size = sum(len(host.devices) for host in hosts)
-    args = paths.rewrite_args(spec.script_args, absolute)
+    program = facts.program.with_args((*_config_args(spec, facts), *paths.rewrite_args(facts.program.args, absolute)))
     values = paths.rewrite_values(_with_device_num(spec, world_size), absolute)
     unset = environment.inherited_launch_variables(facts.environment)
     table = _rank_table(spec, hosts, facts)
-    env = _common_env(spec, facts, world_size, attempt, table)
-    env |= reach.env
+    ours = _common_env(spec, facts, hosts, attempt, table)
+    env = {**ours, **reach.env, **_user_env(spec, facts)}
     start = method or methods.METHODS[spec.launch.method]
-    started = start(_job(spec, hosts, facts, env, args))
+    started = start(_job(spec, hosts, facts, env, program))
     return Plan(
         run_id=facts.run_id,
         attempt=attempt,
         run_dir=facts.run_dir,
         submit_dir=facts.submit_dir,
         job_dir=facts.job_dir,
-        script=facts.script,
+        script=program.label,
+        program=program,
         method=spec.launch.method,
         transport=reach.name,
         device_target=facts.device_target,
@@ -66,13 +68,13 @@ def make_plan(
         setup=spec.launch.setup,
         files=(*_config_files(spec, values), *_checkpoint_files(spec), *table, *started.files),
         processes=started.processes,
-        notes=_notes(spec, unset, moved),
-        sources={name: f"{getattr(spec.launch, name)}, from {spec.source(name)}" for name in spec.settings.sources},
+        notes=(*facts.notes, *_notes(spec, unset, moved)),
+        sources=_sources(spec, facts),
     )
 
 
 def _job(
-    spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, env: dict[str, str], args: tuple[str, ...]
+    spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, env: dict[str, str], program: Program
 ) -> methods.PlacedJob:
     """Put together what every method starts from."""
     return methods.PlacedJob(
@@ -81,8 +83,7 @@ def _job(
         facts=facts,
         world_size=sum(len(host.devices) for host in hosts),
         env=env,
-        script=posixpath.join(facts.run_dir, layout.CODE, facts.script),
-        args=(*_config_args(spec, facts), *args),
+        program=program,
         ranks=tuple(place_ranks(spec, hosts, facts)),
     )
 
@@ -145,9 +146,22 @@ def _with_device_num(spec: JobSpec, world_size: int) -> dict[str, Any]:
 
 
 def _config_args(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
-    if not spec.config.name or spec.launch.config_arg is None:
+    if not spec.config.name or spec.launch.config_arg is None or _leaves_config_out(spec, facts):
         return ()
     return (f"{spec.launch.config_arg}={posixpath.join(facts.run_dir, layout.CONFIG)}",)
+
+
+def _leaves_config_out(spec: JobSpec, facts: Facts) -> bool:
+    """A strict parser ends at an argument that it does not know: only what was asked for is given to any script."""
+    return bool(spec.config.name) and not facts.takes_config and spec.source("config_arg") == "default"
+
+
+def _sources(spec: JobSpec, facts: Facts) -> dict[str, str]:
+    sources = {name: f"{getattr(spec.launch, name)}, from {spec.source(name)}" for name in spec.settings.sources}
+    if _leaves_config_out(spec, facts):
+        why = f"not given: {facts.program.label} does not seem to take it; MSLAUNCH_CONFIG names the configuration"
+        sources["config_arg"] += f" ({why})"
+    return sources
 
 
 def _config_files(spec: JobSpec, values: dict[str, Any]) -> Iterator[File]:
@@ -177,11 +191,18 @@ def _rank_table(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> tuple[F
     return () if content is None else (File(layout.RANK_TABLE, content),)
 
 
-def _common_env(spec: JobSpec, facts: Facts, world_size: int, attempt: int, table: tuple[File, ...]) -> dict[str, str]:
+def _common_env(
+    spec: JobSpec, facts: Facts, hosts: tuple[Host, ...], attempt: int, table: tuple[File, ...]
+) -> dict[str, str]:
+    world_size = sum(len(host.devices) for host in hosts)
     env = {
         **environment.tuned_defaults(facts.environment, world_size),
         **environment.absolute_pythonpath(facts.environment, facts.submit_dir),
+        **facts.program.python_env,
         "RANK_SIZE": str(world_size),
+        "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": hosts[0].address,
+        "MASTER_PORT": str(environment.store_port(facts.port)),
         "MSLAUNCH_RUN_ID": facts.run_id,
         "MSLAUNCH_RUN_DIR": facts.run_dir,
         "MSLAUNCH_ATTEMPT": str(attempt),
@@ -195,9 +216,16 @@ def _common_env(spec: JobSpec, facts: Facts, world_size: int, attempt: int, tabl
         env["MSLAUNCH_CHECKPOINTS"] = posixpath.join(facts.run_dir, layout.CHECKPOINTS)
     if table:
         env["RANK_TABLE_FILE"] = posixpath.join(facts.run_dir, layout.RANK_TABLE)
+    return env
+
+
+def _user_env(spec: JobSpec, facts: Facts) -> dict[str, str]:
+    """The variables that were asked for by value; those without one are secrets, and in no file."""
+    env = {}
     for name, value in spec.launch.env.items():
-        if name in environment.LAUNCH_VARIABLES or name.startswith("MSLAUNCH_"):
-            raise RequestError(f"{spec.source('env')}: {name} is what mslaunch sets for each rank. Leave it out.")
+        if environment.is_identity(name):
+            fix = "Give --master-port instead" if name == "MS_SCHED_PORT" else "Leave it out"
+            raise RequestError(f"{spec.source('env')}: {name} is what mslaunch sets for each rank. {fix}.")
         if value is None:
             if name not in facts.environment:
                 raise RequestError(

@@ -11,6 +11,7 @@ from mslaunch import layout
 from mslaunch.errors import NewerRecord
 from mslaunch.hosts import Host
 from mslaunch.messages import SCHEMA_VERSION
+from mslaunch.plan.program import Program
 
 MANY = 100
 T = TypeVar("T")
@@ -49,8 +50,7 @@ class Facts:
     submit_dir: str
     job_dir: str
     """The folder that code/ mirrors."""
-    script: str
-    """The script's path inside the job's folder."""
+    program: Program
     port: int
     """A port that is free on the scheduler's host."""
     device_target: str
@@ -61,6 +61,10 @@ class Facts:
     """Relative paths among the arguments and config values that exist from the submit folder, but not from rank_R."""
     rank_table: str | None = None
     """The text of the rank table that was given."""
+    notes: tuple[str, ...] = ()
+    """What was found out on the way and a person should know."""
+    takes_config: bool = True
+    """The program's text shows that it takes the argument that names its configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,8 @@ class Plan:
     submit_dir: str
     job_dir: str
     script: str
+    """What the program is called."""
+    program: Program
     method: str
     transport: str
     device_target: str
@@ -186,7 +192,7 @@ def to_dict(plan: Plan) -> dict[str, Any]:
     for name, kind in (("hosts", Host), ("files", File)):
         names = [f.name for f in fields(kind)]
         raw[name] = [{key: getattr(item, key) for key in names} for item in raw[name]]
-    for name in ("limits", "restarts"):
+    for name in ("limits", "restarts", "program"):
         raw[name] = {f.name: getattr(raw[name], f.name) for f in fields(raw[name])}
     return raw
 
@@ -208,6 +214,8 @@ def from_json(text: str, name: str = layout.PLAN) -> Plan:
     raw["files"] = tuple(_read(File, item) for item in raw["files"])
     raw["processes"] = tuple(_read(Process, item) for item in raw["processes"])
     raw["limits"], raw["restarts"] = _read(Limits, raw["limits"]), _read(Restarts, raw["restarts"])
+    # Runs of earlier versions have the script's name only.
+    raw["program"] = _read(Program, raw.get("program") or {"kind": "script", "what": raw["script"]})
     return _read(Plan, raw)
 
 
