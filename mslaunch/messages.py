@@ -128,12 +128,16 @@ class Pulse(Event):
     quiet: float
 
 
-class Lines(Event):
-    """Lines of a rank's log, and how many bytes of it they are."""
-
+class _LinesAlways(Event):
     rank: int
     lines: list[str]
     bytes: int
+
+
+class Lines(_LinesAlways, total=False):
+    """Lines of a rank's log, and how many bytes of it they are; `raw`: the last one has no newline yet."""
+
+    raw: bool
 
 
 class FilePiece(Event):
@@ -367,6 +371,7 @@ class RunOrder(OrderMessage):
     secrets: dict[str, str]
     setup: str | None
     tail: list[int]
+    stdin: int | None
     lost_after: float
     grace: float
     answers: bool

@@ -57,6 +57,7 @@ class DrivenAgent:
             "grace": 600.0,
             "answers": True,
             "setup": None,
+            "stdin": None,
             "tail": list(range(len(commands))),
         }
         self.send({"do": "run", **order, "processes": processes, **changes})

@@ -39,6 +39,13 @@ class Output:
         self._unshown += size
         self.event("lines", rank=rank, lines=lines, bytes=size)
 
+    def text(self, rank: int, lines: list[str], rest: list[str]) -> None:
+        """Send lines and the beginning of the next one, to be shown as they are."""
+        if lines or rest:
+            size = sum(map(len, lines + rest)) + len(lines)
+            self._unshown += size
+            self.event("lines", rank=rank, lines=[*lines, *(rest or [""])], bytes=size, raw=True)
+
     def file(self, piece: dict[str, Any]) -> None:
         """Send a piece of a file; it counts as lines do."""
         self._unshown += len(piece["data"])

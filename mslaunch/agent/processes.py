@@ -22,11 +22,13 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: str, keep: int | None = None) -> int:
+def start(
+    argv: Sequence[str], env: dict[str, str], cwd: str, log: str, keep: int | None = None, stdin: int | None = None
+) -> int:
     """Start a process in a session of its own, output going straight to its log; return its pid.
 
-    It is killed when this process dies, and the file `keep` stays open in it. This process has one thread, so fork and
-    exec are safe and, unlike subprocess, leave the death signal to be set in between.
+    It is killed when this process dies, reads `stdin` or nothing, and the file `keep` stays open in it. This process
+    has one thread, so fork and exec are safe and, unlike subprocess, leave the death signal to be set in between.
     """
     os.makedirs(os.path.dirname(log), mode=0o700, exist_ok=True)
     parent = os.getpid()
@@ -47,16 +49,16 @@ def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: str, keep: in
             os._exit(1)
         if keep is not None:
             os.set_inheritable(keep, True)
-        _become(argv, env, cwd, log)
+        _become(argv, env, cwd, log, stdin)
     except BaseException as error:
         os.write(2, f"mslaunch: cannot start {argv[0]}: {error}\n".encode())
     os._exit(127)
 
 
-def _become(argv: Sequence[str], env: dict[str, str], cwd: str, log: str) -> None:
+def _become(argv: Sequence[str], env: dict[str, str], cwd: str, log: str, stdin: int | None) -> None:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+    source_of_input = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin
+    for source, target in ((source_of_input, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
     os.makedirs(cwd, mode=0o700, exist_ok=True)
     os.chdir(cwd)

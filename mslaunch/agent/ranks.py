@@ -14,6 +14,7 @@ from mslaunch.agent.follow import Follower
 from mslaunch.agent.output import Output
 from mslaunch.agent.setup import SetUp
 from mslaunch.agent.stacks import StackTaking
+from mslaunch.agent.standard_input import StandardInput, suspend
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -46,8 +47,10 @@ class Child:
 class Ranks:
     """All processes of the run on this host."""
 
-    def __init__(self, output: Output, message_path: str) -> None:
+    def __init__(self, output: Output, message_path: str, stdin: StandardInput) -> None:
         self.output = output
+        self.stdin = stdin
+        self._reader: int | None = None
         self.message_path = message_path
         self.children: list[Child] = []
         self.following: dict[int, Follower] = {}
@@ -69,6 +72,9 @@ class Ranks:
         """Start what the plan wants started now, after the set-up commands where there are any."""
         self._order, self._run_dir = order, order["run_dir"]
         self.stopping = False
+        self._reader = order["stdin"]
+        if self._reader is None:
+            self.stdin.close()
         self._written_seen = time.monotonic()
         self.children = [Child(planned) for planned in order["processes"]]
         self._keep_earlier_logs(order["attempt"])
@@ -163,8 +169,12 @@ class Ranks:
     def _start(self, child: Child) -> None:
         planned = child.planned
         env = {**self._env, **planned["env"]}
+        stdin = None
+        if child.rank is not None and child.rank == self._reader:
+            self.stdin.lend()
+            stdin = self.stdin.end
         try:
-            child.pid = processes.start(planned["argv"], env, planned["cwd"], planned["log"])
+            child.pid = processes.start(planned["argv"], env, planned["cwd"], planned["log"], stdin=stdin)
         except OSError as error:
             self.output.event("start-failed", role=child.role, rank=child.rank, why=str(error))
         else:
@@ -173,6 +183,12 @@ class Ranks:
     def _started(self, child: Child) -> None:
         child.running = True
         self.output.event("started", role=child.role, rank=child.rank, pid=child.pid)
+
+    def suspend_reader(self, is_stopped: bool) -> None:
+        """Stop or continue the rank that reads the terminal with the launcher that was stopped or continued there."""
+        for child in self.children:
+            if child.rank is not None and child.rank == self._reader and child.running and self.stdin.is_terminal:
+                suspend(child.pid or 0, is_stopped)
 
     def start_scheduler(self) -> None:
         for child in self.children:
@@ -251,6 +267,8 @@ class Ranks:
         child.running = child.joining = False
         if child.rank is not None and child.rank in self.following:
             self._finish_log(child.rank)
+        if child.rank is not None and child.rank == self._reader:
+            self.stdin.restore()
         if how["signal"] == signal.SIGKILL and child.pid and memory.was_out_of_memory(child.pid, self._oom_kills):
             how["out_of_memory"] = True
         self.output.event("exited", role=child.role, rank=child.rank, pid=child.pid, time=when, **how)
@@ -289,7 +307,9 @@ class Ranks:
             follower = self.following[rank]
             if self.output.has_room:
                 lines = follower.read()
-                if lines:
+                if self._is_raw(rank):
+                    self.output.text(rank, lines, follower.rest())
+                elif lines:
                     self.output.lines(rank, lines)
                 more = more or follower.behind() > 0
         return more
@@ -300,15 +320,22 @@ class Ranks:
         passed, lines = follower.finish(FAR_BEHIND if self.output.waiting < MOST_QUEUED else 0, LAST_LINES)
         if passed:
             lines.insert(0, f"... {passed / 1e6:.1f} MB not shown here: {follower.path}")
-        if lines:
+        if self._is_raw(rank):
+            self.output.text(rank, lines, [])
+        elif lines:
             self.output.lines(rank, lines)
-            self.output.flush()
+        self.output.flush()
+
+    def _is_raw(self, rank: int) -> bool:
+        """A rank that a person answers is shown as it writes: a prompt has no newline."""
+        return rank == self._reader and self.stdin.is_terminal
 
     def terminate(self, leave: int) -> None:
         """Ask every process to end, each once."""
         self.stopping = True
         self._to_start.clear()
         processes.signal_all(self.everything(leave), signal.SIGTERM)
+        self.suspend_reader(False)  # a stopped process does not see SIGTERM
 
     def end_scheduler(self) -> None:
         """The scheduler has nothing to save, and left alone it waits for heartbeats that will not come."""

@@ -57,6 +57,7 @@ def infer(
         options.settings(typed),
         context.obj,
         bool(typed["is_module"]),
+        offers_stdin=not detach,
         default_script="infer.py",
         default_workers=chooser.default_workers,
         choose_checkpoints=chooser.choose,

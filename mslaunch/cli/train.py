@@ -54,6 +54,7 @@ def train(
         options.settings(typed),
         context.obj,
         bool(typed["is_module"]),
+        offers_stdin=not detach,
     )
     launch(request, detach, dry_run, as_json)
 

@@ -96,6 +96,7 @@ def _plan_here(job: ReadJob, transport: Transport, elsewhere: bool = False) -> P
     facts = gather(spec, job.program, target, job.rank_table, Elsewhere() if elsewhere else None)
     spec = replace(job, spec=spec).with_checkpoints(workers, facts.run_dir)
     reach = HERE if elsewhere else _reach(transport, spec, (host,))
+    reach = replace(reach, passes_stdin=job.request.offers_stdin and not elsewhere)
     return make_plan(spec, (host,), facts, reach=reach, method=job.method)
 
 

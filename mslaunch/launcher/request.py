@@ -37,6 +37,8 @@ class Request:
     """The first argument is the program, where nothing else names one."""
     notes: tuple[str, ...] = ()
     """What is to be said of the request itself."""
+    offers_stdin: bool = False
+    """A rank may read the standard input of this process."""
     default_script: str = "train.py"
     default_workers: int | None = None
     choose_checkpoints: Callable[[int, str], Checkpoints] | None = None

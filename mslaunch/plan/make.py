@@ -62,10 +62,11 @@ def make_plan(
         unset=unset,
         secrets=_secrets(spec),
         carried=environment.carried(facts.environment, unset) if reach.carries_environment else (),
-        tail=_tail(spec, world_size),
+        tail=_tail(spec, world_size, reach),
         limits=_limits(spec),
         restarts=_restarts(spec),
         setup=spec.launch.setup,
+        stdin=_stdin(spec, world_size, reach),
         files=(*_config_files(spec, values), *_checkpoint_files(spec), *table, *started.files),
         processes=started.processes,
         notes=(*facts.notes, *_notes(spec, unset, moved)),
@@ -236,8 +237,27 @@ def _user_env(spec: JobSpec, facts: Facts) -> dict[str, str]:
     return env
 
 
-def _tail(spec: JobSpec, world_size: int) -> tuple[int, ...]:
+def _stdin(spec: JobSpec, world_size: int, reach: Reach) -> int | None:
+    """The rank that reads the launcher's standard input: one that was named, else the only one."""
+    asked = spec.launch.stdin
+    possible = reach.passes_stdin and spec.launch.method not in methods.BY_SCRIPT
+    if not isinstance(asked, int):
+        return 0 if asked == "auto" and possible and world_size == 1 else None
+    if not possible:
+        raise RequestError(
+            f"{spec.source('stdin')}: only a rank on this machine that mslaunch itself starts and follows can read it. "
+            f"Leave it out, or --method, --hosts and --detach."
+        )
+    if asked >= world_size:
+        raise RequestError(f"{spec.source('stdin')}: rank {asked} does not exist; the last one is {world_size - 1}.")
+    return asked
+
+
+def _tail(spec: JobSpec, world_size: int, reach: Reach) -> tuple[int, ...]:
     tail = spec.launch.tail
+    reader = _stdin(spec, world_size, reach)
+    if reader is not None and spec.source("tail") == "default":
+        return tuple(sorted({0, reader}))
     if tail == "none":
         return ()
     if tail == "all":

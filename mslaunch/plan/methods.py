@@ -96,6 +96,10 @@ METHODS: dict[str, Method] = {
 }
 
 
+BY_SCRIPT = ("msrun", "mpirun", "rank-table")
+"""Methods whose ranks are started by a rendered script."""
+
+
 def _on_cpu(job: PlacedJob) -> bool:
     # init() fails on a CPU under plain mpirun or a plain rank-table start: there it needs a cluster too.
     return job.facts.device_target == "CPU"

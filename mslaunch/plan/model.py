@@ -76,6 +76,8 @@ class Reach:
     """The variables of this shell that ranks need are sent to the hosts."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that all processes need because of it."""
+    passes_stdin: bool = False
+    """A rank can have the standard input of the launcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,8 @@ class Plan:
     limits: Limits
     restarts: Restarts
     setup: str | None
+    stdin: int | None
+    """The rank that reads the launcher's standard input."""
     files: tuple[File, ...]
     processes: tuple[Process, ...]
     notes: tuple[str, ...] = ()
@@ -214,6 +218,7 @@ def from_json(text: str, name: str = layout.PLAN) -> Plan:
     raw["files"] = tuple(_read(File, item) for item in raw["files"])
     raw["processes"] = tuple(_read(Process, item) for item in raw["processes"])
     raw["limits"], raw["restarts"] = _read(Limits, raw["limits"]), _read(Restarts, raw["restarts"])
+    raw.setdefault("stdin", None)
     # Runs of earlier versions have the script's name only.
     raw["program"] = _read(Program, raw.get("program") or {"kind": "script", "what": raw["script"]})
     return _read(Plan, raw)

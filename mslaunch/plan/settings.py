@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mslaunch.errors import ConfigError, MslaunchError, did_you_mean
-from mslaunch.plan.config import Config, Count, ScriptKeys, reason
+from mslaunch.plan.config import Config, Count, Index, ScriptKeys, reason
 from mslaunch.plan.program import COMMAND_LINE, split_words
 from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.ranges import parse_ranges
@@ -28,6 +28,10 @@ def _ranges(value: Any) -> Any:
 
 def _tail(value: Any) -> Any:
     return value if value in ("all", "none") else _ranges(value)
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and value.isdigit() else value
 
 
 def _line(value: Any) -> Any:
@@ -165,6 +169,11 @@ class LaunchSettings(BaseModel):
     )
     tail: Annotated[Tail, Flag("--tail", metavar="RANKS")] = Field(
         (0,), description='Ranks whose output is shown, for example "0,2-3", all or none.'
+    )
+    stdin: Annotated[Literal["auto", "none"] | Index, BeforeValidator(_number), Flag("--stdin", metavar="RANK")] = (
+        Field(
+            "auto", description="Rank that reads what is typed or piped here; by default the only one. none: no rank."
+        )
     )
     runs_dir: Annotated[str, Flag("--runs-dir", "--log_dir", metavar="DIR")] = Field(
         "mslaunch-runs", description="Folder that holds the runs."
