@@ -41,6 +41,7 @@ class HostFactsAnswer(TypedDict):
     clock: float
     shared: bool
     script: str | None
+    numa: dict[str, Any] | None
     free: int
     unwritable: str | None
 
@@ -322,6 +323,7 @@ class ProbeOrder(OrderMessage):
     nonce: str
     nonce_text: str
     device_variables: tuple[str, ...]
+    numa: bool
 
 
 class ListenOrder(OrderMessage):

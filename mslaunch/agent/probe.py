@@ -34,8 +34,15 @@ def facts(order: messages.ProbeOrder) -> dict[str, Any]:
         "clock": time.time(),
         "shared": _sees(order["nonce"], order["nonce_text"]),
         "script": _digest(order["script"]),
+        "numa": _numa() if order["numa"] else None,
         **_room(order["run_dir"]),
     }
+
+
+def _numa() -> dict[str, Any]:
+    from mslaunch.agent import numa
+
+    return numa.facts()
 
 
 def mindspore_version() -> str | None:

@@ -16,12 +16,13 @@ from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
+from mslaunch.agent import numa
 from mslaunch.agent.probe import DEVICE_FILES, device_numbers
 from mslaunch.errors import NoMindSpore, PortBusy, ProgramMissing, PythonMissing
 from mslaunch.hosts import LOCAL
 from mslaunch.launcher.program import FoundProgram, check_module, shows_config_argument
 from mslaunch.plan.environment import store_port
-from mslaunch.plan.model import Facts, HostFacts
+from mslaunch.plan.model import Facts, HostFacts, read_numa
 from mslaunch.plan.paths import candidates
 from mslaunch.plan.spec import JobSpec
 from mslaunch.store.layout import runs_root
@@ -140,6 +141,11 @@ def _outside(names: Iterable[str], submit_dir: Path, job_dir: Path, runs_dir: Pa
             yield name
 
 
+def _this_machine(spec: JobSpec, python: str) -> HostFacts:
+    known = read_numa(numa.facts() if spec.launch.numa else None)
+    return HostFacts(python, tuple(sorted(os.sched_getaffinity(0))), known)
+
+
 def gather(
     spec: JobSpec, found: FoundProgram, device_target: str, rank_table: str | None, elsewhere: Elsewhere | None = None
 ) -> Facts:
@@ -158,9 +164,7 @@ def gather(
         program=found.program,
         port=elsewhere.port if elsewhere and elsewhere.port else choose_port(spec.launch.master_port),
         device_target=device_target,
-        hosts=elsewhere.hosts
-        if elsewhere and elsewhere.hosts
-        else {LOCAL: HostFacts(python, tuple(sorted(os.sched_getaffinity(0))))},
+        hosts=elsewhere.hosts if elsewhere and elsewhere.hosts else {LOCAL: _this_machine(spec, python)},
         environment=dict(os.environ),
         outside=outside_paths(spec, found.program.args, submit_dir, found.job_dir),
         rank_table=rank_table,

@@ -21,7 +21,7 @@ from mslaunch.launcher.restarts import Replan
 from mslaunch.launcher.resume import ResumedRun, find_run
 from mslaunch.plan.make import HERE, make_plan
 from mslaunch.plan.methods import Method
-from mslaunch.plan.model import Facts, HostFacts, Plan, Reach
+from mslaunch.plan.model import Facts, HostFacts, Plan, Reach, read_numa
 from mslaunch.plan.settings import LaunchSettings
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
 from mslaunch.store.layout import RunFolder
@@ -167,7 +167,7 @@ def _prepare_connected(job: ReadJob, transport: Transport, resumed: ResumedRun |
         target = spec.config.values.get("device_target") or _target_of(checked)
         hosts = _placed(spec, transport, checked, target)
         known = {
-            name: HostFacts(report.facts["python"], tuple(report.facts["cores"]))
+            name: HostFacts(report.facts["python"], tuple(report.facts["cores"]), read_numa(report.facts["numa"]))
             for name, report in checked.reports.items()
         }
         facts = gather(spec, found, target, job.rank_table, Elsewhere(known, checked.port))
@@ -249,6 +249,7 @@ def requirements(spec: JobSpec, script: str) -> Requirements:
         target=target,
         needs_mindspore=target not in (None, "None") or spec.launch.method == "msrun",
         port=spec.launch.master_port,
+        numa=spec.launch.numa,
     )
 
 

@@ -186,8 +186,9 @@ def _plan_one(draft: Sweep, index: int, found: _Draft) -> None:
     if transport.needs_check or (plan.device_target != "CPU" and not claim.count):
         claim = Claim(fixed=frozenset((host.address, device) for host in plan.hosts for device in host.devices))
     launch = job.spec.launch
-    if launch.bind_cores or launch.master_port is not None:
-        found.alone = job.spec.source("bind_cores" if launch.bind_cores else "master_port")
+    for name in ("bind_cores", "numa", "core_map", "master_port"):
+        if getattr(launch, name):
+            found.alone = job.spec.source(name)
     found.transports[transport.name] = transport
     found.claims[index], found.pool = claim, pool or found.pool
     found.cores = max(found.cores, plan.world_size)

@@ -13,7 +13,7 @@ import yaml
 from mslaunch import layout
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
-from mslaunch.plan import environment, methods, paths
+from mslaunch.plan import binding, environment, methods, paths
 from mslaunch.plan.model import Facts, File, Limits, Plan, Reach, Restarts
 from mslaunch.plan.program import Program
 from mslaunch.plan.spec import JobSpec
@@ -69,7 +69,7 @@ def make_plan(
         stdin=_stdin(spec, world_size, reach),
         files=(*_config_files(spec, values), *_checkpoint_files(spec), *table, *started.files),
         processes=started.processes,
-        notes=(*facts.notes, *_notes(spec, unset, moved)),
+        notes=(*facts.notes, *_notes(spec, unset, moved), *binding.describe(spec, hosts, facts)),
         sources=_sources(spec, facts),
     )
 
@@ -121,22 +121,13 @@ def _restarts(spec: JobSpec) -> Restarts:
 
 
 def place_ranks(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Iterator[methods.Rank]:
-    """Number the ranks host by host in the order given, and give each its device and its share of the cores."""
+    """Number the ranks host by host in the order given, and give each its device, its cores and its memory."""
     rank = 0
     for node, host in enumerate(hosts):
-        cores = facts.hosts[host.name].cores
+        bindings = binding.bind_ranks(spec, host, facts, rank)
         for local_rank, device_id in enumerate(host.devices):
-            share = core_share(cores, local_rank, len(host.devices)) if spec.launch.bind_cores else ()
-            yield methods.Rank(rank, node, host, local_rank, device_id, share)
+            yield methods.Rank(rank, node, host, local_rank, device_id, bindings[local_rank])
             rank += 1
-
-
-def core_share(cores: tuple[int, ...], local_rank: int, ranks: int) -> tuple[int, ...]:
-    """Cut the cores into equal shares; with more ranks than cores, ranks take turns on single cores."""
-    each = len(cores) // ranks
-    if each == 0:
-        return (cores[local_rank % len(cores)],)
-    return cores[local_rank * each : (local_rank + 1) * each]
 
 
 def _with_device_num(spec: JobSpec, world_size: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from mslaunch import layout
 from mslaunch.hosts import LOCAL, Host
+from mslaunch.plan.binding import Binding
 from mslaunch.plan.environment import is_identity
 from mslaunch.plan.model import Facts, File, Process, Start
 from mslaunch.plan.program import Program
@@ -21,14 +22,14 @@ from mslaunch.ranges import format_ranges
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One rank in its place: a device of a host and, where cores are bound, a share of its cores."""
+    """One rank in its place: a device of a host and, where ranks are bound, its cores and memory."""
 
     rank: int
     node: int
     host: Host
     local_rank: int
     device_id: int
-    cores: tuple[int, ...]
+    binding: Binding
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +155,12 @@ def rank_env(job: PlacedJob, rank: Rank, cluster: bool) -> dict[str, str]:
         env |= {"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank.rank)}
     if job.spec.launch.method == "rank-table":
         env["SERVER_ID"] = str(rank.node)
-    if rank.cores:
-        env["MSLAUNCH_CORES"] = format_ranges(rank.cores)
+    if cores := rank.binding.cores:
+        env["MSLAUNCH_CORES"] = format_ranges(cores)
         if "OMP_NUM_THREADS" not in job.env and "OMP_NUM_THREADS" not in job.facts.environment:
-            env["OMP_NUM_THREADS"] = str(len(rank.cores))
+            env["OMP_NUM_THREADS"] = str(len(cores))
+    if rank.binding.node is not None:
+        env["MSLAUNCH_NUMA_NODE"] = str(rank.binding.node)
     if job.facts.device_target == "Ascend" and "ASCEND_PROCESS_LOG_PATH" not in job.facts.environment:
         env["ASCEND_PROCESS_LOG_PATH"] = job.path(layout.rank_folder(rank.rank), layout.PLOG)
     # What the user gives outweighs all this; msrun and the scripts set some of these too, so it is given once more.

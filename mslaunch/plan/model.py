@@ -21,6 +21,24 @@ Start = Literal["now", "on-import", "by-script"]
 
 
 @dataclass(frozen=True, slots=True)
+class NumaFacts:
+    """The NUMA nodes of a host, where they are known."""
+
+    nodes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """The cores of each node."""
+    devices: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """For each device target, the node that each device is on."""
+
+
+def read_numa(answer: Mapping[str, Any] | None) -> NumaFacts:
+    """Take what an agent answers, in pairs."""
+    if answer is None:
+        return NumaFacts()
+    nodes = {node: tuple(cores) for node, cores in answer["nodes"]}
+    return NumaFacts(nodes, {target: dict(pairs) for target, pairs in answer["devices"].items() if pairs})
+
+
+@dataclass(frozen=True, slots=True)
 class HostFacts:
     """What planning has to know about one host and cannot decide by itself."""
 
@@ -28,6 +46,8 @@ class HostFacts:
     """The interpreter that runs the ranks there."""
     cores: tuple[int, ...]
     """The cores that may be used there."""
+    numa: NumaFacts = field(default_factory=NumaFacts)
+    """Asked only for jobs that are bound to NUMA nodes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -28,6 +29,18 @@ def _ranges(value: Any) -> Any:
 
 def _tail(value: Any) -> Any:
     return value if value in ("all", "none") else _ranges(value)
+
+
+def _core_map(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise ValueError('write it as {"0": "0-9", "1": "10-19"}') from None
+    if not isinstance(value, dict):
+        return value
+    joined = {key: ",".join(map(str, cores)) if isinstance(cores, list) else cores for key, cores in value.items()}
+    return {str(key).removeprefix("device"): cores for key, cores in joined.items()}
 
 
 def _number(value: Any) -> Any:
@@ -166,6 +179,12 @@ class LaunchSettings(BaseModel):
     )
     bind_cores: Annotated[bool, Flag("--bind-cores/--no-bind-cores", kind=bool)] = Field(
         False, description="Give every rank an equal share of the cores, and set OMP_NUM_THREADS."
+    )
+    numa: Annotated[bool, Flag("--numa/--no-numa", kind=bool)] = Field(
+        False, description="Bind every rank to the cores and the memory of its device's NUMA node."
+    )
+    core_map: Annotated[dict[Index, Devices] | None, BeforeValidator(_core_map), Flag("--core-map", metavar="JSON")] = (
+        Field(None, description='Cores of each device or rank, for example {"0": "0-9", "1": "10-19"}.')
     )
     tail: Annotated[Tail, Flag("--tail", metavar="RANKS")] = Field(
         (0,), description='Ranks whose output is shown, for example "0,2-3", all or none.'

@@ -47,7 +47,9 @@ def run_rank(words: list[str]) -> None:
     if by_script:
         _split(place)
     if "MSLAUNCH_CORES" in os.environ:
-        os.sched_setaffinity(0, _cores(os.environ["MSLAUNCH_CORES"]))
+        from mslaunch.worker import binding
+
+        binding.bind(os.environ)
     try:
         folder.link_code(run_dir, place)
         os.chdir(os.environ["MSLAUNCH_SUBMIT_DIR"] if os.environ.get("MSLAUNCH_CWD") == "submit" else place)
@@ -145,11 +147,3 @@ def _split(place: str) -> None:
 
     supervise.split(os.path.join(place, layout.EXIT))
     folder.redirect_output(os.path.join(place, layout.LOG))
-
-
-def _cores(text: str) -> set[int]:
-    cores: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        cores.update(range(int(first), int(last or first) + 1))
-    return cores

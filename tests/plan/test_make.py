@@ -12,9 +12,10 @@ import pytest
 
 from mslaunch.errors import Disagreement, NotReadyError, RequestError
 from mslaunch.hosts import Host
+from mslaunch.plan.binding import core_share
 from mslaunch.plan.config import Config, parse_config
 from mslaunch.plan.environment import inherited_launch_variables
-from mslaunch.plan.make import core_share, make_plan
+from mslaunch.plan.make import make_plan
 from mslaunch.plan.methods import MethodPlan
 from mslaunch.plan.model import Facts, File, HostFacts, Plan, from_json, to_json
 from mslaunch.plan.program import Program
