@@ -96,7 +96,7 @@ def flood() -> Iterator[Row]:
     """A rank writes 200 MB: every line is in its log, and launcher, agent and guard stay small."""
     with workplace(flood=FLOOD) as folder:
         launcher = psutil.Popen(
-            [MSLAUNCH, "train", "-n", "1", "flood.py", "--run-id", "r"], cwd=folder, stdout=subprocess.DEVNULL
+            [MSLAUNCH, "train", "-n", "1", "--run-id", "r", "flood.py"], cwd=folder, stdout=subprocess.DEVNULL
         )
         peak = 0.0
         while launcher.poll() is None:

@@ -222,3 +222,11 @@ def test_msruns_dictionary_binds(bench: Bench) -> None:
     done = bench.mslaunch("msrun", "--worker_num=1", f'--bind_core={{"device0": ["{core}"]}}', "train.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert bench.log(0) == f"[{core}]\n"
+
+
+def test_other_hosts_are_asked_for_their_nodes(far: Bench) -> None:
+    """The agent's probe tells them, and only where they are wanted."""
+    assert far.mslaunch("train", "--hosts", "n1:1,n2:1", "--numa").returncode == 0
+    assert {far.environment(rank)["MSLAUNCH_NUMA_NODE"] for rank in (0, 1)} <= set(map(str, range(64)))
+    assert far.mslaunch("train", "--hosts", "n1:1").returncode == 0
+    assert "MSLAUNCH_NUMA_NODE" not in far.environment(0)

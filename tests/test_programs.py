@@ -210,3 +210,15 @@ def test_a_sweep_of_a_module_can_be_resumed(job: Bench) -> None:
     assert done.returncode == 0, done.stderr
     assert (job.runs / "s1" / "1" / "rank_0" / "log.txt").read_text().startswith('[["x"], "pkg.train"')
     assert job.mslaunch("sweep", "--resume", "s1").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"), [(("-m", "pkg.tool", "x"), "pkg.tool ['x']\n"), (("bash", "go.sh"), "1\n")]
+)
+def test_other_hosts_run_any_program(far: Bench, words: tuple[str, ...], shown: str) -> None:
+    """The module comes from the snapshot, the executable from the host's PATH."""
+    far.write("pkg/tool.py", "import sys\nprint(__spec__.name, sys.argv[1:])\n")
+    far.write("go.sh", "echo $RANK\n")
+    done = far.mslaunch("train", "--hosts", "n1:1,n2:1", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert far.log(1) == shown

@@ -9,7 +9,7 @@ import time
 from collections import deque
 
 from mslaunch import layout
-from mslaunch.agent import memory, processes
+from mslaunch.agent import memory, processes, rank_files
 from mslaunch.agent.follow import Follower
 from mslaunch.agent.output import Output
 from mslaunch.agent.setup import SetUp
@@ -139,7 +139,7 @@ class Ranks:
             if child.by_script and child.running and child.pid and not os.path.exists(f"/proc/{child.pid}"):
                 child.missed = child.missed or now
                 if now - child.missed > LOOK_EVERY:
-                    self._ended(child, *_exit_file(child.planned["log"]))
+                    self._ended(child, *rank_files.read_exit(child.planned["log"]))
 
     def _set_up_ended(self, setup: SetUp, how: dict[str, Any], stopping: bool) -> None:
         env = setup.environment() if how["code"] == 0 else None
@@ -258,7 +258,7 @@ class Ranks:
         """A script has ended: tell the end of ranks that have gone with it and could not tell it themselves."""
         for child in self.children:
             if child.by_script and child.running and not os.path.exists(f"/proc/{child.pid}"):
-                how, when = _exit_file(child.planned["log"])
+                how, when = rank_files.read_exit(child.planned["log"])
                 self._ended(child, how, when)
 
     def _ended(self, child: Child, how: dict[str, Any], when: float) -> None:
@@ -276,7 +276,7 @@ class Ranks:
     def pulse(self) -> None:
         """Tell for how long no rank has written anything, by a clock that nobody sets."""
         logs = [child.planned["log"] for child in self.children if child.rank is not None]
-        written = max(map(_written, logs), default=0.0)
+        written = max(map(rank_files.last_written, logs), default=0.0)
         now = time.monotonic()
         if written != self._written:
             self._written, self._written_seen = written, now
@@ -348,19 +348,3 @@ class Ranks:
             if child.role == role and child.rank == rank:
                 return child
         return None
-
-
-def _written(log: str) -> float:
-    try:
-        return os.stat(log).st_mtime
-    except OSError:
-        return 0.0
-
-
-def _exit_file(log: str) -> tuple[dict[str, Any], float]:
-    try:
-        with open(os.path.join(os.path.dirname(log), layout.EXIT), encoding="utf-8") as file:
-            ended = json.load(file)
-        return {"code": ended["code"], "signal": ended["signal"]}, ended["time"]
-    except (OSError, ValueError, KeyError):
-        return {"code": None, "signal": int(signal.SIGKILL)}, time.time()
