@@ -80,12 +80,12 @@ def right_rank() -> Iterator[Row]:
                 "train",
                 "-n",
                 "256",
-                "many.py",
                 "--json",
                 "--tail",
                 "none",
                 "--env",
                 f"CULPRIT={culprit}",
+                "many.py",
             ]
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
             wrong += f'"rank": {culprit},\n  "host": "localhost",\n  "exit_code": 1' not in done.stdout

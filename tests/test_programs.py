@@ -129,10 +129,12 @@ def test_the_config_names_any_program(job: Bench, launch: str, shown: str) -> No
 
 
 def test_what_is_typed_outweighs_the_config_whichever_way_it_is_named(job: Bench) -> None:
-    """A module on the command line replaces the script of the config."""
+    """A module on the command line replaces the script of the config, and a script its module."""
     job.write("cfg.yaml", "launch:\n  script: train.py\n  config_arg: null\n")
     assert "pkg.train" in ran(job, "--config", "cfg.yaml", "-m", "pkg.train")
     assert ran(job, "--config", "cfg.yaml", "bash", "run.sh", "x") == "1 with x\n"
+    job.write("cfg.yaml", "launch:\n  module: pkg.train\n  config_arg: null\n")
+    assert json.loads(ran(job, "--config", "cfg.yaml", "train.py", "x")) == [["x"], 0]
 
 
 def test_an_option_of_ours_after_the_script_is_the_scripts_and_said(job: Bench) -> None:

@@ -27,7 +27,7 @@ class Typist:
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             os.chdir(bench.folder)
-            os.execve(MSLAUNCH, [MSLAUNCH, *args], {**bench.env, "TERM": "xterm"})
+            os.execvpe(args[0], args, {**bench.env, "TERM": "xterm"})
         self.modes = termios.tcgetattr(self.terminal)
 
     def sees(self, text: str, seconds: float = 60.0) -> None:
@@ -65,7 +65,7 @@ def terminal(bench: Bench) -> Iterator[Callable[..., Typist]]:
     made: list[Typist] = []
 
     def start(*args: str) -> Typist:
-        made.append(Typist(bench, *args))
+        made.append(Typist(bench, *(args if args[0] == "bash" else (MSLAUNCH, *args))))
         return made[-1]
 
     yield start
@@ -160,6 +160,14 @@ def test_the_terminal_is_left_as_it_was(bench: Bench, terminal: Callable[..., Ty
     wait_for(lambda: termios.tcgetattr(typist.terminal)[3] & termios.ECHO, "the echo")
     typist.code()
     wait_for(lambda: not bench.leftovers(), "the ranks to be gone")
+
+
+def test_a_command_in_the_background_reads_nothing(bench: Bench, terminal: Callable[..., Typist]) -> None:
+    """The terminal is the shell's then, and what is typed is for the shell."""
+    bench.write("train.py", "import sys\nprint('read', repr(sys.stdin.read()))\n")
+    typist = terminal("bash", "-c", f"set -m; {MSLAUNCH} train -n 1 & wait $!")
+    typist.sees("read ''")
+    assert typist.code() == 0
 
 
 def test_a_pipe_is_read(bench: Bench) -> None:
