@@ -34,8 +34,15 @@ def facts(order: messages.ProbeOrder) -> dict[str, Any]:
         "clock": time.time(),
         "shared": _sees(order["nonce"], order["nonce_text"]),
         "script": checksum(order["script"]),
+        "numa": _numa() if order["numa"] else None,
         **_room(order["run_dir"]),
     }
+
+
+def _numa() -> dict[str, Any]:
+    from mslaunch.agent import numa
+
+    return numa.facts()
 
 
 def mindspore_version() -> str | None:
@@ -132,6 +139,8 @@ class Listener:
         self.port: int | None = None
         self.why = ""
         for number in [port] if port else choices:
+            if not port and not _is_free(number + 1):  # MASTER_PORT, where a store of rank 0 may listen
+                continue
             try:
                 sock = socket.socket()
             except OSError as error:
@@ -152,6 +161,16 @@ class Listener:
     def close(self) -> None:
         if self.port is not None:
             self._socket.close()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 def reach(address: str, port: int, seconds: float) -> str | None:

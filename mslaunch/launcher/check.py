@@ -32,6 +32,7 @@ class Requirements:
     target: str | None = None
     needs_mindspore: bool = False
     port: int | None = None
+    numa: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def check_hosts(
 ) -> Checked:
     """Ask every host what it has and whether it reaches the first one's port; nothing is started."""
     with _nonce(Path(wanted.run_dir).parent) as nonce:
-        probe = {"do": "probe", "run_dir": wanted.run_dir, "script": wanted.script, **nonce}
+        probe = {"do": "probe", "run_dir": wanted.run_dir, "script": wanted.script, "numa": wanted.numa, **nonce}
         probe["device_variables"] = device_variables
         asked = time.time()
         answers = converse(channels, {host.name: probe for host in hosts}, "facts", ANSWER_SECONDS)
