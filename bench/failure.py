@@ -80,12 +80,12 @@ def right_rank() -> Iterator[Row]:
                 "train",
                 "-n",
                 "256",
-                "many.py",
                 "--json",
                 "--tail",
                 "none",
                 "--env",
                 f"CULPRIT={culprit}",
+                "many.py",
             ]
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
             wrong += f'"rank": {culprit},\n  "host": "localhost",\n  "exit_code": 1' not in done.stdout
@@ -96,7 +96,7 @@ def flood() -> Iterator[Row]:
     """A rank writes 200 MB: every line is in its log, and launcher, agent and guard stay small."""
     with workplace(flood=FLOOD) as folder:
         launcher = psutil.Popen(
-            [MSLAUNCH, "train", "-n", "1", "flood.py", "--run-id", "r"], cwd=folder, stdout=subprocess.DEVNULL
+            [MSLAUNCH, "train", "-n", "1", "--run-id", "r", "flood.py"], cwd=folder, stdout=subprocess.DEVNULL
         )
         peak = 0.0
         while launcher.poll() is None:

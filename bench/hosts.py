@@ -81,7 +81,7 @@ def _mpirun(made: Bed, hosts: int) -> list[str]:
 def death_elsewhere() -> Iterator[Row]:
     """A rank raises on the second of two hosts, with two ranks each: how soon is it named, all being stopped?"""
     with workplace(raises=RAISES.replace("== 1", "== 3")) as folder, _bed(folder, 2) as made:
-        command = [MSLAUNCH, "train", "--hosts", "n1:2,n2:2", "raises.py", "--env", "DIED"]
+        command = [MSLAUNCH, "train", "--hosts", "n1:2,n2:2", "--env", "DIED", "raises.py"]
         ours = statistics.median(delay(command, folder, made.home) for _ in range(5))
     yield Row("death of a rank on host 2 → verdict printed", f"{ours:.2f} s", "", ours, 2.0, "s")
 

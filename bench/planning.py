@@ -12,6 +12,7 @@ from mslaunch.hosts import Host
 from mslaunch.plan.config import parse_config
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, to_json
+from mslaunch.plan.program import Program
 from mslaunch.plan.settings import resolve
 from mslaunch.plan.spec import JobSpec, agree_on_workers
 
@@ -34,7 +35,7 @@ def _plan(path: Path) -> float:
         run_dir="/runs/bench",
         submit_dir="/job",
         job_dir="/job",
-        script="train.py",
+        program=Program("script", "train.py"),
         port=8118,
         device_target="Ascend",
         hosts={host.name: HostFacts("/usr/bin/python3", tuple(range(192))) for host in hosts},

@@ -22,6 +22,7 @@ from mslaunch.launcher.execute import execute
 from mslaunch.plan.config import parse_config
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, Plan, to_json
+from mslaunch.plan.program import Program
 from mslaunch.plan.settings import resolve
 from mslaunch.plan.spec import JobSpec
 from mslaunch.store import record
@@ -125,7 +126,7 @@ def large_plan(run_dir: Path, hosts: int, each: int) -> Plan:
         run_dir=str(run_dir),
         submit_dir="/job",
         job_dir="/job",
-        script="train.py",
+        program=Program("script", "train.py"),
         port=25000,
         device_target="CPU",
         hosts={host.name: HostFacts("/usr/bin/python3", (0,)) for host in named},

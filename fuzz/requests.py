@@ -12,10 +12,11 @@ from fuzz.run import Border, samples
 from mslaunch.cli import rank_table as rank_table_verb
 from mslaunch.diagnose.pattern_tables import parse_table
 from mslaunch.hosts import Host, parse_hosts
-from mslaunch.launcher.facts import find_script
+from mslaunch.launcher.program import find_program
 from mslaunch.launcher.request import ReadJob, Request, read_job
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, Plan, from_json, to_json
+from mslaunch.plan.program import Program
 from mslaunch.plan.spec import agree_on_workers, local_host
 from mslaunch.ranktable import compare, generate, repair
 from mslaunch.ranktable.findings import TableUnreadable, read_json
@@ -35,7 +36,7 @@ def _open_config(folder: Path) -> Callable[[bytes], object]:
     def read(data: bytes) -> None:
         path.write_bytes(data)
         job = read_job(Request(config=str(path)))
-        find_script(job.spec, path)
+        find_program(job.spec, path)
         plan = _plan(job)
         if plan is not None:
             check_written(plan)
@@ -56,7 +57,7 @@ def _plan(job: ReadJob) -> Plan | None:
         run_dir="/runs/r1",
         submit_dir="/job",
         job_dir="/job",
-        script="train.py",
+        program=Program("script", "train.py"),
         port=8118,
         device_target="CPU",
         hosts={host.name: HostFacts("/bin/python", (0, 1, 2, 3)) for host in hosts},

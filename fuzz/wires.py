@@ -19,6 +19,7 @@ from mslaunch.agent import wire
 from mslaunch.agent.child import Child
 from mslaunch.agent.output import Output
 from mslaunch.agent.ranks import Ranks
+from mslaunch.agent.standard_input import StandardInput
 from mslaunch.cli.console import Console, headline
 from mslaunch.cli.screen import Screen
 from mslaunch.hosts import Host
@@ -172,7 +173,7 @@ def _open_rank(folder: Path) -> Callable[[bytes], object]:
 
     def read(data: bytes) -> None:
         output = Output(sink, HOST)
-        ranks = QuietRanks(output, "")
+        ranks = QuietRanks(output, "", StandardInput(None))
         ranks.children = [Child(planned("worker", 0)), Child(planned("worker", 1)), Child(planned("scheduler", None))]
         ranks.receive(data[: len(data) // 2])
         ranks.receive(data[len(data) // 2 :])

@@ -40,10 +40,9 @@ class Disagreement(RequestError):
 
 
 class ScriptMissing(RequestError):
-    def __init__(self, path: str, asked_by: str) -> None:
-        super().__init__(
-            f"{path}: no such script ({asked_by}). Name it with --script FILE or launch.script in the YAML."
-        )
+    def __init__(self, path: str, asked_by: str, near: str = "") -> None:
+        fix = near or ". Name it with --script FILE or launch.script in the YAML."
+        super().__init__(f"{path}: no such script ({asked_by}){fix}")
 
 
 class RankTableMissing(RequestError):

@@ -41,6 +41,7 @@ class HostFactsAnswer(TypedDict):
     clock: float
     shared: bool
     script: str | None
+    numa: dict[str, Any] | None
     free: int
     unwritable: str | None
 
@@ -131,12 +132,16 @@ class Pulse(Event):
     quiet: float
 
 
-class Lines(Event):
-    """Lines of a rank's log, and how many bytes of it they are."""
-
+class _LinesAlways(Event):
     rank: int
     lines: list[str]
     bytes: int
+
+
+class Lines(_LinesAlways, total=False):
+    """Lines of a rank's log, and how many bytes of it they are; `raw`: the last one has no newline yet."""
+
+    raw: bool
 
 
 class FilePiece(Event):
@@ -355,6 +360,7 @@ class ProbeOrder(OrderMessage):
     nonce: str
     nonce_text: str
     device_variables: tuple[str, ...]
+    numa: bool
 
 
 class ListenOrder(OrderMessage):
@@ -404,6 +410,7 @@ class RunOrder(OrderMessage):
     secrets: dict[str, str]
     setup: str | None
     tail: list[int]
+    stdin: int | None
     lost_after: float
     grace: float
     answers: bool

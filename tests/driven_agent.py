@@ -58,6 +58,7 @@ class DrivenAgent:
             "answers": True,
             "workdir": "",
             "setup": None,
+            "stdin": None,
             "tail": list(range(len(commands))),
         }
         self.send({"do": "run", **order, "processes": processes, **changes})

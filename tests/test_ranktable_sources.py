@@ -119,6 +119,6 @@ def test_a_good_table_is_exported_by_every_method(bench: Bench) -> None:
     bench.write("train.py", "import os\nprint(os.environ['RANK_TABLE_FILE'], os.environ['DEVICE_ID'])\n")
     bench.write("t.json", write_table(generate.from_hosts((Host("a", "10.0.0.1", (4, 6)),))))
     for method in ("dynamic", "rank-table"):
-        assert bench.mslaunch("train", "--rank-table", "t.json", "train.py", "--method", method).returncode == 0
+        assert bench.mslaunch("train", "--rank-table", "t.json", "--method", method, "train.py").returncode == 0
         path, device = bench.log(1).split()
         assert (Path(path).read_text(), device) == ((bench.folder / "t.json").read_text(), "6")

@@ -27,7 +27,7 @@ def test_ps_and_status_tell_how_runs_ended(bench: Bench) -> None:
     bench.write("train.py", TALK)
     bench.write("bad.py", "raise SystemExit(4)\n")
     bench.mslaunch("train", "-n", "2", "--run-id", "good")
-    bench.mslaunch("train", "-n", "2", "bad.py", "--run-id", "bad")
+    bench.mslaunch("train", "-n", "2", "--run-id", "bad", "bad.py")
     lines = bench.mslaunch("ps").stdout.splitlines()
     assert [line.split()[:4] for line in lines] == [
         ["RUN", "STATE", "CODE", "RANKS"],
@@ -168,7 +168,7 @@ def test_render_and_train_take_no_runs_along(bench: Bench) -> None:
     """Neither earlier runs nor rendered folders are part of the job's code."""
     bench.write("train.py", TALK)
     bench.mslaunch("train", "-n", "1")
-    done = bench.mslaunch("render", "--method", "rank-table", "-n", "2", "train.py", "-o", "out")
+    done = bench.mslaunch("render", "--method", "rank-table", "-n", "2", "-o", "out", "train.py")
     assert done.returncode == 0, done.stderr
     assert [path.name for path in (bench.folder / "out" / "code").iterdir()] == ["train.py"]
     bench.mslaunch("train", "-n", "1")
@@ -187,8 +187,8 @@ def test_ranks_that_were_stopped_did_not_fail(bench: Bench) -> None:
     ("args", "words"),
     [
         (("train", "-n", "1", "cfg.yaml"), "Did you mean --config cfg.yaml?"),
-        (("train", "-n", "1", "train.py", "--lr", "0.1"), "Put the script's arguments after --."),
-        (("train", "-n", "1", "train.py", "--method", "rank_table"), "did you mean 'rank-table'"),
+        (("train", "-n", "1", "--lr", "0.1", "train.py"), "What follows the script is the script's."),
+        (("train", "-n", "1", "--method", "rank_table", "train.py"), "did you mean 'rank-table'"),
         (("diagnose", "/no/such/folder"), "neither a run nor a folder of logs"),
     ],
 )

@@ -91,7 +91,7 @@ def test_srun_mslaunch_is_refused(site: Bench) -> None:
 
 
 def test_a_job_is_submitted_and_followed(site: Bench) -> None:
-    done = site.mslaunch("train", *SLURM, "--tail", "3", "--partition", "main", "--time", "5", "--", "a b")
+    done = site.mslaunch("train", *SLURM, "--tail", "3", "--partition", "main", "--time", "5", "train.py", "a b")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"is Slurm job {job_of(site)}; Ctrl-C cancels it" in done.stdout
     assert "[n2 rank 3] rank 3 on n2 device 1" in done.stdout

@@ -186,10 +186,28 @@ def test_a_config_that_can_be_read_only_once_is_kept(site: Bench) -> None:
 def test_arguments_need_not_be_text(site: Bench) -> None:
     site.write("train.py", "import os, sys\nprint(os.fsencode(sys.argv[1]))\n")
     done = subprocess.run(
-        [os.fsencode(MSLAUNCH), b"train", *map(os.fsencode, ONE), b"--", b"\xff"], cwd=site.folder, env=site.env
+        [os.fsencode(MSLAUNCH), b"train", *map(os.fsencode, ONE), b"train.py", b"\xff"], cwd=site.folder, env=site.env
     )
     assert done.returncode == 0
     assert site.log(0) == "b'\\xff'\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        (("-m", "pkg.train", "--lr", "1"), "pkg.train ['--lr', '1']"),
+        (("python", "-O", "-m", "pkg.train"), "pkg.train []"),
+        (("bash", "run.sh", "--", "x"), "shell -- x"),
+    ],
+)
+def test_any_program_is_submitted(site: Bench, words: tuple[str, ...], printed: str) -> None:
+    """The launcher in the job is given the same program."""
+    site.write("pkg/__init__.py", "")
+    site.write("pkg/train.py", "import sys\nprint(__spec__.name, sys.argv[1:])\n")
+    site.write("run.sh", 'echo "shell $*"\n')
+    done = site.mslaunch("train", *ONE, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert site.log(0) == f"{printed}\n"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])

@@ -18,6 +18,13 @@ LAUNCH_VARIABLES = {
     "RANK_SIZE": "2",
     "DEVICE_ID": "5",
     "DEVICE_NUM": "2",
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "NODE_RANK": "0",
+    "GROUP_RANK": "0",
+    "MASTER_ADDR": "127.0.0.1",
     "MS_ROLE": "MS_WORKER",
     "MS_NODE_ID": "1",
     "MS_WORKER_NUM": "2",
@@ -50,6 +57,7 @@ def test_every_rank_has_its_folder_environment_and_record(bench: Bench) -> None:
     assert (bench.runs / "latest").resolve() == run.resolve()
     seen = json.loads(bench.log(1))
     assert {name: seen[name] for name in LAUNCH_VARIABLES} == LAUNCH_VARIABLES
+    assert seen["MASTER_PORT"] not in ("", seen["MS_SCHED_PORT"])
     assert seen["MSLAUNCH_RUN_DIR"] == str(run)
     assert seen["MSLAUNCH_SUBMIT_DIR"] == str(bench.folder)
     assert seen["PWD"] == str(run / "rank_1")
@@ -333,5 +341,5 @@ def test_code_runs_from_a_folder_with_odd_characters(tmp_path: Path, bench: Benc
     odd.mkdir()
     bench.folder = odd
     bench.write("train.py", "import sys\nprint(sys.argv[1:])\n")
-    done = bench.mslaunch("train", "-n", "1", "--", "a b", "$HOME", "it's")
+    done = bench.mslaunch("train", "-n", "1", "train.py", "a b", "$HOME", "it's")
     assert "[rank 0] ['a b', '$HOME', \"it's\"]" in done.stdout

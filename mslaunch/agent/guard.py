@@ -41,13 +41,18 @@ class Guard:
             pass
 
 
-def start() -> Guard:
-    """Fork: the child returns and becomes the agent, this process guards it and never returns."""
+def start(stdin: int | None = None) -> Guard:
+    """Fork: the child returns and becomes the agent, this process guards it and never returns.
+
+    `stdin` is the launcher's standard input, which is for the agent alone.
+    """
     read, write = os.pipe()
     processes.become_subreaper()
     agent = os.fork()
     if agent:
         os.close(write)
+        if stdin is not None:
+            os.close(stdin)
         _guard(read, agent)
     os.setsid()  # a signal to one's process group must not reach the other
     os.close(read)

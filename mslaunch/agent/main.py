@@ -12,6 +12,7 @@ from mslaunch.agent import guard, processes, wire
 from mslaunch.agent.output import Output
 from mslaunch.agent.ranks import Ranks
 from mslaunch.agent.running_clock import RunningClock
+from mslaunch.agent.standard_input import StandardInput
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Ladder:
 class Agent:
     """One loop over the launcher's stream, the ranks' messages and the signals of ended children."""
 
-    def __init__(self, host: str, its_guard: guard.Guard) -> None:
+    def __init__(self, host: str, its_guard: guard.Guard, stdin: int | None = None) -> None:
         self.host = host
         self.guard = its_guard
         self.output = Output(1, host)
@@ -56,7 +57,7 @@ class Agent:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         processes.become_subreaper()
-        self.ranks = Ranks(self.output, f"/proc/{os.getpid()}/fd/{message_end}")
+        self.ranks = Ranks(self.output, f"/proc/{os.getpid()}/fd/{message_end}", StandardInput(stdin))
         self.ladder: Ladder | None = None
         self.connected = True
         self.clock = RunningClock()
@@ -211,10 +212,12 @@ class Agent:
         """Ctrl-Z: the launcher will be silent until somebody continues it."""
         del order
         self.launcher_paused = True
+        self.ranks.suspend_reader(True)
 
     def do_resume(self, order: messages.OrderMessage) -> None:
         del order
         self.launcher_paused = False
+        self.ranks.suspend_reader(False)
 
     def do_shown(self, order: messages.ShownOrder) -> None:
         self.output.shown(order["bytes"])
@@ -335,12 +338,16 @@ def _read(end: int) -> bytes | None:
         return b""
 
 
-def main(host: str) -> None:
-    """Run the agent, without the cost of collecting its modules or taking the interpreter apart."""
+def main(host: str, stdin: str = "") -> None:
+    """Run the agent, without the cost of collecting its modules or taking the interpreter apart.
+
+    `stdin` is the number of an open file: the launcher's standard input.
+    """
+    end = int(stdin) if stdin else None
     gc.freeze()
     gc.enable()
     try:
-        agent = Agent(host, guard.start())
+        agent = Agent(host, guard.start(end), end)
     except OSError as error:  # no more processes or files: told, since a traceback would be the user's to read
         output = Output(1, host)
         output.open()

@@ -47,6 +47,13 @@ class Output:
         self._unshown += size
         self.event("lines", rank=rank, lines=lines, bytes=size)
 
+    def text(self, rank: int, lines: list[str], rest: list[str]) -> None:
+        """Send lines and the beginning of the next one, to be shown as they are."""
+        if lines or rest:
+            size = sum(map(len, lines + rest)) + len(lines)
+            self._unshown += size
+            self.event("lines", rank=rank, lines=[*lines, *(rest or [""])], bytes=size, raw=True)
+
     def file(self, path: str, offset: int, data: bytes) -> None:
         """Send a piece of a file, where there is room for one."""
         self.window.sent(len(data))

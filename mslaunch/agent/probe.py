@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
 import socket
 import sys
 import time
+import zlib
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -33,9 +33,16 @@ def facts(order: messages.ProbeOrder) -> dict[str, Any]:
         "renumbered": "CUDA_VISIBLE_DEVICES" in os.environ,
         "clock": time.time(),
         "shared": _sees(order["nonce"], order["nonce_text"]),
-        "script": _digest(order["script"]),
+        "script": checksum(order["script"]),
+        "numa": _numa() if order["numa"] else None,
         **_room(order["run_dir"]),
     }
+
+
+def _numa() -> dict[str, Any]:
+    from mslaunch.agent import numa
+
+    return numa.facts()
 
 
 def mindspore_version() -> str | None:
@@ -98,10 +105,12 @@ def _sees(path: str, text: str) -> bool:
         return False
 
 
-def _digest(path: str) -> str | None:
+def checksum(path: str) -> str | None:
+    """Tell a file's content from that of an older copy; None where it cannot be read."""
     try:
         with open(path, "rb") as file:
-            return hashlib.sha256(file.read()).hexdigest()
+            content = file.read()
+        return f"{len(content)}-{zlib.crc32(content):08x}"
     except OSError:
         return None
 
@@ -130,6 +139,8 @@ class Listener:
         self.port: int | None = None
         self.why = ""
         for number in [port] if port else choices:
+            if not port and not _is_free(number + 1):  # MASTER_PORT, where a store of rank 0 may listen
+                continue
             try:
                 sock = socket.socket()
             except OSError as error:
@@ -150,6 +161,16 @@ class Listener:
     def close(self) -> None:
         if self.port is not None:
             self._socket.close()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("", port))
+        except OSError:
+            return False
+    return True
 
 
 def reach(address: str, port: int, seconds: float) -> str | None:

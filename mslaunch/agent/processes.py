@@ -22,22 +22,24 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def start(argv: Sequence[str], env: dict[str, str], cwd: str, log: str, keep: int | None = None) -> int:
+def start(
+    argv: Sequence[str], env: dict[str, str], cwd: str, log: str, keep: int | None = None, stdin: int | None = None
+) -> int:
     """Start a process in a session of its own, output going straight to its log; return its pid.
 
-    It is killed when this process dies, and the file `keep` stays open in it. This process has one thread, so fork and
-    exec are safe and, unlike subprocess, leave the death signal to be set in between.
+    It is killed when this process dies, reads `stdin` or nothing, and the file `keep` stays open in it. This process
+    has one thread, so fork and exec are safe and, unlike subprocess, leave the death signal to be set in between.
     """
     for folder in (os.path.dirname(log), cwd):
         os.makedirs(folder, mode=0o700, exist_ok=True)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # here, where its failure can be told
     try:
-        return _fork(argv, env, cwd, output, keep)
+        return _fork(argv, env, cwd, output, keep, stdin)
     finally:
         os.close(output)
 
 
-def _fork(argv: Sequence[str], env: dict[str, str], cwd: str, output: int, keep: int | None) -> int:
+def _fork(argv: Sequence[str], env: dict[str, str], cwd: str, output: int, keep: int | None, stdin: int | None) -> int:
     parent = os.getpid()
     # A signal that came between fork and exec would run this process's handlers, in the child, and be lost.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -56,15 +58,15 @@ def _fork(argv: Sequence[str], env: dict[str, str], cwd: str, output: int, keep:
             os._exit(1)
         if keep is not None:
             os.set_inheritable(keep, True)
-        _become(argv, env, cwd, output)
+        _become(argv, env, cwd, output, stdin)
     except BaseException as error:
         os.write(2, f"mslaunch: cannot start {argv[0]}: {error}\n".encode())
     os._exit(127)
 
 
-def _become(argv: Sequence[str], env: dict[str, str], cwd: str, output: int) -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+def _become(argv: Sequence[str], env: dict[str, str], cwd: str, output: int, stdin: int | None) -> None:
+    source_of_input = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin
+    for source, target in ((source_of_input, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
     os.chdir(cwd)
     signal.set_wakeup_fd(-1)

@@ -16,6 +16,7 @@ from mslaunch.agent.output import Output
 from mslaunch.agent.rank_messages import RankMessages, read_exit_file
 from mslaunch.agent.setup import SetUp
 from mslaunch.agent.stacks import StackTaking
+from mslaunch.agent.standard_input import StandardInput, suspend
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ MOST_QUEUED = 1 << 24  # last lines of logs are left to the file while this much
 class Ranks:
     """All processes of the run on this host."""
 
-    def __init__(self, output: Output, message_path: str) -> None:
+    def __init__(self, output: Output, message_path: str, stdin: StandardInput) -> None:
         self.output = output
+        self.stdin = stdin
+        self._reader: int | None = None
         self.message_path = message_path
         self.children: list[Child] = []
         self._by_pid: dict[int, Child] = {}
@@ -58,6 +61,9 @@ class Ranks:
         """Start what the plan wants started now, after the set-up commands where there are any."""
         self._order, self._run_dir = order, order["run_dir"]
         self.stopping = self.asked = False
+        self._reader = order["stdin"]
+        if self._reader is None:
+            self.stdin.close()
         self._written_seen = time.monotonic()
         self.following.clear()  # of a rank that could not be ended in the attempt before
         self.children = [Child(planned) for planned in order["processes"]]
@@ -103,7 +109,7 @@ class Ranks:
 
     def everything(self) -> list[int]:
         """Every process of the run here: all that descend from the agent, and ranks that others have started."""
-        found = processes.descendants(os.getpid())
+        found = processes.descendants(os.getpid()) if processes.has_children() else []
         for pid in self._started_by_others(found):
             found += [pid, *processes.descendants(pid)]
         return found
@@ -159,8 +165,12 @@ class Ranks:
     def _start(self, child: Child) -> None:
         planned = child.planned
         env = {**self._env, **planned["env"]}
+        stdin = None
+        if child.rank is not None and child.rank == self._reader:
+            self.stdin.lend()
+            stdin = self.stdin.end
         try:
-            child.pid = processes.start(planned["argv"], env, planned["cwd"], planned["log"])
+            child.pid = processes.start(planned["argv"], env, planned["cwd"], planned["log"], stdin=stdin)
             self._by_pid[child.pid] = child
         except OSError as error:
             self.start_failed(child.role, child.rank, error)
@@ -173,6 +183,12 @@ class Ranks:
     def _started(self, child: Child) -> None:
         child.running = True
         self.output.event("started", role=child.role, rank=child.rank, pid=child.pid)
+
+    def suspend_reader(self, is_stopped: bool) -> None:
+        """Stop or continue the rank that reads the terminal with the launcher that was stopped or continued there."""
+        for child in self.children:
+            if child.rank is not None and child.rank == self._reader and child.running and self.stdin.is_terminal:
+                suspend(child.pid or 0, is_stopped)
 
     def start_scheduler(self) -> None:
         for child in self.children:
@@ -254,6 +270,8 @@ class Ranks:
         child.running = child.joining = False
         if child.rank is not None and child.rank in self.following:
             self._finish_log(child.rank)
+        if child.rank is not None and child.rank == self._reader:
+            self.stdin.restore()
         # mpirun ends the other ranks by itself when one has failed.
         how["asked"] = self.asked or (child.by_script and how["signal"] in (signal.SIGTERM, signal.SIGKILL))
         if how["code"] != 0 and (child.raised or not how["asked"] or how["signal"] == signal.SIGKILL):
@@ -302,7 +320,9 @@ class Ranks:
             follower = self.following[rank]
             if self.output.has_room:
                 lines = follower.read()
-                if lines:
+                if self._is_raw(rank):
+                    self.output.text(rank, lines, follower.rest())
+                elif lines:
                     self.output.lines(rank, lines)
                 more = more or follower.behind() > 0
         return more
@@ -313,9 +333,15 @@ class Ranks:
         passed, lines = follower.finish(FAR_BEHIND if self.output.waiting < MOST_QUEUED else 0, LAST_LINES)
         if passed:
             lines.insert(0, f"... {passed / 1e6:.1f} MB not shown here: {follower.path}")
-        if lines:
+        if self._is_raw(rank):
+            self.output.text(rank, lines, [])
+        elif lines:
             self.output.lines(rank, lines)
-            self.output.flush()
+        self.output.flush()
+
+    def _is_raw(self, rank: int) -> bool:
+        """A rank that a person answers is shown as it writes: a prompt has no newline."""
+        return rank == self._reader and self.stdin.is_terminal
 
     def tell_outputs(self) -> None:
         """Send what the ranks have written, now that none of them writes any more."""
@@ -333,6 +359,7 @@ class Ranks:
         self.asked = True
         self._to_start.clear()
         processes.signal_all(self.everything(), signal.SIGTERM)
+        self.suspend_reader(False)  # a stopped process does not see SIGTERM
 
     def end_scheduler(self) -> None:
         """The scheduler has nothing to save, and left alone it waits for heartbeats that will not come."""

@@ -206,6 +206,20 @@ def setting_flags() -> dict[str, Flag]:
     return {name: flag for name, flag in found.items() if flag is not None}
 
 
+def program_settings(words: tuple[str, ...], is_module: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The setting that names a program as it was typed, and the program's arguments."""
+    from mslaunch.plan.program import settings_of
+
+    return settings_of(words, is_module)
+
+
+def count_devices() -> tuple[int, int]:
+    """How many cores and how many NPUs or GPUs this machine has."""
+    from mslaunch.launcher.facts import find_devices
+
+    return len(os.sched_getaffinity(0)), len(find_devices(None)[1])
+
+
 def config_schema() -> dict[str, Any]:
     """The JSON Schema of a job's YAML."""
     from mslaunch.plan.settings import schema

@@ -14,6 +14,8 @@ from mslaunch.errors import MslaunchError, did_you_mean, limit_of
 
 VERBS = {
     "train": "Start a distributed job and follow it to its end.",
+    "msrun": "The same as train, for lines that were written for msrun.",
+    "torchrun": "The same as train, for lines that were written for torchrun.",
     "sweep": "Run a job once for every combination of values, as many at a time as there is room for.",
     "infer": "Check, reshard where needed, and serve a sharded checkpoint on any number of ranks.",
     "render": "Write the same job as scripts, to read or to run elsewhere.",
@@ -82,7 +84,7 @@ def run(argv: list[str]) -> int:
 
 def _run_verb(verb: str, args: list[str]) -> int:
     try:
-        if verb in ("train", "infer") and not _NOT_HERE & set(args):
+        if verb in ("train", "infer", "msrun", "torchrun") and not _NOT_HERE & set(args):
             _start_agent_ahead()
         module = _load(verb)
         return _call(module.app, verb, args)

@@ -1,30 +1,130 @@
-"""Command lines of verbs that launch: what stands before `--` is ours, what follows is the script's."""
+"""Command lines of verbs that launch: mslaunch's options, then the program, then what is the program's."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from mslaunch.errors import WRONG_REQUEST
+import typer
+
+from mslaunch.cli import foreign
+from mslaunch.errors import WRONG_REQUEST, RequestError
+
+EPILOG = "What follows the script is the script's. mslaunch's options go before it."
+USAGE = "[OPTIONS] [PROGRAM [ARGS]...]"
+TEXT_LIMIT = 1 << 20
+_NEVER_TO_A_SCRIPT = ("--dry-run",)  # a job would start that was not to start
 
 
-def call(app: Any, args: list[str], **how: Any) -> object:
-    """Call a verb's app with what stands before `--`; what follows is for the script."""
-    own, script_args = split_args(args)
+@dataclass(frozen=True, slots=True)
+class ProgramWords:
+    """What a command line says about the program."""
+
+    words: tuple[str, ...] = ()
+    """The program and its arguments, where it was named before any `--`."""
+    args: tuple[str, ...] = ()
+    """What follows a `--` that nothing stands before: arguments, or the program and its arguments."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    own: list[str]
+    words: list[str]
+    after_dashes: list[str]
+
+
+def call(
+    app: Any, args: list[str], table: foreign.Table = foreign.MSRUN, ours_first: bool = True, **how: Any
+) -> object:
+    """Call a verb's app with mslaunch's options; the program and its arguments become the context's object.
+
+    `table` says what the options of another launcher mean; with `ours_first`, mslaunch's own of the same name win.
+    """
+    command = typer.main.get_command(app)
+    takes_value = option_values(command)
+    translated = foreign.translate(args, table, takes_value, ours_first)
+    own, program = split(translated.words, takes_value)
+    program = replace(program, notes=(*translated.notes, *program.notes))
     try:
-        return app(own, obj=script_args, **how)
-    except SystemExit as end:
-        if end.code == WRONG_REQUEST:
-            print("Put the script's arguments after --.", file=sys.stderr)
-        raise
+        return command(own, obj=program, **{**how, "standalone_mode": False})
+    except Exception as error:
+        if not hasattr(error, "show"):  # not one about options
+            raise
+        error.show()
+        print(EPILOG, file=sys.stderr)
+        return WRONG_REQUEST
 
 
-def split_args(args: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Cut a command line at `--`: what follows belongs to the script."""
-    if "--" not in args:
-        return args, ()
-    at = args.index("--")
-    return args[:at], tuple(args[at + 1 :])
+def option_values(command: Any) -> dict[str, bool]:
+    """Every option of a verb, and whether a value follows it."""
+    return {
+        name: not option.is_flag
+        for option in command.params
+        if option.param_type_name == "option"
+        for name in (*option.opts, *option.secondary_opts)
+    } | {"--help": False}
+
+
+def split(words: Sequence[str], takes_value: Mapping[str, bool]) -> tuple[list[str], ProgramWords]:
+    """Split a command line into mslaunch's own words and what names the program.
+
+    `train.py --workers 2 -- --lr 0.1` has its options between the script and `--`, and still works.
+    """
+    cut = _cut(words, takes_value)
+    if not cut.words:
+        return cut.own, ProgramWords(args=tuple(cut.after_dashes))
+    program, *rest = cut.words
+    if "--" in rest:
+        between, after = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
+        if _are_ours(between, takes_value):
+            return [*cut.own, *between], ProgramWords((program, *after))
+    notes = tuple(_misplaced(program, rest, takes_value))
+    return cut.own, ProgramWords((program, *rest), notes=notes)
+
+
+def _cut(words: Sequence[str], takes_value: Mapping[str, bool]) -> _Cut:
+    at = 0
+    while at < len(words) and words[at] != "--" and foreign.is_option(words[at]):
+        at += 2 if takes_value.get(words[at]) else 1
+    own, left = list(words[:at]), list(words[at:])
+    return _Cut(own, [], left[1:]) if left[:1] == ["--"] else _Cut(own, left, [])
+
+
+def _are_ours(words: Sequence[str], takes_value: Mapping[str, bool]) -> bool:
+    cut = _cut(words, takes_value)
+    known = all(word.partition("=")[0] in takes_value for word in cut.own if word.startswith("-"))
+    return known and not cut.words
+
+
+def _misplaced(program: str, rest: Sequence[str], takes_value: Mapping[str, bool]) -> list[str]:
+    """Say which of mslaunch's options a script gets that does not know them, as far as its text shows."""
+    text = _text(next((word for word in (program, *rest) if word.endswith(".py")), program))
+    if text is None:
+        return []
+    found = []
+    for at, word in enumerate(rest):
+        name = word.partition("=")[0]
+        if name not in takes_value or name in text or name.strip("-").replace("-", "_") in text:
+            continue
+        if name in _NEVER_TO_A_SCRIPT:
+            raise RequestError(f"{name} after the script is the script's. Put it before {program}.")
+        value = f" {rest[at + 1]}" if takes_value[name] and "=" not in word and at + 1 < len(rest) else ""
+        found.append(f"{word}{value} after the script is the script's; put mslaunch's options before it")
+    return found
+
+
+def _text(name: str) -> str | None:
+    path = Path(name)
+    try:
+        if path.stat().st_size > TEXT_LIMIT or not path.is_file():
+            return None
+        return path.read_text()
+    except (OSError, ValueError):
+        return None
 
 
 def given(**flags: Any) -> dict[str, Any]:

@@ -33,6 +33,8 @@ class Console:
         self._run_dir = min(plan.run_dir, os.path.relpath(plan.run_dir), key=len)
         self._headlined = False
         self._shown = ""
+        self._is_typed_to = plan.stdin is not None and os.isatty(0)
+        self._is_line_open = False
 
     def open(self) -> None:
         plan = self.plan
@@ -55,7 +57,7 @@ class Console:
         if run_state.failures and not self._headlined and kind not in ("restart", "waiting"):
             self._headlined = True
             self.say([headline(run_state)])
-        if self.screen.is_terminal:
+        if self.screen.is_terminal and not self._is_typed_to:  # a line of ours would stand in the way of a prompt
             self._draw(f"starting again in {event['seconds']:.0f} s" if kind == "waiting" else self._status(run_state))
 
     def close(self, final: RunRecord) -> None:
@@ -67,7 +69,9 @@ class Console:
 
     def say(self, lines: list[str]) -> None:
         if lines:
-            self.screen.write(self._clear() + "".join(f"mslaunch: {plain(line)}\n" for line in lines))
+            start = "\n" if self._is_line_open else self._clear()
+            self._is_line_open = False
+            self.screen.write(start + "".join(f"mslaunch: {plain(line)}\n" for line in lines))
 
     def _show_output(self, event: Mapping[str, Any], shown: Callable[[], None]) -> None:
         now = time.monotonic()
@@ -75,6 +79,10 @@ class Console:
         if rank == self.plan.tail[0]:
             for line in lines:
                 self.progress = self.progress.read(line, now)
+        if event.get("raw"):
+            self._is_line_open = bool(lines[-1])
+            self.screen.write("\n".join(lines), then=shown)
+            return
         where = f"{event['host']} " if len(self.plan.hosts) > 1 else ""
         text = "".join(f"[{where}rank {rank}] {plain_output(cut_line(line, LONGEST_LINE))}\n" for line in lines)
         self.screen.write(self._clear() + text if text else "", then=shown)

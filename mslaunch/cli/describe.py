@@ -31,7 +31,7 @@ def describe_plan(plan: Plan) -> str:
     lines = [
         f"run      {plan.run_id}, in {plan.run_dir}",
         f"job      {ranks} on {plan.device_target}, method {plan.method}, scheduler at {plan.master}",
-        f"script   {plan.script}, in {plan.job_dir}",
+        f"program  {_program(plan)}, in {plan.job_dir}",
     ]
     lines += [f"note     {note}" for note in plan.notes]
     lines += ["", "settings"]
@@ -56,6 +56,12 @@ def describe_plan(plan: Plan) -> str:
         if file.path.endswith(".sbatch"):
             lines += ["", file.path, *(f"  {line}".rstrip() for line in file.content.splitlines())]
     return "\n".join(lines) + "\n"
+
+
+def _program(plan: Plan) -> str:
+    program = plan.program
+    options = "".join(f"{name}={value} " for name, value in program.python_env.items())
+    return f"{program.kind} {options}{shlex.join((program.what, *program.args))}"
 
 
 def describe_end(record: RunRecord, seconds: float) -> str:

@@ -18,7 +18,7 @@ _app = basics.new_app()
 app = partial(arguments.call, _app)
 
 
-@_app.command(epilog="Put the script's arguments after --.")
+@_app.command(epilog=arguments.EPILOG, options_metavar=arguments.USAGE)
 @options.launching
 def infer(
     typed: dict[str, Any],
@@ -51,11 +51,13 @@ def infer(
         "--prefix": prefix,
     }
     chooser = api.choose_checkpoint(_checkpoint(ckpt, strategy), _path(strategy), _path(predict_strategy), step, prefix)
-    request = api.make_request(
+    request = options.request(
         typed["config"],
         tuple(typed["assignments"] or ()),
         options.settings(typed),
         context.obj,
+        bool(typed["is_module"]),
+        offers_stdin=not detach,
         default_script="infer.py",
         default_workers=chooser.default_workers,
         choose_checkpoints=chooser.choose,

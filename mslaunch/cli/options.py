@@ -6,12 +6,17 @@ import inspect
 import os
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mslaunch.api import setting_flags
+from mslaunch.api import make_request, program_settings, setting_flags
+from mslaunch.cli.arguments import ProgramWords
+from mslaunch.cli.foreign import SEVERAL_HOSTS
 from mslaunch.errors import Disagreement, RequestError
+
+if TYPE_CHECKING:
+    from mslaunch.api import Request
 
 _FLAGS = setting_flags()
 
@@ -40,8 +45,9 @@ LocalWorkers = Annotated[
     typer.Option("--local_worker_num", help="As in msrun: on one machine, the same as --workers.", hidden=True),
 ]
 ConfigFile = Annotated[str | None, typer.Option("--config", "-c", help="The job's YAML.", metavar="FILE")]
-ScriptArgument = Annotated[
-    str | None, typer.Argument(help="The script, where --script is not given.", metavar="SCRIPT")
+Module = Annotated[
+    bool,
+    typer.Option("-m", "--module", help="What follows is a Python module, as for `python -m`.", show_default=False),
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override one key of the config.", metavar="KEY=VALUE")]
 Run = Annotated[
@@ -68,7 +74,7 @@ def variables(pairs: list[str] | None) -> dict[str, str | None]:
 
 _KINDS: dict[Any, Any] = {list: list[str]}
 _OWN: dict[str, Any] = {
-    "script_argument": ScriptArgument,
+    "is_module": Module,
     "config": ConfigFile,
     "assignments": Set,
     "local_workers": LocalWorkers,
@@ -102,17 +108,29 @@ def settings(typed: dict[str, Any]) -> dict[str, Any]:
     """Turn what was typed into settings; what was not typed is left out."""
     flags = {name: value for name, value in typed.items() if name not in _OWN}
     flags["workers"] = _agreed_workers(typed["workers"], typed["local_workers"])
-    flags["script"] = one_script(typed["script"], typed["script_argument"])
     flags["env"] = variables(typed["env"])
     return {name: value for name, value in flags.items() if value not in (None, {}, [])}
 
 
-def one_script(flag: str | None, argument: str | None) -> str | None:
-    if flag and argument:
-        raise RequestError(f"--script {flag} and {argument} both name the script. Put the script's arguments after --.")
-    if argument and argument.endswith((".yaml", ".yml")):
-        raise RequestError(f"{argument} is no script. Did you mean --config {argument}?")
-    return flag or argument
+def request(
+    config: str | None,
+    assignments: tuple[str, ...],
+    flags: dict[str, Any],
+    program: ProgramWords,
+    is_module: bool = False,
+    **more: Any,
+) -> Request:
+    """What is asked for: settings, with the program that was typed as one of them, and the program's arguments."""
+    words = program.words or (program.args if is_module else ())
+    if is_module and not words:
+        raise RequestError("-m: which module? Write it after all options, for example -m pkg.train.")
+    if words and "script" in flags:
+        raise RequestError(f"--script {flags['script']} and {words[0]} both name the program. Leave one out.")
+    if words and words[0].endswith((".yaml", ".yml")):
+        raise RequestError(f"{words[0]} is no script. Did you mean --config {words[0]}?")
+    named, args = program_settings(words, is_module) if words else ({}, program.args)
+    more = {"args_may_name": not words, "notes": program.notes, **more}
+    return make_request(config, assignments, {**flags, **named}, args, **more)
 
 
 def _agreed_workers(workers: int | None, local_workers: int | None) -> int | None:
@@ -121,6 +139,6 @@ def _agreed_workers(workers: int | None, local_workers: int | None) -> int | Non
             "number of ranks",
             (workers, "--workers"),
             (local_workers, "--local_worker_num"),
-            "On one machine they are the same: leave --local_worker_num out.",
+            f"A difference means several hosts, and {SEVERAL_HOSTS}.",
         )
     return workers if workers is not None else local_workers

@@ -18,10 +18,10 @@ _app = basics.new_app()
 app = partial(arguments.call, _app)
 
 
-@_app.command(epilog="Put the script's arguments after --.")
+@_app.command(epilog=arguments.EPILOG, options_metavar=arguments.USAGE)
 def render(
     context: typer.Context,
-    script_argument: options.ScriptArgument = None,
+    is_module: options.Module = False,
     method: options.Method = None,
     output: Annotated[
         str | None, typer.Option("-o", "--output", help="Folder for scripts, code and zip.", metavar="DIR")
@@ -40,7 +40,7 @@ def render(
     target = Path(output).resolve() if output else None
     flags = arguments.given(
         workers=workers,
-        script=options.one_script(script, script_argument),
+        script=script,
         devices=devices,
         method=method,
         rank_table=rank_table,
@@ -50,7 +50,8 @@ def render(
         runs_dir=str(target.parent) if target else None,
         run_id=target.name if target else None,
     )
-    plan = api.plan_request(api.make_request(config, tuple(assignments or ()), flags, context.obj), elsewhere=True)
+    request = options.request(config, tuple(assignments or ()), flags, context.obj, is_module)
+    plan = api.plan_request(request, elsewhere=True)
     scripts = [file for file in plan.files if file.path.endswith(".sh")]
     if not scripts:
         raise RequestError(

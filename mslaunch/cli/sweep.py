@@ -23,16 +23,16 @@ _app = basics.new_app()
 
 def app(args: list[str], **how: Any) -> object:
     """Call the verb; `--resume` may stand without a name."""
-    own, script_args = arguments.split_args(args)
-    follows = [*own[1:], "-"]
-    own = [
-        "--resume=" if word == "--resume" and after.startswith("-") else word
-        for word, after in zip(own, follows, strict=True)
+    end = args.index("--") if "--" in args else len(args)
+    follows = [*args[1:], "-"]
+    words = [
+        "--resume=" if word == "--resume" and after.startswith("-") and at < end else word
+        for at, (word, after) in enumerate(zip(args, follows, strict=True))
     ]
-    return arguments.call(_app, [*own, "--", *script_args], **how)
+    return arguments.call(_app, words, **how)
 
 
-@_app.command(epilog="Put the script's arguments after --.")
+@_app.command(epilog=arguments.EPILOG, options_metavar=arguments.USAGE)
 @options.launching
 def sweep(
     typed: dict[str, Any],
@@ -77,11 +77,13 @@ def sweep(
     raise typer.Exit(128 + number if number is not None else api.sweep_exit_code(runs))
 
 
-def _prepare(typed: dict[str, Any], script_args: tuple[str, ...], at_once: int | None, resume: str | None) -> api.Sweep:
+def _prepare(
+    typed: dict[str, Any], program: arguments.ProgramWords, at_once: int | None, resume: str | None
+) -> api.Sweep:
     flags = options.settings(typed)
     if flags.pop("tail", "none") != "none":
         raise RequestError("--tail: a sweep shows no output of ranks. Read it with `mslaunch logs -f SWEEP/RUN`.")
-    request = api.make_request(typed["config"], (), flags, script_args)
+    request = options.request(typed["config"], (), flags, program, bool(typed["is_module"]))
     assignments = typed["assignments"] or ()
     if resume is None:
         return api.prepare_sweep(request, api.combinations_of(assignments), at_once)

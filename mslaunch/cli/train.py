@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mslaunch import api
-from mslaunch.cli import arguments, basics, options
+from mslaunch.cli import arguments, basics, foreign, options
 from mslaunch.cli.console import Console
 from mslaunch.cli.describe import describe_plan
 from mslaunch.cli.screen import Screen
@@ -22,11 +22,23 @@ if TYPE_CHECKING:
 _app = basics.new_app()
 app = partial(arguments.call, _app)
 
+_NAMING_RANKS = {"--workers", "--worker_num", "--local_worker_num", "-n", "--devices", "--hosts", "--config", "-c"}
+"""What says how many ranks there are; a default of another launcher does not count beside it."""
+
+
+def call_with_defaults(args: list[str], table: foreign.Table, workers: str, **how: object) -> object:
+    """Call the verb with the options of another launcher, and its default number of ranks."""
+    options_typed = {word.partition("=")[0].replace("nproc-per", "nproc_per") for word in args}
+    named = _NAMING_RANKS | {"--nproc_per_node"}
+    default = [] if options_typed & named else [f"--workers={workers}"]
+    return arguments.call(_app, [*default, *args], table, ours_first=False, **how)
+
+
 Detach = Annotated[bool, typer.Option("--detach", help="Return at once; the job goes on by itself.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and where each setting came from.")]
 
 
-@_app.command(epilog="Put the script's arguments after --.")
+@_app.command(epilog=arguments.EPILOG, options_metavar=arguments.USAGE)
 @options.launching
 def train(
     typed: dict[str, Any],
@@ -36,7 +48,14 @@ def train(
     as_json: basics.Json = False,
 ) -> None:
     """Start a distributed job and follow it to its end."""
-    request = api.make_request(typed["config"], tuple(typed["assignments"] or ()), options.settings(typed), context.obj)
+    request = options.request(
+        typed["config"],
+        tuple(typed["assignments"] or ()),
+        options.settings(typed),
+        context.obj,
+        bool(typed["is_module"]),
+        offers_stdin=not detach,
+    )
     launch(request, detach, dry_run, as_json)
 
 

@@ -316,6 +316,7 @@ def start_orders(plan: Plan, environment: Mapping[str, str], answers: bool) -> I
         "unset": plan.unset,
         "secrets": {name: environment[name] for name in plan.secrets},
         "setup": plan.setup,
+        "stdin": plan.stdin,
         "lost_after": plan.limits.lost_after,
         "grace": plan.limits.grace,
         "answers": answers or plan.limits.stall_timeout is not None,

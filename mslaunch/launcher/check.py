@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mslaunch.agent.probe import DEVICE_FILES
+from mslaunch.agent.probe import DEVICE_FILES, checksum
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
 from mslaunch.launcher.converse import converse
-from mslaunch.launcher.facts import PORTS, digest
+from mslaunch.launcher.facts import PORTS
 from mslaunch.transports.base import Channel
 
 ANSWER_SECONDS = 30.0
@@ -32,6 +32,7 @@ class Requirements:
     target: str | None = None
     needs_mindspore: bool = False
     port: int | None = None
+    numa: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def check_hosts(
 ) -> Checked:
     """Ask every host what it has and whether it reaches the first one's port; nothing is started."""
     with _nonce(Path(wanted.run_dir).parent) as nonce:
-        probe = {"do": "probe", "run_dir": wanted.run_dir, "script": wanted.script, **nonce}
+        probe = {"do": "probe", "run_dir": wanted.run_dir, "script": wanted.script, "numa": wanted.numa, **nonce}
         probe["device_variables"] = device_variables
         asked = time.time()
         answers = converse(channels, {host.name: probe for host in hosts}, "facts", ANSWER_SECONDS)
@@ -104,7 +105,7 @@ def _problems(
         problems.append(f"{facts['unwritable']}, so no run can be kept there. Give another --runs-dir.")
     elif facts["free"] < LEAST_ROOM:
         problems.append(f"the disk is full: {facts['free'] >> 20} MB are free for {wanted.run_dir}. Free some.")
-    if facts["shared"] and facts["script"] != digest(wanted.script):
+    if facts["shared"] and facts["script"] != checksum(wanted.script):
         problems.append(
             f"{wanted.script} differs from the one here, though the folder is shared. Wait for its file server."
         )

@@ -54,7 +54,9 @@ class _Collecting:
     def __init__(self, run: Run, plan: Plan, transport: Transport, channels: Sequence[Channel]) -> None:
         reached = {host for channel in channels for host in channel.hosts}
         hosts = [host for host in plan.hosts if host.name in reached]
-        checked = check_hosts(channels, hosts, Requirements(plan.run_dir, str(Path(plan.job_dir) / plan.script)))
+        checked = check_hosts(
+            channels, hosts, Requirements(plan.run_dir, str(Path(plan.job_dir) / plan.workdir / plan.script))
+        )
         cluster = checked_cluster(Cluster(transport, channels), checked)
         self.transfer = FileTransfer(cluster, run.folder, plan.run_dir)
         self.fetched: set[str] = set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import random
@@ -17,11 +16,14 @@ from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
+from mslaunch.agent import numa
 from mslaunch.agent.probe import DEVICE_FILES, device_numbers
-from mslaunch.errors import NoMindSpore, PortBusy, ProgramMissing, PythonMissing, ScriptMissing
+from mslaunch.errors import NoMindSpore, PortBusy, ProgramMissing, PythonMissing
 from mslaunch.hosts import LOCAL
-from mslaunch.launcher.project import Project, find_job_dir, find_project
-from mslaunch.plan.model import Facts, HostFacts
+from mslaunch.launcher.program import FoundProgram, check_module, shows_config_argument
+from mslaunch.launcher.project import Project, find_project
+from mslaunch.plan.environment import store_port
+from mslaunch.plan.model import Facts, HostFacts, read_numa
 from mslaunch.plan.paths import candidates
 from mslaunch.plan.spec import JobSpec
 from mslaunch.store.layout import runs_root
@@ -36,24 +38,6 @@ class Elsewhere:
 
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     port: int | None = None
-
-
-def find_script(spec: JobSpec, config_path: Path | None) -> Path:
-    """Find the script: named, or the default one beside the config."""
-    if spec.launch.script is not None:
-        named = Path(spec.launch.script)
-        choices = [named]
-        if config_path is not None and not spec.source("script").startswith("-"):
-            choices.insert(0, config_path.parent / named)
-        asked_by = spec.source("script")
-    else:
-        choices = [(config_path.parent if config_path else Path()) / spec.default_script]
-        asked_by = f"no script was named, so {spec.default_script} beside the config is looked for"
-    for choice in choices:
-        if choice.is_file():
-            # Not resolved: a link in the job's folder is part of the job.
-            return Path(os.path.abspath(choice))  # noqa: PTH100 -- Path.absolute keeps `..`
-    raise ScriptMissing(str(choices[-1]), asked_by)
 
 
 def find_devices(device_target: str | None) -> tuple[str, tuple[int, ...]]:
@@ -99,7 +83,7 @@ def choose_port(asked: int | None) -> int:
         return asked
     start = random.randrange(len(PORTS))
     for port in chain(PORTS[start:], PORTS[:start]):
-        if _is_free(port):
+        if _is_free(port) and _is_free(store_port(port)):
             return port
     raise PortBusy(PORTS[0], None)
 
@@ -127,23 +111,15 @@ def _holder(port: int) -> str | None:
     return None
 
 
-def digest(path: str) -> str | None:
-    """The SHA-256 of a file, or None where it cannot be read."""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return None
-
-
 def new_run_id() -> str:
     """Date, time and a random suffix: sorts by age, and two launches in one second do not meet."""
     return f"{datetime.now():%Y%m%d-%H%M%S}-{random.SystemRandom().randrange(16**4):04x}"
 
 
-def outside_paths(spec: JobSpec, submit_dir: Path, project: Project) -> frozenset[str]:
+def outside_paths(spec: JobSpec, args: tuple[str, ...], submit_dir: Path, project: Project) -> frozenset[str]:
     """Name the paths that exist from the submit folder, but would not from a rank's folder."""
     runs_dir = runs_root(Path(spec.launch.runs_dir).resolve())
-    return frozenset(_outside(candidates(spec.script_args, spec.config.values), submit_dir, project, runs_dir))
+    return frozenset(_outside(candidates(args, spec.config.values), submit_dir, project, runs_dir))
 
 
 def _outside(names: Iterable[str], submit_dir: Path, project: Project, runs_dir: Path) -> Iterable[str]:
@@ -157,33 +133,38 @@ def _outside(names: Iterable[str], submit_dir: Path, project: Project, runs_dir:
                 yield name
 
 
+def _this_machine(spec: JobSpec, python: str) -> HostFacts:
+    known = read_numa(numa.facts() if spec.launch.numa else None)
+    return HostFacts(python, tuple(sorted(os.sched_getaffinity(0))), known)
+
+
 def gather(
-    spec: JobSpec, script: Path, device_target: str, rank_table: str | None, elsewhere: Elsewhere | None = None
+    spec: JobSpec, found: FoundProgram, device_target: str, rank_table: str | None, elsewhere: Elsewhere | None = None
 ) -> Facts:
     """Ask this machine for everything that a job's plan needs; what runs elsewhere needs no MindSpore here."""
     submit_dir = Path.cwd()
-    job_dir = find_job_dir(script, submit_dir, runs_root(Path(spec.launch.runs_dir).resolve()))
-    project = find_project(job_dir, script, os.environ.get("HOME"))
+    project = find_project(found.job_dir, found.file, os.environ.get("HOME"))
     run_id = spec.launch.run_id or new_run_id()
     python = find_python(spec)
     if elsewhere is None:
         check_python(spec, python)
+        check_module(found, python)
     return Facts(
         run_id=run_id,
         run_dir=str(Path(spec.launch.runs_dir).resolve() / run_id),
         submit_dir=str(submit_dir),
         job_dir=str(project.root),
-        script=str(script.relative_to(project.root)),
+        program=found.program,
         port=elsewhere.port if elsewhere and elsewhere.port else choose_port(spec.launch.master_port),
         device_target=device_target,
-        hosts=elsewhere.hosts
-        if elsewhere and elsewhere.hosts
-        else {LOCAL: HostFacts(python, tuple(sorted(os.sched_getaffinity(0))))},
+        hosts=elsewhere.hosts if elsewhere and elsewhere.hosts else {LOCAL: _this_machine(spec, python)},
         environment=dict(os.environ),
-        outside=outside_paths(spec, submit_dir, project),
+        outside=outside_paths(spec, found.program.args, submit_dir, project),
         rank_table=rank_table,
         workdir=_inside(project.workdir),
         sources_dir=_inside(project.sources),
+        notes=found.notes,
+        takes_config=bool(spec.config.name) and shows_config_argument(found),
     )
 
 

@@ -16,13 +16,14 @@ from mslaunch.hosts import Host
 from mslaunch.launcher.check import Checked, Requirements, check_devices
 from mslaunch.launcher.cluster import Cluster, connect
 from mslaunch.launcher.facts import Elsewhere, find_devices, find_python, gather, new_run_id
+from mslaunch.launcher.program import FoundProgram
 from mslaunch.launcher.request import ReadJob, Request, read_job
 from mslaunch.launcher.restarts import Replan
 from mslaunch.launcher.resume import ResumedRun, find_run
 from mslaunch.plan.config import without_secrets
 from mslaunch.plan.make import HERE, make_plan
 from mslaunch.plan.methods import Method
-from mslaunch.plan.model import Facts, HostFacts, Plan, Reach
+from mslaunch.plan.model import Facts, HostFacts, Plan, Reach, read_numa
 from mslaunch.plan.settings import LaunchSettings
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
 from mslaunch.store.layout import RunFolder
@@ -80,7 +81,7 @@ def _prepare(request: Request) -> Prepared:
     if queue is not None and queue.current_job(os.environ) is None:
         return Prepared(_plan_unseen(job, transport), transport, queue=queue, secrets=given)
     job = replace(job, spec=job.spec.with_run_id(job.spec.launch.run_id or new_run_id()))
-    resumed = find_run(RunFolder(Path(requirements(job.spec, str(job.script)).run_dir)), transport, os.environ)
+    resumed = find_run(RunFolder(Path(requirements(job.spec, _file(job.program)).run_dir)), transport, os.environ)
     try:
         return replace(_prepare_connected(job, transport, resumed), secrets=given)
     except MslaunchError as error:
@@ -97,9 +98,10 @@ def _plan_here(job: ReadJob, transport: Transport, elsewhere: bool = False) -> P
         spec = replace(spec, settings=replace(spec.settings, values=_with_devices(spec, job.named[0])))
     workers = agree_on_workers(spec, found)
     host = local_host(spec, workers, () if elsewhere else found, "CPU" if elsewhere else target)
-    facts = gather(spec, job.script, target, job.rank_table, Elsewhere() if elsewhere else None)
+    facts = gather(spec, job.program, target, job.rank_table, Elsewhere() if elsewhere else None)
     spec = replace(job, spec=spec).with_checkpoints(workers, facts.run_dir)
     reach = HERE if elsewhere else _reach(transport, spec, (host,))
+    reach = replace(reach, passes_stdin=job.request.offers_stdin and not elsewhere)
     return make_plan(spec, (host,), facts, reach=reach, method=job.method)
 
 
@@ -116,16 +118,31 @@ def _plan_unseen(job: ReadJob, transport: Transport) -> Plan:
     python = find_python(spec)
     known = {host.name: HostFacts(host.python or python, tuple(range(len(host.devices)))) for host in hosts}
     target = spec.config.values.get("device_target") or "CPU"
-    facts = gather(spec, job.script, target, job.rank_table, Elsewhere(known, spec.launch.master_port))
+    facts = gather(spec, job.program, target, job.rank_table, Elsewhere(known, spec.launch.master_port))
     plan = _plan_elsewhere(replace(job, spec=spec), hosts, facts, transport)
     if transport.queue is None:
         return plan
-    files = transport.queue.files(spec, plan, _own_command(job, str(job.script)))
+    files = transport.queue.files(spec, plan, _own_command(job))
     return replace(plan, files=(*plan.files, *files))
 
 
-def _own_command(job: ReadJob, script: str) -> Command:
+def _file(found: FoundProgram) -> str:
+    return str(found.file) if found.file else ""
+
+
+def _named(job: ReadJob) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The words that name the program once more, for a launcher that starts in the same folder, and what follows."""
+    launch, args = job.spec.launch, job.spec.script_args
+    if launch.module is not None:
+        return ("-m", launch.module), args
+    if launch.command is not None:
+        return launch.command[:1], (*launch.command[1:], *args)
+    return (f"--script={_file(job.program)}",), args
+
+
+def _own_command(job: ReadJob) -> Command:
     """The command that a queue runs: what was asked for here, for the launcher in the job."""
+    named, args = _named(job)
     beside = Path(sys.executable).with_name("mslaunch")
     table = job.spec.rank_table
     return Command(
@@ -135,30 +152,30 @@ def _own_command(job: ReadJob, script: str) -> Command:
         flags={**job.request.flags, "env": {**(job.request.flags.get("env") or {}), **job.spec.secrets}},
         assignments=job.request.assignments,
         config=None if job.spec.config.text is None else without_secrets(job.spec.config.text),
-        script=script,
+        named=named,
         rank_table=str(Path(table.name).absolute()) if table else None,
-        script_args=job.request.script_args,
+        script_args=args,
     )
 
 
 def _prepare_connected(job: ReadJob, transport: Transport, resumed: ResumedRun | None) -> Prepared:
     """Connect to the hosts, check them, and plan with what they answer."""
-    spec, script = job.spec, job.script
+    spec, found = job.spec, job.program
     hosts = transport.hosts(spec, job.named, os.environ)
     _check_request(spec, hosts, transport)
     python = spec.launch.python or sys.executable
     hosts = tuple(replace(host, python=host.python or python) for host in hosts)
-    needed = requirements(spec, str(script))
+    needed = requirements(spec, _file(found))
     cluster, checked = connect(transport, hosts, Access(python, spec.launch.accept_new_host_keys), needed)
     try:
         _check_ready(job.request, cluster, checked)
         target = spec.config.values.get("device_target") or _target_of(checked)
         hosts = _placed(spec, transport, checked, target)
         known = {
-            name: HostFacts(report.facts["python"], tuple(report.facts["cores"]))
+            name: HostFacts(report.facts["python"], tuple(report.facts["cores"]), read_numa(report.facts["numa"]))
             for name, report in checked.reports.items()
         }
-        facts = gather(spec, script, target, job.rank_table, Elsewhere(known, checked.port))
+        facts = gather(spec, found, target, job.rank_table, Elsewhere(known, checked.port))
         plan = _plan_elsewhere(job, hosts, facts, transport, resumed.attempt if resumed else 0)
         plan = resumed.resume(plan) if resumed else plan
     except BaseException:
@@ -237,6 +254,7 @@ def requirements(spec: JobSpec, script: str) -> Requirements:
         target=target,
         needs_mindspore=target not in (None, "None") or spec.launch.method == "msrun",
         port=spec.launch.master_port,
+        numa=spec.launch.numa,
     )
 
 

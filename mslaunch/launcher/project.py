@@ -36,20 +36,14 @@ class Project:
     """Where in it sources are copied, relative to it; what lies beside that is linked."""
 
 
-def find_job_dir(script: Path, submit_dir: Path, runs_dir: Path) -> Path:
-    """The job's folder is the current one if it contains the script, else the script's."""
-    inside = script.is_relative_to(submit_dir) and not script.is_relative_to(runs_dir)
-    return submit_dir if inside else script.parent
-
-
-def find_project(job_dir: Path, script: Path, home: str | None) -> Project:
-    """Find the root that holds everything that a job's sources name.
+def find_project(job_dir: Path, file: Path | None, home: str | None) -> Project:
+    """Find the root that holds everything that a job's sources name; `file` is that of its program.
 
     It is the job's folder. Where a source names a path above that, such as ../data, the root is the folder in which
     that path begins. Sources of the same repository are copied from there on; what lies outside of it is linked.
     """
     root = job_dir
-    for named in _paths_above(job_dir, script):
+    for named in _paths_above(job_dir, file) if file is not None and file.is_relative_to(job_dir) else ():
         while not named.is_relative_to(root):
             root = root.parent
     repository = next((folder for folder in (job_dir, *job_dir.parents) if _is_repository(folder)), job_dir)

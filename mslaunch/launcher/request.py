@@ -12,11 +12,13 @@ from mslaunch import plugins
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import ConfigError, RankTableMissing, RankTableUnreadable, RequestError, did_you_mean
 from mslaunch.hosts import Host
-from mslaunch.launcher.facts import find_script
+from mslaunch.launcher.program import FoundProgram, find_program, with_typed_python
 from mslaunch.plan.config import Config, override, parse_config, split_assignments
 from mslaunch.plan.methods import METHODS, Method
 from mslaunch.plan.model import Checkpoints, File
-from mslaunch.plan.settings import resolve
+from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
+from mslaunch.plan.program import settings_of
+from mslaunch.plan.settings import Settings, resolve
 from mslaunch.plan.spec import JobSpec, named_hosts
 from mslaunch.ranktable.findings import SIZE_LIMIT
 from mslaunch.ranktable.validate import validate
@@ -33,6 +35,12 @@ class Request:
     assignments: tuple[str, ...] = ()
     flags: Mapping[str, Any] = field(default_factory=dict)
     script_args: tuple[str, ...] = ()
+    args_may_name: bool = False
+    """The first argument is the program, where nothing else names one."""
+    notes: tuple[str, ...] = ()
+    """What is to be said of the request itself."""
+    offers_stdin: bool = False
+    """A rank may read the standard input of this process."""
     default_script: str = "train.py"
     default_workers: int | None = None
     choose_checkpoints: Callable[[int, str], Checkpoints] | None = None
@@ -60,8 +68,9 @@ class ReadJob:
     method: Method
 
     @property
-    def script(self) -> Path:
-        return find_script(self.spec, self.config_path)
+    def program(self) -> FoundProgram:
+        found = find_program(self.spec, self.config_path)
+        return replace(found, notes=(*self.request.notes, *found.notes))
 
     def with_checkpoints(self, workers: int, run_dir: str) -> JobSpec:
         """The job with the checkpoint files that it is given, where it is given some."""
@@ -79,6 +88,9 @@ def read_job(request: Request) -> ReadJob:
     own, assigned = split_assignments(request.assignments)
     config = override(_read_config(config_path, request.config_text), own)
     settings = resolve(request.flags, os.environ, config, assigned)
+    if named := _named_by_args(request, settings):
+        request = named
+        settings = resolve(request.flags, os.environ, config, assigned)
     spec = JobSpec(
         settings,
         config,
@@ -86,6 +98,7 @@ def read_job(request: Request) -> ReadJob:
         default_script=request.default_script,
         default_workers=request.default_workers,
     )
+    spec = with_typed_python(spec)
     text = None
     table = _rank_table(spec, config_path)
     if table is not None:
@@ -95,6 +108,16 @@ def read_job(request: Request) -> ReadJob:
             raise ConfigError([finding.words(name) for finding in errors])
         spec = replace(spec, rank_table=read_table(text, name))
     return ReadJob(request, spec, config_path, text, named_hosts(spec, _hostfile(spec)), find_method(spec))
+
+
+def _named_by_args(request: Request, settings: Settings) -> Request | None:
+    """The request with its first argument as the program, where nothing else names one."""
+    args = request.script_args
+    named = any(getattr(settings.values, name) is not None for name in PROGRAM_SETTINGS)
+    if named or not request.args_may_name or not args or args[0].startswith("-"):
+        return None
+    program, left = settings_of(args)
+    return replace(request, flags={**request.flags, **program}, script_args=left, args_may_name=False)
 
 
 def find_method(spec: JobSpec) -> Method:

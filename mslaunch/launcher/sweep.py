@@ -16,6 +16,7 @@ from mslaunch.launcher.request import ReadJob, Request, read_config_text, read_j
 from mslaunch.masking import is_secret
 from mslaunch.plan.config import without_secrets
 from mslaunch.plan.model import Plan
+from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.plan.spec import agree_on_workers
 from mslaunch.plan.sweep import Combination
 from mslaunch.ranges import format_ranges
@@ -118,7 +119,11 @@ def _read_once(request: Request, combinations: tuple[Combination, ...]) -> Reque
         if name != key and name in request.flags:
             flag = name.replace("_", "-")
             raise RequestError(f"--{flag} and --set {key}: the one outweighs all values of the other. Leave one out.")
-    return replace(request, config_text=read_config_text(request))
+    request = replace(request, config_text=read_config_text(request))
+    if request.args_may_name:
+        named = read_job(replace(request, assignments=combinations[0].assignments)).request
+        request = replace(named, assignments=request.assignments)
+    return request
 
 
 def _left(folder: SweepFolder, before: sweep.SweepRecord) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -185,8 +190,9 @@ def _plan_one(draft: Sweep, index: int, found: _Draft) -> None:
     if transport.needs_check or (plan.device_target != "CPU" and not claim.count):
         claim = Claim(fixed=frozenset((host.address, device) for host in plan.hosts for device in host.devices))
     launch = job.spec.launch
-    if launch.bind_cores or launch.master_port is not None:
-        found.alone = job.spec.source("bind_cores" if launch.bind_cores else "master_port")
+    for name in ("bind_cores", "numa", "core_map", "master_port"):
+        if getattr(launch, name):
+            found.alone = job.spec.source(name)
     found.transports[transport.name] = transport
     found.claims[index], found.pool = claim, pool or found.pool
     found.cores = max(found.cores, plan.world_size)
@@ -259,12 +265,18 @@ def opened(made: Sweep, in_process: bool) -> Iterator[None]:
         yield
 
 
+def _names_program(made: Sweep) -> bool:
+    """Tell whether a sweep says itself, other than by a file, what its runs execute."""
+    varied = any(f"launch.{name}" in made.combinations[0].typed for name in PROGRAM_SETTINGS)
+    return varied or made.plan is None or made.plan.program.kind != "script" or "command" in made.request.flags
+
+
 def _record(made: Sweep) -> sweep.SweepRecord:
     request = made.request
     flags = {name: value for name, value in request.flags.items() if name not in ("run_id", "runs_dir")}
     flags |= {name: str(Path(flags[name]).absolute()) for name in _PATHS if name in flags}
-    if made.plan is not None and "launch.script" not in made.combinations[0].typed:
-        flags["script"] = str(Path(made.plan.job_dir) / made.plan.script)
+    if made.plan is not None and not _names_program(made):
+        flags["script"] = str(Path(made.plan.job_dir) / made.plan.workdir / made.plan.script)
     if env := flags.get("env"):
         flags["env"] = {key: None if value is None or is_secret(key, value) else value for key, value in env.items()}
     config = str(Path(request.config).absolute()) if request.config else None

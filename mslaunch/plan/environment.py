@@ -27,13 +27,34 @@ LAUNCH_VARIABLES = (
     "DEVICE_ID",
     "DEVICE_NUM",
     "SERVER_ID",
+    "RANK",
+    "WORLD_SIZE",
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
-    "WORLD_SIZE",
+    "NODE_RANK",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
 )
 """What launchers set for one process. Tunables such as MS_TOPO_TIMEOUT are the user's and are passed on."""
 
-_LAUNCHER_PREFIXES = re.compile(r"(OMPI|PMIX|PMI|PRTE|HYDRA|MSLAUNCH)_")
+IDENTITY = frozenset(
+    (
+        "MS_ROLE",
+        "MS_NODE_ID",
+        "MS_WORKER_NUM",
+        "MS_SCHED_HOST",
+        "MS_SCHED_PORT",
+        "RANK_ID",
+        "RANK_SIZE",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+    )
+)
+"""What makes a rank that rank: with one value for all of them, or another one, no job could work."""
+
+_LAUNCHER_PREFIXES = re.compile(r"(OMPI|PMIX|PMI|PRTE|HYDRA|TORCHELASTIC|MSLAUNCH)_")
 _USER_TUNABLE = re.compile(r"OMPI_MCA_|PMIX_MCA_")
 
 _TUNED: tuple[tuple[int, Mapping[str, str]], ...] = (
@@ -58,6 +79,16 @@ _TUNED: tuple[tuple[int, Mapping[str, str]], ...] = (
 """Defaults for jobs with more ranks than the number; the last row that applies counts."""
 TUNABLE = frozenset(name for _, defaults in _TUNED for name in defaults)
 """Variables with a default that a variable of the same name in the shell overrides."""
+
+
+def is_identity(name: str) -> bool:
+    """Tell whether a variable is mslaunch's alone to set."""
+    return name in IDENTITY or name.startswith("MSLAUNCH_")
+
+
+def store_port(port: int) -> int:
+    """MASTER_PORT: a store of rank 0 may listen there, so it is not the port of MindSpore's scheduler."""
+    return port + 1
 
 
 def inherited_launch_variables(environment: Iterable[str]) -> tuple[str, ...]:

@@ -13,8 +13,9 @@ import yaml
 from mslaunch import layout
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
-from mslaunch.plan import environment, methods, paths
+from mslaunch.plan import binding, environment, methods, paths
 from mslaunch.plan.model import Facts, File, Limits, Plan, Reach, Restarts
+from mslaunch.plan.program import Program
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
 from mslaunch.ranktable.generate import from_hosts
@@ -36,21 +37,22 @@ def make_plan(
     moved: dict[str, str] = {}
     absolute = partial(_absolute, facts, moved)
     world_size = sum(len(host.devices) for host in hosts)
-    args = paths.rewrite_args(spec.script_args, absolute)
+    program = facts.program.with_args((*_config_args(spec, facts), *paths.rewrite_args(facts.program.args, absolute)))
     values = paths.rewrite_values(_with_device_num(spec, world_size), absolute)
     unset = environment.inherited_launch_variables(facts.environment)
     table = _rank_table(spec, hosts, facts)
-    env = _common_env(spec, facts, world_size, attempt, table)
-    env |= reach.env
+    ours = _common_env(spec, facts, hosts, attempt, table)
+    env = {**ours, **reach.env, **_user_env(spec, facts)}
     start = method or methods.METHODS[spec.launch.method]
-    started = start(_job(spec, hosts, facts, env, args))
+    started = start(_job(spec, hosts, facts, env, program))
     return Plan(
         run_id=facts.run_id,
         attempt=attempt,
         run_dir=facts.run_dir,
         submit_dir=facts.submit_dir,
         job_dir=facts.job_dir,
-        script=facts.script,
+        script=program.label,
+        program=program,
         method=spec.launch.method,
         transport=reach.name,
         device_target=facts.device_target,
@@ -61,22 +63,23 @@ def make_plan(
         unset=unset,
         secrets=tuple(spec.secrets),
         carried=environment.carried(facts.environment, unset) if reach.carries_environment else (),
-        tail=_tail(spec, world_size),
+        tail=_tail(spec, world_size, reach),
         limits=_limits(spec),
         restarts=_restarts(spec),
         setup=spec.launch.setup,
+        stdin=_stdin(spec, world_size, reach),
         files=(*_config_files(spec, values), *_checkpoint_files(spec), *table, *started.files),
         processes=started.processes,
         workdir=facts.workdir,
         sources_dir=facts.sources_dir,
         shared=_shared(spec, facts),
-        notes=_notes(spec, unset, moved),
-        sources={name: f"{_shown(spec, name)}, from {spec.source(name)}" for name in spec.settings.sources},
+        notes=(*facts.notes, *_notes(spec, unset, moved), *binding.describe(spec, hosts, facts)),
+        sources=_sources(spec, facts),
     )
 
 
 def _job(
-    spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, env: dict[str, str], args: tuple[str, ...]
+    spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, env: dict[str, str], program: Program
 ) -> methods.PlacedJob:
     """Put together what every method starts from."""
     return methods.PlacedJob(
@@ -85,8 +88,7 @@ def _job(
         facts=facts,
         world_size=sum(len(host.devices) for host in hosts),
         env=env,
-        script=posixpath.join(facts.run_dir, layout.CODE, facts.script),
-        args=(*_config_args(spec, facts), *args),
+        program=program,
         ranks=tuple(place_ranks(spec, hosts, facts)),
     )
 
@@ -130,22 +132,13 @@ def _restarts(spec: JobSpec) -> Restarts:
 
 
 def place_ranks(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Iterator[methods.Rank]:
-    """Number the ranks host by host in the order given, and give each its device and its share of the cores."""
+    """Number the ranks host by host in the order given, and give each its device, its cores and its memory."""
     rank = 0
     for node, host in enumerate(hosts):
-        cores = facts.hosts[host.name].cores
+        bindings = binding.bind_ranks(spec, host, facts, rank)
         for local_rank, device_id in enumerate(host.devices):
-            share = core_share(cores, local_rank, len(host.devices)) if spec.launch.bind_cores else ()
-            yield methods.Rank(rank, node, host, local_rank, device_id, share)
+            yield methods.Rank(rank, node, host, local_rank, device_id, bindings[local_rank])
             rank += 1
-
-
-def core_share(cores: tuple[int, ...], local_rank: int, ranks: int) -> tuple[int, ...]:
-    """Cut the cores into equal shares; with more ranks than cores, ranks take turns on single cores."""
-    each = len(cores) // ranks
-    if each == 0:
-        return (cores[local_rank % len(cores)],)
-    return cores[local_rank * each : (local_rank + 1) * each]
 
 
 def _with_device_num(spec: JobSpec, world_size: int) -> dict[str, Any]:
@@ -156,9 +149,22 @@ def _with_device_num(spec: JobSpec, world_size: int) -> dict[str, Any]:
 
 
 def _config_args(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
-    if not spec.config.name or spec.launch.config_arg is None:
+    if not spec.config.name or spec.launch.config_arg is None or _leaves_config_out(spec, facts):
         return ()
     return (f"{spec.launch.config_arg}={posixpath.join(facts.run_dir, layout.CONFIG)}",)
+
+
+def _leaves_config_out(spec: JobSpec, facts: Facts) -> bool:
+    """A strict parser ends at an argument that it does not know: only what was asked for is given to any script."""
+    return bool(spec.config.name) and not facts.takes_config and spec.source("config_arg") == "default"
+
+
+def _sources(spec: JobSpec, facts: Facts) -> dict[str, str]:
+    sources = {name: f"{_shown(spec, name)}, from {spec.source(name)}" for name in spec.settings.sources}
+    if _leaves_config_out(spec, facts):
+        why = f"not given: {facts.program.label} does not seem to take it; MSLAUNCH_CONFIG names the configuration"
+        sources["config_arg"] += f" ({why})"
+    return sources
 
 
 def _config_files(spec: JobSpec, values: dict[str, Any]) -> Iterator[File]:
@@ -188,11 +194,18 @@ def _rank_table(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> tuple[F
     return () if content is None else (File(layout.RANK_TABLE, content),)
 
 
-def _common_env(spec: JobSpec, facts: Facts, world_size: int, attempt: int, table: tuple[File, ...]) -> dict[str, str]:
+def _common_env(
+    spec: JobSpec, facts: Facts, hosts: tuple[Host, ...], attempt: int, table: tuple[File, ...]
+) -> dict[str, str]:
+    world_size = sum(len(host.devices) for host in hosts)
     env = {
         **environment.tuned_defaults(facts.environment, world_size),
         **environment.absolute_pythonpath(facts.environment, facts.submit_dir),
+        **facts.program.python_env,
         "RANK_SIZE": str(world_size),
+        "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": hosts[0].address,
+        "MASTER_PORT": str(environment.store_port(facts.port)),
         "MSLAUNCH_RUN_ID": facts.run_id,
         "MSLAUNCH_RUN_DIR": facts.run_dir,
         "MSLAUNCH_ATTEMPT": str(attempt),
@@ -211,9 +224,16 @@ def _common_env(spec: JobSpec, facts: Facts, world_size: int, attempt: int, tabl
         env["MSLAUNCH_CHECKPOINTS"] = posixpath.join(facts.run_dir, layout.CHECKPOINTS)
     if table:
         env["RANK_TABLE_FILE"] = posixpath.join(facts.run_dir, layout.RANK_TABLE)
+    return env
+
+
+def _user_env(spec: JobSpec, facts: Facts) -> dict[str, str]:
+    """The variables that were asked for by value; those without one are secrets, and in no file."""
+    env = {}
     for name, value in spec.launch.env.items():
-        if name in environment.LAUNCH_VARIABLES or name.startswith("MSLAUNCH_"):
-            raise RequestError(f"{spec.source('env')}: {name} is what mslaunch sets for each rank. Leave it out.")
+        if environment.is_identity(name):
+            fix = "Give --master-port instead" if name == "MS_SCHED_PORT" else "Leave it out"
+            raise RequestError(f"{spec.source('env')}: {name} is what mslaunch sets for each rank. {fix}.")
         if value is None:
             if name not in facts.environment:
                 raise RequestError(
@@ -224,8 +244,27 @@ def _common_env(spec: JobSpec, facts: Facts, world_size: int, attempt: int, tabl
     return env
 
 
-def _tail(spec: JobSpec, world_size: int) -> tuple[int, ...]:
+def _stdin(spec: JobSpec, world_size: int, reach: Reach) -> int | None:
+    """The rank that reads the launcher's standard input: one that was named, else the only one."""
+    asked = spec.launch.stdin
+    possible = reach.passes_stdin and spec.launch.method not in methods.BY_SCRIPT
+    if not isinstance(asked, int):
+        return 0 if asked == "auto" and possible and world_size == 1 else None
+    if not possible:
+        raise RequestError(
+            f"{spec.source('stdin')}: only a rank on this machine that mslaunch itself starts and follows can read it. "
+            f"Leave it out, or --method, --hosts and --detach."
+        )
+    if asked >= world_size:
+        raise RequestError(f"{spec.source('stdin')}: rank {asked} does not exist; the last one is {world_size - 1}.")
+    return asked
+
+
+def _tail(spec: JobSpec, world_size: int, reach: Reach) -> tuple[int, ...]:
     tail = spec.launch.tail
+    reader = _stdin(spec, world_size, reach)
+    if reader is not None and spec.source("tail") == "default":
+        return tuple(sorted({0, reader}))
     if tail == "none":
         return ()
     if tail == "all":

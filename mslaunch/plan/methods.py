@@ -12,21 +12,24 @@ from dataclasses import dataclass
 
 from mslaunch import layout
 from mslaunch.hosts import LOCAL, Host
+from mslaunch.plan.binding import Binding
+from mslaunch.plan.environment import is_identity
 from mslaunch.plan.model import Facts, File, Process, Start
+from mslaunch.plan.program import Program
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One rank in its place: a device of a host and, where cores are bound, a share of its cores."""
+    """One rank in its place: a device of a host and, where ranks are bound, its cores and memory."""
 
     rank: int
     node: int
     host: Host
     local_rank: int
     device_id: int
-    cores: tuple[int, ...]
+    binding: Binding
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +41,16 @@ class PlacedJob:
     facts: Facts
     world_size: int
     env: Mapping[str, str]
-    script: str
-    args: tuple[str, ...]
+    program: Program
     ranks: tuple[Rank, ...]
 
     def path(self, *parts: str) -> str:
         return posixpath.join(self.facts.run_dir, *parts)
 
     @property
-    def python_script(self) -> bool:
-        return self.script.endswith(".py")
+    def command(self) -> tuple[str, ...]:
+        """What mslaunch_rank.py gets in every rank."""
+        return self.program.command(self.facts.run_dir, self.facts.workdir)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,8 @@ Method = Callable[[PlacedJob], MethodPlan]
 
 def dynamic(job: PlacedJob) -> MethodPlan:
     """Mslaunch starts MindSpore's scheduler and every worker itself."""
-    scheduler = scheduler_process(job, "on-import" if job.python_script else "now")
-    return MethodPlan({**job.env, **cluster_env(job)}, (scheduler, *worker_processes(job, cluster=True)))
+    processes = (scheduler_process(job, "on-import"), *worker_processes(job, cluster=True))
+    return MethodPlan({**job.env, **cluster_env(job)}, processes)
 
 
 def msrun(job: PlacedJob) -> MethodPlan:
@@ -92,6 +95,10 @@ METHODS: dict[str, Method] = {
     "mpirun": mpirun,
     "rank-table": rank_table,
 }
+
+
+BY_SCRIPT = ("msrun", "mpirun", "rank-table")
+"""Methods whose ranks are started by a rendered script."""
 
 
 def _on_cpu(job: PlacedJob) -> bool:
@@ -132,24 +139,35 @@ def _audible(job: PlacedJob) -> dict[str, str]:
 
 def rank_env(job: PlacedJob, rank: Rank, cluster: bool) -> dict[str, str]:
     """Return the variables that differ from rank to rank."""
+    on_host = str(len(rank.host.devices))
     env = {
-        **rank.host.env,
         "RANK_ID": str(rank.rank),
+        "RANK": str(rank.rank),
+        "LOCAL_RANK": str(rank.local_rank),
+        "LOCAL_WORLD_SIZE": on_host,
+        "NODE_RANK": str(rank.node),
+        "GROUP_RANK": str(rank.node),
         "DEVICE_ID": str(rank.device_id),
-        "DEVICE_NUM": str(len(rank.host.devices)),
+        "DEVICE_NUM": on_host,
         "MSLAUNCH_HOST": rank.host.name,
     }
     if cluster:
         env |= {"MS_ROLE": "MS_WORKER", "MS_NODE_ID": str(rank.rank)}
     if job.spec.launch.method == "rank-table":
         env["SERVER_ID"] = str(rank.node)
-    if rank.cores:
-        env["MSLAUNCH_CORES"] = format_ranges(rank.cores)
+    if cores := rank.binding.cores:
+        env["MSLAUNCH_CORES"] = format_ranges(cores)
         if "OMP_NUM_THREADS" not in job.env and "OMP_NUM_THREADS" not in job.facts.environment:
-            env["OMP_NUM_THREADS"] = str(len(rank.cores))
+            env["OMP_NUM_THREADS"] = str(len(cores))
+    if rank.binding.node is not None:
+        env["MSLAUNCH_NUMA_NODE"] = str(rank.binding.node)
     if job.facts.device_target == "Ascend" and "ASCEND_PROCESS_LOG_PATH" not in job.facts.environment:
         env["ASCEND_PROCESS_LOG_PATH"] = job.path(layout.rank_folder(rank.rank), layout.PLOG)
-    return env
+    # What the user gives outweighs all this; msrun and the scripts set some of these too, so it is given once more.
+    given = {**job.spec.launch.env, **rank.host.env}
+    env |= {name: value for name, value in rank.host.env.items() if not is_identity(name)}
+    own = {name: value if is_identity(name) else given.get(name, value) for name, value in env.items()}
+    return {name: value for name, value in own.items() if value is not None}
 
 
 def worker_processes(job: PlacedJob, cluster: bool, by_script: bool = False) -> tuple[Process, ...]:
@@ -160,7 +178,7 @@ def worker_processes(job: PlacedJob, cluster: bool, by_script: bool = False) -> 
             rank=rank.rank,
             host=rank.host.name,
             device_id=rank.device_id,
-            argv=(job.facts.hosts[rank.host.name].python, job.path(layout.BOOT), job.script, *job.args),
+            argv=(job.facts.hosts[rank.host.name].python, job.path(layout.BOOT), *job.command),
             env=rank_env(job, rank, cluster),
             cwd=_workdir(job, rank.rank),
             log=job.path(layout.rank_folder(rank.rank), layout.LOG),

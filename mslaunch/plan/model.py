@@ -15,6 +15,7 @@ from mslaunch.documents.typed import make
 from mslaunch.errors import NewerRecord, RecordUnreadable
 from mslaunch.hosts import Host
 from mslaunch.messages import SCHEMA_VERSION
+from mslaunch.plan.program import Program
 
 MANY = 100
 _VERSION = re.compile(r"([0-9]{1,9})(?:\..*)?")
@@ -30,6 +31,24 @@ Start = Literal["now", "on-import", "by-script"]
 
 
 @dataclass(frozen=True, slots=True)
+class NumaFacts:
+    """The NUMA nodes of a host, where they are known."""
+
+    nodes: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """The cores of each node."""
+    devices: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """For each device target, the node that each device is on."""
+
+
+def read_numa(answer: Mapping[str, Any] | None) -> NumaFacts:
+    """Take what an agent answers, in pairs."""
+    if answer is None:
+        return NumaFacts()
+    nodes = {node: tuple(cores) for node, cores in answer["nodes"]}
+    return NumaFacts(nodes, {target: dict(pairs) for target, pairs in answer["devices"].items() if pairs})
+
+
+@dataclass(frozen=True, slots=True)
 class HostFacts:
     """What planning has to know about one host and cannot decide by itself."""
 
@@ -37,6 +56,8 @@ class HostFacts:
     """The interpreter that runs the ranks there."""
     cores: tuple[int, ...]
     """The cores that may be used there."""
+    numa: NumaFacts = field(default_factory=NumaFacts)
+    """Asked only for jobs that are bound to NUMA nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +80,7 @@ class Facts:
     submit_dir: str
     job_dir: str
     """The folder that code/ mirrors: the root of the project."""
-    script: str
-    """The script's path inside that folder."""
+    program: Program
     port: int
     """A port that is free on the scheduler's host."""
     device_target: str
@@ -75,6 +95,10 @@ class Facts:
     """Where in the project the ranks work; empty for its root."""
     sources_dir: str = ""
     """Where in the project sources are copied; what lies beside that is linked."""
+    notes: tuple[str, ...] = ()
+    """What was found out on the way and a person should know."""
+    takes_config: bool = True
+    """The program's text shows that it takes the argument that names its configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +110,8 @@ class Reach:
     """The variables of this shell that ranks need are sent to the hosts."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that all processes need because of it."""
+    passes_stdin: bool = False
+    """A rank can have the standard input of the launcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +176,8 @@ class Plan:
     submit_dir: str
     job_dir: str
     script: str
+    """What the program is called."""
+    program: Program
     method: str
     transport: str
     device_target: str
@@ -169,6 +197,8 @@ class Plan:
     limits: Limits
     restarts: Restarts
     setup: str | None
+    stdin: int | None
+    """The rank that reads the launcher's standard input."""
     files: tuple[File, ...]
     processes: tuple[Process, ...]
     workdir: str = ""
@@ -206,7 +236,7 @@ def to_dict(plan: Plan) -> dict[str, Any]:
     for name, kind in (("hosts", Host), ("files", File)):
         names = [f.name for f in fields(kind)]
         raw[name] = [{key: getattr(item, key) for key in names} for item in raw[name]]
-    for name in ("limits", "restarts"):
+    for name in ("limits", "restarts", "program"):
         raw[name] = {f.name: getattr(raw[name], f.name) for f in fields(raw[name])}
     return raw
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from mslaunch import layout
 from mslaunch.hosts import Host
+from mslaunch.plan.environment import store_port
 from mslaunch.plan.methods import ranks_file
 from mslaunch.plan.model import Plan, Process
 
@@ -58,6 +59,8 @@ def next_attempt(plan: Plan, port: int, resume: Mapping[int, str]) -> Plan:
     env = {**plan.env, "MSLAUNCH_ATTEMPT": str(plan.attempt + 1)}
     if "MS_SCHED_PORT" in env:
         env["MS_SCHED_PORT"] = str(port)
+    if env.get("MASTER_PORT") == str(store_port(plan.port)):  # else it is the user's
+        env["MASTER_PORT"] = str(store_port(port))
     return resuming(replace(plan, attempt=plan.attempt + 1, master=f"{host}:{port}", env=env), resume)
 
 

@@ -94,7 +94,7 @@ def render_script(name: str, job: PlacedJob, env: Mapping[str, str], node: int, 
         "launch_variables": LAUNCH_VARIABLES,
         "tunables": TUNABLE,
         "setup": job.spec.launch.setup,
-        "command": [job.script, *job.args],
+        "command": job.command,
         "in_run": lambda text: in_run(str(text), job.facts.run_dir),
     }
     return render(name, values)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mslaunch.errors import ConfigError, MslaunchError, did_you_mean
-from mslaunch.plan.config import Config, Count, ScriptKeys, reason
+from mslaunch.plan.config import Config, Count, Index, ScriptKeys, reason
 from mslaunch.plan.environment import VARIABLE
+from mslaunch.plan.program import COMMAND_LINE, split_words
+from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.ranges import parse_ranges
 
 V = TypeVar("V", dict[str, str], dict[str, str | None])
@@ -29,6 +32,22 @@ def _ranges(value: Any) -> Any:
 
 def _tail(value: Any) -> Any:
     return value if value in ("all", "none") else _ranges(value)
+
+
+def _core_map(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise ValueError('write it as {"0": "0-9", "1": "10-19"}') from None
+    if not isinstance(value, dict):
+        return value
+    joined = {key: ",".join(map(str, cores)) if isinstance(cores, list) else cores for key, cores in value.items()}
+    return {str(key).removeprefix("device"): cores for key, cores in joined.items()}
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and value.isdigit() else value
 
 
 def _line(value: Any) -> Any:
@@ -126,7 +145,11 @@ class LaunchSettings(BaseModel):
         Field(None, description="How many ranks to start.")
     )
     script: Annotated[PathText | None, Flag("--script", metavar="FILE")] = Field(
-        None, description="The script; by default train.py (infer: infer.py) beside the config."
+        None, description="The script; by default train.py (infer: infer.py) beside the config, then here."
+    )
+    module: Text | None = Field(None, description="A Python module instead of a script, as `python -m` takes it.")
+    command: Annotated[tuple[Text, ...] | None, BeforeValidator(split_words)] = Field(
+        None, min_length=1, description="Any program instead of a script, with its arguments: [bash, run.sh]."
     )
     devices: Annotated[Devices | None, Flag("--devices", metavar="LIST")] = Field(
         None, description='Devices to use, for example "0-3,6".'
@@ -186,8 +209,19 @@ class LaunchSettings(BaseModel):
     bind_cores: Annotated[bool, Flag("--bind-cores/--no-bind-cores", kind=bool)] = Field(
         False, description="Give every rank an equal share of the cores, and set OMP_NUM_THREADS."
     )
+    numa: Annotated[bool, Flag("--numa/--no-numa", kind=bool)] = Field(
+        False, description="Bind every rank to the cores and the memory of its device's NUMA node."
+    )
+    core_map: Annotated[dict[Index, Devices] | None, BeforeValidator(_core_map), Flag("--core-map", metavar="JSON")] = (
+        Field(None, description='Cores of each device or rank, for example {"0": "0-9", "1": "10-19"}.')
+    )
     tail: Annotated[Tail, Flag("--tail", metavar="RANKS")] = Field(
         (0,), description='Ranks whose output is shown, for example "0,2-3", all or none.'
+    )
+    stdin: Annotated[Literal["auto", "none"] | Index, BeforeValidator(_number), Flag("--stdin", metavar="RANK")] = (
+        Field(
+            "auto", description="Rank that reads what is typed or piped here; by default the only one. none: no rank."
+        )
     )
     runs_dir: Annotated[PathText, Flag("--runs-dir", "--log_dir", metavar="DIR")] = Field(
         "mslaunch-runs", description="Folder that holds the runs."
@@ -206,7 +240,8 @@ class LaunchSettings(BaseModel):
         (), description="Folder of the project that ranks write to, for example checkpoint; others they do not change."
     )
     config_arg: Text | None = Field(
-        "--config_path", description="The script's argument that names its configuration; null to leave it out."
+        "--config_path",
+        description="The argument that names its configuration to the script; by default only to one that takes it.",
     )
     python: PathText | None = Field(None, description="The Python that runs the ranks; by default mslaunch's own.")
     setup: Text | None = Field(None, description="Shell commands run once per host; the ranks get their environment.")
@@ -254,6 +289,7 @@ def resolve(
     raw: dict[str, Any] = {}
     sources = dict.fromkeys(LaunchSettings.model_fields, "default")
     findings: list[str] = []
+    _one_program(config.launch, raw, sources, findings, lambda name: config.where("launch", name))
     for name, value in config.launch.items():
         if name not in LaunchSettings.model_fields:
             suggestion = did_you_mean(name, LaunchSettings.model_fields)
@@ -261,16 +297,19 @@ def resolve(
             continue
         raw[name] = value
         sources[name] = f"{config.where('launch', name)} (launch.{name})"
-    for name in LaunchSettings.model_fields:
-        variable = f"MSLAUNCH_{name.upper()}"
-        if environment.get(variable) and name not in _NOT_FROM_ENVIRONMENT:
-            raw[name], sources[name] = environment[variable], variable
+    exported = {name: environment.get(_variable(name)) for name in LaunchSettings.model_fields}
+    exported = {name: value for name, value in exported.items() if value and name not in _NOT_FROM_ENVIRONMENT}
+    _one_program(exported, raw, sources, findings, _variable)
+    for name, value in exported.items():
+        raw[name], sources[name] = value, _variable(name)
+    _one_program(assigned or {}, raw, sources, findings, lambda name: f"--set launch.{name}")
     for name, value in (assigned or {}).items():
         if name in LaunchSettings.model_fields:
             raw[name], sources[name] = value, f"--set launch.{name}"
         else:
             suggestion = did_you_mean(name, LaunchSettings.model_fields)
             findings.append(f"--set launch.{name}: launch has no key {name!r}{suggestion}")
+    _one_program(flags, raw, sources, findings, _flag)
     for name, value in flags.items():
         if name == "env":
             raw["env"] = {**(raw.get("env") or {}), **value}
@@ -287,12 +326,34 @@ _TYPE_NAMES = ("tuple[", "literal[", "function-")  # what pydantic adds to a pla
 _NOT_FROM_ENVIRONMENT = {"env", "run_id", "cwd"}  # what a rank is told is not what a launch inside it is asked
 
 
+def _one_program(
+    layer: Mapping[str, Any],
+    raw: dict[str, Any],
+    sources: dict[str, str],
+    findings: list[str],
+    where: Callable[[str], str],
+) -> None:
+    """Whoever names a program replaces what was named with less weight, whichever way it was named."""
+    named = [name for name in PROGRAM_SETTINGS if layer.get(name) is not None]
+    if len(named) > 1:
+        findings.append(f"{where(named[0])} and {where(named[1])} both name the program. Keep one.")
+    for name in PROGRAM_SETTINGS if named else ():
+        raw.pop(name, None)
+        sources[name] = "default"
+
+
+def _variable(name: str) -> str:
+    return f"MSLAUNCH_{name.upper()}"
+
+
 def flag_of(name: str) -> Flag | None:
     """Return how a setting is given on the command line, if it is."""
     return next((found for found in LaunchSettings.model_fields[name].metadata if isinstance(found, Flag)), None)
 
 
 def _flag(name: str) -> str:
+    if name == "command":
+        return COMMAND_LINE
     flag = flag_of(name)
     return flag.names[0].partition("/")[0] if flag else "--" + name.replace("_", "-")
 

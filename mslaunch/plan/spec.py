@@ -47,6 +47,12 @@ class JobSpec:
         values = self.launch.model_copy(update={"run_id": run_id})
         return replace(self, settings=replace(self.settings, values=values))
 
+    def with_python(self, python: str, source: str) -> JobSpec:
+        """The same, with another Python for its ranks."""
+        values = self.launch.model_copy(update={"python": python})
+        sources = {**self.settings.sources, "python": source}
+        return replace(self, settings=Settings(values, sources))
+
 
 def named_hosts(spec: JobSpec, hostfile: str | None) -> tuple[Host, ...]:
     """Return the hosts that were named, in the order given; none is this machine. `hostfile` is that file's text."""

@@ -110,7 +110,8 @@ class Command:
     assignments: tuple[str, ...]
     config: str | None
     """The text of the config, as it was when the job was submitted."""
-    script: str
+    named: tuple[str, ...]
+    """The words that name the program; they come after all options."""
     rank_table: str | None
     script_args: tuple[str, ...]
 

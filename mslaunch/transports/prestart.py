@@ -5,11 +5,12 @@ Until it gets orders an agent does nothing, and when its input closes it ends, s
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-AGENT = "import sys; sys.path.append(sys.argv[1]); from mslaunch.agent.main import main; main(sys.argv[2])"
+AGENT = "import sys; sys.path.append(sys.argv[1]); from mslaunch.agent.main import main; main(*sys.argv[2:])"
 
 _early: list[subprocess.Popen[bytes]] = []
 
@@ -17,13 +18,29 @@ _early: list[subprocess.Popen[bytes]] = []
 def start(host: str) -> subprocess.Popen[bytes]:
     """Start an agent from this installation, in a session of its own, so that Ctrl-C reaches the launcher only."""
     here = str(Path(__file__).parents[2])
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", AGENT, here, host],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-        bufsize=0,
-    )
+    ends = _standard_input()
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", AGENT, here, host, *map(str, ends)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+            pass_fds=ends,
+        )
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+def _standard_input() -> tuple[int, ...]:
+    """This process's standard input once more, for a rank; none of a terminal that is another job's at the moment."""
+    try:
+        if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
+            return ()
+        return (os.dup(0),)
+    except OSError:
+        return ()
 
 
 def start_early(host: str) -> None:

@@ -6,10 +6,11 @@ import os
 import sys
 
 from mslaunch import layout
-from mslaunch.worker import folder, own_files, report
+from mslaunch.worker import folder, own_files, program, report
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import NoReturn
 
@@ -21,7 +22,7 @@ def main() -> None:
     if os.environ.get("MS_ROLE") == "MS_SCHED":
         run_scheduler()
     else:
-        run_rank(sys.argv[1], sys.argv[2:])
+        run_rank(sys.argv[1:])
 
 
 def run_scheduler() -> None:
@@ -34,8 +35,10 @@ def run_scheduler() -> None:
     scheduler.run()
 
 
-def run_rank(script: str, args: list[str]) -> None:
-    """Become the rank: its folder, its environment, then the script."""
+def run_rank(words: list[str]) -> None:
+    """Become the rank: its folder, its environment, then the program: a script, -m and a module, or -x and a file."""
+    kind = words.pop(0) if words[0] in ("-m", "-x") else ""
+    what, args = words[0], words[1:]
     run_dir = os.environ["MSLAUNCH_RUN_DIR"]
     by_script = "MSLAUNCH_RANKS" in os.environ
     if by_script:
@@ -45,8 +48,10 @@ def run_rank(script: str, args: list[str]) -> None:
     if by_script:
         _split(place)
     if "MSLAUNCH_CORES" in os.environ:
-        os.sched_setaffinity(0, _cores(os.environ["MSLAUNCH_CORES"]))
-    python = script.endswith(".py")
+        from mslaunch.worker import binding
+
+        binding.bind(os.environ)
+    python = kind != "-x"
     try:
         if os.environ.get("MSLAUNCH_CWD") == "submit":
             os.chdir(os.environ["MSLAUNCH_SUBMIT_DIR"])
@@ -58,11 +63,14 @@ def run_rank(script: str, args: list[str]) -> None:
         os.environ["PWD"] = os.getcwd()
         folder.write_environment(os.path.join(place, layout.ENV_LOG))
     except OSError as error:
-        _fail(error, script)  # a full disk, say: the log cannot tell, so the agent is told
-    if python:
-        run_python(script, args)
+        _fail(error, what)  # a full disk, say: the log cannot tell, so the agent is told
+    if kind == "-x":
+        program.run_executable(what, args)
+    elif kind == "-m":
+        folder_of_job = os.path.normpath(os.path.join(run_dir, layout.CODE, os.environ.get("MSLAUNCH_WORKDIR", "")))
+        run_python(what, args, lambda: program.find_module(what, folder_of_job))
     else:
-        run_program(script, args)
+        run_python(what, args, lambda: program.find_script(what))
 
 
 def take_rank_environment(path: str, run_dir: str) -> None:
@@ -85,11 +93,10 @@ def take_rank_environment(path: str, run_dir: str) -> None:
         os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = os.environ["DEVICE_ID"]
 
 
-def run_python(script: str, args: list[str]) -> None:
-    """Run the script as __main__ in this interpreter, as `python script` would."""
+def run_python(name: str, args: list[str], find: Callable[[], program.Main]) -> None:
+    """Run a script or module as __main__ in this interpreter, as `python name` or `python -m name` would."""
     import builtins
     import faulthandler
-    from importlib.machinery import SourceFileLoader
 
     from mslaunch.worker import watch
 
@@ -97,22 +104,18 @@ def run_python(script: str, args: list[str]) -> None:
     try:
         _offer_stacks()
     except OSError as error:
-        _fail(error, script)
+        _fail(error, name)
     watch.install(int(os.environ["RANK_SIZE"]))
-    sys.argv = [script, *args]
+    sys.argv = [name, *args]
     sys.path.append(sys.path.pop(0))  # the zip, for `import mslaunch.runtime`
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path.insert(0, os.path.dirname(script))
     module = type(sys)("__main__")
-    loader = SourceFileLoader("__main__", script)
-    module.__dict__.update(
-        __file__=script, __builtins__=builtins, __cached__=None, __loader__=loader, __annotations__={}
-    )
-    sys.modules["__main__"] = module
+    file = name
     try:
-        with open(script, "rb") as file:
-            code = compile(file.read(), script, "exec", dont_inherit=True)
-        exec(code, module.__dict__)
+        main = find()
+        file = sys.argv[0] = main.file
+        module.__dict__.update(main.names, __file__=file, __builtins__=builtins, __annotations__={})
+        sys.modules["__main__"] = module
+        exec(main.code(), module.__dict__)
     except SystemExit as end:
         if not end.code:
             report.done()
@@ -120,7 +123,7 @@ def run_python(script: str, args: list[str]) -> None:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        _fail(error, script)
+        _fail(error, file)
     report.done()
 
 
@@ -159,24 +162,8 @@ def _show(error: BaseException, traceback: TracebackType | None) -> None:
     sys.excepthook(type(error), error, traceback)
 
 
-def run_program(script: str, args: list[str]) -> NoReturn:
-    try:
-        os.execv(script, [script, *args])
-    except OSError as error:
-        print(f"mslaunch: cannot run {script}: {error.strerror}. Make it executable (chmod +x).", file=sys.stderr)
-        os._exit(126)
-
-
 def _split(place: str) -> None:
     from mslaunch.worker import exit_recorder as supervise
 
     supervise.split(os.path.join(place, layout.EXIT))
     folder.redirect_output(os.path.join(place, layout.LOG))
-
-
-def _cores(text: str) -> set[int]:
-    cores: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        cores.update(range(int(first), int(last or first) + 1))
-    return cores

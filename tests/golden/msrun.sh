@@ -7,7 +7,7 @@ run=$(cd "$(dirname "$0")/.." && pwd)
 
 if [ -z "${MSLAUNCH_AGENT:-}" ]; then  # started by hand: mslaunch itself would have set all this
   # Variables that another launcher may have left in the shell.
-  unset MS_ROLE MS_SCHED_HOST MS_SCHED_PORT MS_WORKER_NUM MS_SERVER_NUM MS_NODE_ID MS_WORKER_IP RANK_ID RANK_SIZE RANK_TABLE_FILE MINDSPORE_HCCL_CONFIG_PATH DEVICE_ID DEVICE_NUM SERVER_ID LOCAL_RANK LOCAL_WORLD_SIZE WORLD_SIZE
+  unset MS_ROLE MS_SCHED_HOST MS_SCHED_PORT MS_WORKER_NUM MS_SERVER_NUM MS_NODE_ID MS_WORKER_IP RANK_ID RANK_SIZE RANK_TABLE_FILE MINDSPORE_HCCL_CONFIG_PATH DEVICE_ID DEVICE_NUM SERVER_ID RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR MASTER_PORT
   for name in $(compgen -e OMPI_COMM_WORLD_) $(compgen -e MSLAUNCH_); do unset "$name"; done
 
   export MSLAUNCH_RUN_DIR=$run
@@ -20,6 +20,9 @@ if [ -z "${MSLAUNCH_AGENT:-}" ]; then  # started by hand: mslaunch itself would 
   [ -n "${PYTHONUNBUFFERED:-}" ] || PYTHONUNBUFFERED=1
   export PYTHONUNBUFFERED
   export RANK_SIZE=2
+  export WORLD_SIZE=2
+  export MASTER_ADDR=127.0.0.1
+  export MASTER_PORT=8119
   export MSLAUNCH_RUN_ID=r1
   export MSLAUNCH_ATTEMPT=0
   export MSLAUNCH_CONFIG="$run"/config.json

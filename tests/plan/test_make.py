@@ -12,11 +12,13 @@ import pytest
 
 from mslaunch.errors import Disagreement, NotReadyError, RequestError
 from mslaunch.hosts import Host
+from mslaunch.plan.binding import core_share
 from mslaunch.plan.config import Config, parse_config
 from mslaunch.plan.environment import inherited_launch_variables
-from mslaunch.plan.make import core_share, make_plan
+from mslaunch.plan.make import make_plan
 from mslaunch.plan.methods import MethodPlan
 from mslaunch.plan.model import Facts, File, HostFacts, Plan, from_json, to_json
+from mslaunch.plan.program import Program
 from mslaunch.plan.settings import resolve
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
 from mslaunch.ranktable.generate import from_hosts
@@ -38,7 +40,7 @@ def facts_of(hosts: tuple[Host, ...] = (), **changes: Any) -> Facts:
         run_dir="/home/u/my job/mslaunch-runs/r1",
         submit_dir="/home/u/my job",
         job_dir="/home/u/my job",
-        script="train.py",
+        program=Program("script", "train.py"),
         port=8118,
         device_target="CPU",
         hosts={name: HostFacts("/opt/venv/bin/python", (0, 1, 2, 3)) for name in names},
@@ -49,6 +51,7 @@ def facts_of(hosts: tuple[Host, ...] = (), **changes: Any) -> Facts:
 
 def plan_of(spec: JobSpec, **changes: Any) -> Plan:
     workers = agree_on_workers(spec, ())
+    changes = {"program": Program("script", "train.py", spec.script_args), **changes}
     return make_plan(spec, (local_host(spec, workers, (), "CPU"),), facts_of(**changes))
 
 
@@ -121,11 +124,23 @@ def test_on_ascend_mpirun_and_rank_table_need_no_scheduler() -> None:
         assert on_cpu.env["MS_WORKER_NUM"] == "2"
 
 
-def test_a_script_that_is_not_python_gets_its_scheduler_at_once() -> None:
-    """Nobody can see it import mindspore."""
-    python, other = plan_of(spec_of(workers=1)), plan_of(spec_of(workers=1), script="run.sh")
-    assert [p.start for p in python.processes if p.role == "scheduler"] == ["on-import"]
-    assert [p.start for p in other.processes if p.role == "scheduler"] == ["now"]
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (Program("script", "src/train.py", ("a",)), ["/code/src/train.py", "a"]),
+        (Program("module", "pkg.train", ("a",)), ["-m", "pkg.train", "a"]),
+        (Program("executable", "bash", ("run.sh",)), ["-x", "bash", "run.sh"]),
+        (Program("executable", "./run.sh"), ["-x", "/code/run.sh"]),
+        (Program("executable", "/opt/bin/tool"), ["-x", "/opt/bin/tool"]),
+    ],
+)
+def test_every_kind_of_program_is_started_by_the_worker(program: Program, words: list[str]) -> None:
+    """What lies in the job's folder is run from the snapshot; the scheduler waits until a rank needs it."""
+    plan = plan_of(spec_of(workers=1), program=program)
+    scheduler, worker = plan.processes
+    assert [word.replace(plan.run_dir, "") for word in worker.argv[2:]] == words
+    assert scheduler.start == "on-import"
+    assert from_json(to_json(plan)) == plan
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from mslaunch.errors import ConfigError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import HostFacts
+from mslaunch.plan.program import Program
 from mslaunch.plan.render import render
 from mslaunch.store.folder import write_files
 from mslaunch.transports.base import Command
@@ -60,11 +61,11 @@ def test_scripts_of_methods_execute_no_value(tmp_path: Path, method: str) -> Non
         facts_of((host,), device_target="Ascend"),
         run_dir=str(run_dir),
         submit_dir=HOSTILE,
-        script=f"{HOSTILE}.py",
+        program=Program("script", f"{HOSTILE}.py", (HOSTILE, "--x", HOSTILE)),
         hosts={HOSTILE: HostFacts(str(python), (0,))},
     )
     env = {"A": HOSTILE, "MS_TOPO_TIMEOUT": HOSTILE, "TOKEN": None}
-    plan = make_plan(spec_of(args=(HOSTILE, "--x", HOSTILE), workers=1, method=method, env=env), (host,), facts)
+    plan = make_plan(spec_of(workers=1, method=method, env=env), (host,), facts)
     write_files(run_dir, plan.files)
     script = next(run_dir.glob("scripts/*.sh"))
     (told,) = run(script, tmp_path, TOKEN="t")
@@ -89,15 +90,15 @@ def test_scripts_for_slurm_execute_no_value(tmp_path: Path) -> None:
         "env": {"A": HOSTILE},
         "workers": 1,
     }
-    command = Command((str(program),), "train", (), flags, (f"k={HOSTILE}",), None, HOSTILE, HOSTILE, (HOSTILE,))
+    command = Command((str(program),), "train", (), flags, (f"k={HOSTILE}",), None, (HOSTILE,), HOSTILE, (HOSTILE,))
     run_dir = f"{runs_dir}/{HOSTILE}"
     (file,) = job_files(spec_of(**flags).launch, (Host("n", "n", (0,)),), run_dir, command, str(cwd))
     write_files(Path(run_dir), (file,))
     (told,) = run(Path(run_dir) / JOB, tmp_path, SLURM_JOB_ID="1")
     assert told["env"]["MSLAUNCH_ENV_A"] == HOSTILE
-    options = [f"--script={HOSTILE}", f"--rank-table={HOSTILE}", f"--python={HOSTILE}", "--env=A", f"--set=k={HOSTILE}"]
+    options = [f"--rank-table={HOSTILE}", f"--python={HOSTILE}", "--env=A", f"--set=k={HOSTILE}"]
     assert set(options) <= set(told["argv"])
-    assert told["argv"][-4:] == [f"--runs-dir={runs_dir}", f"--run-id={HOSTILE}", "--", HOSTILE]
+    assert told["argv"][-5:] == [f"--runs-dir={runs_dir}", f"--run-id={HOSTILE}", HOSTILE, "--", HOSTILE]
     array = tmp_path / "array"
     array.write_text(array_script(str(runs_dir), {0: Path(run_dir) / JOB}, [file.content], None))
     (told,) = run(array, tmp_path, SLURM_JOB_ID="1", SLURM_ARRAY_TASK_ID="0")

@@ -147,7 +147,7 @@ def test_job_script_is_the_golden_one() -> None:
         flags=flags,
         assignments=("lr=0.1",),
         config="epochs: 3\n",
-        script="/home/u/job/train.py",
+        named=("--script=/home/u/job/train.py",),
         rank_table=None,
         script_args=("--data", "/a b"),
     )

@@ -25,7 +25,7 @@ JOB_CONFIG = layout.script("job.yaml")
 ARRAY = "array.sbatch"
 
 _SUBMITTING = ("transport", "nodes", "partition", "time", "account", "requeue", "sbatch_args")
-_PLACED = ("runs_dir", "run_id", "script", "rank_table", "env")
+_PLACED = ("runs_dir", "run_id", "script", "module", "command", "rank_table", "env")
 _GRES = re.compile(r"\b(?:npu|ascend|gpu)(?::[\w.-]+)?:\d+\(IDX:([\d,-]+)\)")
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
@@ -153,7 +153,6 @@ def command_words(command: Command, run_dir: str) -> list[str]:
     """Spell it anew: absolute where it was relative, and no value of a variable in it."""
     words = [*command.program, command.verb, *command.own]
     words += [f"--config={run_dir}/{JOB_CONFIG}"] if command.config is not None else []
-    words += [f"--script={command.script}"]
     words += [f"--rank-table={command.rank_table}"] if command.rank_table else []
     for name, value in command.flags.items():
         if name not in (*_SUBMITTING, *_PLACED):
@@ -174,7 +173,7 @@ def job_files(launch: LaunchSettings, hosts: Sequence[Host], run_dir: str, comma
     values = {
         "runs_dir": runs_dir,
         "run_id": run_id,
-        "script_args": command.script_args,
+        "program": [*command.named, *(("--", *command.script_args) if command.script_args else ())],
         "count": f"{counted(sum(len(host.devices) for host in hosts), 'rank')} on {counted(len(hosts), 'node')}",
         "directives": list(directives(launch, hosts, run_dir)),
         "exports": {name: value for name, value in given.items() if value is not None and not is_secret(name, value)},

@@ -1,0 +1,144 @@
+"""Which cores belong to which NUMA node of a host, and on which node each of its NPUs and GPUs is."""
+
+from __future__ import annotations
+
+import os
+import re
+
+TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Ask = Callable[[list[str]], str]
+
+_BUS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
+_NUMBER = re.compile(r"[0-9]{1,5}")
+_BOARD_BUS = re.compile(rf"PCIe Bus Info\s*:\s*({_BUS.pattern})")
+_CHIP = re.compile(r"^\s*([0-9]{1,5})\s+([0-9]{1,5})\s+([0-9]{1,5})\s", re.MULTILINE)
+_TOPO = re.compile(r"^\s*NPU([0-9]{1,5})\s.*\s([0-9,-]+)\s*$", re.MULTILINE)
+ASK_SECONDS = 5.0
+
+
+def facts(root: str = "/", ask: Ask | None = None) -> dict[str, Any]:
+    """Answer with pairs, since JSON has no numbers for keys: nodes with their cores, devices with their node."""
+    ask = ask or _ask
+    nodes = node_cores(root)
+    found = {"Ascend": npu_nodes(root, nodes, ask), "GPU": gpu_nodes(root, ask)} if nodes else {}
+    return {"nodes": sorted(nodes.items()), "devices": {target: sorted(of.items()) for target, of in found.items()}}
+
+
+def node_cores(root: str) -> dict[int, list[int]]:
+    """The cores of every node."""
+    folder = os.path.join(root, "sys/devices/system/node")
+    found: dict[int, list[int]] = {}
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return found
+    for name in names:
+        if re.fullmatch(r"node[0-9]{1,5}", name):
+            cores = parse_list(_read(os.path.join(folder, name, "cpulist")))
+            if cores:
+                found[int(name[4:])] = cores
+    return found
+
+
+def gpu_nodes(root: str, ask: Ask) -> dict[int, int]:
+    """The node of every NVIDIA device, by its number: what nvidia-smi says, else the driver itself."""
+    said = ask(["nvidia-smi", "--query-gpu=index,pci.bus_id", "--format=csv,noheader"])
+    buses = parse_nvidia_smi(said) or _driver_buses(root)
+    return _with_nodes(root, buses)
+
+
+def npu_nodes(root: str, nodes: dict[int, list[int]], ask: Ask) -> dict[int, int]:
+    """The node of every Ascend device, by its number: from its PCIe bus, else from its CPU affinity."""
+    chips = parse_npu_chips(ask(["npu-smi", "info", "-m"]))
+    boards = {npu: ask(["npu-smi", "info", "-t", "board", "-i", str(npu)]) for npu in sorted(set(chips.values()))}
+    buses = {device: bus for device, npu in chips.items() if (bus := parse_npu_bus(boards[npu]))}
+    found = _with_nodes(root, buses)
+    if not chips or len(found) < len(chips):
+        for device, cores in parse_npu_topology(ask(["npu-smi", "info", "-t", "topo"])).items():
+            near = [node for node, own in nodes.items() if set(own) & set(cores)]
+            if len(near) == 1:
+                found.setdefault(device, near[0])
+    return found
+
+
+def parse_nvidia_smi(text: str) -> dict[int, str]:
+    """Read lines such as `0, 00000000:3B:00.0`."""
+    pairs = (line.split(",") for line in text.splitlines() if line.count(",") == 1)
+    return {
+        int(index): bus.strip()
+        for index, bus in pairs
+        if _NUMBER.fullmatch(index.strip()) and _BUS.fullmatch(bus.strip())
+    }
+
+
+def parse_npu_chips(text: str) -> dict[int, int]:
+    """Read `npu-smi info -m`: the number of every chip's device, and the card that it is on."""
+    return {int(logic): int(npu) for npu, _, logic in _CHIP.findall(text)}
+
+
+def parse_npu_bus(text: str) -> str | None:
+    """Read the PCIe bus out of `npu-smi info -t board -i N`."""
+    found = _BOARD_BUS.search(text)
+    return found[1] if found else None
+
+
+def parse_npu_topology(text: str) -> dict[int, list[int]]:
+    """Read the last column of `npu-smi info -t topo`: the cores that are near each device."""
+    return {int(device): parse_list(cores) for device, cores in _TOPO.findall(text)}
+
+
+def parse_list(text: str) -> list[int]:
+    """Read the kernel's lists: `0-3,8`."""
+    cores: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        if not _NUMBER.fullmatch(first) or (last and not _NUMBER.fullmatch(last)):
+            return []
+        cores += range(int(first), int(last or first) + 1)
+    return cores
+
+
+def _driver_buses(root: str) -> dict[int, str]:
+    folder = os.path.join(root, "proc/driver/nvidia/gpus")
+    try:
+        buses = os.listdir(folder)
+    except OSError:
+        return {}
+    minors = {
+        bus: re.search(r"Device Minor:\s*([0-9]{1,5})", _read(os.path.join(folder, bus, "information")))
+        for bus in buses
+    }
+    return {int(minor[1]): bus for bus, minor in minors.items() if minor}
+
+
+def _with_nodes(root: str, buses: dict[int, str]) -> dict[int, int]:
+    found = {}
+    for device, bus in buses.items():
+        domain, _, rest = bus.lower().partition(":")
+        text = _read(os.path.join(root, "sys/bus/pci/devices", f"{int(domain, 16):04x}:{rest}", "numa_node")).strip()
+        if _NUMBER.fullmatch(text):  # -1: the machine does not say
+            found[device] = int(text)
+    return found
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _ask(words: list[str]) -> str:
+    """Run a vendor's tool; nothing where it is not there, fails or hangs."""
+    import subprocess
+
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=ASK_SECONDS, stdin=subprocess.DEVNULL, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""

@@ -1,0 +1,194 @@
+"""The options of msrun and torchrun, as tables: what each means here, why it means nothing, or what to do instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mslaunch.errors import RequestError
+
+SEVERAL_HOSTS = (
+    "this starts ranks on one machine. For several, name them once: mslaunch train --hosts n1:8,n2:8, "
+    "or let Slurm give them: mslaunch train --transport slurm --nodes 2 --workers 16"
+)
+"""What to do instead of starting the same command on every node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One option of another launcher."""
+
+    means: Callable[[str], Sequence[str]] | None = None
+    """From its value to words of mslaunch's own."""
+    why: str = ""
+    """Why it means nothing here; empty where there is nothing to say."""
+    instead: str = ""
+    """What to do instead, where it cannot be done."""
+    as_here: tuple[str, ...] = ()
+    """Values that ask for what happens here anyway."""
+    takes_value: bool = True
+
+
+Table = Mapping[str, Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A command line in mslaunch's own words, and what is to be said about it."""
+
+    words: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def _as(option: str) -> Row:
+    return Row(lambda value: (f"{option}={value}",))
+
+
+def _flag(option: str) -> Row:
+    return Row(lambda value: (option if _is_true(value) else option.replace("--", "--no-", 1),))
+
+
+def _is_true(value: str) -> bool:
+    return value.lower() in ("true", "1", "yes", "on")
+
+
+def _variable(name: str) -> Row:
+    return Row(lambda value: (f"--env={name}={value}",))
+
+
+def _bind_core(value: str) -> Sequence[str]:
+    """True, False, or which cores each device's rank gets: {"device0": ["0-9"]}."""
+    if value.lower() in ("true", "false"):
+        return ("--bind-cores" if _is_true(value) else "--no-bind-cores",)
+    try:
+        cores = json.loads(value)
+        shares = {
+            str(key).removeprefix("device"): ",".join(parts) for key, parts in cores.items() if key != "scheduler"
+        }
+    except (ValueError, TypeError, AttributeError):
+        raise RequestError(
+            f"--bind_core={value}: write True, False, or which cores each device gets: "
+            '{"device0": ["0-9"], "device1": ["10-19"]}.'
+        ) from None
+    return (f"--core-map={json.dumps(shares)}",)
+
+
+def _workers(value: str) -> Sequence[str]:
+    """A number, or torchrun's words for as many as there are devices or cores."""
+    if value.isdigit():
+        return (f"--workers={value}",)
+    if value not in ("auto", "gpu", "cpu", "npu"):
+        raise RequestError(f"--nproc-per-node={value}: write a number, auto, gpu or cpu.")
+    from mslaunch.api import count_devices
+
+    cores, devices = count_devices()
+    if value in ("gpu", "npu") and not devices:
+        raise RequestError(f"--nproc-per-node={value}: this machine has no GPU or NPU. Write a number.")
+    return (f"--workers={cores if value == 'cpu' else devices or cores}",)
+
+
+def _tee(value: str) -> Sequence[str]:
+    return ("--tail=none" if value == "0" else "--tail=all",)
+
+
+_ONE_LOG = "rank_R/log.txt has output and errors of every rank"
+_SCHEDULER = "the ranks of one machine find each other through MindSpore's scheduler"
+_ADDRESS = Row(why=_SCHEDULER, as_here=("127.0.0.1", "localhost"))
+_NODE_RANK = Row(instead=SEVERAL_HOSTS, as_here=("0", "-1"))
+
+MSRUN: Table = {
+    "worker_num": _as("--workers"),
+    "local_worker_num": _as("--local_worker_num"),
+    "master_addr": _ADDRESS,
+    "master_port": _as("--master-port"),
+    "node_rank": _NODE_RANK,
+    "log_dir": _as("--runs-dir"),
+    "join": Row(lambda value: () if _is_true(value) else ("--detach",)),
+    "cluster_time_out": _variable("MS_TOPO_TIMEOUT"),
+    "bind_core": Row(_bind_core),
+    "bind_numa": _flag("--numa"),
+    "sim_level": Row(lambda value: (f"--env=MS_SIMULATION_LEVEL={value}",), as_here=("-1",)),
+    "sim_rank_id": Row(
+        instead="every rank is started. One alone: MS_SIMULATION_LEVEL=0 RANK_SIZE=8 RANK_ID=3 python train.py",
+        as_here=("-1",),
+    ),
+    "rank_table_file": _as("--rank-table"),
+    "worker_log_name": Row(why="the log of rank R is rank_R/log.txt"),
+    "tail_worker_log": Row(lambda value: (f"--tail={'all' if value == '-1' else value}",)),
+}
+"""As in MindSpore 2.10, by name without dashes."""
+
+TORCHRUN: Table = {
+    "nnodes": Row(instead=SEVERAL_HOSTS, as_here=("1", "1:1")),
+    "nproc_per_node": Row(_workers),
+    "standalone": Row(takes_value=False),
+    "max_restarts": _as("--max-restarts"),
+    "rdzv_backend": Row(why=_SCHEDULER),
+    "rdzv_endpoint": Row(why=_SCHEDULER),
+    "rdzv_id": Row(why=_SCHEDULER),
+    "rdzv_conf": Row(why=_SCHEDULER),
+    "monitor_interval": Row(why="mslaunch is told when a process ends, and need not look"),
+    "start_method": Row(why="a rank is a process of its own", as_here=("spawn",)),
+    "event_log_handler": Row(why="events.jsonl has all events", as_here=("null",)),
+    "role": Row(why="all ranks have the same role", as_here=("default", "default_role")),
+    "no_python": Row(takes_value=False),
+    "run_path": Row(instead="name the script as it is", takes_value=False),
+    "log_dir": _as("--runs-dir"),
+    "r": Row(why=_ONE_LOG, as_here=("0",)),
+    "redirects": Row(why=_ONE_LOG, as_here=("0",)),
+    "t": Row(_tee),
+    "tee": Row(_tee),
+    "local_ranks_filter": _as("--tail"),
+    "duplicate_stdout_filters": Row(why=_ONE_LOG),
+    "duplicate_stderr_filters": Row(why=_ONE_LOG),
+    "node_rank": _NODE_RANK,
+    "master_addr": _ADDRESS,
+    "master_port": _variable("MASTER_PORT"),
+    "local_addr": Row(why=_SCHEDULER),
+    "logs_specs": Row(why=_ONE_LOG),
+    "numa_binding": Row(lambda _: ("--numa",)),
+    "signals_to_handle": Row(why="SIGTERM, SIGINT and SIGHUP end the job, and all of its ranks"),
+    "virtual_local_rank": Row(instead="each rank sees all devices, and DEVICE_ID names its own", takes_value=False),
+}
+"""As in PyTorch 2.13, by name without leading dashes, with underscores."""
+
+
+def is_option(word: str) -> bool:
+    return word.startswith("-") and word not in ("-", "--")
+
+
+def translate(words: Sequence[str], table: Table, ours: Mapping[str, bool], ours_first: bool) -> Translated:
+    """Put what another launcher's options mean in their place, up to the program; `ours`: our options, with a value?"""
+    left, done = list(words), list[str]()
+    notes: list[str] = []
+    while left and is_option(left[0]):
+        word = left.pop(0)
+        name, equals, value = word.partition("=")
+        row = table.get(name.lstrip("-").replace("-", "_"))
+        if row is None or (ours_first and name in ours):
+            done.append(word)
+            done += [left.pop(0)] if ours.get(word) and left else []
+            continue
+        if row.takes_value and not equals:
+            if not left:
+                raise RequestError(f"{name}: its value is missing.")
+            value = left.pop(0)
+        for one in _apply(name, value, row):
+            known = one.partition("=")[0] in ours
+            (done if known else notes).append(one if known else f"{name} is left out: it has no meaning for this verb")
+        notes += _remarks(name, value, row)
+    return Translated((*done, *left), tuple(notes))
+
+
+def _apply(name: str, value: str, row: Row) -> Sequence[str]:
+    if value in row.as_here:
+        return ()
+    if row.instead:
+        raise RequestError(f"{name}{f'={value}' if value else ''}: {row.instead}.")
+    return row.means(value) if row.means else ()
+
+
+def _remarks(name: str, value: str, row: Row) -> Iterator[str]:
+    if row.why and value not in row.as_here:
+        yield f"{name}={value} has no meaning here: {row.why}"

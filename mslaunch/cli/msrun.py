@@ -1,0 +1,13 @@
+"""`mslaunch msrun`: a line that was written for msrun, with its options and its default of 8 ranks."""
+
+from __future__ import annotations
+
+from mslaunch.cli import foreign
+from mslaunch.cli.train import call_with_defaults
+
+DEFAULT_WORKERS = "8"
+
+
+def app(args: list[str], **how: object) -> object:
+    """Call `train` with msrun's options."""
+    return call_with_defaults(args, foreign.MSRUN, DEFAULT_WORKERS, **how)

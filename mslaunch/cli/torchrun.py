@@ -1,0 +1,13 @@
+"""`mslaunch torchrun`: a line that was written for torchrun, with its options and its default of one rank."""
+
+from __future__ import annotations
+
+from mslaunch.cli import foreign
+from mslaunch.cli.train import call_with_defaults
+
+DEFAULT_WORKERS = "1"
+
+
+def app(args: list[str], **how: object) -> object:
+    """Call `train` with torchrun's options."""
+    return call_with_defaults(args, foreign.TORCHRUN, DEFAULT_WORKERS, **how)

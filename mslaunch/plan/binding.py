@@ -1,0 +1,105 @@
+"""Which cores and which memory each rank of a host gets. Pure: what the host has is passed in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from mslaunch.errors import RequestError
+from mslaunch.hosts import Host
+from mslaunch.plan.model import Facts
+from mslaunch.plan.spec import JobSpec
+from mslaunch.ranges import format_ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Where one rank may run; no cores: anywhere."""
+
+    cores: tuple[int, ...] = ()
+    node: int | None = None
+    """The NUMA node whose memory it prefers."""
+
+
+def bind_ranks(spec: JobSpec, host: Host, facts: Facts, first_rank: int) -> list[Binding]:
+    """Bind the ranks of one host, in their order: as a map says, to the nodes of their devices, or in equal shares."""
+    launch, cores = spec.launch, facts.hosts[host.name].cores
+    if launch.core_map:
+        return _by_map(spec, host, cores, first_rank)
+    if launch.numa:
+        return _by_node(host, facts)
+    if launch.bind_cores:
+        return [Binding(core_share(cores, index, len(host.devices))) for index in range(len(host.devices))]
+    return [Binding()] * len(host.devices)
+
+
+def describe(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Iterator[str]:
+    """Say which ranks could not be bound as asked."""
+    if not spec.launch.numa or spec.launch.core_map:
+        return
+    for host in hosts:
+        if not facts.hosts[host.name].numa.nodes:
+            yield f"{host.name}: its NUMA nodes are not known, so its ranks are bound to their share of all cores"
+            continue
+        known = _device_nodes(host, facts)
+        missing = [device for device in host.devices if device not in known]
+        if missing:
+            yield (
+                f"{host.name}: the NUMA node of device {format_ranges(missing)} is not known, so its ranks are bound "
+                f"to their share of all cores"
+            )
+
+
+def _by_map(spec: JobSpec, host: Host, cores: tuple[int, ...], first_rank: int) -> list[Binding]:
+    """Keys are numbers of devices where all of them are devices of the host, else numbers of ranks."""
+    shares = spec.launch.core_map or {}
+    by_device = set(shares) <= set(host.devices)
+    keys = host.devices if by_device else range(first_rank, first_rank + len(host.devices))
+    found = [Binding(shares.get(key, ())) for key in keys]
+    absent = sorted({core for binding in found for core in binding.cores} - set(cores))
+    if absent:
+        raise RequestError(
+            f"{spec.source('core_map')}: core {format_ranges(absent)} cannot be used on {host.name}; "
+            f"there are {format_ranges(cores)}."
+        )
+    return found
+
+
+def _by_node(host: Host, facts: Facts) -> list[Binding]:
+    own = facts.hosts[host.name]
+    nodes = {node: usable for node, all_of_it in own.numa.nodes.items() if (usable := _both(all_of_it, own.cores))}
+    placed = _device_nodes(host, facts)
+    at = [placed.get(device) for device in host.devices]
+    result = []
+    for index, node in enumerate(at):
+        if node is None or node not in nodes:
+            result.append(Binding(core_share(own.cores, index, len(at))))
+        else:
+            before = at[:index].count(node)
+            result.append(Binding(core_share(nodes[node], before, at.count(node)), node))
+    return result
+
+
+def _device_nodes(host: Host, facts: Facts) -> Mapping[int, int]:
+    """The node of each device; ranks on the CPU are spread over the nodes that have cores for them."""
+    own = facts.hosts[host.name]
+    if facts.device_target in own.numa.devices:
+        return own.numa.devices[facts.device_target]
+    if facts.device_target != "CPU":
+        return {}
+    usable = [node for node, cores in sorted(own.numa.nodes.items()) if _both(cores, own.cores)]
+    count = len(host.devices)
+    return {device: usable[at * len(usable) // count] for at, device in enumerate(host.devices)} if usable else {}
+
+
+def _both(some: tuple[int, ...], others: tuple[int, ...]) -> tuple[int, ...]:
+    allowed = set(others)
+    return tuple(core for core in some if core in allowed)
+
+
+def core_share(cores: tuple[int, ...], local_rank: int, ranks: int) -> tuple[int, ...]:
+    """Cut the cores into equal shares; with more ranks than cores, ranks take turns on single cores."""
+    each = len(cores) // ranks
+    if each == 0:
+        return (cores[local_rank % len(cores)],)
+    return cores[local_rank * each : (local_rank + 1) * each]
