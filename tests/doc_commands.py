@@ -12,7 +12,8 @@ from typing import Any
 import typer
 
 from mslaunch.cli import VERBS
-from mslaunch.cli.arguments import split_args
+from mslaunch.cli.arguments import option_values, split
+from mslaunch.cli.foreign import MSRUN, TORCHRUN, translate
 from tests.conftest import ROOT
 
 GENERATED = {"cli.md"}
@@ -26,6 +27,10 @@ PAGES = sorted(
     )
     if path.name not in GENERATED
 )
+LAUNCHING = {"train": MSRUN, "sweep": MSRUN, "infer": MSRUN, "render": MSRUN, "msrun": MSRUN, "torchrun": TORCHRUN}
+"""Verbs that take a program, with the options of other launchers that they understand."""
+PASTED = ("msrun", "torchrun")
+"""Verbs that are `train` with the options of another launcher."""
 PLACEHOLDERS = {"[RUN|DIR]": "", "[RUN]": "", "[--json]": "--json", " ... ": " ", "FILE|DIR": "ckpt"}
 
 
@@ -67,7 +72,7 @@ def inline_commands(path: Path) -> list[list[str]]:
 
 def command_for(verb: str) -> Any:
     """The command of a verb, or its group of commands."""
-    module = importlib.import_module(f"mslaunch.cli.{verb.replace('-', '_')}")
+    module = importlib.import_module(f"mslaunch.cli.{'train' if verb in PASTED else verb.replace('-', '_')}")
     return typer.main.get_command(getattr(module, "_app", None) or module.app)
 
 
@@ -75,7 +80,8 @@ def options_of(verb: str) -> set[str]:
     """Every option of a verb, and of the verbs below it."""
     command = command_for(verb)
     every = (command, *getattr(command, "commands", {}).values())
-    return {name for one in every for option in one.params for name in (*option.opts, *option.secondary_opts)}
+    own = {name for one in every for option in one.params for name in (*option.opts, *option.secondary_opts)}
+    return own | {f"--{name}" for name in LAUNCHING.get(verb, {})}
 
 
 def parse(words: list[str]) -> None:
@@ -84,7 +90,10 @@ def parse(words: list[str]) -> None:
     if verb == "--version":
         return
     assert verb in VERBS, verb
-    command, rest = command_for(verb), split_args(rest)[0]
+    command = command_for(verb)
+    if verb in LAUNCHING:
+        known = option_values(command)
+        rest, _ = split(translate(rest, LAUNCHING[verb], known, verb not in PASTED).words, known)
     with command.make_context(verb, rest) as context:
         if hasattr(command, "resolve_command"):
             _, found, arguments = command.resolve_command(context, rest)

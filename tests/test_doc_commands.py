@@ -16,7 +16,7 @@ from tests.conftest import MSLAUNCH, ROOT, Bench
 from tests.doc_commands import PAGES, commands, inline_commands, options_of, parse
 from tests.sharded import checkpoints, strategy_file
 
-LAUNCHING = ("train", "sweep", "infer")
+STARTING = ("train", "sweep", "infer", "msrun", "torchrun")
 CONFIG = """seed: 1
 lr: 0.1
 batch_size: 32
@@ -36,6 +36,7 @@ print(sys.argv[1:])
 with open(os.path.join("output", f"rank_{os.environ['RANK_ID']}.txt"), "w") as file:
     file.write("written")
 """
+PROGRAM = {"train.py", "run_mindformer.py"}
 NOT_RUN = {
     "check --hosts": "needs hosts; tests/test_ssh.py has some",
     "check --transport netns": "needs the plug-in of docs/transports.md; tests/test_netns.py installs it",
@@ -66,7 +67,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with every file that the commands name, and a finished run of four ranks."""
     folder = tmp_path_factory.mktemp("doc") / "job"
     (folder / "output" / "msrun_log").mkdir(parents=True)
-    for name in ("train.py", "infer.py", "run_mindformer.py"):
+    for name in ("train.py", "infer.py", "run_mindformer.py", "pkg/train.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(SCRIPT)
     (folder / "cfg.yaml").write_text(CONFIG)
     (folder / "cluster.yaml").write_text(CLUSTER)
@@ -136,15 +138,14 @@ def test_every_reason_not_to_run_a_command_is_needed() -> None:
     assert [beginning for beginning in NOT_RUN if not any(line.startswith(beginning) for line in lines)] == []
 
 
-@pytest.mark.parametrize("words", [w for w in shown() if w[0] in LAUNCHING and can_run(w)], ids=" ".join)
+@pytest.mark.parametrize("words", [w for w in shown() if w[0] in STARTING and can_run(w)], ids=" ".join)
 def test_a_launch_of_the_documentation_can_be_planned(folder: Bench, words: list[str]) -> None:
     """With --dry-run, which contacts no host and no queue."""
-    at = words.index("--") if "--" in words else len(words)
-    done = folder.mslaunch(*words[:at], *({"--dry-run"} - set(words)), *words[at:])
+    done = folder.mslaunch(words[0], "--dry-run", *words[1:])
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("words", [w for w in shown() if w[0] not in LAUNCHING and can_run(w)], ids=" ".join)
+@pytest.mark.parametrize("words", [w for w in shown() if w[0] not in STARTING and can_run(w)], ids=" ".join)
 def test_a_command_of_the_documentation_runs(folder: Bench, words: list[str]) -> None:
     """In a folder that has the files that it names, and a run that has ended."""
     typed = [DIRS[words[0]] if word == "DIR" else word for word in words]
@@ -161,14 +162,14 @@ def _remove(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [w for w in commands(ROOT / "docs" / "recipes.md") if "--" in w and not {"--hosts", "--transport"} & set(w)],
+    [w for w in commands(ROOT / "docs" / "recipes.md") if PROGRAM & set(w) and not {"--hosts", "--transport"} & set(w)],
     ids=" ".join,
 )
 def test_a_recipe_passes_all_arguments_on(folder: Bench, words: list[str]) -> None:
     """With a stand-in for the script, which prints its arguments and writes into output/."""
     done = folder.mslaunch(*words)
     assert done.returncode == 0, done.stderr
-    assert folder.log(0).strip() == str(words[words.index("--") + 1 :])
+    assert folder.log(0).strip() == str(words[words.index(*PROGRAM & set(words)) + 1 :])
     shared = (folder.folder / "output" / "rank_1.txt").exists()
     assert shared == ("--shared" in words)
 
