@@ -17,16 +17,8 @@ from mslaunch.cli.foreign import MSRUN, TORCHRUN, translate
 from tests.conftest import ROOT
 
 GENERATED = {"cli.md"}
-PAGES = sorted(
-    path
-    for path in (
-        ROOT / "README.md",
-        *ROOT.glob("docs/*.md"),
-        *ROOT.glob("examples/*/*.md"),
-        *ROOT.glob("rank_tables/*.md"),
-    )
-    if path.name not in GENERATED
-)
+PATTERNS = ("README*.md", "docs/*.md", "docs/zh/*.md", "examples/*/*.md", "rank_tables/*.md")
+PAGES = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern) if path.name not in GENERATED)
 LAUNCHING = {"train": MSRUN, "sweep": MSRUN, "infer": MSRUN, "render": MSRUN, "msrun": MSRUN, "torchrun": TORCHRUN}
 """Verbs that take a program, with the options of other launchers that they understand."""
 PASTED = ("msrun", "torchrun")

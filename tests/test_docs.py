@@ -16,7 +16,7 @@ from mslaunch.transports.base import Channel, JobQueue, Transport
 from tests.conftest import MSLAUNCH, ROOT
 
 DOCS = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/*.md"), *ROOT.glob("rank_tables/*.md")]
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/*.md"), *ROOT.glob("rank_tables/*.md")]
 )
 
 

@@ -13,6 +13,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parent.parent
 PAGES = {
     "README.md": "index.md",
+    "README.zh-CN.md": "zh/index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changes.md",
 }
