@@ -26,7 +26,7 @@ fuzz: $(READY)
 
 # The documentation as a site: site/index.html.
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 # The pictures of the documentation, from a real run.
 screenshots: $(READY)

@@ -16,10 +16,10 @@ from tools import site_pages
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built once; --strict makes a broken link or anchor an error."""
+    """The site, built once; --strict makes a broken link or anchor an error (and --quiet would hide it from --strict)."""
     pytest.importorskip("material", reason="mkdocs-material is not installed (pip install '.[docs]')")
     target = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)]
     env = {**os.environ, "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
