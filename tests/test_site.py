@@ -16,7 +16,7 @@ from tools import site_pages
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built once; --strict makes a broken link or anchor an error (and --quiet would hide it from --strict)."""
+    """The site, built once; --strict makes a broken link an error, unless --quiet hides it."""
     pytest.importorskip("material", reason="mkdocs-material is not installed (pip install '.[docs]')")
     target = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)]
