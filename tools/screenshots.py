@@ -62,7 +62,7 @@ def _read(terminal: int) -> bytes:
 def picture(command: tuple[str, ...], output: str) -> str:
     """The SVG of a terminal: colours stay, lines that were overwritten (the live line) go."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
-    console.print(f"[bold]$ {' '.join(command)}[/bold]")
+    console.print(Text(f"$ {' '.join(command)}", style="bold"))
     for line in kept_lines(output):
         console.print(Text.from_ansi(line), soft_wrap=False)
     svg = console.export_svg(title="mslaunch")
