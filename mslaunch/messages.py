@@ -27,6 +27,27 @@ class Hello(Event):
     pid: int
 
 
+class NumaNode(TypedDict):
+    """A NUMA node of a host, and its cores."""
+
+    node: int
+    cores: list[int]
+
+
+class NumaDevice(TypedDict):
+    """A device, and the NUMA node that it is on."""
+
+    device: int
+    node: int
+
+
+class NumaAnswer(TypedDict):
+    """What an agent has found out about the NUMA nodes of its host; devices by target."""
+
+    nodes: list[NumaNode]
+    devices: dict[str, list[NumaDevice]]
+
+
 class HostFactsAnswer(TypedDict):
     """What an agent has found out about its host."""
 
@@ -41,7 +62,7 @@ class HostFactsAnswer(TypedDict):
     clock: float
     shared: bool
     script: str | None
-    numa: dict[str, Any] | None
+    numa: NumaAnswer | None
     free: int
     unwritable: str | None
 

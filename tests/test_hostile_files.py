@@ -258,7 +258,7 @@ def test_numbers_and_names_of_hosts_are_bounded(read: Callable[[], object], word
         ({"config_arg": "\0"}, "config_arg: text without a NUL"),
         ({"script": "x" * 256}, "script: a path is"),
         ({"runs_dir": "x/" * 3000}, "runs_dir: a path is"),
-        ({"hosts": [{"address": "n1", "env": {"A=": "b"}}]}, "cannot be a variable"),
+        ({"hosts": [{"address": "n1", "env": {"A=": "b"}}]}, "is not the name of a variable"),
         ({"hosts": [{"address": "n\0"}]}, "text without a NUL"),
     ],
 )

@@ -22,6 +22,7 @@ def processes_of(uid: int) -> list[str]:
 
 def launch_as_stranger(folder: Path, limit: str, *args: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text("print('trained')\n")
+    wait_for(lambda: not processes_of(STRANGER), "processes of the test before to end")
     done = run_as([MSLAUNCH, "train", "-n", "2", *args], folder, uid=STRANGER, limit=limit)
     assert "Traceback" not in done.stderr + done.stdout
     wait_for(lambda: not processes_of(STRANGER), "the last process of the launch to end")

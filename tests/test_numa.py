@@ -14,6 +14,7 @@ import pytest
 from mslaunch.agent import numa
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
+from mslaunch.messages import NumaAnswer
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import HostFacts, NumaFacts, Plan, read_numa
 from tests.conftest import Bench
@@ -69,8 +70,8 @@ def test_gpus_are_on_the_nodes_of_their_buses(tmp_path: Path) -> None:
     root = machine(tmp_path, {0: "0-3", 1: "4-7"}, {"0000:3b:00.0": 0, "0000:d8:00.0": 1})
     found = numa.facts(root, tools({"nvidia-smi": NVIDIA_SMI_SAMPLE}))
     assert found == {
-        "nodes": [(0, [0, 1, 2, 3]), (1, [4, 5, 6, 7])],
-        "devices": {"Ascend": [], "GPU": [(0, 0), (1, 1)]},
+        "nodes": [{"node": 0, "cores": [0, 1, 2, 3]}, {"node": 1, "cores": [4, 5, 6, 7]}],
+        "devices": {"Ascend": [], "GPU": [{"device": 0, "node": 0}, {"device": 1, "node": 1}]},
     }
 
 
@@ -88,7 +89,7 @@ def test_npus_are_on_the_nodes_of_their_boards(tmp_path: Path) -> None:
     root = machine(tmp_path, {0: "0-3", 1: "4-7"}, {"0000:c1:00.0": 1, "0000:01:00.0": 0})
     boards = {f"npu-smi info -t board -i {npu}": NPU_BOARD_SAMPLE.format(npu=npu, bus=bus) for npu, bus in BOARDS}
     found = numa.facts(root, tools({"npu-smi info -m": NPU_CHIPS_SAMPLE, **boards}))
-    assert found["devices"]["Ascend"] == [(0, 1), (1, 0)]
+    assert found["devices"]["Ascend"] == [{"device": 0, "node": 1}, {"device": 1, "node": 0}]
 
 
 def test_the_cpu_affinity_of_npus_counts_where_the_bus_tells_nothing(tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_what_tools_print_is_never_an_error(tmp_path: Path, text: str) -> None:
     """A version with another output tells nothing."""
     root = machine(tmp_path, {0: "0-3"}, {})
     found = numa.facts(root, lambda _: text)
-    assert found["nodes"] == [(0, [0, 1, 2, 3])]
+    assert found["nodes"] == [{"node": 0, "cores": [0, 1, 2, 3]}]
     assert numa.parse_list(text) is not None
 
 
@@ -191,9 +192,12 @@ def test_a_wrong_map_is_one_sentence(bench: Bench, text: str) -> None:
     assert not bench.runs.exists()
 
 
-def test_answers_survive_the_wire() -> None:
-    """JSON turns pairs into lists, and they are read back."""
-    answer = json.loads(json.dumps({"nodes": [(0, [0, 1])], "devices": {"GPU": [(3, 0)], "Ascend": []}}))
+def test_answers_are_read() -> None:
+    """A target without devices that have a node is left out."""
+    answer: NumaAnswer = {
+        "nodes": [{"node": 0, "cores": [0, 1]}],
+        "devices": {"GPU": [{"device": 3, "node": 0}], "Ascend": []},
+    }
     assert read_numa(answer) == NumaFacts({0: (0, 1)}, {"GPU": {3: 0}})
 
 

@@ -188,8 +188,8 @@ def test_dates_as_keys_reach_the_script(bench: Bench) -> None:
         ("devices: [-1]", "devices: name each number once"),
         ("devices: []", "devices: name each number once"),
         ("tail: [-1]", "tail: name each number once"),
-        ('env: {"A=B": x}', "'A=B' cannot be a variable"),
-        ('env: {A: "x\\0y"}', "'A' cannot be a variable"),
+        ('env: {"A=B": x}', "'A=B' is not the name of a variable"),
+        ('env: {A: "x\\0y"}', "'A' cannot hold a NUL"),
     ],
 )
 def test_lists_and_variables_are_checked_in_yaml_too(bench: Bench, yaml: str, words: str) -> None:

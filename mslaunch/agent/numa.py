@@ -8,7 +8,8 @@ import re
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+
+    from mslaunch import messages
 
     Ask = Callable[[list[str]], str]
 
@@ -20,12 +21,18 @@ _TOPO = re.compile(r"^\s*NPU([0-9]{1,5})\s.*\s([0-9,-]+)\s*$", re.MULTILINE)
 ASK_SECONDS = 5.0
 
 
-def facts(root: str = "/", ask: Ask | None = None) -> dict[str, Any]:
-    """Answer with pairs, since JSON has no numbers for keys: nodes with their cores, devices with their node."""
+def facts(root: str = "/", ask: Ask | None = None) -> messages.NumaAnswer:
+    """Answer with the nodes and their cores, and with the devices and their node."""
     ask = ask or _ask
     nodes = node_cores(root)
     found = {"Ascend": npu_nodes(root, nodes, ask), "GPU": gpu_nodes(root, ask)} if nodes else {}
-    return {"nodes": sorted(nodes.items()), "devices": {target: sorted(of.items()) for target, of in found.items()}}
+    return {
+        "nodes": [{"node": node, "cores": cores} for node, cores in sorted(nodes.items())],
+        "devices": {
+            target: [{"device": device, "node": node} for device, node in sorted(of.items())]
+            for target, of in found.items()
+        },
+    }
 
 
 def node_cores(root: str) -> dict[int, list[int]]:

@@ -39,7 +39,7 @@ def facts(order: messages.ProbeOrder) -> dict[str, Any]:
     }
 
 
-def _numa() -> dict[str, Any]:
+def _numa() -> messages.NumaAnswer:
     from mslaunch.agent import numa
 
     return numa.facts()

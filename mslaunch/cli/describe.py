@@ -125,7 +125,10 @@ def _some(lines: list[str]) -> list[str]:
 def _snapshot(log: Path) -> Path | None:
     """The snapshot of the code that a rank's log comes from."""
     code = log.parent.parent / layout.CODE
-    return code if code.is_dir() else None
+    try:
+        return code if code.is_dir() else None
+    except OSError:  # a record may name anything
+        return None
 
 
 def _who(record: RunRecord, verdict: Verdict) -> str:

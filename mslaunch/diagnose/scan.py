@@ -26,7 +26,7 @@ TRACEBACK_LIMIT = 1 << 16
 SUMMARY_LIMIT = 1 << 12
 _MOST = 500  # how many findings of a kind are kept from the start of a log, and as many from its end
 _TIME = re.compile(rb"(\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d)\.(\d{3})\.(\d{3})")
-_STEP = re.compile(rb"epoch:\s*(\d{1,18}),?\s+step:\s*(\d{1,18})", re.IGNORECASE)
+_STEP = re.compile(rb"epoch:\s*(\d{1,18}),?\s+step:\s*(\d{1,18})(?!\d)", re.IGNORECASE)
 _PEER_GONE = re.compile(rb"Client connected end of file! Peer \w+ ip: \S+, port: (\d{1,5})\b")
 
 T = TypeVar("T")

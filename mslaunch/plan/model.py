@@ -14,7 +14,7 @@ from mslaunch.documents.limits import Unreadable
 from mslaunch.documents.typed import make
 from mslaunch.errors import NewerRecord, RecordUnreadable
 from mslaunch.hosts import Host
-from mslaunch.messages import SCHEMA_VERSION
+from mslaunch.messages import SCHEMA_VERSION, NumaAnswer
 from mslaunch.plan.program import Program
 
 MANY = 100
@@ -40,12 +40,13 @@ class NumaFacts:
     """For each device target, the node that each device is on."""
 
 
-def read_numa(answer: Mapping[str, Any] | None) -> NumaFacts:
-    """Take what an agent answers, in pairs."""
+def read_numa(answer: NumaAnswer | None) -> NumaFacts:
+    """Take what an agent answers."""
     if answer is None:
         return NumaFacts()
-    nodes = {node: tuple(cores) for node, cores in answer["nodes"]}
-    return NumaFacts(nodes, {target: dict(pairs) for target, pairs in answer["devices"].items() if pairs})
+    nodes = {found["node"]: tuple(found["cores"]) for found in answer["nodes"]}
+    devices = {target: {one["device"]: one["node"] for one in found} for target, found in answer["devices"].items()}
+    return NumaFacts(nodes, {target: found for target, found in devices.items() if found})
 
 
 @dataclass(frozen=True, slots=True)

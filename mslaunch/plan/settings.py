@@ -80,7 +80,7 @@ def _variables(value: V) -> V:
         if not VARIABLE.fullmatch(name):
             raise ValueError(f"{name!r} is not the name of a variable: use letters, digits and underscores only")
         if "\0" in (text or ""):
-            raise ValueError(f"{name}: a variable cannot hold a NUL")
+            raise ValueError(f"{name!r} cannot hold a NUL")
     return value
 
 
