@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 """Of run.json, plan.json and events.jsonl. The first number changes when a reader of the other version would be misled,
 the second when fields or events are added."""
 
@@ -94,7 +94,11 @@ class SetupFailed(Event):
 
 
 class RankNote(Event):
-    """A rank imports MindSpore (import), enters init() (joining), is through (joined), or its script ended (done)."""
+    """What a rank says of its way.
+
+    It imports MindSpore (import), has loaded it (imported), enters init() (joining), is through (joined), or its script
+    has ended well (done).
+    """
 
     rank: int
     message: str | None
@@ -200,6 +204,7 @@ AGENT_EVENTS: dict[str, type] = {
     "start-failed": StartFailed,
     "setup-failed": SetupFailed,
     "import": RankNote,
+    "imported": RankNote,
     "joining": RankNote,
     "joined": RankNote,
     "done": RankNote,
@@ -247,6 +252,14 @@ class ConsoleLost(TypedDict):
     traceback: str
 
 
+class NoteEvent(TypedDict):
+    """What the launcher tells people about the run."""
+
+    ev: Literal["note"]
+    text: str
+    time: float
+
+
 class UnknownEvent(TypedDict):
     """An agent sent something that this version does not know; it was ignored."""
 
@@ -275,6 +288,7 @@ LAUNCHER_EVENTS: dict[str, type] = {
     "signal": SignalEvent,
     "stacks-taken": StacksTaken,
     "console-lost": ConsoleLost,
+    "note": NoteEvent,
     "unknown": UnknownEvent,
     "restart": RestartEvent,
     "stopping": StoppingEvent,

@@ -276,8 +276,8 @@ def test_a_restart_is_recorded_and_shown(replay: MakeReplay) -> None:
     found.signals.send(signal.SIGTERM)
     assert wait_before_restart(again, found.attempt) == signal.SIGTERM
     assert found.recorded[-1] == {"ev": "restart", "attempt": 1, "time": found.time.wall}
-    assert found.shown[-1] == found.recorded[-1]
-    assert found.state.pop_notes()[-1] == "attempt 2 of 3"
+    assert found.recorded[-2] == {"ev": "note", "text": "attempt 2 of 3", "time": found.time.wall}
+    assert found.shown[-2:] == found.recorded[-2:]
 
 
 def test_the_wait_before_a_restart_goes_by_the_clock_that_only_runs_forward(replay: MakeReplay) -> None:

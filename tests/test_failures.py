@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.launcher.run_state import Order
+from mslaunch.launcher.run_state import Order, RunState
 from mslaunch.launcher.timeouts import JOIN_NOTICE, Timeouts
 from mslaunch.transports.prestart import AGENT
 from tests.conftest import Bench, wait_for
@@ -178,6 +178,41 @@ def test_an_init_that_does_not_return_is_told_from_a_missing_rank() -> None:
     tell(run_state, event("joining", 1.0, rank=0), event("joining", 1.0, rank=1))
     Timeouts(run_state).check(100.0, 0.0)
     assert run_state.pop_notes() == ["all ranks are in init(), which has not returned after 60 s"]
+
+
+def absent_rank() -> tuple[RunState, Timeouts]:
+    """Four ranks, of which one has ended without init() while the others are in it."""
+    run_state = run_state_of(4, exit_skew=30, timeout=1000)
+    tell(run_state, *(event("joining", 10.0, rank=rank) for rank in (0, 2, 3)), exited(1, 11.0))
+    return run_state, Timeouts(run_state)
+
+
+def test_a_rank_that_has_ended_without_init_is_named_soon() -> None:
+    """Once, and long before the minute that ranks have to join in."""
+    run_state, timeouts = absent_rank()
+    for now in (13.1, 14.0, 80.0 - JOIN_NOTICE):
+        timeouts.check(now, 0.0)
+    notes = [note for note in run_state.pop_notes() if "init()" in note]
+    assert notes == ["rank 1 has ended without init(); ranks 0,2-3 wait for it in init()"]
+
+
+def test_a_rank_that_has_ended_after_init_is_not_blamed() -> None:
+    """It has joined, though the others have not returned yet."""
+    run_state = run_state_of(2)
+    tell(run_state, *(event("joining", 10.0, rank=rank) for rank in (0, 1)), event("joined", 11.0, rank=1))
+    tell(run_state, exited(1, 12.0))
+    Timeouts(run_state).check(10.0 + JOIN_NOTICE, 0.0)
+    assert run_state.pop_notes()[-1] == "all ranks are in init(), which has not returned after 60 s"
+
+
+@pytest.mark.parametrize(("now", "cause"), [(60.0, "exit skew"), (1001.0, "timeout")])
+def test_a_limit_names_the_rank_that_has_ended_without_init(now: float, cause: str) -> None:
+    """Whichever limit comes first."""
+    run_state, timeouts = absent_rank()
+    assert timeouts.check(now, 0.0) == STOP
+    failure = run_state.failures[0]
+    assert (failure.rank, failure.cause) == (1, cause)
+    assert failure.summary.startswith("rank 1 has ended without init(); ranks 0,2-3 wait for it in init(); ")
 
 
 def test_ranks_that_end_together_are_not_talked_about() -> None:

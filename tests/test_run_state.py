@@ -179,3 +179,35 @@ def test_a_crash_before_the_script_has_ended_is_a_failure() -> None:
     run_state = run_state_of(2)
     assert tell(run_state, started(0), started(1), event("done", 1.0, rank=1), exited(0, 2.0, None, 11)) == STOP
     assert run_state.failures[0].rank == 0
+
+
+@pytest.mark.parametrize(
+    ("seen", "note"),
+    [
+        ((), []),
+        ((("import", 0),), []),
+        ((("imported", 0),), ["2 ranks ran, none called init(): each trained alone"]),
+        ((("imported", 0), ("joining", 1)), []),
+    ],
+)
+def test_ranks_that_trained_alone_are_told_of_where_that_is_known(seen: tuple[Any, ...], note: list[str]) -> None:
+    """A job without MindSpore, one that only looked for it and one that called init() are not accused."""
+    run_state = run_state_of(2)
+    tell(run_state, *(event(name, 1.0, rank=rank, message=None) for name, rank in seen), exited(0, 2), exited(1, 2))
+    assert run_state.pop_notes() == note
+    assert run_state.failures == []
+
+
+def test_one_rank_needs_no_init() -> None:
+    """It has nobody to train with."""
+    run_state = run_state_of(1, require_init=True)
+    tell(run_state, event("imported", 1.0, rank=0, message=None), exited(0, 2))
+    assert (run_state.pop_notes(), run_state.failures) == ([], [])
+
+
+def test_ranks_that_trained_alone_fail_where_init_is_required() -> None:
+    """The job still ends in order, and its exit code is 1."""
+    run_state = run_state_of(2, require_init=True)
+    tell(run_state, event("imported", 1.0, rank=0, message=None), exited(0, 2))
+    assert tell(run_state, exited(1, 2)) == [Order("finish")]
+    assert [(failure.cause, failure.exit_code) for failure in run_state.failures] == [("no init", 1)]

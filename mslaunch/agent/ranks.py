@@ -26,7 +26,7 @@ FAR_BEHIND = 1 << 20
 LOOK_EVERY = 1.0
 START_SECONDS = 0.1  # how long ranks are started for before the loop looks at everything else again
 MOST_QUEUED = 1 << 24  # last lines of logs are left to the file while this much waits for the launcher
-MESSAGES = ("started", "ended", "import", "joining", "joined", "error", "done")
+MESSAGES = ("started", "ended", "import", "imported", "joining", "joined", "error", "done")
 
 
 class Child:

@@ -40,7 +40,7 @@ class Console:
         self.say([f"run {plan.run_id}: {where}", *plan.notes])
 
     def observe(self, event: Mapping[str, Any], run_state: RunState, shown: Callable[[], None]) -> None:
-        """Show one event, and the notes of the run state."""
+        """Show one event."""
         kind = event["ev"]
         if kind == "lines":
             self._show_output(event, shown)
@@ -50,7 +50,8 @@ class Console:
         elif kind == "restart":
             self._headlined = False
             self.progress = new_progress()
-        self.say(run_state.pop_notes())
+        elif kind == "note":
+            self.say([event["text"]])
         if run_state.failures and not self._headlined and kind not in ("restart", "waiting"):
             self._headlined = True
             self.say([headline(run_state)])
@@ -81,8 +82,8 @@ class Console:
     def _status(self, run_state: RunState) -> str:
         up = sum(1 for record in run_state.ranks.values() if record.state == "running")
         parts = [f"{up}/{run_state.plan.world_size} ranks up"]
-        if run_state.joined and len(run_state.joined) < run_state.plan.world_size:
-            parts.append(f"{len(run_state.joined)} joined")
+        if run_state.joining.joined and len(run_state.joining.joined) < run_state.plan.world_size:
+            parts.append(f"{len(run_state.joining.joined)} joined")
         return " | ".join([*parts, *self.progress.words()])
 
     def _draw(self, status: str) -> None:

@@ -29,7 +29,7 @@ TICK = 0.5
 SAVE_SHARE = 20  # saving the record of 10,000 ranks may take at most a twentieth of the time
 
 Notice = Mapping[str, Any]
-"""An event of an agent, or one of the attempt itself: tick, signal, closed, restart, waiting, home."""
+"""An event of an agent, or one of the attempt itself: tick, signal, note, closed, restart, waiting, home."""
 Observer = Callable[[Notice, RunState, Callable[[], None]], None]
 """Is shown every notice, with how the attempt stands and what to call once it is on the screen."""
 
@@ -252,8 +252,13 @@ class Attempt:
                 channel.send(message)
 
     def notify(self, notice: Notice, shown: Callable[[], None] = nothing) -> None:
-        """Show a notice. Whatever goes wrong there, the job goes on."""
+        """Show a notice, and record and show what a person should be told. If that fails, the job goes on."""
+        notes = [{"ev": "note", "text": text, "time": self.clock.wall()} for text in self.run_state.pop_notes()]
+        for note in notes:
+            self.write(note)
         try:
+            for note in notes:
+                self.show(note, self.run_state, nothing)
             self.show(notice, self.run_state, shown)
         except Exception:
             self.show = lambda _notice, _run_state, shown: shown()

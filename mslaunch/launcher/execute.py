@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -26,6 +25,8 @@ from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.signals import ASKING, SUSPEND, Signals
 from mslaunch.transports.base import Pings
+
+MOST_NOTES = 50
 
 
 def execute(
@@ -93,11 +94,9 @@ class _Execution:
 
     def _attempt(self) -> bool:
         """Make one attempt; return whether there is another plan to carry out."""
-        attempt = Attempt(
-            self.plan, self.cluster, self.transfer, self.signals, self.observe, self.events.write, self.began
-        )
+        attempt = Attempt(self.plan, self.cluster, self.transfer, self.signals, self.observe, self._write, self.began)
         with closing(attempt):
-            attempt.on_change = partial(_save_progress, self.folder, self.now)
+            attempt.on_change = self._save_progress
             run_state = attempt.run(self.environment)
             self.now = conclude(self.now, run_state, self.folder)
             tools = RestartTools(attempt.free_port, self.replan)
@@ -112,6 +111,16 @@ class _Execution:
             self.plan = again.plan
             return True
 
+    def _write(self, event: Mapping[str, Any]) -> None:
+        """Record an event; notes are kept in run.json too, the last ones."""
+        if event["ev"] == "note":
+            self.now = replace(self.now, notes=(*self.now.notes, event["text"])[-MOST_NOTES:])
+        self.events.write(event)
+
+    def _save_progress(self, run_state: RunState) -> None:
+        """Let `mslaunch status` see how the ranks stand."""
+        _save(self.folder, replace(self.now, ranks=tuple(run_state.ranks[rank] for rank in sorted(run_state.ranks))))
+
     def _end(self, attempt: Attempt) -> None:
         attempt.collect_logs(tidy=True)
         attempt.notify({"ev": "home"})
@@ -125,11 +134,6 @@ def begun_again(now: record.RunRecord, plan: Plan) -> record.RunRecord:
     return replace(now, state="running", world_size=plan.world_size, ended=None, exit_code=None, verdict=None)
 
 
-def _save_progress(folder: RunFolder, now: record.RunRecord, run_state: RunState) -> None:
-    """Let `mslaunch status` see how the ranks stand."""
-    _save(folder, replace(now, ranks=tuple(run_state.ranks[rank] for rank in sorted(run_state.ranks))))
-
-
 def _save(folder: RunFolder, now: record.RunRecord) -> None:
     # A full disk must not end a job, nor hide how it ended: the screen and the exit code still tell.
     with suppress(OSError):
@@ -141,8 +145,8 @@ def wait_before_restart(again: NextAttempt, attempt: Attempt) -> int | None:
     clock = attempt.clock
     attempt.run_state.notes.append(again.note)
     restart = {"ev": "restart", "attempt": again.plan.attempt, "time": clock.wall()}
-    attempt.write(restart)
     attempt.notify(restart)
+    attempt.write(restart)
     poll = select.poll()
     poll.register(attempt.signals.fileno(), select.POLLIN)
     until = clock.monotonic() + again.pause

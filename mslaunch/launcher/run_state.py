@@ -11,6 +11,7 @@ from mslaunch import layout, messages
 from mslaunch.diagnose import stacks
 from mslaunch.diagnose.judge import signal_name
 from mslaunch.errors import NOT_READY, start_advice
+from mslaunch.launcher.joining import Joining
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
 from mslaunch.store.record import RankRecord, iso
@@ -67,8 +68,7 @@ class RunState:
         self.stopping = False
         self.hosts_busy = {host.name for host in plan.hosts}
         self.hosts_lost: set[str] = set()
-        self.joining: dict[int, float] = {}
-        self.joined: set[int] = set()
+        self.joining = Joining()
         self._imported = False
         self._joined_sent: float | None = None
         self.last_output: float | None = None
@@ -173,12 +173,11 @@ class RunState:
         return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "setup", summary))
 
     def _on_joining(self, event: messages.RankNote, now: float) -> list[Order]:
-        self.joining[event["rank"]] = now
+        self.joining.enter(event["rank"], now)
         return []
 
     def _on_joined(self, event: messages.RankNote, now: float) -> list[Order]:
-        self.joining.pop(event["rank"], None)
-        self.joined.add(event["rank"])
+        self.joining.leave(event["rank"])
         if len(self.plan.hosts) == 1 or (self._joined_sent is not None and now - self._joined_sent < JOINED_EVERY):
             return []
         self._joined_sent = now
@@ -188,6 +187,11 @@ class RunState:
         del event, now
         first, self._imported = not self._imported, True
         return [Order("scheduler")] if first and len(self.plan.hosts) > 1 else []
+
+    def _on_imported(self, event: messages.RankNote, now: float) -> list[Order]:
+        del now
+        self.joining.imported.add(event["rank"])
+        return []
 
     def _on_pulse(self, event: messages.Pulse, now: float) -> list[Order]:
         if self.last_output is not None:
@@ -225,7 +229,7 @@ class RunState:
             # MindSpore 2.10 may crash in its own clean-up, when a peer closes its connection at that moment.
             how = f"by {signal_name(crashed)} while MindSpore was taken apart; its script had ended well before"
             self.notes.append(f"rank {rank} was ended {how}, so that counts")
-        self.joining.pop(rank, None)
+        self.joining.end(rank, code, now)
         self._running.pop(rank, None)
         stopped = self.stopping and rank not in self.raised and number not in CRASHES
         self.ranks[rank] = replace(
@@ -239,10 +243,19 @@ class RunState:
             cause = "signal" if number else "exit"
             return self._rank_failed(when, rank, 128 + number if number else code or 1, number, cause, how, memory)
         if not self._running:
-            self._finished = True
-            return [Order("finish")]
+            return self._finish(when, event["host"])
         self.first_end = self.first_end or (now, rank)
         return []
+
+    def _finish(self, when: float, host: str) -> list[Order]:
+        """All ranks have ended well; whether they have worked together is looked at now."""
+        self._finished = True
+        alone = self.joining.describe_alone(len(self.ranks))
+        if alone and self.plan.require_init:
+            self.failures.append(Failure(when, None, host, 1, None, "no init", f"{alone} (launch.require_init)"))
+        elif alone:
+            self.notes.append(alone)
+        return [Order("finish")]
 
     def _scheduler_exited(self, event: messages.Exited) -> list[Order]:
         if event["code"] == 0:
@@ -290,7 +303,7 @@ class RunState:
             return []
         odd = stacks.odd_ranks(self.groups)
         rank = odd[0] if len(odd) == 1 else None
-        log = self._log(rank) if rank is not None else None
+        log = self.log_of(rank) if rank is not None else None
         host = self.ranks[rank].host if rank is not None else event["host"]
         return self.fail(Failure(event["time"], rank, host, TIME_IS_UP, None, "stalled", quiet, log))
 
@@ -321,9 +334,9 @@ class RunState:
         self, when: float, rank: int, code: int, number: int | None, cause: str, summary: str, memory: bool = False
     ) -> list[Order]:
         host = self.ranks[rank].host
-        return self.fail(Failure(when, rank, host, code, number, cause, summary, self._log(rank), memory))
+        return self.fail(Failure(when, rank, host, code, number, cause, summary, self.log_of(rank), memory))
 
-    def _log(self, rank: int) -> str:
+    def log_of(self, rank: int) -> str:
         return f"{self.plan.run_dir}/{layout.rank_folder(rank)}/{layout.LOG}"
 
 
@@ -334,6 +347,7 @@ HANDLERS: dict[str, Handler] = {
     "files-failed": RunState._on_files_failed,
     "setup-failed": RunState._on_setup_failed,
     "import": RunState._on_import,
+    "imported": RunState._on_imported,
     "joining": RunState._on_joining,
     "joined": RunState._on_joined,
     "done": RunState._on_done,

@@ -69,6 +69,7 @@ def make_plan(
         workdir=facts.workdir,
         sources_dir=facts.sources_dir,
         shared=_shared(spec, facts),
+        require_init=spec.launch.require_init,
         notes=_notes(spec, unset, moved),
         sources={name: f"{_shown(spec, name)}, from {spec.source(name)}" for name in spec.settings.sources},
     )

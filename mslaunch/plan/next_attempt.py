@@ -30,7 +30,7 @@ def may_restart(plan: Plan, exit_code: int, cause: str, error_type: str | None) 
         return False
     if cause == "host lost":
         return plan.restarts.min_workers is not None
-    return cause not in ("setup", "timeout", "stuck") and error_type not in LASTING_ERRORS
+    return cause not in ("setup", "timeout", "stuck", "no init") and error_type not in LASTING_ERRORS
 
 
 def hosts_left(plan: Plan, lost: set[str]) -> tuple[Host, ...]:

@@ -204,6 +204,9 @@ class LaunchSettings(BaseModel):
     )
     on_stall: Literal["stop", "report"] = Field("stop", description="What a hang does: end the job, or be reported.")
     exit_skew: Wait = Field(300.0, description="Seconds that ranks may go on after one has ended with code 0.")
+    require_init: bool = Field(
+        False, description="Whether a job fails whose ranks use MindSpore and never call init(): each trains alone."
+    )
     lost_after: Wait = Field(10.0, description="Seconds of silence after which an agent counts its launcher as lost.")
     max_restarts: Annotated[Annotated[int, Field(ge=0)], Flag("--max-restarts", kind=int, metavar="N")] = Field(
         0, description="How often a failed job is started again."

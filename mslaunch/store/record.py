@@ -108,6 +108,8 @@ class RunRecord:
     verdict: Verdict | None = None
     outputs: tuple[OutputRecord, ...] = ()
     """What the ranks have written into their folders, the largest first."""
+    notes: tuple[str, ...] = ()
+    """What the launcher has told people about the run, the last ones."""
 
     def to_dict(self) -> dict[str, Any]:
         raw = {"schema_version": SCHEMA_VERSION, **{name: getattr(self, name) for name in self.__slots__}}
@@ -162,6 +164,7 @@ def read(folder: RunFolder) -> RunRecord:
         raw["launcher"] = identity.read_launcher(raw["launcher"]) if raw["launcher"] else None
         raw["verdict"] = read_verdict(raw["verdict"]) if raw["verdict"] else None
         raw["outputs"] = tuple(OutputRecord(**known_fields(OutputRecord, one)) for one in raw.get("outputs") or ())
+        raw["notes"] = tuple(map(str, raw.get("notes") or ()))
         return _checked(RunRecord(**known_fields(RunRecord, raw)))
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RecordUnreadable(str(folder.record), error) from None
