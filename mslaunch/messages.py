@@ -132,6 +132,13 @@ class Pulse(Event):
     quiet: float
 
 
+class Activity(Event):
+    """For how many seconds each rank of the host has printed nothing (silent), and has not computed either (idle)."""
+
+    silent: dict[str, float]
+    idle: dict[str, float]
+
+
 class Lines(Event):
     """Lines of a rank's log, and how many bytes of it they are."""
 
@@ -211,6 +218,7 @@ AGENT_EVENTS: dict[str, type] = {
     "error": RankError,
     "exited": Exited,
     "pulse": Pulse,
+    "activity": Activity,
     "lines": Lines,
     "file": FilePiece,
     "collected": Collected,
@@ -295,7 +303,9 @@ LAUNCHER_EVENTS: dict[str, type] = {
 }
 """What the launcher itself writes into events.jsonl, by name."""
 
-NOT_RECORDED = frozenset({"pulse", "lines", "file", "collected", "facts", "listening", "reached", "outputs"})
+NOT_RECORDED = frozenset(
+    {"pulse", "activity", "lines", "file", "collected", "facts", "listening", "reached", "outputs"}
+)
 """Events of agents that events.jsonl does not hold: too many, too large, or from before the run."""
 
 
@@ -438,6 +448,7 @@ ORDERS: dict[str, type] = {
     "stacks": OrderMessage,
     "warn": OrderMessage,
     "ping": OrderMessage,
+    "activity": OrderMessage,
     "pause": OrderMessage,
     "resume": OrderMessage,
     "shown": ShownOrder,

@@ -313,14 +313,19 @@ def test_the_time_limit_does_not_follow_the_wall_clock(replay: MakeReplay, jump:
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
 def test_exit_skew_does_not_follow_the_wall_clock(replay: MakeReplay, jump: float) -> None:
-    """Ranks may go on for so many seconds after one has ended, by the launcher's own clock."""
+    """Ranks may be silent and idle for so many seconds after one has ended, as their agents measure it."""
     found = replay(exit_skew=30.0).start()
     found.send("n1", "exited", role="worker", rank=0, pid=100, code=0, signal=None)
     found.turns(1)
     found.time.wall += jump
     found.turns(29, 1.0, alive=("n1", "n2"))
+    running = {str(rank): 29.0 for rank in found.state.running}
+    found.send("n2", "activity", silent=running, idle=running)
+    found.turns(1, alive=("n1", "n2"))
     assert found.state.failures == []
     found.time.wall -= 2 * jump
+    running = dict.fromkeys(running, 30.0)
+    found.send("n2", "activity", silent=running, idle=running)
     found.turns(1, 1.0, alive=("n1", "n2"))
     assert causes(found) == [("exit skew", TIME_IS_UP)]
 

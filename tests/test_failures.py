@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,6 +85,61 @@ def test_a_rank_that_ends_well_before_the_others_is_reported_and_then_a_failure(
     assert done.returncode == 124
     assert "has ended with code 0; rank" in done.stdout
     assert verdict_of(bench)["cause"] == "exit skew"
+
+
+SPIN = "import time; end = time.monotonic() + 8\nwhile time.monotonic() < end: pass\n"
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "for _ in range(16):\n    print('evaluating')\n    time.sleep(0.5)\n",
+        SPIN,
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {SPIN!r}])\n",
+    ],
+    ids=["prints", "computes", "computes in a child"],
+)
+def test_a_rank_that_works_on_after_the_others_have_ended_is_left_alone(bench: Bench, work: str) -> None:
+    """For much longer than launch.exit_skew."""
+    bench.write("train.py", f"import os, time\nif os.environ['RANK_ID'] != '0': raise SystemExit\n{work}")
+    bench.write("cfg.yaml", "launch:\n  exit_skew: 3\n  lost_after: 4\n  config_arg: null\n")
+    done = bench.mslaunch("train", "-n", "3", "-c", "cfg.yaml")
+    assert done.returncode == 0, done.stdout
+    assert "has ended with code 0; rank 0 may go on" in done.stdout
+
+
+def skewed() -> tuple[RunState, Timeouts]:
+    """Three ranks, of which one has ended; the agents have been asked to look at the others."""
+    run_state = run_state_of(3, exit_skew=30)
+    timeouts = Timeouts(run_state)
+    tell(run_state, exited(0, 10.0))
+    assert timeouts.check(12.0, 0.0) == [Order("activity")]
+    run_state.pop_notes()
+    return run_state, timeouts
+
+
+def active(silent: dict[str, float], idle: dict[str, float]) -> dict[str, Any]:
+    return event("activity", 60.0, silent=silent, idle=idle)
+
+
+def test_ranks_that_wait_for_one_that_computes_are_no_hang() -> None:
+    """All that are left must be silent and idle, not only some."""
+    run_state, timeouts = skewed()
+    tell(run_state, active({"1": 40.0, "2": 40.0}, {"1": 40.0, "2": 0.0}))
+    assert timeouts.check(60.0, 0.0) == []
+    tell(run_state, active({"1": 70.0, "2": 70.0}, {"1": 70.0, "2": 30.0}))
+    assert timeouts.check(90.0, 0.0) == STOP
+    assert run_state.failures[0].cause == "exit skew"
+
+
+def test_ranks_that_compute_in_silence_are_told_of_once() -> None:
+    """They may wait busily for each other, which nobody can tell from work."""
+    run_state, timeouts = skewed()
+    for _ in range(2):
+        tell(run_state, active({"1": 40.0, "2": 40.0}, {"1": 0.0, "2": 0.0}))
+        assert timeouts.check(60.0, 0.0) == []
+    (note,) = run_state.pop_notes()
+    assert "ranks 1-2 use CPU time and have printed nothing for 30 s" in note
 
 
 def test_the_whole_job_has_a_time_limit(bench: Bench) -> None:
@@ -184,7 +240,9 @@ def absent_rank() -> tuple[RunState, Timeouts]:
     """Four ranks, of which one has ended without init() while the others are in it."""
     run_state = run_state_of(4, exit_skew=30, timeout=1000)
     tell(run_state, *(event("joining", 10.0, rank=rank) for rank in (0, 2, 3)), exited(1, 11.0))
-    return run_state, Timeouts(run_state)
+    timeouts = Timeouts(run_state)
+    timeouts.check(12.5, 0.0)
+    return run_state, timeouts
 
 
 def test_a_rank_that_has_ended_without_init_is_named_soon() -> None:

@@ -270,12 +270,14 @@ class Ranks:
             self._written, self._written_seen = written, now
         self.output.event("pulse", quiet=now - self._written_seen)
 
+    def running_ranks(self) -> dict[int, tuple[int, str]]:
+        """Return pid and log of every rank that runs."""
+        running = [child for child in self.children if child.running and child.pid]
+        return {c.rank: (c.pid, c.planned["log"]) for c in running if c.rank is not None and c.pid}
+
     def take_stacks(self) -> None:
         if self._taking is None:
-            running = [c for c in self.children if c.rank is not None and c.running]
-            ranks = {
-                c.rank: (c.pid, os.path.dirname(c.planned["log"])) for c in running if c.rank is not None and c.pid
-            }
+            ranks = {rank: (pid, os.path.dirname(log)) for rank, (pid, log) in self.running_ranks().items()}
             self._taking = StackTaking(ranks, self._env)
 
     def finish_stacks(self) -> bool:

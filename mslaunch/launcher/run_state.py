@@ -73,6 +73,9 @@ class RunState:
         self._joined_sent: float | None = None
         self.last_output: float | None = None
         self.pulse = 0.0
+        self.silent: dict[int, float] = {}
+        self.idle: dict[int, float] = {}
+        """Seconds that a rank has neither printed nor computed, as its agent saw it after another rank had ended."""
         self.first_end: tuple[float, int] | None = None
         self.stalled = False
         self.stacks_from: set[str] = set()
@@ -197,6 +200,12 @@ class RunState:
         if self.last_output is not None:
             self.last_output = max(self.last_output, now - event["quiet"])
             self.pulse = now
+        return []
+
+    def _on_activity(self, event: messages.Activity, now: float) -> list[Order]:
+        del now
+        self.silent.update({int(rank): seconds for rank, seconds in event["silent"].items()})
+        self.idle.update({int(rank): seconds for rank, seconds in event["idle"].items()})
         return []
 
     def _on_done(self, event: messages.RankNote, now: float) -> list[Order]:
@@ -354,6 +363,7 @@ HANDLERS: dict[str, Handler] = {
     "error": RunState._on_error,
     "exited": RunState._on_exited,
     "pulse": RunState._on_pulse,
+    "activity": RunState._on_activity,
     "stacks": RunState._on_stacks,
     "abandoned": RunState._on_abandoned,
     "stuck": RunState._on_stuck,

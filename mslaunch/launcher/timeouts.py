@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mslaunch.launcher.run_state import TIME_IS_UP, Failure, Order, RunState
-from mslaunch.ranges import format_ranges
+from mslaunch.words import named_ranks
 
 JOIN_NOTICE = 60.0
 ABSENT_NOTICE = 2.0  # what a rank said before it ended may come a moment after its end
@@ -16,7 +18,8 @@ class Timeouts:
     def __init__(self, run_state: RunState, job_began: float | None = None) -> None:
         self.run_state = run_state
         self._job_began = run_state.began if job_began is None else job_began
-        self._join_noticed = self._absent_noticed = self._skew_noticed = False
+        self._join_noticed = self._absent_noticed = False
+        self._skew_noticed = self._silence_noticed = False
         self._wall = 0.0
         self._checks = (self._time_limit, self._exit_skew, self._join, self._stall)
 
@@ -34,19 +37,33 @@ class Timeouts:
         return self._fail("timeout", f"the job took longer than {limit:g} s (launch.timeout)")
 
     def _exit_skew(self, now: float) -> list[Order]:
-        if self.run_state.first_end is None:
+        """After one rank has ended well, the others must print or compute; all silent and idle, they hang."""
+        run_state = self.run_state
+        if run_state.first_end is None:
             return []
-        when, rank = self.run_state.first_end
-        skew = self.run_state.plan.limits.exit_skew
+        when, rank = run_state.first_end
+        skew = run_state.plan.limits.exit_skew
+        others = named_ranks(run_state.running)
         if now - when >= SKEW_NOTICE and not self._skew_noticed:
             self._skew_noticed = True
-            others = format_ranges(self.run_state.running)
-            note = f"rank {rank} has ended with code 0; rank {others} may go on for {skew:g} s (launch.exit_skew)"
-            self.run_state.notes.append(note)
-        if now - when < skew:
-            return []
-        going_on = format_ranges(self.run_state.running)
-        return self._fail("exit skew", f"rank {rank} ended with code 0, and rank {going_on} still ran {skew:g} s later")
+            limit = f"silence without computing counts as a hang after {skew:g} s (launch.exit_skew)"
+            run_state.notes.append(f"rank {rank} has ended with code 0; {others} may go on; {limit}")
+            return [Order("activity")]
+        hopeless = run_state.joining.hopeless_since()
+        if hopeless is not None and now - hopeless >= skew:
+            return self._fail("exit skew", f"they still waited {skew:g} s later (launch.exit_skew)")
+        if self._least(run_state.idle) >= skew:
+            what = f"{others} neither printed nor computed anything for {skew:g} s after that (launch.exit_skew)"
+            return self._fail("exit skew", f"rank {rank} ended with code 0, and {what}")
+        if self._least(run_state.silent) >= skew and not self._silence_noticed:
+            self._silence_noticed = True
+            what = f"{others} use CPU time and have printed nothing for {skew:g} s"
+            run_state.notes.append(f"rank {rank} has ended with code 0; {what}; launch.stall_timeout ends such a job")
+        return []
+
+    def _least(self, seconds: Mapping[int, float]) -> float:
+        """The least of all running ranks; ranks that wait for one that computes are no hang."""
+        return min(seconds.get(rank, 0.0) for rank in self.run_state.running)
 
     def _join(self, now: float) -> list[Order]:
         """Name the ranks that others wait for in init()."""

@@ -203,7 +203,9 @@ class LaunchSettings(BaseModel):
         None, description="Seconds without output from any rank that count as a hang."
     )
     on_stall: Literal["stop", "report"] = Field("stop", description="What a hang does: end the job, or be reported.")
-    exit_skew: Wait = Field(300.0, description="Seconds that ranks may go on after one has ended with code 0.")
+    exit_skew: Wait = Field(
+        300.0, description="Seconds that ranks may stay silent and idle after one has ended with code 0."
+    )
     require_init: bool = Field(
         False, description="Whether a job fails whose ranks use MindSpore and never call init(): each trains alone."
     )
