@@ -182,7 +182,7 @@ def test_a_restarted_training_ends_as_an_unbroken_one(bench: Bench) -> None:
     output = process.communicate(timeout=120)[0]
     assert process.returncode == 0, output
     assert "was killed by SIGKILL" in output
-    assert re.search(r"attempt 2 of 2 in 0 s, resuming from spiral-\d+_\d+\.ckpt", output)
+    assert re.search(r"attempt 2 of 3 in 0 s, resuming from spiral-\d+_\d+\.ckpt", output)
     assert (bench.latest / "rank_0" / "log.0.txt").exists()
     assert "resuming from" in bench.log(1)
     check_ranks_agree(bench, 2)

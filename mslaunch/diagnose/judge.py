@@ -60,6 +60,8 @@ class Verdict:
     """The id of the known failure that its log shows."""
     victims: tuple[int, ...] = ()
     """Ranks that ended because of it."""
+    step: tuple[int, int] | None = None
+    """The last epoch and step that was printed before it."""
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -68,7 +70,8 @@ class Verdict:
 def read_verdict(raw: Mapping[str, Any]) -> Verdict:
     """Read a verdict from a record; fields that another version added are left out."""
     known = {name: raw[name] for name in Verdict.__slots__ if name in raw}
-    return Verdict(**{**known, "victims": tuple(raw.get("victims") or ())})
+    step = raw.get("step")
+    return Verdict(**{**known, "victims": tuple(raw.get("victims") or ()), "step": tuple(step) if step else None})
 
 
 def judge(cases: Sequence[Case]) -> Verdict | None:
@@ -157,6 +160,7 @@ def _verdict(first: Case, others: Sequence[Case]) -> Verdict:
         traceback=error.get("traceback") or (raised.traceback if raised else None),
         pattern=pattern,
         victims=tuple(sorted(case.rank for case in others if case.rank is not None and case.exit_code != 0)),
+        step=first.findings.last_step if any(first.findings.last_step) else None,
     )
 
 

@@ -101,8 +101,8 @@ class _Execution:
             self.now = conclude(self.now, run_state, self.folder)
             tools = RestartTools(attempt.free_port, self.replan)
             again = prepare_next(self.plan, self.now, self.folder, run_state.hosts_lost, tools)
-            if again is None:
-                self._end(attempt)
+            if isinstance(again, str):
+                self._end(attempt, again)
                 return False
             self.now = replace(self.now, attempts=(*self.now.attempts, again.summary))
             if number := wait_before_restart(again, attempt):
@@ -121,11 +121,11 @@ class _Execution:
         """Let `mslaunch status` see how the ranks stand."""
         _save(self.folder, replace(self.now, ranks=tuple(run_state.ranks[rank] for rank in sorted(run_state.ranks))))
 
-    def _end(self, attempt: Attempt) -> None:
+    def _end(self, attempt: Attempt, why: str) -> None:
         attempt.collect_logs(tidy=True)
         attempt.notify({"ev": "home"})
-        if self.now.state == "failed" and self.plan.attempt < self.plan.restarts.limit:
-            attempt.run_state.notes.append("not started again: a restart would not mend this failure")
+        if why:
+            attempt.run_state.notes.append(f"not started again: {why}")
             attempt.notify({"ev": "waiting", "seconds": 0.0})
 
 

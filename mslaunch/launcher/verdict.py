@@ -28,7 +28,11 @@ def make_verdict(run_state: RunState, folder: RunFolder) -> Verdict | None:
     for rank, record in run_state.ranks.items():
         if rank not in cases:
             cases[rank] = Case(str(folder.log(rank)), rank, record.host, record.exit_code, record.signal)
-    return judge(list(cases.values()))
+    verdict = judge(list(cases.values()))
+    if verdict is not None and verdict.step is None:  # often only one rank prints steps
+        step = _scan(str(folder.log(0))).last_step
+        verdict = replace(verdict, step=step if any(step) else None)
+    return verdict
 
 
 def _case(failure: Failure, folder: RunFolder) -> Case:
