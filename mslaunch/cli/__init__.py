@@ -19,6 +19,7 @@ VERBS = {
     "ps": "List runs, past and present.",
     "status": "Show one run: its ranks, how they stand, how it ended.",
     "logs": "Show or follow the output of ranks.",
+    "attach": "Show a run that goes on elsewhere, as if it had been started here.",
     "outputs": "List what a run's ranks have written, and where it is.",
     "stop": "Stop a run, or a whole sweep, and wait until nothing of it is left.",
     "diagnose": "Why did it die? For a run, for msrun's log folder, for any folder of logs.",

@@ -24,11 +24,12 @@ CLEAR = "\r\x1b[K"
 class Console:
     """Shows events as they come. With no terminal, plain lines only."""
 
-    def __init__(self, plan: Plan, screen: Screen) -> None:
+    def __init__(self, plan: Plan, screen: Screen, seconds: float = 0.0) -> None:
+        """`seconds` have passed since the run began."""
         self.plan = plan
         self.screen = screen
         self.progress = new_progress()
-        self.began = time.monotonic()
+        self.began = time.monotonic() - seconds
         self._run_dir = min(plan.run_dir, os.path.relpath(plan.run_dir), key=len)
         self._headlined = False
         self._shown = ""
