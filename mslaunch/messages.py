@@ -36,6 +36,7 @@ class HostFactsAnswer(TypedDict):
     cores: list[int]
     devices: dict[str, list[int]]
     busy: dict[str, str]
+    held: dict[str, str]
     gpus: list[int]
     renumbered: bool
     clock: float
@@ -84,6 +85,12 @@ class StartFailed(Event):
     role: str
     rank: int | None
     why: str
+
+
+class DevicesHeld(Event):
+    """Other runs hold devices that a host's ranks need, given by device with who holds it; nothing was started."""
+
+    held: dict[str, str]
 
 
 class SetupFailed(Event):
@@ -209,6 +216,7 @@ AGENT_EVENTS: dict[str, type] = {
     "files-failed": FilesFailed,
     "started": Started,
     "start-failed": StartFailed,
+    "devices-held": DevicesHeld,
     "setup-failed": SetupFailed,
     "import": RankNote,
     "imported": RankNote,
@@ -410,6 +418,7 @@ class RunOrder(OrderMessage):
     lost_after: float
     grace: float
     answers: bool
+    device_files: str | None
     workdir: str
     processes: list[PlannedProcess]
 

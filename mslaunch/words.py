@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from mslaunch.ranges import format_ranges
 
@@ -29,3 +29,12 @@ def byte_count(size: int) -> str:
 def named_ranks(ranks: Collection[int]) -> str:
     """`rank 3`, or `ranks 0-2,5`."""
     return f"{plural('rank', len(ranks))} {format_ranges(ranks)}"
+
+
+def describe_held(held: Mapping[int, str]) -> list[str]:
+    """Name the devices that other runs use, by who uses them, and the ways out."""
+    users: dict[str, list[int]] = {}
+    for device, who in held.items():
+        users.setdefault(who, []).append(device)
+    fix = "Wait, name others with --devices or --hosts, or give --share-devices."
+    return [f"device {format_ranges(sorted(devices))} is used by {who}. {fix}" for who, devices in users.items()]

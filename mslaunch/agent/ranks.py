@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mslaunch import messages
+    from mslaunch.agent.device_locks import DeviceLocks
 
 LAST_LINES = 1 << 16  # how much of a log is still shown when a job ends far behind
 FAR_BEHIND = 1 << 20
@@ -58,6 +59,7 @@ class Ranks:
         self._run_dir = ""
         self._order: messages.RunOrder
         self._setup: SetUp | None = None
+        self._locks: DeviceLocks | None = None
         self._looked = 0.0
         self.stopping = False
         self._turn = 0
@@ -73,6 +75,9 @@ class Ranks:
         self.children = [Child(planned) for planned in order["processes"]]
         self._keep_earlier_logs(order["attempt"])
         self._oom_kills = memory.oom_kills()
+        if held := self._take_devices(order):
+            self.output.event("devices-held", held=held)
+            return
         env = {name: value for name, value in os.environ.items() if name not in order["unset"]}
         if order["setup"]:
             try:
@@ -81,6 +86,18 @@ class Ranks:
                 self.start_failed("setup", None, error)
         else:
             self._launch_with({**env, **order["env"]})
+
+    def _take_devices(self, order: messages.RunOrder) -> dict[int, str]:
+        """Keep other runs off the devices of these ranks; return those that other runs keep us off."""
+        stem = order["device_files"]
+        if stem is None:
+            return {}
+        from mslaunch.agent.device_locks import DeviceLocks
+
+        self._locks = self._locks or DeviceLocks()
+        devices = {c.planned["device_id"] for c in self.children if c.rank is not None}
+        wanted = sorted(device for device in devices if device is not None)
+        return self._locks.take(stem, wanted, {**os.environ, **order["env"]}, os.path.basename(self._run_dir))
 
     def _launch_with(self, env: dict[str, str]) -> None:
         order = self._order

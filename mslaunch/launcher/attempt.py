@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from mslaunch import messages
+from mslaunch.agent.probe import DEVICE_FILES
 from mslaunch.agent.running_clock import RunningClock
 from mslaunch.launcher.check import find_port
 from mslaunch.launcher.cluster import Cluster
@@ -285,6 +286,7 @@ def start_orders(plan: Plan, environment: Mapping[str, str], answers: bool) -> I
         "lost_after": plan.limits.lost_after,
         "grace": plan.limits.grace,
         "answers": answers or plan.limits.stall_timeout is not None,
+        "device_files": None if plan.share_devices else DEVICE_FILES.get(plan.device_target),
         "workdir": plan.workdir,
     }
     tail = set(plan.tail)

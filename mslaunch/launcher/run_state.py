@@ -16,6 +16,7 @@ from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
 from mslaunch.store.record import RankRecord, iso
 from mslaunch.store.signals import STACKS, WARNING
+from mslaunch.words import describe_held
 from mslaunch.worker.exit_recorder import CRASHES
 
 LOST = 125
@@ -174,6 +175,12 @@ class RunState:
         del now
         summary = f"the run's files could not be laid out on {event['host']}: {event['why']}"
         return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "setup", summary))
+
+    def _on_devices_held(self, event: messages.DevicesHeld, now: float) -> list[Order]:
+        del now
+        held = {int(device): who for device, who in event["held"].items()}
+        summary = f"{event['host']}: {'; '.join(describe_held(held))}"
+        return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "devices", summary))
 
     def _on_joining(self, event: messages.RankNote, now: float) -> list[Order]:
         self.joining.enter(event["rank"], now)
@@ -355,6 +362,7 @@ HANDLERS: dict[str, Handler] = {
     "start-failed": RunState._on_start_failed,
     "files-failed": RunState._on_files_failed,
     "setup-failed": RunState._on_setup_failed,
+    "devices-held": RunState._on_devices_held,
     "import": RunState._on_import,
     "imported": RunState._on_imported,
     "joining": RunState._on_joining,

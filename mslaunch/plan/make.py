@@ -70,6 +70,7 @@ def make_plan(
         sources_dir=facts.sources_dir,
         shared=_shared(spec, facts),
         require_init=spec.launch.require_init,
+        share_devices=spec.launch.share_devices,
         notes=_notes(spec, unset, moved),
         sources={name: f"{_shown(spec, name)}, from {spec.source(name)}" for name in spec.settings.sources},
     )

@@ -169,6 +169,8 @@ class Plan:
     """Folders of the project that the ranks write to, relative to its root."""
     require_init: bool = False
     """A job of several ranks that use MindSpore fails where none of them calls init()."""
+    share_devices: bool = False
+    """NPUs and GPUs may be in use by other runs."""
     notes: tuple[str, ...] = ()
     """What a person should know, said once at the start."""
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -25,7 +25,7 @@ LASTING_ERRORS = frozenset(
 )
 
 
-LASTING_CAUSES = frozenset({"setup", "timeout", "stuck", "no init"})
+LASTING_CAUSES = frozenset({"setup", "devices", "timeout", "stuck", "no init"})
 STOPPED = "stopped"
 """The cause of an attempt that was ended from outside and is no failure, such as one that a queue preempted."""
 MOST_RESTARTS = 10

@@ -116,6 +116,9 @@ class LaunchSettings(BaseModel):
     devices: Annotated[Devices | None, Flag("--devices", metavar="LIST")] = Field(
         None, description='Devices to use, for example "0-3,6".'
     )
+    share_devices: Annotated[bool, Flag("--share-devices", kind=bool)] = Field(
+        False, description="Use NPUs and GPUs that other runs use."
+    )
     method: Annotated[str, Flag("--method", metavar="NAME")] = Field(
         "dynamic", description="How the ranks are started; by default by mslaunch itself."
     )
