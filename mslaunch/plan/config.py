@@ -42,6 +42,10 @@ LAUNCH_ONLY = {
 """Keys of launch that hardly any script has."""
 
 
+TARGETS = {"ascend": "Ascend", "npu": "Ascend", "gpu": "GPU", "cuda": "GPU", "cpu": "CPU", "none": "None"}
+"""What people call a device target, in small letters, and what MindSpore does."""
+
+
 class ScriptKeys(BaseModel):
     """The keys that launcher and script share; every other top-level key belongs to the script alone."""
 
@@ -96,11 +100,22 @@ def parse_config(text: str, name: str) -> Config:
         raise ConfigError([f"{name}:1: the file must be a mapping of names to values, such as `seed: 1`."])
     lines = dict(_key_lines(nodes[0], name)) if nodes else {}
     launch = first.pop("launch", None)
-    config = Config(name, first, launch or {}, tuple(documents[1:]), lines)
+    config = _with_target(Config(name, first, launch or {}, tuple(documents[1:]), lines))
     if not isinstance(config.launch, dict) or not all(isinstance(key, str) for key in config.launch):
         raise ConfigError([f"{config.where('launch')}: launch must be a mapping, got {launch!r}."])
     _check_script_keys(config)
-    return replace(config, notes=tuple(_near_misses(config)), text=text)
+    return replace(config, notes=(*config.notes, *_near_misses(config)), text=text)
+
+
+def _with_target(config: Config) -> Config:
+    """Give the device target as MindSpore spells it, however it was written."""
+    given = config.values.get("device_target")
+    target = TARGETS.get(given.lower()) if isinstance(given, str) else None
+    if target is None or target == given:
+        return config
+    note = f"{config.where('device_target')}: ".removeprefix(": ")
+    note += f"device_target {given!r} means {target!r}, which the script is given"
+    return replace(config, values={**config.values, "device_target": target}, notes=(*config.notes, note))
 
 
 def without_secrets(text: str) -> str:
@@ -140,7 +155,7 @@ def override(config: Config, assignments: tuple[str, ...]) -> Config:
         if not equals or not key:
             raise RequestError(f'--set {assignment!r}: write it as key=value, for example "--set batch_size=64".')
         _assign(values, key, read_scalar(raw), config.name)
-    changed = replace(config, values=values)
+    changed = _with_target(replace(config, values=values))
     _check_script_keys(changed)
     return changed
 

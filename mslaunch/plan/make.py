@@ -241,7 +241,7 @@ def _tail(spec: JobSpec, world_size: int) -> tuple[int, ...]:
 
 def _notes(spec: JobSpec, unset: tuple[str, ...], moved: dict[str, str]) -> tuple[str, ...]:
     given = spec.checkpoints.notes if spec.checkpoints else ()
-    return (*spec.config.notes, *given, *_dropped(unset), *paths.describe(moved))
+    return (*spec.settings.notes, *spec.config.notes, *given, *_dropped(unset), *paths.describe(moved))
 
 
 def _dropped(unset: tuple[str, ...]) -> Iterator[str]:

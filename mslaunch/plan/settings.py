@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -10,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from mslaunch.errors import ConfigError, MslaunchError, did_you_mean
 from mslaunch.plan.config import Config, Count, ScriptKeys, reason
-from mslaunch.plan.environment import VARIABLE
+from mslaunch.plan.environment import RANK_VARIABLES, RANKS_ONLY, VARIABLE, asked_by_variables
 from mslaunch.ranges import parse_ranges
 
 V = TypeVar("V", dict[str, str], dict[str, str | None])
@@ -232,6 +233,8 @@ class Settings:
 
     values: LaunchSettings
     sources: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    """What a person should know about them."""
 
     def source(self, name: str) -> str:
         return self.sources[name]
@@ -254,10 +257,12 @@ def resolve(
             continue
         raw[name] = value
         sources[name] = f"{config.where('launch', name)} (launch.{name})"
+    asked = asked_by_variables(environment)
     for name in LaunchSettings.model_fields:
         variable = f"MSLAUNCH_{name.upper()}"
-        if environment.get(variable) and name not in _NOT_FROM_ENVIRONMENT:
-            raw[name], sources[name] = environment[variable], variable
+        if variable in asked and name not in NOT_FROM_ENVIRONMENT:
+            raw[name] = _split(asked[variable]) if name in _LISTS else asked[variable]
+            sources[name] = variable
     for name, value in (assigned or {}).items():
         if name in LaunchSettings.model_fields:
             raw[name], sources[name] = value, f"--set launch.{name}"
@@ -273,11 +278,33 @@ def resolve(
         else:
             findings.append(f"{name}: there is no such setting{did_you_mean(name, LaunchSettings.model_fields)}")
     values = _validate(raw, sources, findings)
-    return Settings(values, sources)
+    return Settings(values, sources, tuple(_unknown_variables(asked)))
+
+
+def _split(text: str) -> Any:
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quote that is not closed is a letter
+        return text
+
+
+def _unknown_variables(asked: Mapping[str, str]) -> Iterator[str]:
+    """Tell of variables that are none of ours: a misspelt one would change nothing without a word."""
+    known = [name.upper() for name in LaunchSettings.model_fields if name not in NOT_FROM_ENVIRONMENT]
+    for name in sorted(asked):
+        key = name.removeprefix("MSLAUNCH_")
+        if key not in known and name not in RANK_VARIABLES and not name.startswith(RANKS_ONLY):
+            why = NOT_FROM_ENVIRONMENT.get(key.lower())
+            near = did_you_mean(key, known).replace("'", "'MSLAUNCH_", 1)
+            yield (
+                f"{name} is ignored: {why}" if why else f"{name} is ignored: there is no such setting{near}".rstrip("?")
+            )
 
 
 _TYPE_NAMES = ("tuple[", "literal[", "function-")  # what pydantic adds to a place to tell members of a union apart
-_NOT_FROM_ENVIRONMENT = {"env", "run_id", "cwd"}  # what a rank is told is not what a launch inside it is asked
+_LISTS = ("sbatch_args", "shared")
+NOT_FROM_ENVIRONMENT = {"env": "export the variables themselves, and name them with --env K"}
+"""Settings that no variable gives, and why."""
 
 
 def flag_of(name: str) -> Flag | None:
