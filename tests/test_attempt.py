@@ -17,10 +17,11 @@ from mslaunch.agent.running_clock import LONGEST_TURN
 from mslaunch.hosts import Host
 from mslaunch.launcher.attempt import SAVE_SHARE, TICK, Attempt, Clock
 from mslaunch.launcher.cluster import Cluster
+from mslaunch.launcher.decisions import LOST, TIME_IS_UP
 from mslaunch.launcher.execute import wait_before_restart
 from mslaunch.launcher.file_transfer import FileTransfer
 from mslaunch.launcher.restarts import NextAttempt
-from mslaunch.launcher.run_state import LOST, TIME_IS_UP, RunState
+from mslaunch.launcher.run_state import RunState
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.plan.next_attempt import next_attempt

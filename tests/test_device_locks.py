@@ -12,6 +12,9 @@ import pytest
 
 from mslaunch.agent import device_locks
 from mslaunch.agent.device_locks import DeviceLocks, holders
+from mslaunch.errors import HostsNotReady
+from mslaunch.hosts import Host
+from mslaunch.launcher.check import Checked, Report, check_devices
 from tests.conftest import MSLAUNCH, ROOT, Bench
 from tests.test_run_state import STOP, event, run_state_of, tell
 from tests.test_sweep import FAKE_DEVICES
@@ -146,3 +149,16 @@ def test_two_runs_do_not_use_one_device(bench: Bench, tmp_path: Path) -> None:
     assert texts["refused"].rstrip().endswith("Wait, name others with --devices or --hosts, or give --share-devices.")
     assert not (bench.runs / "refused").exists()
     assert json.loads((bench.runs / "shared" / "plan.json").read_text())["share_devices"] is True
+
+
+@pytest.mark.parametrize(("share", "refused"), [(False, True), (True, False)])
+def test_other_hosts_tell_which_of_their_devices_are_held(share: bool, refused: bool) -> None:
+    """What train and `mslaunch check` ask first."""
+    host = Host("n1", "10.0.0.1", (0, 1))
+    facts = {"devices": {"Ascend": [0, 1]}, "held": {"davinci1": "run x (pid 1, user u)"}, "busy": {}}
+    checked = Checked({"n1": Report(host, facts, 0.0)}, 1)
+    if not refused:
+        check_devices((host,), checked, "Ascend", share)
+        return
+    with pytest.raises(HostsNotReady, match=r"n1: device 1 is used by run x \(pid 1, user u\)\. Wait"):
+        check_devices((host,), checked, "Ascend", share)

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from mslaunch.launcher.run_state import Order, RunState
+from mslaunch.launcher.decisions import Order
+from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.timeouts import JOIN_NOTICE, Timeouts
 from mslaunch.transports.prestart import AGENT
 from tests.conftest import Bench, wait_for

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mslaunch.launcher.run_state import Order, RunState
+from mslaunch.launcher.decisions import Order
+from mslaunch.launcher.run_state import RunState
 from tests.plan.test_make import plan_of, spec_of
 
 STOP = [Order("stop", 10.0)]

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -362,3 +363,42 @@ def test_attach_to_a_run_that_has_ended_tells_how(bench: Bench) -> None:
     done = bench.mslaunch("attach")
     assert done.returncode == 1
     assert "ValueError: x" in done.stdout
+
+
+def test_attach_does_not_take_ranks_that_were_stopped_for_failures(bench: Bench) -> None:
+    """A time limit is the launcher's own decision; what it ends did not fail by itself."""
+    bench.write("train.py", "import time\nprint('ready')\ntime.sleep(60)\n")
+    bench.mslaunch("train", "-n", "2", "--detach", "--timeout", "4")
+    done = bench.mslaunch("attach")
+    assert done.returncode == 124, done.stdout
+    assert "longer than 4 s (launch.timeout)" in done.stdout
+    assert "was killed by" not in done.stdout
+
+
+def test_attach_shows_a_run_of_another_program(bench: Bench) -> None:
+    """One that was started with the Python API, whose launcher is a thread of that program."""
+    bench.write("train.py", UNTIL_GO)
+    bench.write("program.py", "import mslaunch\nmslaunch.Job('train.py', workers=1, run_id='api').run()\n")
+    program = subprocess.Popen([sys.executable, "program.py"], cwd=bench.folder, env=bench.env)
+    wait_for((bench.runs / "api" / "rank_0" / "env.log").exists, "the rank")
+    attached = bench.start("attach", "api")
+    assert attached.stdout is not None
+    assert attached.stdout.readline().startswith("mslaunch: run api: 1 rank")
+    go(bench, 0)
+    output = attached.communicate(timeout=60)[0]
+    assert program.wait(timeout=60) == 0
+    assert attached.returncode == 0
+    assert "[rank 0] last\n" in output
+
+
+def test_two_launches_at_once_both_remember_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither loses the other's line."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folders = [tmp_path / f"f{number}" for number in range(8)]
+    code = "import pathlib, sys; from mslaunch.store.known_folders import remember; remember(pathlib.Path(sys.argv[1]))"
+    started = []
+    for folder in folders:
+        folder.mkdir()
+        started.append(subprocess.Popen([sys.executable, "-c", code, str(folder)]))
+    assert [process.wait(timeout=60) for process in started] == [0] * 8
+    assert sorted(known_folders.known()) == folders

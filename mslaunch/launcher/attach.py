@@ -74,6 +74,8 @@ class AttachedRun:
     def _apply(self, event: dict[str, Any]) -> None:
         if event["ev"] == "signal":
             self.run_state.signalled(event["signal"])
+        elif event["ev"] == "stopping":
+            self.run_state.stopping = True  # what ends from now on did not fail by itself
         elif event["ev"] == "restart":
             self.plan = self._read_plan()
             self.run_state = RunState(self.plan, time.monotonic())

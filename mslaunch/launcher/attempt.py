@@ -18,9 +18,10 @@ from mslaunch.agent.probe import DEVICE_FILES
 from mslaunch.agent.running_clock import RunningClock
 from mslaunch.launcher.check import find_port
 from mslaunch.launcher.cluster import Cluster
+from mslaunch.launcher.decisions import Order
 from mslaunch.launcher.facts import choose_port
 from mslaunch.launcher.file_transfer import FileTransfer
-from mslaunch.launcher.run_state import Order, RunState
+from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.timeouts import Timeouts
 from mslaunch.plan.model import Plan, process_to_dict
 from mslaunch.store.signals import SUSPEND

@@ -14,9 +14,10 @@ from typing import Any, TextIO
 from mslaunch.errors import limit_of
 from mslaunch.launcher.attempt import TICK, Attempt, Observer, SignalSource
 from mslaunch.launcher.cluster import Cluster
+from mslaunch.launcher.decisions import LOST, Failure
 from mslaunch.launcher.file_transfer import FileTransfer
 from mslaunch.launcher.restarts import NextAttempt, Replan, RestartTools, prepare_next
-from mslaunch.launcher.run_state import LOST, Failure, RunState
+from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.verdict import make_verdict
 from mslaunch.messages import SCHEMA_VERSION
 from mslaunch.plan.model import Plan

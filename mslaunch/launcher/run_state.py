@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from mslaunch import layout, messages
 from mslaunch.diagnose import stacks
 from mslaunch.diagnose.judge import signal_name
 from mslaunch.errors import NOT_READY, start_advice
+from mslaunch.launcher.decisions import LOST, TIME_IS_UP, Failure, Order
 from mslaunch.launcher.joining import Joining
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
@@ -19,35 +20,7 @@ from mslaunch.store.signals import STACKS, WARNING
 from mslaunch.words import describe_held
 from mslaunch.worker.exit_recorder import CRASHES
 
-LOST = 125
-TIME_IS_UP = 124
 JOINED_EVERY = 0.2  # agents need not hear of each of 10,000 ranks that is through init()
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One thing that went wrong by itself, and when."""
-
-    time: float
-    rank: int | None
-    host: str
-    exit_code: int
-    signal: int | None
-    cause: str
-    summary: str
-    log: str | None = None
-    out_of_memory: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What the launcher should send to every agent."""
-
-    do: str
-    grace: float = 0.0
-
-    def message(self) -> messages.StopOrder:
-        return {"to": "*", "do": self.do, "grace": self.grace}
 
 
 class RunState:

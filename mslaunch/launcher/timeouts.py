@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mslaunch.launcher.run_state import TIME_IS_UP, Failure, Order, RunState
+from mslaunch.launcher.decisions import TIME_IS_UP, Failure, Order
+from mslaunch.launcher.run_state import RunState
 from mslaunch.words import named_ranks
 
 JOIN_NOTICE = 60.0

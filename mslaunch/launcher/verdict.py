@@ -9,7 +9,8 @@ from mslaunch import layout
 from mslaunch.diagnose.folder import read_error
 from mslaunch.diagnose.judge import Case, Verdict, judge
 from mslaunch.diagnose.scan import Findings, scan_file
-from mslaunch.launcher.run_state import Failure, RunState
+from mslaunch.launcher.decisions import Failure
+from mslaunch.launcher.run_state import RunState
 from mslaunch.store.layout import RunFolder
 
 # What fails within this time of the first failure may be the true cause, told late; what fails later is a consequence.

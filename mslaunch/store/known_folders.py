@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
 MOST = 200
 """Folders that are kept; older ones are forgotten."""
+TRIES, PAUSE = 20, 0.01
 _MOST_BYTES = 1 << 20
 
 
@@ -34,10 +36,22 @@ def remember(runs_dir: Path) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # one at a time; who comes second goes without
-            _add(file, str(runs_dir))
+            if _lock(file):
+                _add(file, str(runs_dir))
         finally:
             os.close(file)
+
+
+def _lock(file: int) -> bool:
+    """Wait a moment for one's turn: a home on a file server may hold a lock for ever, and no launch waits for that."""
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(PAUSE)
+        else:
+            return True
+    return False
 
 
 def _add(file: int, runs_dir: str) -> None:
@@ -46,7 +60,7 @@ def _add(file: int, runs_dir: str) -> None:
     if runs_dir in lines and len(lines) <= MOST:
         return
     if len(lines) >= 2 * MOST:
-        lines = [line for line in lines if Path(line).is_dir()][-MOST:]
+        lines = [line for line in dict.fromkeys(lines) if _is_folder(Path(line))][-MOST:]
         os.ftruncate(file, 0)
         os.write(file, os.fsencode("".join(f"{line}\n" for line in lines)))
     os.write(file, os.fsencode(f"{runs_dir}\n"))
