@@ -132,6 +132,8 @@ _LIMIT_WORDS = {
     "Too many open files": errno.EMFILE,
     "failed to map segment": errno.ENOMEM,
     "Cannot allocate memory": errno.ENOMEM,
+    "error return without exception set": errno.ENOMEM,  # SystemError: Python has no memory to say so
+    "without setting an exception": errno.ENOMEM,
     "No space left on device": errno.ENOSPC,
 }
 

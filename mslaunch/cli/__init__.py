@@ -130,7 +130,7 @@ def _run_verb(verb: str, args: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except (OSError, MemoryError, RuntimeError, ImportError) as error:
+    except (OSError, MemoryError, RuntimeError, ImportError, SystemError) as error:
         limit = limit_of(error)
         if limit is None:
             raise
