@@ -131,6 +131,8 @@ _LIMIT_WORDS = {
     "Too many open files": errno.EMFILE,
     "failed to map segment": errno.ENOMEM,
     "Cannot allocate memory": errno.ENOMEM,
+    "error return without exception set": errno.ENOMEM,  # SystemError: Python has no memory to say so
+    "without setting an exception": errno.ENOMEM,
     "No space left on device": errno.ENOSPC,
 }
 
@@ -192,7 +194,7 @@ class NoSuchRun(RequestError):
         if not known:
             text = f"{runs_dir}: no runs here yet. Start one with `mslaunch train`, or name the folder with --runs-dir."
         else:
-            text = f"{runs_dir}: no run starts with {name!r}. `mslaunch ps` lists them; the newest is {known[-1]}."
+            text = f"{runs_dir}: no run is called {name!r} or so. `mslaunch ps` lists them; the newest is {known[-1]}."
         super().__init__(text)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 """Of run.json, plan.json and events.jsonl. The first number changes when a reader of the other version would be misled,
 the second when fields or events are added."""
 
@@ -57,6 +57,7 @@ class HostFactsAnswer(TypedDict):
     cores: list[int]
     devices: dict[str, list[int]]
     busy: dict[str, str]
+    held: dict[str, str]
     gpus: list[int]
     renumbered: bool
     clock: float
@@ -108,6 +109,12 @@ class StartFailed(Event):
     why: str
 
 
+class DevicesHeld(Event):
+    """Other runs hold devices that a host's ranks need, given by device with who holds it; nothing was started."""
+
+    held: dict[str, str]
+
+
 class SetupFailed(Event):
     """The commands of launch.setup failed."""
 
@@ -116,7 +123,11 @@ class SetupFailed(Event):
 
 
 class RankNote(Event):
-    """A rank imports MindSpore (import), enters init() (joining), is through (joined), or its script ended (done)."""
+    """What a rank says of its way.
+
+    It imports MindSpore (import), has loaded it (imported), enters init() (joining), is through (joined), or its script
+    has ended well (done).
+    """
 
     rank: int
     message: str | None
@@ -151,6 +162,13 @@ class Pulse(Event):
     """The answer to a ping: for how many seconds no rank of the host has written anything."""
 
     quiet: float
+
+
+class Activity(Event):
+    """For how many seconds each rank of the host has printed nothing (silent), and has not computed either (idle)."""
+
+    silent: dict[str, float]
+    idle: dict[str, float]
 
 
 class _LinesAlways(Event):
@@ -234,14 +252,17 @@ AGENT_EVENTS: dict[str, type] = {
     "files-failed": FilesFailed,
     "started": Started,
     "start-failed": StartFailed,
+    "devices-held": DevicesHeld,
     "setup-failed": SetupFailed,
     "import": RankNote,
+    "imported": RankNote,
     "joining": RankNote,
     "joined": RankNote,
     "done": RankNote,
     "error": RankError,
     "exited": Exited,
     "pulse": Pulse,
+    "activity": Activity,
     "lines": Lines,
     "file": FilePiece,
     "collected": Collected,
@@ -249,7 +270,7 @@ AGENT_EVENTS: dict[str, type] = {
     "stacks": Stacks,
     "abandoned": Abandoned,
     "stuck": Stuck,
-    "note": Note,
+    "agent-note": Note,
     "idle": Idle,
 }
 """Every event that an agent sends, by its name."""
@@ -282,6 +303,14 @@ class ConsoleLost(TypedDict):
 
     ev: Literal["console-lost"]
     traceback: str
+
+
+class NoteEvent(TypedDict):
+    """What the launcher tells people about the run."""
+
+    ev: Literal["note"]
+    text: str
+    time: float
 
 
 class UnknownEvent(TypedDict):
@@ -321,6 +350,7 @@ LAUNCHER_EVENTS: dict[str, type] = {
     "signal": SignalEvent,
     "stacks-taken": StacksTaken,
     "console-lost": ConsoleLost,
+    "note": NoteEvent,
     "unknown": UnknownEvent,
     "rejected": RejectedEvent,
     "restart": RestartEvent,
@@ -328,7 +358,9 @@ LAUNCHER_EVENTS: dict[str, type] = {
 }
 """What the launcher itself writes into events.jsonl, by name."""
 
-NOT_RECORDED = frozenset({"pulse", "lines", "file", "collected", "facts", "listening", "reached", "outputs"})
+NOT_RECORDED = frozenset(
+    {"pulse", "activity", "lines", "file", "collected", "facts", "listening", "reached", "outputs"}
+)
 """Events of agents that events.jsonl does not hold: too many, too large, or from before the run."""
 
 
@@ -435,6 +467,7 @@ class RunOrder(OrderMessage):
     lost_after: float
     grace: float
     answers: bool
+    device_files: str | None
     workdir: str
     processes: list[PlannedProcess]
 
@@ -483,6 +516,7 @@ ORDERS: dict[str, type] = {
     "stacks": OrderMessage,
     "warn": OrderMessage,
     "ping": OrderMessage,
+    "activity": OrderMessage,
     "pause": OrderMessage,
     "resume": OrderMessage,
     "shown": ShownOrder,

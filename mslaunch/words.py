@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from mslaunch.ranges import format_ranges
 
@@ -70,3 +70,12 @@ def cut_line(line: str, limit: int) -> str:
 def first_line(text: str, limit: int = 300) -> str:
     """Return the first line of a text, for a sentence."""
     return cut_line(plain((text[: 2 * limit].splitlines() or [""])[0]), limit)
+
+
+def describe_held(held: Mapping[int, str]) -> list[str]:
+    """Name the devices that other runs use, by who uses them, and the ways out."""
+    users: dict[str, list[int]] = {}
+    for device, who in held.items():
+        users.setdefault(who, []).append(device)
+    fix = "Wait, name others with --devices or --hosts, or give --share-devices."
+    return [f"device {format_ranges(sorted(devices))} is used by {who}. {fix}" for who, devices in users.items()]

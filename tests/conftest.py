@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -26,6 +27,8 @@ ROOT = Path(__file__).parent.parent
 MSLAUNCH = str(Path(sys.executable).with_name("mslaunch"))
 TIMEOUT = 180.0
 
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="mslaunch-state-")  # runs of tests are not the user's
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 settings.register_profile("no-deadline", deadline=None)  # a busy machine is no reason to fail
 settings.load_profile("no-deadline")
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup pytest` must not protect what is tested
@@ -120,6 +123,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     folder.mkdir()
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MSLAUNCH_", "PYTEST_"))}
     result = Bench(folder, {**env, "GLOG_v": "3", "XDG_CONFIG_HOME": str(tmp_path / "config")})
+    result.env["XDG_STATE_HOME"] = str(tmp_path / "state")
     yield result
     for process in result.started:
         if process.poll() is None:

@@ -46,7 +46,7 @@ def test_logs_that_cannot_be_put_aside_do_not_stop_a_restart(tmp_path: Path) -> 
     with driven_agent(tmp_path) as agent:
         agent.run("true", attempt=1)
         events = agent.until("exited", rank=0)
-        assert "not put aside" in next(event["text"] for event in events if event["ev"] == "note")
+        assert "not put aside" in next(event["text"] for event in events if event["ev"] == "agent-note")
 
 
 def test_an_order_that_fails_is_told(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_more_logs_than_open_files_can_be_followed(tmp_path: Path) -> None:
         agent.send({"do": "stop", "grace": 0.0})
         ended += agent.until("idle")
         assert [event["ev"] for event in ended].count("exited") == 60
-        assert not [event for event in ended if event["ev"] in ("note", "start-failed")]
+        assert not [event for event in ended if event["ev"] in ("agent-note", "start-failed")]
 
 
 @pytest.mark.parametrize("method", ["read", "behind", "rest"])

@@ -17,10 +17,11 @@ from mslaunch.agent.running_clock import LONGEST_TURN
 from mslaunch.hosts import Host
 from mslaunch.launcher.attempt import SAVE_SHARE, TICK, Attempt, Clock
 from mslaunch.launcher.cluster import Cluster
+from mslaunch.launcher.decisions import LOST, TIME_IS_UP
 from mslaunch.launcher.execute import wait_before_restart
 from mslaunch.launcher.file_transfer import FileTransfer
 from mslaunch.launcher.restarts import NextAttempt
-from mslaunch.launcher.run_state import LOST, TIME_IS_UP, RunState
+from mslaunch.launcher.run_state import RunState
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.plan.next_attempt import next_attempt
@@ -276,8 +277,8 @@ def test_a_restart_is_recorded_and_shown(replay: MakeReplay) -> None:
     found.signals.send(signal.SIGTERM)
     assert wait_before_restart(again, found.attempt) == signal.SIGTERM
     assert found.recorded[-1] == {"ev": "restart", "attempt": 1, "time": found.time.wall}
-    assert found.shown[-1] == found.recorded[-1]
-    assert found.state.pop_notes()[-1] == "attempt 2 of 3"
+    assert found.recorded[-2] == {"ev": "note", "text": "attempt 2 of 3", "time": found.time.wall}
+    assert found.shown[-2:] == found.recorded[-2:]
 
 
 def test_the_wait_before_a_restart_goes_by_the_clock_that_only_runs_forward(replay: MakeReplay) -> None:
@@ -313,14 +314,19 @@ def test_the_time_limit_does_not_follow_the_wall_clock(replay: MakeReplay, jump:
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
 def test_exit_skew_does_not_follow_the_wall_clock(replay: MakeReplay, jump: float) -> None:
-    """Ranks may go on for so many seconds after one has ended, by the launcher's own clock."""
+    """Ranks may be silent and idle for so many seconds after one has ended, as their agents measure it."""
     found = replay(exit_skew=30.0).start()
     found.send("n1", "exited", role="worker", rank=0, pid=100, code=0, signal=None)
     found.turns(1)
     found.time.wall += jump
     found.turns(29, 1.0, alive=("n1", "n2"))
+    running = {str(rank): 29.0 for rank in found.state.running}
+    found.send("n2", "activity", silent=running, idle=running)
+    found.turns(1, alive=("n1", "n2"))
     assert found.state.failures == []
     found.time.wall -= 2 * jump
+    running = dict.fromkeys(running, 30.0)
+    found.send("n2", "activity", silent=running, idle=running)
     found.turns(1, 1.0, alive=("n1", "n2"))
     assert causes(found) == [("exit skew", TIME_IS_UP)]
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from mslaunch.hosts import Host
+from mslaunch.launcher.decisions import Order
 from mslaunch.launcher.execute import conclude
 from mslaunch.launcher.restarts import find_resume
-from mslaunch.launcher.run_state import Order, RunState
+from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.timeouts import Timeouts
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Reach

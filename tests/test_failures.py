@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mslaunch.launcher.run_state import Order
+from mslaunch.launcher.decisions import Order
+from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.timeouts import JOIN_NOTICE, Timeouts
 from mslaunch.transports.prestart import AGENT
 from tests.conftest import Bench, wait_for
@@ -83,6 +85,61 @@ def test_a_rank_that_ends_well_before_the_others_is_reported_and_then_a_failure(
     assert done.returncode == 124
     assert "has ended with code 0; rank" in done.stdout
     assert verdict_of(bench)["cause"] == "exit skew"
+
+
+SPIN = "import time; end = time.monotonic() + 8\nwhile time.monotonic() < end: pass\n"
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "for _ in range(16):\n    print('evaluating')\n    time.sleep(0.5)\n",
+        SPIN,
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {SPIN!r}])\n",
+    ],
+    ids=["prints", "computes", "computes in a child"],
+)
+def test_a_rank_that_works_on_after_the_others_have_ended_is_left_alone(bench: Bench, work: str) -> None:
+    """For much longer than launch.exit_skew."""
+    bench.write("train.py", f"import os, time\nif os.environ['RANK_ID'] != '0': raise SystemExit\n{work}")
+    bench.write("cfg.yaml", "launch:\n  exit_skew: 3\n  lost_after: 4\n  config_arg: null\n")
+    done = bench.mslaunch("train", "-n", "3", "-c", "cfg.yaml")
+    assert done.returncode == 0, done.stdout
+    assert "has ended with code 0; rank 0 may go on" in done.stdout
+
+
+def skewed() -> tuple[RunState, Timeouts]:
+    """Three ranks, of which one has ended; the agents have been asked to look at the others."""
+    run_state = run_state_of(3, exit_skew=30)
+    timeouts = Timeouts(run_state)
+    tell(run_state, exited(0, 10.0))
+    assert timeouts.check(12.0, 0.0) == [Order("activity")]
+    run_state.pop_notes()
+    return run_state, timeouts
+
+
+def active(silent: dict[str, float], idle: dict[str, float]) -> dict[str, Any]:
+    return event("activity", 60.0, silent=silent, idle=idle)
+
+
+def test_ranks_that_wait_for_one_that_computes_are_no_hang() -> None:
+    """All that are left must be silent and idle, not only some."""
+    run_state, timeouts = skewed()
+    tell(run_state, active({"1": 40.0, "2": 40.0}, {"1": 40.0, "2": 0.0}))
+    assert timeouts.check(60.0, 0.0) == []
+    tell(run_state, active({"1": 70.0, "2": 70.0}, {"1": 70.0, "2": 30.0}))
+    assert timeouts.check(90.0, 0.0) == STOP
+    assert run_state.failures[0].cause == "exit skew"
+
+
+def test_ranks_that_compute_in_silence_are_told_of_once() -> None:
+    """They may wait busily for each other, which nobody can tell from work."""
+    run_state, timeouts = skewed()
+    for _ in range(2):
+        tell(run_state, active({"1": 40.0, "2": 40.0}, {"1": 0.0, "2": 0.0}))
+        assert timeouts.check(60.0, 0.0) == []
+    (note,) = run_state.pop_notes()
+    assert "ranks 1-2 use CPU time and have printed nothing for 30 s" in note
 
 
 def test_the_whole_job_has_a_time_limit(bench: Bench) -> None:
@@ -177,6 +234,43 @@ def test_an_init_that_does_not_return_is_told_from_a_missing_rank() -> None:
     tell(run_state, event("joining", 1.0, rank=0), event("joining", 1.0, rank=1))
     Timeouts(run_state).check(100.0, 0.0)
     assert run_state.pop_notes() == ["all ranks are in init(), which has not returned after 60 s"]
+
+
+def absent_rank() -> tuple[RunState, Timeouts]:
+    """Four ranks, of which one has ended without init() while the others are in it."""
+    run_state = run_state_of(4, exit_skew=30, timeout=1000)
+    tell(run_state, *(event("joining", 10.0, rank=rank) for rank in (0, 2, 3)), exited(1, 11.0))
+    timeouts = Timeouts(run_state)
+    timeouts.check(12.5, 0.0)
+    return run_state, timeouts
+
+
+def test_a_rank_that_has_ended_without_init_is_named_soon() -> None:
+    """Once, and long before the minute that ranks have to join in."""
+    run_state, timeouts = absent_rank()
+    for now in (13.1, 14.0, 80.0 - JOIN_NOTICE):
+        timeouts.check(now, 0.0)
+    notes = [note for note in run_state.pop_notes() if "init()" in note]
+    assert notes == ["rank 1 has ended without init(); ranks 0,2-3 wait for it in init()"]
+
+
+def test_a_rank_that_has_ended_after_init_is_not_blamed() -> None:
+    """It has joined, though the others have not returned yet."""
+    run_state = run_state_of(2)
+    tell(run_state, *(event("joining", 10.0, rank=rank) for rank in (0, 1)), event("joined", 11.0, rank=1))
+    tell(run_state, exited(1, 12.0))
+    Timeouts(run_state).check(10.0 + JOIN_NOTICE, 0.0)
+    assert run_state.pop_notes()[-1] == "all ranks are in init(), which has not returned after 60 s"
+
+
+@pytest.mark.parametrize(("now", "cause"), [(60.0, "exit skew"), (1001.0, "timeout")])
+def test_a_limit_names_the_rank_that_has_ended_without_init(now: float, cause: str) -> None:
+    """Whichever limit comes first."""
+    run_state, timeouts = absent_rank()
+    assert timeouts.check(now, 0.0) == STOP
+    failure = run_state.failures[0]
+    assert (failure.rank, failure.cause) == (1, cause)
+    assert failure.summary.startswith("rank 1 has ended without init(); ranks 0,2-3 wait for it in init(); ")
 
 
 def test_ranks_that_end_together_are_not_talked_about() -> None:

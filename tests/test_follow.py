@@ -75,3 +75,16 @@ def test_a_log_that_cannot_be_opened_is_asked_for_again(tmp_path: Path) -> None:
     path.write_text("here\n")
     assert follower.read() == ["here"]
     follower.close()
+
+
+def test_what_has_taken_the_place_of_a_log_is_waiting(tmp_path: Path) -> None:
+    """A restart puts the log of the attempt before aside; whoever only reads what is waiting reads on."""
+    path = tmp_path / "log.txt"
+    path.write_text("first\n")
+    follower = Follower(str(path))
+    assert follower.read() == ["first"]
+    path.rename(tmp_path / "log.0.txt")
+    path.write_text("second\n")
+    assert follower.behind() == len("second\n")
+    assert follower.read() == ["second"]
+    follower.close()

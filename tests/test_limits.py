@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mslaunch.errors import limit_of
 from tests.conftest import TIMEOUT, Bench, wait_for
 from tests.other_user import MSLAUNCH, needs_root, run_as
 
@@ -111,3 +112,13 @@ def test_a_disk_that_is_full_is_told_wherever_it_ends(bench: Bench) -> None:
         done = launch_on(bench, f"size={kilobytes}k")
         assert "Traceback" not in done.stderr, (kilobytes, done.stderr)
         assert done.returncode == 0 or re.search("disk is full|No space left on device", done.stdout + done.stderr)
+
+
+@pytest.mark.parametrize(
+    "words", ["error return without exception set", "<x> returned NULL without setting an exception"]
+)
+def test_what_python_says_where_it_has_no_memory_to_say_more_is_told(words: str) -> None:
+    """Under `ulimit -v` an import may end in a SystemError."""
+    found = limit_of(SystemError(words))
+    assert found is not None
+    assert "no memory left" in str(found)

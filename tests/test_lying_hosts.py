@@ -16,7 +16,7 @@ from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
 from mslaunch.launcher.cluster import Cluster
 from mslaunch.launcher.converse import converse
-from mslaunch.launcher.run_state import LOST
+from mslaunch.launcher.decisions import LOST
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.store.signals import SentSignals
@@ -238,7 +238,7 @@ def test_a_wrong_record_ends_its_host_and_not_the_launcher(replay: Replay, event
 
 def test_what_a_later_version_adds_to_an_event_is_left_out(replay: Replay) -> None:
     send(replay, {"ev": "joined", "host": "n2", "time": 1.0, "rank": 2, "message": None, "colour": [math.nan]})
-    assert replay.state.joined == {2}
+    assert replay.state.joining.joined == {2}
     assert "colour" not in replay.recorded[-1]
 
 
@@ -273,7 +273,8 @@ def test_a_host_that_lies_after_the_job_has_ended_changes_nothing_about_it(repla
     replay.channels["n2"].incoming.append([{"host": "n2", "time": 1.0, **piece("plan.json")}])
     replay.attempt.collect_logs(tidy=True)
     assert replay.state.failures == []
-    assert "n2 sent the file 'plan.json', which is not its own" in replay.state.pop_notes()[0]
+    told = [event["text"] for event in replay.recorded if event["ev"] == "note"] + replay.state.pop_notes()
+    assert "n2 sent the file 'plan.json', which is not its own" in told[0]
 
 
 LIAR = """

@@ -182,7 +182,7 @@ def test_a_restarted_training_ends_as_an_unbroken_one(bench: Bench) -> None:
     output = process.communicate(timeout=120)[0]
     assert process.returncode == 0, output
     assert "was killed by SIGKILL" in output
-    assert re.search(r"attempt 2 of 2 in 0 s, resuming from spiral-\d+_\d+\.ckpt", output)
+    assert re.search(r"attempt 2 of 3 in 0 s, resuming from spiral-\d+_\d+\.ckpt", output)
     assert (bench.latest / "rank_0" / "log.0.txt").exists()
     assert "resuming from" in bench.log(1)
     check_ranks_agree(bench, 2)
@@ -237,3 +237,53 @@ def test_a_rank_that_fails_before_init_is_named_at_once(bench: Bench) -> None:
     verdict = bench.record()["verdict"]
     assert (verdict["rank"], verdict["victims"]) == (1, [0])
     assert verdict["summary"].startswith("FileNotFoundError")
+
+
+ALONE = "import mindspore\nprint('trained')\n"
+
+
+def test_ranks_that_never_call_init_are_said_to_train_alone(bench: Bench) -> None:
+    """On the screen, in run.json, and not as a failure."""
+    bench.write("train.py", ALONE)
+    done = bench.mslaunch("train", "--workers", "2")
+    note = "2 ranks ran, none called init(): each trained alone"
+    assert done.returncode == 0, done.stdout
+    assert f"mslaunch: {note}\n" in done.stdout
+    assert bench.record()["notes"][-1] == note
+
+
+def test_ranks_that_never_call_init_fail_where_that_is_required(bench: Bench) -> None:
+    """With exit code 1 and a verdict; a restart would not mend it, and is not tried."""
+    bench.write("train.py", ALONE)
+    bench.write("cfg.yaml", "launch:\n  require_init: true\n  max_restarts: 2\n  config_arg: null\n")
+    done = bench.mslaunch("train", "--workers", "2", "--config", "cfg.yaml")
+    assert done.returncode == 1, done.stdout
+    verdict = bench.record()["verdict"]
+    assert (verdict["cause"], verdict["rank"]) == ("no init", None)
+    assert "each trained alone" in verdict["summary"]
+    assert bench.record()["attempts"] == []
+
+
+def test_a_program_that_calls_init_in_a_process_of_its_own_is_not_accused(bench: Bench) -> None:
+    """The rank itself has no MindSpore, so nothing is known."""
+    bench.write("inner.py", ALONE)
+    bench.write("train.sh", "#!/bin/sh\nexec python ../code/inner.py\n").chmod(0o755)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = bench.mslaunch("train", "--workers", "2", "train.sh", PATH=path)
+    assert done.returncode == 0, done.stdout
+    assert "trained alone" not in done.stdout
+    assert bench.log(0) == "trained\n"
+
+
+def test_a_rank_that_ends_without_init_is_the_verdict(bench: Bench) -> None:
+    """Its peers wait for it in init() until a limit ends the job."""
+    bench.write(
+        "train.py",
+        "import os\nif os.environ['RANK_ID'] == '1': raise SystemExit\n"
+        "import mindspore\nmindspore.communication.init()\n",
+    )
+    bench.write("cfg.yaml", "launch:\n  exit_skew: 10\n  grace: 1\n  config_arg: null\n")
+    done = bench.mslaunch("train", "--workers", "2", "--config", "cfg.yaml")
+    assert done.returncode == 124, done.stdout
+    assert "mslaunch: rank 1 has ended without init(); rank 0 waits for it in init()\n" in done.stdout
+    assert bench.record()["verdict"]["rank"] == 1

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.conftest import Bench, wait_for
+from tests.conftest import ROOT, Bench, wait_for
 
 
 def test_restarts_keep_logs_and_count_attempts(bench: Bench) -> None:
@@ -50,6 +50,38 @@ def test_restarts_end_at_their_limit_with_the_last_verdict(bench: Bench) -> None
     done = bench.mslaunch("train", "-n", "2", "-c", "cfg.yaml", "--max-restarts", "2")
     assert done.returncode == 12
     assert bench.record()["verdict"]["exit_code"] == 12
+
+
+def test_the_same_exception_at_the_same_step_is_not_tried_a_third_time(bench: Bench) -> None:
+    """The restarts that are left would end in the same way."""
+    bench.write("train.py", "print('epoch: 1 step: 7, loss is 0.5')\nraise ValueError('bad batch')\n")
+    bench.write("cfg.yaml", "launch:\n  backoff: 0\n  config_arg: null\n")
+    done = bench.mslaunch("train", "-n", "1", "-c", "cfg.yaml", "--max-restarts", "5")
+    assert done.returncode == 1
+    assert "not started again: the same failure at the same step twice" in done.stdout
+    assert len(bench.record()["attempts"]) == 1
+    assert bench.record()["verdict"]["step"] == [1, 7]
+
+
+SAVES = """
+import os, shutil
+step = int(os.environ["MSLAUNCH_ATTEMPT"]) + 1
+os.makedirs("saved", exist_ok=True)
+shutil.copy({checkpoint!r}, f"saved/net-1_{{min(step, 3)}}.ckpt")
+raise SystemExit(5)
+"""
+
+
+def test_attempts_that_save_something_new_use_up_no_restart(bench: Bench) -> None:
+    """Three of them do; then the one restart that there is, is used up."""
+    checkpoint = next((ROOT / "tests/fixtures/checkpoints").rglob("*.ckpt"))
+    bench.write("train.py", SAVES.format(checkpoint=str(checkpoint)))
+    bench.write("cfg.yaml", "launch:\n  backoff: 0\n  checkpoints: saved\n  config_arg: null\n")
+    done = bench.mslaunch("train", "-n", "1", "-c", "cfg.yaml", "--max-restarts", "1")
+    assert done.returncode == 5
+    assert "attempt 2 of 3 in 0 s, resuming from net-1_1.ckpt; there was progress" in done.stdout
+    assert "not started again: launch.max_restarts (1) is used up" in done.stdout
+    assert len(bench.record()["attempts"]) == 4
 
 
 def test_ctrl_c_ends_the_pause_before_a_restart(bench: Bench) -> None:

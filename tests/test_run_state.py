@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mslaunch.launcher.run_state import Order, RunState
+from mslaunch.launcher.decisions import Order
+from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.timeouts import Timeouts
 from tests.plan.test_make import plan_of, spec_of
 
@@ -189,11 +190,8 @@ def test_the_time_that_ranks_may_outlive_another_begins_when_all_have_started() 
     tell(run_state, started(0, 1.0), exited(0, 2.0), started(1, 9.0))
     assert timeouts.check(9.5, 0.0) == []
     assert run_state.pop_notes() == []
-    assert timeouts.check(13.0, 0.0) == []
+    assert timeouts.check(13.0, 0.0) == [Order("activity")]
     assert "rank 0 has ended with code 0" in run_state.pop_notes()[0]
-    tell(run_state, started(2, 14.0))
-    assert timeouts.check(23.0, 0.0) == []
-    assert timeouts.check(24.5, 0.0) == STOP
 
 
 def test_a_signal_after_all_ranks_have_ended_well_changes_nothing_about_that() -> None:
@@ -203,3 +201,35 @@ def test_a_signal_after_all_ranks_have_ended_well_changes_nothing_about_that() -
     assert run_state.interrupted(signal.SIGINT) == STOP
     assert run_state.interrupt is None
     assert run_state.failures == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "note"),
+    [
+        ((), []),
+        ((("import", 0),), []),
+        ((("imported", 0),), ["2 ranks ran, none called init(): each trained alone"]),
+        ((("imported", 0), ("joining", 1)), []),
+    ],
+)
+def test_ranks_that_trained_alone_are_told_of_where_that_is_known(seen: tuple[Any, ...], note: list[str]) -> None:
+    """A job without MindSpore, one that only looked for it and one that called init() are not accused."""
+    run_state = run_state_of(2)
+    tell(run_state, *(event(name, 1.0, rank=rank, message=None) for name, rank in seen), exited(0, 2), exited(1, 2))
+    assert run_state.pop_notes() == note
+    assert run_state.failures == []
+
+
+def test_one_rank_needs_no_init() -> None:
+    """It has nobody to train with."""
+    run_state = run_state_of(1, require_init=True)
+    tell(run_state, event("imported", 1.0, rank=0, message=None), exited(0, 2))
+    assert (run_state.pop_notes(), run_state.failures) == ([], [])
+
+
+def test_ranks_that_trained_alone_fail_where_init_is_required() -> None:
+    """The job still ends in order, and its exit code is 1."""
+    run_state = run_state_of(2, require_init=True)
+    tell(run_state, event("imported", 1.0, rank=0, message=None), exited(0, 2))
+    assert tell(run_state, exited(1, 2)) == [Order("finish")]
+    assert [(failure.cause, failure.exit_code) for failure in run_state.failures] == [("no init", 1)]

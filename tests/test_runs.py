@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from mslaunch.cli import VERBS
+from mslaunch.store import known_folders
 from mslaunch.store.record import ENDED
 from tests.conftest import MSLAUNCH, Bench, wait_for
 
@@ -51,7 +55,7 @@ def test_a_run_is_named_by_an_unambiguous_beginning(bench: Bench) -> None:
     ambiguous = bench.mslaunch("status", "a")
     assert ambiguous.returncode == 2
     assert "fits 3 runs" in ambiguous.stderr
-    assert "no run starts with 'zz'" in bench.mslaunch("status", "zz").stderr
+    assert "no run is called 'zz'" in bench.mslaunch("status", "zz").stderr
 
 
 def test_no_runs_is_said_with_the_fix(bench: Bench) -> None:
@@ -98,7 +102,7 @@ def test_a_detached_run_goes_on_by_itself(bench: Bench) -> None:
     bench.write("train.py", UNTIL_GO)
     done = bench.mslaunch("train", "-n", "2", "--detach", "--run-id", "d1")
     assert done.returncode == 0, done.stderr
-    assert "mslaunch logs -f d1" in done.stdout
+    assert "mslaunch attach d1" in done.stdout
     assert json.loads(bench.mslaunch("status", "--json").stdout)["state"] == "running"
     wait_for((bench.latest / "rank_1" / "env.log").exists, "the ranks")
     for rank in (0, 1):
@@ -206,3 +210,195 @@ def test_launch_keys_outside_of_launch_are_noted(bench: Bench) -> None:
     bench.write("train.py", TALK)
     bench.write("cfg.yaml", "workers: 2\n")
     assert "did you mean launch.workers?" in bench.mslaunch("train", "-c", "cfg.yaml", "-n", "1").stdout
+
+
+def test_a_run_is_named_by_any_part_that_fits_one_only(bench: Bench) -> None:
+    """An exact name outweighs a beginning, and a beginning any other part."""
+    bench.write("train.py", TALK)
+    for name in ("night-3f1", "3f1-day", "day-77"):
+        bench.mslaunch("train", "-n", "1", "--run-id", name)
+    for part, name in (("77", "day-77"), ("3f1", "3f1-day"), ("ght", "night-3f1"), ("latest", "day-77")):
+        assert bench.mslaunch("status", part).stdout.startswith(f"{name}:"), part
+    assert "fits 2 runs" in bench.mslaunch("status", "f1").stderr
+
+
+def test_ps_says_what_it_does_not_show(bench: Bench) -> None:
+    """Of 22 runs, 20; --all shows all of them, and says nothing."""
+    bench.write("train.py", TALK)
+    bench.mslaunch("train", "-n", "1", "--run-id", "r0")
+    for number in range(1, 22):
+        shutil.copytree(bench.runs / "r0", bench.runs / f"r{number}", symlinks=True)
+    done = bench.mslaunch("ps")
+    assert len(done.stdout.splitlines()) == 1 + 20
+    assert done.stderr == "... 2 older runs; --all shows them\n"
+    done = bench.mslaunch("ps", "--all")
+    assert (len(done.stdout.splitlines()), done.stderr) == (1 + 22, "")
+
+
+def test_ps_shows_local_time(bench: Bench) -> None:
+    """Wherever a run was launched."""
+    bench.write("train.py", TALK)
+    bench.mslaunch("train", "-n", "1", "--run-id", "r", TZ="UTC")
+    path = bench.latest / "run.json"
+    path.write_text(json.dumps({**bench.record(), "started": "2026-01-02T03:04:05.000+00:00"}))
+    assert " 01-02 08:34:05 " in bench.mslaunch("ps", TZ="Asia/Kolkata").stdout
+
+
+def test_ps_all_finds_runs_of_other_folders(bench: Bench) -> None:
+    """By their paths, which other verbs understand; neither folders that have gone nor a broken list are errors."""
+    bench.write("train.py", TALK)
+    bench.mslaunch("train", "-n", "1", "--run-id", "here")
+    for name in ("gone", "there"):
+        bench.mslaunch("train", "-n", "1", "--run-id", name, "--runs-dir", str(bench.folder.parent / name))
+    shutil.rmtree(bench.folder.parent / "gone")
+    assert "there" not in bench.mslaunch("ps").stdout
+    listed = [line.split()[0] for line in bench.mslaunch("ps", "--all").stdout.splitlines()[1:]]
+    assert listed == [str(bench.folder.parent / "there" / "there"), "here"]
+    assert bench.mslaunch("status", listed[0]).stdout.startswith("there: succeeded")
+    index = Path(bench.env["XDG_STATE_HOME"]) / "mslaunch" / "folders"
+    index.write_bytes(b"\xff\0nonsense\n/\0\n\n" * 10)
+    assert bench.mslaunch("ps", "--all").returncode == 0
+    index.unlink()
+    index.mkdir()
+    assert bench.mslaunch("train", "-n", "1").returncode == 0
+
+
+def test_the_list_of_folders_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders that have gone are dropped when it has grown long."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for number in range(3 * known_folders.MOST):
+        known_folders.remember(tmp_path / f"gone{number}")
+    known_folders.remember(tmp_path)
+    path = known_folders.index_path()
+    assert path is not None
+    assert len(path.read_text().splitlines()) <= 2 * known_folders.MOST
+    assert known_folders.known() == [tmp_path]
+
+
+def test_stop_all_stops_every_run_of_the_folder_and_says_which(bench: Bench) -> None:
+    """Those that go on; what has ended is not named."""
+    bench.write("train.py", TALK)
+    bench.write("wait.py", "import time\ntime.sleep(60)\n")
+    bench.mslaunch("train", "-n", "1", "--run-id", "old")
+    for name in ("one", "two"):
+        bench.mslaunch("train", "-n", "1", "--detach", "--run-id", name, "wait.py")
+    wait_for(lambda: len(bench.leftovers()) == 2, "the ranks")
+    done = bench.mslaunch("stop", "--all")
+    assert sorted(done.stdout.splitlines()) == ["one: stopped", "two: stopped"]
+    assert bench.leftovers() == []
+    assert bench.mslaunch("stop", "--all").stdout == "No run is going on here.\n"
+    assert bench.mslaunch("stop", "--all", "one").returncode == 2
+
+
+def go(bench: Bench, *ranks: int) -> None:
+    for rank in ranks:
+        wait_for((bench.latest / f"rank_{rank}" / "env.log").exists, f"rank {rank}")
+        (bench.latest / f"rank_{rank}" / "go").touch()
+
+
+def test_attach_shows_a_detached_run_to_its_end(bench: Bench) -> None:
+    """Earlier lines, later ones, the end, and the run's exit code."""
+    bench.write("train.py", UNTIL_GO + "raise SystemExit(7)\n")
+    bench.mslaunch("train", "-n", "2", "--detach", "--run-id", "d1")
+    wait_for(lambda: "first" in bench.log(0), "the first line")
+    attached = bench.start("attach", "d")
+    go(bench, 1, 0)
+    output = attached.communicate(timeout=60)[0]
+    assert attached.returncode == 7
+    assert output.startswith("mslaunch: run d1: 2 ranks on CPU")
+    assert "[rank 0] first\n" in output
+    assert "exited with code 7" in output
+    assert "run d1 failed after" in output
+    assert "First to fail: rank" in output
+
+
+def test_attach_shows_the_ranks_that_are_asked_for(bench: Bench) -> None:
+    """Whatever the run itself shows."""
+    bench.write("train.py", UNTIL_GO)
+    bench.mslaunch("train", "-n", "2", "--detach", "--tail", "none")
+    attached = bench.start("attach", "--tail", "1")
+    go(bench, 0, 1)
+    output = attached.communicate(timeout=60)[0]
+    assert attached.returncode == 0
+    assert "[rank 1] last\n" in output
+    assert "[rank 0]" not in output
+    assert bench.mslaunch("attach", "--tail", "2").returncode == 2
+
+
+def test_leaving_an_attached_run_lets_it_go_on(bench: Bench) -> None:
+    """Ctrl-C leaves, and says how to stop the run."""
+    bench.write("train.py", UNTIL_GO)
+    bench.mslaunch("train", "-n", "1", "--detach", "--run-id", "d1")
+    attached = bench.start("attach")
+    assert attached.stdout is not None
+    assert attached.stdout.readline().startswith("mslaunch: run d1")
+    attached.send_signal(signal.SIGINT)
+    output = attached.communicate(timeout=60)[0]
+    assert attached.returncode == 130
+    assert "left d1, which goes on; `mslaunch stop d1` stops it" in output
+    assert bench.record()["state"] == "running"
+    bench.mslaunch("stop")
+
+
+def test_attach_follows_a_run_through_a_restart(bench: Bench) -> None:
+    """Notes and output of both attempts are shown."""
+    bench.write("train.py", UNTIL_GO + "raise SystemExit(0 if os.environ['MSLAUNCH_ATTEMPT'] == '1' else 5)\n")
+    bench.write("cfg.yaml", "launch:\n  backoff: 0\n  config_arg: null\n")
+    bench.mslaunch("train", "-n", "1", "--detach", "-c", "cfg.yaml", "--max-restarts", "1")
+    attached = bench.start("attach")
+    assert attached.stdout is not None
+    attached.stdout.readline()
+    go(bench, 0)
+    output = attached.communicate(timeout=60)[0]
+    assert attached.returncode == 0, output
+    assert "attempt 2 of 2 in 0 s" in output
+    assert output.count("[rank 0] last") == 2
+    assert "succeeded after" in output
+
+
+def test_attach_to_a_run_that_has_ended_tells_how(bench: Bench) -> None:
+    """With its last lines, its verdict and its exit code."""
+    bench.write("train.py", "print('words')\nraise ValueError('x')\n")
+    bench.mslaunch("train", "-n", "1")
+    done = bench.mslaunch("attach")
+    assert done.returncode == 1
+    assert "ValueError: x" in done.stdout
+
+
+def test_attach_does_not_take_ranks_that_were_stopped_for_failures(bench: Bench) -> None:
+    """A time limit is the launcher's own decision; what it ends did not fail by itself."""
+    bench.write("train.py", "import time\nprint('ready')\ntime.sleep(60)\n")
+    bench.mslaunch("train", "-n", "2", "--detach", "--timeout", "4")
+    done = bench.mslaunch("attach")
+    assert done.returncode == 124, done.stdout
+    assert "longer than 4 s (launch.timeout)" in done.stdout
+    assert "was killed by" not in done.stdout
+
+
+def test_attach_shows_a_run_of_another_program(bench: Bench) -> None:
+    """One that was started with the Python API, whose launcher is a thread of that program."""
+    bench.write("train.py", UNTIL_GO)
+    bench.write("program.py", "import mslaunch\nmslaunch.Job('train.py', workers=1, run_id='api').run()\n")
+    program = subprocess.Popen([sys.executable, "program.py"], cwd=bench.folder, env=bench.env)
+    wait_for((bench.runs / "api" / "rank_0" / "env.log").exists, "the rank")
+    attached = bench.start("attach", "api")
+    assert attached.stdout is not None
+    assert attached.stdout.readline().startswith("mslaunch: run api: 1 rank")
+    go(bench, 0)
+    output = attached.communicate(timeout=60)[0]
+    assert program.wait(timeout=60) == 0
+    assert attached.returncode == 0
+    assert "[rank 0] last\n" in output
+
+
+def test_two_launches_at_once_both_remember_their_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither loses the other's line."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folders = [tmp_path / f"f{number}" for number in range(8)]
+    code = "import pathlib, sys; from mslaunch.store.known_folders import remember; remember(pathlib.Path(sys.argv[1]))"
+    started = []
+    for folder in folders:
+        folder.mkdir()
+        started.append(subprocess.Popen([sys.executable, "-c", code, str(folder)]))
+    assert [process.wait(timeout=60) for process in started] == [0] * 8
+    assert sorted(known_folders.known()) == folders

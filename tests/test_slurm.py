@@ -131,6 +131,17 @@ def test_json_is_all_that_stdout_holds(site: Bench) -> None:
     assert told["slurm_job"] == job_of(site)
 
 
+def test_a_submitted_job_is_attached_to_while_it_is_queued(site: Bench) -> None:
+    """Its hosts are known only when it starts; then it is shown to its end, with its exit code."""
+    site.write("train.py", FAILS)
+    site.mslaunch("train", *SLURM, "--detach", "--run-id", "q")
+    done = site.mslaunch("attach", "q")
+    assert done.returncode == site.record()["exit_code"] != 0, done.stdout
+    assert "mslaunch: run q: 4 ranks" in done.stdout
+    assert "run q failed after" in done.stdout
+    assert "First to fail: rank" in done.stdout
+
+
 def test_detached_then_watched_and_stopped(site: Bench) -> None:
     """ps, status, logs and stop treat it like any other run."""
     site.write("train.py", SLEEP)

@@ -23,8 +23,7 @@ class Follower:
         if data is None:
             return []
         if not data and self._replaced():
-            self.close()
-            self._offset, self._partial = 0, b""
+            self._begin_again()
         self._offset += len(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
         if len(self._partial) > limit:  # a line without end must not grow without bound
@@ -50,11 +49,22 @@ class Follower:
         return [partial.decode("utf-8", "replace")] if partial else []
 
     def behind(self) -> int:
-        """Return how many bytes are waiting."""
+        """Return how many bytes are waiting, in this file or in one that has taken its place."""
+        waiting = self._waiting()
+        if waiting == 0 and self._replaced():
+            self._begin_again()
+            waiting = self._waiting()
+        return waiting
+
+    def _waiting(self) -> int:
         try:
             return max(0, os.fstat(self._file).st_size - self._offset) if self._open() and self._file is not None else 0
         except OSError:
             return 0
+
+    def _begin_again(self) -> None:
+        self.close()
+        self._offset, self._partial = 0, b""
 
     def finish(self, most: int, keep: int) -> tuple[int, list[str]]:
         """Return what was passed over and the last lines, and close the file.

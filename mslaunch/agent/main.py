@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mslaunch import messages
+    from mslaunch.agent.activity import Activity
     from mslaunch.agent.files import Collector, Unpacker
     from mslaunch.agent.probe import Listener
 
@@ -65,6 +66,7 @@ class Agent:
         self.launcher_paused = False
         self.lost_after: float | None = None  # nobody is missed before there is something to do
         self.answers = False
+        self.activity: Activity | None = None
         self.grace = LOST_GRACE
         self.listener: Listener | None = None
         self.unpacker: Unpacker | None = None
@@ -112,7 +114,7 @@ class Agent:
         text = f"the agent could not do all that it should: {error}"
         if text not in self.noted:
             self.noted.add(text)
-            self.output.event("note", text=text)
+            self.output.event("agent-note", text=text)
 
     def receive_orders(self) -> None:
         """Take orders from the launcher; the end of the stream is the end of the launcher."""
@@ -174,6 +176,7 @@ class Agent:
         self.guard.protect(order["run_dir"])
         self.lost_after = order["lost_after"]
         self.answers = order["answers"]
+        self.activity = None
         self.grace = order["grace"]
         self.ranks.launch(order)
 
@@ -207,6 +210,15 @@ class Agent:
         del order
         if self.answers:
             self.ranks.pulse()
+        if self.activity is not None:
+            self.output.event("activity", **self.activity.look(self.ranks.running_ranks(), self.clock.advance()))
+
+    def do_activity(self, order: messages.OrderMessage) -> None:
+        """Tell with every ping from now on which ranks still print or compute."""
+        from mslaunch.agent.activity import Activity
+
+        del order
+        self.activity = self.activity or Activity(self.clock.advance())
 
     def do_pause(self, order: messages.OrderMessage) -> None:
         """Ctrl-Z: the launcher will be silent until somebody continues it."""
@@ -318,6 +330,7 @@ ORDERS: dict[str, Callable[[Agent, Any], None]] = {
     "stacks": Agent.do_stacks,
     "warn": Agent.do_warn,
     "ping": Agent.do_ping,
+    "activity": Agent.do_activity,
     "pause": Agent.do_pause,
     "resume": Agent.do_resume,
     "shown": Agent.do_shown,

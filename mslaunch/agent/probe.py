@@ -29,6 +29,7 @@ def facts(order: messages.ProbeOrder) -> dict[str, Any]:
         "cores": sorted(os.sched_getaffinity(0)),
         "devices": {target: device_numbers(stem) for target, stem in DEVICE_FILES.items()},
         "busy": _busy_devices(),
+        "held": _held_devices(),
         "gpus": _allotted(order["device_variables"]),
         "renumbered": "CUDA_VISIBLE_DEVICES" in os.environ,
         "clock": time.time(),
@@ -95,6 +96,17 @@ def _busy_devices() -> dict[str, str]:
         except OSError:
             continue
     return busy
+
+
+def _held_devices() -> dict[str, str]:
+    """Which devices other runs hold, by the names of their files, and which runs."""
+    from mslaunch.agent.device_locks import holders
+
+    return {
+        f"{stem}{device}": who
+        for stem in DEVICE_FILES.values()
+        for device, who in holders(stem, device_numbers(stem), os.environ).items()
+    }
 
 
 def _sees(path: str, text: str) -> bool:

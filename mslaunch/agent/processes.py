@@ -143,6 +143,28 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
+def cpu_ticks(roots: Sequence[int]) -> dict[int, int]:
+    """Return the CPU time, in clock ticks, that each of these processes and all its descendants have used."""
+    used: dict[int, int] = {}
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read().rsplit(b")", 1)[1].split()
+                parents[int(name)], used[int(name)] = int(fields[1]), sum(map(int, fields[11:15]))
+            except (OSError, IndexError, ValueError):
+                continue
+    totals = dict.fromkeys(roots, 0)
+    for pid, ticks in used.items():
+        above = pid
+        while above not in totals and above in parents:
+            above = parents[above]
+        if above in totals:
+            totals[above] += ticks
+    return totals
+
+
 def belongs(pid: int, variable: str) -> bool:
     """Tell whether a process is there and was started with this variable, written NAME=VALUE."""
     try:

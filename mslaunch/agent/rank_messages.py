@@ -24,6 +24,7 @@ _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "started": {"rank": _MAYBE_INT, "time": _NUMBER, "child": (int,)},
     "ended": {"rank": _MAYBE_INT, "time": _NUMBER, "code": _MAYBE_INT, "signal": _MAYBE_INT, "crashed": _MAYBE_INT},
     "import": _NOTE,
+    "imported": _NOTE,
     "joining": _NOTE,
     "joined": _NOTE,
     "done": _NOTE,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mslaunch import messages
+    from mslaunch.agent.device_locks import DeviceLocks
 
 LAST_LINES = 1 << 16  # how much of a log is still shown when a job ends far behind
 FAR_BEHIND = 1 << 20
@@ -49,6 +50,7 @@ class Ranks:
         self._run_dir = ""
         self._order: messages.RunOrder
         self._setup: SetUp | None = None
+        self._locks: DeviceLocks | None = None
         self._looked = 0.0
         self.stopping = False
         self.asked = False
@@ -69,6 +71,9 @@ class Ranks:
         self.children = [Child(planned) for planned in order["processes"]]
         self._keep_earlier_logs(order["attempt"])
         self._kernel_kills = KernelKills()
+        if held := self._take_devices(order):
+            self.output.event("devices-held", held=held)
+            return
         env = {name: value for name, value in os.environ.items() if name not in order["unset"]}
         if order["setup"]:
             try:
@@ -77,6 +82,18 @@ class Ranks:
                 self.start_failed("launch.setup", None, error)
         else:
             self._launch_with({**env, **order["env"]})
+
+    def _take_devices(self, order: messages.RunOrder) -> dict[int, str]:
+        """Keep other runs off the devices of these ranks; return those that other runs keep us off."""
+        stem = order["device_files"]
+        if stem is None:
+            return {}
+        from mslaunch.agent.device_locks import DeviceLocks
+
+        self._locks = self._locks or DeviceLocks()
+        devices = {c.planned["device_id"] for c in self.children if c.rank is not None}
+        wanted = sorted(device for device in devices if device is not None)
+        return self._locks.take(stem, wanted, {**os.environ, **order["env"]}, os.path.basename(self._run_dir))
 
     def _launch_with(self, env: dict[str, str]) -> None:
         order = self._order
@@ -159,7 +176,7 @@ class Ranks:
                 except FileNotFoundError:
                     pass
                 except OSError as error:
-                    self.output.event("note", text=f"output of the attempt before is not put aside: {error}")
+                    self.output.event("agent-note", text=f"output of the attempt before is not put aside: {error}")
                     return
 
     def _start(self, child: Child) -> None:
@@ -295,12 +312,14 @@ class Ranks:
             self._written, self._written_seen = written, now
         self.output.event("pulse", quiet=now - self._written_seen)
 
+    def running_ranks(self) -> dict[int, tuple[int, str]]:
+        """Return pid and log of every rank that runs."""
+        running = [child for child in self.children if child.running and child.pid]
+        return {c.rank: (c.pid, c.planned["log"]) for c in running if c.rank is not None and c.pid}
+
     def take_stacks(self) -> None:
         if self._taking is None:
-            running = [c for c in self.children if c.rank is not None and c.running]
-            ranks = {
-                c.rank: (c.pid, os.path.dirname(c.planned["log"])) for c in running if c.rank is not None and c.pid
-            }
+            ranks = {rank: (pid, os.path.dirname(log)) for rank, (pid, log) in self.running_ranks().items()}
             self._taking = StackTaking(ranks, self._env)
 
     def finish_stacks(self) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mslaunch.api.steps import (
+    attach,
     become_owner,
     carry_out,
     carry_out_sweep,
@@ -43,6 +44,7 @@ from mslaunch.api.steps import (
 
 if TYPE_CHECKING:
     from mslaunch.agent.follow import Follower
+    from mslaunch.launcher.attach import AttachedRun, Notice
     from mslaunch.launcher.check import Checked, Report
     from mslaunch.launcher.prepare import Prepared
     from mslaunch.launcher.request import Request
@@ -58,11 +60,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENDED",
+    "AttachedRun",
     "Checked",
     "Combination",
     "Follower",
     "Job",
     "JobQueue",
+    "Notice",
     "OutputRecord",
     "Plan",
     "Prepared",
@@ -76,6 +80,7 @@ __all__ = [
     "Sweep",
     "SweepEvent",
     "SweptRun",
+    "attach",
     "become_owner",
     "carry_out",
     "carry_out_sweep",
@@ -87,6 +92,7 @@ __all__ = [
     "count_devices",
     "default_runs_dir",
     "find_run",
+    "known_folders",
     "launch",
     "make_request",
     "make_run",
@@ -103,6 +109,7 @@ __all__ = [
     "runs",
     "setting_flags",
     "start_agent_early",
+    "stop_all",
     "stop_sweep",
     "submit",
     "sweep",
@@ -113,6 +120,7 @@ __all__ = [
 
 _PASSED_ON = {
     "mslaunch.agent.follow": ("Follower",),
+    "mslaunch.launcher.attach": ("AttachedRun", "Notice"),
     "mslaunch.launcher.check": ("Checked", "Report"),
     "mslaunch.launcher.prepare": ("Prepared",),
     "mslaunch.launcher.request": ("Request",),
@@ -267,7 +275,7 @@ def runs(runs_dir: str | os.PathLike[str] | None = None) -> list[Run]:
 
 
 def find_run(name: str | None = None, runs_dir: str | os.PathLike[str] | None = None) -> Run:
-    """Return the run of this name, or of an unambiguous beginning of it; the newest where none is named."""
+    """Return the run of this name, or of which it is an unambiguous part; the newest where none is named."""
     from mslaunch.store.run import find
 
     return find(name, os.fspath(runs_dir) if runs_dir else default_runs_dir())
@@ -281,6 +289,20 @@ def stop_sweep(name: str, runs_dir: str | os.PathLike[str] | None = None, as_own
     from mslaunch.store.sweep import stop_named
 
     return stop_named(os.fspath(runs_dir) if runs_dir else default_runs_dir(), name, as_owner)
+
+
+def stop_all(runs_dir: str | os.PathLike[str] | None = None) -> list[tuple[str, str]]:
+    """Stop the caller's sweeps and runs of a folder that go on; return the name of each, and its state or the error."""
+    from mslaunch.store.sweep import stop_all as stop_everything
+
+    return stop_everything(os.fspath(runs_dir) if runs_dir else default_runs_dir())
+
+
+def known_folders() -> list[str]:
+    """Return the folders in which this user has launched runs."""
+    from mslaunch.store.known_folders import known
+
+    return [str(folder) for folder in known()]
 
 
 def default_runs_dir() -> str:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from mslaunch.diagnose.judge import Verdict
     from mslaunch.hosts import Host
+    from mslaunch.launcher.attach import AttachedRun
     from mslaunch.launcher.attempt import Observer
     from mslaunch.launcher.check import Checked
     from mslaunch.launcher.prepare import Prepared
@@ -148,6 +149,13 @@ def collect(run: Run) -> tuple[list[str], list[str], list[str]]:
     from mslaunch.launcher.collect import collect_again
 
     return collect_again(run)
+
+
+def attach(run: Run, tail: tuple[int, ...] | None = None) -> AttachedRun:
+    """A run that goes on elsewhere, as its own console would be shown it; `tail` are the ranks whose output counts."""
+    from mslaunch.launcher.attach import AttachedRun
+
+    return AttachedRun(run, tail)
 
 
 def become_owner(run: Run) -> None:

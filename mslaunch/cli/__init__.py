@@ -22,6 +22,7 @@ VERBS = {
     "ps": "List runs, past and present.",
     "status": "Show one run: its ranks, how they stand, how it ended.",
     "logs": "Show or follow the output of ranks.",
+    "attach": "Show a run that goes on elsewhere, as if it had been started here.",
     "outputs": "List what a run's ranks have written, and where it is.",
     "stop": "Stop a run, or a whole sweep, and wait until nothing of it is left.",
     "diagnose": "Why did it die? For a run, for msrun's log folder, for any folder of logs.",
@@ -36,6 +37,28 @@ VERBS = {
 }
 """Each verb is a module of this package, imported only when it is typed."""
 
+OTHER_WORDS = {
+    "cancel": "stop",
+    "doctor": "check",
+    "exec": "train",
+    "follow": "attach",
+    "history": "ps",
+    "kill": "stop",
+    "launch": "train",
+    "list": "ps",
+    "log": "logs",
+    "ls": "ps",
+    "run": "train",
+    "runs": "ps",
+    "show": "status",
+    "start": "train",
+    "submit": "train",
+    "tail": "logs",
+    "top": "status",
+    "watch": "status",
+}
+"""What other programs call these verbs."""
+
 HELP = """Usage: mslaunch VERB [OPTIONS]
 
 Starts, watches and explains distributed MindSpore jobs.
@@ -44,14 +67,16 @@ Verbs:
 {verbs}
 
 Options:
-  --version  Show the version.
-  --help     Show this text; `mslaunch VERB --help` shows a verb's.
+  --version                     Show the version.
+  -h, --help                    Show this text; `mslaunch help VERB` shows a verb's.
+  --install-completion [SHELL]  Complete verbs, options and runs in bash, zsh or fish.
+  --show-completion [SHELL]     Show the script for that instead.
 
 For example: mslaunch train --workers 8 --config cfg.yaml
 """
 
 
-_NOT_HERE = {"--help", "--dry-run", "--detach", "--hosts", "--hostfile", "--transport"}
+_NOT_HERE = {"-h", "--help", "--dry-run", "--detach", "--hosts", "--hostfile", "--transport"}
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -70,16 +95,30 @@ def run(argv: list[str]) -> int:
     """Run one command line and return its exit code."""
     _open_standard_streams()
     verb = argv[0] if argv else "--help"
+    if verb == "help" and len(argv) > 1:
+        return run([*argv[1:], "--help"])
     if verb in ("--help", "-h", "help"):
         print(HELP.format(verbs="\n".join(f"  {name:<10}  {text}" for name, text in VERBS.items())), end="")
         return 0 if argv else 2
     if verb in ("--version", "-V"):
         print(f"mslaunch {__version__}")
         return 0
+    if verb in ("--complete", "--show-completion", "--install-completion"):
+        return _complete(verb, argv[1:])
     if verb not in VERBS:
-        print(f"mslaunch: no verb {verb!r}{did_you_mean(verb, VERBS)} `mslaunch --help` lists them.", file=sys.stderr)
+        near = f"; did you mean {OTHER_WORDS[verb]!r}?" if verb in OTHER_WORDS else did_you_mean(verb, VERBS)
+        print(f"mslaunch: no verb {verb!r}{near or '.'} `mslaunch --help` lists them.", file=sys.stderr)
         return 2
     return _run_verb(verb, argv[1:])
+
+
+def _complete(what: str, words: list[str]) -> int:
+    from mslaunch.cli import completion
+
+    if what == "--complete":
+        print("".join(f"{found}\n" for found in completion.complete(words, VERBS, _load)), end="")
+        return 0
+    return completion.show(words) if what == "--show-completion" else completion.install(words)
 
 
 def _run_verb(verb: str, args: list[str]) -> int:

@@ -14,7 +14,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 def new_app() -> typer.Typer:
     """A typer app with plain help: rich's costs 100 ms."""
-    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    names = {"help_option_names": ["-h", "--help"]}
+    return typer.Typer(
+        add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=names
+    )
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:

@@ -25,11 +25,12 @@ LONGEST_LINE = 4096  # the log has the rest
 class Console:
     """Shows events as they come. With no terminal, plain lines only."""
 
-    def __init__(self, plan: Plan, screen: Screen) -> None:
+    def __init__(self, plan: Plan, screen: Screen, seconds: float = 0.0) -> None:
+        """`seconds` have passed since the run began."""
         self.plan = plan
         self.screen = screen
         self.progress = new_progress()
-        self.began = time.monotonic()
+        self.began = time.monotonic() - seconds
         self._run_dir = min(plan.run_dir, os.path.relpath(plan.run_dir), key=len)
         self._headlined = False
         self._shown = ""
@@ -43,7 +44,7 @@ class Console:
         self.say([f"run {plan.run_id}: {where}", *plan.notes])
 
     def observe(self, event: Mapping[str, Any], run_state: RunState, shown: Callable[[], None]) -> None:
-        """Show one event, and the notes of the run state."""
+        """Show one event."""
         kind = event["ev"]
         if kind == "lines":
             self._show_output(event, shown)
@@ -53,7 +54,8 @@ class Console:
         elif kind == "restart":
             self._headlined = False
             self.progress = new_progress()
-        self.say(run_state.pop_notes())
+        elif kind == "note":
+            self.say([event["text"]])
         if run_state.failures and not self._headlined and kind not in ("restart", "waiting"):
             self._headlined = True
             self.say([headline(run_state)])
@@ -90,8 +92,8 @@ class Console:
     def _status(self, run_state: RunState) -> str:
         up = sum(1 for record in run_state.ranks.values() if record.state == "running")
         parts = [f"{up}/{run_state.plan.world_size} ranks up"]
-        if run_state.joined and len(run_state.joined) < run_state.plan.world_size:
-            parts.append(f"{len(run_state.joined)} joined")
+        if run_state.joining.joined and len(run_state.joining.joined) < run_state.plan.world_size:
+            parts.append(f"{len(run_state.joining.joined)} joined")
         return " | ".join([*parts, *self.progress.words()])
 
     def _draw(self, status: str) -> None:

@@ -25,7 +25,7 @@ _RANKS_SHOWN = 4
 _NOISE = re.compile(r"Event base dispatch success|^Extension modules: ")
 
 
-def describe_plan(plan: Plan) -> str:
+def describe_plan(plan: Plan, defaults: bool = False) -> str:
     """The dry run: what would be started, with which variables and files, and where each setting came from."""
     ranks = counted(plan.world_size, "rank")
     lines = [
@@ -34,8 +34,9 @@ def describe_plan(plan: Plan) -> str:
         f"program  {_program(plan)}, in {plan.job_dir}",
     ]
     lines += [f"note     {note}" for note in plan.notes]
-    lines += ["", "settings"]
-    lines += [f"  {name:<16} {source.replace(', from default', ' (default)')}" for name, source in plan.sources.items()]
+    lines += ["", "settings" if defaults else "settings that were given (-v shows the defaults)"]
+    shown = ((name, source.replace(", from default", " (default)")) for name, source in plan.sources.items())
+    lines += [f"  {name:<16} {source}" for name, source in shown if defaults or not source.endswith(" (default)")]
     lines += ["", "every process gets"]
     lines += [f"  {name}={masked(name, value)}" for name, value in plan.env.items()]
     lines += [f"  {name}=(written nowhere; sent to the ranks at the start)" for name in plan.secrets]

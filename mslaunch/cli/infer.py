@@ -11,7 +11,7 @@ import typer
 from mslaunch import api
 from mslaunch.cli import arguments, basics, options
 from mslaunch.cli.progress_bar import progress_bar
-from mslaunch.cli.train import Detach, DryRun, launch
+from mslaunch.cli.train import Detach, DryRun, Verbose, launch
 from mslaunch.errors import RequestError
 
 _app = basics.new_app()
@@ -40,6 +40,7 @@ def infer(
     prefix: Annotated[str | None, typer.Option("--prefix", help="Only files whose names begin so.")] = None,
     detach: Detach = False,
     dry_run: DryRun = False,
+    verbose: Verbose = False,
     as_json: basics.Json = False,
 ) -> None:
     """Check, reshard where needed, and serve a sharded checkpoint on any number of ranks."""
@@ -69,7 +70,7 @@ def infer(
         with progress_bar() as progress:
             chooser.prepare(folder, progress)
 
-    launch(request, detach, dry_run, as_json, prepare)
+    launch(request, detach, dry_run, as_json, prepare, verbose)
 
 
 def _checkpoint(ckpt: str | None, strategy: str | None) -> Path:

@@ -51,7 +51,8 @@ Module = Annotated[
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override one key of the config.", metavar="KEY=VALUE")]
 Run = Annotated[
-    str | None, typer.Argument(help="The run, or the beginning of its name; by default your newest.", metavar="RUN")
+    str | None,
+    typer.Argument(help="The run, a part of its name, its folder, or latest; by default your newest.", metavar="RUN"),
 ]
 AsOwner = Annotated[
     bool, typer.Option("--as-owner", help="Root only: act on another user's run, with that user's rights.")

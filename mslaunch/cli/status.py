@@ -13,6 +13,8 @@ from mslaunch.cli.console import verdict_text
 from mslaunch.cli.describe import duration, how_it_ended
 from mslaunch.words import plain
 
+NOTES_SHOWN = 5
+
 app = basics.new_app()
 
 
@@ -34,6 +36,8 @@ def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: b
         state = "gone" if found.state == "lost" and rank.state == "running" else rank.state
         rows.append((str(rank.rank), rank.host, device, pid, state, how_it_ended(rank.exit_code, rank.signal)))
     print(columns(rows), end="")
+    if found.notes:
+        print("\n" + "".join(f"note: {note}\n" for note in found.notes[-NOTES_SHOWN:]), end="")
     if found.verdict:
         print()
         print(verdict_text(found, sys.stdout.isatty()), end="")

@@ -23,7 +23,7 @@ def submit(prepared: api.Prepared, queue: api.JobQueue, detach: bool, as_json: b
     run, job = api.submit(prepared, queue)
     if detach and asked.number is None:
         told = {"run_id": run.run_id, "run_dir": str(run.path), f"{prepared.plan.transport}_job": job}
-        words = f"{run.run_id} is {queue.label} job {job}. Follow it with: mslaunch logs -f {run.run_id}"
+        words = f"{run.run_id} is {queue.label} job {job}. Follow it with: mslaunch attach {run.run_id}"
         print(json.dumps(told) if as_json else words)
         return 0
     return _Follower(run, prepared.plan, queue, job, as_json, asked).run()

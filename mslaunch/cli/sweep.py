@@ -11,7 +11,7 @@ from mslaunch import api
 from mslaunch.cli import arguments, basics, options
 from mslaunch.cli.describe import describe_plan
 from mslaunch.cli.screen import Screen
-from mslaunch.cli.train import Detach, DryRun
+from mslaunch.cli.train import Detach, DryRun, Verbose
 from mslaunch.errors import RequestError
 from mslaunch.words import first_line
 
@@ -58,6 +58,7 @@ def sweep(
     ] = None,
     detach: Detach = False,
     dry_run: DryRun = False,
+    verbose: Verbose = False,
     as_json: basics.Json = False,
 ) -> None:
     """Run a job once for every combination of values, as many at a time as there is room for.
@@ -69,7 +70,7 @@ def sweep(
         raise typer.Exit(_wait(detached, as_json))
     made = _prepare(typed, context.obj, at_once, resume)
     if dry_run:
-        _show_plan(made, as_json)
+        _show_plan(made, as_json, verbose)
         return
     console = _Console(made, as_json, detached)
     runs, number = api.carry_out_sweep(made, console.observe, fail_fast, detach, take_signals=True)
@@ -113,7 +114,7 @@ def _wait(detached: Detached, as_json: bool) -> int:
     return 0
 
 
-def _show_plan(made: api.Sweep, as_json: bool) -> None:
+def _show_plan(made: api.Sweep, as_json: bool, verbose: bool) -> None:
     """The dry run: the combinations, and the plan of the first."""
     runs = api.swept_so_far(made)
     if as_json:
@@ -123,7 +124,7 @@ def _show_plan(made: api.Sweep, as_json: bool) -> None:
         return
     print(f"{_count(made)}\n\n{_table(runs)}")
     if made.plan is not None:
-        print(f"The plan of {made.label(made.waiting[0])}:\n\n{describe_plan(made.plan)}", end="")
+        print(f"The plan of {made.label(made.waiting[0])}:\n\n{describe_plan(made.plan, verbose)}", end="")
 
 
 def _count(made: api.Sweep) -> str:

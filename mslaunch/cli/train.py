@@ -36,6 +36,7 @@ def call_with_defaults(args: list[str], table: foreign.Table, workers: str, **ho
 
 Detach = Annotated[bool, typer.Option("--detach", help="Return at once; the job goes on by itself.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and where each setting came from.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="With --dry-run: show the defaults too.")]
 
 
 @_app.command(epilog=arguments.EPILOG, options_metavar=arguments.USAGE)
@@ -45,6 +46,7 @@ def train(
     context: typer.Context,
     detach: Detach = False,
     dry_run: DryRun = False,
+    verbose: Verbose = False,
     as_json: basics.Json = False,
 ) -> None:
     """Start a distributed job and follow it to its end."""
@@ -56,7 +58,7 @@ def train(
         bool(typed["is_module"]),
         offers_stdin=not detach,
     )
-    launch(request, detach, dry_run, as_json)
+    launch(request, detach, dry_run, as_json, verbose=verbose)
 
 
 def launch(
@@ -65,11 +67,12 @@ def launch(
     dry_run: bool,
     as_json: bool,
     fill: Callable[[Path], None] | None = None,
+    verbose: bool = False,
 ) -> None:
     """Show a plan, or carry it out here or detached; `fill` puts into the run's folder what the plan counts on."""
     if dry_run:
         plan = api.plan_request(request)
-        print(api.plan_json(plan) if as_json else describe_plan(plan), end="")
+        print(api.plan_json(plan) if as_json else describe_plan(plan, verbose), end="")
         return
     detached = _detach() if detach else None
     if detached and detached.waits:

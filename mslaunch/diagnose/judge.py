@@ -68,6 +68,8 @@ class Verdict:
     """Other ranks that failed by themselves."""
     victims: tuple[int, ...] = ()
     """Ranks that were ended because of it."""
+    step: tuple[int, int] | None = None
+    """The last epoch and step that was printed before it."""
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -168,6 +170,7 @@ def _verdict(first: Case, others: Sequence[Case]) -> Verdict:
         pattern=pattern,
         also_failed=also_failed,
         victims=tuple(rank for rank in _ranks(ended) if rank not in also_failed),
+        step=first.findings.last_step if any(first.findings.last_step) else None,
     )
 
 

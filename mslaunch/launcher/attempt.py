@@ -14,14 +14,16 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from mslaunch import messages
+from mslaunch.agent.probe import DEVICE_FILES
 from mslaunch.agent.running_clock import RunningClock
 from mslaunch.launcher.check import find_port
 from mslaunch.launcher.claims import ProcessClaims
 from mslaunch.launcher.cluster import Cluster
+from mslaunch.launcher.decisions import Order
 from mslaunch.launcher.event_check import Rejected, check_event
 from mslaunch.launcher.facts import choose_port
 from mslaunch.launcher.file_transfer import FileTransfer
-from mslaunch.launcher.run_state import Order, RunState
+from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.timeouts import Timeouts
 from mslaunch.plan.model import Plan, process_to_dict
 from mslaunch.store.signals import ASKING, SUSPEND
@@ -31,7 +33,7 @@ TICK = 0.5
 SAVE_SHARE = 20  # saving the record of 10,000 ranks may take at most a twentieth of the time
 
 Notice = Mapping[str, Any]
-"""An event of an agent, or one of the attempt itself: tick, signal, closed, restart, waiting, home."""
+"""An event of an agent, or one of the attempt itself: tick, signal, note, closed, restart, waiting, home."""
 Observer = Callable[[Notice, RunState, Callable[[], None]], None]
 """Is shown every notice, with how the attempt stands and what to call once it is on the screen."""
 
@@ -291,8 +293,13 @@ class Attempt:
                 channel.send(message)
 
     def notify(self, notice: Notice, shown: Callable[[], None] = nothing) -> None:
-        """Show a notice. Whatever goes wrong there, the job goes on."""
+        """Show a notice, and record and show what a person should be told. If that fails, the job goes on."""
+        notes = [{"ev": "note", "text": text, "time": self.clock.wall()} for text in self.run_state.pop_notes()]
+        for note in notes:
+            self.write(note)
         try:
+            for note in notes:
+                self.show(note, self.run_state, nothing)
             self.show(notice, self.run_state, shown)
         except Exception:
             self.show = lambda _notice, _run_state, shown: shown()
@@ -320,6 +327,7 @@ def start_orders(plan: Plan, environment: Mapping[str, str], answers: bool) -> I
         "lost_after": plan.limits.lost_after,
         "grace": plan.limits.grace,
         "answers": answers or plan.limits.stall_timeout is not None,
+        "device_files": None if plan.share_devices else DEVICE_FILES.get(plan.device_target),
         "workdir": plan.workdir,
     }
     tail = set(plan.tail)

@@ -16,6 +16,7 @@ from mslaunch.hosts import Host
 from mslaunch.launcher.converse import converse
 from mslaunch.launcher.facts import PORTS
 from mslaunch.transports.base import Channel
+from mslaunch.words import describe_held
 
 ANSWER_SECONDS = 30.0
 REACH_SECONDS = 5.0
@@ -33,6 +34,7 @@ class Requirements:
     needs_mindspore: bool = False
     port: int | None = None
     numa: bool = False
+    share_devices: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +112,27 @@ def _problems(
             f"{wanted.script} differs from the one here, though the folder is shared. Wait for its file server."
         )
     if wanted.target in DEVICE_FILES:
-        problems += _device_problems(host, facts, wanted.target)
+        problems += _device_problems(host, facts, wanted.target, wanted.share_devices)
     return problems
 
 
-def check_devices(hosts: Sequence[Host], checked: Checked, target: str) -> None:
+def check_devices(hosts: Sequence[Host], checked: Checked, target: str, share: bool = False) -> None:
     """Make sure that hosts whose devices were not known when they were asked have them."""
     if target in DEVICE_FILES:
-        found = {host.name: _device_problems(host, checked.reports[host.name].facts, target) for host in hosts}
+        found = {host.name: _device_problems(host, checked.reports[host.name].facts, target, share) for host in hosts}
         if problems := [f"{name}: {trouble}" for name, all_of_it in found.items() for trouble in all_of_it]:
             raise HostsNotReady(problems)
 
 
-def _device_problems(host: Host, facts: Mapping[str, Any], target: str) -> list[str]:
+def _device_problems(host: Host, facts: Mapping[str, Any], target: str, share: bool) -> list[str]:
     stem = DEVICE_FILES[target]
     there = facts["devices"].get(target, ())
     missing = [device for device in host.devices if device not in there]
     if missing:
         return [f"has {len(there)} {target} devices, not {', '.join(map(str, missing))}. Name others in --hosts."]
+    held = {device: facts["held"][f"{stem}{device}"] for device in host.devices if f"{stem}{device}" in facts["held"]}
+    if share or held:
+        return describe_held(held) if not share else []
     busy = {device: facts["busy"][f"{stem}{device}"] for device in host.devices if f"{stem}{device}" in facts["busy"]}
     return [f"device {device} is in use by {who}. Wait for it, or name others." for device, who in busy.items()]
 

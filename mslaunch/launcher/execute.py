@@ -8,16 +8,16 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 from mslaunch.errors import limit_of
 from mslaunch.launcher.attempt import TICK, Attempt, Observer, SignalSource
 from mslaunch.launcher.cluster import Cluster
+from mslaunch.launcher.decisions import LOST, Failure
 from mslaunch.launcher.file_transfer import FileTransfer
 from mslaunch.launcher.restarts import NextAttempt, Replan, RestartTools, prepare_next
-from mslaunch.launcher.run_state import LOST, Failure, RunState
+from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.verdict import make_verdict
 from mslaunch.messages import SCHEMA_VERSION
 from mslaunch.plan.model import Plan
@@ -26,6 +26,8 @@ from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.signals import ASKING, SUSPEND, Signals
 from mslaunch.transports.base import Pings
+
+MOST_NOTES = 50
 
 
 def execute(
@@ -97,37 +99,43 @@ class _Execution:
 
     def _attempt(self) -> bool:
         """Make one attempt; return whether there is another plan to carry out."""
-        attempt = Attempt(
-            self.plan, self.cluster, self.transfer, self.signals, self.observe, self.events.write, self.began
-        )
+        attempt = Attempt(self.plan, self.cluster, self.transfer, self.signals, self.observe, self._write, self.began)
         with closing(attempt):
-            attempt.on_change = partial(_save_progress, self.folder, self.now)
+            attempt.on_change = self._save_progress
             run_state = attempt.run(self.environment)
             self.lost = self.lost or bool(run_state.hosts_lost)
             self.now = conclude(self.now, run_state, self.folder)
             tools = RestartTools(attempt.free_port, self.replan)
-            again = (
-                prepare_next(self.plan, self.now, self.folder, run_state.hosts_lost, tools)
-                if attempt.collection_ended_by is None
-                else None
-            )
-            if again is None:
-                self._end(attempt)
+            if attempt.collection_ended_by is not None:
+                fails = self.now.state == "failed" and self.plan.restarts.limit
+                self._end(attempt, "a signal has asked for the end" if fails else "")
+                return False
+            again = prepare_next(self.plan, self.now, self.folder, run_state.hosts_lost, tools)
+            if isinstance(again, str):
+                self._end(attempt, again)
                 return False
             self.now = replace(self.now, attempts=(*self.now.attempts, again.summary))
             if number := wait_before_restart(again, attempt):
                 self.now = replace(self.now, state="stopped", exit_code=128 + number, verdict=None)
-                self._end(attempt)
+                self._end(attempt, "")
                 return False
             self.plan = again.plan
             return True
 
-    def _end(self, attempt: Attempt) -> None:
+    def _write(self, event: Mapping[str, Any]) -> None:
+        """Record an event; notes are kept in run.json too, the last ones."""
+        if event["ev"] == "note":
+            self.now = replace(self.now, notes=(*self.now.notes, event["text"])[-MOST_NOTES:])
+        self.events.write(event)
+
+    def _save_progress(self, run_state: RunState) -> None:
+        """Let `mslaunch status` see how the ranks stand."""
+        _save(self.folder, replace(self.now, ranks=tuple(run_state.ranks[rank] for rank in sorted(run_state.ranks))))
+
+    def _end(self, attempt: Attempt, why: str) -> None:
         attempt.collect_logs(tidy=True)
         attempt.notify({"ev": "home"})
-        if self.now.state == "failed" and self.plan.attempt < self.plan.restarts.limit:
-            ended_by = attempt.collection_ended_by
-            why = "a restart would not mend this failure" if ended_by is None else "a signal has asked for the end"
+        if why:
             attempt.run_state.notes.append(f"not started again: {why}")
             attempt.notify({"ev": "waiting", "seconds": 0.0})
 
@@ -135,11 +143,6 @@ class _Execution:
 def begun_again(now: record.RunRecord, plan: Plan) -> record.RunRecord:
     """The record at the start of a further attempt, which may have fewer ranks."""
     return replace(now, state="running", world_size=plan.world_size, ended=None, exit_code=None, verdict=None)
-
-
-def _save_progress(folder: RunFolder, now: record.RunRecord, run_state: RunState) -> None:
-    """Let `mslaunch status` see how the ranks stand."""
-    _save(folder, replace(now, ranks=tuple(run_state.ranks[rank] for rank in sorted(run_state.ranks))))
 
 
 def _save(folder: RunFolder, now: record.RunRecord) -> None:
@@ -153,8 +156,8 @@ def wait_before_restart(again: NextAttempt, attempt: Attempt) -> int | None:
     clock = attempt.clock
     attempt.run_state.notes.append(again.note)
     restart = {"ev": "restart", "attempt": again.plan.attempt, "time": clock.wall()}
-    attempt.write(restart)
     attempt.notify(restart)
+    attempt.write(restart)
     poll = select.poll()
     poll.register(attempt.signals.fileno(), select.POLLIN)
     until = clock.monotonic() + again.pause

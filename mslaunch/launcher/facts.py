@@ -17,16 +17,18 @@ from itertools import chain
 from pathlib import Path
 
 from mslaunch.agent import numa
+from mslaunch.agent.device_locks import holders
 from mslaunch.agent.probe import DEVICE_FILES, device_numbers
-from mslaunch.errors import NoMindSpore, PortBusy, ProgramMissing, PythonMissing
+from mslaunch.errors import HostsNotReady, NoMindSpore, PortBusy, ProgramMissing, PythonMissing
 from mslaunch.hosts import LOCAL
 from mslaunch.launcher.program import FoundProgram, check_module, shows_config_argument
 from mslaunch.launcher.project import Project, find_project
 from mslaunch.plan.environment import store_port
-from mslaunch.plan.model import Facts, HostFacts, read_numa
+from mslaunch.plan.model import Facts, HostFacts, Plan, read_numa
 from mslaunch.plan.paths import candidates
 from mslaunch.plan.spec import JobSpec
 from mslaunch.store.layout import runs_root
+from mslaunch.words import describe_held
 
 # Below the ports that Linux hands out by itself, above those that MindSpore's ranks take (256 each from 8118 on).
 PORTS = range(24000, 32768)
@@ -46,6 +48,15 @@ def find_devices(device_target: str | None) -> tuple[str, tuple[int, ...]]:
     if device_target in found:
         return device_target, found[device_target]
     return next(((target, devices) for target, devices in found.items() if devices), ("CPU", ()))
+
+
+def check_held_devices(plan: Plan) -> None:
+    """Refuse devices of this machine that other runs use; the agent takes them only later, for certain."""
+    stem = DEVICE_FILES.get(plan.device_target)
+    if stem is not None and not plan.share_devices:
+        devices = [worker.device_id for worker in plan.workers if worker.device_id is not None]
+        if held := holders(stem, devices, {**os.environ, **plan.env}):
+            raise HostsNotReady(describe_held(held))
 
 
 def find_python(spec: JobSpec) -> str:

@@ -15,7 +15,7 @@ from mslaunch.errors import HostsNotReady, MslaunchError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.launcher.check import Checked, Requirements, check_devices
 from mslaunch.launcher.cluster import Cluster, connect
-from mslaunch.launcher.facts import Elsewhere, find_devices, find_python, gather, new_run_id
+from mslaunch.launcher.facts import Elsewhere, check_held_devices, find_devices, find_python, gather, new_run_id
 from mslaunch.launcher.program import FoundProgram
 from mslaunch.launcher.request import ReadJob, Request, read_job
 from mslaunch.launcher.restarts import Replan
@@ -76,7 +76,9 @@ def _prepare(request: Request) -> Prepared:
     transport = registry.choose(job.spec, job.named, os.environ)
     given = {name: value for name, value in job.spec.secrets.items() if value is not None}
     if not transport.needs_check:
-        return Prepared(_plan_here(job, transport), transport, secrets=given)
+        plan = _plan_here(job, transport)
+        check_held_devices(plan)
+        return Prepared(plan, transport, secrets=given)
     queue = transport.queue
     if queue is not None and queue.current_job(os.environ) is None:
         return Prepared(_plan_unseen(job, transport), transport, queue=queue, secrets=given)
@@ -190,7 +192,7 @@ def _placed(spec: JobSpec, transport: Transport, checked: Checked, target: str) 
     facts = {name: report.facts for name, report in checked.reports.items()}
     placed = transport.place(spec, hosts, facts, os.environ, target)
     if placed != hosts:  # devices that were not known when the hosts were checked
-        check_devices(placed, checked, target)
+        check_devices(placed, checked, target, spec.launch.share_devices)
     return placed
 
 
@@ -255,6 +257,7 @@ def requirements(spec: JobSpec, script: str) -> Requirements:
         needs_mindspore=target not in (None, "None") or spec.launch.method == "msrun",
         port=spec.launch.master_port,
         numa=spec.launch.numa,
+        share_devices=spec.launch.share_devices,
     )
 
 

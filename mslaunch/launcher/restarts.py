@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch import layout
-from mslaunch.checkpoint.files import newest_complete
+from mslaunch.checkpoint.files import newest_complete, step_of
 from mslaunch.diagnose.folder import read_error
+from mslaunch.diagnose.judge import Verdict
 from mslaunch.hosts import Host
 from mslaunch.plan.model import Plan, to_json
-from mslaunch.plan.next_attempt import hosts_left, may_restart, next_attempt, pause, resuming
+from mslaunch.plan.next_attempt import (
+    STOPPED,
+    Ending,
+    hosts_left,
+    next_attempt,
+    pause,
+    progressed,
+    refusal,
+    resuming,
+    spent,
+)
 from mslaunch.store.folder import write_atomically, write_files
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.record import AttemptSummary, RunRecord
@@ -41,18 +52,18 @@ class RestartTools:
 
 def prepare_next(
     plan: Plan, ended: RunRecord, folder: RunFolder, lost: set[str], tools: RestartTools
-) -> NextAttempt | None:
-    """Prepare the next attempt, or return None where there is to be none."""
-    verdict = ended.verdict
-    if ended.state != "failed" or verdict is None:
-        return None
-    error = None if verdict.rank is None else read_error(folder.rank(verdict.rank))
-    if not may_restart(plan, verdict.exit_code or 0, verdict.cause, error.get("type") if error else None):
-        return None
+) -> NextAttempt | str:
+    """Prepare the next attempt, or say why there is to be none; an empty text where nobody would expect one."""
+    if ended.state != "failed" or ended.verdict is None or plan.restarts.limit == 0:
+        return ""
     hosts = hosts_left(plan, lost)
-    if not hosts or (lost and tools.replan is None):
-        return None
     resume = find_resume(plan, folder, {host.name for host in hosts})
+    endings = [*map(_earlier, ended.attempts), _ending(ended.verdict, folder, resume)]
+    why = refusal(plan.restarts, endings)
+    if why is not None:
+        return why
+    if not hosts or (lost and tools.replan is None):
+        return "the hosts that are left have too few ranks"
     port = tools.free_port(hosts[0].name)
     if lost and tools.replan is not None:
         again = resuming(tools.replan(hosts, plan.attempt + 1, port), resume)
@@ -64,15 +75,39 @@ def prepare_next(
             folder.path, again.files if lost else tuple(file for file in again.files if file.path == layout.RANKS)
         )
         write_atomically(folder.plan, to_json(again))
-    except OSError:
-        return None  # a full disk: the verdict stands
-    return NextAttempt(again, pause(plan), _note(plan, again, resume, lost), summary(plan, ended, resume))
+    except OSError as error:
+        return f"the plan could not be written ({error.strerror})"  # the verdict stands
+    wait = pause(plan.restarts, endings)
+    return NextAttempt(again, wait, _note(again, endings, wait, resume, lost), summary(plan, ended, resume))
 
 
-def _note(plan: Plan, again: Plan, resume: dict[int, str], lost: set[str]) -> str:
+def _ending(verdict: Verdict, folder: RunFolder, resume: Mapping[int, str]) -> Ending:
+    error = None if verdict.rank is None else read_error(folder.rank(verdict.rank))
+    kind = error.get("type") if error else None
+    words = verdict.summary if verdict.cause == "exception" else None
+    return Ending(verdict.cause, verdict.exit_code or 0, words, kind, verdict.step, _saved(resume))
+
+
+def _earlier(attempt: AttemptSummary) -> Ending:
+    verdict, saved = attempt.verdict, _saved(attempt.resume or {})
+    if verdict is None:
+        return Ending(STOPPED, attempt.exit_code or 0, saved=saved)
+    words = verdict.summary if verdict.cause == "exception" else None
+    return Ending(verdict.cause, verdict.exit_code or 0, words, None, verdict.step, saved)
+
+
+def _saved(resume: Mapping[int, str]) -> tuple[int, int] | None:
+    """The epoch and step of the checkpoint that an attempt resumes from."""
+    step = step_of(Path(next(iter(resume.values())))) if resume else None
+    return step[:2] if step else None
+
+
+def _note(again: Plan, endings: Sequence[Ending], wait: float, resume: dict[int, str], lost: set[str]) -> str:
     source = f"resuming from {Path(next(iter(resume.values()))).name}" if resume else "from the start"
     fewer = f" with {again.world_size} ranks, without {', '.join(sorted(lost))}" if lost else ""
-    return f"attempt {again.attempt + 1} of {plan.restarts.limit + 1}{fewer} in {pause(plan):g} s, {source}"
+    most = again.attempt + 1 + again.restarts.limit - spent(endings)
+    progress = "; there was progress, so no restart is used up" if progressed(endings)[-1] else ""
+    return f"attempt {again.attempt + 1} of {most}{fewer} in {wait:g} s, {source}{progress}"
 
 
 def summary(plan: Plan, ended: RunRecord, resume: dict[int, str]) -> AttemptSummary:

@@ -4,51 +4,23 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from mslaunch import layout, messages
 from mslaunch.diagnose import stacks
 from mslaunch.diagnose.judge import signal_name
 from mslaunch.errors import NOT_READY, start_advice
+from mslaunch.launcher.decisions import LOST, TIME_IS_UP, Failure, Order
+from mslaunch.launcher.joining import Joining
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
 from mslaunch.store.record import RankRecord, iso
 from mslaunch.store.signals import STACKS, WARNING
+from mslaunch.words import describe_held
 from mslaunch.worker.exit_recorder import CRASHES
 
-LOST = 125
-TIME_IS_UP = 124
 JOINED_EVERY = 0.2  # agents need not hear of each of 10,000 ranks that is through init()
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One thing that went wrong by itself, and when."""
-
-    time: float
-    rank: int | None
-    host: str
-    exit_code: int
-    signal: int | None
-    cause: str
-    summary: str
-    log: str | None = None
-    out_of_memory: bool = False
-    child: str | None = None
-    """A process of the rank that was killed before it, and by which signal."""
-    child_signal: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What the launcher should send to every agent."""
-
-    do: str
-    grace: float = 0.0
-
-    def message(self) -> messages.StopOrder:
-        return {"to": "*", "do": self.do, "grace": self.grace}
 
 
 class RunState:
@@ -70,12 +42,14 @@ class RunState:
         self.stopping = False
         self.hosts_busy = {host.name for host in plan.hosts}
         self.hosts_lost: set[str] = set()
-        self.joining: dict[int, float] = {}
-        self.joined: set[int] = set()
+        self.joining = Joining()
         self._imported = False
         self._joined_sent: float | None = None
         self.last_output: float | None = None
         self.pulse = 0.0
+        self.silent: dict[int, float] = {}
+        self.idle: dict[int, float] = {}
+        """Seconds that a rank has neither printed nor computed, as its agent saw it after another rank had ended."""
         self.first_end: tuple[float, int] | None = None
         self.last_start = began
         self.stalled = False
@@ -177,13 +151,18 @@ class RunState:
         summary = f"the run's files could not be laid out on {event['host']}: {event['why']}"
         return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "setup", summary))
 
+    def _on_devices_held(self, event: messages.DevicesHeld, now: float) -> list[Order]:
+        del now
+        held = {int(device): who for device, who in event["held"].items()}
+        summary = f"{event['host']}: {'; '.join(describe_held(held))}"
+        return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "devices", summary))
+
     def _on_joining(self, event: messages.RankNote, now: float) -> list[Order]:
-        self.joining[event["rank"]] = now
+        self.joining.enter(event["rank"], now)
         return []
 
     def _on_joined(self, event: messages.RankNote, now: float) -> list[Order]:
-        self.joining.pop(event["rank"], None)
-        self.joined.add(event["rank"])
+        self.joining.leave(event["rank"])
         if len(self.plan.hosts) == 1 or (self._joined_sent is not None and now - self._joined_sent < JOINED_EVERY):
             return []
         self._joined_sent = now
@@ -194,10 +173,21 @@ class RunState:
         first, self._imported = not self._imported, True
         return [Order("scheduler")] if first and len(self.plan.hosts) > 1 else []
 
+    def _on_imported(self, event: messages.RankNote, now: float) -> list[Order]:
+        del now
+        self.joining.imported.add(event["rank"])
+        return []
+
     def _on_pulse(self, event: messages.Pulse, now: float) -> list[Order]:
         if self.last_output is not None:
             self.last_output = max(self.last_output, now - event["quiet"])
             self.pulse = now
+        return []
+
+    def _on_activity(self, event: messages.Activity, now: float) -> list[Order]:
+        del now
+        self.silent.update({int(rank): seconds for rank, seconds in event["silent"].items()})
+        self.idle.update({int(rank): seconds for rank, seconds in event["idle"].items()})
         return []
 
     def _on_done(self, event: messages.RankNote, now: float) -> list[Order]:
@@ -230,7 +220,7 @@ class RunState:
             # MindSpore 2.10 may crash in its own clean-up, when a peer closes its connection at that moment.
             how = f"by {signal_name(crashed)} while MindSpore was taken apart; its script had ended well before"
             self.notes.append(f"rank {rank} was ended {how}, so that counts")
-        self.joining.pop(rank, None)
+        self.joining.end(rank, code, now)
         self._running.pop(rank, None)
         not_asked = not event.get("asked", self.stopping) and self.interrupt is None
         by_itself = not_asked or number in CRASHES
@@ -248,8 +238,7 @@ class RunState:
             self._add_reason(event)
             return orders
         if not self._running:
-            self._finished = True
-            return [Order("finish")]
+            return self._finish(when, event["host"])
         self.first_end = self.first_end or (now, rank)
         return []
 
@@ -260,6 +249,16 @@ class RunState:
             of_rank = [at for at, failure in enumerate(self.failures) if failure.rank == event["rank"]]
             for at in of_rank:
                 self.failures[at] = replace(self.failures[at], **cast(dict[str, Any], why))
+
+    def _finish(self, when: float, host: str) -> list[Order]:
+        """All ranks have ended well; whether they have worked together is looked at now."""
+        self._finished = True
+        alone = self.joining.describe_alone(len(self.ranks))
+        if alone and self.plan.require_init:
+            self.failures.append(Failure(when, None, host, 1, None, "no init", f"{alone} (launch.require_init)"))
+        elif alone:
+            self.notes.append(alone)
+        return [Order("finish")]
 
     def _scheduler_exited(self, event: messages.Exited) -> list[Order]:
         if event["code"] == 0:
@@ -307,7 +306,7 @@ class RunState:
             return []
         odd = stacks.odd_ranks(self.groups)
         rank = odd[0] if len(odd) == 1 else None
-        log = self._log(rank) if rank is not None else None
+        log = self.log_of(rank) if rank is not None else None
         host = self.ranks[rank].host if rank is not None else event["host"]
         return self.fail(Failure(event["time"], rank, host, TIME_IS_UP, None, "stalled", quiet, log))
 
@@ -343,9 +342,9 @@ class RunState:
         self, when: float, rank: int, code: int, number: int | None, cause: str, summary: str
     ) -> list[Order]:
         host = self.ranks[rank].host
-        return self.fail(Failure(when, rank, host, code, number, cause, summary, self._log(rank)))
+        return self.fail(Failure(when, rank, host, code, number, cause, summary, self.log_of(rank)))
 
-    def _log(self, rank: int) -> str:
+    def log_of(self, rank: int) -> str:
         return f"{self.plan.run_dir}/{layout.rank_folder(rank)}/{layout.LOG}"
 
 
@@ -355,18 +354,21 @@ HANDLERS: dict[str, Handler] = {
     "start-failed": RunState._on_start_failed,
     "files-failed": RunState._on_files_failed,
     "setup-failed": RunState._on_setup_failed,
+    "devices-held": RunState._on_devices_held,
     "import": RunState._on_import,
+    "imported": RunState._on_imported,
     "joining": RunState._on_joining,
     "joined": RunState._on_joined,
     "done": RunState._on_done,
     "error": RunState._on_error,
     "exited": RunState._on_exited,
     "pulse": RunState._on_pulse,
+    "activity": RunState._on_activity,
     "stacks": RunState._on_stacks,
     "abandoned": RunState._on_abandoned,
     "stuck": RunState._on_stuck,
     "outputs": RunState._on_outputs,
-    "note": RunState._on_note,
+    "agent-note": RunState._on_note,
     "idle": RunState._on_idle,
 }
 """What an attempt does about each event; the others are for whoever asked for them."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from mslaunch.launcher.run_state import TIME_IS_UP, Failure, Order, RunState
-from mslaunch.ranges import format_ranges
+from collections.abc import Mapping
+
+from mslaunch.launcher.decisions import TIME_IS_UP, Failure, Order
+from mslaunch.launcher.run_state import RunState
 from mslaunch.words import named_ranks
 
 JOIN_NOTICE = 60.0
+ABSENT_NOTICE = 2.0  # what a rank said before it ended may come a moment after its end
 SKEW_NOTICE = 1.0  # ranks of a healthy job do not end in the same millisecond
 
 
@@ -16,7 +19,8 @@ class Timeouts:
     def __init__(self, run_state: RunState, job_began: float | None = None) -> None:
         self.run_state = run_state
         self._job_began = run_state.began if job_began is None else job_began
-        self._join_noticed = self._skew_noticed = False
+        self._join_noticed = self._absent_noticed = False
+        self._skew_noticed = self._silence_noticed = False
         self._wall = 0.0
         self._checks = (self._time_limit, self._exit_skew, self._join, self._stall)
 
@@ -34,35 +38,46 @@ class Timeouts:
         return self._fail("timeout", f"the job took longer than {limit:g} s (launch.timeout)")
 
     def _exit_skew(self, now: float) -> list[Order]:
-        if self.run_state.first_end is None:
+        """After one rank has ended well, the others must print or compute; all silent and idle, they hang."""
+        run_state = self.run_state
+        if run_state.first_end is None:
             return []
-        when, rank = self.run_state.first_end
-        when = max(when, self.run_state.last_start)  # a thousand ranks are not started at once
-        skew = self.run_state.plan.limits.exit_skew
+        when, rank = run_state.first_end
+        when = max(when, run_state.last_start)  # a thousand ranks are not started at once
+        skew = run_state.plan.limits.exit_skew
+        others = named_ranks(run_state.running)
         if now - when >= SKEW_NOTICE and not self._skew_noticed:
             self._skew_noticed = True
-            others = format_ranges(self.run_state.running)
-            note = f"rank {rank} has ended with code 0; rank {others} may go on for {skew:g} s (launch.exit_skew)"
-            self.run_state.notes.append(note)
-        if now - when < skew:
-            return []
-        going_on = format_ranges(self.run_state.running)
-        return self._fail("exit skew", f"rank {rank} ended with code 0, and rank {going_on} still ran {skew:g} s later")
+            limit = f"silence without computing counts as a hang after {skew:g} s (launch.exit_skew)"
+            run_state.notes.append(f"rank {rank} has ended with code 0; {others} may go on; {limit}")
+            return [Order("activity")]
+        hopeless = run_state.joining.hopeless_since()
+        if hopeless is not None and now - hopeless >= skew:
+            return self._fail("exit skew", f"they still waited {skew:g} s later (launch.exit_skew)")
+        if self._least(run_state.idle) >= skew:
+            what = f"{others} neither printed nor computed anything for {skew:g} s after that (launch.exit_skew)"
+            return self._fail("exit skew", f"rank {rank} ended with code 0, and {what}")
+        if self._least(run_state.silent) >= skew and not self._silence_noticed:
+            self._silence_noticed = True
+            what = f"{others} use CPU time and have printed nothing for {skew:g} s"
+            run_state.notes.append(f"rank {rank} has ended with code 0; {what}; launch.stall_timeout ends such a job")
+        return []
+
+    def _least(self, seconds: Mapping[int, float]) -> float:
+        """The least of all running ranks; ranks that wait for one that computes are no hang."""
+        return min(seconds.get(rank, 0.0) for rank in self.run_state.running)
 
     def _join(self, now: float) -> list[Order]:
         """Name the ranks that others wait for in init()."""
-        run_state = self.run_state
-        if self._join_noticed or not run_state.joining or now - min(run_state.joining.values()) < JOIN_NOTICE:
-            return []
-        self._join_noticed = True
-        missing = [rank for rank in run_state.running if rank not in run_state.joining and rank not in run_state.joined]
-        if missing:
-            have = "have" if len(missing) > 1 else "has"
-            run_state.notes.append(
-                f"{named_ranks(missing)} {have} not joined after {JOIN_NOTICE:.0f} s; the others wait in init()"
-            )
-        else:
-            run_state.notes.append(f"all ranks are in init(), which has not returned after {JOIN_NOTICE:.0f} s")
+        run_state, joining = self.run_state, self.run_state.joining
+        since = joining.hopeless_since()
+        if since is not None:
+            if now - since >= ABSENT_NOTICE and not self._absent_noticed:
+                self._absent_noticed = True
+                run_state.notes.append(joining.describe_absent())
+        elif not self._join_noticed and joining.waiting and now - min(joining.waiting.values()) >= JOIN_NOTICE:
+            self._join_noticed = True
+            run_state.notes.append(joining.describe_missing(run_state.running, JOIN_NOTICE))
         return []
 
     def _stall(self, now: float) -> list[Order]:
@@ -75,5 +90,11 @@ class Timeouts:
         return self.run_state.ask_for_stacks(stalled=True)
 
     def _fail(self, cause: str, summary: str) -> list[Order]:
-        host = self.run_state.plan.hosts[0].name
-        return self.run_state.fail(Failure(self._wall, None, host, TIME_IS_UP, None, cause, summary))
+        """End the job; a rank that others wait for in vain is the one to blame."""
+        run_state, joining = self.run_state, self.run_state.joining
+        rank, host, log = None, run_state.plan.hosts[0].name, None
+        if joining.hopeless_since() is not None:
+            rank = min(joining.absent)
+            host, log = run_state.ranks[rank].host, run_state.log_of(rank)
+            summary = f"{joining.describe_absent()}; {summary}"
+        return run_state.fail(Failure(self._wall, rank, host, TIME_IS_UP, None, cause, summary, log))

@@ -10,7 +10,8 @@ from mslaunch.diagnose.folder import read_error
 from mslaunch.diagnose.judge import Case, Verdict, is_cause, judge
 from mslaunch.diagnose.scan import Findings, lines_before_tail, scan_tail
 from mslaunch.diagnose.shapes import Shapes
-from mslaunch.launcher.run_state import Failure, RunState
+from mslaunch.launcher.decisions import Failure
+from mslaunch.launcher.run_state import RunState
 from mslaunch.store.layout import RunFolder
 
 # What fails within this time of the first failure may be the true cause, told late; what fails later is a consequence.
@@ -39,7 +40,15 @@ def make_verdict(run_state: RunState, folder: RunFolder) -> Verdict | None:
                 str(folder.log(rank)), rank, record.host, record.exit_code, record.signal, ended_by_itself=failed
             )
     verdict = judge(list(cases.values()))
-    return None if verdict is None else reader.number_line(verdict)
+    return None if verdict is None else _with_step(reader.number_line(verdict), reader, folder)
+
+
+def _with_step(verdict: Verdict, reader: _LogReader, folder: RunFolder) -> Verdict:
+    """Add the last step, where the first rank that failed printed none: often only rank 0 does."""
+    if verdict.step is not None:
+        return verdict
+    step = reader.scan(folder.log(0)).last_step
+    return replace(verdict, step=step if any(step) else None)
 
 
 def _of_the_first_moment(failures: list[Failure]) -> list[Failure]:
@@ -85,12 +94,12 @@ class _LogReader:
 
     def read(self, case: Case) -> Case:
         """Add what a case's log and error.json tell."""
-        case = replace(case, findings=self._scan(Path(case.log)))
+        case = replace(case, findings=self.scan(Path(case.log)))
         if case.rank is None:
             return case
         rank_dir = self._folder.rank(case.rank)
         # HCCL writes its error codes into CANN's own log, not into the rank's output.
-        hits = [hit for path in sorted(rank_dir.glob(f"{layout.PLOG}/**/*.log")) for hit in self._scan(path).hits]
+        hits = [hit for path in sorted(rank_dir.glob(f"{layout.PLOG}/**/*.log")) for hit in self.scan(path).hits]
         findings = replace(case.findings, hits=(*case.findings.hits, *hits))
         return replace(case, findings=findings, error=read_error(rank_dir))
 
@@ -103,7 +112,7 @@ class _LogReader:
         except OSError:
             return verdict
 
-    def _scan(self, log: Path) -> Findings:
+    def scan(self, log: Path) -> Findings:
         try:
             return scan_tail(log, self._tail, shapes=self._shapes)
         except OSError:

@@ -46,6 +46,8 @@ LAUNCH_ONLY = {
 
 MOST_COMPARED = 1000
 """Keys that are searched for misspelt ones."""
+TARGETS = {"ascend": "Ascend", "npu": "Ascend", "gpu": "GPU", "cuda": "GPU", "cpu": "CPU", "none": "None"}
+"""What people call a device target, in small letters, and what MindSpore does."""
 
 
 class ScriptKeys(BaseModel):
@@ -102,11 +104,22 @@ def parse_config(text: str, name: str) -> Config:
     if not isinstance(first, dict) or not all(isinstance(key, str) for key in first):
         raise ConfigError([f"{name}:1: the file must be a mapping of names to values, such as `seed: 1`."])
     launch = first.pop("launch", None)
-    config = Config(name, first, launch or {}, tuple(documents[1:]), lines)
+    config = _with_target(Config(name, first, launch or {}, tuple(documents[1:]), lines))
     if not isinstance(config.launch, dict) or not all(isinstance(key, str) for key in config.launch):
         raise ConfigError([f"{config.where('launch')}: launch must be a mapping, got {launch!r}."])
     _check_script_keys(config)
-    return replace(config, notes=tuple(_near_misses(config)), text=text)
+    return replace(config, notes=(*config.notes, *_near_misses(config)), text=text)
+
+
+def _with_target(config: Config) -> Config:
+    """Give the device target as MindSpore spells it, however it was written."""
+    given = config.values.get("device_target")
+    target = TARGETS.get(given.lower()) if isinstance(given, str) else None
+    if target is None or target == given:
+        return config
+    note = f"{config.where('device_target')}: ".removeprefix(": ")
+    note += f"device_target {given!r} means {target!r}, which the script is given"
+    return replace(config, values={**config.values, "device_target": target}, notes=(*config.notes, note))
 
 
 def without_secrets(text: str) -> str:
@@ -146,7 +159,7 @@ def override(config: Config, assignments: tuple[str, ...]) -> Config:
         if not equals or not key:
             raise RequestError(f'--set {assignment!r}: write it as key=value, for example "--set batch_size=64".')
         _assign(values, key, read_scalar(raw), config.name)
-    changed = replace(config, values=values)
+    changed = _with_target(replace(config, values=values))
     _check_script_keys(changed)
     return changed
 

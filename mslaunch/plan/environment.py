@@ -12,6 +12,30 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 RANKS_ONLY = "MSLAUNCH_ENV_"
 """MSLAUNCH_ENV_K holds the value of `--env K` where K itself would change the launcher too: in a queue's job."""
 
+RANK_VARIABLES = frozenset(
+    f"MSLAUNCH_{name}"
+    for name in (
+        "AGENT",
+        "ATTEMPT",
+        "CHECKPOINTS",
+        "CONFIG",
+        "CORES",
+        "CWD",
+        "GUARDED",
+        "HOST",
+        "JOB_DIR",
+        "RANKS",
+        "RESUME",
+        "RUN_DIR",
+        "RUN_ID",
+        "SECRETS",
+        "SHARED",
+        "SUBMIT_DIR",
+        "WORKDIR",
+    )
+)
+"""What mslaunch itself sets for ranks, and so for a launch inside a rank."""
+
 LAUNCH_VARIABLES = (
     "MS_ROLE",
     "MS_SCHED_HOST",
@@ -100,6 +124,16 @@ def inherited_launch_variables(environment: Iterable[str]) -> tuple[str, ...]:
         if _LAUNCHER_PREFIXES.match(name) and (inside_mpirun or not _USER_TUNABLE.match(name)):
             dropped.add(name)
     return tuple(sorted(dropped))
+
+
+def asked_by_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the MSLAUNCH_* variables that somebody has set as settings, not mslaunch for a rank that launches."""
+    inside = "MSLAUNCH_RUN_DIR" in environment
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith("MSLAUNCH_") and value and not (inside and name in RANK_VARIABLES)
+    }
 
 
 def absolute_pythonpath(environment: Mapping[str, str], submit_dir: str) -> dict[str, str]:

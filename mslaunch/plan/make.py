@@ -73,6 +73,8 @@ def make_plan(
         workdir=facts.workdir,
         sources_dir=facts.sources_dir,
         shared=_shared(spec, facts),
+        require_init=spec.launch.require_init,
+        share_devices=spec.launch.share_devices,
         notes=(*facts.notes, *_notes(spec, unset, moved), *binding.describe(spec, hosts, facts)),
         sources=_sources(spec, facts),
     )
@@ -279,7 +281,7 @@ def _tail(spec: JobSpec, world_size: int, reach: Reach) -> tuple[int, ...]:
 
 def _notes(spec: JobSpec, unset: tuple[str, ...], moved: dict[str, str]) -> tuple[str, ...]:
     given = spec.checkpoints.notes if spec.checkpoints else ()
-    return (*spec.config.notes, *given, *_dropped(unset), *paths.describe(moved))
+    return (*spec.settings.notes, *spec.config.notes, *given, *_dropped(unset), *paths.describe(moved))
 
 
 def _dropped(unset: tuple[str, ...]) -> Iterator[str]:

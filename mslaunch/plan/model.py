@@ -208,6 +208,10 @@ class Plan:
     """Where in the project sources are copied; what lies beside that is linked."""
     shared: tuple[str, ...] = ()
     """Folders of the project that the ranks write to, relative to its root."""
+    require_init: bool = False
+    """A job of several ranks that use MindSpore fails where none of them calls init()."""
+    share_devices: bool = False
+    """NPUs and GPUs may be in use by other runs."""
     notes: tuple[str, ...] = ()
     """What a person should know, said once at the start."""
     sources: Mapping[str, str] = field(default_factory=dict)

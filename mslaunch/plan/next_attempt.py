@@ -1,15 +1,16 @@
-"""The next attempt at a job: the same plan with a fresh port, its number, and where to resume."""
+"""The next attempt at a job: whether there is one, and its plan, with a fresh port, its number and where to resume."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mslaunch import layout
 from mslaunch.hosts import Host
 from mslaunch.plan.environment import store_port
 from mslaunch.plan.methods import ranks_file
-from mslaunch.plan.model import Plan, Process
+from mslaunch.plan.model import Plan, Process, Restarts
 
 # What will fail the same way again, however often it is tried.
 LASTING_ERRORS = frozenset(
@@ -25,13 +26,68 @@ LASTING_ERRORS = frozenset(
 )
 
 
-def may_restart(plan: Plan, exit_code: int, cause: str, error_type: str | None) -> bool:
-    """Tell whether starting again could mend this failure, and is allowed."""
-    if plan.attempt >= plan.restarts.limit or exit_code in plan.restarts.not_after:
+LASTING_CAUSES = frozenset({"setup", "devices", "timeout", "stuck", "no init"})
+STOPPED = "stopped"
+"""The cause of an attempt that was ended from outside and is no failure, such as one that a queue preempted."""
+MOST_RESTARTS = 10
+"""So many times max_restarts is the most, however much progress is made."""
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+
+Step = tuple[int, int]
+"""Epoch and step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an attempt ended, as far as the decision about the next one needs it."""
+
+    cause: str
+    exit_code: int = 1
+    error: str | None = None
+    """The exception that ended it, in words."""
+    error_type: str | None = None
+    step: Step | None = None
+    """The last step that was printed; None where none was."""
+    saved: Step | None = None
+    """The newest checkpoint that all ranks have; the next attempt resumes from it."""
+
+
+def refusal(restarts: Restarts, endings: Sequence[Ending]) -> str | None:
+    """Say why there is to be no further attempt after these; None where there may be one."""
+    last = endings[-1]
+    if last.exit_code in restarts.not_after or last.cause in LASTING_CAUSES or last.error_type in LASTING_ERRORS:
+        return "a restart would not mend this failure"
+    if last.cause == "host lost" and restarts.min_workers is None:
+        return "a host is lost, and launch.min_workers does not allow to go on without it"
+    if len(endings) > 1 and _is_same(endings[-2], last):
+        return "the same failure at the same step twice"
+    if spent(endings) > restarts.limit:
+        return f"launch.max_restarts ({restarts.limit}) is used up"
+    if len(endings) > MOST_RESTARTS * restarts.limit:
+        return f"{len(endings)} attempts are enough, though there was progress"
+    return None
+
+
+def _is_same(one: Ending, other: Ending) -> bool:
+    """Tell whether two attempts ended with the same exception at the same step; what is not known is not the same."""
+    if None in (one.error, other.error, one.step, other.step) or one.step != other.step:
         return False
-    if cause == "host lost":
-        return plan.restarts.min_workers is not None
-    return cause not in ("setup", "timeout", "stuck") and error_type not in LASTING_ERRORS
+    return _ADDRESS.sub("", str(one.error)) == _ADDRESS.sub("", str(other.error))
+
+
+def progressed(endings: Sequence[Ending]) -> list[bool]:
+    """Tell for each attempt whether it saved a newer checkpoint than all attempts before it."""
+    result, best = [], (-1, -1)
+    for ending in endings:
+        result.append(ending.saved is not None and ending.saved > best)
+        best = max(best, ending.saved or best)
+    return result
+
+
+def spent(endings: Sequence[Ending]) -> int:
+    """Count the failed attempts that have made no progress: each uses up a restart."""
+    pairs = zip(endings, progressed(endings), strict=True)
+    return sum(not progress and ending.cause != STOPPED for ending, progress in pairs)
 
 
 def hosts_left(plan: Plan, lost: set[str]) -> tuple[Host, ...]:
@@ -41,9 +97,14 @@ def hosts_left(plan: Plan, lost: set[str]) -> tuple[Host, ...]:
     return left if enough else ()
 
 
-def pause(plan: Plan) -> float:
-    """Seconds to wait before the next attempt: doubling, up to a minute."""
-    return float(min(60.0, plan.restarts.backoff * 2**plan.attempt))
+def pause(restarts: Restarts, endings: Sequence[Ending]) -> float:
+    """Seconds to wait before the next attempt: doubling while there is no progress, up to a minute."""
+    in_vain = 0
+    for progress in reversed(progressed(endings)):
+        if progress:
+            break
+        in_vain += 1
+    return float(min(60.0, restarts.backoff * 2 ** max(0, min(in_vain, 60) - 1)))
 
 
 def resuming(plan: Plan, resume: Mapping[int, str]) -> Plan:

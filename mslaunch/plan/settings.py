@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -11,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from mslaunch.errors import ConfigError, MslaunchError, did_you_mean
 from mslaunch.plan.config import Config, Count, Index, ScriptKeys, reason
-from mslaunch.plan.environment import VARIABLE
+from mslaunch.plan.environment import RANK_VARIABLES, RANKS_ONLY, VARIABLE, asked_by_variables
 from mslaunch.plan.program import COMMAND_LINE, split_words
 from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.ranges import parse_ranges
@@ -154,6 +155,9 @@ class LaunchSettings(BaseModel):
     devices: Annotated[Devices | None, Flag("--devices", metavar="LIST")] = Field(
         None, description='Devices to use, for example "0-3,6".'
     )
+    share_devices: Annotated[bool, Flag("--share-devices", kind=bool)] = Field(
+        False, description="Use NPUs and GPUs that other runs use."
+    )
     method: Annotated[Text, Flag("--method", metavar="NAME")] = Field(
         "dynamic", description="How the ranks are started; by default by mslaunch itself."
     )
@@ -253,7 +257,12 @@ class LaunchSettings(BaseModel):
         None, description="Seconds without output from any rank that count as a hang."
     )
     on_stall: Literal["stop", "report"] = Field("stop", description="What a hang does: end the job, or be reported.")
-    exit_skew: Wait = Field(300.0, description="Seconds that ranks may go on after one has ended with code 0.")
+    exit_skew: Wait = Field(
+        300.0, description="Seconds that ranks may stay silent and idle after one has ended with code 0."
+    )
+    require_init: bool = Field(
+        False, description="Whether a job fails whose ranks use MindSpore and never call init(): each trains alone."
+    )
     lost_after: Wait = Field(10.0, description="Seconds of silence after which an agent counts its launcher as lost.")
     max_restarts: Annotated[Annotated[int, Field(ge=0)], Flag("--max-restarts", kind=int, metavar="N")] = Field(
         0, description="How often a failed job is started again."
@@ -274,6 +283,8 @@ class Settings:
 
     values: LaunchSettings
     sources: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    """What a person should know about them."""
 
     def source(self, name: str) -> str:
         return self.sources[name]
@@ -297,11 +308,13 @@ def resolve(
             continue
         raw[name] = value
         sources[name] = f"{config.where('launch', name)} (launch.{name})"
-    exported = {name: environment.get(_variable(name)) for name in LaunchSettings.model_fields}
-    exported = {name: value for name, value in exported.items() if value and name not in _NOT_FROM_ENVIRONMENT}
+    asked = asked_by_variables(environment)
+    exported = {name: asked.get(_variable(name)) for name in LaunchSettings.model_fields}
+    exported = {name: value for name, value in exported.items() if value and name not in NOT_FROM_ENVIRONMENT}
     _one_program(exported, raw, sources, findings, _variable)
     for name, value in exported.items():
-        raw[name], sources[name] = value, _variable(name)
+        raw[name] = _split(value) if value is not None and name in _LISTS else value
+        sources[name] = _variable(name)
     _one_program(assigned or {}, raw, sources, findings, lambda name: f"--set launch.{name}")
     for name, value in (assigned or {}).items():
         if name in LaunchSettings.model_fields:
@@ -319,11 +332,33 @@ def resolve(
         else:
             findings.append(f"{name}: there is no such setting{did_you_mean(name, LaunchSettings.model_fields)}")
     values = _validate(raw, sources, findings)
-    return Settings(values, sources)
+    return Settings(values, sources, tuple(_unknown_variables(asked)))
+
+
+def _split(text: str) -> Any:
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quote that is not closed is a letter
+        return text
+
+
+def _unknown_variables(asked: Mapping[str, str]) -> Iterator[str]:
+    """Tell of variables that are none of ours: a misspelt one would change nothing without a word."""
+    known = [name.upper() for name in LaunchSettings.model_fields if name not in NOT_FROM_ENVIRONMENT]
+    for name in sorted(asked):
+        key = name.removeprefix("MSLAUNCH_")
+        if key not in known and name not in RANK_VARIABLES and not name.startswith(RANKS_ONLY):
+            why = NOT_FROM_ENVIRONMENT.get(key.lower())
+            near = did_you_mean(key, known).replace("'", "'MSLAUNCH_", 1)
+            yield (
+                f"{name} is ignored: {why}" if why else f"{name} is ignored: there is no such setting{near}".rstrip("?")
+            )
 
 
 _TYPE_NAMES = ("tuple[", "literal[", "function-")  # what pydantic adds to a place to tell members of a union apart
-_NOT_FROM_ENVIRONMENT = {"env", "run_id", "cwd"}  # what a rank is told is not what a launch inside it is asked
+_LISTS = ("sbatch_args", "shared")
+NOT_FROM_ENVIRONMENT = {"env": "export the variables themselves, and name them with --env K"}
+"""Settings that no variable gives, and why."""
 
 
 def _one_program(

@@ -14,6 +14,7 @@ from pathlib import Path
 from mslaunch import layout, plugins
 from mslaunch.errors import RunExists, RunsFolderUnwritable
 from mslaunch.plan.model import File, Plan, to_json
+from mslaunch.store import known_folders
 from mslaunch.store.layout import RunFolder, SweepFolder, runs_root
 from mslaunch.store.snapshot import mirror
 from mslaunch.transports.bundle import BOOT, write_bundle
@@ -38,6 +39,7 @@ def create(plan: Plan) -> RunFolder:
     """Make the run's folder with everything that the plan wants in it, or leave nothing behind."""
     folder = RunFolder(Path(plan.run_dir))
     _create(folder.path, partial(fill, plan, folder))
+    known_folders.remember(runs_root(folder.path.parent.resolve()))
     return folder
 
 

@@ -64,7 +64,7 @@ def _made(folder: RunFolder) -> int:
 
 
 def find_run(runs_dir: Path, name: str | None) -> RunFolder:
-    """Find a run by its path, its name or an unambiguous beginning of it.
+    """Find a run by its path, its name or an unambiguous part of it: a beginning outweighs any other.
 
     Where none is named it is the caller's newest, or the newest of all where the caller has none.
     """
@@ -75,19 +75,26 @@ def find_run(runs_dir: Path, name: str | None) -> RunFolder:
         raise RequestError(f"{name}: a sweep. Name one of its runs, for example {sweep.name}/1.")
     runs = list_runs(runs_dir)
     known = [run.name for run in runs]
-    if name and "/" in name and not any(run.startswith(name) for run in known):
+    if name and "/" in name and not any(name in run for run in known):
         raise RequestError(f"{name}: neither a run nor a folder of logs. `mslaunch ps` lists the runs.")
     if not runs:
         raise NoSuchRun(name or layout.LATEST, str(runs_dir), known)
     if name in (None, layout.LATEST):
         return ([run for run in runs if ownership.is_own(run)] or runs)[-1]
-    matches = [run for run in runs if run.name.startswith(str(name))]
-    exact = [run for run in matches if run.name == name]
+    matches = _called(runs, str(name))
     if not matches:
         raise NoSuchRun(str(name), str(runs_dir), known)
-    if len(matches) > 1 and not exact:
+    if len(matches) > 1:
         raise AmbiguousRun(str(name), [run.name for run in matches])
-    return (exact or matches)[0]
+    return matches[0]
+
+
+def _called(runs: list[RunFolder], name: str) -> list[RunFolder]:
+    """The runs that a name fits: exactly, else from its beginning, else anywhere."""
+    for fits in (str.__eq__, str.startswith, str.__contains__):
+        if name and (found := [run for run in runs if fits(run.name, name)]):
+            return found
+    return []
 
 
 def stop(folder: RunFolder, wait: float) -> record.RunRecord:

@@ -130,6 +130,8 @@ class RunRecord:
     verdict: Verdict | None = None
     outputs: tuple[OutputRecord, ...] = ()
     """What the ranks have written into their folders, the largest first."""
+    notes: tuple[str, ...] = ()
+    """What the launcher has told people about the run, the last ones."""
 
     def to_dict(self) -> dict[str, Any]:
         raw = {"schema_version": SCHEMA_VERSION, **{name: getattr(self, name) for name in self.__slots__}}

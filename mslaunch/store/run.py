@@ -229,7 +229,7 @@ class Run:
 
 
 def find(name: str | None, runs_dir: str) -> Run:
-    """Find a run by its path, its name or an unambiguous beginning of it; the newest where none is named."""
+    """Find a run by its path, its name or an unambiguous part of it; the newest where none is named."""
     return Run(history.find_run(Path(runs_dir), name))
 
 

@@ -7,27 +7,37 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from mslaunch import identity
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.typed import make
-from mslaunch.errors import NoSuchSweep, NotReadyError, RecordUnreadable, RunsFolderUnwritable, SweepAlive
+from mslaunch.errors import (
+    MslaunchError,
+    NoSuchSweep,
+    NotReadyError,
+    RecordUnreadable,
+    RunsFolderUnwritable,
+    SweepAlive,
+)
 from mslaunch.identity import Launcher
 from mslaunch.messages import SCHEMA_VERSION
 from mslaunch.plan.model import parse_record
 from mslaunch.plan.sweep import Combination
 from mslaunch.store import record, requests
 from mslaunch.store.folder import create_sweep, why, write_atomically
+from mslaunch.store.history import list_runs
 from mslaunch.store.layout import RunFolder, SweepFolder, is_file
 from mslaunch.store.liveness import queue_of
-from mslaunch.store.ownership import become_owner, check_owner
+from mslaunch.store.ownership import become_owner, check_owner, is_own
 from mslaunch.store.record import LARGEST, RunRecord, is_name
-from mslaunch.store.run import Run
+from mslaunch.store.run import Result, Run
 
 POLL = 0.1
 
@@ -199,6 +209,33 @@ def save_stopped(folder: RunFolder, now: RunRecord) -> None:
         now = replace(now, state="stopped", ended=ended, exit_code=128 + signal.SIGTERM, verdict=None)
         with suppress(OSError):
             record.save(folder, now)
+
+
+def stop_all(runs_dir: str) -> list[tuple[str, str]]:
+    """Stop the caller's sweeps and runs that go on, all at once; return each name, and its state or the error."""
+    own = [run for run in list_runs(Path(runs_dir)) if is_own(run)]
+    sweeps = {sweep.path: sweep for run in own if (sweep := run.sweep)}
+    sweeps = {path: sweep for path, sweep in sweeps.items() if is_under_way(sweep)}
+    jobs: list[tuple[str, Callable[[], Result | None]]] = []
+    jobs += [(sweep.sweep_id, partial(stop, sweep)) for sweep in sweeps.values()]
+    jobs += [(run.name, Run(run).stop) for run in own if run.path.parent not in sweeps and _goes_on(run)]
+    with ThreadPoolExecutor(max(1, len(jobs))) as pool:
+        return list(zip((name for name, _ in jobs), pool.map(_outcome, (job for _, job in jobs)), strict=True))
+
+
+def _goes_on(run: RunFolder) -> bool:
+    try:
+        return not Run(run).has_ended
+    except RecordUnreadable:
+        return False
+
+
+def _outcome(stop_it: Callable[[], Result | None]) -> str:
+    try:
+        ended = stop_it()
+    except MslaunchError as error:
+        return str(error)
+    return ended.state if ended else "stopped"
 
 
 def stop_named(runs_dir: str, name: str, as_owner: bool = False) -> bool:

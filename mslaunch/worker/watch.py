@@ -30,11 +30,12 @@ class ImportWatch:
         del target
         if name == "mindspore":
             report.notify("import")
-        elif name == "threading":
+            return _and_then(PathFinder.find_spec(name, path), _imported)
+        if name == "threading":
             return _and_then(PathFinder.find_spec(name, path), watch_threads)
-        elif name == _CHILDREN:
+        if name == _CHILDREN:
             return _and_then(PathFinder.find_spec(name, path), watch_children)
-        elif name == _MANAGEMENT:
+        if name == _MANAGEMENT:
             return _and_then(PathFinder.find_spec(name, path), self.watch_init)
         return None
 
@@ -51,6 +52,11 @@ def install(planned: int) -> None:
     sys.meta_path.insert(0, ImportWatch(planned))
     if "threading" in sys.modules:
         watch_threads(sys.modules["threading"])
+
+
+def _imported(_: Any) -> None:
+    """MindSpore is loaded: some libraries only look whether it is there."""
+    report.notify("imported")
 
 
 def watch_threads(threading: Any) -> None:

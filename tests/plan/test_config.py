@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from mslaunch.errors import ConfigError, RequestError
 from mslaunch.plan.config import Config, override, parse_config, split_assignments
-from mslaunch.plan.settings import LaunchSettings, Settings, resolve, schema
+from mslaunch.plan.environment import RANK_VARIABLES
+from mslaunch.plan.settings import NOT_FROM_ENVIRONMENT, LaunchSettings, Settings, resolve, schema
 
 
 def settings_of(text: str, flags: dict[str, Any] | None = None, env: dict[str, str] | None = None) -> Settings:
@@ -46,7 +48,7 @@ def test_every_wrong_key_and_type_is_named_with_its_line() -> None:
         ("a: 1\na: 2", "c.yaml:2: 'a' stands on line 1 already"),
         ("- 1", "c.yaml:1: the file must be a mapping"),
         ("x: 1\nlaunch: 3", "c.yaml:2: launch must be a mapping"),
-        ("seed: 1\ndevice_target: ascend", "c.yaml:2: device_target: input should be 'None', 'Ascend', 'GPU' or 'CPU'"),
+        ("seed: 1\ndevice_target: asend", "c.yaml:2: device_target: input should be 'None', 'Ascend', 'GPU' or 'CPU'"),
         ("context_mode: eager", "c.yaml:1: context_mode"),
         ("device_num: 0", "c.yaml:1: device_num"),
         ("device_num: true", "c.yaml:1: device_num: a number is wanted"),
@@ -91,8 +93,74 @@ def test_variables_for_ranks_add_up() -> None:
 
 
 def test_a_rank_of_another_run_does_not_name_this_one() -> None:
-    """MSLAUNCH_RUN_ID is what a rank is told, never what a nested launch is asked."""
-    assert settings_of("", env={"MSLAUNCH_RUN_ID": "outer"}).values.run_id is None
+    """What mslaunch sets for a rank is not what a nested launch is asked, and is no cause for complaint."""
+    outer = dict.fromkeys(RANK_VARIABLES, "outer")
+    found = settings_of("", env=outer)
+    assert found.values == settings_of("").values
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize("name", [name for name in LaunchSettings.model_fields if name not in NOT_FROM_ENVIRONMENT])
+def test_every_setting_can_be_given_by_a_variable(name: str) -> None:
+    """A value that is right for its kind; only `env` cannot, and says why."""
+    values = {
+        "device": "0",
+        "cwd": "submit",
+        "on_stall": "report",
+        "setup": "true",
+        "config_arg": "--cfg",
+        "core_map": '{"0": "0-1"}',
+    }
+    for value in (values.get(name), "1", "true", "0-1", "a b"):
+        with suppress(ConfigError):
+            found = settings_of("", env={f"MSLAUNCH_{name.upper()}": value or "1"})
+            assert found.source(name) == f"MSLAUNCH_{name.upper()}"
+            assert getattr(found.values, name) != ()
+            return
+    raise AssertionError(f"no value was accepted for {name}")
+
+
+def test_lists_in_variables_are_words_as_a_shell_has_them() -> None:
+    """A quote that is not closed is no traceback."""
+    env = {"MSLAUNCH_SBATCH_ARGS": "--gres=gpu:8 '--comment=a b'", "MSLAUNCH_SHARED": "a b"}
+    found = settings_of("", env=env).values
+    assert (found.sbatch_args, found.shared) == (("--gres=gpu:8", "--comment=a b"), ("a", "b"))
+    assert settings_of("", env={"MSLAUNCH_SHARED": "a'b"}).values.shared == ("a'b",)
+
+
+@pytest.mark.parametrize(
+    ("variable", "note"),
+    [
+        (
+            "MSLAUNCH_WORKRES",
+            "MSLAUNCH_WORKRES is ignored: there is no such setting; did you mean 'MSLAUNCH_WORKERS'",
+        ),
+        ("MSLAUNCH_QQ", "MSLAUNCH_QQ is ignored: there is no such setting"),
+        ("MSLAUNCH_ENV", "MSLAUNCH_ENV is ignored: export the variables themselves, and name them with --env K"),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_told_and_ignored(variable: str, note: str) -> None:
+    """With the nearest right one."""
+    found = settings_of("", env={variable: "4"})
+    assert found.notes == (note,)
+    assert found.values == settings_of("").values
+
+
+@pytest.mark.parametrize(
+    ("given", "target"), [("NPU", "Ascend"), ("ascend", "Ascend"), ("cuda", "GPU"), ("gpu", "GPU"), ("cpu", "CPU")]
+)
+def test_a_device_target_is_given_as_mindspore_spells_it(given: str, target: str) -> None:
+    """However it was written, in the file or by --set; and that is said."""
+    found = parse_config(f"seed: 1\ndevice_target: {given}\n", "c.yaml")
+    assert found.values["device_target"] == target
+    assert found.notes == (f"c.yaml:2: device_target {given!r} means {target!r}, which the script is given",)
+    assert override(parse_config("seed: 1", "c.yaml"), (f"device_target={given}",)).values["device_target"] == target
+
+
+def test_a_device_target_that_is_none_is_refused() -> None:
+    """With what there is."""
+    with pytest.raises(ConfigError, match="device_target"):
+        parse_config("device_target: TPU\n", "c.yaml")
 
 
 def test_set_overrides_one_key() -> None:

@@ -1,0 +1,60 @@
+"""Whether ranks still print or compute: judged by their logs and by the CPU time of all their processes."""
+
+from __future__ import annotations
+
+import os
+
+from mslaunch.agent import processes
+
+WINDOW = 1.0  # shorter ones are too short for a clock tick of 10 ms to mean anything
+BUSY_SHARE = 0.1  # of a core: what MindSpore's background threads use in a rank that waits is below 0.05
+
+
+class Rank:
+    """What was last seen of one rank, and since when nothing has changed."""
+
+    def __init__(self, ticks: int, log: tuple[float, int]) -> None:
+        self.ticks = ticks
+        self.log = log
+        self.silent = 0.0
+        self.idle = 0.0
+
+    def look(self, ticks: int, log: tuple[float, int], seconds: float) -> None:
+        """Count these seconds as silent unless the log has grown, and as idle unless the rank has also computed."""
+        printed = log != self.log
+        used = (ticks - self.ticks) / os.sysconf("SC_CLK_TCK")
+        computed = ticks < self.ticks or used >= BUSY_SHARE * seconds  # less than before: a process has ended
+        self.silent = 0.0 if printed else self.silent + seconds
+        self.idle = 0.0 if printed or computed else self.idle + seconds
+        self.ticks, self.log = ticks, log
+
+
+class Activity:
+    """Looks at the ranks of this host from time to time, by a clock that stands still while the agent does."""
+
+    def __init__(self, now: float) -> None:
+        self._at = now
+        self._ranks: dict[int, Rank] = {}
+
+    def look(self, ranks: dict[int, tuple[int, str]], now: float) -> dict[str, dict[int, float]]:
+        """Return for how many seconds each of these ranks, given by pid and log, has been silent, and idle as well."""
+        seconds = now - self._at
+        if seconds >= WINDOW or not self._ranks:
+            self._at = now
+            ticks = processes.cpu_ticks([pid for pid, _ in ranks.values()])
+            for rank, (pid, log) in ranks.items():
+                seen = (ticks[pid], _written(log))
+                self._ranks.setdefault(rank, Rank(*seen)).look(*seen, seconds)
+        known = {rank: found for rank, found in self._ranks.items() if rank in ranks}
+        return {
+            "silent": {rank: found.silent for rank, found in known.items()},
+            "idle": {rank: found.idle for rank, found in known.items()},
+        }
+
+
+def _written(log: str) -> tuple[float, int]:
+    try:
+        found = os.stat(log)
+    except OSError:
+        return 0.0, 0
+    return found.st_mtime, found.st_size

@@ -1,0 +1,150 @@
+"""Locks on NPUs and GPUs: a device is one run's at a time, whoever launched it, until the agent that holds it ends.
+
+A lock is an flock on a file that all users of the machine can open; the file says whose it is, and alone it means
+nothing. It is called after the device itself, so that other numbers for the same device make no difference.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pwd
+import stat
+import time
+
+TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+FOLDER = "/tmp/mslaunch-devices"
+DEVICES = "/dev"
+TRIES, PAUSE = 10, 0.05  # whoever only looks holds a lock for a moment
+_VISIBLE = {
+    "davinci": ("ASCEND_RT_VISIBLE_DEVICES",),
+    "nvidia": ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"),
+}
+"""Variables by which a process sees some of the devices only, counted from 0; Slurm's have the numbers of the host."""
+_MOST = 4096
+
+
+def lock_name(stem: str, device: int, environment: Mapping[str, str]) -> str | None:
+    """Return the name of a device's lock: its device number on this machine; None where there is no such device."""
+    number = str(device)
+    if stem == "davinci" or environment.get("CUDA_VISIBLE_DEVICES"):
+        listed = next((environment[name] for name in _VISIBLE[stem] if environment.get(name)), "").split(",")
+        number = listed[device].strip() if listed != [""] and device < len(listed) else number
+    try:
+        found = os.stat(f"{DEVICES}/{stem}{number}")
+    except OSError:
+        return None
+    if stat.S_ISCHR(found.st_mode):
+        return f"{os.major(found.st_rdev)}-{os.minor(found.st_rdev)}"
+    return f"{found.st_dev}-{found.st_ino}"
+
+
+class DeviceLocks:
+    """The devices that this agent holds."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, int] = {}
+
+    def take(self, stem: str, devices: Iterable[int], environment: Mapping[str, str], run: str) -> dict[int, str]:
+        """Take these devices for a run, for good; return those that others hold, with who that is."""
+        names = {device: lock_name(stem, device, environment) for device in devices}
+        refused: dict[int, str] = {}
+        for device, name in names.items():
+            if name is not None and name not in self._held:
+                file = _open(name)
+                if file is None:
+                    continue  # no such folder can be made here: nobody has locks
+                if _lock(file):
+                    _sign(file, run)
+                    self._held[name] = file
+                else:
+                    refused[device] = _holder(file)
+                    os.close(file)
+        return refused
+
+
+def holders(stem: str, devices: Iterable[int], environment: Mapping[str, str]) -> dict[int, str]:
+    """Return those of these devices that runs hold, with who that is."""
+    found: dict[int, str] = {}
+    for device in devices:
+        name = lock_name(stem, device, environment)
+        file = None if name is None else _open_existing(name)
+        if file is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found[device] = _holder(file)
+            except OSError:
+                pass  # a file system without locks
+            os.close(file)
+    return found
+
+
+def _lock(file: int) -> bool:
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(PAUSE)
+        except OSError:
+            return True  # a file system without locks
+        else:
+            return True
+    return False
+
+
+def _open_existing(name: str) -> int | None:
+    """Open a lock's file as it is: with O_CREAT, the kernel may refuse a file of another user in such a folder."""
+    try:
+        return os.open(os.path.join(FOLDER, name), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+
+
+def _open(name: str) -> int | None:
+    file = _open_existing(name)
+    if file is not None:
+        return file
+    try:
+        os.mkdir(FOLDER)
+        os.chmod(FOLDER, 0o1777)
+    except OSError:
+        pass  # it is there
+    try:
+        file = os.open(os.path.join(FOLDER, name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        os.fchmod(file, 0o666)
+    except FileExistsError:
+        return _open_existing(name)  # somebody was quicker
+    except OSError:
+        return None
+    return file
+
+
+def _sign(file: int, run: str) -> None:
+    """Write down who holds the lock, for whoever is refused."""
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        user = str(os.geteuid())
+    told = {"run": run, "pid": os.getpid(), "user": user, "since": time.time()}
+    try:
+        os.ftruncate(file, 0)
+        os.pwrite(file, json.dumps(told).encode(), 0)
+    except OSError:
+        pass  # a full disk: the lock holds all the same
+
+
+def _holder(file: int) -> str:
+    """Say who holds a lock. Any user could have written the file, so nothing in it is taken for granted."""
+    try:
+        told = json.loads(os.pread(file, _MOST, 0))
+        since = time.strftime("%m-%d %H:%M:%S", time.localtime(float(told["since"])))
+        run, user = (str(told[name])[:100] for name in ("run", "user"))
+        words = f"run {run} (pid {int(told['pid'])}, user {user}, since {since})"
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return "another run"
+    return words if words.isprintable() else "another run"

@@ -1,0 +1,95 @@
+"""`mslaunch attach`: a run that goes on elsewhere, shown as if it had been started here."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from mslaunch import api
+from mslaunch.cli import basics, options
+from mslaunch.cli.console import Console
+from mslaunch.cli.screen import Screen
+from mslaunch.errors import RequestError
+from mslaunch.ranges import format_ranges, parse_ranges
+
+POLL = 0.1
+LEFT = 130
+
+app = basics.new_app()
+
+
+@app.command()
+def attach(
+    run: options.Run = None,
+    tail: Annotated[
+        str | None,
+        typer.Option("--tail", help="Ranks whose output is shown; by default as the run was started.", metavar="RANKS"),
+    ] = None,
+    lines: Annotated[int, typer.Option("--lines", "-l", help="How many earlier lines are shown first.", min=0)] = 10,
+    runs_dir: options.RunsDir = None,
+) -> None:
+    """Show a run that goes on elsewhere until it ends; Ctrl-C leaves it, and it goes on."""
+    found = api.find_run(run, runs_dir)
+    screen = Screen(1)
+    try:
+        code = _follow(found, _ranks(found, tail), lines, screen)
+    except KeyboardInterrupt:
+        screen.write(f"\nmslaunch: left {found.name}, which goes on; `mslaunch stop {found.name}` stops it\n")
+        screen.close()
+        code = LEFT
+    raise typer.Exit(code)
+
+
+def _ranks(run: api.Run, tail: str | None) -> tuple[int, ...] | None:
+    if tail is None or tail == "none":
+        return None if tail is None else ()
+    world = run.record.world_size
+    ranks = tuple(range(world)) if tail == "all" else parse_ranges(tail, "--tail")
+    if beyond := [rank for rank in ranks if rank >= world]:
+        raise RequestError(f"--tail: rank {format_ranges(beyond)} is not in {run.name}, which has {world} ranks.")
+    return ranks
+
+
+def _follow(run: api.Run, tail: tuple[int, ...] | None, lines: int, screen: Screen) -> int:
+    """Show a run from now on to its end, and return its exit code."""
+    _wait_in_queue(run, screen)
+    attached = api.attach(run, tail)
+    console = Console(attached.plan, screen, _seconds_since(run.record.started))
+    console.open()
+    for notice in attached.catch_up(lines):
+        _show(console, attached, notice)
+    while True:
+        ended = run.has_ended  # before reading: what was written until then is read below
+        for notice in attached.rest() if ended else attached.read():
+            _show(console, attached, notice)
+        if ended:
+            break
+        _show(console, attached, {"ev": "tick"})
+        time.sleep(POLL)
+    final = run.record
+    console.close(final)
+    return final.exit_code if final.exit_code is not None else 1
+
+
+def _show(console: Console, attached: api.AttachedRun, notice: api.Notice) -> None:
+    if notice["ev"] == "signal" and attached.run_state.interrupt is not None:
+        console.say(["stopping all ranks"])  # Ctrl-C means something else here
+    else:
+        console.observe(notice, attached.run_state, lambda: None)
+
+
+def _wait_in_queue(run: api.Run, screen: Screen) -> None:
+    """The plan of a run that waits in a queue names no hosts yet."""
+    told = False
+    while run.state == "queued":
+        if not told:
+            screen.write(f"mslaunch: {run.name} is queued{f' ({job})' if (job := run.queue_job) else ''}\n")
+            told = True
+        time.sleep(POLL)
+
+
+def _seconds_since(started: str) -> float:
+    return max(0.0, (datetime.now().astimezone() - datetime.fromisoformat(started)).total_seconds())
