@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import signal
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from mslaunch.api import Plan, RunRecord, RunState
 
 CLEAR = "\r\x1b[K"
+RED, NO_COLOUR = "\x1b[31m", "\x1b[0m"
 LONGEST_LINE = 4096  # the log has the rest
 
 
@@ -110,17 +110,14 @@ def headline(run_state: RunState) -> str:
 
 
 def verdict_text(final: RunRecord, terminal: bool) -> str:
-    """A failed run's verdict: in a terminal as a panel, elsewhere indented."""
+    """A failed run's verdict: in a terminal between two rules, nothing beside its lines: paths can be copied."""
     lines = describe_verdict(final)
     if not lines:
         return ""
     if not terminal:
         return "".join(f"  {line}".rstrip() + "\n" for line in lines)
-    from rich.console import Console as RichConsole
-    from rich.panel import Panel
-    from rich.text import Text
-
-    page = io.StringIO()
-    panel = Panel(Text("\n".join(lines)), title=f"why run {final.run_id} failed", border_style="red")
-    RichConsole(file=page, force_terminal=True, width=shutil.get_terminal_size().columns).print(panel)
-    return page.getvalue()
+    columns = shutil.get_terminal_size().columns
+    heading = f"── why run {plain(final.run_id)} failed "
+    rules = (heading + "─" * (columns - len(heading)), "─" * columns)
+    first, last = (f"{RED}{rule}{NO_COLOUR}" for rule in rules)
+    return "".join(f"{line}\n" for line in (first, *lines, last))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mslaunch import layout
+from mslaunch.cli.last_lines import untold_lines
 from mslaunch.diagnose.judge import Verdict, signal_name
 from mslaunch.masking import masked
 from mslaunch.words import byte_count, counted, cut_line, named_ranks, plain
@@ -21,8 +21,6 @@ OUTPUTS_SHOWN = 4
 _LINE_LIMIT = 500
 _LINES_SHOWN = 80  # of a traceback; the record has more of it, and the log all
 _RANKS_SHOWN = 4
-# What MindSpore writes while it is taken apart, and Python after a crash: true, and of no use here.
-_NOISE = re.compile(r"Event base dispatch success|^Extension modules: ")
 
 
 def describe_plan(plan: Plan) -> str:
@@ -90,13 +88,17 @@ def describe_verdict(record: RunRecord) -> list[str]:
     if verdict.traceback:
         shown = verdict.traceback.rstrip().splitlines()
         lines += _some(shown[1:]) if shown[:1] == [verdict.summary] else ["", *_some(shown)]
-    told = set((verdict.traceback or "").splitlines())
-    shown = [line for line in last_lines(Path(verdict.log or ""), 50) if line not in told and not _NOISE.search(line)]
-    if shown:
+    if shown := untold_lines(verdict):
         lines += ["", "The last lines of its log:", *(f"  {line}" for line in shown[-LAST_LINES:])]
     lines.append("")
     if verdict.advice:
         lines.append(f"advice: {verdict.advice}")
+    return [plain(cut_line(line, _LINE_LIMIT)) for line in lines] + [plain(line) for line in _read_on(verdict)]
+
+
+def _read_on(verdict: Verdict) -> list[str]:
+    """Say where more is to be found, and who else is concerned; paths are never cut."""
+    lines = []
     if verdict.log:
         lines.append(f"log:    {verdict.log}" + (f", line {verdict.line}" if verdict.line else ""))
     if verdict.traceback and verdict.log and (code := _snapshot(Path(verdict.log))):
@@ -105,7 +107,7 @@ def describe_verdict(record: RunRecord) -> list[str]:
         lines.append(f"failed too: {named_ranks(verdict.also_failed)}")
     if verdict.victims and verdict.rank is not None:
         lines.append(f"victims: {named_ranks(verdict.victims)}, stopped because of it")
-    return [plain(cut_line(line, _LINE_LIMIT)) for line in lines]
+    return lines
 
 
 def _some(lines: list[str]) -> list[str]:
@@ -130,20 +132,6 @@ def _who(record: RunRecord, verdict: Verdict) -> str:
     parts = [f"rank {verdict.rank}", *([f"host {verdict.host}"] if verdict.host else [])]
     parts += [f"device {device}"] if device is not None else []
     return f"First to fail: {', '.join(parts)}" + (f" ({ended})" if ended else "")
-
-
-def last_lines(path: Path, count: int) -> list[str]:
-    """Return the last lines of a file of any size; a record may name anything, a device or a pipe too."""
-    try:
-        if not path.is_file():
-            return []
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - (1 << 16)))
-            tail = file.read()
-    except OSError:
-        return []
-    return tail.decode("utf-8", "replace").splitlines()[-count:]
 
 
 def how_it_ended(code: int | None, number: int | None) -> str:
