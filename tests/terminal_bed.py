@@ -22,7 +22,7 @@ def run_in_terminal(bench: Bench, *args: str, columns: int = 80) -> str:
     """Run one command to its end in a terminal; return everything that it has written there."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    env = {name: value for name, value in bench.env.items() if name not in ("COLUMNS", "LINES")}
+    env = {**bench.env, "TERM": "xterm"}
     process = subprocess.Popen(
         [bench.program, *args], cwd=bench.folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs
     )

@@ -97,11 +97,11 @@ class Agent:
         for end, events in interest:
             poll.register(end, events)
         taking = self.ranks.finish_stacks()
-        busy = taking or bool(self.ranks.following) or self.ladder is not None or self.collector is not None
+        busy = taking or bool(self.ranks.shown_logs) or self.ladder is not None or self.collector is not None
         for end, _ in poll.poll(0 if more else POLL * 1000 if busy else 1000):
             if end in readers:
                 readers[end]()
-        more = self.ranks.start_more() | self.ranks.follow() | self.collect()
+        more = self.ranks.start_more() | self.ranks.shown_logs.follow() | self.collect()
         self.tick()
         self.output.flush()
         return more

@@ -1,4 +1,4 @@
-"""The screen of a running job: output of ranks with a prefix, one live line in a terminal, the verdict at the end."""
+"""The screen of a running job: output of ranks with a prefix, live lines in a terminal, the verdict at the end."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from mslaunch.api import new_progress
 from mslaunch.cli.describe import describe_end, describe_outputs, describe_verdict
+from mslaunch.cli.live_lines import LiveLines
 from mslaunch.cli.screen import Screen
-from mslaunch.words import counted, cut_line, first_line, plain, plain_output
+from mslaunch.words import counted, first_line, plain, plain_output
 
 if TYPE_CHECKING:
     from mslaunch.api import Plan, RunRecord, RunState
 
-CLEAR = "\r\x1b[K"
 RED, NO_COLOUR = "\x1b[31m", "\x1b[0m"
 LONGEST_LINE = 4096  # the log has the rest
+BAR_LINE_EVERY = 5.0  # seconds between two states of a progress bar where there is no terminal
 
 
 class Console:
@@ -32,7 +33,9 @@ class Console:
         self.began = time.monotonic()
         self._run_dir = min(plan.run_dir, os.path.relpath(plan.run_dir), key=len)
         self._headlined = False
-        self._shown = ""
+        self._live = LiveLines()
+        self._bars: dict[int, str] = {}
+        self._bar_shown: dict[int, float] = {}
 
     def open(self) -> None:
         plan = self.plan
@@ -45,17 +48,20 @@ class Console:
         kind = event["ev"]
         if kind == "lines":
             self._show_output(event, shown)
+        elif kind == "bar":
+            self._show_bar(event)
         elif kind == "signal" and run_state.interrupt is not None:
             again = " (Ctrl-C again ends them at once)" if event["signal"] == signal.SIGINT else ""
             self.say([f"stopping all ranks{again}"])
         elif kind == "restart":
             self._headlined = False
             self.progress = new_progress()
+            self._bars.clear()
         self.say(run_state.pop_notes())
         if run_state.failures and not self._headlined and kind not in ("restart", "waiting"):
             self._headlined = True
             self.say([headline(run_state)])
-        if self.screen.is_terminal:
+        if self.screen.is_terminal and not self.screen.is_behind:
             self._draw(f"starting again in {event['seconds']:.0f} s" if kind == "waiting" else self._status(run_state))
 
     def close(self, final: RunRecord) -> None:
@@ -67,7 +73,7 @@ class Console:
 
     def say(self, lines: list[str]) -> None:
         if lines:
-            self.screen.write(self._clear() + "".join(f"mslaunch: {plain(line)}\n" for line in lines))
+            self._write("".join(f"mslaunch: {plain(line)}\n" for line in lines))
 
     def _show_output(self, event: Mapping[str, Any], shown: Callable[[], None]) -> None:
         now = time.monotonic()
@@ -75,9 +81,24 @@ class Console:
         if rank == self.plan.tail[0]:
             for line in lines:
                 self.progress = self.progress.read(line, now)
+        self._bars.pop(rank, None)
+        self._bar_shown.pop(rank, None)
+        prefix = self._prefix(event)
+        self._write("".join(f"{prefix}{plain_output(line, LONGEST_LINE)}\n" for line in lines), then=shown)
+
+    def _show_bar(self, event: Mapping[str, Any]) -> None:
+        """Keep a progress bar for the live lines; where there are none, a line of it now and then."""
+        rank, now = event["rank"], time.monotonic()
+        text = self._prefix(event) + plain_output(event["text"], LONGEST_LINE)
+        if self.screen.is_terminal:
+            self._bars[rank] = text
+        elif now - self._bar_shown.setdefault(rank, now) >= BAR_LINE_EVERY:
+            self._bar_shown[rank] = now
+            self._write(f"{text}\n")
+
+    def _prefix(self, event: Mapping[str, Any]) -> str:
         where = f"{event['host']} " if len(self.plan.hosts) > 1 else ""
-        text = "".join(f"[{where}rank {rank}] {plain_output(cut_line(line, LONGEST_LINE))}\n" for line in lines)
-        self.screen.write(self._clear() + text if text else "", then=shown)
+        return f"[{where}rank {event['rank']}] "
 
     def _status(self, run_state: RunState) -> str:
         up = sum(1 for record in run_state.ranks.values() if record.state == "running")
@@ -88,14 +109,17 @@ class Console:
 
     def _draw(self, status: str) -> None:
         seconds = int(time.monotonic() - self.began)
-        text = f"{status} | {seconds // 60}:{seconds % 60:02d}"[: shutil.get_terminal_size().columns - 1]
-        if text != self._shown:
-            self.screen.write(f"{CLEAR}{text}")
-            self._shown = text
+        columns, lines = self.screen.size
+        bars = [self._bars[rank] for rank in sorted(self._bars)]
+        room = max(1, lines // 2)
+        more = [f"... and {len(bars) - room} more"] if len(bars) > room else []
+        shown = [*bars[:room], *more, f"{status} | {seconds // 60}:{seconds % 60:02d}"]
+        if text := self._live.draw(shown, columns):
+            self.screen.write(text)
 
-    def _clear(self) -> str:
-        clear, self._shown = (CLEAR if self._shown else ""), ""
-        return clear
+    def _write(self, text: str, then: Callable[[], None] | None = None) -> None:
+        """Write whole lines where the live lines are, which are drawn below them afterwards."""
+        self.screen.write((self._live.erase(self.screen.size[0]) if text else "") + text, then)
 
 
 def headline(run_state: RunState) -> str:
