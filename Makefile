@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 .PHONY: demo test lint bench fuzz system-packages clean
 
 demo: $(READY)
-	GLOG_v=3 $(VENV)/bin/mslaunch train --workers 2 --config examples/data_parallel/config.yaml
+	$(VENV)/bin/mslaunch train --workers 2 --config examples/data_parallel/config.yaml
 
 test: $(READY) system-packages lint
 	$(VENV)/bin/pytest -n 2

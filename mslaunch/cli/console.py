@@ -13,6 +13,7 @@ from mslaunch.api import new_progress
 from mslaunch.cli.describe import describe_end, describe_outputs, describe_verdict
 from mslaunch.cli.live_lines import LiveLines
 from mslaunch.cli.screen import Screen
+from mslaunch.diagnose.patterns import is_healthy_noise
 from mslaunch.words import counted, first_line, plain, plain_output
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ class Console:
         self._bars.pop(rank, None)
         self._bar_shown.pop(rank, None)
         prefix = self._prefix(event)
-        self._write("".join(f"{prefix}{plain_output(line, LONGEST_LINE)}\n" for line in lines), then=shown)
+        told = [line for line in lines if not is_healthy_noise(line)]
+        self._write("".join(f"{prefix}{plain_output(line, LONGEST_LINE)}\n" for line in told), then=shown)
 
     def _show_bar(self, event: Mapping[str, Any]) -> None:
         """Keep a progress bar for the live lines; where there are none, a line of it now and then."""
