@@ -12,10 +12,10 @@ RESERVED = 32  # open files that are left to everything else, however many logs 
 class Follower:
     """One growing file, which need not exist yet; one that was cut or replaced is read from its start."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, offset: int = 0) -> None:
         self.path = path
         self._file: int | None = None
-        self._offset = 0
+        self._offset = offset
         self._partial = b""
 
     def read(self, limit: int = CHUNK) -> list[str]:

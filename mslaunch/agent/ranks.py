@@ -10,6 +10,7 @@ from collections import deque
 from mslaunch import layout
 from mslaunch.agent import processes
 from mslaunch.agent.child import Child, DeadProcess, reap_all
+from mslaunch.agent.log_times import LogTimes
 from mslaunch.agent.memory import KernelKills
 from mslaunch.agent.output import Output
 from mslaunch.agent.rank_messages import RankMessages, read_exit_file
@@ -36,6 +37,7 @@ class Ranks:
         self.children: list[Child] = []
         self._by_pid: dict[int, Child] = {}
         self.shown_logs = ShownLogs(output)
+        self.log_times = LogTimes()
         self._to_start: deque[Child] = deque()
         self._env: dict[str, str] = {}
         self._kernel_kills: KernelKills
@@ -58,6 +60,7 @@ class Ranks:
         self.shown_logs.clear()  # of a rank that could not be ended in the attempt before
         self.children = [Child(planned) for planned in order["processes"]]
         self._keep_earlier_logs(order["attempt"])
+        self.log_times.begin([child.planned["log"] for child in self.children if child.rank is not None])
         self._kernel_kills = KernelKills()
         env = {name: value for name, value in os.environ.items() if name not in order["unset"]}
         if order["setup"]:
@@ -250,6 +253,7 @@ class Ranks:
         child.running = child.joining = False
         if child.rank is not None:
             self.shown_logs.finish(child.rank)
+            self.log_times.finish(child.planned["log"])
         # mpirun ends the other ranks by itself when one has failed.
         how["asked"] = self.asked or (child.by_script and how["signal"] in (signal.SIGTERM, signal.SIGKILL))
         if how["code"] != 0 and (child.raised or not how["asked"] or how["signal"] == signal.SIGKILL):
@@ -266,9 +270,8 @@ class Ranks:
 
     def pulse(self) -> None:
         """Tell for how long no rank has written anything, by a clock that nobody sets."""
-        logs = [child.planned["log"] for child in self.children if child.rank is not None]
-        written = max(map(_written, logs), default=0.0)
         now = time.monotonic()
+        written = self.log_times.look_at_all(now)
         if written != self._written:
             self._written, self._written_seen = written, now
         self.output.event("pulse", quiet=now - self._written_seen)
@@ -316,10 +319,3 @@ class Ranks:
             if child.role == role and child.rank == rank:
                 return child
         return None
-
-
-def _written(log: str) -> float:
-    try:
-        return os.stat(log).st_mtime
-    except OSError:
-        return 0.0

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mslaunch import layout
+from mslaunch.cli.basics import columns
 from mslaunch.cli.last_lines import untold_lines
 from mslaunch.diagnose.judge import Verdict, signal_name
 from mslaunch.masking import masked
-from mslaunch.words import byte_count, counted, cut_line, named_ranks, plain
+from mslaunch.words import byte_count, counted, cut_line, first_line, named_ranks, plain
 
 if TYPE_CHECKING:
     from mslaunch.api import OutputRecord, Plan, RunRecord
@@ -60,6 +61,21 @@ def describe_end(record: RunRecord, seconds: float) -> str:
     """Say how a run ended, in one line."""
     tries = f", attempt {len(record.attempts) + 1}" if record.attempts else ""
     return f"run {record.run_id} {record.state} after {seconds:.1f} s{tries}"
+
+
+def describe_attempts(record: RunRecord) -> str:
+    """Say which attempt this is and how the earlier ones ended; nothing where there was one only."""
+    if not record.attempts:
+        return ""
+    rows = [("ATTEMPT", "ENDED", "CODE", "WHY")]
+    for one in record.attempts:
+        ended = f"{datetime.fromisoformat(one.ended):%m-%d %H:%M:%S}" if one.ended else ""
+        who = "" if one.verdict is None or one.verdict.rank is None else f"rank {one.verdict.rank}: "
+        why = "" if one.verdict is None else who + first_line(one.verdict.summary, 100)
+        rows.append((str(one.attempt), ended, "" if one.exit_code is None else str(one.exit_code), why))
+    code = "" if record.exit_code is None else str(record.exit_code)
+    rows.append((str(len(record.attempts)), "", code, record.state))
+    return columns(rows) + "\n"
 
 
 def describe_outputs(record: RunRecord, run_dir: str) -> list[str]:

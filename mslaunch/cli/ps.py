@@ -37,15 +37,19 @@ def ps(
             "No runs here yet: start one with `mslaunch train`, or name their folder with --runs-dir.", file=sys.stderr
         )
     now = datetime.now().astimezone()
-    rows = [("RUN", "STATE", "CODE", "RANKS", "METHOD", "STARTED", "TIME", "SCRIPT")]
+    restarted = any(item.attempts for _, item in records)
+    head = ("ATTEMPTS",) if restarted else ()
+    rows: list[tuple[str, ...]] = [("RUN", "STATE", "CODE", *head, "RANKS", "METHOD", "STARTED", "TIME", "SCRIPT")]
     for name, item in records:
         code = "" if item.exit_code is None else str(item.exit_code)
         started = f"{datetime.fromisoformat(item.started):%m-%d %H:%M:%S}"
+        attempts = (str(len(item.attempts) + 1),) if restarted else ()
         rows.append(
             (
                 name,
                 item.state,
                 code,
+                *attempts,
                 str(item.world_size),
                 item.method,
                 started,
