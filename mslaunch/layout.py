@@ -30,15 +30,16 @@ SETUP_LOG = f"{SCRIPTS}/setup.log"
 
 RANK = "rank_"
 LOG = "log.txt"
+TIMES = "log.times"
 ENV_LOG = "env.log"
 ERROR = "error.json"
 EXIT = "exit.json"
 STACK = "stack.txt"
 RESULT = "result.pkl"
 PLOG = "plog"
-RANK_FILES = (LOG, ENV_LOG, ERROR, EXIT, STACK)
+RANK_FILES = (LOG, TIMES, ENV_LOG, ERROR, EXIT, STACK)
 """What mslaunch itself writes into every rank's folder; the rest is the job's."""
-ATTEMPT_FILES = (LOG, ERROR, EXIT, STACK, PLOG)
+ATTEMPT_FILES = (LOG, TIMES, ERROR, EXIT, STACK, PLOG)
 """What each attempt writes anew; a restart renames those of the attempt before."""
 
 

@@ -183,6 +183,13 @@ class Lines(_LinesAlways, total=False):
     raw: bool
 
 
+class Bar(Event):
+    """How the progress bar of a shown rank stands: the end of a line that has no newline yet and was written over."""
+
+    rank: int
+    text: str
+
+
 class FilePiece(Event):
     """A piece of a collected file: as it is where it is plain text, else in base64."""
 
@@ -264,6 +271,7 @@ AGENT_EVENTS: dict[str, type] = {
     "pulse": Pulse,
     "activity": Activity,
     "lines": Lines,
+    "bar": Bar,
     "file": FilePiece,
     "collected": Collected,
     "outputs": Outputs,
@@ -359,7 +367,7 @@ LAUNCHER_EVENTS: dict[str, type] = {
 """What the launcher itself writes into events.jsonl, by name."""
 
 NOT_RECORDED = frozenset(
-    {"pulse", "activity", "lines", "file", "collected", "facts", "listening", "reached", "outputs"}
+    {"pulse", "activity", "lines", "bar", "file", "collected", "facts", "listening", "reached", "outputs"}
 )
 """Events of agents that events.jsonl does not hold: too many, too large, or from before the run."""
 

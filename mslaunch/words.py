@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Mapping
 
 from mslaunch.ranges import format_ranges
@@ -11,6 +12,9 @@ from mslaunch.ranges import format_ranges
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _COLOUR = re.compile("(\x1b\\[[0-9;:]*m)")
 _NO_COLOUR = "\x1b[0m"
+# What progress bars send besides: erase the line, go up to the line of another bar, hide the cursor, synchronise.
+_BAR_CONTROL = re.compile("\x1b\\[(?:[0-9;]*[AK]|\\?[0-9;]*[hl])")
+_NO_WIDTH = ("Mn", "Me", "Cf")
 _NOTE = 80  # room for what says that something was left out
 
 
@@ -53,13 +57,46 @@ def plain(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
-def plain_output(line: str) -> str:
+def plain_output(line: str, limit: int | None = None) -> str:
     """Return a line of a log for the screen: colours stay, inside the line; what was written over is left out."""
+    line = line.rstrip("\r").rpartition("\r")[2]
+    line = line if limit is None else cut_line(line, limit)
     if not _CONTROL.search(line):
         return line
-    *texts, last = _COLOUR.split(line.rstrip("\r").rpartition("\r")[2])
+    *texts, last = _COLOUR.split(_BAR_CONTROL.sub("", line))
     parts = [text if _COLOUR.fullmatch(text) else plain(text) for text in (*texts, last)]
     return "".join(parts) + (_NO_COLOUR if texts else "")
+
+
+def display_width(text: str) -> int:
+    """Return how many columns of a terminal a plain text takes."""
+    if text.isascii():
+        return len(_COLOUR.sub("", text))
+    return sum(map(_columns, _COLOUR.sub("", text)))
+
+
+def _columns(character: str) -> int:
+    if unicodedata.category(character) in _NO_WIDTH:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def fit(text: str, columns: int) -> str:
+    """Return as much of a plain text as fits into so many columns; colours do not count."""
+    text = text.expandtabs()
+    if display_width(text) <= columns:
+        return text
+    parts, left = [], columns
+    for part in _COLOUR.split(text):
+        if _COLOUR.fullmatch(part):
+            parts.append(part)
+            continue
+        for character in part:
+            left -= _columns(character)
+            if left < 0:
+                return "".join(parts) + (_NO_COLOUR if _COLOUR.search(text) else "")
+            parts.append(character)
+    return "".join(parts)
 
 
 def cut_line(line: str, limit: int) -> str:

@@ -33,14 +33,14 @@ def test_what_an_attempt_has_written_is_put_aside_before_the_next(tmp_path: Path
     """Log, exception, exit, stacks and CANN's own logs get the attempt's number; the job's files stay."""
     folder = tmp_path / "rank_0"
     (folder / "plog").mkdir(parents=True)
-    for name in ("log.txt", "error.json", "exit.json", "stack.txt", "plog/a.log", "weights.bin"):
+    for name in ("log.txt", "log.times", "error.json", "exit.json", "stack.txt", "plog/a.log", "weights.bin"):
         (folder / name).write_text("first")
     with driven_agent(tmp_path) as agent:
         agent.run("echo second", attempt=1)
         agent.until("exited", rank=0)
     kept = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    aside = ["error.0.json", "exit.0.json", "log.0.txt", "log.txt", "plog.0/a.log", "stack.0.txt", "weights.bin"]
-    assert kept == aside
+    aside = ["error.0.json", "exit.0.json", "log.0.times", "log.0.txt", "plog.0/a.log", "stack.0.txt"]
+    assert kept == sorted([*aside, "log.times", "log.txt", "weights.bin"])
     assert [(folder / name).read_text() for name in ("log.0.txt", "log.txt")] == ["first", "second\n"]
 
 

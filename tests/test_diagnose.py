@@ -13,7 +13,7 @@ import pytest
 from mslaunch.diagnose.folder import read_folder
 from mslaunch.diagnose.judge import Case, judge
 from mslaunch.diagnose.pattern_tables import built_in_patterns
-from mslaunch.diagnose.patterns import match_line
+from mslaunch.diagnose.patterns import is_healthy_noise, match_line
 from mslaunch.diagnose.scan import scan, scan_file
 from tests.conftest import Bench
 
@@ -58,6 +58,14 @@ def test_msruns_own_logs_give_the_true_cause(
     assert words in verdict.summary
     assert (verdict.also_failed, verdict.victims) == (tuple(also_failed), tuple(victims))
     assert str(verdict.log).endswith(f"worker_{rank}.log")
+
+
+def test_what_a_script_prints_is_no_noise() -> None:
+    """Only a line of MindSpore's own log is hidden from the screen, and only one that is known to be healthy."""
+    noise = "Topology build timed out., retry(3/1200)."
+    assert is_healthy_noise(f"[WARNING] DISTRIBUTED(1,7f,python) [cluster_context.cc:316] BuildCluster] {noise}")
+    assert not is_healthy_noise(noise)
+    assert not is_healthy_noise("[WARNING] ME(1,7f,python) [loss.py:1] the loss is NaN")
 
 
 def test_a_healthy_log_is_no_failure() -> None:

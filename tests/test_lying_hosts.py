@@ -220,6 +220,7 @@ WRONG = [
     {"ev": "pulse", "host": "n2", "time": 1.0, "quiet": None},
     {"ev": "lines", "host": "n2", "time": 1.0, "rank": 2, "lines": "text", "bytes": 1},
     {"ev": "lines", "host": "n2", "time": 1.0, "rank": 2, "lines": [1], "bytes": 1},
+    {"ev": "bar", "host": "n2", "time": 1.0, "rank": 2, "text": ["x"]},
     {"ev": "lines", "host": "n2", "time": 1.0, "rank": 2, "lines": [["x"]], "bytes": -1},
     {"ev": "stacks", "host": "n2", "time": 1.0, "stacks": {"2": ["x"]}},
     {"ev": "stuck", "host": "n2", "time": 1.0, "processes": [{}]},

@@ -161,6 +161,18 @@ def test_data_parallel_example(bench: Bench, mode: str) -> None:
     assert f"accuracy {trained}" in evaluated
 
 
+def test_what_mindspore_writes_in_every_healthy_run_is_not_shown(bench: Bench) -> None:
+    """Its warnings about a start that goes well are in the log, and so is everything for `mslaunch logs`."""
+    config = str(ROOT / "examples" / "data_parallel" / "config.yaml")
+    bench.env.pop("GLOG_v")
+    done = bench.mslaunch("train", "--config", config, "--workers", "2", "--tail", "all")
+    assert done.returncode == 0, done.stdout
+    assert "epoch: 1 step: " in done.stdout
+    assert [line for line in done.stdout.splitlines() if "[WARNING]" in line or "[INFO]" in line] == []
+    assert "Cluster is successfully initialized." in bench.log(1)
+    assert "Cluster is successfully initialized." in bench.mslaunch("logs", "--rank", "1").stdout
+
+
 def test_functional_trainer_example(bench: Bench) -> None:
     """The functional loop on two ranks reaches its accuracy, keeps the best checkpoint, and ranks agree."""
     example(bench, "functional_trainer", "--workers", "2")

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 
 CHUNK = 1 << 18
+LONGEST_BAR = 1000  # characters of a progress bar; the log has the rest
 RESERVED = 32  # open files that are left to everything else, however many logs are followed
 
 
 class Follower:
     """One growing file, which need not exist yet; one that was cut or replaced is read from its start."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, offset: int = 0) -> None:
         self.path = path
         self._file: int | None = None
-        self._offset = 0
+        self._offset = offset
         self._partial = b""
 
     def read(self, limit: int = CHUNK) -> list[str]:
@@ -108,3 +109,26 @@ class Follower:
             self.close()
             return False
         return True
+
+
+class ShownFollower(Follower):
+    """A follower for a screen: lines come as a terminal would show them, without what was written over."""
+
+    def read(self, limit: int = CHUNK) -> list[str]:
+        lines = [_visible(line) for line in super().read(limit)]
+        start = self._partial.rstrip(b"\r").rfind(b"\r")
+        if start > 0:
+            self._partial = self._partial[start:]
+        return lines
+
+    def rest(self) -> list[str]:
+        return [_visible(line) for line in super().rest()]
+
+    def bar(self) -> str:
+        """Return how a progress bar stands: the last line, where it has no newline yet and was written over."""
+        line = self._partial.rstrip(b"\r")
+        return _visible(line.decode("utf-8", "replace"))[:LONGEST_BAR] if b"\r" in line else ""
+
+
+def _visible(line: str) -> str:
+    return line.rstrip("\r").rpartition("\r")[2]

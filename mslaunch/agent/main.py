@@ -100,11 +100,12 @@ class Agent:
         for end, events in interest:
             poll.register(end, events)
         taking = self.ranks.finish_stacks()
-        busy = taking or bool(self.ranks.following) or self.ladder is not None or self.collector is not None
+        growing = bool(self.ranks.shown_logs) or self.ranks.log_times.is_growing
+        busy = taking or growing or self.ladder is not None or self.collector is not None
         for end, _ in poll.poll(0 if more else POLL * 1000 if busy else 1000):
             if end in readers:
                 readers[end]()
-        more = self.ranks.start_more() | self.ranks.follow() | self.collect()
+        more = self.ranks.start_more() | self.ranks.shown_logs.follow() | self.collect()
         self.tick()
         self.output.flush()
         return more
@@ -291,6 +292,7 @@ class Agent:
             self.give_up(f"the launcher was silent for {self.lost_after:g} s")
         self.ranks.look_for_mindspore(now)
         self.ranks.check_vanished(now)
+        self.ranks.log_times.look(now)
         if self.ladder is None:
             return
         if not self.ladder.asked and now >= self.ladder.ask_at:

@@ -10,11 +10,12 @@ from collections import deque
 from mslaunch import layout
 from mslaunch.agent import processes
 from mslaunch.agent.child import Child, DeadProcess, reap_all
-from mslaunch.agent.follow import Follower
+from mslaunch.agent.log_times import LogTimes
 from mslaunch.agent.memory import KernelKills
 from mslaunch.agent.output import Output
 from mslaunch.agent.rank_messages import RankMessages, read_exit_file
 from mslaunch.agent.setup import SetUp
+from mslaunch.agent.shown_logs import ShownLogs
 from mslaunch.agent.stacks import StackTaking
 from mslaunch.agent.standard_input import StandardInput, suspend
 
@@ -25,11 +26,8 @@ if TYPE_CHECKING:
     from mslaunch import messages
     from mslaunch.agent.device_locks import DeviceLocks
 
-LAST_LINES = 1 << 16  # how much of a log is still shown when a job ends far behind
-FAR_BEHIND = 1 << 20
 LOOK_EVERY = 1.0
 START_SECONDS = 0.1  # how long ranks are started for before the loop looks at everything else again
-MOST_QUEUED = 1 << 24  # last lines of logs are left to the file while this much waits for the launcher
 
 
 class Ranks:
@@ -42,7 +40,8 @@ class Ranks:
         self.message_path = message_path
         self.children: list[Child] = []
         self._by_pid: dict[int, Child] = {}
-        self.following: dict[int, Follower] = {}
+        self.shown_logs = ShownLogs(output)
+        self.log_times = LogTimes()
         self._to_start: deque[Child] = deque()
         self._env: dict[str, str] = {}
         self._kernel_kills: KernelKills
@@ -54,7 +53,6 @@ class Ranks:
         self._looked = 0.0
         self.stopping = False
         self.asked = False
-        self._turn = 0
         self._messages = RankMessages()
         self._written = 0.0
         self._written_seen = time.monotonic()
@@ -67,9 +65,10 @@ class Ranks:
         if self._reader is None:
             self.stdin.close()
         self._written_seen = time.monotonic()
-        self.following.clear()  # of a rank that could not be ended in the attempt before
+        self.shown_logs.clear()  # of a rank that could not be ended in the attempt before
         self.children = [Child(planned) for planned in order["processes"]]
         self._keep_earlier_logs(order["attempt"])
+        self.log_times.begin([child.planned["log"] for child in self.children if child.rank is not None])
         self._kernel_kills = KernelKills()
         if held := self._take_devices(order):
             self.output.event("devices-held", held=held)
@@ -102,7 +101,7 @@ class Ranks:
         self._publish()
         for child in self.children:
             if child.rank is not None and child.rank in order["tail"]:
-                self.following[child.rank] = Follower(child.planned["log"])
+                self.shown_logs.add(child.rank, child.planned["log"], self._is_raw(child.rank))
         self._to_start = deque(child for child in self.children if child.planned["start"] == "now")
         self.start_more()
 
@@ -285,10 +284,11 @@ class Ranks:
         if not child.running:
             return
         child.running = child.joining = False
-        if child.rank is not None and child.rank in self.following:
-            self._finish_log(child.rank)
-        if child.rank is not None and child.rank == self._reader:
-            self.stdin.restore()
+        if child.rank is not None:
+            self.shown_logs.finish(child.rank)
+            self.log_times.finish(child.planned["log"])
+            if child.rank == self._reader:
+                self.stdin.restore()
         # mpirun ends the other ranks by itself when one has failed.
         how["asked"] = self.asked or (child.by_script and how["signal"] in (signal.SIGTERM, signal.SIGKILL))
         if how["code"] != 0 and (child.raised or not how["asked"] or how["signal"] == signal.SIGKILL):
@@ -305,9 +305,8 @@ class Ranks:
 
     def pulse(self) -> None:
         """Tell for how long no rank has written anything, by a clock that nobody sets."""
-        logs = [child.planned["log"] for child in self.children if child.rank is not None]
-        written = max(map(_written, logs), default=0.0)
         now = time.monotonic()
+        written = self.log_times.look_at_all(now)
         if written != self._written:
             self._written, self._written_seen = written, now
         self.output.event("pulse", quiet=now - self._written_seen)
@@ -328,35 +327,6 @@ class Ranks:
             self.output.event("stacks", stacks=self._taking.read())
             self._taking = None
         return self._taking is not None
-
-    def follow(self) -> bool:
-        """Send new lines of the logs that are shown; return whether there may be more at once."""
-        more = False
-        self._turn += 1
-        ranks = list(self.following)
-        for index in range(len(ranks)):
-            rank = ranks[(index + self._turn) % len(ranks)]  # in turns, or a chatty one would starve the others
-            follower = self.following[rank]
-            if self.output.has_room:
-                lines = follower.read()
-                if self._is_raw(rank):
-                    self.output.text(rank, lines, follower.rest())
-                elif lines:
-                    self.output.lines(rank, lines)
-                more = more or follower.behind() > 0
-        return more
-
-    def _finish_log(self, rank: int) -> None:
-        """Send what the log holds now, in bounds; the file keeps the rest."""
-        follower = self.following.pop(rank)
-        passed, lines = follower.finish(FAR_BEHIND if self.output.waiting < MOST_QUEUED else 0, LAST_LINES)
-        if passed:
-            lines.insert(0, f"... {passed / 1e6:.1f} MB not shown here: {follower.path}")
-        if self._is_raw(rank):
-            self.output.text(rank, lines, [])
-        elif lines:
-            self.output.lines(rank, lines)
-        self.output.flush()
 
     def _is_raw(self, rank: int) -> bool:
         """A rank that a person answers is shown as it writes: a prompt has no newline."""
@@ -391,10 +361,3 @@ class Ranks:
             if child.role == role and child.rank == rank:
                 return child
         return None
-
-
-def _written(log: str) -> float:
-    try:
-        return os.stat(log).st_mtime
-    except OSError:
-        return 0.0

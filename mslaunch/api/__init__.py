@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from mslaunch.plan.sweep import Combination
     from mslaunch.store.record import ENDED, OutputRecord, RankRecord, RunRecord
     from mslaunch.store.run import Result, Run
+    from mslaunch.store.timed_log import LogLines, Selection, TimedLog, merge_logs
     from mslaunch.transports.base import JobQueue
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "Follower",
     "Job",
     "JobQueue",
+    "LogLines",
     "Notice",
     "OutputRecord",
     "Plan",
@@ -77,9 +79,11 @@ __all__ = [
     "Run",
     "RunRecord",
     "RunState",
+    "Selection",
     "Sweep",
     "SweepEvent",
     "SweptRun",
+    "TimedLog",
     "attach",
     "become_owner",
     "carry_out",
@@ -96,6 +100,7 @@ __all__ = [
     "launch",
     "make_request",
     "make_run",
+    "merge_logs",
     "new_progress",
     "plan_json",
     "plan_request",
@@ -132,6 +137,7 @@ _PASSED_ON = {
     "mslaunch.plan.sweep": ("Combination",),
     "mslaunch.store.record": ("ENDED", "OutputRecord", "RankRecord", "RunRecord"),
     "mslaunch.store.run": ("Result", "Run"),
+    "mslaunch.store.timed_log": ("LogLines", "Selection", "TimedLog", "merge_logs"),
     "mslaunch.transports.base": ("JobQueue",),
 }
 """Names that are defined elsewhere and only passed on; each is loaded when it is first used."""

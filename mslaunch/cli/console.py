@@ -1,8 +1,7 @@
-"""The screen of a running job: output of ranks with a prefix, one live line in a terminal, the verdict at the end."""
+"""The screen of a running job: output of ranks with a prefix, live lines in a terminal, the verdict at the end."""
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import signal
@@ -12,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from mslaunch.api import new_progress
 from mslaunch.cli.describe import describe_end, describe_outputs, describe_verdict
+from mslaunch.cli.live_lines import LiveLines
 from mslaunch.cli.screen import Screen
-from mslaunch.words import counted, cut_line, first_line, plain, plain_output
+from mslaunch.diagnose.patterns import is_healthy_noise
+from mslaunch.words import counted, first_line, plain, plain_output
 
 if TYPE_CHECKING:
     from mslaunch.api import Plan, RunRecord, RunState
 
-CLEAR = "\r\x1b[K"
+RED, NO_COLOUR = "\x1b[31m", "\x1b[0m"
 LONGEST_LINE = 4096  # the log has the rest
+BAR_LINE_EVERY = 5.0  # seconds between two states of a progress bar where there is no terminal
 
 
 class Console:
@@ -33,7 +35,9 @@ class Console:
         self.began = time.monotonic() - seconds
         self._run_dir = min(plan.run_dir, os.path.relpath(plan.run_dir), key=len)
         self._headlined = False
-        self._shown = ""
+        self._live = LiveLines()
+        self._bars: dict[int, str] = {}
+        self._bar_shown: dict[int, float] = {}
         self._is_typed_to = plan.stdin is not None and os.isatty(0)
         self._is_line_open = False
 
@@ -48,18 +52,21 @@ class Console:
         kind = event["ev"]
         if kind == "lines":
             self._show_output(event, shown)
+        elif kind == "bar":
+            self._show_bar(event)
         elif kind == "signal" and run_state.interrupt is not None:
             again = " (Ctrl-C again ends them at once)" if event["signal"] == signal.SIGINT else ""
             self.say([f"stopping all ranks{again}"])
         elif kind == "restart":
             self._headlined = False
             self.progress = new_progress()
+            self._bars.clear()
         elif kind == "note":
             self.say([event["text"]])
         if run_state.failures and not self._headlined and kind not in ("restart", "waiting"):
             self._headlined = True
             self.say([headline(run_state)])
-        if self.screen.is_terminal and not self._is_typed_to:  # a line of ours would stand in the way of a prompt
+        if self._draws:
             self._draw(f"starting again in {event['seconds']:.0f} s" if kind == "waiting" else self._status(run_state))
 
     def close(self, final: RunRecord) -> None:
@@ -71,9 +78,9 @@ class Console:
 
     def say(self, lines: list[str]) -> None:
         if lines:
-            start = "\n" if self._is_line_open else self._clear()
+            start = "\n" if self._is_line_open else ""
             self._is_line_open = False
-            self.screen.write(start + "".join(f"mslaunch: {plain(line)}\n" for line in lines))
+            self._write(start + "".join(f"mslaunch: {plain(line)}\n" for line in lines))
 
     def _show_output(self, event: Mapping[str, Any], shown: Callable[[], None]) -> None:
         now = time.monotonic()
@@ -85,9 +92,30 @@ class Console:
             self._is_line_open = bool(lines[-1])
             self.screen.write("\n".join(lines), then=shown)
             return
+        self._bars.pop(rank, None)
+        self._bar_shown.pop(rank, None)
+        prefix = self._prefix(event)
+        told = [line for line in lines if not is_healthy_noise(line)]
+        self._write("".join(f"{prefix}{plain_output(line, LONGEST_LINE)}\n" for line in told), then=shown)
+
+    def _show_bar(self, event: Mapping[str, Any]) -> None:
+        """Keep a progress bar for the live lines; where there are none, a line of it now and then."""
+        rank, now = event["rank"], time.monotonic()
+        text = self._prefix(event) + plain_output(event["text"], LONGEST_LINE)
+        if self.screen.is_terminal:
+            self._bars[rank] = text
+        elif now - self._bar_shown.setdefault(rank, now) >= BAR_LINE_EVERY:
+            self._bar_shown[rank] = now
+            self._write(f"{text}\n")
+
+    @property
+    def _draws(self) -> bool:
+        """Whether there are live lines now; where a person types, they would stand in the way of a prompt."""
+        return self.screen.is_terminal and not self._is_typed_to and not self.screen.is_behind
+
+    def _prefix(self, event: Mapping[str, Any]) -> str:
         where = f"{event['host']} " if len(self.plan.hosts) > 1 else ""
-        text = "".join(f"[{where}rank {rank}] {plain_output(cut_line(line, LONGEST_LINE))}\n" for line in lines)
-        self.screen.write(self._clear() + text if text else "", then=shown)
+        return f"[{where}rank {event['rank']}] "
 
     def _status(self, run_state: RunState) -> str:
         up = sum(1 for record in run_state.ranks.values() if record.state == "running")
@@ -98,14 +126,17 @@ class Console:
 
     def _draw(self, status: str) -> None:
         seconds = int(time.monotonic() - self.began)
-        text = f"{status} | {seconds // 60}:{seconds % 60:02d}"[: shutil.get_terminal_size().columns - 1]
-        if text != self._shown:
-            self.screen.write(f"{CLEAR}{text}")
-            self._shown = text
+        columns, lines = self.screen.size
+        bars = [self._bars[rank] for rank in sorted(self._bars)]
+        room = max(1, lines // 2)
+        more = [f"... and {len(bars) - room} more"] if len(bars) > room else []
+        shown = [*bars[:room], *more, f"{status} | {seconds // 60}:{seconds % 60:02d}"]
+        if text := self._live.draw(shown, columns):
+            self.screen.write(text)
 
-    def _clear(self) -> str:
-        clear, self._shown = (CLEAR if self._shown else ""), ""
-        return clear
+    def _write(self, text: str, then: Callable[[], None] | None = None) -> None:
+        """Write whole lines where the live lines are, which are drawn below them afterwards."""
+        self.screen.write((self._live.erase(self.screen.size[0]) if text else "") + text, then)
 
 
 def headline(run_state: RunState) -> str:
@@ -120,17 +151,14 @@ def headline(run_state: RunState) -> str:
 
 
 def verdict_text(final: RunRecord, terminal: bool) -> str:
-    """A failed run's verdict: in a terminal as a panel, elsewhere indented."""
+    """A failed run's verdict: in a terminal between two rules, nothing beside its lines: paths can be copied."""
     lines = describe_verdict(final)
     if not lines:
         return ""
     if not terminal:
         return "".join(f"  {line}".rstrip() + "\n" for line in lines)
-    from rich.console import Console as RichConsole
-    from rich.panel import Panel
-    from rich.text import Text
-
-    page = io.StringIO()
-    panel = Panel(Text("\n".join(lines)), title=f"why run {final.run_id} failed", border_style="red")
-    RichConsole(file=page, force_terminal=True, width=shutil.get_terminal_size().columns).print(panel)
-    return page.getvalue()
+    columns = shutil.get_terminal_size().columns
+    heading = f"── why run {plain(final.run_id)} failed "
+    rules = (heading + "─" * (columns - len(heading)), "─" * columns)
+    first, last = (f"{RED}{rule}{NO_COLOUR}" for rule in rules)
+    return "".join(f"{line}\n" for line in (first, *lines, last))

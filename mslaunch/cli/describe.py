@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mslaunch import layout
+from mslaunch.cli.basics import columns
+from mslaunch.cli.last_lines import untold_lines
 from mslaunch.diagnose.judge import Verdict, signal_name
 from mslaunch.masking import masked
-from mslaunch.words import byte_count, counted, cut_line, named_ranks, plain
+from mslaunch.words import byte_count, counted, cut_line, first_line, named_ranks, plain
 
 if TYPE_CHECKING:
     from mslaunch.api import OutputRecord, Plan, RunRecord
@@ -21,8 +22,6 @@ OUTPUTS_SHOWN = 4
 _LINE_LIMIT = 500
 _LINES_SHOWN = 80  # of a traceback; the record has more of it, and the log all
 _RANKS_SHOWN = 4
-# What MindSpore writes while it is taken apart, and Python after a crash: true, and of no use here.
-_NOISE = re.compile(r"Event base dispatch success|^Extension modules: ")
 
 
 def describe_plan(plan: Plan, defaults: bool = False) -> str:
@@ -71,6 +70,21 @@ def describe_end(record: RunRecord, seconds: float) -> str:
     return f"run {record.run_id} {record.state} after {seconds:.1f} s{tries}"
 
 
+def describe_attempts(record: RunRecord) -> str:
+    """Say which attempt this is and how the earlier ones ended; nothing where there was one only."""
+    if not record.attempts:
+        return ""
+    rows = [("ATTEMPT", "ENDED", "CODE", "WHY")]
+    for one in record.attempts:
+        ended = f"{datetime.fromisoformat(one.ended):%m-%d %H:%M:%S}" if one.ended else ""
+        who = "" if one.verdict is None or one.verdict.rank is None else f"rank {one.verdict.rank}: "
+        why = "" if one.verdict is None else who + first_line(one.verdict.summary, 100)
+        rows.append((str(one.attempt), ended, "" if one.exit_code is None else str(one.exit_code), why))
+    code = "" if record.exit_code is None else str(record.exit_code)
+    rows.append((str(len(record.attempts)), "", code, record.state))
+    return columns(rows) + "\n"
+
+
 def describe_outputs(record: RunRecord, run_dir: str) -> list[str]:
     """Say what the ranks have written, and where, the largest first."""
     shown = [_output_words(one, record.world_size) for one in record.outputs[:OUTPUTS_SHOWN]]
@@ -97,13 +111,17 @@ def describe_verdict(record: RunRecord) -> list[str]:
     if verdict.traceback:
         shown = verdict.traceback.rstrip().splitlines()
         lines += _some(shown[1:]) if shown[:1] == [verdict.summary] else ["", *_some(shown)]
-    told = set((verdict.traceback or "").splitlines())
-    shown = [line for line in last_lines(Path(verdict.log or ""), 50) if line not in told and not _NOISE.search(line)]
-    if shown:
+    if shown := untold_lines(verdict):
         lines += ["", "The last lines of its log:", *(f"  {line}" for line in shown[-LAST_LINES:])]
     lines.append("")
     if verdict.advice:
         lines.append(f"advice: {verdict.advice}")
+    return [plain(cut_line(line, _LINE_LIMIT)) for line in lines] + [plain(line) for line in _read_on(verdict)]
+
+
+def _read_on(verdict: Verdict) -> list[str]:
+    """Say where more is to be found, and who else is concerned; paths are never cut."""
+    lines = []
     if verdict.log:
         lines.append(f"log:    {verdict.log}" + (f", line {verdict.line}" if verdict.line else ""))
     if verdict.traceback and verdict.log and (code := _snapshot(Path(verdict.log))):
@@ -112,7 +130,7 @@ def describe_verdict(record: RunRecord) -> list[str]:
         lines.append(f"failed too: {named_ranks(verdict.also_failed)}")
     if verdict.victims and verdict.rank is not None:
         lines.append(f"victims: {named_ranks(verdict.victims)}, stopped because of it")
-    return [plain(cut_line(line, _LINE_LIMIT)) for line in lines]
+    return lines
 
 
 def _some(lines: list[str]) -> list[str]:
@@ -140,20 +158,6 @@ def _who(record: RunRecord, verdict: Verdict) -> str:
     parts = [f"rank {verdict.rank}", *([f"host {verdict.host}"] if verdict.host else [])]
     parts += [f"device {device}"] if device is not None else []
     return f"First to fail: {', '.join(parts)}" + (f" ({ended})" if ended else "")
-
-
-def last_lines(path: Path, count: int) -> list[str]:
-    """Return the last lines of a file of any size; a record may name anything, a device or a pipe too."""
-    try:
-        if not path.is_file():
-            return []
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - (1 << 16)))
-            tail = file.read()
-    except OSError:
-        return []
-    return tail.decode("utf-8", "replace").splitlines()[-count:]
 
 
 def how_it_ended(code: int | None, number: int | None) -> str:

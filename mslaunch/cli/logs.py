@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,9 +18,13 @@ from mslaunch.ranges import format_ranges, parse_ranges
 from mslaunch.words import plain_output
 
 if TYPE_CHECKING:
-    from mslaunch.api import Follower, Run
+    from mslaunch.api import LogLines, Run, RunRecord, TimedLog
 
 POLL = 0.1
+AT_ONCE = 1 << 16  # characters that are printed together
+_AGO = re.compile(r"(\d{1,9})([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_NO_TIME = "-".ljust(len("2024-01-31 12:00:00.000"))
 
 app = basics.new_app()
 
@@ -33,75 +38,120 @@ def logs(
         str | None, typer.Option("--grep", help="Only lines that match this expression.", metavar="RE")
     ] = None,
     lines: Annotated[
-        int | None, typer.Option("--lines", "-l", help="Only the last N lines of each rank.", min=0)
+        int | None, typer.Option("--lines", "-n", "-l", help="Only the last N lines of each rank.", min=0, metavar="N")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", help="Only lines since then: 10m, 2h, 1d, or a time (ISO 8601).", metavar="TIME"),
+    ] = None,
+    timestamps: Annotated[bool, typer.Option("--timestamps", "-t", help="Show when each line came.")] = False,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", help="An earlier attempt; the first one is 0.", min=0, metavar="K")
     ] = None,
     scheduler: Annotated[bool, typer.Option("--scheduler", help="The scheduler's output instead.")] = False,
     runs_dir: options.RunsDir = None,
 ) -> None:
-    """Show or follow the output of ranks."""
+    """Show or follow the output of ranks, merged by time."""
     found = api.find_run(run, runs_dir)
-    followers = _followers(found, rank, scheduler)
-    show = Show(grep, len(followers) > 1)
-    for name, follower in followers.items():
-        kept: deque[str] = deque(maxlen=lines)
-        while follower.behind():
-            kept.extend(show.matching(follower.read()))
-            if lines is None:
-                show.lines(name, list(kept))
-                kept.clear()
-        if not follow:
-            kept.extend(show.matching(follower.rest()))
-        show.lines(name, list(kept))
+    record = found.record
+    ranks = [None] if scheduler else _ranks(record, rank)
+    earlier = _earlier(record, attempt)
+    sources = [found.timed_log(which, earlier) for which in ranks]
+    matches = _matcher(grep)
+    began = None if since is None else parse_since(since, time.time())
+    wanted = api.Selection(matches, began, lines, with_rest=not follow)
+    show = Show(len(sources) > 1, timestamps)
     try:
-        while follow:
-            ended = found.has_ended
-            if not _more(followers, show) and ended:
-                break
-            time.sleep(POLL)
+        show.lines(api.merge_logs(sources, wanted))
+        if follow:
+            _follow(found, sources, matches, show)
     except KeyboardInterrupt:
-        return
-    for name, follower in followers.items():
-        show.lines(name, show.matching(follower.rest()))
+        pass
+    except BrokenPipeError:  # the reader has seen enough: `mslaunch logs | head`
+        raise typer.Exit from None
 
 
-def _more(followers: dict[str, Follower], show: Show) -> bool:
-    more = False
-    for name, follower in followers.items():
-        if follower.behind():
-            show.lines(name, show.matching(follower.read()))
-            more = True
-    return more
+def _follow(run: Run, sources: list[TimedLog], matches: Callable[[str], bool] | None, show: Show) -> None:
+    """Show new lines as they come, until the run has ended."""
+    followers = [(source.rank, api.Follower(str(source.path), source.offset)) for source in sources]
+
+    def new(rank: int | None, texts: list[str]) -> Iterator[LogLines]:
+        yield api.LogLines(rank, time.time(), [text for text in texts if matches is None or matches(text)])
+
+    is_over = False
+    while not is_over:
+        is_over = run.has_ended
+        for rank, follower in followers:
+            while follower.behind():
+                is_over = False
+                show.lines(new(rank, follower.read()))
+        if not is_over:
+            time.sleep(POLL)
+    for rank, follower in followers:
+        show.lines(new(rank, follower.rest()))
 
 
-def _followers(run: Run, ranks: str | None, scheduler: bool) -> dict[str, Follower]:
-    if scheduler:
-        return {"scheduler": run.follow_log(None)}
-    world = run.record.world_size
+def _earlier(record: RunRecord, attempt: int | None) -> int | None:
+    """Return which earlier attempt is wanted; None for the last one, whose files have no number."""
+    last = len(record.attempts)
+    if attempt is not None and attempt > last:
+        raise RequestError(f"--attempt: {record.run_id} has no attempt {attempt}; the first is 0, the last {last}.")
+    return None if attempt == last else attempt
+
+
+def _ranks(record: RunRecord, ranks: str | None) -> list[int]:
+    world = record.world_size
     wanted = range(world) if ranks is None else parse_ranges(ranks, "--rank")
     beyond = [rank for rank in wanted if rank >= world]
     if beyond:
-        raise RequestError(f"--rank: rank {format_ranges(beyond)} is not in {run.run_id}, which has {world} ranks.")
-    return {f"rank {rank}": run.follow_log(rank) for rank in wanted}
+        raise RequestError(f"--rank: rank {format_ranges(beyond)} is not in {record.run_id}, which has {world} ranks.")
+    return list(wanted)
+
+
+def _matcher(grep: str | None) -> Callable[[str], bool] | None:
+    if not grep:
+        return None
+    try:
+        pattern = re.compile(grep)
+    except re.error as error:
+        raise RequestError(f"--grep {grep!r}: not a regular expression: {error}.") from None
+    return lambda line: pattern.search(line) is not None
+
+
+def parse_since(text: str, now: float) -> float:
+    """Read `10m`, or a time as in `2024-01-31 12:00`: local, unless it names its offset."""
+    if ago := _AGO.fullmatch(text):
+        return now - int(ago[1]) * _SECONDS[ago[2]]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise RequestError(f"--since {text!r}: write 10m, 2h, 1d, or a time such as 2024-01-31T12:00.") from None
 
 
 class Show:
     """Prints lines, with a prefix where there is more than one source."""
 
-    def __init__(self, grep: str | None, prefixed: bool) -> None:
-        try:
-            self._pattern = re.compile(grep) if grep else None
-        except re.error as error:
-            raise RequestError(f"--grep {grep!r}: not a regular expression: {error}.") from None
+    def __init__(self, prefixed: bool, timestamps: bool) -> None:
         self._prefixed = prefixed
-        self._shown = plain_output if sys.stdout.isatty() else str  # a file gets the lines as they are
+        self._timestamps = timestamps
+        self._shown: Callable[[str], str] = plain_output if sys.stdout.isatty() else str  # a file gets them as they are
 
-    def matching(self, lines: list[str]) -> list[str]:
-        return [line for line in lines if self._pattern.search(line)] if self._pattern else lines
+    def lines(self, lines: Iterator[LogLines]) -> None:
+        waiting: list[str] = []
+        size = 0
+        for some in lines:
+            prefix = self._time(some.time) + (f"[rank {some.rank}] " if self._prefixed else "")
+            waiting.append("".join([f"{prefix}{self._shown(text)}\n" for text in some.texts]))
+            size += len(waiting[-1])
+            if size > AT_ONCE:
+                print("".join(waiting), end="", flush=True)
+                waiting, size = [], 0
+        print("".join(waiting), end="", flush=True)
 
-    def lines(self, name: str, lines: list[str]) -> None:
-        prefix = f"[{name}] " if self._prefixed else ""
-        if lines:
-            try:
-                print("".join(f"{prefix}{self._shown(line)}\n" for line in lines), end="", flush=True)
-            except BrokenPipeError:  # the reader has seen enough: `mslaunch logs | head`
-                raise typer.Exit from None
+    def _time(self, seconds: float | None) -> str:
+        if not self._timestamps:
+            return ""
+        try:
+            return f"{_NO_TIME if seconds is None else str(datetime.fromtimestamp(seconds))[:23].ljust(23)} "
+        except (ValueError, OverflowError, OSError):  # of a file that somebody has changed
+            return f"{_NO_TIME} "

@@ -45,17 +45,21 @@ def ps(
             "No runs here yet: start one with `mslaunch train`, or name their folder with --runs-dir.", file=sys.stderr
         )
     now = datetime.now().astimezone()
-    rows: list[tuple[str, ...]] = [("RUN", "STATE", "CODE", "RANKS", "METHOD", "STARTED", "TIME", "SCRIPT")]
-    rows += [_row(name, item, now) for name, item in records]
+    restarted = any(item.attempts for _, item in records)
+    head = ("ATTEMPTS",) if restarted else ()
+    rows: list[tuple[str, ...]] = [("RUN", "STATE", "CODE", *head, "RANKS", "METHOD", "STARTED", "TIME", "SCRIPT")]
+    rows += [_row(name, item, now, restarted) for name, item in records]
     print(columns(rows), end="", flush=True)
     if hidden:
         print(f"... {counted(hidden, 'older run')}; --all shows {'it' if hidden == 1 else 'them'}", file=sys.stderr)
 
 
-def _row(name: str, item: api.RunRecord, now: datetime) -> tuple[str, ...]:
+def _row(name: str, item: api.RunRecord, now: datetime, restarted: bool) -> tuple[str, ...]:
     code = "" if item.exit_code is None else str(item.exit_code)
     started = f"{datetime.fromisoformat(item.started).astimezone():%m-%d %H:%M:%S}"  # local, wherever it was launched
-    return name, item.state, code, str(item.world_size), item.method, started, duration(item, now), item.script
+    attempts = (str(len(item.attempts) + 1),) if restarted else ()
+    ranks = str(item.world_size)
+    return name, item.state, code, *attempts, ranks, item.method, started, duration(item, now), item.script
 
 
 def _elsewhere(runs_dir: str | None) -> Iterator[tuple[str, api.Run]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 PATIENCE = 2.0  # what a stalled reader gets at the end
+BEHIND = 16
 ROOM = 1 << 22  # lines wait in their file while more than this is to be shown
 
 
@@ -21,7 +22,21 @@ class Screen:
         self._queue: queue.SimpleQueue[tuple[bytes, Callable[[], object] | None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        self.is_terminal = os.isatty(end)
+        self.is_terminal = os.isatty(end) and os.environ.get("TERM") != "dumb"
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines of the terminal as it is now."""
+        try:
+            columns, lines = os.get_terminal_size(self._end)
+        except OSError:
+            columns, lines = 0, 0
+        return columns or 80, lines or 24
+
+    @property
+    def is_behind(self) -> bool:
+        """Tell whether much is still to be written: what will be drawn again soon need not be drawn now."""
+        return self._queue.qsize() > BEHIND
 
     def write(self, text: str, then: Callable[[], object] | None = None) -> None:
         """Have text written, and `then` called once it is."""

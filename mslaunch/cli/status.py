@@ -10,7 +10,7 @@ from mslaunch import api
 from mslaunch.cli import basics, options
 from mslaunch.cli.basics import columns
 from mslaunch.cli.console import verdict_text
-from mslaunch.cli.describe import duration, how_it_ended
+from mslaunch.cli.describe import describe_attempts, duration, how_it_ended
 from mslaunch.words import plain
 
 NOTES_SHOWN = 5
@@ -30,6 +30,7 @@ def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: b
     print(plain(f"{shown.name}: {found.state}{code}, {duration(found, datetime.now().astimezone())}"))
     where = f", {job}" if (job := shown.queue_job) else ""
     print(plain(f"{found.world_size} ranks, {found.method}{where}, {found.script}; {shown.path}") + "\n")
+    print(describe_attempts(found), end="")
     rows = [("RANK", "HOST", "DEVICE", "PID", "STATE", "ENDED BY")]
     for rank in found.ranks:
         device, pid = ("" if value is None else str(value) for value in (rank.device_id, rank.pid))

@@ -161,7 +161,7 @@ def _verdict(first: Case, others: Sequence[Case]) -> Verdict:
         host=first.host,
         exit_code=first.exit_code,
         signal=first.signal,
-        cause=first.cause or ("exception" if raised or error else "pattern" if hit else "unknown"),
+        cause=_cause(first) or ("exception" if raised or error else "pattern" if hit else "unknown"),
         summary=cut_middle(summary, SUMMARY_LIMIT),
         advice=advice and cut_middle(advice, SUMMARY_LIMIT),
         log=first.log,
@@ -178,12 +178,19 @@ def _ranks(cases: Sequence[Case]) -> tuple[int, ...]:
     return tuple(sorted({case.rank for case in cases if case.rank is not None}))
 
 
+def _cause(case: Case) -> str | None:
+    """Return how a case failed; a text that was given to sys.exit() comes as an exception and is an exit."""
+    exited = (case.error or {}).get("type") == "SystemExit" and case.cause in (None, "exception")
+    return "exit" if exited else case.cause
+
+
 def _last_words(case: Case) -> Raised | None:
     """Return the exception that a case ended with; one that stands far above the end of its log was dealt with."""
     last = case.findings.raised[-1] if case.findings.raised else None
-    if last is None or case.cause in (None, "exception", "signal", "scheduler", "script"):
+    cause = _cause(case)
+    if last is None or cause in (None, "exception", "signal", "scheduler", "script"):
         return last
-    return last if case.cause == "exit" and case.findings.lines - last.end <= NEAR_THE_END else None
+    return last if cause == "exit" and case.findings.lines - last.end <= NEAR_THE_END else None
 
 
 def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str | None, str | None]:

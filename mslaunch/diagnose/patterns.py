@@ -11,6 +11,8 @@ from mslaunch import plugins
 from mslaunch.diagnose.literals import required_literals
 from mslaunch.diagnose.pattern_tables import Pattern, built_in_patterns, read_added
 
+_OWN_LINES = ("[WARNING] ", "[INFO] ")  # of MindSpore's own log
+
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -40,6 +42,16 @@ def rows() -> tuple[Row, ...]:
     # Healthy ones first, so that they never alarm; then what was added for this site, before what is general.
     ordered = sorted((*added, *built_in), key=lambda pattern: pattern.kind != "healthy")
     return tuple(Row(pattern, re.compile(pattern.regex), required_literals(pattern.regex)) for pattern in ordered)
+
+
+@cache
+def _healthy_rows() -> tuple[Row, ...]:
+    return tuple(row for row in rows() if row.pattern.kind == "healthy")
+
+
+def is_healthy_noise(line: str) -> bool:
+    """Tell whether a line is one that MindSpore itself writes in healthy runs; what a script prints never is."""
+    return line.startswith(_OWN_LINES) and match_line(line, _healthy_rows()) is not None
 
 
 def match_line(line: str, among: tuple[Row, ...] | None = None) -> Match | None:

@@ -80,11 +80,20 @@ class RunFolder:
     def scheduler_log(self) -> Path:
         return self.path / layout.SCHEDULER / layout.LOG
 
+    def earlier_scheduler_log(self, attempt: int) -> Path:
+        return self.scheduler_log.with_name(layout.earlier_name(layout.LOG, attempt))
+
     def rank(self, rank: int) -> Path:
         return self.path / layout.rank_folder(rank)
 
     def log(self, rank: int) -> Path:
         return self.rank(rank) / layout.LOG
+
+    def log_times(self, rank: int) -> Path:
+        return self.rank(rank) / layout.TIMES
+
+    def earlier_log_times(self, rank: int, attempt: int) -> Path:
+        return self.rank(rank) / layout.earlier_name(layout.TIMES, attempt)
 
     def earlier_log(self, rank: int, attempt: int) -> Path:
         """Where a rank's log is put before the next attempt."""

@@ -18,6 +18,7 @@ from mslaunch.store.layout import RunFolder
 from mslaunch.store.liveness import current, job_of, queue_of
 from mslaunch.store.record import ENDED, RankRecord, RunRecord, read_plan, save
 from mslaunch.store.run_events import RunEnded, RunEvent, follow_events
+from mslaunch.store.timed_log import TimedLog
 
 POLL = 0.1
 STACKS_SECONDS = 30.0
@@ -162,6 +163,16 @@ class Run:
     def follow_log(self, rank: int | None) -> Follower:
         """A reader of a rank's log as it grows; None stands for the scheduler's."""
         return Follower(str(self.folder.scheduler_log if rank is None else self.folder.log(rank)))
+
+    def timed_log(self, rank: int | None, earlier: int | None = None) -> TimedLog:
+        """A rank's log with the times of its lines, of the last attempt or an earlier one; None is the scheduler."""
+        folder = self.folder
+        if rank is None:
+            log = folder.scheduler_log if earlier is None else folder.earlier_scheduler_log(earlier)
+            return TimedLog(None, log, None)
+        if earlier is None:
+            return TimedLog(rank, folder.log(rank), folder.log_times(rank))
+        return TimedLog(rank, folder.earlier_log(rank, earlier), folder.earlier_log_times(rank, earlier))
 
     def follow_launcher(self) -> Follower:
         """A reader of what a detached launcher, or one in a queue's job, prints."""

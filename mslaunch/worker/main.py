@@ -117,14 +117,30 @@ def run_python(name: str, args: list[str], find: Callable[[], program.Main]) -> 
         sys.modules["__main__"] = module
         exec(main.code(), module.__dict__)
     except SystemExit as end:
-        if not end.code:
-            report.done()
-        raise
+        _leave(end)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         _fail(error, file)
     report.done()
+
+
+def _leave(end: SystemExit) -> NoReturn:
+    """End as the script asks for: well, with a code, or with a text that says why, which Python prints and makes 1."""
+    code = end.code
+    if code is None or isinstance(code, int):
+        if not (code or 0) & 0xFF:
+            report.done()
+        raise end
+    try:
+        text = str(code)
+        print(text, file=sys.stderr, flush=True)
+        text = text.strip()
+    except Exception:  # a text that cannot be made, or a stream that the script has replaced: Python itself knows
+        raise end from None
+    if text and report.record_exit(text):
+        report.notify("error", message=report.first_line(text))
+    sys.exit(1)
 
 
 def _offer_stacks() -> None:

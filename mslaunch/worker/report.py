@@ -72,6 +72,8 @@ def notify(what: str, **data: Value) -> None:
 
 def done() -> None:
     """Say that the script has ended well: what follows is how Python and MindSpore are taken apart."""
+    if os.getpid() != me.pid:
+        return  # a child that the script forked and that came to the script's end
     if me.say_done is not None:
         try:
             os.write(me.say_done, b"d")
@@ -116,14 +118,31 @@ def record_error(error: BaseException, traceback: TracebackType | None, thread: 
     if os.getpid() != me.pid:
         return None
     text, summary = _format(error, traceback)
+    _write_error(type(error).__name__, summary, text, thread)
+    return first_line(summary)
+
+
+def record_exit(text: str) -> bool:
+    """Write the text of `sys.exit("...")` into error.json; return whether this is the rank, no child of it."""
+    if os.getpid() != me.pid:
+        return False
+    _write_error("SystemExit", text, "", None)
+    return True
+
+
+def first_line(text: str) -> str:
+    return (text[:_LINE_LIMIT].splitlines() or [""])[0]
+
+
+def _write_error(kind: str, message: str, traceback: str, thread: str | None) -> None:
     data: dict[str, Value] = {
         "rank": me.rank,
         "host": me.host,
         "pid": me.pid,
         "time": time.time(),
-        "type": type(error).__name__,
-        "message": _cut(summary, _MESSAGE_LIMIT),
-        "traceback": _cut(text, _TRACEBACK_LIMIT),
+        "type": kind,
+        "message": _cut(message, _MESSAGE_LIMIT),
+        "traceback": _cut(traceback, _TRACEBACK_LIMIT),
         "thread": thread,
     }
     path = os.path.join(me.folder, layout.ERROR)
@@ -132,7 +151,6 @@ def record_error(error: BaseException, traceback: TracebackType | None, thread: 
             write_json(path, data)
     except OSError:
         pass  # a full disk must not hide the error itself
-    return (summary[:_LINE_LIMIT].splitlines() or [""])[0]
 
 
 def format_traceback(error: BaseException, traceback: TracebackType | None) -> str:

@@ -1,0 +1,55 @@
+"""The end of a failed rank's log, without what its verdict has said already."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from mslaunch.diagnose.judge import Verdict
+from mslaunch.diagnose.stacks import OUR_FRAMES
+
+TAIL = 1 << 16
+_HEAD = 3  # lines by which a traceback is found in the log: the first frame tells it from others
+# What MindSpore writes while it is taken apart, and Python after a crash: true, and of no use here.
+_NOISE = re.compile("|".join((r"Event base dispatch success|^Extension modules: ", *map(re.escape, OUR_FRAMES))))
+
+
+def untold_lines(verdict: Verdict) -> list[str]:
+    """Return the last lines of a verdict's log, without its traceback and its summary."""
+    lines, is_whole = read_tail(Path(verdict.log or ""))
+    traceback = _visible_lines((verdict.traceback or "").rstrip())
+    told = {*traceback, *_visible_lines(verdict.summary)}
+    left = leave_out(lines, traceback, is_whole)
+    return [line for line in left if line not in told and not _NOISE.search(line)]
+
+
+def leave_out(lines: Sequence[str], traceback: Sequence[str], is_whole: bool) -> list[str]:
+    """Return the lines of a log without a traceback, of which the verdict may hold the beginning and the end only."""
+    last = traceback[-1] if traceback else ""
+    end = next((at for at in range(len(lines) - 1, -1, -1) if last and lines[at].endswith(last)), None)
+    if end is None:
+        return list(lines)
+    head = list(traceback[:_HEAD])
+    starts = (at for at in range(end, -1, -1) if list(lines[at : at + len(head)]) == head)
+    start = next(starts, end if is_whole else 0)
+    return [*lines[:start], *lines[end + 1 :]]
+
+
+def read_tail(path: Path) -> tuple[list[str], bool]:
+    """Return the last lines of a file of any size, and whether they are all; a record may name a device or a pipe."""
+    try:
+        if not path.is_file():
+            return [], True
+        with path.open("rb") as file:
+            start = max(0, file.seek(0, 2) - TAIL)
+            file.seek(start)
+            tail = file.read(TAIL)
+    except (OSError, ValueError):
+        return [], True
+    return _visible_lines(tail.decode("utf-8", "replace").removesuffix("\n")), start == 0
+
+
+def _visible_lines(text: str) -> list[str]:
+    """Return lines as a terminal would show those that a progress bar has written over."""
+    return [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")] if text else []
