@@ -90,6 +90,9 @@ class DrivenChannel:
 class QuietScreen(Screen):
     """A terminal that nobody looks at, without a thread."""
 
+    is_behind = False
+    size = (80, 24)
+
     def __init__(self) -> None:
         self.is_terminal = True
 

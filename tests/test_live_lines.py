@@ -103,7 +103,7 @@ def test_bars_and_the_status_are_live_below_the_log(bench: Bench, ranks: int, co
     bench.write("train.py", BAR)
     go = bench.folder / "go"
     bench.env["GO"] = str(go)
-    made = start_in_tmux(bench, "train", "-n", str(ranks), "--tail", "all", columns=columns)
+    made = start_in_tmux(bench, "train", "-n", str(ranks), "--stdin", "none", "--tail", "all", columns=columns)
     try:
         bars = [f"[rank {rank}]  50% of rank {rank} |中中中|"[: columns - 4] for rank in range(ranks)]
         wait_for(lambda: made.screen()[-ranks - 1 : -1] == bars, "the bars above the status line")
