@@ -17,6 +17,7 @@ from fuzz.run import Border, samples
 from mslaunch import messages
 from mslaunch.agent import wire
 from mslaunch.agent.child import Child
+from mslaunch.agent.memory import KernelKills
 from mslaunch.agent.output import Output
 from mslaunch.agent.ranks import Ranks
 from mslaunch.agent.standard_input import StandardInput
@@ -177,6 +178,7 @@ def _open_rank(folder: Path) -> Callable[[bytes], object]:
     def read(data: bytes) -> None:
         output = Output(sink, HOST)
         ranks = QuietRanks(output, "", StandardInput(None))
+        ranks._kernel_kills = KernelKills()
         ranks.children = [Child(planned("worker", 0)), Child(planned("worker", 1)), Child(planned("scheduler", None))]
         ranks.receive(data[: len(data) // 2])
         ranks.receive(data[len(data) // 2 :])

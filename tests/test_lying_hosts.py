@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mslaunch import layout
 from mslaunch.agent.wire import Unreadable
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
@@ -340,3 +341,9 @@ def test_behind_one_srun_each_agent_speaks_for_its_own_host(tmp_path: Path, monk
     assert received[:2] == [{"ev": "idle", "host": "n1"}, {}]
     assert isinstance(received[1], Unreadable)
     assert received[1].why == "an event of 'n2' from 'n1'"
+
+
+def test_a_host_does_not_choose_the_file_that_explains_a_failure(replay: Replay) -> None:
+    """The log of launch.setup is where the plan has it, whatever a host says."""
+    send(replay, {"ev": "setup-failed", "host": "n2", "time": 1.0, "code": 1, "log": "/etc/passwd"})
+    assert [failure.log for failure in replay.state.failures] == [f"{replay.plan.run_dir}/{layout.SETUP_LOG}"]

@@ -284,7 +284,8 @@ class RunState:
         del now
         how = f"with code {event['code']}" if event["code"] is not None else "by a signal"
         summary = f"launch.setup failed {how} on {event['host']}"
-        return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "setup", summary, event["log"]))
+        log = f"{self.plan.run_dir}/{layout.SETUP_LOG}"  # not what a host says: it would have any file of ours read
+        return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "setup", summary, log))
 
     def _on_stacks(self, event: messages.Stacks, now: float) -> list[Order]:
         """Group the stacks once all hosts have sent theirs; a hang is then explained, and ended where that is asked."""
