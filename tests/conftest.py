@@ -121,7 +121,8 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     """A fresh folder; at the end of the test no process of its runs may be left."""
     folder = tmp_path / "job"
     folder.mkdir()
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("MSLAUNCH_", "PYTEST_"))}
+    not_ours = ("MSLAUNCH_", "PYTEST_", "COLUMNS", "LINES")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(not_ours)}
     result = Bench(folder, {**env, "GLOG_v": "3", "XDG_CONFIG_HOME": str(tmp_path / "config")})
     result.env["XDG_STATE_HOME"] = str(tmp_path / "state")
     yield result

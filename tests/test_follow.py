@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from mslaunch.agent.follow import Follower
@@ -88,3 +89,11 @@ def test_what_has_taken_the_place_of_a_log_is_waiting(tmp_path: Path) -> None:
     assert follower.behind() == len("second\n")
     assert follower.read() == ["second"]
     follower.close()
+
+
+def test_a_pipe_in_the_place_of_a_log_is_not_waited_for(tmp_path: Path) -> None:
+    """Opening a pipe that nobody writes to would never return."""
+    os.mkfifo(tmp_path / "log.txt")
+    follower = Follower(str(tmp_path / "log.txt"))
+    assert follower.read() == []
+    assert follower.behind() == 0

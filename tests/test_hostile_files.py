@@ -34,7 +34,7 @@ from mslaunch.store.run import Run
 from mslaunch.store.run_events import RankJoined, follow_events
 from mslaunch.transports.slurm import queue as slurm_queue
 from mslaunch.transports.ssh import failures, settings
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Bench
 from tests.test_documents import BOMB
 
 SAMPLES = ROOT / "fuzz" / "samples"
@@ -304,3 +304,16 @@ def test_what_a_host_writes_does_not_hold_up_the_launcher(said: str) -> None:
 def test_a_time_that_slurm_does_not_know_is_none(ended: str) -> None:
     """Its commands write words there too."""
     assert slurm_queue._seen("COMPLETED", "", ended).ended is None
+
+
+@pytest.mark.parametrize("verb", ["status", "stop", "outputs"])
+def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(bench: Bench, verb: str) -> None:
+    """It is refused like any other thing that is no record."""
+    bench.write("train.py", "")
+    assert bench.mslaunch("train", "-n", "1").returncode == 0
+    for name in ("run.json", "plan.json"):
+        (bench.latest / name).unlink()
+        os.mkfifo(bench.latest / name)
+        done = bench.mslaunch(verb, str(bench.latest))
+        assert done.returncode == 2, done.stderr
+        assert "Traceback" not in done.stderr

@@ -58,6 +58,11 @@ WRITES = {
     "a copy over it": "shutil.copy('notes.txt', 'large.bin')",
     "by a child process": "p = os.fork() or (open('notes.txt', 'w').write('m'), os._exit(0)); os.waitpid(p, 0)",
     "beside the script's own file": "open(os.path.join(os.path.dirname(__file__), 'large.bin'), 'wb').write(b'm')",
+    "cut without being written to": "os.open('large.bin', os.O_RDONLY | os.O_TRUNC)",
+    "a database by its address": (
+        "import sqlite3; sqlite3.connect('file:notes.db?mode=rw', uri=True).execute('create table t (x)')"
+    ),
+    "a long name": "open('" + "n" * 250 + "', 'a').write('mine')",
     "a database": "import sqlite3; sqlite3.connect('notes.db').execute('create table t (x)')",
     "through a path with dots": "open('checkpoint/../data/./images/0', 'w').write('mine')",
 }
@@ -66,6 +71,7 @@ WRITES = {
 def test_whatever_a_rank_writes_the_project_stays_as_it_was(project: Bench) -> None:
     """Every way to write to something that is there already."""
     project.write("notes.db", "")
+    project.write("n" * 250, "")
     lines = "\n".join(f"    {name!r}: {code!r}," for name, code in WRITES.items())
     project.write(
         "train.py",
@@ -131,11 +137,13 @@ def test_a_shared_folder_is_one_of_the_project(bench: Bench, name: str) -> None:
 def test_a_program_has_small_files_of_its_own(project: Bench) -> None:
     """What a shell script appends to is the rank's copy."""
     before = digest(project.folder)
-    script = project.write("run.sh", "#!/bin/sh\ncat notes.txt\necho mine >> notes.txt\necho new > checkpoint/new\n")
+    body = "cat notes.txt\necho mine >> notes.txt\necho mine >> checkpoint/net.ckpt\necho new > checkpoint/new\n"
+    script = project.write("run.sh", f"#!/bin/sh\n{body}")
     script.chmod(0o755)
     assert project.mslaunch("train", "-n", "2", "run.sh").returncode == 0
     assert project.log(1) == "old\n"
     assert (project.latest / "rank_1" / "notes.txt").read_text() == "old\nmine\n"
+    assert (project.latest / "rank_1" / "checkpoint" / "net.ckpt").read_text() == "old\nmine\n"
     after = digest(project.folder)
     del after["run.sh"]
     assert after == before
@@ -239,3 +247,43 @@ def test_ranks_that_write_to_one_place_beside_the_script_do_not_disturb_each_oth
     written = sorted(path.name for path in (project.latest / "code" / "data" / "images").glob("of rank *"))
     assert len(written) == 12
     assert len(list((project.folder / "data" / "images").iterdir())) == BIG
+
+
+def test_a_tree_is_walked_as_it_is(project: Bench) -> None:
+    """os.walk does not go into a folder that is a link inside another one: before and after a write to it."""
+    for number in range(600):
+        project.write(f"set/train/{number}", "")
+    walk = "sum(len(files) for *_, files in os.walk(name))"
+    body = (
+        f"import os\nfor name in ('data', 'set', 'checkpoint'):\n    print({walk}, end=' ')\n"
+        f"for name in ('data', 'set'):\n    open(f'{{name}}/new', 'w').close()\n    print({walk}, end=' ')\n"
+    )
+    project.write("train.py", body)
+    assert project.mslaunch("train", "-n", "1").returncode == 0
+    assert project.log(0) == f"{BIG} 600 1 {BIG + 1} 601 "
+
+
+def test_a_file_that_is_moved_stays_readable(project: Bench) -> None:
+    """Also into a folder of another depth."""
+    body = (
+        "import os, shutil\nos.makedirs('old/deep')\nshutil.move('notes.txt', 'old/deep/notes.txt')\n"
+        "print(open('old/deep/notes.txt').read(), end='')\n"
+    )
+    project.write("train.py", body)
+    assert project.mslaunch("train", "-n", "1").returncode == 0
+    assert project.log(0) == "old\n"
+
+
+def test_a_child_that_is_forked_while_a_file_is_copied_holds_up_nobody(project: Bench) -> None:
+    """The lock is given back, though the child has it as well."""
+    project.write("huge.bin", "x" * 50_000_000)
+    body = (
+        "import multiprocessing, threading, time\nif __name__ == '__main__':\n"
+        "    copying = threading.Thread(target=lambda: open('huge.bin', 'r+b').close())\n    copying.start()\n"
+        "    child = multiprocessing.get_context('fork').Process(target=time.sleep, args=(1000,))\n    child.start()\n"
+        "    copying.join()\n    open('large.bin', 'r+b').close()\n    child.kill()\n    child.join()\n"
+        "    print('done')\n"
+    )
+    project.write("train.py", body)
+    assert project.mslaunch("train", "-n", "1").returncode == 0
+    assert project.log(0) == "done\n"

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from mslaunch.agent.guard import processes_with
@@ -132,3 +133,23 @@ def test_no_process_of_a_finished_run_is_found() -> None:
     finally:
         sleeper.kill()
         sleeper.wait()
+
+
+IGNORES = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_stopped_agent_does_not_make_its_launcher_unstoppable(bench: Bench) -> None:
+    """It is given up some seconds after the grace, and what it ran is ended without it."""
+    bench.write("train.py", IGNORES)
+    launcher = bench.start("train", "-n", "2", "--set", "launch.grace=0.1")
+    wait_for(lambda: bench.runs.exists() and bench.log(0) == bench.log(1) == "up\n", "both ranks to be up")
+    rank = next(json.loads(line) for line in (bench.latest / "events.jsonl").open() if '"started"' in line)["pid"]
+    os.kill(psutil.Process(rank).ppid(), signal.SIGSTOP)
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.wait(timeout=150) in (125, 143)
+    wait_for(lambda: not bench.leftovers(), "nothing to be left")

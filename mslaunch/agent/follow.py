@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 CHUNK = 1 << 18
 LONGEST_BAR = 1000  # characters of a progress bar; the log has the rest
@@ -102,10 +103,11 @@ class Follower:
         if self._file is not None:
             return True
         try:
-            self._file = os.open(self.path, os.O_RDONLY)
+            self._file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe in its place must not hold us up
+            is_file = stat.S_ISREG(os.fstat(self._file).st_mode)
         except OSError:  # not there yet, or no file can be opened now: asked again with the next turn
             return False
-        if self._file >= os.sysconf("SC_OPEN_MAX") - RESERVED:
+        if not is_file or self._file >= os.sysconf("SC_OPEN_MAX") - RESERVED:
             self.close()
             return False
         return True

@@ -77,7 +77,7 @@ def _rank_of(relative: Path) -> int | None:
 def read_error(rank_folder: Path) -> dict[str, Any] | None:
     """Return what a rank's error.json holds; an exception of a mere thread is not why a rank ended."""
     try:
-        error = make(_ErrorFile, parse_json(read_text(rank_folder / layout.ERROR, errors="replace")))
+        error = make(_ErrorFile, parse_json(read_text(rank_folder / layout.ERROR, errors="replace", only_files=True)))
     except (OSError, Unreadable):
         return None
     return asdict(error) if error.thread is None else None

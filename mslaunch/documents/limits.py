@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import stat
 from pathlib import Path
 
 MOST_BYTES = 10 << 20
@@ -27,9 +28,11 @@ class Unreadable(ValueError):
         return name if self.line is None else f"{name}:{self.line}"
 
 
-def read_text(path: Path, most: int = MOST_BYTES, errors: str = "strict") -> str:
-    """Read a text file of bounded size; OSError is the caller's."""
+def read_text(path: Path, most: int = MOST_BYTES, errors: str = "strict", only_files: bool = False) -> str:
+    """Read a text of bounded size, with `only_files` no pipe, which may never end; OSError is the caller's."""
     data = bytearray()
+    if only_files and not stat.S_ISREG(path.stat().st_mode):
+        raise Unreadable("it is not a file, but a folder, a pipe or a device")
     with path.open("rb") as file:  # may be a pipe, which has no size
         while len(data) <= most and (piece := file.read(_PIECE)):
             data += piece

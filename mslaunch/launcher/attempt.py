@@ -30,6 +30,7 @@ from mslaunch.store.signals import ASKING, SUSPEND
 from mslaunch.transports.base import Channel
 
 TICK = 0.5
+STOP_SECONDS = 30.0  # beyond the grace: what an agent takes at most to end its ranks, or to tell that it cannot
 SAVE_SHARE = 20  # saving the record of 10,000 ranks may take at most a twentieth of the time
 
 Notice = Mapping[str, Any]
@@ -95,6 +96,8 @@ class Attempt:
         self._changed = False
         self._save_at = 0.0
         self._checked = 0.0
+        self._stop_limit: float | None = None
+        """After how many silent seconds an agent that has been told to stop is lost, also where none can be cut off."""
         self._poll = select.epoll()
         self._poll.register(signals.fileno(), select.EPOLLIN)
 
@@ -150,10 +153,10 @@ class Attempt:
     def check_silence(self) -> None:
         """Notice hosts that have fallen silent: dead, or cut off."""
         now = self.running_clock.advance()
-        if not self.cluster.transport.can_be_cut_off or now - self._checked < TICK:
+        limit = self.plan.limits.lost_after if self.cluster.transport.can_be_cut_off else self._stop_limit
+        if limit is None or now - self._checked < TICK:
             return
         self._checked = now
-        limit = self.plan.limits.lost_after
         silent = {host for host, when in self.last_heard.items() if now - when > limit}
         for host in silent:
             del self.last_heard[host]
@@ -288,9 +291,16 @@ class Attempt:
         for order in orders:
             message = order.message()
             if order.do == "stop":
+                self._expect_end(order.grace)
                 self.write({"ev": "stopping", "time": self.clock.wall()})
             for channel in self.channels.values():
                 channel.send(message)
+
+    def _expect_end(self, grace: float) -> None:
+        """From now on agents that cannot be cut off must be heard of as well: one that is stopped would never end."""
+        self._stop_limit = grace + STOP_SECONDS
+        if not self.cluster.transport.can_be_cut_off:
+            self.last_heard = dict.fromkeys(self.last_heard, self.running_clock.now)
 
     def notify(self, notice: Notice, shown: Callable[[], None] = nothing) -> None:
         """Show a notice, and record and show what a person should be told. If that fails, the job goes on."""

@@ -180,7 +180,7 @@ def read(folder: RunFolder) -> RunRecord:
     """Read run.json as it stands."""
     name = str(folder.record)
     try:
-        return make(RunRecord, parse_record(read_text(folder.record, LARGEST), name))
+        return make(RunRecord, parse_record(read_text(folder.record, LARGEST, only_files=True), name))
     except (OSError, Unreadable) as error:
         raise RecordUnreadable(name, error) from None
 
@@ -189,6 +189,6 @@ def read_plan(folder: RunFolder) -> Plan:
     """Read plan.json as it stands."""
     name = str(folder.plan)
     try:
-        return from_json(read_text(folder.plan, LARGEST_PLAN), name)
+        return from_json(read_text(folder.plan, LARGEST_PLAN, only_files=True), name)
     except (OSError, Unreadable) as error:
         raise RecordUnreadable(name, error) from None

@@ -107,13 +107,14 @@ class _Mirror:
             return None
         others: list[Path] = []
         below: list[tuple[str, _Folder]] = []
-        entries, has_python = 0, False
+        entries, has_python, partly = 0, False, False
         for path in self._entries(folder):
             is_folder = _is_folder(path)
             if is_folder and not _is_readable(path):
                 self.unread.append(path)
                 continue
             inside = self._look(path, depth + 1) if is_folder else None
+            partly = partly or (is_folder and inside is None)
             if inside is None:
                 others.append(path)
             else:
@@ -125,6 +126,8 @@ class _Mirror:
             has_python = has_python or path.suffix == ".py"
             if entries > FOLDER_LIMIT or self._seen > SEEN_LIMIT or path.name == "pyvenv.cfg":
                 return None
+        if partly and not has_python:  # os.walk does not go into a folder that is a link in another one
+            return None
         return _Folder(tuple(others), tuple(below), entries, has_python)
 
     def _write(self, folder: _Folder, target: Path) -> None:

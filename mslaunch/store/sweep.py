@@ -104,7 +104,9 @@ def read(folder: SweepFolder) -> SweepRecord:
     """Read sweep.json as it stands."""
     name = str(folder.record)
     try:
-        found = make(_SweepFile, parse_record(read_text(folder.record, LARGEST, "surrogateescape"), name))
+        found = make(
+            _SweepFile, parse_record(read_text(folder.record, LARGEST, "surrogateescape", only_files=True), name)
+        )
         if not found.runs or any(key not in run.assignments for run in found.runs for key in found.varied):
             raise Unreadable("it lists no runs, or not all values of a run")
     except (OSError, Unreadable) as error:

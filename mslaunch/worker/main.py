@@ -12,7 +12,7 @@ TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
 
 STACK_SIGNAL = 41  # SIGRTMIN + 7 with glibc, as agent.stacks has it; the signal module would cost every rank 2 ms
@@ -167,15 +167,27 @@ def _fail(error: BaseException, script: str) -> NoReturn:
 
 
 def _show(error: BaseException, traceback: TracebackType | None) -> None:
-    """Print an exception as Python would, with the names of the user's own files."""
-    if sys.excepthook is sys.__excepthook__ and sys.stderr is not None:
-        try:
-            sys.stderr.write(report.format_traceback(error, traceback))
-            sys.stderr.flush()
-            return
-        except Exception:
-            pass  # a stream or a module that the script has replaced: Python itself knows what to do
-    sys.excepthook(type(error), error, traceback)
+    """Have the exception printed by whatever hook there is (MindSpore has its own), with the user's own file names."""
+    stream = sys.stderr
+    if stream is not None:
+        sys.stderr = _UsersNames(stream)
+    try:
+        sys.excepthook(type(error), error, traceback)
+    finally:
+        sys.stderr = stream
+
+
+class _UsersNames:
+    """A stream that names the user's own files in what is written to another one."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> Any:
+        return self._stream.write(report.me.as_written(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _split(place: str) -> None:

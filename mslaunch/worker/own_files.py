@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-_WRITING = os.O_WRONLY | os.O_RDWR
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+MOST_ENTRIES = 100_000
+"""How many entries a folder gets when it is made the rank's own; what is beyond that is one link a folder."""
 _FOLDER_NEEDED = "folder"
 _COPY_NEEDED = "copy"
 _NAME_ONLY = "name"
@@ -65,11 +67,10 @@ class OwnFiles:
         if event == "open":
             flags = args[2]
             if isinstance(flags, int) and flags & _WRITING:
-                truncates = flags & os.O_TRUNC and flags & os.O_CREAT
-                self._prepare(args[0], _NOTHING_NEEDED if truncates else _COPY_NEEDED)
+                self._prepare(args[0], _NOTHING_NEEDED if flags & os.O_TRUNC else _COPY_NEEDED)
         elif event in EVENTS:
             for index, needed in EVENTS[event]:
-                self._prepare(args[index], needed)
+                self._prepare(_database(args[index]) if event == "sqlite3.connect" else args[index], needed)
 
     def _prepare(self, path: Any, needed: str) -> None:
         thread = _thread.get_ident()
@@ -116,6 +117,10 @@ class OwnFiles:
             if self._is_ours(place):
                 replace(place)
         finally:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_UN)  # a process that was forked meanwhile has the lock as well
+            except OSError:
+                pass
             os.close(lock)
 
     def _is_ours(self, place: str) -> bool:
@@ -129,30 +134,43 @@ class OwnFiles:
         return mirrors and not any(real == folder or real.startswith(folder + "/") for folder in self._shared)
 
 
-def _unlink_file(link: str) -> None:
-    if os.path.isfile(link) or not os.path.exists(link):  # a pipe or a device is written to, not replaced
+def _database(name: Any) -> Any:
+    """The file of a database that is named by a URI."""
+    return name[5:].partition("?")[0] if isinstance(name, str) and name.startswith("file:") else name
+
+
+def _replace_by_empty(link: str) -> None:
+    """Put an empty file in a link's place, with the mode of the one it led to."""
+    if not os.path.exists(link):
         os.unlink(link)
-
-
-def _replace_file(link: str) -> None:
-    if os.path.isfile(link):
-        import shutil
-
+    elif os.path.isfile(link):  # a pipe or a device is written to, not replaced
         beside = _beside(link)
-        shutil.copy2(link, beside)
+        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT, os.stat(link).st_mode & 0o777 | 0o200))
         os.replace(beside, link)
 
 
+def _replace_file(link: str) -> None:
+    if not os.path.isfile(link):
+        return
+    import shutil
+
+    beside = _beside(link)
+    try:
+        shutil.copy2(link, beside)
+        os.replace(beside, link)
+    except OSError:
+        if os.path.lexists(beside):
+            os.unlink(beside)
+        raise
+
+
 def _replace_folder(link: str) -> None:
-    """Put a folder in a link's place, with a link to each entry of the one it led to."""
+    """Put a folder in a link's place, with folders and links to files like the one it led to."""
     if not os.path.isdir(link):
         return
-    real = os.path.realpath(link)
     beside = _beside(link)
-    os.mkdir(beside, 0o700)
     try:
-        for name in os.listdir(real):
-            os.symlink(f"{real}/{name}", f"{beside}/{name}")
+        _mirror(os.path.realpath(link), beside, [MOST_ENTRIES])
     except OSError:
         import shutil
 
@@ -165,15 +183,26 @@ def _replace_folder(link: str) -> None:
         os.rename(beside, link)
 
 
+def _mirror(folder: str, target: str, left: list[int]) -> None:
+    """Make a folder of links, at all levels: os.walk does not go into a folder that is a link."""
+    os.mkdir(target, 0o700)
+    entries = list(os.scandir(folder))
+    left[0] -= len(entries)
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False) and left[0] > 0:
+            _mirror(entry.path, f"{target}/{entry.name}", left)
+        else:
+            os.symlink(entry.path, f"{target}/{entry.name}")
+
+
 def _beside(path: str) -> str:
-    folder, name = os.path.split(path)
-    return f"{folder}/.{name}.{os.getpid()}.{_thread.get_ident()}"
+    return f"{os.path.dirname(path)}/.{os.getpid()}.{_thread.get_ident()}"
 
 
 REPLACEMENTS: dict[str, Callable[[str], None]] = {
     _FOLDER_NEEDED: _replace_folder,
     _COPY_NEEDED: _replace_file,
-    _NOTHING_NEEDED: _unlink_file,
+    _NOTHING_NEEDED: _replace_by_empty,
 }
 """What is done to a link before what it leads to is changed; a name alone can be changed as it is."""
 
