@@ -151,7 +151,7 @@ class Listener:
         self.port: int | None = None
         self.why = ""
         for number in [port] if port else choices:
-            if not port and not _is_free(number + 1):  # MASTER_PORT, where a store of rank 0 may listen
+            if not port and not is_free(number + 1):  # MASTER_PORT, where a store of rank 0 may listen
                 continue
             try:
                 sock = socket.socket()
@@ -175,7 +175,8 @@ class Listener:
             self._socket.close()
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Tell whether a port can be listened on here."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

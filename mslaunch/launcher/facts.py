@@ -6,7 +6,6 @@ import importlib.util
 import os
 import random
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from mslaunch.agent import numa
 from mslaunch.agent.device_locks import holders
-from mslaunch.agent.probe import DEVICE_FILES, device_numbers
+from mslaunch.agent.probe import DEVICE_FILES, device_numbers, is_free
 from mslaunch.errors import HostsNotReady, NoMindSpore, PortBusy, ProgramMissing, PythonMissing
 from mslaunch.hosts import LOCAL
 from mslaunch.launcher.program import FoundProgram, check_module, shows_config_argument
@@ -89,24 +88,14 @@ def has_mindspore(python: str) -> bool:
 def choose_port(asked: int | None) -> int:
     """Return the port that was asked for, if it is free, or one that is."""
     if asked is not None:
-        if not _is_free(asked):
+        if not is_free(asked):
             raise PortBusy(asked, _holder(asked))
         return asked
     start = random.randrange(len(PORTS))
     for port in chain(PORTS[start:], PORTS[:start]):
-        if _is_free(port) and _is_free(store_port(port)):
+        if is_free(port) and is_free(store_port(port)):
             return port
     raise PortBusy(PORTS[0], None)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
 
 
 def _holder(port: int) -> str | None:

@@ -17,7 +17,7 @@ import mslaunch
 from mslaunch import layout
 from mslaunch.agent import wire
 
-_ROOMS = ("agent", "worker", "runtime")
+_PACKAGES = ("agent", "worker", "runtime")
 BOOT = f'''"""Starts a rank from {layout.ZIP}. A file of its own: running the zip itself takes a third more CPU time."""
 
 import sys
@@ -101,5 +101,5 @@ def _sources(root: Path) -> Iterator[Path]:
     yield root / "__init__.py"
     yield root / "layout.py"
     yield root / "masking.py"
-    for room in _ROOMS:
-        yield from sorted((root / room).glob("*.py"))
+    for package in _PACKAGES:
+        yield from sorted((root / package).glob("*.py"))

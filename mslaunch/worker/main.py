@@ -191,7 +191,7 @@ class _UsersNames:
 
 
 def _split(place: str) -> None:
-    from mslaunch.worker import exit_recorder as supervise
+    from mslaunch.worker import exit_recorder
 
-    supervise.split(os.path.join(place, layout.EXIT))
+    exit_recorder.split(os.path.join(place, layout.EXIT))
     folder.redirect_output(os.path.join(place, layout.LOG))
