@@ -1,4 +1,4 @@
-"""What comes from hosts is checked here, before anything else looks at it: by the types of messages.py."""
+"""What comes from hosts is checked here, before anything else looks at it: by the types of `messages`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _short(value: object) -> str:
 
 
 def _rule(hint: Any, name: str = "") -> Rule:
-    """Derive a rule from a type of messages.py."""
+    """Derive a rule from a type of `messages`."""
     if get_origin(hint) in (Union, UnionType):
         rules = [_rule(part, name) for part in get_args(hint)]
         kinds = frozenset[type]().union(*(rule[0] for rule in rules))

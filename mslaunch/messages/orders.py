@@ -1,0 +1,134 @@
+"""What the launcher sends: orders, each with its type."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class OrderMessage(TypedDict):
+    """What every order has: the host it is for, or * for all, and what to do."""
+
+    to: str
+    do: str
+
+
+class ProbeOrder(OrderMessage):
+    """Tell what the host has."""
+
+    run_dir: str
+    script: str
+    nonce: str
+    nonce_text: str
+    device_variables: tuple[str, ...]
+    numa: bool
+
+
+class ListenOrder(OrderMessage):
+    """Hold a port open: this one, or the first of the choices that is free."""
+
+    port: int | None
+    choices: list[int]
+
+
+class ReachOrder(OrderMessage):
+    """Connect to a port."""
+
+    address: str
+    port: int
+    seconds: float
+
+
+class FilesOrder(OrderMessage):
+    """Take a piece of the run's files, in base64; the last piece unpacks them."""
+
+    run_dir: str
+    data: str
+    last: bool
+
+
+class PlannedProcess(TypedDict):
+    """A process of the plan, as it is sent to its host."""
+
+    role: str
+    rank: int | None
+    host: str
+    device_id: int | None
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+    log: str
+    start: str
+
+
+class RunOrder(OrderMessage):
+    """Start a host's part of the plan."""
+
+    run_dir: str
+    attempt: int
+    env: dict[str, str]
+    unset: tuple[str, ...]
+    secrets: dict[str, str]
+    setup: str | None
+    tail: list[int]
+    stdin: int | None
+    lost_after: float
+    grace: float
+    answers: bool
+    device_files: str | None
+    workdir: str
+    processes: list[PlannedProcess]
+
+
+class StopOrder(OrderMessage):
+    """Ask all processes to end, and end them after so many seconds."""
+
+    grace: float
+
+
+class ShownOrder(OrderMessage):
+    """So many bytes of lines are on the screen: more may be sent."""
+
+    bytes: int
+
+
+class WrittenOrder(OrderMessage):
+    """A piece of a file, of so many bytes, is written: more may be sent."""
+
+    bytes: int
+
+
+class CollectOrder(OrderMessage):
+    """Send the logs of the run; then remove what was brought, where that is asked.
+
+    `share` is the share of the agent's time that reading them may take: all of it once the job has ended.
+    """
+
+    run_dir: str
+    tidy: bool
+    turn: int
+    share: float
+
+
+ORDERS: dict[str, type] = {
+    "probe": ProbeOrder,
+    "listen": ListenOrder,
+    "reach": ReachOrder,
+    "close-port": OrderMessage,
+    "files": FilesOrder,
+    "run": RunOrder,
+    "stop": StopOrder,
+    "finish": OrderMessage,
+    "scheduler": OrderMessage,
+    "joined": OrderMessage,
+    "stacks": OrderMessage,
+    "warn": OrderMessage,
+    "ping": OrderMessage,
+    "activity": OrderMessage,
+    "pause": OrderMessage,
+    "resume": OrderMessage,
+    "shown": ShownOrder,
+    "written": WrittenOrder,
+    "collect": CollectOrder,
+    "bye": OrderMessage,
+}
+"""Every order that an agent obeys, by its name."""
