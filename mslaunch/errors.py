@@ -194,7 +194,7 @@ class NoSuchRun(RequestError):
         if not known:
             text = f"{runs_dir}: no runs here yet. Start one with `mslaunch train`, or name the folder with --runs-dir."
         else:
-            text = f"{runs_dir}: no run is called {name!r} or so. `mslaunch ps` lists them; the newest is {known[-1]}."
+            text = f"{runs_dir}: no run has {name!r} in its name. `mslaunch ps` lists them; the newest is {known[-1]}."
         super().__init__(text)
 
 

@@ -55,7 +55,7 @@ def test_a_run_is_named_by_an_unambiguous_beginning(bench: Bench) -> None:
     ambiguous = bench.mslaunch("status", "a")
     assert ambiguous.returncode == 2
     assert "fits 3 runs" in ambiguous.stderr
-    assert "no run is called 'zz'" in bench.mslaunch("status", "zz").stderr
+    assert "no run has 'zz'" in bench.mslaunch("status", "zz").stderr
 
 
 def test_no_runs_is_said_with_the_fix(bench: Bench) -> None:

@@ -350,9 +350,7 @@ def _unknown_variables(asked: Mapping[str, str]) -> Iterator[str]:
         if key not in known and name not in RANK_VARIABLES and not name.startswith(RANKS_ONLY):
             why = NOT_FROM_ENVIRONMENT.get(key.lower())
             near = did_you_mean(key, known).replace("'", "'MSLAUNCH_", 1)
-            yield (
-                f"{name} is ignored: {why}" if why else f"{name} is ignored: there is no such setting{near}".rstrip("?")
-            )
+            yield (f"{name} is ignored: {why}" if why else f"{name} is ignored: there is no such setting{near}")
 
 
 _TYPE_NAMES = ("tuple[", "literal[", "function-")  # what pydantic adds to a place to tell members of a union apart

@@ -133,7 +133,7 @@ def test_lists_in_variables_are_words_as_a_shell_has_them() -> None:
     [
         (
             "MSLAUNCH_WORKRES",
-            "MSLAUNCH_WORKRES is ignored: there is no such setting; did you mean 'MSLAUNCH_WORKERS'",
+            "MSLAUNCH_WORKRES is ignored: there is no such setting; did you mean 'MSLAUNCH_WORKERS'?",
         ),
         ("MSLAUNCH_QQ", "MSLAUNCH_QQ is ignored: there is no such setting"),
         ("MSLAUNCH_ENV", "MSLAUNCH_ENV is ignored: export the variables themselves, and name them with --env K"),
