@@ -189,10 +189,22 @@ def _tidy_rank(folder: str) -> list[str]:
         is_ours = os.path.isfile(path) and name.split(".")[0] in OF_A_RANK
         if is_ours or os.path.islink(path) or name.startswith(layout.PLOG):
             _remove(path)
-        else:
+        elif not _remove_links(path):
             kept.append(path)
     _remove_if_empty(folder)
     return kept
+
+
+def _remove_links(path: str) -> bool:
+    """Remove the links of a mirrored folder; tell whether nothing that the job wrote is left of it."""
+    if not os.path.isdir(path):
+        return False
+    for place, folders, names in os.walk(path, topdown=False):
+        for name in (*folders, *names):
+            if os.path.islink(os.path.join(place, name)):
+                _remove(os.path.join(place, name))
+        _remove_if_empty(place)
+    return not os.path.exists(path)
 
 
 def _remove(path: str) -> None:

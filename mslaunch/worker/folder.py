@@ -28,6 +28,8 @@ def mirror_code(run_dir: str, rank_dir: str, copies: bool) -> None:
     except OSError:
         return
     for entry in entries:
+        if entry.name == "__pycache__":  # another rank may have imported something already
+            continue
         path = os.path.join(rank_dir, entry.name)
         if not entry.is_dir(follow_symlinks=False):
             if entry.name not in layout.RANK_FILES:
@@ -56,6 +58,7 @@ def _tree(folder: str, most: int) -> list[os.DirEntry[str]] | None:
             entries = list(os.scandir(waiting.pop(0)))
         except OSError:
             continue
+        entries = [entry for entry in entries if entry.name != "__pycache__"]
         found += entries
         if len(found) > most:
             return None
