@@ -28,11 +28,12 @@ EDGES = {
         "hosts",
         "layout",
         "masking",
+        "metrics",
         "ranges",
         "ranktable",
         "words",
     },
-    "api": {"agent", "diagnose", "errors", "hosts", "launcher", "plan", "store", "transports"},
+    "api": {"agent", "diagnose", "errors", "hosts", "launcher", "metrics", "plan", "store", "transports"},
     "launcher": {
         "agent",
         "checkpoint",
@@ -43,6 +44,7 @@ EDGES = {
         "layout",
         "masking",
         "messages",
+        "metrics",
         "plan",
         "plugins",
         "ranges",
@@ -61,6 +63,7 @@ EDGES = {
         "identity",
         "layout",
         "messages",
+        "metrics",
         "plan",
         "plugins",
         "ranges",
@@ -71,6 +74,7 @@ EDGES = {
     "ranktable": {"documents", "errors", "hosts", "ranges"},
     "checkpoint": {"documents", "errors", "layout"},
     "diagnose": {"documents", "errors", "layout", "plugins", "ranges", "words"},
+    "metrics": {"documents", "errors", "plugins", "words"},
     "hosts": {"errors", "ranges"},
     "ranges": {"errors"},
     "words": {"ranges"},
@@ -87,7 +91,7 @@ EDGES = {
 }
 """Every edge that imports may take, those inside functions and for type checking included. There is no cycle."""
 IMPURE = {"socket", "subprocess", "psutil"}
-PURE = ("plan", "ranktable", "diagnose")
+PURE = ("plan", "ranktable", "diagnose", "metrics")
 OWN = {
     "agent": ("mslaunch.agent", "mslaunch.layout", "mslaunch.messages"),
     "worker": ("mslaunch.worker", "mslaunch.layout", "mslaunch.masking"),
