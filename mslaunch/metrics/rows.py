@@ -112,13 +112,14 @@ def write_row(row: Row) -> str:
     source = {name: value for name, value in row.source._asdict().items() if value is not None}
     count = {"count": row.count} if row.count > 1 else {}
     values = {
-        name: [_written(one) for one in value] if isinstance(value, Spread) else _written(value)
+        name: [to_json_value(one) for one in value] if isinstance(value, Spread) else to_json_value(value)
         for name, value in row.values.items()
     }
     return json.dumps({"time": round(row.time, 3), **source, **count, **values}, separators=(",", ":")) + "\n"
 
 
-def _written(value: Number) -> Number | str:
+def to_json_value(value: Number) -> Number | str:
+    """Return a number as JSON can hold it, with the digits that matter."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     return value if isinstance(value, int) else float(f"{value:.7g}")
