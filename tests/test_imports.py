@@ -43,6 +43,7 @@ EDGES = {
         "layout",
         "masking",
         "messages",
+        "metrics",
         "plan",
         "plugins",
         "ranges",
@@ -71,6 +72,7 @@ EDGES = {
     "ranktable": {"documents", "errors", "hosts", "ranges"},
     "checkpoint": {"documents", "errors", "layout"},
     "diagnose": {"documents", "errors", "layout", "plugins", "ranges", "words"},
+    "metrics": {"diagnose", "documents", "errors", "messages", "plan", "plugins"},
     "hosts": {"errors", "ranges"},
     "ranges": {"errors"},
     "words": {"ranges"},
@@ -87,7 +89,7 @@ EDGES = {
 }
 """Every edge that imports may take, those inside functions and for type checking included. There is no cycle."""
 IMPURE = {"socket", "subprocess", "psutil"}
-PURE = ("plan", "ranktable", "diagnose")
+PURE = ("plan", "ranktable", "diagnose", "metrics")
 OWN = {
     "agent": ("mslaunch.agent", "mslaunch.layout", "mslaunch.messages"),
     "worker": ("mslaunch.worker", "mslaunch.layout", "mslaunch.masking"),
