@@ -56,6 +56,7 @@ class DrivenAgent:
             "lost_after": 600.0,
             "grace": 600.0,
             "answers": True,
+            "metrics": None,
             "device_files": None,
             "workdir": "",
             "setup": None,

@@ -25,6 +25,7 @@ from mslaunch.launcher.facts import choose_port
 from mslaunch.launcher.file_transfer import FileTransfer
 from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.timeouts import Timeouts
+from mslaunch.metrics.order import metrics_order
 from mslaunch.metrics.rows import Row
 from mslaunch.plan.model import Plan, process_to_dict
 from mslaunch.store.signals import ASKING, SUSPEND
@@ -277,7 +278,9 @@ class Attempt:
             self.write({"ev": "unknown", "host": event["host"], "name": name})
             return
         self._claims.check(event)
-        event["time"] = max(0.0, event["time"] - self.cluster.skew.get(event["host"], 0.0))
+        skew = self.cluster.skew.get(event["host"], 0.0)
+        for timed in (event, *event.get("rows", ())):
+            timed["time"] = max(0.0, timed["time"] - skew)
         if name not in messages.NOT_RECORDED:
             self._changed = True
             self.write(event)
@@ -344,6 +347,7 @@ def start_orders(plan: Plan, environment: Mapping[str, str], answers: bool) -> I
         "answers": answers or plan.limits.stall_timeout is not None,
         "device_files": None if plan.share_devices else DEVICE_FILES.get(plan.device_target),
         "workdir": plan.workdir,
+        "metrics": metrics_order(plan.metrics, plan.world_size, plan.device_target),
     }
     tail = set(plan.tail)
     for host in plan.hosts:

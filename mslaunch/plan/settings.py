@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from mslaunch.errors import ConfigError, MslaunchError, did_you_mean
 from mslaunch.plan.config import Config, Count, Index, ScriptKeys, reason
 from mslaunch.plan.environment import RANK_VARIABLES, RANKS_ONLY, VARIABLE, asked_by_variables
+from mslaunch.plan.metric_settings import MetricEntry
 from mslaunch.plan.program import COMMAND_LINE, split_words
 from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.ranges import parse_ranges
@@ -249,6 +250,9 @@ class LaunchSettings(BaseModel):
     )
     python: PathText | None = Field(None, description="The Python that runs the ranks; by default mslaunch's own.")
     setup: Text | None = Field(None, description="Shell commands run once per host; the ranks get their environment.")
+    metrics: bool | tuple[MetricEntry, ...] = Field(
+        True, description="Metrics to read from the ranks' output besides the known ones; false: measure nothing."
+    )
     grace: Seconds = Field(10.0, description="Seconds between asking a rank to stop and ending it.")
     timeout: Annotated[Wait | None, Flag("--timeout", kind=float, metavar="SECONDS")] = Field(
         None, description="Seconds that the whole job may take."

@@ -14,9 +14,9 @@ from mslaunch.agent.follow import Follower
 from mslaunch.diagnose.judge import signal_name
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.typed import make
-from mslaunch.store.layout import RunFolder
 from mslaunch.metrics.progress import steps_per_second
 from mslaunch.metrics.rows import Number, Row, Source, read_row
+from mslaunch.store.layout import RunFolder
 
 POLL = 0.1
 
@@ -214,7 +214,9 @@ class _StepReader:
     def read(self) -> Iterator[RankProgress]:
         """Yield the steps of this attempt that are known by now; later attempts wait for their start."""
         while self._follower.behind():
-            self._waiting.extend(row for line in self._follower.read() if (row := read_row(line)) and row.source.rank == 0)
+            self._waiting.extend(
+                row for line in self._follower.read() if (row := read_row(line)) and row.source.rank == 0
+            )
         while self._waiting and self._waiting[0].source.attempt <= self._source.attempt:
             row = self._waiting.popleft()
             if row.source == self._source and row.time >= self._read_until:  # a thinned file is read from its start
