@@ -6,7 +6,7 @@ import time
 
 from mslaunch.agent.device_metrics import DeviceMetrics
 from mslaunch.agent.line_patterns import LinePatterns
-from mslaunch.agent.log_metrics import LogMetrics, spread_rows
+from mslaunch.agent.log_metrics import LogMetrics, StepCounter, spread_rows
 from mslaunch.agent.metric_values import checked, to_wire
 from mslaunch.agent.resources import Resources
 
@@ -42,6 +42,7 @@ class Metrics:
         patterns = LinePatterns(asked["patterns"], lambda text: output.event("agent-note", text=text))
         self._logs = {rank: LogMetrics(one["log"], patterns) for rank, one in ranks.items()}
         self._reported: dict[int, list[Timed]] = {}
+        self._reported_steps: dict[int, StepCounter] = {}
         self._resources = Resources(order["run_dir"])
         devices = {one["device_id"] for one in ranks.values()} if asked["devices"] else set()
         self._devices = DeviceMetrics(asked["devices"], {one for one in devices if one is not None})
@@ -92,7 +93,10 @@ class Metrics:
 
     def _rows_of(self, rank: int, is_last: bool = False) -> list[messages.MetricRow]:
         found = self._logs[rank].read(self._most, self._limit, is_last)
-        found += spread_rows(self._reported.pop(rank, []), self._most)
+        if rank in self._reported:
+            reported = spread_rows(self._reported.pop(rank), self._most)
+            self._reported_steps.setdefault(rank, StepCounter()).add_to_all(reported)
+            found += reported
         return [{"time": when, "rank": rank, "device": None, "values": values} for when, values in found]
 
     def _send(self, rows: list[messages.MetricRow]) -> None:
