@@ -43,6 +43,7 @@ class DrivenAgent:
             {
                 "role": "worker",
                 "rank": rank,
+                "device_id": rank,
                 "argv": ["/bin/sh", "-c", command],
                 "env": {"MSLAUNCH_RUN_DIR": str(self.folder)},
                 "cwd": str(self.folder),

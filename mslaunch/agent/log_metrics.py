@@ -39,6 +39,11 @@ class StepCounter:
         self._told = False
         self._seen: tuple[bool, float, float] | None = None
 
+    def add_to_all(self, rows: list[Timed]) -> None:
+        """Add what is known to rows that were read together."""
+        for number, (when, values) in enumerate(rows):
+            self.add_to(values, when, is_last=number == len(rows) - 1)
+
     def add_to(self, values: Values, when: float, is_last: bool) -> None:
         """Add total_step and step_time to a row; `is_last`: of those that were read together."""
         step: Any = values.get("step")
@@ -108,8 +113,7 @@ class LogMetrics:
             values = self._patterns.read(line)
             if values:
                 rows.append((round(began + (ended - began) * end / len(data), 3), values))
-        for number, (when, values) in enumerate(rows):
-            self._steps.add_to(values, when, is_last=number == len(rows) - 1)
+        self._steps.add_to_all(rows)
         return rows
 
     def _new_data(self, limit: int, is_last: bool) -> tuple[float, bytes]:

@@ -72,7 +72,7 @@ class Ranks:
         self._keep_earlier_logs(order["attempt"])
         logs = {child.rank: child.planned["log"] for child in self.children if child.rank is not None}
         self.log_times.begin(list(logs.values()))
-        self.metrics = _begin_metrics(order, logs, self.output)
+        self.metrics = self._begin_metrics() if order["metrics"] is not None and logs else None
         self._kernel_kills = KernelKills()
         if held := self._take_devices(order):
             self.output.event("devices-held", held=held)
@@ -85,6 +85,11 @@ class Ranks:
                 self.start_failed("launch.setup", None, error)
         else:
             self._launch_with({**env, **order["env"]})
+
+    def _begin_metrics(self) -> Metrics:
+        from mslaunch.agent.metrics import Metrics
+
+        return Metrics(self._order, self.output, lambda: {r: pid for r, (pid, _) in self.running_ranks().items()})
 
     def _take_devices(self, order: messages.RunOrder) -> dict[int, str]:
         """Keep other runs off the devices of these ranks; return those that other runs keep us off."""
@@ -357,6 +362,8 @@ class Ranks:
         self.reap()
         self.asked = True
         self._to_start.clear()
+        if self.metrics is not None:
+            self.metrics.stop_asking()
         processes.signal_all(self.everything(), signal.SIGTERM)
         self.suspend_reader(False)  # a stopped process does not see SIGTERM
 
@@ -371,11 +378,3 @@ class Ranks:
             if child.role == role and child.rank == rank:
                 return child
         return None
-
-
-def _begin_metrics(order: messages.RunOrder, logs: dict[int, str], output: Output) -> Metrics | None:
-    if order["metrics"] is None or not logs:
-        return None
-    from mslaunch.agent.metrics import Metrics
-
-    return Metrics(order["metrics"], logs, output)
