@@ -72,6 +72,11 @@ class Metrics:
             found += [(rank, None, values) for rank, values in self._resources.look(self._pids())]
         return [_row(when, rank, device, values) for rank, device, values in found]
 
+    def send_now(self, rank: int) -> None:
+        """Send what is known of a rank: its last steps come before its failure."""
+        if rank in self._logs:
+            self._send(self._rows_of(rank))
+
     def finish(self, rank: int) -> None:
         """Send what is left of a rank that has ended."""
         if rank in self._logs:
