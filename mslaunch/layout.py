@@ -6,6 +6,7 @@ docs/runs.md says what each holds. Paths are relative to the run's folder; those
 PLAN = "plan.json"
 RECORD = "run.json"
 EVENTS = "events.jsonl"
+METRICS = "metrics.jsonl"
 LAUNCHER_LOG = "launcher.log"
 CONFIG = "config.yaml"
 CONFIG_JSON = "config.json"

@@ -26,6 +26,7 @@ from mslaunch.launcher.file_transfer import FileTransfer
 from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.timeouts import Timeouts
 from mslaunch.metrics.order import metrics_order
+from mslaunch.metrics.rows import Row
 from mslaunch.plan.model import Plan, process_to_dict
 from mslaunch.store.signals import ASKING, SUSPEND
 from mslaunch.transports.base import Channel
@@ -87,6 +88,8 @@ class Attempt:
         self.signals = signals
         self.show = observe
         self.write = write
+        self.keep: Callable[[list[Row]], None] = lambda _: None
+        """Keeps rows of metrics."""
         self.on_change: Callable[[RunState], None] = lambda _: None
         self.run_state = RunState(plan, clock.monotonic(), cluster.transport.stops_agents)
         self.timeouts = Timeouts(self.run_state, job_began)
@@ -282,6 +285,8 @@ class Attempt:
             self._changed = True
             self.write(event)
         self.send_orders(self.run_state.dispatch(event, now))
+        if rows := self.run_state.numbers.pop_rows():
+            self.keep(rows)
         if name == "stacks" and self.run_state.groups is not None:
             self.write({"ev": "stacks-taken", "groups": [group.words() for group in self.run_state.groups]})
         shown = nothing

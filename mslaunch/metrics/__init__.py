@@ -1,1 +1,1 @@
-"""What ranks, devices and hosts measure: which lines of logs tell it, and what agents are told to look for."""
+"""Numbers of a job over time: which lines tell them, what a row of metrics.jsonl means, what is told of them. Pure."""

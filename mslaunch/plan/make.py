@@ -122,6 +122,7 @@ def _limits(spec: JobSpec) -> Limits:
         timeout=launch.timeout,
         stall_timeout=launch.stall_timeout,
         on_stall=launch.on_stall,
+        on_nan=launch.on_nan,
         exit_skew=launch.exit_skew,
         lost_after=launch.lost_after,
     )

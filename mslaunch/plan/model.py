@@ -149,6 +149,7 @@ class Limits:
     timeout: float | None = None
     stall_timeout: float | None = None
     on_stall: str = "stop"
+    on_nan: str = "report"
     exit_skew: float = 300.0
     lost_after: float = 10.0
 

@@ -261,6 +261,9 @@ class LaunchSettings(BaseModel):
         None, description="Seconds without output from any rank that count as a hang."
     )
     on_stall: Literal["stop", "report"] = Field("stop", description="What a hang does: end the job, or be reported.")
+    on_nan: Literal["report", "stop"] = Field(
+        "report", description="What a loss that is NaN or infinite does: be reported, or end the job."
+    )
     exit_skew: Wait = Field(
         300.0, description="Seconds that ranks may stay silent and idle after one has ended with code 0."
     )

@@ -53,6 +53,10 @@ class RunFolder:
         return self.path / layout.EVENTS
 
     @property
+    def metrics(self) -> Path:
+        return self.path / layout.METRICS
+
+    @property
     def bundle(self) -> Path:
         return self.path / layout.ZIP
 

@@ -107,6 +107,7 @@ def test_every_setting_can_be_given_by_a_variable(name: str) -> None:
         "device": "0",
         "cwd": "submit",
         "on_stall": "report",
+        "on_nan": "stop",
         "setup": "true",
         "config_arg": "--cfg",
         "core_map": '{"0": "0-1"}',

@@ -1,0 +1,89 @@
+"""The numbers of a job as series over time, one for each source and name."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from mslaunch.metrics.rows import Number, Row, Source, Spread
+
+STEP_NAMES = ("total_step", "step")
+"""What says how far a rank is, the better one first: `step` may begin again with every epoch."""
+
+
+def _numbers() -> array[float]:
+    return array("d")
+
+
+@dataclass(slots=True)
+class Series:
+    """One name of one source: at each time the step, the number, and the least and greatest of what became one row.
+
+    The step is NaN before the first one is known.
+    """
+
+    time: array[float] = field(default_factory=_numbers)
+    step: array[float] = field(default_factory=_numbers)
+    value: array[float] = field(default_factory=_numbers)
+    least: array[float] = field(default_factory=_numbers)
+    greatest: array[float] = field(default_factory=_numbers)
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def add(self, time: float, step: float, value: Number | Spread) -> None:
+        spread = value if isinstance(value, Spread) else Spread(value, value, value)
+        self.time.append(time)
+        self.step.append(step)
+        self.value.append(spread.last)
+        self.least.append(spread.least)
+        self.greatest.append(spread.greatest)
+
+
+class SeriesTable:
+    """All series, and the last numbers of every source."""
+
+    def __init__(self) -> None:
+        self._series: dict[Source, dict[str, Series]] = {}
+        self._last: dict[Source, dict[str, Number]] = {}
+
+    def clear(self) -> None:
+        self._series.clear()
+        self._last.clear()
+
+    def add(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            series = self._series.setdefault(row.source, {})
+            last = self._last.setdefault(row.source, {})
+            last.update({name: number for name in row.values if (number := row.last(name)) is not None})
+            step = step_of(last)
+            for name, value in row.values.items():
+                series.setdefault(name, Series()).add(row.time, math.nan if step is None else step, value)
+
+    @property
+    def sources(self) -> list[Source]:
+        """Everything that has told something, in the order of its first row."""
+        return list(self._series)
+
+    def names(self) -> list[str]:
+        """Return every name that some rank has told, in the order of the first time."""
+        names: dict[str, None] = {}
+        for source, series in self._series.items():
+            if source.rank is not None:
+                names.update(dict.fromkeys(series))
+        return list(names)
+
+    def of(self, source: Source) -> dict[str, Series]:
+        """Return the series of one source by name."""
+        return self._series.get(source, {})
+
+    def last(self, source: Source) -> dict[str, Number]:
+        """Return the last numbers of one source by name."""
+        return self._last.get(source, {})
+
+
+def step_of(values: dict[str, Number]) -> Number | None:
+    """Return how far a rank is, counted over epochs where that is known."""
+    return next((values[name] for name in STEP_NAMES if name in values), None)

@@ -1,0 +1,211 @@
+"""metrics.jsonl: written by the launcher beside the job, bounded however long it runs, read while it grows."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from mslaunch.agent.follow import Follower
+from mslaunch.metrics.rows import Number, Row, Source, read_row, write_row
+from mslaunch.metrics.series import Series, SeriesTable
+from mslaunch.metrics.thin import thin
+
+LARGEST = 16 << 20  # when the file is this long, it is thinned
+THINNED = 8 << 20  # to about this length
+ROW_BYTES = 160  # of a thinned row, roughly; measured anew with every thinning
+PIECE = 1 << 20
+
+
+class MetricsWriter:
+    """Appends rows. A disk that is full loses rows, never the job; thinning is done beside it, in a thread."""
+
+    def __init__(self, path: Path, largest: int = LARGEST, thinned: int = THINNED) -> None:
+        self._path = path
+        self._largest, self._thinned = largest, thinned
+        self._beside = path.with_name(f"{path.name}.new")
+        self._file = -1
+        self._size = 0
+        self._thinning: _Thinning | None = None
+        self._open()
+
+    def _open(self) -> None:
+        with suppress(OSError):
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._size = os.fstat(self._file).st_size
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Append rows; none of them where there is no room, since half a line would spoil the next one."""
+        data = "".join(map(write_row, rows)).encode()
+        is_far_too_long = self._size > 2 * self._largest
+        if self._thinning is not None and (self._thinning.is_over or is_far_too_long):
+            self._thinning.join()
+            self._take_thinned(self._thinning)
+        if not data or self._size > 2 * self._largest:  # it could not be thinned: no room beside it
+            return
+        if self._file < 0:
+            self._open()
+        with suppress(OSError):
+            written = os.write(self._file, data) if self._file >= 0 else 0
+            if 0 < written < len(data):
+                os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            else:
+                self._size += written
+        if self._size > self._largest and self._thinning is None:
+            self._thinning = _Thinning(self._path, self._beside, self._size, self._thinned)
+
+    def _take_thinned(self, thinning: _Thinning) -> None:
+        """Put the thinned file in the place of the long one, with what has come meanwhile."""
+        self._thinning = None
+        try:
+            if not thinning.is_whole:
+                raise OSError
+            _append(self._path, thinning.end, self._beside)
+            self._beside.replace(self._path)
+        except OSError:
+            with suppress(OSError):
+                self._beside.unlink()
+            return
+        self._close_file()
+        self._open()
+
+    def close(self) -> None:
+        """Close the file; a thinning that is under way is waited for."""
+        if self._thinning is not None:
+            self._thinning.join()
+            self._take_thinned(self._thinning)
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file >= 0:
+            with suppress(OSError):
+                os.close(self._file)
+            self._file = -1
+
+
+class _Thinning:
+    """Writes a thinned copy of the first `end` bytes of a file."""
+
+    def __init__(self, path: Path, beside: Path, end: int, wanted: int) -> None:
+        self._path, self._beside, self.end, self._wanted = path, beside, end, wanted
+        self.is_whole = False
+        self._thread = threading.Thread(target=self._run, name="thinning", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        most = max(1, self._wanted // ROW_BYTES)
+        with suppress(OSError):
+            while (size := self._write(most)) > self._wanted and most > 1:
+                most = max(1, min(most // 2, most * self._wanted // size))
+            self.is_whole = True
+
+    def _write(self, most: int) -> int:
+        with self._beside.open("w", encoding="utf-8") as file:
+            self._beside.chmod(0o600)
+            for row in thin(lambda: read_rows(self._path, self.end), most):
+                file.write(write_row(row))
+        return self._beside.stat().st_size
+
+
+def _append(source: Path, start: int, target: Path) -> None:
+    with source.open("rb") as read, target.open("ab") as written:
+        read.seek(start)
+        while piece := read.read(PIECE):
+            written.write(piece)
+
+
+def read_rows(path: Path, end: int | None = None, start: int = 0) -> Iterator[Row]:
+    """Yield the rows of a file from `start` up to `end`; what is no row is left out."""
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            for line in file:
+                start += len(line)
+                if end is not None and start > end:
+                    return
+                if (row := read_row(line)) is not None:
+                    yield row
+    except FileNotFoundError:
+        return
+
+
+class Metrics:
+    """The numbers of a run, as far as they are known; `update` reads on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: tuple[int, int] | None = None
+        self._follower = Follower(str(path))
+        self.table = SeriesTable()
+        self.update()
+
+    def update(self) -> bool:
+        """Read what is new; return whether there was something. A file that was thinned is read from its start."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return False
+        file = (found.st_dev, found.st_ino)
+        if file != self._file:
+            self._follower.close()
+            self._follower = Follower(str(self._path))
+            self.table.clear()
+            self._file = file
+        new = False
+        while lines := self._follower.read(PIECE):
+            self.table.add(row for line in lines if (row := read_row(line)) is not None)
+            new = True
+        return new
+
+    def names(self) -> list[str]:
+        """Return what the ranks have told numbers of: loss, step_time, memory and so on."""
+        return self.table.names()
+
+    def last(self, rank: int = 0) -> dict[str, Number]:
+        """Return the last numbers of a rank by name, of its last attempt."""
+        return self.table.last(self._newest(rank))
+
+    def all_last(self) -> dict[int, dict[str, Number]]:
+        """Return the last numbers of every rank, of its last attempt."""
+        of_ranks = sorted(source for source in self.table.sources if source.rank is not None)
+        return {source.rank: self.table.last(source) for source in of_ranks if source.rank is not None}
+
+    def series(self, name: str, rank: int = 0, attempt: int | None = None) -> Series:
+        """Return a number of a rank over time, in one attempt or the last one; an empty series where it told none."""
+        source = self._newest(rank) if attempt is None else Source(attempt, rank)
+        return self.table.of(source).get(name) or Series()
+
+    def _newest(self, rank: int) -> Source:
+        attempts = [source.attempt for source in self.table.sources if source.rank == rank]
+        return Source(max(attempts, default=0), rank)
+
+    def close(self) -> None:
+        self._follower.close()
+
+
+def last_values(path: Path, sources: int) -> dict[Source, dict[str, Number]]:
+    """Return the last numbers of every source, without reading a long file where its end has them all."""
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return {}
+    piece = PIECE
+    while True:
+        start = max(0, size - piece)
+        found: dict[Source, dict[str, Number]] = {}
+        for row in read_rows(path, start=start):
+            known = found.setdefault(row.source, {})
+            known.update({name: number for name in row.values if (number := row.last(name)) is not None})
+        ranks = sum(1 for source in found if source.rank is not None)
+        if not start or ranks >= sources:
+            return found
+        piece *= 4
