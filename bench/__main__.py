@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import checkpoints, collect, failure, hosts, planning, scale, startup, tables, verdict
+from bench import checkpoints, collect, failure, hosts, metrics, planning, scale, startup, tables, verdict
 
 CASES = {
     "two": startup.two_ranks,
@@ -24,6 +24,7 @@ CASES = {
     "most-hosts": hosts.most_hosts,
     "elsewhere": hosts.death_elsewhere,
     "collect": collect.logs,
+    "metrics": metrics.many_lines,
     "scale": scale.many_hosts,
     "status": scale.status_of_many,
 }

@@ -215,3 +215,14 @@ def test_rows_with_nan_are_chosen_too() -> None:
     """A few of them, beyond the number that was asked for."""
     rows: list[Any] = [(float(n), {"loss": "nan" if n == 5 else 0.5}) for n in range(100)]
     assert [when for when, _ in spread_rows(rows, 2)] == [0.0, 5.0, 99.0]
+
+
+def test_a_fault_in_measuring_costs_the_metrics_and_not_the_job(tmp_path: Path) -> None:
+    """It is told once, and ranks end as they end."""
+    wrong = order(patterns=[{**order()["patterns"][0], "id": "wrong", "regex": "(", "literals": ["loss"]}])
+    with driven_agent(tmp_path) as agent:
+        agent.run("echo loss: 1; echo loss: 2; exit 3", metrics=wrong)
+        events = agent.until("exited")
+    assert events[-1]["code"] == 3
+    (note,) = [event["text"] for event in events if event["ev"] == "agent-note"]
+    assert note.startswith("metrics are not measured any more: ")

@@ -231,3 +231,12 @@ def test_a_stopped_terminal_does_not_hold_up_a_warning() -> None:
         "plugins.warn('x')\nos._exit(7)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=30).returncode == 7
+
+
+def test_a_plug_in_adds_metrics_that_lines_tell(plugged: Bench) -> None:
+    """Its rows are tried before the built-in ones."""
+    plugged.write("train.py", "print('step 3: round trip 0.25 s')\n")
+    done = plugged.mslaunch("train", "-n", "1")
+    assert done.returncode == 0, done.stderr
+    rows = map(json.loads, (plugged.latest / "metrics.jsonl").read_text().splitlines())
+    assert [row["round_trip"] for row in rows if row.get("step") == 3] == [0.25]
