@@ -70,7 +70,7 @@ EDGES = {
     "plan": {"documents", "errors", "hosts", "layout", "masking", "messages", "ranges", "ranktable"},
     "ranktable": {"documents", "errors", "hosts", "ranges"},
     "checkpoint": {"documents", "errors", "layout"},
-    "diagnose": {"documents", "errors", "layout", "plugins", "ranges", "words"},
+    "diagnose": {"documents", "errors", "layout", "masking", "plugins", "ranges", "ranktable", "words"},
     "hosts": {"errors", "ranges"},
     "ranges": {"errors"},
     "words": {"ranges"},

@@ -13,8 +13,9 @@ import typer
 from mslaunch import api, layout
 from mslaunch.cli import basics, options
 from mslaunch.cli.console import verdict_text
+from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.folder import read_folder
-from mslaunch.diagnose.judge import Case, Verdict, judge
+from mslaunch.diagnose.judge import Verdict, judge
 from mslaunch.errors import RequestError
 
 if TYPE_CHECKING:
@@ -57,18 +58,22 @@ def _of_run(run: Run) -> RunRecord:
     if found.verdict is not None or found.state in ("succeeded", "stopped"):
         return found
     ends = {rank.rank: rank for rank in found.ranks}
-    cases = [_with_end(case, ends) for case in read_folder(run.path)]
-    return replace(found, verdict=judge(cases))
+    evidence = read_folder(run.path, names_are_true=True)
+    return replace(found, verdict=judge([_with_end(case, ends) for case in evidence.cases], evidence.places))
 
 
 def _with_end(case: Case, ends: dict[int, RankRecord]) -> Case:
     end = ends.get(case.rank) if case.rank is not None else None
-    return case if end is None else replace(case, host=end.host, exit_code=end.exit_code, signal=end.signal)
+    return (
+        case
+        if end is None
+        else replace(case, host=end.host, device=end.device_id, exit_code=end.exit_code, signal=end.signal)
+    )
 
 
 def _of_folder(path: Path) -> RunRecord:
-    cases = read_folder(path)
-    if not cases:
+    evidence = read_folder(path)
+    if not evidence.cases:
         raise RequestError(f"{path}: no logs here (*.log, *.txt). Name the folder that msrun's --log_dir named.")
-    verdict: Verdict | None = judge(cases)
+    verdict: Verdict | None = judge(evidence.cases, evidence.places)
     return api.record_of_logs(str(path), verdict)

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from mslaunch import layout
-from mslaunch.diagnose.folder import read_error
-from mslaunch.diagnose.judge import Case, Verdict, is_cause, judge
+from mslaunch.diagnose.case import Case, is_cause
+from mslaunch.diagnose.error_file import read_error
+from mslaunch.diagnose.judge import Verdict, judge
 from mslaunch.diagnose.scan import Findings, lines_before_tail, scan_tail
-from mslaunch.diagnose.shapes import Shapes
 from mslaunch.launcher.decisions import Failure
 from mslaunch.launcher.run_state import RunState
 from mslaunch.store.layout import RunFolder
@@ -90,7 +90,6 @@ class _LogReader:
     def __init__(self, folder: RunFolder, tail: int) -> None:
         self._folder = folder
         self._tail = tail
-        self._shapes = Shapes()
 
     def read(self, case: Case) -> Case:
         """Add what a case's log and error.json tell."""
@@ -114,6 +113,6 @@ class _LogReader:
 
     def scan(self, log: Path) -> Findings:
         try:
-            return scan_tail(log, self._tail, shapes=self._shapes)
+            return scan_tail(log, self._tail)
         except OSError:
             return Findings()
