@@ -53,9 +53,9 @@ class Job:
     def _introduce(self, rank: int) -> None:
         device = rank % DEVICES
         told = (
-            f"[topoinfo_detect.cc:506] [{self.pid[rank]}][HCCL_TRACE][Flat]SetupAgent rankNum[{self.ranks}], rank[{rank}],"
-            f" rootInfo identifier[{GROUP}], server[{self.host(rank)}%eth0], serverPort[60000]deviceType[2],"
-            f" logicDevId[{device}], phydevId[{device}], deviceIp[{self.address(rank)}]"
+            f"[topoinfo_detect.cc:506] [{self.pid[rank]}][HCCL_TRACE][Flat]SetupAgent rankNum[{self.ranks}],"
+            f" rank[{rank}], rootInfo identifier[{GROUP}], server[{self.host(rank)}%eth0], serverPort[60000]"
+            f"deviceType[2], logicDevId[{device}], phydevId[{device}], deviceIp[{self.address(rank)}]"
         )
         listens = (
             f"[network_manager.cc:561] [{self.pid[rank]}][Start][Vnic]Listen on ip[192.168.200.{device}], port[16666]"
@@ -94,9 +94,9 @@ class Job:
     def _notify(self, rank: int, peer: int) -> list[str]:
         del rank
         return [
-            "[task_exception_handler.cc:1] EI0002: The wait execution of the Notify register times out. Reason: The Notify"
-            f" register has not received the Notify record from remote rank: [{peer}]. base information: [streamID:[1],"
-            f" taskID[5], tag[AllReduce_{GROUP}]"
+            "[task_exception_handler.cc:1] EI0002: The wait execution of the Notify register times out. Reason: The"
+            f" Notify register has not received the Notify record from remote rank: [{peer}]. base information:"
+            f" [streamID:[1], taskID[5], tag[AllReduce_{GROUP}]"
         ]
 
     def _cluster(self, rank: int, peer: int) -> list[str]:

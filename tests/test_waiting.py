@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
@@ -14,6 +15,24 @@ from tests.conftest import Bench
 from tests.hccl_logs import DEVICES, GROUP, Job
 
 SEEDS = range(200)
+HUNG = """
+import os, pathlib, sys, time
+
+rank = int(os.environ["RANK_ID"])
+log = pathlib.Path("plog/run/plog") / f"plog-{os.getpid()}_1.log"
+log.parent.mkdir(parents=True)
+head = f"HCCL({os.getpid()},python):2026-03-01-08:00:00.000.000"
+text = f"[INFO] {head} [t.cc:1] SetupAgent rankNum[3], rank[{rank}], logicDevId[{rank}]\\nother\\n"
+if rank < 2:
+    text += f"[ERROR] {head} [t.cc:1] Notify record from remote rank: [{rank + 1}].\\n"
+log.write_text(text)
+if rank == 2:
+    time.sleep(60)
+for peer in range(3):
+    while not any(path.stat().st_size for path in pathlib.Path(f"../rank_{peer}").glob("plog/run/plog/*.log")):
+        time.sleep(0.01)
+sys.exit(1)
+"""
 SHAPES = ("chain", "cycle", "outside", "two", "many", "skewed")
 
 
@@ -29,7 +48,7 @@ def ranks_of(chain: tuple[Step, ...]) -> list[int | None]:
 
 
 def chain_of(job: Job, ranks: list[int]) -> None:
-    for rank, peer in zip(ranks, ranks[1:], strict=False):
+    for rank, peer in itertools.pairwise(ranks):
         job.waits(rank, peer)
 
 
@@ -88,12 +107,14 @@ def test_a_chain_is_told_step_by_step(tmp_path: Path) -> None:
     job.waits(11, 9, form="p2p")
     verdict = verdict_of(job.write())
     assert verdict.summary == (
-        "rank 2 (10.0.0.1, device 2) waits for rank 10 (10.0.0.2, device 2), which waits for rank 8 (10.0.0.2, device 0),"
-        " which waits for rank 9 (10.0.0.2, device 1), which left no error: look there first (4 ranks lead there)"
+        "rank 2 (10.0.0.1, device 2) waits for rank 10 (10.0.0.2, device 2), which waits for rank 8 (10.0.0.2,"
+        " device 0), which waits for rank 9 (10.0.0.2, device 1), which left no error: look there first"
+        " (4 ranks lead there)"
     )
     assert ranks_of(verdict.chain) == [2, 10, 8, 9]
     for step, words in zip(verdict.chain, ("(10)", "(8)", "remote physic id:1", "rank[9]"), strict=True):
-        assert step.log is not None and step.line is not None
+        assert step.log is not None
+        assert step.line is not None
         lines = Path(step.log).read_text().splitlines()
         assert words in lines[step.line - 1] or step.rank == 9
 
@@ -117,7 +138,6 @@ def test_an_error_of_its_own_ends_a_chain_though_its_clock_is_late(tmp_path: Pat
     job.clock = {0: 0.0, 1: 3600.0}
     job.waits(0, 1, form="notify")
     job.waits(1, 12, form="notify")
-    job.began = {rank: [line for line in lines] for rank, lines in job.began.items()}
     job.fails(12, 5.0)
     job.waits(12, 3, seconds=140.0, form="notify")  # what it complains of afterwards is a consequence
     verdict = verdict_of(job.write())
@@ -162,8 +182,8 @@ def test_a_root_without_logs_is_named_by_its_address(tmp_path: Path) -> None:
             f" deviceLogicId[{rank - 4}]\n"
             f"[ERROR] HCCL({pid},python):2024-03-28-10:25:50.589.711 [topoinfo_exchange_base.cc:104][{pid}][Recv]"
             "[ClusterInfoMsg]receive msg length from fdhandle failed, ret[9]\n"
-            f"[ERROR] HCCL({pid},python):2024-03-28-10:25:50.599.958 [op_base.cc:481][{pid}]HcclCommInitRootInfo failed,"
-            f" return[0x0000000005000004], rankNum[8], rank[{rank}], logicDevId[-1]\n"
+            f"[ERROR] HCCL({pid},python):2024-03-28-10:25:50.599.958 [op_base.cc:481][{pid}]HcclCommInitRootInfo"
+            f" failed, return[0x0000000005000004], rankNum[8], rank[{rank}], logicDevId[-1]\n"
         )
     verdict = verdict_of(tmp_path)
     assert (verdict.rank, verdict.host, verdict.cause) == (None, "10.0.0.7", "outside")
@@ -173,7 +193,7 @@ def test_a_root_without_logs_is_named_by_its_address(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("beside", ["table", "hccn", "nothing"])
 def test_an_address_is_named_by_what_stands_beside_the_logs(tmp_path: Path, beside: str) -> None:
-    """A rank table gives rank, host and device, hccn_tool's output host and device; without both it stays an address."""
+    """A rank table gives rank, host and device, hccn_tool's output host and device; without both, it is an address."""
     job = Job(tmp_path, 2 * DEVICES, hidden=set(range(DEVICES, 2 * DEVICES)))
     job.says(3, 60.0, "[heartbeat.cc:551][7][Heartbeat]cqe err status[12], time:[x], ip:[192.168.2.15]")
     job.write()
@@ -212,6 +232,17 @@ def test_healthy_lines_about_peers_alarm_nobody(tmp_path: Path) -> None:
         job.began[rank].append(job.line(rank, 2.0, text, "INFO"))
     evidence = read_folder(job.write())
     assert judge(evidence.cases, evidence.places) is None
+
+
+def test_a_hung_rank_is_named_when_the_ranks_that_wait_for_it_fail(bench: Bench) -> None:
+    """The launcher reads CANN's logs of all ranks, of those that have not failed as well."""
+    bench.write("train.py", HUNG)
+    done = bench.mslaunch("train", "-n", "3")
+    verdict = bench.record()["verdict"]
+    assert (verdict["rank"], verdict["cause"]) == (2, "silent"), done.stderr
+    chain = [(step["rank"], step["host"] is not None, step["line"]) for step in verdict["chain"]]
+    assert chain[-2:] == [(1, True, 3), (2, True, verdict["line"])]
+    assert "which left no error: look there first" in done.stdout
 
 
 def test_the_command_line_shows_the_chain_and_its_evidence(bench: Bench) -> None:

@@ -246,6 +246,14 @@ def scan_tail(path: Path, limit: int, lines_before: int = 0) -> Findings:
     return scanner.finish()
 
 
+def scan_head(path: Path, limit: int) -> Findings:
+    """Scan the start of a log."""
+    scanner = Scanner(log=str(path))
+    with path.open("rb") as file:
+        scanner.feed(file.read(limit))
+    return scanner.finish()
+
+
 def lines_before_tail(path: Path, limit: int) -> int:
     """Count the lines above the end of a log."""
     count = 0
