@@ -56,7 +56,7 @@ def is_cause(case: Case) -> bool:
 def failed(case: Case) -> bool:
     """Tell whether anything shows that a case failed or waited in vain."""
     told = case.error or case.findings.raised or first_hit(case) or case.out_of_memory or complaints(case)
-    return case.failed_at is not None or bool(told)
+    return case.failed_at is not None or case.cause is not None or bool(told)
 
 
 def complaints(case: Case) -> list[Fact]:

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ class Source:
         try:
             with self.open() as file:
                 data = file.read(most + 1)
-        except (OSError, EOFError, ValueError, zipfile.BadZipFile, RuntimeError, NotImplementedError):
+        except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile, RuntimeError, NotImplementedError):
             return None
         return None if len(data) > most else data.decode("utf-8", "replace")
 
