@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zipfile
-import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +14,7 @@ from mslaunch import layout
 from mslaunch.diagnose.excerpt import excerpt
 from mslaunch.diagnose.masked_text import mask_text, mask_values
 from mslaunch.diagnose.reading import Read
-from mslaunch.diagnose.sources import MEMBERS, Source, members_of
+from mslaunch.diagnose.sources import BROKEN, MEMBERS, Source, members_of
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
 
@@ -75,7 +74,7 @@ def _write_excerpts(archive: zipfile.ZipFile, reads: Sequence[Read], mask: Any, 
             continue
         try:
             text = b"".join(excerpt(read, share, mask))
-        except (OSError, EOFError, zlib.error):
+        except BROKEN:
             omitted.append(read.source.name)
             continue
         archive.writestr(MEMBERS + read.source.name.removesuffix(".gz"), text)
@@ -118,15 +117,6 @@ def _size(archive: zipfile.ZipFile) -> int:
     return 0 if archive.fp is None else archive.fp.tell()
 
 
-def is_bundle(path: Path) -> bool:
-    """Tell whether a file is a bundle of ours."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return ABOUT in archive.namelist()
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
-        return False
-
-
 def read_bundle(path: Path) -> Bundle:
     """Open a bundle; what is wrong with it is Unreadable."""
     try:
@@ -136,7 +126,9 @@ def read_bundle(path: Path) -> Bundle:
             raise Unreadable(f"its {ABOUT} is larger than {_LARGEST_ABOUT >> 20} MB")
         about = parse_json(data.decode("utf-8", "replace"))
         sources = tuple(members_of(path))
-    except (OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+    except Unreadable:
+        raise
+    except BROKEN as error:
         raise Unreadable(str(error)) from None
     if not isinstance(about, dict):
         raise Unreadable(f"its {ABOUT} is not a JSON object")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -14,7 +12,7 @@ from multiprocessing import get_context
 from typing import IO
 
 from mslaunch.diagnose.scan import BLOCK, Findings, Scanner
-from mslaunch.diagnose.sources import Source
+from mslaunch.diagnose.sources import BROKEN, Source
 
 Progress = Callable[[int, int], None]
 """Gets how many bytes have been read, of how many."""
@@ -92,7 +90,7 @@ def read_log(source: Source, tell: Callable[[int], None] | None = None) -> Read:
                     scanner.feed(block)
                 if tell is not None:
                     tell(read)
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+    except BROKEN as error:
         words = getattr(error, "strerror", None) or str(error) or type(error).__name__
         problem = f"{source.shown}: not read to its end: {words}"
     return Read(source, scanner.finish(), problem)

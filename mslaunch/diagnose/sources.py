@@ -6,6 +6,7 @@ import gzip
 import os
 import re
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -26,6 +27,12 @@ _EARLIER_FILES, _EARLIER_PLOG = (
 )
 _EARLIER = re.compile(rf"(?:^|/)(?:{_EARLIER_FILES})$|(?:^|/){_EARLIER_PLOG}/")  # of attempts before the last
 _MOST_UNPACKED = 8 << 30  # of a bundle; ours hold 20 MB that unpack to some hundreds
+BROKEN = (
+    *(OSError, EOFError, ValueError, KeyError, IndexError, OverflowError, RuntimeError, NotImplementedError),
+    *(struct.error, zlib.error, zipfile.BadZipFile),
+)
+"""What reading a packed file raises that is damaged, encrypted or made to do harm."""
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 MEMBERS = "logs/"
 """In a bundle: the folder with the logs."""
 
@@ -59,7 +66,7 @@ class Source:
         try:
             with self.open() as file:
                 data = file.read(most + 1)
-        except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile, RuntimeError, NotImplementedError):
+        except BROKEN:
             return None
         return None if len(data) > most else data.decode("utf-8", "replace")
 
@@ -83,7 +90,8 @@ def members_of(bundle: Path) -> list[Source]:
     found, left = [], _MOST_UNPACKED
     with zipfile.ZipFile(bundle) as archive:
         for member in archive.infolist():
-            if member.filename.startswith(MEMBERS) and not member.is_dir() and member.file_size <= left:
+            is_log = member.filename.startswith(MEMBERS) and not member.is_dir()
+            if is_log and member.compress_type in _PACKED and member.file_size <= left:
                 left -= member.file_size
                 name = member.filename[len(MEMBERS) :]
                 found.append(Source(name, member.filename, member.file_size, str(bundle)))
