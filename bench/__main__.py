@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import checkpoints, collect, failure, hosts, metrics, planning, scale, startup, tables, verdict
+from bench import checkpoints, collect, diagnose, failure, hosts, metrics, planning, scale, startup, tables, verdict
 
 CASES = {
     "two": startup.two_ranks,
@@ -18,6 +18,7 @@ CASES = {
     "right": failure.right_rank,
     "flood": failure.flood,
     "verdict": verdict.many_fail,
+    "diagnose": diagnose.large_folder,
     "reshard": checkpoints.reshard,
     "verify": checkpoints.verify_set,
     "hosts": hosts.many_hosts,

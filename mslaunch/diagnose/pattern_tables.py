@@ -20,7 +20,7 @@ from mslaunch.errors import did_you_mean
 GROUP = "mslaunch.patterns"
 Kind = Literal["cause", "victim", "healthy"]
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_OPTIONAL = ("source", "example")
+_OPTIONAL = ("source", "example", "blames")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class Pattern:
     advice: str
     source: str = ""
     example: str = ""
+    blames: int = 0
+    """The group of the regex that names the peer which is waited for: a rank, an address or a device; 0 for none."""
 
 
 @cache
@@ -109,17 +111,20 @@ def _pattern(row: Any) -> Pattern:
     for key, value in row.items():
         if key not in known:
             raise ValueError(f"there is no key {key!r}{did_you_mean(str(key), known)}")
-        if not isinstance(value, str) or (not value and key not in _OPTIONAL):
+        if key == "blames":
+            if type(value) is not int or value < 1:
+                raise ValueError(f"blames: the number of a group of regex is wanted, got {value!r}")
+        elif not isinstance(value, str) or (not value and key not in _OPTIONAL):
             raise ValueError(f"{key}: text is wanted, got {value!r}")
     if missing := [key for key in known if key not in row and key not in _OPTIONAL]:
         raise ValueError(f"{', '.join(missing)} is missing")
     if row["kind"] not in get_args(Kind):
         raise ValueError(f"kind: {', '.join(get_args(Kind))} are known, got {row['kind']!r}")
-    _check_regex(row["regex"], row["summary"], row.get("example", ""))
+    _check_regex(row["regex"], row["summary"], row.get("example", ""), row.get("blames", 0))
     return Pattern(**row)
 
 
-def _check_regex(regex: str, summary: str, example: str) -> None:
+def _check_regex(regex: str, summary: str, example: str, blames: int) -> None:
     try:
         compiled = re.compile(regex)
     except (re.error, OverflowError, RecursionError) as error:
@@ -129,5 +134,7 @@ def _check_regex(regex: str, summary: str, example: str) -> None:
     groups = max(map(int, re.findall(r"\{(\d)\}", summary)), default=0)
     if groups > compiled.groups:
         raise ValueError(f"summary: {{{groups}}} is used, and regex has {compiled.groups} groups")
+    if blames > compiled.groups:
+        raise ValueError(f"blames: {blames} is named, and regex has {compiled.groups} groups")
     if example and not compiled.search(example):
         raise ValueError("example: regex does not match it")

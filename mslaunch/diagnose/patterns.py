@@ -20,6 +20,8 @@ class Match:
 
     pattern: Pattern
     summary: str
+    blamed: str | None = None
+    """The peer that the line names, as it is written there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,8 @@ def match_line(line: str, among: tuple[Row, ...] | None = None) -> Match | None:
     for row in rows() if among is None else among:
         quick = row.literals is None or any(literal in line for literal in row.literals)
         if quick and (found := row.regex.search(line)):
-            return Match(row.pattern, _fill(row.pattern.summary, found))
+            blamed = found[row.pattern.blames] if row.pattern.blames else None
+            return Match(row.pattern, _fill(row.pattern.summary, found), blamed)
     return None
 
 
