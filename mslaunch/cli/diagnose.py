@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mslaunch import api, layout
-from mslaunch.cli import basics, options
+from mslaunch.cli import basics, explain, options
 from mslaunch.cli.console import verdict_text
 from mslaunch.diagnose.folder import read_folder
 from mslaunch.diagnose.judge import Case, Verdict, judge
@@ -36,8 +36,16 @@ def diagnose(
     ] = None,
     runs_dir: options.RunsDir = None,
     as_json: basics.Json = False,
+    list_known: Annotated[bool, typer.Option("--list", help="List the failures that are known.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Option("--explain", help="Explain a known failure, or an error code such as EI0006.", metavar="ID|CODE"),
+    ] = None,
 ) -> None:
     """Why did it die? For a run, for msrun's log folder, for any folder of logs."""
+    if list_known or name is not None:
+        explain.show(name, what, as_json)
+        return
     found = _of_folder(Path(what)) if what and _is_foreign(Path(what)) else _of_run(api.find_run(what, runs_dir))
     if as_json:
         print(json.dumps(found.verdict.to_dict() if found.verdict else None, indent=1))

@@ -44,7 +44,7 @@ class Pattern:
 
 @cache
 def built_in_patterns() -> tuple[Pattern, ...]:
-    """Return the rows of the built-in tables, which tests keep right: those of one field each, then the general ones."""
+    """Return the rows of the built-in tables, which tests keep right: those of one field, then the general ones."""
     folder = resources.files("mslaunch.diagnose")
     files = [*sorted(folder.joinpath(_TABLES).iterdir(), key=lambda file: file.name), folder.joinpath(_GENERAL)]
     texts = (file.read_text(encoding="utf-8") for file in files if file.name.endswith(".yaml"))
