@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mslaunch import api, layout
-from mslaunch.cli import basics, options
+from mslaunch.cli import basics, explain, options
 from mslaunch.cli.bundle import open_bundle, save_bundle
 from mslaunch.cli.console import verdict_text
 from mslaunch.diagnose.case import Case
@@ -48,8 +48,16 @@ def diagnose(
     ] = None,
     runs_dir: options.RunsDir = None,
     as_json: basics.Json = False,
+    list_known: Annotated[bool, typer.Option("--list", help="List the failures that are known.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Option("--explain", help="Explain a known failure, or an error code such as EI0006.", metavar="ID|CODE"),
+    ] = None,
 ) -> None:
     """Why did it die? For a run, for msrun's log folder, for any folder of logs."""
+    if list_known or name is not None:
+        explain.show(name, what, as_json)
+        return
     found = _look_at(what, runs_dir, bundle is not None)
     for note in found.evidence.notes:
         print(f"mslaunch: {plain(note)}", file=sys.stderr)
