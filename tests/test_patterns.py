@@ -172,6 +172,12 @@ def test_a_line_with_nothing_but_a_code_is_explained(code: str) -> None:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.id)
+def test_advice_is_the_same_for_every_line(pattern: Pattern) -> None:
+    """Values of a line are filled into the summary only, so advice has no place for them."""
+    assert not re.search(r"\{\d\}", pattern.advice)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.id)
 def test_a_row_lists_the_codes_of_its_regex(pattern: Pattern) -> None:
     """`--explain` finds a row by every code that it matches."""
     assert set(CANN_CODE.findall(pattern.regex.replace(r"\b", " "))) <= set(pattern.codes)
