@@ -36,6 +36,8 @@ LINES = {
     "cluster": f"[ERROR]{HEAD}[t.cc:610]Cluster Exception Location[IP/ID]:[127.10.0.1/1], Arrival Time:[x], ExceptionType:[Heartbeat Lost Occurred]",
     "cqe": f"[ERROR] {HEAD} [Heartbeat]cqe err status[12], time:[x], ip:[192.1.95.102]",
     "new cqe": f"[ERROR] {HEAD} [Heartbeat]cqe error status[12], localIP:[192.1.1.1], remoteIP:[192.1.95.102]",
+    "EI0013": "[PID: 3448331] 2025-12-04-21:59:08.232.310 Execution Error ROCE CQE(EI0013): An error CQE occurred. Local information: server 127.0.0.1, device ID 0, device IP 127.10.0.1. Peer information: server 127.0.0.2, device ID 1, device IP 127.10.0.2.",
+    "new notify": "EI0002: [PID: 1] A timeout occurs when the Notify register waits for execution. Waiting peer rank: [5]; task information: x",
     "root": f"[ERROR] {HEAD} [Setup]TopoExchangeAgent: connect server[127.10.0.1 : 60000] failed",
     "agent": f"[ERROR] {HEAD} [RanktableDetect]topo exchange agent get socket timeout! timeout[120]",
     "receive": f"[ERROR] {HEAD} [Recv][ClusterInfoMsg]receive msg length from fdhandle failed, ret[9]",

@@ -191,6 +191,16 @@ def test_a_root_without_logs_is_named_by_its_address(tmp_path: Path) -> None:
     assert verdict.victims == (5, 6)
 
 
+def test_both_ends_of_a_broken_link_are_known_from_one_line(tmp_path: Path) -> None:
+    """EI0013 names server, device and address of both."""
+    line = "Execution Error ROCE CQE(EI0013): An error CQE occurred. Local information: server 10.0.0.1, device ID 0,"
+    line += " device IP 127.10.0.1. Peer information: server 10.0.0.2, device ID 1, device IP 127.10.0.2.\n"
+    (tmp_path / "plog-77_1.log").write_text(f"[PID: 77] 2025-12-04-21:59:08.232.310 {line}")
+    verdict = verdict_of(tmp_path)
+    assert verdict.cause == "link"
+    assert "device 0 of 10.0.0.1 lost the network link to device 1 of 10.0.0.2" in verdict.summary
+
+
 @pytest.mark.parametrize("beside", ["table", "hccn", "nothing"])
 def test_an_address_is_named_by_what_stands_beside_the_logs(tmp_path: Path, beside: str) -> None:
     """A rank table gives rank, host and device, hccn_tool's output host and device; without both, it is an address."""

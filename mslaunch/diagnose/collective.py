@@ -71,7 +71,7 @@ def chain_verdict_parts(chains: Sequence[Chain], cases: Sequence[Case]) -> dict[
         "host": culprit.host,
         "cause": chain.end,
         "summary": _summary(chains, logs),
-        "advice": " ".join((*([hit.match.summary, hit.match.pattern.advice] if hit else []), _ADVICE[chain.end])),
+        "advice": f"{hit.match.summary} {hit.match.pattern.advice}" if hit else _ADVICE[chain.end],
         "log": last.log if case is None or chain.end in ("cycle", "link") else case.log,
         "line": last.line if case is None or chain.end in ("cycle", "link") else line,
         "pattern": None if hit is None else hit.match.pattern.id,

@@ -104,6 +104,14 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
         rf"(?P<what>cqe err)(?:or)? status\[\d+\].*(?:\bip|remoteIP):\s?\[(?P<address>{_ADDRESS})\]",
         False,
     ),
+    (
+        "wait",
+        rf"(?P<what>EI0013)\b.*Local information: server (?P<own_server>{_ADDRESS}), device ID"
+        rf" (?P<own_physical>\d{{1,6}}), device IP (?P<own_address>{_ADDRESS})\W+Peer information:"
+        rf" server (?P<server>{_ADDRESS}), device ID (?P<physical>\d{{1,6}}), device IP (?P<address>{_ADDRESS})",
+        False,
+    ),
+    ("wait", r"Waiting peer rank\W{1,4}(?P<rank>\d{1,9})\b", False),
     ("root", rf"connect server\[(?P<address>{_ADDRESS})(?:%\w+)?\s?:\s?(?P<port>\d{{1,5}})\] failed", False),
     ("root", r"topo exchange agent get socket timeout", False),
     ("root", r"\[Recv\]\[ClusterInfoMsg\]receive msg", False),
@@ -136,7 +144,8 @@ def read_fact(text: str, among: tuple[Form, ...], line: int, time: float | None,
         found = form.regex.search(text)
         if found is None or (not form.always and head.startswith(_HEALTHY)):
             continue
-        values = {name: value for name, value in found.groupdict().items() if value is not None}
+        # An address at the end of a sentence is followed by its full stop.
+        values = {name: value.rstrip(".:") for name, value in found.groupdict().items() if value is not None}
         if form.kind == "self":
             values |= _fields(text, values)
         elif form.kind in ("wait", "root") and (group := _GROUP.search(text)):

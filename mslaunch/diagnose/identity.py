@@ -112,6 +112,7 @@ def _add(made: Identity, fact: Fact) -> Identity:
         made = _with_devices(made, values.get("own_device"), values.get("own_physical"))
         own = values.get("own_address")
         made = replace(made, addresses=made.addresses | {own}) if own else made
+        made = replace(made, host=made.host or values.get("own_server"))
         return _with_rank(made, values.get("own_rank"), 0)
     if fact.kind != "self":
         return made

@@ -11,7 +11,7 @@ from mslaunch.diagnose.identity import Identity, is_address
 
 _MOST_MISSING = 4096  # ranks that one list may name as missing
 _ROOT_DEVICE = re.compile(r"_(\d{1,5})_(\d{1,6})_\d{10,20}$")
-_LINK = "cqe err"
+_LINK = ("cqe err", "EI0013")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class _Book:
             planned = self._planned[rank]
             return Peer(None, rank, planned.host, planned.device)
         own = self.peer(waiter).host
-        host = address or server or (own if device is not None else None)
+        host = server or address or (own if device is not None else None)
         return Peer(None, rank, host, device, port if rank is None else None)
 
     @property
@@ -184,7 +184,7 @@ def find_waits(writers: Sequence[Writer], places: Sequence[Place] = ()) -> list[
         for fact in writer.facts:
             for peer in _peers(book, number, fact):
                 if peer.case != number and peer != Peer():
-                    is_link = fact.values.get("what") == _LINK
+                    is_link = fact.values.get("what") in _LINK
                     waits.append(Wait(waiter, peer, fact.log, fact.line, fact.time, is_link))
     return waits
 
