@@ -98,7 +98,8 @@ def test_a_rare_kind_of_line_is_not_lost_among_many_others(tmp_path: Path) -> No
 
 def test_a_loss_that_is_nan_is_read_among_many_others(log: GrowingLog) -> None:
     """Wherever it stands."""
-    log.write(loss_lines(1, 333) + b"step 334: loss=nan\n" + loss_lines(335, 1000))
+    other = b"a limit of inf, a mean of nan\n" * 20
+    log.write(other + loss_lines(1, 333) + b"step 334: loss=nan\n" + loss_lines(335, 1000))
     assert {"step": 334, "loss": "nan"}.items() <= next(v for v in log.read(most=2) if v["step"] == 334).items()
 
 
