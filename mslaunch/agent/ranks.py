@@ -252,6 +252,8 @@ class Ranks:
             return
         if what == "import":
             self.start_scheduler()
+        if what == "error" and self.metrics is not None and child.rank is not None:
+            self.metrics.send_now(child.rank)
         child.raised = child.raised or what == "error"
         child.joining = what == "joining"
         self.output.event(what, rank=child.rank, time=message["time"], message=message["message"])

@@ -315,6 +315,7 @@ class Attempt:
         notes = [{"ev": "note", "text": text, "time": self.clock.wall()} for text in self.run_state.pop_notes()]
         for note in notes:
             self.write(note)
+            self._changed = True  # run.json holds the last ones
         try:
             for note in notes:
                 self.show(note, self.run_state, nothing)
