@@ -138,6 +138,16 @@ def test_states_of_a_progress_bar_are_lines(log: GrowingLog) -> None:
     assert log.steps(is_last=True) == [30]
 
 
+def test_a_trainer_tells_its_steps_by_its_progress_bar(log: GrowingLog) -> None:
+    """Where its lines with the loss have none; bars of downloads and evaluations are none of a training."""
+    log.write(b"\r 50%|##  | 1/2 [00:01<00:01,  1.00it/s]\nMap:  50%|##  | 5/10 [00:01<00:01,  1.00it/s]\n")
+    assert log.read() == []
+    log.write(b"{'loss': 0.5, 'epoch': 0.1}\n 10%|#   | 10/100 [00:05<00:45,  2.00it/s]\r")
+    assert log.read() == [{"loss": 0.5, "epoch": 0.1}, {"step": 10, "steps": 100}]
+    log.write(b" 50%|##  | 4/8 [00:05<00:45,  2.00it/s]\r 20%|##  | 20/100 [00:15<00:45,  2.00it/s]\r")
+    assert log.steps() == [20]
+
+
 def test_what_is_no_text_does_no_harm(log: GrowingLog) -> None:
     """NUL, invalid UTF-8 and a line without end."""
     log.write(b"\0\xff\xfe" * 1000 + b"\n" + b"loss" * (1 << 18))

@@ -40,12 +40,24 @@ class StepCounter:
         self._per_epoch: float | None = None
         self._is_global = False  # steps are counted over epochs by the job itself
         self._told = False
+        self._lacks_steps = False
+        self._bar_steps: Any = None
         self._seen: tuple[bool, float, float] | None = None
 
     def add_to_all(self, rows: list[Timed]) -> None:
         """Add what is known to rows that were read together."""
+        rows[:] = [row for row in rows if self._is_of_training(row[1])]
         for number, (when, values) in enumerate(rows):
             self.add_to(values, when, is_last=number == len(rows) - 1)
+
+    def _is_of_training(self, values: Values) -> bool:
+        """Leave out progress bars, but the first one of a training whose other lines tell no step."""
+        if values.keys() != {"step", "steps"}:
+            self._lacks_steps = self._lacks_steps or ("loss" in values and "step" not in values)
+            return True
+        if self._lacks_steps and self._bar_steps is None:
+            self._bar_steps = values["steps"]
+        return self._lacks_steps and values["steps"] == self._bar_steps
 
     def add_to(self, values: Values, when: float, is_last: bool) -> None:
         """Add total_step and step_time to a row; `is_last`: of those that were read together."""
