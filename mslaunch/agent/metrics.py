@@ -66,11 +66,6 @@ class Metrics:
         """Keep what a rank reports until the next look."""
         self._safely(self._receive, rank, rows)
 
-    def send_now(self, rank: int) -> None:
-        """Send what is known of a rank: its last steps come before its failure."""
-        if rank in self._logs:
-            self._safely(lambda: self._send(self._rows_of(rank)))
-
     def stop_asking(self) -> None:
         """The job ends: no tool of the devices may hold that up."""
         self._safely(self._devices.close)
