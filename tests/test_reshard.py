@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -254,5 +255,44 @@ def test_no_write_is_larger_than_the_kernel_likes(tmp_path: Path, monkeypatch: p
     target = Strategy("s", {0: {"w": Layout((2,), ((0,), ()))}}, False)
     planned = plan(tmp_path / "old", None, Target(target))
     monkeypatch.setattr(os, "pwrite", noted)
+    monkeypatch.delattr(os, "copy_file_range")
     planned.write(tmp_path / "new")
     assert max(sizes) == 512 << 10
+
+
+def test_a_stretch_that_the_kernel_can_copy_passes_no_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is contiguous in source and target is copied from file to file, as cp does."""
+    sizes = []
+    pwrite = os.pwrite
+
+    def noted(fd: int, data: bytes, at: int) -> int:
+        sizes.append(len(data))
+        return pwrite(fd, data, at)
+
+    content: Content = {"w": ("Int8", (4, 1 << 18), os.urandom(1 << 20))}
+    write_shard(tmp_path / "old" / "net.ckpt", content)
+    target = Strategy("s", {0: {"w": Layout((2,), ((0,), ()))}}, False)
+    planned = plan(tmp_path / "old", None, Target(target))
+    monkeypatch.setattr(os, "pwrite", noted)
+    planned.write(tmp_path / "new")
+    assert max(sizes) < 1024  # heads only
+    assert [shard["w"][2] for shard in contents_of(tmp_path / "new").values()] == [
+        content["w"][2][: 1 << 19],
+        content["w"][2][1 << 19 :],
+    ]
+
+
+def test_what_the_kernel_cannot_copy_is_read_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two file systems, or an old kernel: the result is the same."""
+
+    def refuse(*args: object) -> int:
+        del args
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    content: Content = {"w": ("Int8", (4, 1 << 18), os.urandom(1 << 20))}
+    write_shard(tmp_path / "old" / "net.ckpt", content)
+    target = Strategy("s", {0: {"w": Layout((2,), ((0,), ()))}}, False)
+    planned = plan(tmp_path / "old", None, Target(target))
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    planned.write(tmp_path / "new")
+    assert b"".join(shard["w"][2] for shard in contents_of(tmp_path / "new").values()) == content["w"][2]
