@@ -32,7 +32,7 @@ EDGES = {
         "ranktable",
         "words",
     },
-    "api": {"agent", "diagnose", "errors", "hosts", "launcher", "plan", "store", "transports"},
+    "api": {"agent", "checkpoint", "diagnose", "errors", "hosts", "launcher", "plan", "store", "transports"},
     "launcher": {
         "agent",
         "checkpoint",

@@ -33,7 +33,7 @@ def cast(values: Array, source: str, target: str) -> Array:
 def to_numbers(values: Array, dtype: str) -> Array:
     """Return values that NumPy can compute with."""
     if dtype == "BFloat16":
-        return (values.astype(np.uint32) << 16).view(np.float32)
+        return np.asarray(np.left_shift(values, 16, dtype=np.uint32)).view(np.float32)
     if dtype in _EXPONENTS:
         numbers: Array = _float8_table(dtype)[values]
         return numbers
@@ -41,9 +41,10 @@ def to_numbers(values: Array, dtype: str) -> Array:
 
 
 def _to_bfloat16(values: Array) -> Array:
-    bits = np.ascontiguousarray(values).view(np.uint32)
+    bits = np.ascontiguousarray(values).reshape(-1).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+    bits = np.where(np.isnan(values).reshape(-1), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+    return bits.reshape(values.shape)
 
 
 @lru_cache

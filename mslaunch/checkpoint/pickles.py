@@ -338,7 +338,11 @@ def _drop_to_mark(reader: _Reader, _: Any) -> None:
 
 
 def _push(make: Callable[[_Reader, Any], Any]) -> Callable[[_Reader, Any], None]:
-    return lambda reader, argument: reader.stack.append(make(reader, argument))
+    def push(reader: _Reader, argument: Any) -> None:
+        value = make(reader, argument)  # first: this may change which stack is the present one
+        reader.stack.append(value)
+
+    return push
 
 
 _STEPS: dict[str, Callable[[_Reader, Any], None]] = {

@@ -37,6 +37,8 @@ class ReshardPlan:
     """Their parts are of the right length, but have no place yet."""
     left_out: tuple[str, ...] = ()
     """Parameters that the source's strategy lists and the target's does not."""
+    framework: str = "ms"
+    """What a .safetensors says of itself: ms for MindSpore's names, pt for PyTorch's."""
 
     @property
     def nbytes(self) -> int:
@@ -83,7 +85,7 @@ def plan_reshard(shards: Mapping[int, Shard], source: Strategy | None, target: S
     new: dict[int, list[Tensor]] = {rank: [] for rank in range(target.world_size if target else 1)}
     assemblies: list[Assembly] = []
     for name in names:
-        sources = _sources(name, shapes[name], shards, source)
+        sources = slices_of(name, shapes[name], shards, source)
         places = target_boxes(name, shapes[name], target, cut=name in listed)
         sample = sources[0][2]
         assemblies.append(make_assembly(name, shapes[name], sources, places))
@@ -110,7 +112,7 @@ def _in_file_order(shards: Mapping[int, Shard]) -> list[str]:
     return list(dict.fromkeys(name for rank in sorted(shards) for name in shards[rank].tensors))
 
 
-def _sources(
+def slices_of(
     name: str, shape: Shape, shards: Mapping[int, Shard], source: Strategy | None
 ) -> list[tuple[Box, Path, Tensor]]:
     """One slice for every distinct box; of replicas the first."""

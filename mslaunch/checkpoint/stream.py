@@ -163,7 +163,9 @@ class _Writer:
         self.job = job
         self.paths = paths
         self.progress = progress
-        self.frames: dict[int, FileLayout] = {rank: frame(paths[rank], tensors) for rank, tensors in job.shards.items()}
+        self.frames: dict[int, FileLayout] = {
+            rank: frame(paths[rank], tensors, job.framework) for rank, tensors in job.shards.items()
+        }
         self.inputs: dict[Path, int] = {}
         self.outputs: dict[int, int] = {}
         self.failed = threading.Event()

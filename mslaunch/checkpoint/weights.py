@@ -173,7 +173,7 @@ def cast(weight: Weight, dtype: str) -> Weight:
     return replace(weight, dtype=dtype, pieces=changed)
 
 
-def plan_weights(weights: Sequence[Weight], target: Strategy | None) -> ReshardPlan:
+def plan_weights(weights: Sequence[Weight], target: Strategy | None, framework: str = "ms") -> ReshardPlan:
     """Decide which bytes of which files go to which rank; without a strategy, all to one."""
     new: dict[int, list[Tensor]] = {rank: [] for rank in range(target.world_size if target else 1)}
     assemblies: list[Assembly] = []
@@ -185,7 +185,8 @@ def plan_weights(weights: Sequence[Weight], target: Strategy | None) -> ReshardP
             size = weight.nbytes if weight.packed else prod(shape) * ITEMS[weight.dtype]
             for rank in ranks:
                 new[rank].append(Tensor(weight.name, weight.dtype, shape, ((0, size),)))
-    return ReshardPlan(tuple(assemblies), {rank: tuple(tensors) for rank, tensors in new.items()})
+    shards = {rank: tuple(tensors) for rank, tensors in new.items()}
+    return ReshardPlan(tuple(assemblies), shards, framework=framework)
 
 
 def _assembly(weight: Weight, places: Mapping[Box, tuple[int, ...]]) -> Assembly:
