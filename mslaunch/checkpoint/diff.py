@@ -46,7 +46,7 @@ def compare(
 ) -> Iterator[Difference]:
     """Yield what differs, parameter by parameter, in the order of the first."""
     with ExitStack() as opened:
-        files = _Files(opened)
+        files = Files(opened)
         for name, one in first.items():
             other = second.get(name)
             if other is None:
@@ -62,7 +62,7 @@ def compare(
         yield Difference(name, "extra", None, second[name].words())
 
 
-class _Files:
+class Files:
     """Open files, by their paths."""
 
     def __init__(self, opened: ExitStack) -> None:
@@ -91,7 +91,7 @@ class _Files:
         return out
 
 
-def _compare_values(files: _Files, one: Weight, other: Weight) -> Difference | None:
+def _compare_values(files: Files, one: Weight, other: Weight) -> Difference | None:
     same_type = one.dtype == other.dtype
     kind = "values" if same_type else "type"
     words: tuple[str | None, str | None] = (None, None) if same_type else (one.words(), other.words())
@@ -109,14 +109,14 @@ def _compare_values(files: _Files, one: Weight, other: Weight) -> Difference | N
     return Difference(one.name, kind, words[0], words[1], *found)
 
 
-def _packed_bytes(files: _Files, weight: Weight) -> bytes:
+def _packed_bytes(files: Files, weight: Weight) -> bytes:
     if weight.packed is None:
         return b""
     path, tensor = weight.packed
     return b"".join(os.pread(files.fd(path), length, at) for at, length in tensor.parts)
 
 
-def _numbers(files: _Files, weight: Weight, box: Box) -> Array:
+def _numbers(files: Files, weight: Weight, box: Box) -> Array:
     import numpy as np
 
     from mslaunch.checkpoint.casts import to_numbers
