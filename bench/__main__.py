@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import checkpoints, collect, failure, hosts, planning, scale, startup, tables, verdict
+from bench import checkpoints, collect, failure, hosts, planning, scale, startup, tables, verdict, weights
 
 CASES = {
     "two": startup.two_ranks,
@@ -20,6 +20,7 @@ CASES = {
     "verdict": verdict.many_fail,
     "reshard": checkpoints.reshard,
     "verify": checkpoints.verify_set,
+    "import": weights.import_weights,
     "hosts": hosts.many_hosts,
     "most-hosts": hosts.most_hosts,
     "elsewhere": hosts.death_elsewhere,

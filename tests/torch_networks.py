@@ -1,4 +1,5 @@
-# mypy: ignore-errors  -- torch is not in the environment that is checked
+# mypy: ignore-errors
+# torch is not in the environment that mypy sees.
 """Run by torch's Python: networks built from torch.nn with random weights, saved, and loaded again from an export."""
 
 import json
