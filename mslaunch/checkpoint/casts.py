@@ -9,7 +9,6 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-FLOATS = ("Float64", "Float32", "Float16", "BFloat16", "Float8_e4m3fn", "Float8_e5m2")
 _STORED = {"BFloat16": np.uint16, "Float8_e4m3fn": np.uint8, "Float8_e5m2": np.uint8}
 _EXPONENTS = {"Float8_e4m3fn": (3, 7), "Float8_e5m2": (2, 15)}
 """Bits of the mantissa, and the bias of the exponent."""

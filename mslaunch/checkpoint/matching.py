@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from mslaunch.checkpoint import weights as change
 from mslaunch.checkpoint.layout import Shape
@@ -120,6 +119,8 @@ def _problems(
 
 
 def _near(name: str, others: list[str]) -> list[str]:
+    from difflib import get_close_matches
+
     return get_close_matches(name, others[:2000], n=2, cutoff=0.5)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from mslaunch.checkpoint import weights as change
 from mslaunch.checkpoint.weights import Weight
 from mslaunch.documents.limits import Unreadable, read_text
-from mslaunch.documents.yaml_text import parse_yaml
 from mslaunch.errors import RequestError, did_you_mean
 
 READY = Path(__file__).parent / "rules"
@@ -98,6 +97,8 @@ def read_rules(name: str) -> list[Rule]:
         known = sorted(ready.stem for ready in READY.glob("*.yaml"))
         near = did_you_mean(name, known) or "."
         raise RequestError(f"--names {name}: no such file or network{near} Known networks: {', '.join(known)}.")
+    from mslaunch.documents.yaml_text import parse_yaml
+
     try:
         raw = parse_yaml(read_text(path, only_files=True))
     except Unreadable as error:

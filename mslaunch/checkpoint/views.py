@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ITEMS = {**ITEM_SIZES, "Float8_e4m3fn": 1, "Float8_e5m2": 1}
 """Bytes per element of all types that can be viewed."""
+FLOATS = ("Float64", "Float32", "Float16", "BFloat16", "Float8_e4m3fn", "Float8_e5m2")
 _AT_ONCE = 16 << 10
 """A stretch of this size is read in one piece, however little of it is wanted."""
 

@@ -9,12 +9,11 @@ from math import prod
 from pathlib import Path
 
 from mslaunch.checkpoint import views
-from mslaunch.checkpoint.casts import FLOATS
 from mslaunch.checkpoint.layout import Box, Shape, intersection
 from mslaunch.checkpoint.reshard import Assembly, ReshardPlan, make_assembly, target_boxes
 from mslaunch.checkpoint.strategy import Strategy
 from mslaunch.checkpoint.tensor import Tensor, shape_words
-from mslaunch.checkpoint.views import ITEMS, View
+from mslaunch.checkpoint.views import FLOATS, ITEMS, View
 from mslaunch.errors import RequestError
 
 Piece = tuple[Box, Path, View]
