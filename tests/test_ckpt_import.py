@@ -127,6 +127,16 @@ def test_what_finds_no_partner_is_listed_and_nothing_is_written(bench: Bench) ->
     assert content_of(bench.folder / "net.ckpt") == {"a.weight": floats(2)}
 
 
+def test_a_checkpoint_of_a_training_serves_as_the_network(bench: Bench) -> None:
+    """What belongs to its optimizer needs no weights."""
+    save_state(bench.folder / "net.pth", {"fc.weight": floats(2, 2)})
+    training = {"fc.weight": floats(2, 2), "moment1.fc.weight": floats(2, 2), "global_step": ("Int32", (1,), bytes(4))}
+    write_shard(bench.folder / "net-1_2.ckpt", training)
+    done = bench.mslaunch("ckpt", "import", "net.pth", "--to", "net.ckpt", "--like", "net-1_2.ckpt")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert content_of(bench.folder / "net.ckpt") == {"fc.weight": floats(2, 2)}
+
+
 def test_a_parameter_that_fits_two_is_not_guessed(bench: Bench) -> None:
     """Two layers of one name in different parts of the network."""
     save_state(bench.folder / "net.pth", {"fc.weight": floats(2, 2)})

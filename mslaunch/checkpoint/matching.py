@@ -25,6 +25,8 @@ TO_MINDSPORE = {
 TO_PYTORCH = {theirs: (ours,) for ours, names in TO_MINDSPORE.items() for theirs in names}
 _ONLY_PYTORCH = ("num_batches_tracked",)
 """Counters of PyTorch's layers that MindSpore's do not have."""
+_OF_TRAINING = ("global_step", "learning_rate", "beta1_power", "beta2_power", "momentum", "epoch_num", "step_num")
+"""Values of a training that its checkpoints hold beside the network."""
 
 Wanted = Mapping[str, Shape | None]
 """The parameters of a network, with their shapes where these are known."""
@@ -55,7 +57,10 @@ def match_names(weights: Mapping[str, Weight], wanted: Wanted, words: Mapping[st
     for partner, names in partners.items():
         if len(names) > 1:
             alone |= {name: f"is one of {len(names)} that fit {partner}" for name in names}
-    missing = [name for name in wanted if name not in taken and not is_derived(name, set(taken))]
+    known = set(taken)
+    missing = [
+        name for name in wanted if name not in taken and name not in _OF_TRAINING and not is_derived(name, known)
+    ]
     made = {new: _fitted(change.rename(weights[old], new), wanted[new]) for new, old in taken.items()}
     return Match(made, tuple(_problems(weights, wanted, alone, missing)))
 
