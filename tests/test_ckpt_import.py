@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from mslaunch.api import checkpoints as api
 from tests.conftest import Bench
 from tests.sharded import (
     Content,
@@ -326,6 +328,19 @@ def test_a_full_disk_leaves_nothing(bench: Bench) -> None:
     assert (done.returncode, done.stdout) == (3, "")
     assert "MB are needed and" in done.stderr
     assert [path.name for path in bench.folder.iterdir()] == ["big.safetensors"]
+
+
+def test_python_programs_import_and_compare(tmp_path: Path) -> None:
+    """The functions that the command calls; nothing is written before write()."""
+    save_state(tmp_path / "net.pth", TORCH)
+    target = tmp_path / "net.ckpt"
+    planned = api.import_weights(str(tmp_path / "net.pth"), str(target))
+    assert (planned.nbytes, planned.left_out, target.exists()) == (412, (), False)
+    moved: list[int] = []
+    planned.write(moved.append)
+    assert sum(moved) == 412
+    found = api.diff_weights(str(tmp_path / "net.pth"), str(target))
+    assert {one.name: one.kind for one in found}["bn.gamma"] == "extra"
 
 
 NETWORK = """

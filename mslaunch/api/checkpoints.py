@@ -41,37 +41,45 @@ class PlannedWeights:
             self.planned.write(self.target, progress)
 
 
-def naming(
+def import_weights(
+    source: str,
+    target: str,
+    *,
+    strategy: str | None = None,
     names: str | None = None,
     like: str | None = None,
     dtype: str | None = None,
     partial: bool = False,
     key: str | None = None,
-) -> Naming:
-    """Say how names are found: by rules, by a network's own checkpoint, or both."""
-    from mslaunch.checkpoint.importing import Naming
-
-    return Naming(names, Path(like) if like else None, dtype, partial, key)
-
-
-def import_weights(source: str, target: str, how: Naming, strategy: str | None = None) -> PlannedWeights:
+) -> PlannedWeights:
     """Plan MindSpore checkpoints from PyTorch's weights; with a strategy, a folder with one for each rank."""
     from mslaunch.checkpoint.importing import plan_import
 
+    how = _naming(names, like, dtype, partial, key)
     planned, renamed = plan_import(Path(source), how, _strategy(strategy), Path(target))
     return PlannedWeights(planned, renamed, Path(target), strategy is None)
 
 
-def export_weights(source: str, target: str, how: Naming, strategy: str | None = None) -> PlannedWeights:
+def export_weights(
+    source: str,
+    target: str,
+    *,
+    strategy: str | None = None,
+    names: str | None = None,
+    like: str | None = None,
+    dtype: str | None = None,
+    partial: bool = False,
+) -> PlannedWeights:
     """Plan a .safetensors with PyTorch's names; a strategy says how the shards of ranks belong together."""
     from mslaunch.checkpoint.importing import plan_export
 
+    how = _naming(names, like, dtype, partial)
     planned, renamed = plan_export(Path(source), how, _strategy(strategy), Path(target))
     return PlannedWeights(planned, renamed, Path(target), True)
 
 
 def diff_weights(
-    first: str, second: str, names: str | None = None, strategy: str | None = None, key: str | None = None
+    first: str, second: str, *, names: str | None = None, strategy: str | None = None, key: str | None = None
 ) -> list[Difference]:
     """Compare two sets of weights; `names` are rules for the first, `strategy` is that of shards of ranks."""
     from mslaunch.checkpoint.diff import compare
@@ -81,6 +89,12 @@ def diff_weights(
     layout = _strategy(strategy)
     one, other = (open_weights(Path(path), layout if _is_ranks(path) else None, key) for path in (first, second))
     return list(compare(apply_rules(one, read_rules(names)) if names else one, other))
+
+
+def _naming(names: str | None, like: str | None, dtype: str | None, partial: bool, key: str | None = None) -> Naming:
+    from mslaunch.checkpoint.importing import Naming
+
+    return Naming(names, Path(like) if like else None, dtype, partial, key)
 
 
 def _is_ranks(path: str) -> bool:

@@ -58,8 +58,10 @@ def import_weights(
         raise RequestError("say where to: --to FILE, or -o FOLDER together with --strategy.")
     target = to or output or ""
     _check_target(target, single=to is not None)
-    how = checkpoints.naming(names, like, dtype, partial, key)
-    _write(checkpoints.import_weights(source, target, how, strategy), source)
+    planned = checkpoints.import_weights(
+        source, target, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial, key=key
+    )
+    _write(planned, source)
 
 
 def export_weights(
@@ -73,8 +75,10 @@ def export_weights(
 ) -> None:
     """Write a MindSpore checkpoint with PyTorch's names; shards are merged on the way."""
     _check_target(to, single=True)
-    how = checkpoints.naming(names, like, dtype, partial)
-    _write(checkpoints.export_weights(source, to, how, strategy), source)
+    planned = checkpoints.export_weights(
+        source, to, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial
+    )
+    _write(planned, source)
 
 
 def diff_weights(
@@ -88,7 +92,7 @@ def diff_weights(
     as_json: basics.Json = False,
 ) -> None:
     """Compare two sets of weights; exit code 1 if they differ."""
-    found = checkpoints.diff_weights(first, second, names, strategy, key)
+    found = checkpoints.diff_weights(first, second, names=names, strategy=strategy, key=key)
     if as_json:
         print(json.dumps([asdict(one) for one in found], indent=1))
     elif found:
