@@ -24,6 +24,9 @@ ITEMS = {**ITEM_SIZES, "Float8_e4m3fn": 1, "Float8_e5m2": 1}
 FLOATS = ("Float64", "Float32", "Float16", "BFloat16", "Float8_e4m3fn", "Float8_e5m2")
 _AT_ONCE = 16 << 10
 """A stretch of this size is read in one piece, however little of it is wanted."""
+_MOST_AT_ONCE = 1 << 20
+_MOST_UNUSED = 16
+"""A longer one is, up to this size, where one byte in so many is wanted: a call costs more than copying the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,7 @@ def _read(file: _File, view: View, box: Box, out: Array) -> None:
     ends = [max(rows) if rows and axis == 0 else to - 1 for axis, (_, to) in enumerate(box)]
     spans = [(end - begin) * stride for begin, end, stride in zip(begins, ends, view.strides, strict=True)]
     count = 1 + sum(spans)
-    if count * file.itemsize <= max(_AT_ONCE, 2 * out.nbytes) or out.size == 1:
+    if count * file.itemsize <= max(_AT_ONCE, 2 * out.nbytes, min(_MOST_AT_ONCE, _MOST_UNUSED * out.nbytes)):
         first = view.offset + sum(begin * stride for begin, stride in zip(begins, view.strides, strict=True))
         data = np.frombuffer(file.stretch(first, count), out.dtype)
         shape = [end - begin + 1 for begin, end in zip(begins, ends, strict=True)]
