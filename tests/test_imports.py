@@ -33,7 +33,7 @@ EDGES = {
         "ranktable",
         "words",
     },
-    "api": {"agent", "diagnose", "errors", "hosts", "launcher", "metrics", "plan", "store", "transports"},
+    "api": {"agent", "checkpoint", "diagnose", "errors", "hosts", "launcher", "metrics", "plan", "store", "transports"},
     "launcher": {
         "agent",
         "checkpoint",
