@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mslaunch.api.joining import agent_member, join, membership
 from mslaunch.api.steps import (
     attach,
     become_owner,
@@ -30,6 +31,7 @@ from mslaunch.api.steps import (
     prepare,
     prepare_sweep,
     program_settings,
+    read,
     record_of_logs,
     recorded,
     resume_sweep,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from mslaunch.store.run import Result, Run
     from mslaunch.store.timed_log import LogLines, Selection, TimedLog, merge_logs
     from mslaunch.transports.base import JobQueue
+    from mslaunch.transports.join.connect import Member
 
 __all__ = [
     "ENDED",
@@ -68,6 +71,7 @@ __all__ = [
     "Job",
     "JobQueue",
     "LogLines",
+    "Member",
     "Notice",
     "OutputRecord",
     "Plan",

@@ -77,7 +77,12 @@ def launch(
     detached = _detach() if detach else None
     if detached and detached.waits:
         raise typer.Exit(detached.wait(as_json))
-    prepared = api.prepare(request)
+    job = api.read(request)
+    if (member := api.membership(job)) is not None:
+        from mslaunch.cli.join import follow as follow_launcher
+
+        raise typer.Exit(follow_launcher(member, as_json))
+    prepared = api.prepare(request, job, basics.say)
     if prepared.queue is not None:
         from mslaunch.cli.submit import submit
 

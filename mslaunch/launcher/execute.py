@@ -25,7 +25,7 @@ from mslaunch.ranges import format_ranges
 from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.signals import ASKING, SUSPEND, Signals
-from mslaunch.transports.base import Pings
+from mslaunch.transports.base import Pings, Transport
 
 MOST_NOTES = 50
 
@@ -59,7 +59,16 @@ def execute(
             if execution.lost:
                 cluster.transport.clean_up(plan.run_dir)
             _save(folder, execution.now)
+            finish(cluster.transport, execution.now)
     return execution.now
+
+
+def finish(transport: Transport, ended: record.RunRecord) -> None:
+    """Tell the hosts how the run ended, with the one rank that its verdict names."""
+    blamed = ended.verdict.rank if ended.verdict else None
+    ranks = tuple(rank for rank in ended.ranks if rank.rank == blamed)
+    code = 1 if ended.exit_code is None else ended.exit_code
+    transport.finish(code, replace(ended, ranks=ranks, outputs=()).to_dict())
 
 
 class _Execution:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -65,14 +65,21 @@ def _plan(request: Request, elsewhere: bool) -> Plan:
     return _plan_unseen(job, transport)
 
 
-def prepare_job(request: Request) -> Prepared:
-    """Read, check and plan; where hosts have to be asked, connect to them and check them first."""
-    prepared = _prepare(request)
+def membership(job: ReadJob) -> Any:
+    """How this process takes part in a job that another one launches; None where it launches itself."""
+    return registry.choose(job.spec, job.named, os.environ).membership(job.spec, os.environ)
+
+
+def prepare_job(request: Request, job: ReadJob | None = None, tell: Callable[[str], None] | None = None) -> Prepared:
+    """Read, check and plan; where hosts have to be asked, connect to them and check them first.
+
+    `job` is the request once it has been read; `tell` is told what hosts are waited for.
+    """
+    prepared = _prepare(job or read_job(request), tell)
     return replace(prepared, plan=_with_files(request, prepared.plan))
 
 
-def _prepare(request: Request) -> Prepared:
-    job = read_job(request)
+def _prepare(job: ReadJob, tell: Callable[[str], None] | None) -> Prepared:
     transport = registry.choose(job.spec, job.named, os.environ)
     given = {name: value for name, value in job.spec.secrets.items() if value is not None}
     if not transport.needs_check:
@@ -84,11 +91,16 @@ def _prepare(request: Request) -> Prepared:
         return Prepared(_plan_unseen(job, transport), transport, queue=queue, secrets=given)
     job = replace(job, spec=job.spec.with_run_id(job.spec.launch.run_id or new_run_id()))
     resumed = find_run(RunFolder(Path(requirements(job.spec, _file(job.program)).run_dir)), transport, os.environ)
+    transport.tell = tell or transport.tell
     try:
         return replace(_prepare_connected(job, transport, resumed), secrets=given)
     except MslaunchError as error:
         if resumed:
             resumed.refuse(error)
+        transport.finish(error.exit_code, None, str(error))
+        raise
+    except BaseException:
+        transport.finish(1, None, "the launcher was ended before the run began")
         raise
 
 
@@ -122,6 +134,7 @@ def _plan_unseen(job: ReadJob, transport: Transport) -> Plan:
     target = spec.config.values.get("device_target") or "CPU"
     facts = gather(spec, job.program, target, job.rank_table, Elsewhere(known, spec.launch.master_port))
     plan = _plan_elsewhere(replace(job, spec=spec), hosts, facts, transport)
+    plan = replace(plan, notes=(*plan.notes, *transport.notes(spec, os.environ)))
     if transport.queue is None:
         return plan
     files = transport.queue.files(spec, plan, _own_command(job))
@@ -183,7 +196,7 @@ def _prepare_connected(job: ReadJob, transport: Transport, resumed: ResumedRun |
     except BaseException:
         cluster.close()
         raise
-    plan = replace(plan, notes=(*plan.notes, *checked.notes))
+    plan = replace(plan, notes=(*plan.notes, *transport.notes(spec, os.environ), *checked.notes))
     return Prepared(plan, transport, cluster, partial(_replan, spec, facts, transport, job.method), resumed)
 
 

@@ -8,20 +8,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 AGENT = "import sys; sys.path.append(sys.argv[1]); from mslaunch.agent.main import main; main(*sys.argv[2:])"
 
+NOT_FOR_AGENTS = ("MSLAUNCH_SECRET",)
+"""Variables of this process that nothing it starts may see."""
+
 _early: list[subprocess.Popen[bytes]] = []
 
 
-def start(host: str) -> subprocess.Popen[bytes]:
-    """Start an agent from this installation, in a session of its own, so that Ctrl-C reaches the launcher only."""
+def start(host: str, python: str | None = None, reads_stdin: bool = True, without: Collection[str] = ()) -> subprocess.Popen[bytes]:
+    """Start an agent from this installation, in a session of its own, so that Ctrl-C reaches the launcher only.
+
+    `without` names variables of this process that it does not get.
+    """
     here = str(Path(__file__).parents[2])
-    ends = _standard_input()
+    ends = _standard_input() if reads_stdin else ()
     try:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", AGENT, here, host, *map(str, ends)],
+            [python or sys.executable, "-I", "-S", "-c", AGENT, here, host, *map(str, ends)],
+            env={name: value for name, value in os.environ.items() if name not in (*NOT_FOR_AGENTS, *without)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
