@@ -88,6 +88,7 @@ __all__ = [
     "SweepEvent",
     "SweptRun",
     "TimedLog",
+    "agent_member",
     "attach",
     "become_owner",
     "carry_out",
@@ -100,10 +101,12 @@ __all__ = [
     "count_devices",
     "default_runs_dir",
     "find_run",
+    "join",
     "known_folders",
     "launch",
     "make_request",
     "make_run",
+    "membership",
     "merge_logs",
     "new_progress",
     "plan_json",
@@ -111,6 +114,7 @@ __all__ = [
     "prepare",
     "prepare_sweep",
     "program_settings",
+    "read",
     "record_of_logs",
     "recorded",
     "resume_sweep",
@@ -143,6 +147,7 @@ _PASSED_ON = {
     "mslaunch.store.run": ("Result", "Run"),
     "mslaunch.store.timed_log": ("LogLines", "Selection", "TimedLog", "merge_logs"),
     "mslaunch.transports.base": ("JobQueue",),
+    "mslaunch.transports.join.connect": ("Member",),
 }
 """Names that are defined elsewhere and only passed on; each is loaded when it is first used."""
 

@@ -164,6 +164,10 @@ class JobQueue(Protocol):
         """Name the command that shows a job, or one that has ended."""
 
 
+def _ignore(text: str) -> None:
+    del text
+
+
 class Transport:
     """How a set of hosts is reached. A subclass says what differs from hosts that are named and cannot be shared."""
 
@@ -186,7 +190,7 @@ class Transport:
     """What to do instead of --devices."""
     queue: JobQueue | None = None
     """Where jobs are submitted when this process is in none of them."""
-    tell: Callable[[str], None] = staticmethod(lambda text: None)
+    tell: Callable[[str], None] = staticmethod(_ignore)
     """Is told what a person should know while hosts are waited for."""
 
     def is_default(self, named: tuple[Host, ...], environment: Mapping[str, str]) -> bool:

@@ -19,7 +19,9 @@ NOT_FOR_AGENTS = ("MSLAUNCH_SECRET",)
 _early: list[subprocess.Popen[bytes]] = []
 
 
-def start(host: str, python: str | None = None, reads_stdin: bool = True, without: Collection[str] = ()) -> subprocess.Popen[bytes]:
+def start(
+    host: str, python: str | None = None, reads_stdin: bool = True, without: Collection[str] = ()
+) -> subprocess.Popen[bytes]:
     """Start an agent from this installation, in a session of its own, so that Ctrl-C reaches the launcher only.
 
     `without` names variables of this process that it does not get.

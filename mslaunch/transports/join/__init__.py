@@ -159,9 +159,7 @@ class JoinTransport(Transport):
         names = [part.master if number == 0 and part.lends_devices else f"node{number}" for number in range(nodes)]
         ranks = agree_on_workers(spec, tuple(range(nodes * (part.slots or 1))))
         shares = [part.slots] * nodes if part.slots else _spread(ranks, nodes)
-        return tuple(
-            Host(name, name, tuple(range(share or 1))) for name, share in zip(names, shares, strict=True)
-        )
+        return tuple(Host(name, name, tuple(range(share or 1))) for name, share in zip(names, shares, strict=True))
 
     def place(
         self,

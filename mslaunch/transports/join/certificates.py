@@ -48,6 +48,7 @@ def _certificates(secret: bytes, is_server: bool) -> tuple[str, bytes]:
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+    from cryptography.x509.oid import ExtendedKeyUsageOID
 
     derived = HKDF(hashes.SHA256(), 32, salt=None, info=_PURPOSE).derive(secret)
     authority = Ed25519PrivateKey.from_private_bytes(derived)
@@ -62,7 +63,7 @@ def _certificates(secret: bytes, is_server: bool) -> tuple[str, bytes]:
         signed = builder.add_extension(extension, critical).sign(authority, None)
         return signed.public_bytes(serialization.Encoding.PEM)
 
-    usage = x509.ExtendedKeyUsageOID.SERVER_AUTH if is_server else x509.ExtendedKeyUsageOID.CLIENT_AUTH
+    usage = ExtendedKeyUsageOID.SERVER_AUTH if is_server else ExtendedKeyUsageOID.CLIENT_AUTH
     root = certificate("mslaunch join", authority, x509.BasicConstraints(ca=True, path_length=0), True)
     own = certificate("launcher" if is_server else "node", key, x509.ExtendedKeyUsage([usage]), False)
     private = key.private_bytes(

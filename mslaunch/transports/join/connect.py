@@ -22,7 +22,7 @@ from mslaunch.transports.join.stream import RECORD, BrokenStream, TlsStream, kee
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 20.0
-_PAUSES = (0.1, 2.0)
+_PAUSES = (0.1, 0.5)
 Tell = Callable[[str], None]
 
 

@@ -89,9 +89,9 @@ def read_hello(record: Mapping[str, Any]) -> Hello:
     if record.get("is") != "hello":
         raise Refused("it does not begin with who it is")
     for name, is_right in _FIELDS.items():
-        if not is_right(record.get(name)):
+        if name not in record or not is_right(record[name]):
             raise Refused(f"its hello has a wrong {name}")
-    return Hello(*(record.get(name) for name in Hello.__slots__))
+    return Hello(record["rank"], record["host"], record["slots"], record["version"], record["python"])
 
 
 def _is_text(value: object) -> bool:

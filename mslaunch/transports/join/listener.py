@@ -54,9 +54,7 @@ class Node:
 class Listener:
     """The launcher's door, with a thread of its own for as long as the job lasts."""
 
-    def __init__(
-        self, sockets: Sequence[socket.socket], context: ssl.SSLContext, places: Places, terms: Terms
-    ) -> None:
+    def __init__(self, sockets: Sequence[socket.socket], context: ssl.SSLContext, places: Places, terms: Terms) -> None:
         self.places = places
         self._sockets = {sock.fileno(): sock for sock in sockets}
         self._context = context

@@ -52,8 +52,8 @@ def how_to_give(runs_dir: str) -> str:
 
 def own_secret(environment: Mapping[str, str]) -> Secret:
     """The secret of this user on this machine, for jobs whose nodes are all on it; other users cannot read it."""
-    base = environment.get("XDG_STATE_HOME") or os.path.join(environment.get("HOME") or "/nonexistent", ".local/state")
-    path = Path(base) / "mslaunch" / FILE
+    home = Path(environment.get("HOME") or "/nonexistent")
+    path = Path(environment.get("XDG_STATE_HOME") or home / ".local" / "state") / "mslaunch" / FILE
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not path.exists():
