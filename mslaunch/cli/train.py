@@ -26,11 +26,11 @@ _NAMING_RANKS = {"--workers", "--worker_num", "--local_worker_num", "-n", "--dev
 """What says how many ranks there are; a default of another launcher does not count beside it."""
 
 
-def call_with_defaults(args: list[str], table: foreign.Table, workers: str, **how: object) -> object:
+def call_with_defaults(args: list[str], table: foreign.Table, default_ranks: str, **how: object) -> object:
     """Call the verb with the options of another launcher, and its default number of ranks."""
     options_typed = {word.partition("=")[0].replace("nproc-per", "nproc_per") for word in args}
     named = _NAMING_RANKS | {"--nproc_per_node"}
-    default = [] if options_typed & named else [f"--workers={workers}"]
+    default = [] if options_typed & named else [default_ranks]
     return arguments.call(_app, [*default, *args], table, ours_first=False, **how)
 
 

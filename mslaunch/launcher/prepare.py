@@ -116,7 +116,8 @@ def _plan_here(job: ReadJob, transport: Transport, elsewhere: bool = False) -> P
     spec = replace(job, spec=spec).with_checkpoints(workers, facts.run_dir)
     reach = HERE if elsewhere else _reach(transport, spec, (host,))
     reach = replace(reach, passes_stdin=job.request.offers_stdin and not elsewhere)
-    return make_plan(spec, (host,), facts, reach=reach, method=job.method)
+    plan = make_plan(spec, (host,), facts, reach=reach, method=job.method)
+    return replace(plan, notes=(*plan.notes, *transport.notes(spec, os.environ)))
 
 
 def _with_devices(spec: JobSpec, host: Host) -> LaunchSettings:

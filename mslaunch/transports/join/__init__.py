@@ -36,15 +36,7 @@ class JoinTransport(Transport):
     name = "join"
     label = "nodes that join"
     shares_environment = True  # every node has run a command of its own: its variables are right there
-    own_settings = (
-        "nnodes",
-        "node_rank",
-        "master",
-        "workers_per_node",
-        "launcher_only",
-        "join_timeout",
-        "secret_file",
-    )
+    own_settings = ("workers_per_node", "launcher_only", "join_timeout", "secret_file")
     devices_advice = "nodes that join say what they have. Give --workers-per-node instead."
 
     def __init__(self) -> None:

@@ -44,7 +44,8 @@ def is_meant(spec: JobSpec, environment: Mapping[str, str]) -> bool:
     launch = spec.launch
     several = launch.nnodes is not None and launch.nnodes[1] > 1
     spread = launch.workers is not None and launch.workers_per_node not in (None, launch.workers)
-    if several or spread or launch.launcher_only or launch.node_rank:
+    unknown = launch.master is not None and launch.nnodes is None and launch.workers is None
+    if several or spread or launch.launcher_only or launch.node_rank or (unknown and launch.hosts is None):
         return True
     if launch.nnodes is not None or launch.hosts is not None or launch.hostfile is not None:
         return False
