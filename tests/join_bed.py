@@ -30,8 +30,17 @@ class Nodes:
     def master(self) -> str:
         return f"10.213.9.1:{PORT}"
 
-    def start(self, bench: Bench, number: int, *args: str, private: Path | None = None, **env: str) -> Node:
-        """Start mslaunch on a node; with `private`, this folder is its own and empty there."""
+    def start(self, bench: Bench, number: int, *args: str, **env: str) -> Node:
+        """Start mslaunch on a node."""
+        return self._start(bench, number, args, env)
+
+    def start_apart(self, bench: Bench, number: int, private: Path, *args: str, **env: str) -> Node:
+        """Start mslaunch on a node on which a folder is its own, and empty."""
+        return self._start(bench, number, args, env, private)
+
+    def _start(
+        self, bench: Bench, number: int, args: tuple[str, ...], env: dict[str, str], private: Path | None = None
+    ) -> Node:
         own = f"mount -t tmpfs none {shlex.quote(str(private))}; " if private else ""
         script = f'hostname n{number}; {own}exec "$@"'
         enter = ["ip", "netns", "exec", self.names[number], "unshare", "--uts", "--mount", "sh", "-c", script, "sh"]

@@ -40,6 +40,7 @@ EDGES = {
         "documents",
         "errors",
         "hosts",
+        "identity",
         "layout",
         "masking",
         "messages",

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 import pytest
 
 from tests import join_bed, netns_bed
-from tests.conftest import Bench, wait_for
+from tests.conftest import ROOT, Bench, wait_for
 from tests.join_bed import SECRET, Nodes, start_here
 from tests.ssh_bed import HELLO, SLEEP, free_port
 from tests.test_mindspore import ALL_REDUCE
@@ -74,7 +74,7 @@ def test_all_nodes_show_the_same_failure(job: Bench, net: Nodes) -> None:
 
 def test_code_is_sent_and_logs_are_collected_where_no_folder_is_shared(job: Bench, net: Nodes) -> None:
     """A node that only lends its devices, with an empty folder of its own under the launcher's path."""
-    lent = net.start(job, 1, "agent", "--join", net.master, private=job.folder, MSLAUNCH_SECRET=SECRET, **NO_FILE)
+    lent = net.start_apart(job, 1, job.folder, "agent", "--join", net.master, MSLAUNCH_SECRET=SECRET, **NO_FILE)
     launcher = net.start(job, 0, *train(net, 2, 0, "--workers-per-node", "1"))
     assert (launcher.wait(), lent.wait()) == (0, 0), launcher.text + lent.text
     assert job.log(1) == "rank 1 on n1 device 0\n"
@@ -232,3 +232,60 @@ def test_without_a_master_the_command_says_what_to_write(here: Bench) -> None:
     done = here.mslaunch("train", "--nnodes", "2")
     assert done.returncode == 2
     assert re.search(r"which node is the launcher\? .* --nnodes 4 --node-rank 0 --master n0:29400", done.stderr)
+
+
+SAVES = (
+    HELLO
+    + """
+import pathlib, shutil, time
+attempt, folder = os.environ["MSLAUNCH_ATTEMPT"], pathlib.Path("ckpt")
+print("resume", pathlib.Path(os.environ.get("MSLAUNCH_RESUME", "nothing")).name, flush=True)
+if attempt == "0":
+    folder.mkdir(exist_ok=True)
+    shutil.copy(os.environ["CHECKPOINT"], folder / "net-1_5.ckpt")
+    print("saved", flush=True)
+    time.sleep(100)
+"""
+)
+RESTARTS = "launch: {max_restarts: 2, backoff: 0, lost_after: 3, checkpoints: ckpt}\n"
+CHECKPOINT = next((ROOT / "tests/fixtures/checkpoints").rglob("*.ckpt"))
+
+
+@pytest.mark.parametrize("comes", ["back", "new"])
+def test_a_node_may_come_in_place_of_a_lost_one(job: Bench, net: Nodes, comes: str) -> None:
+    """The next attempt waits for it: the same node again, or another one; it resumes from the newest checkpoint."""
+    _write_saving_job(job)
+    command = ("--config", "cfg.yaml", "--workers-per-node", "1")
+    started = [net.start(job, number, *train(net, 2, number, *command)) for number in range(2)]
+    wait_for(lambda: job.runs.exists() and "saved" in job.log(0) and "saved" in job.log(1), "the checkpoints")
+    started[1].process.kill()
+    wait_for(lambda: "waiting for a host in place of n1" in started[0].text, "the launcher")
+    other = net.start(job, 1 if comes == "back" else 2, *train(net, 2, 1, *command))
+    assert (started[0].wait(), other.wait()) == (0, 0), started[0].text + other.text
+    assert [host["name"] for host in job.plan()["hosts"]] == ["n0", "n1" if comes == "back" else "n2"]
+    assert job.log(1).splitlines()[-1] == "resume net-1_5.ckpt"
+    assert job.record()["attempts"][0]["verdict"]["cause"] == "host lost"
+
+
+def test_a_launcher_that_is_started_again_takes_up_its_run(job: Bench, net: Nodes) -> None:
+    """With the same --run-id: a further attempt from the newest checkpoint, and nodes that stay join it again."""
+    _write_saving_job(job)
+    lent = net.start(job, 1, "agent", "--join", net.master, "--stay")
+    command = train(net, 2, 0, "--config", "cfg.yaml", "--run-id", "night")
+    first = net.start(job, 0, *command)
+    wait_for(lambda: job.runs.exists() and "saved" in job.log(0) and "saved" in job.log(1), "the checkpoints")
+    first.process.kill()
+    first.wait()
+    again = net.start(job, 0, *command)
+    assert again.wait() == 0, again.text + lent.text
+    assert "the launcher was lost and is started again: attempt 2, resuming from net-1_5.ckpt" in again.text
+    assert [job.log(rank).splitlines()[-1] for rank in (0, 1)] == ["resume net-1_5.ckpt"] * 2
+    assert len(job.record("night")["attempts"]) == 1
+    lent.process.send_signal(signal.SIGTERM)
+    assert lent.wait() in (143, -signal.SIGTERM)
+
+
+def _write_saving_job(job: Bench) -> None:
+    job.write("train.py", SAVES)
+    job.write("cfg.yaml", RESTARTS)
+    job.env["CHECKPOINT"] = str(CHECKPOINT)

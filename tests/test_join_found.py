@@ -11,12 +11,13 @@ import pytest
 
 from mslaunch.errors import RequestError
 from mslaunch.transports.join.found import Found, find
+from mslaunch.transports.join.guests import read_hello
 from mslaunch.transports.join.part import split_master
 from mslaunch.transports.join.places import Places
 from tests.conftest import Bench
 from tests.join_bed import start_here
 from tests.ssh_bed import HELLO, free_port
-from tests.test_join_attacks import HELLO_RECORD, read_hello
+from tests.test_join_attacks import HELLO_RECORD
 
 VERSION = str(HELLO_RECORD["version"])
 

@@ -190,6 +190,10 @@ class Transport:
     """What to do instead of --devices."""
     queue: JobQueue | None = None
     """Where jobs are submitted when this process is in none of them."""
+    replaces_hosts: ClassVar[bool] = False
+    """Between attempts, hosts that were lost may come back, and others may come in their place."""
+    resumes_runs: ClassVar[bool] = False
+    """A launcher whose process was lost may be started again with the same --run-id, and goes on with that run."""
     tell: Callable[[str], None] = staticmethod(_ignore)
     """Is told what a person should know while hosts are waited for."""
 
@@ -232,6 +236,15 @@ class Transport:
 
     def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
         """Start an agent on every host; name those that cannot be reached as problems, each with its fix."""
+        raise NotImplementedError
+
+    def replace_hosts(
+        self, left: tuple[Host, ...], lost: tuple[Host, ...], wait: Callable[[float], None]
+    ) -> tuple[list[Channel], tuple[Host, ...]]:
+        """Wait for hosts in place of lost ones; return their channels, and all hosts of the next attempt in order.
+
+        `wait` waits for so many seconds, and raises where somebody wants an end. Too few hosts are an error.
+        """
         raise NotImplementedError
 
     def run_commands(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from mslaunch.transports.join import part as parts
 from mslaunch.transports.join.channel import NodeChannel
 from mslaunch.transports.join.connect import Member
 from mslaunch.transports.join.listener import Listener, Node, Terms
+from mslaunch.transports.join.node import LOST
 from mslaunch.transports.join.part import Part
 from mslaunch.transports.join.places import Places
 from mslaunch.transports.join.secret import Secret, find_secret, how_to_give, own_secret
@@ -35,6 +36,8 @@ class JoinTransport(Transport):
 
     name = "join"
     label = "nodes that join"
+    replaces_hosts = True
+    resumes_runs = True
     shares_environment = True  # every node has run a command of its own: its variables are right there
     own_settings = ("workers_per_node", "launcher_only", "join_timeout", "secret_file")
     devices_advice = "nodes that join say what they have. Give --workers-per-node instead."
@@ -42,8 +45,11 @@ class JoinTransport(Transport):
     def __init__(self) -> None:
         self._sockets: list[socket.socket] | None = None
         self._listener: Listener | None = None
+        self._part: Part | None = None
         self._own: Host | None = None
         self._nodes: dict[str, Node] = {}
+        self._ranks: dict[str, int] = {}
+        """The node rank of every host so far, by its name."""
         self._channels: list[NodeChannel] = []
 
     def is_meant(self, spec: JobSpec, environment: Mapping[str, str]) -> bool:
@@ -77,6 +83,7 @@ class JoinTransport(Transport):
         sockets = self._listening(part)
         secret = _secret(spec, environment, [Address(sock.family, sock.getsockname()) for sock in sockets], sockets)
         raise_limit(part.most + 256)
+        self._part = part
         self._listener = self._open_door(spec, part, sockets, secret)
         nodes = self._wait(part, self._listener)
         self._own = replace(self._own, address=nodes[0].reached_at) if self._own and nodes else self._own
@@ -126,6 +133,7 @@ class JoinTransport(Transport):
         assert self._listener is not None
         taken = self._listener.take()
         self._nodes |= {node.name: node for node in taken}
+        self._ranks = {name: rank for rank, name in self._listener.places.held.items()}
         own = () if self._own is None else (self._own,)
         return (*own, *(_host(node) for node in taken))
 
@@ -134,13 +142,48 @@ class JoinTransport(Transport):
         channels: list[Channel] = []
         for host in hosts:
             if self._own is not None and host.name == self._own.name:
-                agent = prestart.start(host.name, host.python, reads_stdin=False)
-                channels.append(LocalChannel(host.name, agent, wire.MAGIC))
+                channels.append(_own_channel(host))
             else:
-                channel = NodeChannel(self._nodes[host.name])
-                self._channels.append(channel)
-                channels.append(channel)
+                channels.append(self._channel(self._nodes[host.name]))
         return Opened(channels, hosts)
+
+    def _channel(self, node: Node) -> NodeChannel:
+        assert self._listener is not None
+        channel = NodeChannel(node, self._listener.places.leave)
+        self._channels.append(channel)
+        return channel
+
+    def replace_hosts(
+        self, left: tuple[Host, ...], lost: tuple[Host, ...], wait: Callable[[float], None]
+    ) -> tuple[list[Channel], tuple[Host, ...]]:
+        assert self._listener is not None
+        assert self._part is not None
+        names = {host.name for host in lost}
+        self._let_go(names)
+        own = [host for host in lost if self._own is not None and host.name == self._own.name]
+        until = time.monotonic() + self._part.timeout
+        while len(self._listener.waiting()) < len(lost) - len(own) and time.monotonic() < until:
+            wait(_LOOK_EVERY)
+        taken = self._listener.take()
+        if len(left) + len(own) + len(taken) < self._part.fewest:
+            for node in taken:
+                self._nodes[node.name] = node
+            raise NotReadyError(f"no other node has come in place of {', '.join(sorted(names))}")
+        ranks = {name: rank for rank, name in self._listener.places.held.items()}
+        before = {self._ranks[host.name]: len(host.devices) for host in lost}
+        hosts = [*left, *own, *(_host(node, before.get(node.rank)) for node in taken)]
+        self._ranks |= ranks
+        channels: list[Channel] = [*map(_own_channel, own), *map(self._channel, taken)]
+        return channels, tuple(sorted(hosts, key=lambda host: ranks[host.name]))
+
+    def _let_go(self, names: set[str]) -> None:
+        """End the connections of nodes whose agents were lost; such a node may join again."""
+        for channel in [channel for channel in self._channels if channel.hosts[0] in names]:
+            text = "the agent of this node was lost"
+            channel.conclude({"is": "end", "exit_code": LOST, "record": None, "text": text})
+            channel.end()
+            self._channels.remove(channel)
+            self._nodes.pop(channel.hosts[0], None)
 
     def planned_hosts(self, spec: JobSpec, named: tuple[Host, ...]) -> tuple[Host, ...]:
         import os
@@ -182,9 +225,10 @@ class JoinTransport(Transport):
         listener, self._listener = self._listener, None
         if listener is None:
             return
-        open_channels = {channel.hosts[0] for channel in self._channels}
-        spare = [node for node in self._nodes.values() if node.name not in open_channels]
-        channels = [*self._channels, *(NodeChannel(node) for node in (*spare, *listener.take()))]
+        opened = {channel.hosts[0] for channel in self._channels}
+        spare = [node for node in self._nodes.values() if node.name not in opened]
+        leave = listener.places.leave
+        channels = [*self._channels, *(NodeChannel(node, leave) for node in (*spare, *listener.take()))]
         listener.close()
         end = {"is": "end", "exit_code": exit_code, "record": record, "text": text}
         for channel in channels:
@@ -251,8 +295,14 @@ def _secret(
         raise
 
 
-def _host(node: Node) -> Host:
-    return Host(node.name, node.address, tuple(range(node.hello.slots or 0)), python=node.hello.python)
+def _host(node: Node, slots: int | None = None) -> Host:
+    """A node as a host; `slots` are those of the one in whose place it comes."""
+    devices = tuple(range(node.hello.slots or slots or 0))
+    return Host(node.name, node.address, devices, python=node.hello.python)
+
+
+def _own_channel(host: Host) -> LocalChannel:
+    return LocalChannel(host.name, prestart.start(host.name, host.python, reads_stdin=False), wire.MAGIC)
 
 
 def _too_few(part: Part, nodes: Sequence[Node], own: int) -> HostsNotReady:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from select import POLLIN, poll
 from typing import Any
@@ -21,11 +21,12 @@ _DRAIN_MS = 100
 class NodeChannel:
     """The agent's stream inside of the encrypted one; that stays open after the agent's end, for the last record."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, on_gone: Callable[[str], None]) -> None:
+        """`on_gone` is told the node's name when its connection has ended."""
         self.hosts: tuple[str, ...] = (node.name,)
         self.hint = f"See what mslaunch shows on {node.name} ({node.address})."
         self.is_open = True
-        self.node = node
+        self._on_gone = on_gone
         self._stream = node.stream
         self._decoder = wire.Decoder()
         self._has_ended = False
@@ -55,8 +56,8 @@ class NodeChannel:
         except (BrokenStream, ssl.SSLError):
             frames = None
         if frames is None:
-            self._is_gone = not self._has_ended
-            self._has_ended = True
+            if not self._has_ended:
+                self._set_gone()
             return []
         if any(kind == END for kind, _ in frames):
             with suppress(OSError):
@@ -96,19 +97,23 @@ class NodeChannel:
 
     def conclude(self, record: Mapping[str, Any]) -> None:
         """Send the last record: how the run ended."""
-        self._sender.send(record_frame(record))
+        if not self._is_gone:
+            self._sender.send(record_frame(record))
 
     def drop(self) -> None:
         """End the connection, once what was queued has been written."""
-        self._is_gone = self._has_ended = True
+        self._set_gone()
         with suppress(OSError):
             self._stream.sock.shutdown(2)  # SHUT_RDWR: ends a sender that waits for a peer that is gone
         self._sender.close()
 
+    def _set_gone(self) -> None:
+        self._is_gone = self._has_ended = True
+        self._on_gone(self.hosts[0])
+
     def end(self) -> None:
-        """Close the connection after the last record."""
-        self._sender.flush()
-        self._sender.close()
-        with suppress(OSError):
-            self._stream.sock.shutdown(2)
+        """Close the connection after the last record; one that is gone is not waited for."""
+        if not self._is_gone:
+            self._sender.flush()
+            self.drop()
         self._stream.close()

@@ -36,12 +36,6 @@ class Places:
         with self._lock:
             return dict(self._held)
 
-    def remember(self, hosts: list[str]) -> None:
-        """Give the hosts of an earlier attempt the same ranks again."""
-        with self._lock:
-            for rank, host in enumerate(hosts):
-                self._before.setdefault((host, rank), host)
-
     def hold(self, rank: int, host: str) -> str:
         """Give a rank to a host without asking; return its name."""
         with self._lock:
