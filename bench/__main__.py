@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import checkpoints, collect, failure, hosts, planning, scale, startup, tables, verdict
+from bench import checkpoints, collect, failure, hosts, join, planning, scale, startup, tables, verdict
 
 CASES = {
     "two": startup.two_ranks,
@@ -22,6 +22,7 @@ CASES = {
     "verify": checkpoints.verify_set,
     "hosts": hosts.many_hosts,
     "most-hosts": hosts.most_hosts,
+    "join": join.many_nodes,
     "elsewhere": hosts.death_elsewhere,
     "collect": collect.logs,
     "scale": scale.many_hosts,

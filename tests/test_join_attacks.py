@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from mslaunch import __version__
+from mslaunch.agent import wire
 from mslaunch.transports.join.certificates import client_context, server_context
 from mslaunch.transports.join.guests import Refused, read_hello
-from mslaunch.transports.join.stream import AGENT, TlsStream, frame, record_frame
+from mslaunch.transports.join.stream import AGENT, END, TlsStream, frame, record_frame
 from tests.conftest import Bench, wait_for
 from tests.join_bed import SECRET, Node, start_here
 from tests.ssh_bed import HELLO, free_port
@@ -256,6 +257,33 @@ def test_a_node_does_not_join_a_launcher_that_has_another_secret(bench: Bench) -
         assert node.wait() == 3
         stream.close()
     assert "the launcher there has another secret than secret (--secret-file). Give both the same." in node.text
+
+
+def test_orders_right_behind_the_answer_are_not_lost(bench: Bench) -> None:
+    """A node that is slow reads the answer and the first orders in one piece."""
+    bench.write("secret", SECRET)
+    accepted = {"is": "accepted", "name": "n7", "rank": 7, "run": "r", "python": None, "lost_after": 10.0}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        node = start_here(bench, "agent", "--join", address, "--secret-file", "secret")
+        sock, _ = server.accept()
+        stream = TlsStream(sock, server_context(SECRET.encode()), server_side=True)
+        while not stream.shake_hands(sock.recv(1 << 16)):
+            pass
+        frames = stream.decrypt(b"") or []
+        while not frames:
+            frames = stream.decrypt(sock.recv(1 << 16)) or []
+        probe = wire.encode({"to": "n7", "do": "reach", "address": "127.0.0.1", "port": 1, "seconds": 1})
+        stream.send(record_frame(accepted) + frame(AGENT, wire.MAGIC + probe) + frame(END))
+        received = b""
+        while END not in [kind for kind, _ in frames]:
+            frames = stream.decrypt(sock.recv(1 << 16)) or []
+            received += b"".join(payload for kind, payload in frames if kind == AGENT)
+        stream.send(record_frame({"is": "end", "exit_code": 7, "text": "so it ended"}))
+        assert node.wait() == 7
+        stream.close()
+    assert [event["ev"] for event in wire.Decoder().feed(received)] == ["hello", "reached"]
+    assert "so it ended" in node.text
 
 
 def test_a_nodes_certificate_does_not_make_a_launcher(bench: Bench) -> None:

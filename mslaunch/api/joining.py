@@ -40,12 +40,17 @@ def join(member: Member, tell: Callable[[str], None], seconds: float | None) -> 
     from mslaunch.store.record import from_dict
     from mslaunch.store.signals import Signals
     from mslaunch.transports.join.connect import connect
-    from mslaunch.transports.join.node import take_part
+    from mslaunch.transports.join.node import EarlyAgent, take_part
 
-    accepted = connect(member, tell, seconds)
+    early = EarlyAgent()
+    try:
+        accepted = connect(member, tell, seconds)
+    except BaseException:
+        early.close()
+        raise
     tell(f"joined {member.part.place} as node {accepted.rank} ({accepted.name}), run {accepted.run}")
     with Signals() as signals:
-        ended = take_part(accepted, signals, tell)
+        ended = take_part(accepted, early, signals, tell)
     if ended.record is None:
         return ended.exit_code, None, ended.text
     try:

@@ -8,7 +8,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mslaunch import __version__
@@ -22,7 +22,9 @@ from mslaunch.transports.join.stream import RECORD, BrokenStream, TlsStream, kee
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 20.0
-_PAUSES = (0.1, 0.5)
+_PAUSES = (0.05, 0.25)
+_PATIENT_AFTER = 60.0
+"""Seconds after which a node asks less often: once a second."""
 Tell = Callable[[str], None]
 
 
@@ -48,12 +50,15 @@ class Accepted:
     rank: int
     run: str
     python: str | None
+    more: tuple[tuple[bytes, bytes], ...] = ()
+    """Frames that have come right behind the answer."""
 
 
 def connect(member: Member, tell: Tell, seconds: float | None) -> Accepted:
     """Connect to the launcher, again and again for so many seconds, or for ever."""
     context = client_context(member.secret.value)
-    until = None if seconds is None else time.monotonic() + seconds
+    began = time.monotonic()
+    until = None if seconds is None else began + seconds
     told: set[str] = set()
     pause = _PAUSES[0]
     while True:
@@ -70,7 +75,7 @@ def connect(member: Member, tell: Tell, seconds: float | None) -> Accepted:
                 f"wait longer with --join-timeout."
             )
         time.sleep(pause * random.uniform(0.5, 1.0))
-        pause = min(_PAUSES[1], pause * 1.5)
+        pause = min(_PAUSES[1], pause * 1.5) if time.monotonic() - began < _PATIENT_AFTER else 1.0
 
 
 def _try_once(member: Member, context: ssl.SSLContext) -> Accepted:
@@ -113,7 +118,7 @@ def _say_hello(member: Member, stream: TlsStream) -> Accepted:
         while not done:
             done = stream.shake_hands(_some(stream.sock))
         stream.send(record_frame(hello))
-        answer = _answer(stream)
+        answer, more = _answer(stream)
     except ssl.SSLError as error:
         why = why_not(error)
         if why == "it has another secret":
@@ -125,7 +130,7 @@ def _say_hello(member: Member, stream: TlsStream) -> Accepted:
         raise NotYet(f"it sent {error}") from None
     except OSError as error:
         raise NotYet((error.strerror or "no answer").lower()) from None
-    return _accepted(part, stream, answer)
+    return replace(_accepted(part, stream, answer), more=more)
 
 
 def _some(sock: socket.socket) -> bytes:
@@ -135,14 +140,15 @@ def _some(sock: socket.socket) -> bytes:
     return data
 
 
-def _answer(stream: TlsStream) -> dict[str, Any]:
+def _answer(stream: TlsStream) -> tuple[dict[str, Any], tuple[tuple[bytes, bytes], ...]]:
+    """The launcher's answer, and what it has sent right behind it."""
     frames = stream.decrypt(b"")
     while not frames:
         frames = stream.decrypt(_some(stream.sock))
-    kind, payload = frames[0]
-    if kind != RECORD or len(frames) > 1:
+    (kind, payload), *more = frames
+    if kind != RECORD:
         raise BrokenStream("something else than an answer")
-    return read_record(payload)
+    return read_record(payload), tuple(more)
 
 
 def _accepted(part: Part, stream: TlsStream, answer: dict[str, Any]) -> Accepted:

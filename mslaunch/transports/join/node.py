@@ -7,7 +7,8 @@ import select
 import signal
 import ssl
 import subprocess
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
@@ -43,10 +44,35 @@ class Ending:
     """What the launcher, or this node, has to say instead."""
 
 
-def take_part(accepted: Accepted, signals: SignalSource, tell: Callable[[str], None]) -> Ending:
+class EarlyAgent:
+    """This node's agent, started while the launcher is waited for; an unused one exits by itself."""
+
+    def __init__(self) -> None:
+        self._others = inherited_launch_variables(os.environ)  # what the system has set for another launcher
+        self._agent = prestart.start_nameless(self._others)
+
+    def take(self, accepted: Accepted) -> subprocess.Popen[bytes]:
+        """Return the agent, with the name that the launcher gave this node; another where it is to have its Python."""
+        if accepted.python in (None, sys.executable) and self._agent.poll() is None:
+            prestart.name(self._agent, accepted.name)
+            return self._agent
+        self.close()
+        return prestart.start(accepted.name, accepted.python, reads_stdin=False, without=self._others)
+
+    def close(self) -> None:
+        for end in (self._agent.stdin, self._agent.stdout):
+            if end is not None:
+                end.close()
+        self._agent.wait()
+
+
+def take_part(accepted: Accepted, early: EarlyAgent, signals: SignalSource, tell: Callable[[str], None]) -> Ending:
     """Lend this node to the launcher until the run has ended."""
-    others = inherited_launch_variables(os.environ)  # what the system has set for another launcher
-    agent = prestart.start(accepted.name, accepted.python, reads_stdin=False, without=others)
+    try:
+        agent = early.take(accepted)
+    except OSError as error:  # no such Python, or a limit of this machine
+        accepted.stream.close()
+        return Ending(LOST, text=f"the agent could not be started: {error}")
     relay = _Relay(accepted, agent, signals, tell)
     try:
         return relay.run()
@@ -80,6 +106,7 @@ class _Relay:
         self._is_connected, self._agent_may_end = True, False
         self._ending: Ending | None = None
         self._signal: int | None = None
+        self._handle(accepted.more)
 
     def run(self) -> Ending:
         while not self._is_over():
@@ -135,6 +162,9 @@ class _Relay:
         if frames is None:
             self._lose_launcher()
             return
+        self._handle(frames)
+
+    def _handle(self, frames: Sequence[tuple[bytes, bytes]]) -> None:
         for kind, payload in frames:
             if kind == AGENT:
                 self._to_agent += payload

@@ -1,0 +1,54 @@
+"""How long a job takes whose nodes join, beside one over SSH: the whole command of the launcher, hosts on loopback."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+from bench.hosts import _bed, _ours
+from bench.measure import MSLAUNCH, Row, medians, seconds, workplace
+from tests.conftest import wait_for
+from tests.ssh_bed import free_port
+
+NODES = 32
+LIMIT = 0.5
+
+
+def many_nodes() -> Iterator[Row]:
+    """Nodes with one rank each that does nothing; all of them wait for the launcher when it is started."""
+    with workplace(train="") as folder, _bed(folder, NODES) as made:
+        master = f"127.0.0.1:{free_port()}"
+        command = [MSLAUNCH, "train", "--nnodes", str(NODES), "--master", master, "--launcher-only", "--tail", "none"]
+        with _waiting_nodes(folder, master):
+            times = medians(
+                {
+                    "ssh": partial(seconds, _ours(NODES), folder, {"HOME": str(made.home)}),
+                    "join": partial(seconds, command, folder),
+                },
+                rounds=3,
+            )
+    yield Row(
+        f"no-op job, {NODES} nodes that join",
+        f"{times['join']:.2f} s",
+        f"SSH {times['ssh']:.2f} s",
+        times["join"] / times["ssh"],
+        LIMIT,
+    )
+
+
+@contextmanager
+def _waiting_nodes(folder: Path, master: str) -> Iterator[None]:
+    """Nodes that stay: they wait for the launcher, and join the next one when a run has ended."""
+    with ExitStack() as started:
+        logs = [folder / f"node-{number}.log" for number in range(NODES)]
+        for log in logs:
+            with log.open("w") as file:
+                agent = [MSLAUNCH, "agent", "--join", master, "--stay"]
+                process = subprocess.Popen(agent, cwd=folder, stdout=file, stderr=file)
+            started.callback(process.wait)
+            started.callback(process.terminate)
+        wait_for(lambda: all("waiting for" in log.read_text() for log in logs), "all nodes", 120)
+        yield
