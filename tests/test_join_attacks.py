@@ -282,7 +282,7 @@ def test_orders_right_behind_the_answer_are_not_lost(bench: Bench) -> None:
         stream.send(record_frame({"is": "end", "exit_code": 7, "text": "so it ended"}))
         assert node.wait() == 7
         stream.close()
-    assert [event["ev"] for event in wire.Decoder().feed(received)] == ["hello", "reached"]
+    assert [event["ev"] for event in wire.Decoder().feed(received)] == ["hello", "reached", "idle"]
     assert "so it ended" in node.text
 
 

@@ -29,6 +29,7 @@ from mslaunch.transports.open_files import raise_limit
 from mslaunch.words import counted
 
 _LOOK_EVERY = 0.5
+_TELL_EVERY = 1.0
 
 
 class JoinTransport(Transport):
@@ -110,15 +111,15 @@ class JoinTransport(Transport):
         """Wait until all nodes are there, or enough when the time is up."""
         own = 1 if part.lends_devices else 0
         until = time.monotonic() + part.timeout
-        told = -1
+        told, tell_at = -1, 0.0
         while True:
             nodes = listener.waiting()
             for note in listener.pop_notes():
                 self.tell(note)
             if len(nodes) + own >= part.most:
                 return nodes
-            if len(nodes) != told:
-                told = len(nodes)
+            if len(nodes) != told and time.monotonic() >= tell_at:
+                told, tell_at = len(nodes), time.monotonic() + _TELL_EVERY
                 come = f": {', '.join(node.name for node in nodes[:8])}" if nodes else ""
                 self.tell(f"waiting at {part.place} for {counted(part.most - own, 'node')}; {told} joined{come}")
             if (left := until - time.monotonic()) <= 0:
@@ -126,7 +127,7 @@ class JoinTransport(Transport):
                     return nodes
                 raise _too_few(part, nodes, own)
             with listener.changed:
-                if len(listener.waiting()) == told:
+                if len(listener.waiting()) == len(nodes):
                     listener.changed.wait(min(left, _LOOK_EVERY))
 
     def _take(self) -> tuple[Host, ...]:

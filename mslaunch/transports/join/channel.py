@@ -15,6 +15,7 @@ from mslaunch.transports.join.listener import Node
 from mslaunch.transports.join.stream import AGENT, END, PIECE, BrokenStream, frame, record_frame
 
 CLOSE_SECONDS = 15.0
+LAST_SECONDS = 2.0
 _DRAIN_MS = 100
 
 
@@ -96,9 +97,10 @@ class NodeChannel:
             self.drop()
 
     def conclude(self, record: Mapping[str, Any]) -> None:
-        """Send the last record: how the run ended."""
+        """Send the last record: how the run ended. By this time nothing else is sent, so no thread has to be woken."""
         if not self._is_gone:
-            self._sender.send(record_frame(record))
+            with suppress(OSError, ssl.SSLError):
+                self._stream.send(record_frame(record), LAST_SECONDS)
 
     def drop(self) -> None:
         """End the connection, once what was queued has been written."""
@@ -112,8 +114,6 @@ class NodeChannel:
         self._on_gone(self.hosts[0])
 
     def end(self) -> None:
-        """Close the connection after the last record; one that is gone is not waited for."""
-        if not self._is_gone:
-            self._sender.flush()
-            self.drop()
+        """Close the connection after the last record."""
+        self.drop()
         self._stream.close()

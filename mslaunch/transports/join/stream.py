@@ -76,6 +76,7 @@ class TlsStream:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
         self._lock = threading.Lock()
+        self._sending = threading.Lock()
         self.reader = FrameReader()
 
     def fileno(self) -> int:
@@ -124,10 +125,17 @@ class TlsStream:
             self._tls.write(data)
             return self._outgoing.read()
 
-    def send(self, data: bytes) -> None:
-        """Write frames; waits for the other side to read."""
-        for at in range(0, len(data), PIECE):
-            self.sock.sendall(self.encrypt(data[at : at + PIECE]))
+    def send(self, data: bytes, seconds: float | None = None) -> None:
+        """Write frames; waits for the other side to read, and for another thread that writes, so long at most."""
+        if not self._sending.acquire(timeout=-1 if seconds is None else seconds):
+            raise TimeoutError("another thread waits for the other side to read")
+        try:
+            if seconds is not None:
+                self.sock.settimeout(seconds)
+            for at in range(0, len(data), PIECE):
+                self.sock.sendall(self.encrypt(data[at : at + PIECE]))
+        finally:
+            self._sending.release()
 
     def close(self) -> None:
         self.sock.close()
