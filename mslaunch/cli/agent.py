@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
@@ -11,6 +12,8 @@ from mslaunch.cli import basics, options
 from mslaunch.cli.join import follow
 
 app = basics.new_app()
+
+PAUSE = 1.0
 
 Join = Annotated[str, typer.Option("--join", help="Where the launcher is; the port is 29400.", metavar="HOST:PORT")]
 Stay = Annotated[bool, typer.Option("--stay", help="Wait for the launcher for ever, and join it again after a run.")]
@@ -41,5 +44,6 @@ def agent(
     )
     code = follow(member, for_ever=stay)
     while stay and code < 128:
+        time.sleep(PAUSE)  # the launcher that has just ended is not the one to join
         code = follow(member, for_ever=True)
     raise typer.Exit(code)
