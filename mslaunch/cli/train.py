@@ -15,6 +15,7 @@ from mslaunch.cli import arguments, basics, foreign, options
 from mslaunch.cli.console import Console
 from mslaunch.cli.describe import describe_plan
 from mslaunch.cli.screen import Screen
+from mslaunch.errors import RequestError
 
 if TYPE_CHECKING:
     from mslaunch.cli.detached import Detached
@@ -81,6 +82,8 @@ def launch(
     if (member := api.membership(job)) is not None:
         from mslaunch.cli.join import follow as follow_launcher
 
+        if detached:
+            raise RequestError("--detach: another node launches this job, and this one only joins it. Leave it out.")
         raise typer.Exit(follow_launcher(member, as_json))
     prepared = api.prepare(request, job, basics.say)
     if prepared.queue is not None:

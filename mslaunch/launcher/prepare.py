@@ -323,4 +323,5 @@ def check_only(request: Request, script: str) -> Checked:
     access = Access(python, job.spec.launch.accept_new_host_keys)
     cluster, checked = connect(transport, hosts, access, requirements(job.spec, script))
     cluster.close()
+    transport.finish(0, None, "the launcher has checked this node, and starts nothing")
     return checked

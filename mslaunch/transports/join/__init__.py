@@ -141,12 +141,15 @@ class JoinTransport(Transport):
     def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
         del access
         channels: list[Channel] = []
+        problems = []
         for host in hosts:
             if self._own is not None and host.name == self._own.name:
                 channels.append(_own_channel(host))
-            else:
+            elif host.name in self._nodes:
                 channels.append(self._channel(self._nodes[host.name]))
-        return Opened(channels, hosts)
+            else:
+                problems.append(f"{host.name}: it has joined by itself, and cannot be reached again. Look there.")
+        return Opened(channels, hosts, tuple(problems))
 
     def _channel(self, node: Node) -> NodeChannel:
         assert self._listener is not None

@@ -177,6 +177,7 @@ class Listener:
             return
         answer = {"is": "accepted", "name": place.name, "rank": place.rank, **asdict(self._terms)}
         try:
+            reached_at = plain_address(guest.stream.sock.getsockname())
             keep_alive(guest.stream.sock, self._terms.lost_after)
             guest.stream.send(record_frame(answer))
         except (OSError, ssl.SSLError):
@@ -185,7 +186,6 @@ class Listener:
             return
         guest.stream.sock.setblocking(True)
         guest.stream.reader.longest = LONGEST
-        reached_at = plain_address(guest.stream.sock.getsockname())
         node = Node(place.name, place.rank, hello, guest.stream, guest.address, reached_at)
         with self.changed:
             del self._guests[end]
