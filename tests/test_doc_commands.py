@@ -39,6 +39,7 @@ with open(os.path.join("output", f"rank_{os.environ['RANK_ID']}.txt"), "w") as f
 """
 PROGRAM = {"train.py", "run_mindformer.py"}
 NOT_RUN = {
+    "agent --join": "needs a launcher; tests/test_join.py has some",
     "check --hosts": "needs hosts; tests/test_ssh.py has some",
     "check --transport netns": "needs the plug-in of docs/transports.md; tests/test_netns.py installs it",
     "train --transport netns": "needs the plug-in of docs/transports.md; tests/test_netns.py installs it",

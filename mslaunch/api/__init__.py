@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mslaunch.api.joining import agent_member, join, membership
 from mslaunch.api.steps import (
     attach,
     become_owner,
@@ -29,6 +30,7 @@ from mslaunch.api.steps import (
     prepare,
     prepare_sweep,
     program_settings,
+    read,
     record_from,
     record_of_logs,
     recorded,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from mslaunch.store.run import Result, Run
     from mslaunch.store.timed_log import LogLines, Selection, TimedLog, merge_logs
     from mslaunch.transports.base import JobQueue
+    from mslaunch.transports.join.connect import Member
 
 __all__ = [
     "ENDED",
@@ -68,6 +71,7 @@ __all__ = [
     "Job",
     "JobQueue",
     "LogLines",
+    "Member",
     "Notice",
     "OutputRecord",
     "Plan",
@@ -84,6 +88,7 @@ __all__ = [
     "SweepEvent",
     "SweptRun",
     "TimedLog",
+    "agent_member",
     "attach",
     "become_owner",
     "carry_out",
@@ -96,16 +101,19 @@ __all__ = [
     "count_devices",
     "default_runs_dir",
     "find_run",
+    "join",
     "known_folders",
     "launch",
     "make_request",
     "make_run",
+    "membership",
     "merge_logs",
     "plan_json",
     "plan_request",
     "prepare",
     "prepare_sweep",
     "program_settings",
+    "read",
     "record_from",
     "record_of_logs",
     "recorded",
@@ -139,6 +147,7 @@ _PASSED_ON = {
     "mslaunch.store.run": ("Result", "Run"),
     "mslaunch.store.timed_log": ("LogLines", "Selection", "TimedLog", "merge_logs"),
     "mslaunch.transports.base": ("JobQueue",),
+    "mslaunch.transports.join.connect": ("Member",),
 }
 """Names that are defined elsewhere and only passed on; each is loaded when it is first used."""
 

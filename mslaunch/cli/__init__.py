@@ -33,6 +33,7 @@ VERBS = {
     "strategy": "Show and merge MindSpore's strategy files.",
     "ckpt": "Show, verify, reshard, convert, import, export and compare checkpoints.",
     "config": "The JSON Schema of a job's YAML.",
+    "agent": "Lend this machine's devices to a launcher elsewhere.",
     "examples": "List the examples and sample rank tables, and copy them.",
 }
 """Each verb is a module of this package, imported only when it is typed."""
@@ -76,7 +77,7 @@ For example: mslaunch train --workers 8 --config cfg.yaml
 """
 
 
-_NOT_HERE = {"-h", "--help", "--dry-run", "--detach", "--hosts", "--hostfile", "--transport"}
+_NOT_HERE = {"-h", "--help", "--dry-run", "--detach", "--hosts", "--hostfile", "--transport", "--nnodes", "--master"}
 
 
 def main(argv: list[str] | None = None) -> None:

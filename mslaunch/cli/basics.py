@@ -20,6 +20,11 @@ def new_app() -> typer.Typer:
     )
 
 
+def say(text: str) -> None:
+    """Tell a person something, at once."""
+    print(f"mslaunch: {plain(text)}", flush=True)
+
+
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Align rows in columns, the first row being their names."""
     # Names come from files, and a file may say anything, even to a terminal.

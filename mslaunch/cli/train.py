@@ -15,6 +15,7 @@ from mslaunch.cli import arguments, basics, foreign, options
 from mslaunch.cli.console import Console
 from mslaunch.cli.describe import describe_plan
 from mslaunch.cli.screen import Screen
+from mslaunch.errors import RequestError
 
 if TYPE_CHECKING:
     from mslaunch.cli.detached import Detached
@@ -26,11 +27,11 @@ _NAMING_RANKS = {"--workers", "--worker_num", "--local_worker_num", "-n", "--dev
 """What says how many ranks there are; a default of another launcher does not count beside it."""
 
 
-def call_with_defaults(args: list[str], table: foreign.Table, workers: str, **how: object) -> object:
+def call_with_defaults(args: list[str], table: foreign.Table, default_ranks: str, **how: object) -> object:
     """Call the verb with the options of another launcher, and its default number of ranks."""
     options_typed = {word.partition("=")[0].replace("nproc-per", "nproc_per") for word in args}
     named = _NAMING_RANKS | {"--nproc_per_node"}
-    default = [] if options_typed & named else [f"--workers={workers}"]
+    default = [] if options_typed & named else [default_ranks]
     return arguments.call(_app, [*default, *args], table, ours_first=False, **how)
 
 
@@ -77,7 +78,14 @@ def launch(
     detached = _detach() if detach else None
     if detached and detached.waits:
         raise typer.Exit(detached.wait(as_json))
-    prepared = api.prepare(request)
+    job = api.read(request)
+    if (member := api.membership(job)) is not None:
+        from mslaunch.cli.join import follow as follow_launcher
+
+        if detached:
+            raise RequestError("--detach: another node launches this job, and this one only joins it. Leave it out.")
+        raise typer.Exit(follow_launcher(member, as_json))
+    prepared = api.prepare(request, job, basics.say)
     if prepared.queue is not None:
         from mslaunch.cli.submit import submit
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,6 +17,7 @@ from mslaunch.launcher.attempt import TICK, Attempt, Observer, SignalSource
 from mslaunch.launcher.cluster import Cluster
 from mslaunch.launcher.decisions import LOST, Failure
 from mslaunch.launcher.file_transfer import FileTransfer
+from mslaunch.launcher.replacement import Interrupted, Rejoin, replace_hosts
 from mslaunch.launcher.restarts import NextAttempt, Replan, RestartTools, prepare_next
 from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.verdict import make_verdict
@@ -26,7 +28,7 @@ from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.metrics import MetricsWriter
 from mslaunch.store.signals import ASKING, SUSPEND, Signals
-from mslaunch.transports.base import Pings
+from mslaunch.transports.base import Pings, Transport
 
 MOST_NOTES = 50
 
@@ -40,14 +42,15 @@ def execute(
     replan: Replan | None = None,
     attempts: tuple[record.AttemptSummary, ...] = (),
     signals: SignalSource | None = None,
+    rejoin: Rejoin | None = None,
 ) -> record.RunRecord:
     """Run a job to its end on connected hosts, with as many attempts as it is allowed, and return its record."""
     queued = record.queued(plan, time.time(), in_process=signals is not None)
     now = replace(queued, state="running", attempts=attempts)
     with nullcontext(signals) if signals else Signals() as heard, EventLog(folder.events) as events:
-        execution = _Execution(plan, folder, observe, environment, cluster, replan, heard, events, now)
+        execution = _Execution(plan, folder, observe, environment, cluster, replan, rejoin, heard, events, now)
         try:
-            with Pings(cluster.channels, plan.limits.lost_after):
+            with Pings(execution.channels, plan.limits.lost_after):
                 execution.run()
         except BaseException as error:
             limit, ended = limit_of(error), record.iso(time.time())
@@ -56,12 +59,21 @@ def execute(
             )
             raise
         finally:
-            cluster.close()
+            execution.cluster.close()
             execution.metrics.close()
             if execution.lost:
                 cluster.transport.clean_up(plan.run_dir)
             _save(folder, execution.now)
+            finish(cluster.transport, execution.now)
     return execution.now
+
+
+def finish(transport: Transport, ended: record.RunRecord) -> None:
+    """Tell the hosts how the run ended, with the one rank that its verdict names."""
+    blamed = ended.verdict.rank if ended.verdict else None
+    ranks = tuple(rank for rank in ended.ranks if rank.rank == blamed)
+    code = 1 if ended.exit_code is None else ended.exit_code
+    transport.finish(code, replace(ended, ranks=ranks, outputs=()).to_dict())
 
 
 class _Execution:
@@ -75,6 +87,7 @@ class _Execution:
         environment: Mapping[str, str],
         cluster: Cluster,
         replan: Replan | None,
+        rejoin: Rejoin | None,
         signals: SignalSource,
         events: EventLog,
         now: record.RunRecord,
@@ -84,7 +97,10 @@ class _Execution:
         self.observe = observe
         self.environment = environment
         self.cluster = cluster
+        self.channels = list(cluster.channels)
+        """The channels of the present attempt, one list for as long as the run lasts."""
         self.replan = replan
+        self.rejoin = rejoin
         self.signals = signals
         self.events = events
         self.now = now
@@ -109,12 +125,17 @@ class _Execution:
             run_state = attempt.run(self.environment)
             self.lost = self.lost or bool(run_state.hosts_lost)
             self.now = conclude(self.now, run_state, self.folder)
-            tools = RestartTools(attempt.free_port, self.replan)
+            replace_hosts = partial(self._replace_hosts, attempt, self.rejoin) if self.rejoin else None
+            tools = RestartTools(attempt.free_port, self.replan, replace_hosts)
             if attempt.collection_ended_by is not None:
                 fails = self.now.state == "failed" and self.plan.restarts.limit
                 self._end(attempt, "a signal has asked for the end" if fails else "")
                 return False
-            again = prepare_next(self.plan, self.now, self.folder, run_state.hosts_lost, tools)
+            try:
+                again = prepare_next(self.plan, self.now, self.folder, run_state.hosts_lost, tools)
+            except Interrupted as interrupted:
+                again = "a signal has asked for the end"
+                self.now = replace(self.now, exit_code=128 + interrupted.number)
             if isinstance(again, str):
                 self._end(attempt, again)
                 return False
@@ -125,6 +146,16 @@ class _Execution:
                 return False
             self.plan = again.plan
             return True
+
+    def _replace_hosts(self, attempt: Attempt, rejoin: Rejoin, lost: set[str]) -> Plan | str:
+        """Plan the next attempt with hosts in place of those that are lost, and connect to them."""
+        replaced = replace_hosts(attempt, lost, rejoin)
+        if isinstance(replaced, str):
+            return replaced
+        self.cluster = replaced.cluster
+        self.channels[:] = replaced.cluster.channels
+        self.transfer.use(replaced.cluster, lost)
+        return replaced.plan
 
     def _write(self, event: Mapping[str, Any]) -> None:
         """Record an event; notes are kept in run.json too, the last ones."""

@@ -81,7 +81,7 @@ def carry_out(
     cluster = prepared.cluster or connect_unchecked(prepared.transport, plan.hosts, Access(sys.executable))
     attempts = prepared.resumed.attempts if prepared.resumed else ()
     known = {**environment, **prepared.secrets}
-    return execute(plan, folder, observe, known, cluster, prepared.replan, attempts, signals)
+    return execute(plan, folder, observe, known, cluster, prepared.replan, attempts, signals, prepared.rejoin)
 
 
 def submit(prepared: Prepared, queue: JobQueue) -> tuple[RunFolder, str]:

@@ -77,6 +77,19 @@ def _numbers(value: tuple[int, ...]) -> tuple[int, ...]:
     return value
 
 
+def _nodes(value: Any) -> Any:
+    """Read `4`, or `2:4` for at least two and at most four."""
+    if isinstance(value, (list, tuple)) and len(value) == 2:
+        return tuple(value)
+    fewest, colon, most = str(value).partition(":")
+    if isinstance(value, bool) or not all(part.isascii() and part.isdigit() for part in (fewest, most or fewest)):
+        raise ValueError("write a number, or two as 2:4")
+    both = int(fewest[:7]), int((most if colon else fewest)[:7])
+    if not 1 <= both[0] <= both[1] <= 65536:
+        raise ValueError("write a number from 1 on, or two as 2:4, the smaller first")
+    return both
+
+
 def _variables(value: V) -> V:
     for name, text in value.items():
         if not VARIABLE.fullmatch(name):
@@ -193,6 +206,27 @@ class LaunchSettings(BaseModel):
     sbatch_args: Annotated[
         Annotated[tuple[Line, ...], BeforeValidator(_words)], Flag("--sbatch-arg", kind=list, metavar="OPTION")
     ] = Field((), description="Slurm: further options of sbatch, for example --gres=gpu:8.")
+    nnodes: Annotated[Annotated[tuple[int, int], BeforeValidator(_nodes)] | None, Flag("--nnodes", metavar="N")] = (
+        Field(None, description="Nodes that run this same command, or at least and at most so many: 4, 2:4.")
+    )
+    node_rank: Annotated[Index | None, Flag("--node-rank", kind=int)] = Field(
+        None, description="Which of these nodes this is; 0 launches. By default by order of arrival."
+    )
+    master: Annotated[Line | None, Flag("--master", metavar="HOST:PORT")] = Field(
+        None, description="Where the launcher is that the other nodes join; the port is 29400 by default."
+    )
+    workers_per_node: Annotated[
+        Annotated[Count, Field(le=65536)] | None, Flag("--workers-per-node", kind=int, metavar="N")
+    ] = Field(None, description="Ranks of each node that joins; by default one for each of its devices.")
+    launcher_only: Annotated[bool, Flag("--launcher-only", kind=bool)] = Field(
+        False, description="Launch for the nodes that join, and run no rank here."
+    )
+    join_timeout: Annotated[Wait, Flag("--join-timeout", kind=float, metavar="SECONDS")] = Field(
+        600.0, description="Seconds to wait for the launcher, and for the nodes that join it."
+    )
+    secret_file: Annotated[PathText | None, Flag("--secret-file", metavar="FILE")] = Field(
+        None, description="File with the secret that all nodes know; the variable MSLAUNCH_SECRET holds it as well."
+    )
     rank_table: Annotated[PathText | None, Flag("--rank-table", "--rank_table_file", metavar="FILE")] = Field(
         None, description="Rank table to use; exported as RANK_TABLE_FILE."
     )
@@ -354,7 +388,7 @@ def _unknown_variables(asked: Mapping[str, str]) -> Iterator[str]:
     known = [name.upper() for name in LaunchSettings.model_fields if name not in NOT_FROM_ENVIRONMENT]
     for name in sorted(asked):
         key = name.removeprefix("MSLAUNCH_")
-        if key not in known and name not in RANK_VARIABLES and not name.startswith(RANKS_ONLY):
+        if key not in known and name not in (*RANK_VARIABLES, JOIN_SECRET) and not name.startswith(RANKS_ONLY):
             why = NOT_FROM_ENVIRONMENT.get(key.lower())
             near = did_you_mean(key, known).replace("'", "'MSLAUNCH_", 1)
             yield (f"{name} is ignored: {why}" if why else f"{name} is ignored: there is no such setting{near}")
@@ -362,6 +396,8 @@ def _unknown_variables(asked: Mapping[str, str]) -> Iterator[str]:
 
 _TYPE_NAMES = ("tuple[", "literal[", "function-")  # what pydantic adds to a place to tell members of a union apart
 _LISTS = ("sbatch_args", "shared")
+JOIN_SECRET = "MSLAUNCH_SECRET"
+"""Not a setting: its value is read where a node joins, and kept nowhere."""
 NOT_FROM_ENVIRONMENT = {"env": "export the variables themselves, and name them with --env K"}
 """Settings that no variable gives, and why."""
 

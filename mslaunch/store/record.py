@@ -192,6 +192,14 @@ def from_value(raw: object) -> RunRecord:
     return make(RunRecord, raw)
 
 
+def from_dict(raw: Mapping[str, Any], name: str) -> RunRecord:
+    """Read a record that a launcher has sent."""
+    try:
+        return make(RunRecord, raw)
+    except Unreadable as error:
+        raise RecordUnreadable(name, error) from None
+
+
 def read_plan(folder: RunFolder) -> Plan:
     """Read plan.json as it stands."""
     name = str(folder.plan)
