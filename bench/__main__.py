@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import sys
 
-from bench import checkpoints, collect, failure, hosts, metrics, planning, scale, startup, tables, verdict
+from bench import (
+    checkpoints,
+    collect,
+    diagnose,
+    failure,
+    hosts,
+    metrics,
+    planning,
+    scale,
+    startup,
+    tables,
+    verdict,
+    weights,
+)
 
 CASES = {
     "two": startup.two_ranks,
@@ -18,8 +31,10 @@ CASES = {
     "right": failure.right_rank,
     "flood": failure.flood,
     "verdict": verdict.many_fail,
+    "diagnose": diagnose.large_folder,
     "reshard": checkpoints.reshard,
     "verify": checkpoints.verify_set,
+    "import": weights.import_weights,
     "hosts": hosts.many_hosts,
     "most-hosts": hosts.most_hosts,
     "elsewhere": hosts.death_elsewhere,

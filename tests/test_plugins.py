@@ -163,6 +163,8 @@ def test_a_healthy_row_is_tried_before_every_cause(bench: Bench) -> None:
         ("quota of (\\w+)", "(q*)", "regex: it matches an empty line, so it would match every line"),
         ("{1}", "{2}", "summary: {2} is used, and regex has 1 groups"),
         ("advice: Ask.", "advice: Ask., example: quarter", "example: regex does not match it"),
+        ("advice: Ask.", "advice: Ask., blames: 2", "blames: 2 is named, and regex has 1 groups"),
+        ("advice: Ask.", "advice: Ask., blames: all", "blames: the number of a group of regex is wanted, got 'all'"),
     ],
 )
 def test_a_broken_row_is_named_and_the_others_count(old: str, new: str, words: str) -> None:

@@ -54,6 +54,10 @@ class Metrics:
         """Measure what it is time to measure, and send it."""
         self._safely(self._look, now)
 
+    def send_now(self, rank: int) -> None:
+        """Send what is known of a rank: its last steps come before its failure."""
+        self._safely(self._send_now, rank)
+
     def finish(self, rank: int) -> None:
         """Send what is left of a rank that has ended."""
         self._safely(self._finish, rank)
@@ -61,11 +65,6 @@ class Metrics:
     def receive(self, rank: int, rows: list[Any]) -> None:
         """Keep what a rank reports until the next look."""
         self._safely(self._receive, rank, rows)
-
-    def send_now(self, rank: int) -> None:
-        """Send what is known of a rank: its last steps come before its failure."""
-        if rank in self._logs:
-            self._safely(lambda: self._send(self._rows_of(rank)))
 
     def stop_asking(self) -> None:
         """The job ends: no tool of the devices may hold that up."""
@@ -105,6 +104,10 @@ class Metrics:
             self._resources_at = now + self._resources_every
             found += [(rank, None, values) for rank, values in self._resources.look(self._pids())]
         return [_row(when, rank, device, values) for rank, device, values in found]
+
+    def _send_now(self, rank: int) -> None:
+        if rank in self._logs:
+            self._send(self._rows_of(rank))
 
     def _finish(self, rank: int) -> None:
         if rank in self._logs:
