@@ -145,7 +145,7 @@ class LogMetrics:
                 self._file, self._offset, self._partial = found.st_ino, 0, b""
             if found.st_size == self._offset and not (is_last and self._partial):
                 return 0.0, b""
-            data = self._partial + _read_pieces(file, self._offset, found.st_size, limit)
+            data = self._partial + read_pieces(file, self._offset, found.st_size, limit)
             self._offset = found.st_size
         except OSError:  # a disk that fails, a server whose files have changed
             return 0.0, b""
@@ -200,7 +200,7 @@ class LogMetrics:
         return list(lines.values())
 
 
-def _read_pieces(file: int, start: int, end: int, limit: int) -> bytes:
+def read_pieces(file: int, start: int, end: int, limit: int) -> bytes:
     """Read all of a part of a file, or pieces from all over it, cut to whole lines, where it is longer than `limit`."""
     if end - start <= limit:
         return os.pread(file, end - start, start)
