@@ -1,4 +1,4 @@
-"""Runs for tests of the view: a folder with a record, events, logs and metrics, as a job of any size would have them."""
+"""Runs for tests of the view: a folder with record, events, logs and metrics, as a job of any size has it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 from mslaunch import identity
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.store import record
+from mslaunch.store import record as records
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.metrics import MetricsWriter
 
 STEPS = 500
 
 
-def new_record(ranks: int, hosts: int = 1, **more: Any) -> record.RunRecord:
+def new_record(ranks: int, hosts: int = 1, **more: Any) -> records.RunRecord:
     """The record of a run that is going on; this process is its launcher."""
-    started = record.iso(time.time() - 60)
-    rows = tuple(record.RankRecord(rank, f"n{rank % hosts}", rank // hosts, 1000 + rank) for rank in range(ranks))
+    started = records.iso(time.time() - 60)
+    rows = tuple(records.RankRecord(rank, f"n{rank % hosts}", rank // hosts, 1000 + rank) for rank in range(ranks))
     rows = tuple(replace(row, started=started) for row in rows)
     launcher = identity.this_process(in_process=True)
-    base = record.RunRecord("big", "running", started, None, launcher, ranks, "dynamic", "local", "train.py", rows)
+    base = records.RunRecord("big", "running", started, None, launcher, ranks, "dynamic", "local", "train.py", rows)
     return replace(base, **more)
 
 
@@ -32,7 +32,7 @@ class MadeRun:
     """A run's folder that a test fills as a launcher would."""
 
     folder: RunFolder
-    record: record.RunRecord
+    record: records.RunRecord
     writer: MetricsWriter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -40,9 +40,9 @@ class MadeRun:
         self.writer = MetricsWriter(self.folder.metrics)
         self.save(self.record)
 
-    def save(self, now: record.RunRecord) -> None:
+    def save(self, now: records.RunRecord) -> None:
         self.record = now
-        record.save(self.folder, now)
+        records.save(self.folder, now)
 
     def set_rank(self, rank: int, **more: Any) -> None:
         """Change how one rank stands."""
@@ -71,7 +71,7 @@ class MadeRun:
 
     def end(self, state: str, **more: Any) -> None:
         """Have the run end."""
-        ended = record.iso(time.time())
+        ended = records.iso(time.time())
         code = 0 if state == "succeeded" else 1
         done = "ok" if state == "succeeded" else "stopped"
         rows = tuple(

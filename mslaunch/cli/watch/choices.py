@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from mslaunch.cli.watch.model import Overview, RankRow, first_of
 from mslaunch.errors import MslaunchError
 from mslaunch.ranges import parse_ranges
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PANES = {"l": "log", "s": "stacks", "v": "verdict", "n": "notes", "?": "help"}
 """What takes the whole screen, by its key; the same key again goes back."""
@@ -51,6 +48,10 @@ class Choices:
     stacks: tuple[str, ...] = ()
 
 
+Pressed = tuple[Choices, str | None]
+"""What is shown after a key, and what is to be done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Room:
     """How many lines the present pane or table has on the screen, and how many there are to show."""
@@ -78,7 +79,7 @@ def chosen_rank(overview: Overview, now: Choices) -> int | None:
     return now.chosen if any(row.rank == now.chosen for row in rows) else first_of(rows)
 
 
-def press(now: Choices, key: str, overview: Overview, room: Room, asks_to_quit: bool) -> tuple[Choices, str | None]:
+def press(now: Choices, key: str, overview: Overview, room: Room, asks_to_quit: bool) -> Pressed:
     """Return what is shown after a key, and what is to be done: quit, stop, stacks, redraw or suspend."""
     if now.question:
         return replace(now, question=""), QUESTIONS[now.question][1].get(key)
@@ -88,25 +89,48 @@ def press(now: Choices, key: str, overview: Overview, room: Room, asks_to_quit: 
     if key.isdigit() and key.isascii():
         return _type_number(now, key, overview), None
     now = replace(now, number="")
-    if key in ("redraw", "suspend"):
-        return now, key
-    if key in ("q", "Q"):
-        return (replace(now, question="quit"), None) if asks_to_quit else (now, "quit")
-    if key == "x":
-        return replace(now, question="stop"), None
-    if key == "/":
-        return replace(now, is_typing=True, pane=""), None
-    if key == "escape":
-        return replace(now, pane="", scroll=0, filter="" if not now.pane else now.filter), None
-    if key in PANES:
-        return _toggle(now, PANES[key])
+    if action := _KEYS.get(key):
+        return action(now, key, asks_to_quit)
     return _move(now, key, overview, room), None
 
 
-def _toggle(now: Choices, pane: str) -> tuple[Choices, str | None]:
+def _quit(now: Choices, _key: str, asks_to_quit: bool) -> Pressed:
+    return (replace(now, question="quit"), None) if asks_to_quit else (now, "quit")
+
+
+def _ask_to_stop(now: Choices, _key: str, _asks: bool) -> Pressed:
+    return replace(now, question="stop"), None
+
+
+def _begin_filter(now: Choices, _key: str, _asks: bool) -> Pressed:
+    return replace(now, is_typing=True, pane=""), None
+
+
+def _go_back(now: Choices, _key: str, _asks: bool) -> Pressed:
+    return replace(now, pane="", scroll=0, filter=now.filter if now.pane else ""), None
+
+
+def _act(now: Choices, key: str, _asks: bool) -> Pressed:
+    return now, key
+
+
+def _toggle(now: Choices, key: str, _asks: bool) -> Pressed:
+    pane = PANES[key]
     if now.pane == pane:
         return replace(now, pane="", scroll=0), None
     return replace(now, pane=pane, scroll=0), "stacks" if pane == "stacks" else None
+
+
+_KEYS: dict[str, Callable[[Choices, str, bool], Pressed]] = {
+    "q": _quit,
+    "Q": _quit,
+    "x": _ask_to_stop,
+    "/": _begin_filter,
+    "escape": _go_back,
+    "redraw": _act,
+    "suspend": _act,
+    **dict.fromkeys(PANES, _toggle),
+}
 
 
 def _type(now: Choices, key: str) -> Choices:

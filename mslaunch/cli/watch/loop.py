@@ -7,10 +7,11 @@ import select
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
 
+from mslaunch import api
 from mslaunch.cli.watch.choices import Choices, Room, chosen_rank, press
 from mslaunch.cli.watch.frame import draw
 from mslaunch.cli.watch.keys import read_keys
@@ -19,11 +20,7 @@ from mslaunch.cli.watch.terminal import KEYS, Terminal
 from mslaunch.errors import MslaunchError
 from mslaunch.words import first_line
 
-if TYPE_CHECKING:
-    from mslaunch.api import Run
-
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-ENDED_STATES = ("succeeded", "failed", "stopped", "lost")
 
 
 class Wake:
@@ -38,10 +35,8 @@ class Wake:
             signal.signal(number, lambda *_: None)
 
     def call(self) -> None:
-        try:
+        with suppress(BlockingIOError):  # then it wakes anyway
             os.write(self._write, b"\0")
-        except BlockingIOError:  # it will wake anyway
-            pass
 
     def read(self) -> set[int]:
         try:
@@ -53,7 +48,7 @@ class Wake:
 class View:
     """One run on one terminal. `is_launchers`: the process above carries the run out, and tells when it has ended."""
 
-    def __init__(self, run: Run, terminal: Terminal, above: int, is_launchers: bool) -> None:
+    def __init__(self, run: api.Run, terminal: Terminal, above: int, is_launchers: bool) -> None:
         self._run = run
         self._terminal = terminal
         self._above = above
@@ -102,7 +97,7 @@ class View:
 
     def _press(self, key: str) -> None:
         overview = self._reading.overview
-        has_ended = overview.record.state in ENDED_STATES
+        has_ended = overview.record.state in api.ENDED
         asks = self._is_launchers and not has_ended
         self._now, action = press(self._now, key, overview, self._room, asks)
         if action == "quit":
