@@ -52,6 +52,19 @@ class Tmux:
         """Return the lines on the screen, without empty ones."""
         return [line for line in self.run("capture-pane", "-p", "-t", "0").splitlines() if line.strip()]
 
+    def press(self, *keys: str) -> None:
+        """Press keys, by the names that tmux has for them."""
+        self.run("send-keys", "-t", "0", *keys)
+
+    def ask(self, *names: str) -> list[str]:
+        """Return what tmux knows about the terminal: alternate_on, cursor_flag, pane_tty and so on."""
+        return self.run("display-message", "-p", "-t", "0", " ".join(f"#{{{name}}}" for name in names)).split()
+
+    def settings(self) -> str:
+        """Return the settings of the terminal, as stty writes them."""
+        (tty,) = self.ask("pane_tty")
+        return subprocess.run(["stty", "-g", "-F", tty], capture_output=True, text=True, check=True).stdout
+
     def text(self) -> str:
         """Return everything that the screen has shown and that scrolled away, lines that tmux has wrapped as one."""
         return self.run("capture-pane", "-p", "-J", "-S", "-5000", "-t", "0")

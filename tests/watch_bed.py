@@ -72,12 +72,9 @@ class MadeRun:
     def end(self, state: str, **more: Any) -> None:
         """Have the run end."""
         ended = records.iso(time.time())
+        how: dict[str, Any] = {"exit_code": 0} if state == "succeeded" else {"stopped": True, "signal": 15}
+        rows = tuple(row if row.ended else replace(row, ended=ended, **how) for row in self.record.ranks)
         code = 0 if state == "succeeded" else 1
-        done = "ok" if state == "succeeded" else "stopped"
-        rows = tuple(
-            replace(row, ended=row.ended or ended, exit_code=0 if done == "ok" else row.exit_code, stopped=done != "ok")
-            for row in self.record.ranks
-        )
         self.save(replace(self.record, state=state, ended=ended, ranks=rows, **{"exit_code": code, **more}))
 
 

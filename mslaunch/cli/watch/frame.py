@@ -19,7 +19,7 @@ from mslaunch.cli.watch.choices import (
 from mslaunch.cli.watch.curve import draw_curve
 from mslaunch.cli.watch.model import TROUBLE, Note, Overview, RankRow
 from mslaunch.cli.watch.table import choose_columns, heading, number_text, row_text
-from mslaunch.words import display_width, fit, plain, plain_output
+from mslaunch.words import counted, display_width, fit, plain, plain_output
 
 BOLD, REVERSE, RED, YELLOW, GREEN, CYAN, FAINT, NORMAL = (f"\x1b[{n}m" for n in (1, 7, 31, 33, 32, 36, 2, 0))
 LONGEST_LINE = 4096
@@ -45,7 +45,7 @@ HELP = """Keys
 Ranks in trouble come first: failed; suspended (SIGSTOP); silent: no step for 30 s, or for
 10 steps where that is longer; nan: its loss is no number; slow: its step time is 1.5 times the
 median or more, or it waits for a core for a quarter more of the time than the median rank.""".splitlines()
-KEYS = "q quit  arrows rank  l log  s stacks  n notes  v verdict  / filter  x stop  ? help"
+KEYS = "q quit  ↑↓ rank  l log  s stacks  n notes  v verdict  / filter  x stop  ? help"
 _RUN_COLOURS = {"failed": RED, "lost": RED, "succeeded": GREEN, "stopped": YELLOW}
 _STATE_COLOURS = {"failed": RED, "gone": RED, "ok": GREEN, **dict.fromkeys(TROUBLE[1:], YELLOW), "waiting": FAINT}
 
@@ -67,7 +67,9 @@ def _title(overview: Overview, columns: int, clock: datetime) -> str:
     parts = [f"{state}{code}", duration(record, clock)]
     parts += [overview.queue_job] if overview.queue_job else []
     parts += [f"attempt {len(record.attempts)}"] if record.attempts else []
-    parts += [f"{record.world_size} ranks: " + ", ".join(f"{n} {name}" for name, n in overview.counts.items())]
+    parts += [
+        f"{counted(record.world_size, 'rank')}: " + ", ".join(f"{n} {name}" for name, n in overview.counts.items())
+    ]
     text = plain(f" {overview.name}: {' | '.join(parts)}")
     return f"{REVERSE}{colour}{_filled(text, columns)}{NORMAL}"
 
@@ -110,9 +112,9 @@ def _panes(overview: Overview, now: Choices, columns: int, lines: int) -> tuple[
     left = lines - len(above) - len(notes)
     wanted = len(rows) + 1
     height = left if left < 8 else min(wanted, max(5, left - 6 if wanted > left // 2 else wanted, left * 3 // 5))
-    table, shown = _table(overview, rows, now, columns, height)
-    below = _lower(overview, now, columns, left - len(table))
-    return [*above, *table, *below, *notes], Room(shown, len(rows))
+    table, where = _table(overview, rows, now, columns, height)
+    below = _lower(overview, now, columns, left - len(table), where)
+    return [*above, *table, *below, *notes], Room(max(0, height - 1), len(rows))
 
 
 def _progress(overview: Overview, columns: int) -> list[str]:
@@ -155,8 +157,8 @@ def _curve(overview: Overview, columns: int, height: int) -> list[str]:
 
 def _table(
     overview: Overview, rows: Sequence[RankRow], now: Choices, columns: int, height: int
-) -> tuple[list[str], int]:
-    """The rows around the chosen one, below their heading."""
+) -> tuple[list[str], str]:
+    """The rows around the chosen one, below their heading; and which rows these are, where they are not all."""
     chosen = choose_columns(overview.rows, columns - 1)
     room = max(0, height - 1)
     marked = chosen_rank(overview, now)
@@ -164,25 +166,25 @@ def _table(
     is_free = now.chosen is None  # then the first rows are those that matter
     start = 0 if is_free and at < room else max(0, min(at - room // 2, len(rows) - room))
     shown = rows[start : start + room]
-    beyond = f"  {start + 1}-{start + len(shown)} of {len(rows)}" if len(rows) > len(shown) else ""
-    lines = [f"{BOLD} {heading(chosen)}{NORMAL}{FAINT}{beyond}{NORMAL}"]
+    where = f"{start + 1}-{start + len(shown)} of {len(rows)} ── " if len(rows) > len(shown) else ""
+    lines = [f"{BOLD} {heading(chosen)}{NORMAL}"]
     for row in shown:
         text = f" {row_text(chosen, row)}"
         colour = _STATE_COLOURS.get(row.state, "")
         style = f"{colour}{REVERSE}" if row.rank == marked else colour
         lines.append(f"{style}{_filled(text, columns) if row.rank == marked else text}{NORMAL if style else ''}")
-    return lines[:height], room
+    return lines[:height], where
 
 
-def _lower(overview: Overview, now: Choices, columns: int, height: int) -> list[str]:
+def _lower(overview: Overview, now: Choices, columns: int, height: int, where: str) -> list[str]:
     """The verdict of a run that has failed, else the last lines of the chosen rank's log."""
     if height < 2:
         return []
     if overview.verdict and now.chosen is None:
-        return [_rule("why it failed (v: all of it)", columns), *overview.verdict[: height - 1]]
+        return [_rule(f"{where}why it failed (v: all of it)", columns), *overview.verdict[: height - 1]]
     lines = overview.log_lines[-(height - 1) :]
     rank = chosen_rank(overview, now) if overview.log_rank is None else overview.log_rank
-    return [_rule(f"log of rank {rank}", columns), *(plain_output(line, LONGEST_LINE) for line in lines)]
+    return [_rule(f"{where}log of rank {rank}", columns), *(plain_output(line, LONGEST_LINE) for line in lines)]
 
 
 def _pane(overview: Overview, now: Choices, columns: int, height: int) -> tuple[list[str], Room]:

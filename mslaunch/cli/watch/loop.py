@@ -120,6 +120,8 @@ class View:
                 change = work()
             except (MslaunchError, OSError) as error:
                 change = _tell(first_line(str(error)))
+            except BaseException as error:
+                change = _raise(error)
             self._told.append(change)
             self._wake.call()
 
@@ -144,6 +146,8 @@ class View:
         self._terminal.enter()
 
     def _draw(self) -> None:
+        if self._reading.defect is not None:
+            raise self._reading.defect
         while self._told:
             self._now = self._told.pop(0)(self._now)
         overview, size = self._reading.overview, self._terminal.size
@@ -151,6 +155,13 @@ class View:
         lines, self._room = draw(overview, now, *size, datetime.now().astimezone())
         self._terminal.draw(lines, size)
         self._reading.want(chosen_rank(overview, self._now))
+
+
+def _raise(error: BaseException) -> Callable[[Choices], Choices]:
+    def change(_: Choices) -> Choices:
+        raise error
+
+    return change
 
 
 def _tell(message: str) -> Callable[[Choices], Choices]:

@@ -60,7 +60,10 @@ class ViewProcess:
         for each in before:
             signal.signal(each, signal.SIG_IGN)
         self.close()
-        return 128 + number if number else os.waitstatus_to_exitcode(self._status or 0) % 256
+        if self.was_killed:
+            print("mslaunch: the view was killed; the run goes on", file=sys.stderr)
+        code = os.waitstatus_to_exitcode(self._status or 0)
+        return 128 + number if number else code if code >= 0 else 128 - code
 
     def close(self) -> None:
         """End the view, and wait until the terminal is as it was."""
@@ -81,7 +84,7 @@ class ViewProcess:
         if found[0] == self._child:
             self._status = found[1]
             if self.was_killed:
-                self._terminal.leave()
+                self._terminal.leave(is_taken=True)
 
 
 class _Signalled(Exception):
@@ -96,7 +99,7 @@ def _raise(number: int, _: FrameType | None) -> None:
 def _show(above: int, terminal: Terminal, is_launchers: bool) -> None:
     """The process that draws: it never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    code, said = FAILED, ""
+    code, said, errors = FAILED, "", os.dup(2)
     try:
         told = b""
         while not told.endswith(b"\0"):
@@ -106,6 +109,7 @@ def _show(above: int, terminal: Terminal, is_launchers: bool) -> None:
             told += piece
         from mslaunch.cli.watch.loop import View
 
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # warnings would stand in the middle of the screen
         run = api.find_run(os.fsdecode(told[:-1]))
         code = View(run, terminal, above, is_launchers).show()
     except MslaunchError as error:
@@ -117,5 +121,5 @@ def _show(above: int, terminal: Terminal, is_launchers: bool) -> None:
     finally:
         terminal.leave()
         with suppress(OSError):
-            os.write(2, said.encode("utf-8", "replace"))
+            os.write(errors, said.encode("utf-8", "replace"))
         os._exit(code)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mslaunch.api import Run, RunRecord
 
 EVERY = 0.5  # seconds between two looks at the folder
+LONGEST_PAUSE = 3.0
+SHARE = 20  # reading takes a twentieth of a core at most, also with 10,000 ranks
 ALIVE_EVERY = 3.0  # seconds between two looks at a record that has not changed: is its launcher still there?
 
 Stamp = tuple[int, int, int]
@@ -108,6 +110,8 @@ class ReadingThread:
         self._chosen: int | None = None
         self.error = ""
         """Why the folder could not be read just now."""
+        self.defect: BaseException | None = None
+        """What nobody has foreseen: for the thread that draws to raise."""
         self.overview = self._reader.read(None, with_metrics=False)
         threading.Thread(target=self._run, name="reading", daemon=True).start()
 
@@ -118,11 +122,14 @@ class ReadingThread:
             self._asked.set()
 
     def _run(self) -> None:
-        while True:
+        while self.defect is None:
+            began = time.thread_time()
             try:
                 self.overview, self.error = self._reader.read(self._chosen), ""
             except (MslaunchError, OSError) as error:  # the folder was removed, or is closed to us
                 self.error = str(error)
+            except BaseException as error:
+                self.defect = error
             self._wake()
-            self._asked.wait(EVERY)
+            self._asked.wait(min(LONGEST_PAUSE, max(EVERY, SHARE * (time.thread_time() - began))))
             self._asked.clear()

@@ -28,6 +28,7 @@ class Terminal:
     def __init__(self) -> None:
         self._before: list[Any] = termios.tcgetattr(KEYS)
         self._drawn: list[str] = []
+        self._is_taken = False
         self._size = (0, 0)
 
     @property
@@ -47,11 +48,15 @@ class Terminal:
         for key in (termios.VSUSP, termios.VLNEXT, termios.VDISCARD):
             mode[_CONTROLS][key] = b"\0"
         termios.tcsetattr(KEYS, termios.TCSANOW, mode)
+        self._is_taken = True
         _write(ENTER)
         self.forget()
 
-    def leave(self) -> None:
-        """Give the screen back."""
+    def leave(self, is_taken: bool = False) -> None:
+        """Give the screen back, if it was taken: by this process, or by another one that could not do it itself."""
+        if not (self._is_taken or is_taken):
+            return
+        self._is_taken = False
         with suppress(OSError):
             _write(LEAVE)
         with suppress(termios.error):  # it is gone
