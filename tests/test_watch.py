@@ -64,6 +64,7 @@ def is_as_it_was(made: Tmux) -> None:
     made.run("new-session", "-d", "-s", "fresh", "sleep 600")
     tty = made.run("display-message", "-p", "-t", "fresh", "#{pane_tty}").strip()
     fresh = subprocess.run(["stty", "-g", "-F", tty], capture_output=True, text=True, check=True).stdout
+    made.run("kill-session", "-t", "fresh")
     assert used == fresh
 
 
