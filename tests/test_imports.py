@@ -74,7 +74,7 @@ EDGES = {
     "ranktable": {"documents", "errors", "hosts", "ranges"},
     "checkpoint": {"documents", "errors", "layout"},
     "diagnose": {"documents", "errors", "layout", "plugins", "ranges", "words"},
-    "metrics": {"documents", "errors", "plugins", "words"},
+    "metrics": {"diagnose", "documents", "errors", "messages", "plan", "plugins", "words"},
     "hosts": {"errors", "ranges"},
     "ranges": {"errors"},
     "words": {"ranges"},
