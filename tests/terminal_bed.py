@@ -38,6 +38,10 @@ def run_in_terminal(bench: Bench, *args: str, columns: int = 80) -> str:
     return written.decode().replace("\r\n", "\n")
 
 
+def settings_of(tty: str) -> str:
+    return subprocess.run(["stty", "-g", "-F", tty], capture_output=True, text=True, check=True).stdout
+
+
 @dataclass(frozen=True)
 class Tmux:
     """One session of tmux with a server of its own."""
@@ -62,8 +66,7 @@ class Tmux:
 
     def settings(self) -> str:
         """Return the settings of the terminal, as stty writes them."""
-        (tty,) = self.ask("pane_tty")
-        return subprocess.run(["stty", "-g", "-F", tty], capture_output=True, text=True, check=True).stdout
+        return settings_of(*self.ask("pane_tty"))
 
     def text(self) -> str:
         """Return everything that the screen has shown and that scrolled away, lines that tmux has wrapped as one."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +13,7 @@ import pytest
 
 from mslaunch.diagnose.judge import Verdict
 from tests.conftest import TIMEOUT, Bench, wait_for
-from tests.terminal_bed import Tmux, start_in_tmux, wait_for_the_end
+from tests.terminal_bed import Tmux, settings_of, start_in_tmux, wait_for_the_end
 from tests.watch_bed import MadeRun, make_run
 
 WAITS = """\
@@ -59,13 +59,13 @@ def leaves_as_it_was(made: Tmux) -> str:
 
 
 def is_as_it_was(made: Tmux) -> None:
+    """Compare the terminal with another one that tmux has just made, once it has made all of it."""
     assert made.ask("alternate_on", "cursor_flag", "wrap_flag") == AS_IT_WAS
     used = made.settings()
     made.run("new-session", "-d", "-s", "fresh", "sleep 600")
-    tty = made.run("display-message", "-p", "-t", "fresh", "#{pane_tty}").strip()
-    fresh = subprocess.run(["stty", "-g", "-F", tty], capture_output=True, text=True, check=True).stdout
+    fresh = made.run("display-message", "-p", "-t", "fresh", "#{pane_tty}").strip()
+    wait_for(lambda: used == settings_of(fresh), f"{used} to be the settings of a fresh terminal")
     made.run("kill-session", "-t", "fresh")
-    assert used == fresh
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def eight(bench: Bench) -> MadeRun:
 def test_a_run_is_shown_as_it_goes_on(bench: Bench, eight: MadeRun) -> None:
     """Steps, notes and lines of the log come to the screen; q leaves the run alone and the terminal as it was."""
     with watching(bench) as made:
-        sees(made, "big: running", "8 ranks: 8 running", "epoch 1/2  step 10/500", "first line of rank 0")
+        sees(made, "big: running", "8 ranks: 8 running", "epoch 1/2 step 10/500", "first line of rank 0")
         eight.step(20)
         eight.log(0, "second line\n")
         eight.event(ev="note", text="the disk is nearly full")
@@ -249,3 +249,21 @@ def test_stacks_of_a_running_job_are_shown_and_it_is_stopped(bench: Bench) -> No
         made.press("x", "y")
         sees(made, "stopped, exit code 143", "2 stopped")
     assert bench.record()["state"] == "stopped"
+
+
+def test_a_rank_that_is_suspended_is_named(bench: Bench) -> None:
+    """A real job: its steps are read from what it prints, and SIGSTOP shows at the right rank."""
+    bench.write(
+        "train.py",
+        "import time\nfor n in range(1, 100000):\n"
+        "    time.sleep(0.1)\n    print(f'step {n}: loss={1 / n}', flush=True)\n",
+    )
+    assert bench.mslaunch("train", "-n", "3", "--detach").returncode == 0
+    with watching(bench) as made:
+        sees(made, "3 ranks: 3 running", "loss of rank 0", "steps/s")
+        pid = next(row["pid"] for row in bench.record()["ranks"] if row["rank"] == 1)
+        os.kill(pid, signal.SIGSTOP)
+        sees(made, "1 suspended", "log of rank 1", "rank 1 on")
+        os.kill(pid, signal.SIGCONT)
+        sees(made, "3 ranks: 3 running")
+    bench.mslaunch("stop")

@@ -12,7 +12,7 @@ import pytest
 
 from mslaunch.cli.watch.choices import Choices, Room, chosen_rank, press, visible_rows
 from mslaunch.cli.watch.curve import draw_curve
-from mslaunch.cli.watch.frame import clock_text, draw
+from mslaunch.cli.watch.frame import draw
 from mslaunch.cli.watch.keys import read_keys
 from mslaunch.cli.watch.model import Happened, Note, Overview, count_states, find_curve, find_progress, make_rows
 from mslaunch.cli.watch.progress import make_progress
@@ -114,27 +114,14 @@ def test_a_rank_shows_how_busy_its_device_is() -> None:
     assert rows == {0: None, 1: 97}
 
 
-@pytest.mark.parametrize(
-    ("values", "share", "left"),
-    [
-        ({"step": 10, "steps": 100, "epoch": 1, "epochs": 2}, 0.05, 190.0),
-        ({"step": 10, "steps": 100, "epoch": 2, "epochs": 2}, 0.55, 90.0),
-        ({"step": 25, "steps": 100}, 0.25, 75.0),
-        ({"step": 10, "epoch": 2, "epochs": 4}, 0.25, None),
-        ({"step": 10, "epoch": 1.5, "epochs": 2}, 0.75, None),
-        ({"step": 10, "steps": 100, "epoch": 2}, None, None),
-        ({"step": 10, "steps": 0}, None, None),
-        ({"step": 200, "steps": 100}, 1.0, 0.0),
-        ({"step": 10}, None, None),
-    ],
-)
-def test_progress_is_what_the_counts_allow(values: dict[str, float], share: float | None, left: float | None) -> None:
-    """At a step a second, the time left is the number of steps left."""
+def test_progress_is_told_with_the_time_left() -> None:
+    """At a step a second, the time left is the number of steps left, also where ranks print no step time."""
     table = SeriesTable()
-    table.add(Row(NOW + step, Source(0, 0), {"step": step}) for step in range(5))
-    found = make_progress(values, table.of(Source(0, 0)))
+    table.add(Row(NOW + step, Source(0, 0), {"step": step}) for step in range(11))
+    found = make_progress({"step": 10, "steps": 100, "epoch": 1, "epochs": 2, "loss": 0.5}, table.of(Source(0, 0)))
     assert found is not None
-    assert (found.share, found.left) == (share, left)
+    assert found.share == pytest.approx(0.05)
+    assert found.words == ("epoch 1/2 step 10/100", "loss 0.5", "1.0 steps/s", "3 min left")
 
 
 def test_the_rate_counts_from_where_steps_began_again() -> None:
@@ -143,7 +130,7 @@ def test_the_rate_counts_from_where_steps_began_again() -> None:
     table.add(Row(NOW + at, Source(0, 0), {"step": step}) for at, step in enumerate((8, 9, 10, 1, 3, 5)))
     found = make_progress({"step": 5, "steps": 15}, table.of(Source(0, 0)))
     assert found is not None
-    assert (found.left, found.words) == (5.0, ("step 5/15", "2 steps/s"))
+    assert found.words == ("step 5/15", "2.0 steps/s", "5 s left")
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e308])
@@ -282,7 +269,15 @@ def test_a_log_is_scrolled_from_its_end() -> None:
             now, _ = press(now, key, overview, room, False)
         return lines_of(overview, now)[-2]
 
-    keys = ([], ["up"], ["page-up"], ["page-up", "page-down"], ["home"], ["home", "end"], ["down"])
+    keys: tuple[list[str], ...] = (
+        [],
+        ["up"],
+        ["page-up"],
+        ["page-up", "page-down"],
+        ["home"],
+        ["home", "end"],
+        ["down"],
+    )
     assert [last_shown(some) for some in keys] == [f"line {n}" for n in (99, 98, 79, 99, 20, 99, 99)]
 
 
@@ -300,11 +295,3 @@ def test_a_log_is_scrolled_from_its_end() -> None:
 def test_keys_are_known_by_what_terminals_send(data: bytes, keys: list[str]) -> None:
     """What no key of ours sends is left out."""
     assert read_keys(data) == keys
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0:00:00"), (3725, "1:02:05"), (90061, "1 d 1:01:01"), (math.inf, "?")]
-)
-def test_the_time_left_is_a_clock(seconds: float, text: str) -> None:
-    """With days where there are some."""
-    assert clock_text(seconds) == text

@@ -44,7 +44,7 @@ HELP = """Keys
 
 Ranks in trouble come first: failed; suspended (SIGSTOP); silent: no step for 30 s, or for
 10 steps where that is longer; nan: its loss is no number; slow: its step time is 1.5 times the
-median or more, or it waits for a core for a quarter more of the time than the median rank.""".splitlines()
+median or more, or its threads wait for a core much longer than those of the median rank.""".splitlines()
 KEYS = "q quit  ↑↓ rank  l log  s stacks  n notes  v verdict  / filter  x stop  ? help"
 _RUN_COLOURS = {"failed": RED, "lost": RED, "succeeded": GREEN, "stopped": YELLOW}
 _STATE_COLOURS = {"failed": RED, "gone": RED, "ok": GREEN, **dict.fromkeys(TROUBLE[1:], YELLOW), "waiting": FAINT}
@@ -125,18 +125,7 @@ def _progress(overview: Overview, columns: int) -> list[str]:
     if progress.share is not None:
         full = round(progress.share * BAR)
         parts.append(f"{CYAN}{'█' * full}{FAINT}{'░' * (BAR - full)}{NORMAL} {100 * progress.share:.1f} %")
-    if progress.left is not None and overview.record.ended is None:
-        parts.append(f"{clock_text(progress.left)} left")
     return [fit(" " + "  ".join(parts), columns)]
-
-
-def clock_text(seconds: float) -> str:
-    """Hours, minutes and seconds; days where there are some."""
-    if not math.isfinite(seconds) or seconds > 1e9:
-        return "?"
-    days, rest = divmod(int(seconds), 86400)
-    clock = f"{rest // 3600}:{rest // 60 % 60:02d}:{rest % 60:02d}"
-    return f"{days} d {clock}" if days else clock
 
 
 def _curve(overview: Overview, columns: int, height: int) -> list[str]:

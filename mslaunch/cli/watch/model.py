@@ -6,10 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median_low
 from typing import TYPE_CHECKING
 
-from mslaunch.cli.watch.progress import JobProgress, make_progress, steps_per_second
+from mslaunch.cli.watch.progress import JobProgress, make_progress, step_time_of
+from mslaunch.metrics.alerts import RANK_RULES
 from mslaunch.metrics.rows import Number, Source
 from mslaunch.metrics.series import Series, SeriesTable, step_of
 
@@ -20,11 +21,11 @@ TROUBLE = ("failed", "suspended", "silent", "nan", "slow")
 """What may be wrong with a rank, the worst first."""
 DEMANDING = frozenset({"failed", "suspended", "silent"})
 """What makes a rank the chosen one where nobody has chosen another."""
-SLOWER = 1.5  # times the median step time
-WAITS_MORE = 0.25  # share of the time that a rank waits for a core, above the median's
+STATES = {"stopped": "suspended", "starved": "slow", "slow": "slow"}
+"""The rules of alerts that show in a rank's state; `stopped` means that mslaunch has ended it."""
+COMPARED = ("step_time", "cpu_wait", "cpu")
 SILENT_SECONDS = 30.0
 SILENT_STEPS = 10
-LAST_STEPS = 5  # whose mean is a rank's step time
 MOST_POINTS = 2000  # of a curve
 
 
@@ -37,7 +38,7 @@ class RankRow:
     state: str
     step: Number | None = None
     loss: Number | None = None
-    step_time: float | None = None
+    step_time: Number | None = None
     against: float | None = None
     """Its step time as a multiple of the median of all ranks."""
     cpu: Number | None = None
@@ -94,24 +95,28 @@ class Overview:
 def make_rows(record: RunRecord, table: SeriesTable, happened: Happened, now: float) -> tuple[RankRow, ...]:
     """Return a row for each rank, those in trouble first."""
     attempt = len(record.attempts)
-    sources = {rank.rank: Source(attempt, rank.rank) for rank in record.ranks}
-    series = {rank: table.of(source) for rank, source in sources.items()}
-    last = {rank: table.last(source) for rank, source in sources.items()}
-    times = {rank: _step_time(some) for rank, some in series.items()}
-    usual = _median(times.values())
-    usual_wait = _median(values.get("cpu_wait") for values in last.values())
+    series = {rank.rank: table.of(Source(attempt, rank.rank)) for rank in record.ranks}
+    values = {rank.rank: _values(table.last(Source(attempt, rank.rank)), series[rank.rank]) for rank in record.ranks}
+    peers = _medians([values[rank.rank] for rank in record.ranks if rank.state == "running"])
     rows = []
     for rank in record.ranks:
-        values, step_time = last[rank.rank], times[rank.rank]
-        against = step_time / usual if step_time is not None and usual else None
-        state = _state(record, rank, happened)
+        own, state = values[rank.rank], _state(record, rank, happened)
         if state == "running":
-            waits_more = values.get("cpu_wait", 0) - (usual_wait or 0) >= WAITS_MORE
-            is_slow = len(sources) > 1 and (waits_more or (against or 0) >= SLOWER)
-            silent = _is_silent(series[rank.rank], usual, now)
-            state = _trouble(values, silent, is_slow) or state
-        rows.append(_row(rank, state, values, step_time, against, _device(rank, attempt, table)))
+            state = _trouble(own, peers, _is_silent(series[rank.rank], peers, now)) or state
+        rows.append(_row(rank, state, own, peers, _device(rank, attempt, table)))
     return tuple(sorted(rows, key=lambda row: (trouble_of(row.state), row.rank)))
+
+
+def _values(last: Mapping[str, Number], series: Mapping[str, Series]) -> dict[str, Number]:
+    """Return a rank's last numbers, with the step time as the mean of some."""
+    measured = step_time_of(series)
+    return {**last, "step_time": measured} if measured is not None else dict(last)
+
+
+def _medians(sources: Sequence[Mapping[str, Number]]) -> dict[str, float]:
+    """Return the medians that ranks are compared with; of two numbers the lower one, of one number none."""
+    found = {name: [own[name] for own in sources if math.isfinite(own.get(name, math.nan))] for name in COMPARED}
+    return {name: median_low(some) for name, some in found.items() if len(some) > 1}
 
 
 def first_of(rows: Sequence[RankRow]) -> int | None:
@@ -127,16 +132,14 @@ def trouble_of(state: str) -> int:
 
 
 def _row(
-    rank: RankRecord,
-    state: str,
-    values: Mapping[str, Number],
-    step_time: float | None,
-    against: float | None,
-    device: Number | None,
+    rank: RankRecord, state: str, own: dict[str, Number], peers: Mapping[str, float], device: Number | None
 ) -> RankRow:
-    cpu, wait, memory = (values.get(name) for name in ("cpu", "cpu_wait", "memory"))
-    step, loss = step_of(dict(values)), values.get("loss")
-    return RankRow(rank.rank, rank.host, state, step, loss, step_time, against, cpu, wait, memory, device)
+    step_time, usual = own.get("step_time"), peers.get("step_time")
+    against = step_time / usual if step_time is not None and usual else None
+    cpu, wait, memory = (own.get(name) for name in ("cpu", "cpu_wait", "memory"))
+    return RankRow(
+        rank.rank, rank.host, state, step_of(own), own.get("loss"), step_time, against, cpu, wait, memory, device
+    )
 
 
 def _device(rank: RankRecord, attempt: int, table: SeriesTable) -> Number | None:
@@ -151,34 +154,22 @@ def _state(record: RunRecord, rank: RankRecord, happened: Happened) -> str:
     return "in init" if rank.state == "running" and rank.rank in happened.in_init else rank.state
 
 
-def _trouble(values: Mapping[str, Number], is_silent: bool, is_slow: bool) -> str | None:
-    found = {
-        "suspended": values.get("stopped") == 1,
-        "silent": is_silent,
-        "nan": not math.isfinite(values.get("loss", 0)),
-        "slow": is_slow,
-    }
-    return next((name for name in TROUBLE if found.get(name)), None)
+def _trouble(own: Mapping[str, Number], peers: Mapping[str, float], is_silent: bool) -> str | None:
+    """Return the worst that is wrong with a rank now; alerts wait until it lasts, a screen need not."""
+    found = {STATES[rule.kind] for rule in RANK_RULES if rule.kind in STATES and rule.holds(own, peers)}
+    found |= {"silent"} if is_silent else set()
+    found |= set() if math.isfinite(own.get("loss", 0)) else {"nan"}
+    return next((name for name in TROUBLE if name in found), None)
 
 
-def _step_time(series: Mapping[str, Series]) -> float | None:
-    """Return the mean of a rank's last step times, measured by itself or by when its steps came."""
-    if told := series.get("step_time"):
-        some = [value for value in told.value[-LAST_STEPS:] if 0 < value < math.inf]
-        return sum(some) / len(some) if some else None
-    rate = steps_per_second(series)
-    return 1 / rate if rate else None
-
-
-def _is_silent(series: Mapping[str, Series], usual: float | None, now: float) -> bool:
+def _is_silent(series: Mapping[str, Series], peers: Mapping[str, float], now: float) -> bool:
     """Tell whether a rank that has printed steps has printed none for long."""
     came = [series[name].time[-1] for name in ("step", "total_step", "loss") if name in series]
-    return bool(came) and now - max(came) > max(SILENT_SECONDS, SILENT_STEPS * (usual or 0))
+    return bool(came) and now - max(came) > max(SILENT_SECONDS, SILENT_STEPS * _usual(series, peers))
 
 
-def _median(numbers: Iterable[Number | None]) -> float | None:
-    known = [number for number in numbers if number is not None and math.isfinite(number)]
-    return median(known) if known else None
+def _usual(series: Mapping[str, Series], peers: Mapping[str, float]) -> float:
+    return peers.get("step_time") or step_time_of(series) or 0.0
 
 
 def find_curve(record: RunRecord, table: SeriesTable, chosen: int | None) -> Curve | None:

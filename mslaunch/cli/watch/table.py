@@ -34,7 +34,7 @@ def number_text(value: Number | None) -> str:
     return f"{value:.4g}"
 
 
-def seconds_text(value: float | None) -> str:
+def seconds_text(value: Number | None) -> str:
     """A short time: `1.2 ms`, `3.4 s`."""
     if value is None or not math.isfinite(value):
         return ""
