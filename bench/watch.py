@@ -28,7 +28,6 @@ from mslaunch.store.metrics import MetricsWriter
 HOSTS, EACH = 128, 8
 RANKS = HOSTS * EACH
 SECONDS = 20.0
-SETTLED = 5.0  # seconds until what was there before is read
 SIZE = struct.pack("HHHH", 50, 160, 0, 0)
 
 
@@ -91,18 +90,22 @@ def _measure(folder: RunFolder) -> tuple[float, float]:
     began = time.perf_counter()
     process = subprocess.Popen([MSLAUNCH, "watch", str(folder.path)], env=env, stdin=its, stdout=its, stderr=its)
     os.close(its)
-    shown = b""
-    while b"running" not in shown:
-        shown += os.read(ours, 1 << 16)
+    _wait_for(ours, b"running")
     first = time.perf_counter() - began
+    _wait_for(ours, b"steps/s")  # what was there before is read
     threading.Thread(target=_drain, args=(ours,), daemon=True).start()
-    time.sleep(SETTLED)
     before = _cpu(process.pid)
     time.sleep(SECONDS)
     share = 100 * (_cpu(process.pid) - before) / SECONDS
     os.write(ours, b"q")
     process.wait()
     return first, share
+
+
+def _wait_for(terminal: int, text: bytes) -> None:
+    shown = b""
+    while text not in shown:
+        shown += os.read(terminal, 1 << 16)
 
 
 def _drain(terminal: int) -> None:
