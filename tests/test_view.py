@@ -48,10 +48,13 @@ def test_a_failure_is_explained_after_the_view(bench: Bench, waiting: Path) -> N
 
 
 def test_ctrl_c_stops_the_job_as_usual(bench: Bench, waiting: Path) -> None:
-    """The view stays until nothing of the job is left."""
+    """The view stays until nothing of the job is left; Ctrl-C again ends ranks that do not want to."""
     del waiting
-    with watching(bench, *VIEW) as made:
-        sees(made, "2 running")
+    bench.write("train.py", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS)
+    with watching(bench, "train", "-n", "2", "--grace", "600", "--view", "train.py") as made:
+        sees(made, "2 running", "hello from rank 0")
+        made.press("C-c")
+        sees(made, ": stopping |", "2 running")
         made.press("C-c")
         shown = leaves_as_it_was(made)
     assert "stopped after" in shown
