@@ -51,7 +51,8 @@ def test_ctrl_c_stops_the_job_as_usual(bench: Bench, waiting: Path) -> None:
     """The view stays until nothing of the job is left; Ctrl-C again ends ranks that do not want to."""
     del waiting
     bench.write("train.py", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WAITS)
-    with watching(bench, "train", "-n", "2", "--grace", "600", "--view", "train.py") as made:
+    bench.write("cfg.yaml", "launch: {script: train.py, workers: 2, grace: 600}\n")
+    with watching(bench, "train", "--config", "cfg.yaml", "--view") as made:
         sees(made, "2 running", "hello from rank 0")
         made.press("C-c")
         sees(made, ": stopping |", "2 running")
