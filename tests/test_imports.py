@@ -33,7 +33,7 @@ EDGES = {
         "ranktable",
         "words",
     },
-    "api": {"agent", "diagnose", "errors", "hosts", "launcher", "metrics", "plan", "store", "transports"},
+    "api": {"agent", "checkpoint", "diagnose", "errors", "hosts", "launcher", "metrics", "plan", "store", "transports"},
     "launcher": {
         "agent",
         "checkpoint",
@@ -73,7 +73,7 @@ EDGES = {
     "plan": {"documents", "errors", "hosts", "layout", "masking", "messages", "ranges", "ranktable"},
     "ranktable": {"documents", "errors", "hosts", "ranges"},
     "checkpoint": {"documents", "errors", "layout"},
-    "diagnose": {"documents", "errors", "layout", "plugins", "ranges", "words"},
+    "diagnose": {"documents", "errors", "layout", "masking", "plugins", "ranges", "ranktable", "words"},
     "metrics": {"diagnose", "documents", "errors", "messages", "plan", "plugins", "words"},
     "hosts": {"errors", "ranges"},
     "ranges": {"errors"},

@@ -15,7 +15,7 @@ from mslaunch import api
 from mslaunch.cli.watch.terminal import Terminal
 from mslaunch.errors import MslaunchError
 
-PATIENCE = 5.0  # seconds that a view gets to leave the screen
+PATIENCE = 5  # seconds that a view gets to leave the screen
 FAILED = 1
 
 
@@ -51,19 +51,26 @@ class ViewProcess:
 
     def wait(self) -> int:
         """Wait until somebody has quit; return the exit code. A signal ends the view, and gives its own code."""
-        before = {number: signal.signal(number, _raise) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
-        number = 0
-        try:
-            self._note(os.waitpid(self._child, 0))
-        except _Signalled as signalled:
-            number = signalled.number
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        self.close()
+        ended_by: list[int] = []
+
+        def end(number: int, _: FrameType | None) -> None:
+            """Only enqueue: an exception here could come between the child's end and its status."""
+            if not ended_by:
+                ended_by.append(number)
+                os.close(self._write)
+                signal.alarm(PATIENCE)
+
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, end)
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(self._child, signal.SIGKILL))
+        self._note(os.waitpid(self._child, 0))
+        signal.alarm(0)
+        if ended_by:
+            return 128 + ended_by[0]
         if self.was_killed:
             print("mslaunch: the view was killed; the run goes on", file=sys.stderr)
         code = os.waitstatus_to_exitcode(self._status or 0)
-        return 128 + number if number else code if code >= 0 else 128 - code
+        return code if code >= 0 else 128 - code
 
     def close(self) -> None:
         """End the view, and wait until the terminal is as it was."""
@@ -85,15 +92,6 @@ class ViewProcess:
             self._status = found[1]
             if self.was_killed:
                 self._terminal.leave(is_taken=True)
-
-
-class _Signalled(Exception):
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-def _raise(number: int, _: FrameType | None) -> None:
-    raise _Signalled(number)
 
 
 def _show(above: int, terminal: Terminal, is_launchers: bool) -> None:
