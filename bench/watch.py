@@ -27,6 +27,7 @@ from mslaunch.store.metrics import MetricsWriter
 
 HOSTS, EACH = 128, 8
 RANKS = HOSTS * EACH
+EARLIER = 50  # steps that are in the file when the view starts
 SECONDS = 20.0
 SIZE = struct.pack("HHHH", 50, 160, 0, 0)
 
@@ -37,8 +38,12 @@ def watch_many() -> Iterator[Row]:
         folder = RunFolder(Path(place) / "runs" / "bench")
         folder.path.mkdir(parents=True)
         _make_record(folder)
-        over = threading.Event()
-        writing = threading.Thread(target=_write, args=(folder, over))
+        writer, over = MetricsWriter(folder.metrics), threading.Event()
+        for step in range(EARLIER):
+            when = time.time() + (step - EARLIER) * RANKS / LOG_ROWS
+            writer.write(_step(rank, step, when) for rank in range(RANKS))
+            writer.write(_resources(rank, when) for rank in range(RANKS))
+        writing = threading.Thread(target=_write, args=(writer, over))
         writing.start()
         try:
             first, share = _measure(folder)
@@ -56,17 +61,14 @@ def _make_record(folder: RunFolder) -> None:
     record.save(folder, replace(queued, state="running", ranks=ranks))
 
 
-def _write(folder: RunFolder, over: threading.Event) -> None:
-    """Write as a launcher does: 50 rows of each rank at once, then some of them ten times a second."""
-    writer, began = MetricsWriter(folder.metrics), time.time()
-    for step in range(50):
-        for rank in range(RANKS):
-            writer.write([_step(rank, step, began + (step - 50) * RANKS / LOG_ROWS), _resources(rank, began)])
+def _write(writer: MetricsWriter, over: threading.Event) -> None:
+    """Write as a launcher does, ten times a second."""
+    began = time.time()
     steps = resources = 0
     while not over.wait(0.1):
         now = time.time()
         step_rows, resource_rows = int((now - began) * LOG_ROWS), int((now - began) * RESOURCE_ROWS)
-        writer.write(_step(at % RANKS, 50 + at // RANKS, now) for at in range(steps, step_rows))
+        writer.write(_step(at % RANKS, EARLIER + at // RANKS, now) for at in range(steps, step_rows))
         writer.write(_resources(at % RANKS, now) for at in range(resources, resource_rows))
         steps, resources = step_rows, resource_rows
     writer.close()
