@@ -17,6 +17,7 @@ from bench import (
     startup,
     tables,
     verdict,
+    watch,
     weights,
 )
 
@@ -44,6 +45,7 @@ CASES = {
     "metrics": metrics.many_lines,
     "scale": scale.many_hosts,
     "status": scale.status_of_many,
+    "watch": watch.watch_many,
 }
 
 

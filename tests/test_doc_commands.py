@@ -46,6 +46,7 @@ NOT_RUN = {
     "rank-table probe": "needs Ascend hosts; tests/test_ranktable_sources.py has stand-ins",
     "rank-table generate --hccn": "needs /etc/hccn.conf of an Ascend host",
     "collect": "needs a run that has lost a host; tests/test_collection.py has one",
+    "watch": "needs a terminal; tests/test_watch.py has one",
     "stacks": "needs a job that runs; tests/test_silence.py has one",
 }
 """Beginnings of command lines that are parsed only, with the reason."""

@@ -21,6 +21,7 @@ VERBS = {
     "render": "Write the same job as scripts, to read or to run elsewhere.",
     "ps": "List runs, past and present.",
     "status": "Show one run: its ranks, how they stand, how it ended.",
+    "watch": "Show a run live on the whole screen: progress, loss, every rank.",
     "logs": "Show or follow the output of ranks.",
     "attach": "Show a run that goes on elsewhere, as if it had been started here.",
     "outputs": "List what a run's ranks have written, and where it is.",
@@ -55,8 +56,8 @@ OTHER_WORDS = {
     "start": "train",
     "submit": "train",
     "tail": "logs",
-    "top": "status",
-    "watch": "status",
+    "top": "watch",
+    "view": "watch",
 }
 """What other programs call these verbs."""
 
@@ -77,7 +78,10 @@ For example: mslaunch train --workers 8 --config cfg.yaml
 """
 
 
-_NOT_HERE = {"-h", "--help", "--dry-run", "--detach", "--hosts", "--hostfile", "--transport", "--nnodes", "--master"}
+_NOT_HERE = {
+    *("-h", "--help", "--dry-run", "--detach", "--view", "--hosts", "--hostfile", "--transport"),
+    *("--nnodes", "--master"),
+}
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -186,8 +186,12 @@ def how_it_ended(code: int | None, number: int | None) -> str:
     return "" if code is None else f"exit code {code}"
 
 
+def duration_of(record: RunRecord, now: datetime | None = None) -> float:
+    """Return how many seconds a run has taken, up to its end or up to now."""
+    end = datetime.fromisoformat(record.ended) if record.ended else now or datetime.now().astimezone()
+    return max(0.0, (end - datetime.fromisoformat(record.started)).total_seconds())
+
+
 def duration(record: RunRecord, now: datetime) -> str:
-    end = datetime.fromisoformat(record.ended) if record.ended else now
-    seconds = int((end - datetime.fromisoformat(record.started)).total_seconds())
-    hours, rest = divmod(max(0, seconds), 3600)
+    hours, rest = divmod(int(duration_of(record, now)), 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
