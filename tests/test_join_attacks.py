@@ -311,12 +311,13 @@ def _copy_certificate(context: ssl.SSLContext, path: Path) -> None:
 @pytest.mark.parametrize("where", ["file", "variable"])
 def test_the_secret_is_nowhere(bench: Bench, where: str) -> None:
     """Not in the run's folder, in what is printed, in a command line, nor in the environment of agents and ranks."""
+    secret = secrets.token_hex(16)  # this test's own: other tests may run beside it
     bench.write("train.py", WAITS)
     go, port = bench.folder.parent / "go", free_port()
     path = bench.folder.parent / "kept"
-    path.write_text(SECRET)
+    path.write_text(secret)
     given = ("--secret-file", str(path)) if where == "file" else ()
-    env = {"GO": str(go)} | ({} if where == "file" else {"MSLAUNCH_SECRET": SECRET})
+    env = {"GO": str(go)} | ({} if where == "file" else {"MSLAUNCH_SECRET": secret})
     command = ("train", "--nnodes", "2", "--master", f"127.0.0.1:{port}", *given, "--env", "GO")
     started = [start_here(bench, *command, "--node-rank", str(rank), **env) for rank in (0, 1)]
     wait_for(lambda: bench.runs.exists() and "rank 1" in bench.log(1), "the ranks")
@@ -324,13 +325,13 @@ def test_the_secret_is_nowhere(bench: Bench, where: str) -> None:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
-                assert SECRET.encode() not in (folder / "cmdline").read_bytes()
-                assert folder.name in own or SECRET.encode() not in (folder / "environ").read_bytes()
+                assert secret.encode() not in (folder / "cmdline").read_bytes()
+                assert folder.name in own or secret.encode() not in (folder / "environ").read_bytes()
     go.touch()
     assert [node.wait() for node in started] == [0, 0]
     for path in bench.folder.rglob("*"):
-        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
-    assert all(SECRET not in node.text for node in started)
+        assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+    assert all(secret not in node.text for node in started)
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,7 @@ def test_no_write_is_larger_than_the_kernel_likes(tmp_path: Path, monkeypatch: p
 
 
 def test_a_stretch_that_the_kernel_can_copy_passes_no_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is contiguous in source and target is copied from file to file, as cp does."""
+    """What is contiguous in source and target, and alike in its pages, is copied from file to file, as cp does."""
     sizes = []
     pwrite = os.pwrite
 

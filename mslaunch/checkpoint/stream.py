@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import shutil
 import signal
@@ -255,13 +256,15 @@ class _Writer:
         if one is None or isinstance(one.content, View):
             return False
         begin = offset_of(wanted, one.place, itemsize)
-        source = self.inputs[one.path]
-        return all(
-            self.kernel.copy(source, one.path, at + more, fd, to, part)
+        copies = [
+            (at + more, fd, to, part)
             for fd, parts in outputs
             for at, done, length in pieces(one.content.parts, begin, size)
             for to, more, part in pieces(parts, offset + done, length)
-        )
+        ]
+        if any((at - to) % mmap.PAGESIZE for at, _, to, _ in copies):
+            return False  # each page would be put together of two: dearer than a buffer
+        return all(self.kernel.copy(self.inputs[one.path], one.path, *copy) for copy in copies)
 
     def _fill(self, piece: memoryview, wanted: Box, one: _Slice, room: memoryview, itemsize: int) -> memoryview:
         """Put what a slice holds of a box into its piece; return the room that is left for slices.
