@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from mslaunch.diagnose.judge import Case, Verdict, judge
+from mslaunch.diagnose.judge import Case, judge
 from mslaunch.diagnose.scan import scan
+from mslaunch.diagnose.verdict import Verdict
 from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.verdict import make_verdict
 from mslaunch.store.layout import RunFolder

@@ -13,7 +13,7 @@ import pytest
 
 from mslaunch import messages
 from mslaunch.agent import main as agent
-from mslaunch.diagnose.judge import Verdict
+from mslaunch.diagnose.verdict import Verdict
 from mslaunch.hosts import Host
 from mslaunch.identity import Launcher
 from mslaunch.launcher.run_state import HANDLERS

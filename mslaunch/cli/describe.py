@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mslaunch import layout
-from mslaunch.cli.basics import columns
+from mslaunch.cli.basics import columns, lasting
 from mslaunch.cli.last_lines import untold_lines
-from mslaunch.diagnose.judge import Verdict, signal_name
+from mslaunch.diagnose.verdict import Verdict, signal_name
 from mslaunch.masking import masked
 from mslaunch.words import byte_count, counted, cut_line, first_line, named_ranks, plain
 
@@ -167,7 +167,4 @@ def how_it_ended(code: int | None, number: int | None) -> str:
 
 
 def duration(record: RunRecord, now: datetime) -> str:
-    end = datetime.fromisoformat(record.ended) if record.ended else now
-    seconds = int((end - datetime.fromisoformat(record.started)).total_seconds())
-    hours, rest = divmod(max(0, seconds), 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
+    return lasting(record.started, record.ended, now)

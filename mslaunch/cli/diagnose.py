@@ -14,7 +14,8 @@ from mslaunch import api, layout
 from mslaunch.cli import basics, options
 from mslaunch.cli.console import verdict_text
 from mslaunch.diagnose.folder import read_folder
-from mslaunch.diagnose.judge import Case, Verdict, judge
+from mslaunch.diagnose.judge import Case, judge
+from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import RequestError
 
 if TYPE_CHECKING:

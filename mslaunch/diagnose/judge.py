@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Findings, Hit, Raised
+from mslaunch.diagnose.verdict import Verdict, signal_name
 from mslaunch.words import cut_middle
 
 # Every rank's server listens in a range of its own: 256 ports from 8118 on, by rank.
@@ -44,35 +45,6 @@ class Case:
     @property
     def name(self) -> str:
         return "the scheduler" if self.scheduler else self.log if self.rank is None else f"rank {self.rank}"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The first failure of a run, and what is known about it."""
-
-    rank: int | None = None
-    """The rank that failed first; None where no rank is to blame."""
-    host: str | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    cause: str = "unknown"
-    """How it failed: exception, exit, signal, stalled, timeout, host lost and so on."""
-    summary: str = ""
-    advice: str | None = None
-    log: str | None = None
-    line: int | None = None
-    traceback: str | None = None
-    pattern: str | None = None
-    """The id of the known failure that its log shows."""
-    also_failed: tuple[int, ...] = ()
-    """Other ranks that failed by themselves."""
-    victims: tuple[int, ...] = ()
-    """Ranks that were ended because of it."""
-    step: tuple[int, int] | None = None
-    """The last epoch and step that was printed before it."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def judge(cases: Sequence[Case]) -> Verdict | None:
@@ -216,10 +188,3 @@ def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str
     if case.scheduler and known.pattern.kind == "cause":
         return known.summary, known.pattern.advice, known.pattern.id  # its own exception only lists what may be wrong
     return message or known.summary, f"{known.summary} {known.pattern.advice}", known.pattern.id
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from mslaunch import layout
 from mslaunch.diagnose.folder import read_error
-from mslaunch.diagnose.judge import Case, Verdict, is_cause, judge
+from mslaunch.diagnose.judge import Case, is_cause, judge
 from mslaunch.diagnose.scan import Findings, lines_before_tail, scan_tail
 from mslaunch.diagnose.shapes import Shapes
+from mslaunch.diagnose.verdict import Verdict
 from mslaunch.launcher.decisions import Failure
 from mslaunch.launcher.run_state import RunState
 from mslaunch.store.layout import RunFolder

@@ -10,7 +10,7 @@ from pathlib import Path
 from mslaunch import identity
 from mslaunch.agent.follow import Follower
 from mslaunch.agent.outputs import scan
-from mslaunch.diagnose.judge import Verdict
+from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import MslaunchError, NotReadyError, RequestError
 from mslaunch.plan.model import Plan
 from mslaunch.store import history, ownership, requests

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from mslaunch.agent.follow import Follower
-from mslaunch.diagnose.judge import signal_name
+from mslaunch.diagnose.verdict import signal_name
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.typed import make
 from mslaunch.store.layout import RunFolder
