@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import checkpoints, collect, failure, hosts, planning, scale, startup, tables, verdict
+from bench import checkpoints, collect, failure, hosts, planning, runs, scale, startup, tables, verdict
 
 CASES = {
     "two": startup.two_ranks,
@@ -26,6 +26,7 @@ CASES = {
     "collect": collect.logs,
     "scale": scale.many_hosts,
     "status": scale.status_of_many,
+    "ps": runs.thousand_runs,
 }
 
 

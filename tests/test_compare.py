@@ -48,9 +48,7 @@ def test_code_is_compared_with_that_of_the_first_run() -> None:
     head = ("--- a/t.py", "+++ b/t.py", "@@ -1,2 +1,2 @@")
     assert found.code == (
         CodeChange("d", "b", "changed", ()),
-        CodeChange(
-            "t.py", "b", "changed", ("--- a/t.py", "+++ b/t.py", "@@ -1,2 +1,2 @@", " x = 1", "-y = 2", "+y = 3")
-        ),
+        CodeChange("t.py", "b", "changed", (*head, " x = 1", "-y = 2", "+y = 3")),
         CodeChange("new.py", "c", "added", ("--- a/new.py", "+++ c/new.py", "@@ -0,0 +1 @@", "+z")),
     )
 

@@ -45,6 +45,8 @@ NOT_RUN = {
     "rank-table generate --hccn": "needs /etc/hccn.conf of an Ascend host",
     "collect": "needs a run that has lost a host; tests/test_collection.py has one",
     "stacks": "needs a job that runs; tests/test_silence.py has one",
+    "compare": "needs two runs; tests/test_compare.py has some",
+    "export": "needs a run with metrics; tests/test_export.py has one",
 }
 """Beginnings of command lines that are parsed only, with the reason."""
 
