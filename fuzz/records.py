@@ -10,14 +10,19 @@ from typing import get_type_hints
 from fuzz.mutate import mutate_bytes, mutate_json, mutate_records
 from fuzz.requests import ROOT, check_written
 from fuzz.run import Border, samples
+from mslaunch import layout
 from mslaunch.cli.describe import describe_plan
 from mslaunch.cli.diagnose import diagnose
+from mslaunch.cli.numbers import number_columns
 from mslaunch.cli.ps import ps
 from mslaunch.cli.status import status
 from mslaunch.diagnose import stacks
+from mslaunch.metrics.progress import progress_words
+from mslaunch.metrics.rows import read_row, write_row
+from mslaunch.metrics.thin import thin
 from mslaunch.store import history, sweep
 from mslaunch.store.layout import RunFolder, SweepFolder
-from mslaunch.store.progress import Progress, last_loss
+from mslaunch.store.metrics import Metrics, last_values, read_rows
 from mslaunch.store.run import Run
 from mslaunch.store.run_events import RunEvent, follow_events
 
@@ -101,11 +106,18 @@ def _open_log(folder: Path) -> Callable[[bytes], object]:
         diagnose(what=str(found.path))
         text = data.decode("utf-8", "replace")
         stacks.group({0: stacks.parse(text)})
-        progress = Progress()
-        for line in text.split("\n"):
-            progress = progress.read(line, 1.0)
-        progress.words()
-        last_loss(found.path / "worker_0.log")
+
+    return read
+
+
+def _open_metrics(folder: Path) -> Callable[[bytes], object]:
+    def read(data: bytes) -> None:
+        found = _folder_with(folder, layout.METRICS, data).metrics
+        for values in Metrics(found).all_last().values():
+            "".join(progress_words(values)).encode()
+        number_columns(last_values(found, 2), [0, 1])
+        for row in thin(lambda: read_rows(found), 10):
+            assert read_row(write_row(row)) is not None
 
     return read
 
@@ -119,4 +131,5 @@ BORDERS = (
     Border("sweep.json", samples("sweep.json"), mutate_json, _open_sweep),
     Border("error.json", samples("error.json"), mutate_json, _open_error),
     Border("log", samples("log"), mutate_bytes, _open_log),
+    Border("metrics", samples("metrics"), mutate_records(b"\n"), _open_metrics),
 )

@@ -78,7 +78,7 @@ EDGES = {
     "checkpoint": {"documents", "errors", "layout"},
     "diagnose": {"documents", "errors", "layout", "plugins", "ranges", "words"},
     "comparison": {"metrics"},
-    "metrics": {"documents", "errors", "plugins", "words"},
+    "metrics": {"diagnose", "documents", "errors", "messages", "plan", "plugins", "words"},
     "hosts": {"errors", "ranges"},
     "ranges": {"errors"},
     "words": {"ranges"},

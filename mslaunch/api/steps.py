@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mslaunch.plan.model import Plan
     from mslaunch.plan.settings import Flag
     from mslaunch.plan.sweep import Combination
-    from mslaunch.store.progress import Progress
     from mslaunch.store.record import RunRecord
     from mslaunch.store.run import Run
     from mslaunch.transports.base import JobQueue, RunCommand, T
@@ -233,13 +232,6 @@ def config_schema() -> dict[str, Any]:
     from mslaunch.plan.settings import schema
 
     return schema()
-
-
-def new_progress() -> Progress:
-    """A reader of the steps that a rank prints, before the first line."""
-    from mslaunch.store.progress import Progress
-
-    return Progress()
 
 
 def plan_json(plan: Plan) -> str:

@@ -25,6 +25,7 @@ from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
 from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
+from mslaunch.store.metrics import MetricsWriter
 from mslaunch.store.room import words_at_end
 from mslaunch.store.signals import ASKING, SUSPEND, Signals
 from mslaunch.store.sizes import measure_within
@@ -62,6 +63,7 @@ def execute(
             raise
         finally:
             cluster.close()
+            execution.metrics.close()
             if execution.lost:
                 cluster.transport.clean_up(plan.run_dir)
             execution.finish(hooks)
@@ -92,6 +94,7 @@ class _Execution:
         self.signals = signals
         self.events = events
         self.now = now
+        self.metrics = MetricsWriter(folder.metrics)
         self.transfer = FileTransfer(cluster, folder, plan.run_dir)
         self.began = time.monotonic()
         self.lost = False
@@ -111,6 +114,7 @@ class _Execution:
         self.attempt = attempt
         with closing(attempt):
             attempt.on_change = self._save_progress
+            attempt.keep = self.metrics.write
             run_state = attempt.run(self.environment)
             self.lost = self.lost or bool(run_state.hosts_lost)
             self.now = conclude(self.now, run_state, self.folder)

@@ -15,7 +15,7 @@ from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
 from mslaunch.masking import MASK
 from mslaunch.plan import binding, environment, methods, paths
-from mslaunch.plan.model import Facts, File, Limits, Plan, Reach, Restarts
+from mslaunch.plan.model import Facts, File, Limits, LinePattern, Plan, Reach, Restarts
 from mslaunch.plan.program import Program
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
@@ -76,6 +76,7 @@ def make_plan(
         shared=_shared(spec, facts),
         require_init=spec.launch.require_init,
         share_devices=spec.launch.share_devices,
+        metrics=_metrics(spec),
         notes=(*facts.notes, *_notes(spec, unset, moved), *binding.describe(spec, hosts, facts)),
         tags=tuple(dict.fromkeys(spec.launch.tags)),
         sources=_sources(spec, facts),
@@ -125,9 +126,17 @@ def _limits(spec: JobSpec) -> Limits:
         timeout=launch.timeout,
         stall_timeout=launch.stall_timeout,
         on_stall=launch.on_stall,
+        on_nan=launch.on_nan,
         exit_skew=launch.exit_skew,
         lost_after=launch.lost_after,
     )
+
+
+def _metrics(spec: JobSpec) -> tuple[LinePattern, ...] | None:
+    asked = spec.launch.metrics
+    if isinstance(asked, bool):
+        return () if asked else None
+    return tuple(LinePattern(entry.name, entry.regex) for entry in asked)
 
 
 def _restarts(spec: JobSpec) -> Restarts:
