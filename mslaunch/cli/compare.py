@@ -49,7 +49,7 @@ def _describe(section: Section, runs: tuple[str, ...]) -> str:
     rest = f" ({section.equal} more are the same)" if section.equal else ""
     rows = [("", *runs)]
     rows += [(one.name, *(_cell(words(value)) for value in one.values)) for one in section.differences]
-    return f"\n{name}{rest}\n" + "".join(f"  {line}\n" for line in columns(rows).splitlines()) + "\n"
+    return f"\n{name}{rest}\n" + "".join(f"  {line}\n" for line in columns(rows).splitlines())
 
 
 def _cell(text: str) -> str:
@@ -62,7 +62,7 @@ def _describe_code(found: Comparison, most: int | None) -> str:
         return f"code: not known of {', '.join(map(plain, found.without_code))}\n"
     if not found.code:
         return f"code: the same ({counted(found.equal_files, 'file')})\n"
-    lines = [f"\ncode ({counted(found.equal_files, 'file')} the same)"]
+    lines = ["", f"code ({counted(found.equal_files, 'file')} the same)"]
     for one in found.code:
         lines.append(f"  {one.path}: {one.kind} in {one.run}")
         shown = one.diff if most is None else one.diff[:most]

@@ -20,6 +20,7 @@ from mslaunch.store.metrics import read_rows
 COLUMNS = ("time", "attempt", "rank", "host", "device", "step", "name", "value", "least", "greatest")
 EVENTS = "events.out.tfevents"
 MOST_OPEN = 200
+LAST_SECOND = 9_999_999_999
 
 
 def _stepped(folder: RunFolder) -> Iterator[tuple[Row, Number | None]]:
@@ -90,7 +91,12 @@ def _path(folder: RunFolder, target: Path, row: Row) -> Path:
     name = layout.rank_folder(source.rank) if source.rank is not None else f"host_{_safe(str(source.host))}"
     name += "" if source.device is None else f"_device_{source.device}"
     name += f".{source.attempt}" if source.attempt else ""
-    return target / folder.run_id / name / f"{EVENTS}.{int(row.time):010d}.{_safe(folder.run_id)}"
+    return (
+        target
+        / folder.run_id
+        / name
+        / f"{EVENTS}.{min(max(0, int(row.time)), LAST_SECOND):010d}.{_safe(folder.run_id)}"
+    )
 
 
 def _safe(name: str) -> str:

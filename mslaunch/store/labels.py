@@ -55,12 +55,13 @@ def check_tag(text: str) -> str:
 def read(folder: RunFolder) -> Labels:
     """Return a run's labels; none where the file is not there or cannot be read."""
     try:
-        return _read(folder)
+        return read_strictly(folder)
     except RecordUnreadable:
         return Labels()
 
 
-def _read(folder: RunFolder) -> Labels:
+def read_strictly(folder: RunFolder) -> Labels:
+    """Return a run's labels; raise RecordUnreadable where they cannot be read."""
     name = str(folder.labels)
     try:
         return make(Labels, parse_record(read_text(folder.labels, LARGEST, only_files=True), name))
@@ -84,7 +85,7 @@ def change(folder: RunFolder, edit: Callable[[Labels], Labels]) -> Labels:
         lock = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY)
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
-        changed = edit(_read(folder))
+        changed = edit(read_strictly(folder))
         save(folder, changed)
     except OSError as error:
         raise RunsFolderUnwritable(str(folder.path), why(error)) from None
