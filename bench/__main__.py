@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import sys
 
-from bench import checkpoints, collect, failure, hosts, planning, runs, scale, startup, tables, verdict
+from bench import (
+    checkpoints,
+    collect,
+    diagnose,
+    failure,
+    hosts,
+    metrics,
+    planning,
+    runs,
+    scale,
+    startup,
+    tables,
+    verdict,
+    weights,
+)
 
 CASES = {
     "two": startup.two_ranks,
@@ -18,12 +32,15 @@ CASES = {
     "right": failure.right_rank,
     "flood": failure.flood,
     "verdict": verdict.many_fail,
+    "diagnose": diagnose.large_folder,
     "reshard": checkpoints.reshard,
     "verify": checkpoints.verify_set,
+    "import": weights.import_weights,
     "hosts": hosts.many_hosts,
     "most-hosts": hosts.most_hosts,
     "elsewhere": hosts.death_elsewhere,
     "collect": collect.logs,
+    "metrics": metrics.many_lines,
     "scale": scale.many_hosts,
     "status": scale.status_of_many,
     "ps": runs.thousand_runs,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import zipfile
 from collections.abc import Callable
 from dataclasses import fields
 from io import StringIO
@@ -137,6 +139,25 @@ def _open_labels(folder: Path) -> Callable[[bytes], object]:
     return read
 
 
+def _open_bundle(folder: Path) -> Callable[[bytes], object]:
+    def read(data: bytes) -> None:
+        path = folder / "bundle.zip"
+        path.write_bytes(data)
+        diagnose(what=str(path))
+
+    return read
+
+
+def _bundle() -> bytes:
+    """A bundle whose members are not packed, so that what is changed in it is read."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("bundle.json", b'{"record": %b}' % samples("run.json")[0])
+        for number, log in enumerate(samples("log")):
+            archive.writestr(f"logs/worker_{number}.log", b"[mslaunch: 12 lines left out]\n" + log)
+    return made.getvalue()
+
+
 PLAN = (ROOT / "tests" / "golden" / "plan_dynamic.json").read_bytes()
 
 BORDERS = (
@@ -148,4 +169,5 @@ BORDERS = (
     Border("log", samples("log"), mutate_bytes, _open_log),
     Border("labels.json", samples("labels.json"), mutate_json, _open_labels),
     Border("metrics", samples("metrics"), mutate_records(b"\n"), _open_metrics),
+    Border("bundle", (_bundle(),), mutate_bytes, _open_bundle),
 )

@@ -14,7 +14,8 @@ import pytest
 from mslaunch.cli import VERBS
 from tests.conftest import MSLAUNCH, ROOT, Bench
 from tests.doc_commands import PAGES, commands, inline_commands, options_of, parse
-from tests.sharded import checkpoints, strategy_file
+from tests.sharded import checkpoints, content_of, strategy_file, write_shard
+from tests.torch_files import save_state
 
 STARTING = ("train", "sweep", "infer", "msrun", "torchrun")
 CONFIG = """seed: 1
@@ -87,6 +88,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(checkpoints("tp2"), folder / "ckpt")
     shutil.copytree(checkpoints("tp2"), folder / "output" / "checkpoint")
     shutil.copy(checkpoints("full") / "rank_0" / "net.ckpt", folder / "net.ckpt")
+    _write_weights(folder)
     shutil.copytree(strategy_file("pp2tp2").parent / "pp2tp2", folder / "output" / "strategy")
     shutil.copytree(
         ROOT / "tests" / "fixtures" / "msrun_logs" / "raise", folder / "output" / "msrun_log", dirs_exist_ok=True
@@ -95,7 +97,21 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [MSLAUNCH, "train", "--workers", "4", "train.py"], cwd=folder, env=env, check=True, capture_output=True
     )
+    bundle = [MSLAUNCH, "diagnose", "--bundle", "evidence.zip"]
+    subprocess.run(bundle, cwd=folder, env=env, check=True, capture_output=True)
     return folder
+
+
+def _write_weights(folder: Path) -> None:
+    """The same network as PyTorch's files, and a file of rules."""
+    whole = content_of(folder / "net.ckpt")
+    weights = {name: value for name, value in whole.items() if value[0] == "Float32"}
+    write_shard(folder / "net.ckpt", weights)
+    write_shard(folder / "net_init.ckpt", weights)
+    write_shard(folder / "model.safetensors", weights)
+    write_shard(folder / "hf" / "model.safetensors", weights)
+    save_state(folder / "model.pth", weights)
+    (folder / "rules.yaml").write_text("rules: [{drop: '.*inv_freq'}]")
 
 
 @pytest.fixture
@@ -152,7 +168,7 @@ def test_a_command_of_the_documentation_runs(folder: Bench, words: list[str]) ->
     """In a folder that has the files that it names, and a run that has ended."""
     typed = [DIRS[words[0]] if word == "DIR" else word for word in words]
     for at, word in enumerate(typed):
-        if word in ("-o", "--output"):
+        if word in ("-o", "--output", "--bundle") or (word == "--to" and typed[1] in ("import", "export")):
             _remove(folder.folder / typed[at + 1])
     done = folder.mslaunch(*typed)
     assert done.returncode == 0, done.stderr or done.stdout

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mslaunch.diagnose.judge import Case, judge
+from mslaunch.diagnose.case import Case
+from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.scan import scan
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.launcher.run_state import RunState

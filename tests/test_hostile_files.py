@@ -14,7 +14,7 @@ import pytest
 from mslaunch import identity
 from mslaunch.checkpoint.sets import parse_step
 from mslaunch.cli import run as mslaunch
-from mslaunch.diagnose.folder import read_error
+from mslaunch.diagnose.error_file import read_error
 from mslaunch.diagnose.pattern_tables import parse_table
 from mslaunch.diagnose.scan import scan
 from mslaunch.errors import ConfigError, MslaunchError, RecordUnreadable, RequestError

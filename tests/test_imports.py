@@ -34,7 +34,10 @@ EDGES = {
         "ranktable",
         "words",
     },
-    "api": {"agent", "comparison", "diagnose", "errors", "hosts", "launcher", "metrics", "plan", "store", "transports"},
+    "api": {
+        *("agent", "checkpoint", "comparison", "diagnose", "errors", "hosts"),
+        *("launcher", "metrics", "plan", "store", "transports"),
+    },
     "launcher": {
         "agent",
         "checkpoint",
@@ -76,7 +79,7 @@ EDGES = {
     "plan": {"documents", "errors", "hosts", "layout", "masking", "messages", "ranges", "ranktable"},
     "ranktable": {"documents", "errors", "hosts", "ranges"},
     "checkpoint": {"documents", "errors", "layout"},
-    "diagnose": {"documents", "errors", "layout", "plugins", "ranges", "words"},
+    "diagnose": {"documents", "errors", "layout", "masking", "plugins", "ranges", "ranktable", "words"},
     "comparison": {"metrics"},
     "metrics": {"diagnose", "documents", "errors", "messages", "plan", "plugins", "words"},
     "hosts": {"errors", "ranges"},

@@ -98,7 +98,8 @@ def test_a_rare_kind_of_line_is_not_lost_among_many_others(tmp_path: Path) -> No
 
 def test_a_loss_that_is_nan_is_read_among_many_others(log: GrowingLog) -> None:
     """Wherever it stands."""
-    log.write(loss_lines(1, 333) + b"step 334: loss=nan\n" + loss_lines(335, 1000))
+    other = b"a limit of inf, a mean of nan\n" * 20
+    log.write(other + loss_lines(1, 333) + b"step 334: loss=nan\n" + loss_lines(335, 1000))
     assert {"step": 334, "loss": "nan"}.items() <= next(v for v in log.read(most=2) if v["step"] == 334).items()
 
 
@@ -135,6 +136,16 @@ def test_states_of_a_progress_bar_are_lines(log: GrowingLog) -> None:
     log.write("".join(f"\r{bar.format(number)}" for number in (10, 20, 30)).encode())
     assert log.steps() == [10, 20]
     assert log.steps(is_last=True) == [30]
+
+
+def test_a_trainer_tells_its_steps_by_its_progress_bar(log: GrowingLog) -> None:
+    """Where its lines with the loss have none; bars of downloads and evaluations are none of a training."""
+    log.write(b"\r 50%|##  | 1/2 [00:01<00:01,  1.00it/s]\nMap:  50%|##  | 5/10 [00:01<00:01,  1.00it/s]\n")
+    assert log.read() == []
+    log.write(b"{'loss': 0.5, 'epoch': 0.1}\n 10%|#   | 10/100 [00:05<00:45,  2.00it/s]\r")
+    assert log.read() == [{"loss": 0.5, "epoch": 0.1}, {"step": 10, "steps": 100}]
+    log.write(b" 50%|##  | 4/8 [00:05<00:45,  2.00it/s]\r 20%|##  | 20/100 [00:15<00:45,  2.00it/s]\r")
+    assert log.steps() == [20]
 
 
 def test_what_is_no_text_does_no_harm(log: GrowingLog) -> None:
@@ -215,3 +226,14 @@ def test_rows_with_nan_are_chosen_too() -> None:
     """A few of them, beyond the number that was asked for."""
     rows: list[Any] = [(float(n), {"loss": "nan" if n == 5 else 0.5}) for n in range(100)]
     assert [when for when, _ in spread_rows(rows, 2)] == [0.0, 5.0, 99.0]
+
+
+def test_a_fault_in_measuring_costs_the_metrics_and_not_the_job(tmp_path: Path) -> None:
+    """It is told once, and ranks end as they end."""
+    wrong = order(patterns=[{**order()["patterns"][0], "id": "wrong", "regex": "(", "literals": ["loss"]}])
+    with driven_agent(tmp_path) as agent:
+        agent.run("echo loss: 1; echo loss: 2; exit 3", metrics=wrong)
+        events = agent.until("exited")
+    assert events[-1]["code"] == 3
+    (note,) = [event["text"] for event in events if event["ev"] == "agent-note"]
+    assert note.startswith("metrics are not measured any more: ")

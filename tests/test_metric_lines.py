@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -29,7 +30,11 @@ def test_a_row_reads_its_own_example(row: LineRow) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_a_row_is_complete(row: LineRow) -> None:
-    """Its example holds one of its literals, and the source of the format is named."""
+    """Its example holds one of its literals, its groups are the metrics, and the source of the format is named."""
+    assert list(row.fields) == [
+        name for name, _ in sorted(re.compile(row.regex).groupindex.items(), key=lambda p: p[1])
+    ]
+    assert re.compile(row.regex).groups == len(row.fields)
     assert any(literal in row.example for literal in row.literals)
     assert row.framework
     assert row.source

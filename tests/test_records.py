@@ -13,7 +13,7 @@ import pytest
 
 from mslaunch import messages
 from mslaunch.agent import main as agent
-from mslaunch.diagnose.verdict import Verdict
+from mslaunch.diagnose.verdict import Step, Verdict
 from mslaunch.hosts import Host
 from mslaunch.identity import Launcher
 from mslaunch.launcher.run_state import HANDLERS
@@ -33,6 +33,7 @@ TYPES: dict[str, type] = {
     "run.json: launcher": Launcher,
     "run.json: attempts": AttemptSummary,
     "run.json: verdict": Verdict,
+    "run.json: chain": Step,
     "plan.json": Plan,
     "plan.json: hosts": Host,
     "plan.json: files": File,
@@ -103,6 +104,8 @@ def check(raw: Mapping[str, Any], heading: str) -> None:
 def check_verdict(raw: Mapping[str, Any] | None) -> None:
     if raw is not None:
         check(raw, "run.json: verdict")
+        for step in raw["chain"]:
+            check(step, "run.json: chain")
 
 
 def check_run(folder: Path) -> None:

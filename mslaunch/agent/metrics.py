@@ -46,11 +46,44 @@ class Metrics:
         self._resources = Resources(order["run_dir"])
         devices = {one["device_id"] for one in ranks.values()} if asked["devices"] else set()
         self._devices = DeviceMetrics(asked["devices"], {one for one in devices if one is not None})
+        self._is_broken = False
         self._looked = 0.0
         self._resources_at: float | None = None
 
     def look(self, now: float) -> None:
         """Measure what it is time to measure, and send it."""
+        self._safely(self._look, now)
+
+    def send_now(self, rank: int) -> None:
+        """Send what is known of a rank: its last steps come before its failure."""
+        self._safely(self._send_now, rank)
+
+    def finish(self, rank: int) -> None:
+        """Send what is left of a rank that has ended."""
+        self._safely(self._finish, rank)
+
+    def receive(self, rank: int, rows: list[Any]) -> None:
+        """Keep what a rank reports until the next look."""
+        self._safely(self._receive, rank, rows)
+
+    def stop_asking(self) -> None:
+        """The job ends: no tool of the devices may hold that up."""
+        self._safely(self._devices.close)
+
+    def _safely(self, do: Callable[..., None], *arguments: Any) -> None:
+        """Do it. Whatever goes wrong, the job goes on: an agent that dies would cost it."""
+        if self._is_broken:
+            return
+        try:
+            do(*arguments)
+        except OSError:  # no more files or processes now; the next look may find some
+            pass
+        except Exception as error:
+            self._is_broken = True
+            text = f"metrics are not measured any more: {type(error).__name__}: {error}"
+            self._output.event("agent-note", text=text)
+
+    def _look(self, now: float) -> None:
         if now - self._looked < self._every or self._output.waiting > MOST_WAITING:
             return
         self._looked = now
@@ -72,25 +105,18 @@ class Metrics:
             found += [(rank, None, values) for rank, values in self._resources.look(self._pids())]
         return [_row(when, rank, device, values) for rank, device, values in found]
 
-    def send_now(self, rank: int) -> None:
-        """Send what is known of a rank: its last steps come before its failure."""
+    def _send_now(self, rank: int) -> None:
         if rank in self._logs:
             self._send(self._rows_of(rank))
 
-    def finish(self, rank: int) -> None:
-        """Send what is left of a rank that has ended."""
+    def _finish(self, rank: int) -> None:
         if rank in self._logs:
             self._send(self._rows_of(rank, is_last=True))
             del self._logs[rank]
             if not self._logs:
-                self.stop_asking()
+                self._devices.close()
 
-    def stop_asking(self) -> None:
-        """The job ends: no tool of the devices may hold that up."""
-        self._devices.close()
-
-    def receive(self, rank: int, rows: list[Any]) -> None:
-        """Keep what a rank reports until the next look."""
+    def _receive(self, rank: int, rows: list[Any]) -> None:
         kept = self._reported.setdefault(rank, [])
         kept += [(when, values) for when, told in rows if (values := checked(told))]
         if len(kept) > MOST_REPORTED:

@@ -240,6 +240,13 @@ def plan_json(plan: Plan) -> str:
     return to_json(plan)
 
 
+def record_from(raw: object) -> RunRecord:
+    """Make a record of what a bundle holds; Unreadable where it is none."""
+    from mslaunch.store.record import from_value
+
+    return from_value(raw)
+
+
 def record_of_logs(name: str, verdict: Verdict | None) -> RunRecord:
     """A record for a folder of logs that is no run of ours, so that both are shown alike."""
     from mslaunch.store.record import RunRecord

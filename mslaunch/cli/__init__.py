@@ -35,7 +35,7 @@ VERBS = {
     "collect": "Fetch logs that could not be fetched when a run ended.",
     "rank-table": "Generate, probe, validate, merge, show, compare and convert rank tables.",
     "strategy": "Show and merge MindSpore's strategy files.",
-    "ckpt": "Show, verify, reshard and convert checkpoints.",
+    "ckpt": "Show, verify, reshard, convert, import, export and compare checkpoints.",
     "config": "The JSON Schema of a job's YAML.",
     "examples": "List the examples and sample rank tables, and copy them.",
 }

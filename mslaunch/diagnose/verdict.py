@@ -8,6 +8,20 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One process of a chain, and the line that shows why it is there."""
+
+    rank: int | None
+    host: str | None
+    device: int | None
+    log: str | None
+    line: int | None
+
+    def to_dict(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The first failure of a run, and what is known about it."""
 
@@ -31,9 +45,12 @@ class Verdict:
     """Ranks that were ended because of it."""
     step: tuple[int, int] | None = None
     """The last epoch and step that was printed before it."""
+    chain: tuple[Step, ...] = ()
+    """Who waited for whom, the culprit last."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        raw = {name: getattr(self, name) for name in self.__slots__}
+        return raw | {"chain": [step.to_dict() for step in self.chain]}
 
 
 def signal_name(number: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -51,9 +51,20 @@ class LineRow:
 
 @cache
 def built_in_rows() -> tuple[LineRow, ...]:
-    """Return the rows of lines.yaml, which tests keep right."""
+    """Return the rows of lines.yaml, which tests keep right: compiling them would cost every start 10 ms."""
     text = resources.files("mslaunch.metrics").joinpath("lines.yaml").read_text(encoding="utf-8")
-    return tuple(make_row(row) for row in yaml.load(text, Loader=_Loader))
+    return tuple(_row(row) for row in yaml.load(text, Loader=_Loader))
+
+
+def _row(row: dict[str, Any]) -> LineRow:
+    regex = row["regex"]
+    groups = tuple(found[1] for found in _GROUP.finditer(regex))
+    more = {key: row[key] for key in _OPTIONAL if key in row}
+    return LineRow(row["id"], tuple(row["literals"]), _written_out(regex), groups, **more)
+
+
+def _written_out(regex: str) -> str:
+    return _GROUP.sub(lambda found: f"(?P<{found[1]}>{_KINDS[found[2]]})", regex)
 
 
 def make_row(row: Any) -> LineRow:
@@ -71,16 +82,14 @@ def make_row(row: Any) -> LineRow:
         raise ValueError(f"literals: a list of texts is wanted, got {literals!r}")
     if not isinstance(row["id"], str) or not isinstance(row["regex"], str):
         raise ValueError("id and regex: text is wanted")
-    regex, fields = _compile(row["regex"])
-    more = {key: row[key] for key in _OPTIONAL if key in row}
-    return LineRow(row["id"], tuple(literals), regex, fields, **more)
+    made = _row(row)
+    return replace(made, fields=_check_regex(made.regex))
 
 
-def _compile(regex: str) -> tuple[str, tuple[str, ...]]:
-    """Return the regex with its groups written out, and what they are called."""
-    written = _GROUP.sub(lambda found: f"(?P<{found[1]}>{_KINDS[found[2]]})", regex)
+def _check_regex(regex: str) -> tuple[str, ...]:
+    """Return what the groups of a regex are called."""
     try:
-        compiled = re.compile(written)
+        compiled = re.compile(regex)
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"regex: {error}") from None
     names = {number: name for name, number in compiled.groupindex.items()}
@@ -90,7 +99,7 @@ def _compile(regex: str) -> tuple[str, tuple[str, ...]]:
         raise ValueError("regex: it matches an empty line, so it would match every line")
     if wrong := [name for name in names.values() if not is_name(name)]:
         raise ValueError(f"regex: no metric can be called {wrong[0]!r}")
-    return written, tuple(names[number] for number in sorted(names))
+    return tuple(names[number] for number in sorted(names))
 
 
 @cache

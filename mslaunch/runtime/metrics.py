@@ -41,6 +41,8 @@ class Reporter:
         self._window = 0.0
         self._sent = 0
         self._is_busy = False
+        self._pipe = -1
+        self._file = (0, 0)
 
     def add(self, values: dict[str, Any]) -> None:
         """Send a row, or keep it."""
@@ -109,20 +111,27 @@ class Reporter:
             if number:
                 time.sleep(TRY_EVERY)
             try:
-                pipe = os.open(self.agent or "", os.O_WRONLY | os.O_NONBLOCK)  # anew: a script may close all files
-            except OSError:  # the agent is gone
-                self.agent = None
-                return True
-            try:
-                os.write(pipe, data)
+                os.write(self._open(), data)
                 return True
             except BlockingIOError:
                 continue
-            except OSError:
+            except OSError:  # the agent is gone
+                self.agent = None
                 return True
-            finally:
-                os.close(pipe)
         return False
+
+    def _open(self) -> int:
+        """Return the pipe to the agent; a script may have closed all files, and have opened others since."""
+        try:
+            found = os.fstat(self._pipe)
+            if self._file == (found.st_dev, found.st_ino):
+                return self._pipe
+        except OSError:
+            pass
+        self._pipe = os.open(self.agent or "", os.O_WRONLY | os.O_NONBLOCK)
+        found = os.fstat(self._pipe)
+        self._file = found.st_dev, found.st_ino
+        return self._pipe
 
 
 def _text(value: Any) -> str:
