@@ -13,6 +13,7 @@ from bench import (
     join,
     metrics,
     planning,
+    runs,
     scale,
     startup,
     tables,
@@ -46,6 +47,7 @@ CASES = {
     "scale": scale.many_hosts,
     "status": scale.status_of_many,
     "watch": watch.watch_many,
+    "ps": runs.thousand_runs,
 }
 
 

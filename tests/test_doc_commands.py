@@ -48,6 +48,8 @@ NOT_RUN = {
     "collect": "needs a run that has lost a host; tests/test_collection.py has one",
     "watch": "needs a terminal; tests/test_watch.py has one",
     "stacks": "needs a job that runs; tests/test_silence.py has one",
+    "compare": "needs two runs; tests/test_compare.py has some",
+    "export": "needs a run with metrics; tests/test_export.py has one",
 }
 """Beginnings of command lines that are parsed only, with the reason."""
 

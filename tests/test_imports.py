@@ -22,6 +22,7 @@ EDGES = {
         "__version__",
         "api",
         "checkpoint",
+        "comparison",
         "diagnose",
         "documents",
         "errors",
@@ -33,7 +34,10 @@ EDGES = {
         "ranktable",
         "words",
     },
-    "api": {"agent", "checkpoint", "diagnose", "errors", "hosts", "launcher", "metrics", "plan", "store", "transports"},
+    "api": {
+        *("agent", "checkpoint", "comparison", "diagnose", "errors", "hosts"),
+        *("launcher", "metrics", "plan", "store", "transports"),
+    },
     "launcher": {
         "agent",
         "checkpoint",
@@ -58,6 +62,7 @@ EDGES = {
     },
     "store": {
         "agent",
+        "comparison",
         "diagnose",
         "documents",
         "errors",
@@ -69,6 +74,7 @@ EDGES = {
         "plugins",
         "ranges",
         "transports",
+        "words",
     },
     "transports": {
         "__version__",
@@ -86,12 +92,13 @@ EDGES = {
     "ranktable": {"documents", "errors", "hosts", "ranges"},
     "checkpoint": {"documents", "errors", "layout"},
     "diagnose": {"documents", "errors", "layout", "masking", "plugins", "ranges", "ranktable", "words"},
+    "comparison": {"metrics"},
     "metrics": {"diagnose", "documents", "errors", "messages", "plan", "plugins", "words"},
     "hosts": {"errors", "ranges"},
     "ranges": {"errors"},
     "words": {"ranges"},
     "agent": {"layout", "messages"},
-    "worker": {"layout", "masking", "messages"},
+    "worker": {"__version__", "layout", "masking", "messages"},
     "runtime": {"layout"},
     "plugins": {"errors"},
     "documents": set[str](),
@@ -103,10 +110,10 @@ EDGES = {
 }
 """Every edge that imports may take, those inside functions and for type checking included. There is no cycle."""
 IMPURE = {"socket", "subprocess", "psutil"}
-PURE = ("plan", "ranktable", "diagnose", "metrics")
+PURE = ("plan", "ranktable", "diagnose", "metrics", "comparison")
 OWN = {
     "agent": ("mslaunch.agent", "mslaunch.layout", "mslaunch.messages"),
-    "worker": ("mslaunch.worker", "mslaunch.layout", "mslaunch.masking"),
+    "worker": ("mslaunch.worker", "mslaunch.layout", "mslaunch.masking", "mslaunch.__version__"),
     "runtime": ("mslaunch.runtime", "mslaunch.layout"),
 }
 OPTIONAL = {"mindspore", "yaml", "cloudpickle"}  # imported inside functions, where a rank needs them

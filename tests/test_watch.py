@@ -11,7 +11,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from mslaunch.diagnose.judge import Verdict
+from mslaunch.diagnose.verdict import Verdict
 from tests.conftest import TIMEOUT, Bench, wait_for
 from tests.terminal_bed import Tmux, settings_of, start_in_tmux, wait_for_the_end
 from tests.watch_bed import MadeRun, make_run

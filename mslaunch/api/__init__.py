@@ -12,6 +12,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mslaunch.api.joining import agent_member, join, membership
+from mslaunch.api.past import (
+    compare,
+    export_csv,
+    export_tensorboard,
+    label_run,
+    labels_of,
+    list_summaries,
+    measure_run,
+    prune,
+    words_of_room,
+)
 from mslaunch.api.steps import (
     attach,
     become_owner,
@@ -46,9 +57,11 @@ from mslaunch.api.steps import (
 
 if TYPE_CHECKING:
     from mslaunch.agent.follow import Follower
+    from mslaunch.comparison.compare import Comparison
     from mslaunch.launcher.attach import AttachedRun, Notice
     from mslaunch.launcher.check import Checked, Report
     from mslaunch.launcher.prepare import Prepared
+    from mslaunch.launcher.prune import Pruned
     from mslaunch.launcher.request import Request
     from mslaunch.launcher.run_state import RunState
     from mslaunch.launcher.sweep import Sweep
@@ -56,8 +69,10 @@ if TYPE_CHECKING:
     from mslaunch.launcher.sweep_runs import SweepEvent
     from mslaunch.plan.model import File, Plan
     from mslaunch.plan.sweep import Combination
+    from mslaunch.store.labels import Labels
     from mslaunch.store.record import ENDED, OutputRecord, RankRecord, RunRecord
     from mslaunch.store.run import Result, Run
+    from mslaunch.store.summaries import RunSummary
     from mslaunch.store.timed_log import LogLines, Selection, TimedLog, merge_logs
     from mslaunch.transports.base import JobQueue
     from mslaunch.transports.join.connect import Member
@@ -67,15 +82,18 @@ __all__ = [
     "AttachedRun",
     "Checked",
     "Combination",
+    "Comparison",
     "Follower",
     "Job",
     "JobQueue",
+    "Labels",
     "LogLines",
     "Member",
     "Notice",
     "OutputRecord",
     "Plan",
     "Prepared",
+    "Pruned",
     "RankRecord",
     "Report",
     "Request",
@@ -83,6 +101,7 @@ __all__ = [
     "Run",
     "RunRecord",
     "RunState",
+    "RunSummary",
     "Selection",
     "Sweep",
     "SweepEvent",
@@ -97,15 +116,22 @@ __all__ = [
     "choose_checkpoint",
     "collect",
     "combinations_of",
+    "compare",
     "config_schema",
     "count_devices",
     "default_runs_dir",
+    "export_csv",
+    "export_tensorboard",
     "find_run",
     "join",
     "known_folders",
+    "label_run",
+    "labels_of",
     "launch",
+    "list_summaries",
     "make_request",
     "make_run",
+    "measure_run",
     "membership",
     "merge_logs",
     "plan_json",
@@ -113,6 +139,7 @@ __all__ = [
     "prepare",
     "prepare_sweep",
     "program_settings",
+    "prune",
     "read",
     "record_from",
     "record_of_logs",
@@ -128,14 +155,17 @@ __all__ = [
     "sweep",
     "sweep_exit_code",
     "swept_so_far",
+    "words_of_room",
     "write_scripts",
 ]
 
 _PASSED_ON = {
     "mslaunch.agent.follow": ("Follower",),
+    "mslaunch.comparison.compare": ("Comparison",),
     "mslaunch.launcher.attach": ("AttachedRun", "Notice"),
     "mslaunch.launcher.check": ("Checked", "Report"),
     "mslaunch.launcher.prepare": ("Prepared",),
+    "mslaunch.launcher.prune": ("Pruned",),
     "mslaunch.launcher.request": ("Request",),
     "mslaunch.launcher.run_state": ("RunState",),
     "mslaunch.launcher.sweep": ("Sweep",),
@@ -144,7 +174,9 @@ _PASSED_ON = {
     "mslaunch.plan.model": ("Plan",),
     "mslaunch.plan.sweep": ("Combination",),
     "mslaunch.store.record": ("ENDED", "OutputRecord", "RankRecord", "RunRecord"),
+    "mslaunch.store.labels": ("Labels",),
     "mslaunch.store.run": ("Result", "Run"),
+    "mslaunch.store.summaries": ("RunSummary",),
     "mslaunch.store.timed_log": ("LogLines", "Selection", "TimedLog", "merge_logs"),
     "mslaunch.transports.base": ("JobQueue",),
     "mslaunch.transports.join.connect": ("Member",),

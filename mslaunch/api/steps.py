@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mslaunch.diagnose.judge import Verdict
+    from mslaunch.diagnose.verdict import Verdict
     from mslaunch.hosts import Host
     from mslaunch.launcher.attach import AttachedRun
     from mslaunch.launcher.attempt import Observer

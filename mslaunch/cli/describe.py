@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mslaunch import layout
-from mslaunch.cli.basics import columns
+from mslaunch.cli.basics import columns, lasting
 from mslaunch.cli.last_lines import untold_lines
-from mslaunch.diagnose.chain_words import END_OF_WAITING, Step, peer_words
-from mslaunch.diagnose.judge import Verdict, signal_name
+from mslaunch.diagnose.chain_words import END_OF_WAITING, peer_words
+from mslaunch.diagnose.verdict import Step, Verdict, signal_name
 from mslaunch.masking import masked
 from mslaunch.words import byte_count, counted, cut_line, first_line, named_ranks, plain
 
@@ -193,5 +193,4 @@ def duration_of(record: RunRecord, now: datetime | None = None) -> float:
 
 
 def duration(record: RunRecord, now: datetime) -> str:
-    hours, rest = divmod(int(duration_of(record, now)), 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
+    return lasting(record.started, record.ended, now)

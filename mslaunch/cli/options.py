@@ -12,10 +12,13 @@ import typer
 
 from mslaunch.api import make_request, program_settings, setting_flags
 from mslaunch.cli.arguments import ProgramWords
+from mslaunch.cli.run_options import AsOwner, Run, RunsDir
 from mslaunch.errors import RequestError
 
 if TYPE_CHECKING:
     from mslaunch.api import Request
+
+__all__ = ["AsOwner", "Run", "RunsDir"]
 
 _FLAGS = setting_flags()
 
@@ -38,7 +41,6 @@ RankTable = Annotated[str | None, option("rank_table")]
 Env = Annotated[list[str] | None, option("env")]
 MasterPort = Annotated[int | None, option("master_port")]
 BindCores = Annotated[bool | None, option("bind_cores")]
-RunsDir = Annotated[str | None, option("runs_dir")]
 LocalWorkers = Annotated[
     int | None,
     typer.Option("--local_worker_num", help="As in msrun: ranks of each node.", hidden=True),
@@ -49,13 +51,6 @@ Module = Annotated[
     typer.Option("-m", "--module", help="What follows is a Python module, as for `python -m`.", show_default=False),
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override one key of the config.", metavar="KEY=VALUE")]
-Run = Annotated[
-    str | None,
-    typer.Argument(help="The run, a part of its name, its folder, or latest; by default your newest.", metavar="RUN"),
-]
-AsOwner = Annotated[
-    bool, typer.Option("--as-owner", help="Root only: act on another user's run, with that user's rights.")
-]
 
 
 RANKS_ONLY = "MSLAUNCH_ENV_"  # as a queue's job has it: plan/environment.py

@@ -17,6 +17,7 @@ from mslaunch.launcher.attempt import TICK, Attempt, Observer, SignalSource
 from mslaunch.launcher.cluster import Cluster
 from mslaunch.launcher.decisions import LOST, Failure
 from mslaunch.launcher.file_transfer import FileTransfer
+from mslaunch.launcher.hooks import Hooks, run_hooks
 from mslaunch.launcher.replacement import Interrupted, Rejoin, replace_hosts
 from mslaunch.launcher.restarts import NextAttempt, Replan, RestartTools, prepare_next
 from mslaunch.launcher.run_state import RunState
@@ -27,10 +28,14 @@ from mslaunch.ranges import format_ranges
 from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.metrics import MetricsWriter
+from mslaunch.store.room import words_at_end
 from mslaunch.store.signals import ASKING, SUSPEND, Signals
+from mslaunch.store.sizes import measure_within
 from mslaunch.transports.base import Pings, Transport
 
 MOST_NOTES = 50
+MEASURE_SECONDS = 1.0
+NO_HOOKS = Hooks()
 
 
 def execute(
@@ -43,6 +48,7 @@ def execute(
     attempts: tuple[record.AttemptSummary, ...] = (),
     signals: SignalSource | None = None,
     rejoin: Rejoin | None = None,
+    hooks: Hooks = NO_HOOKS,
 ) -> record.RunRecord:
     """Run a job to its end on connected hosts, with as many attempts as it is allowed, and return its record."""
     queued = record.queued(plan, time.time(), in_process=signals is not None)
@@ -63,7 +69,7 @@ def execute(
             execution.metrics.close()
             if execution.lost:
                 cluster.transport.clean_up(plan.run_dir)
-            _save(folder, execution.now)
+            execution.finish(hooks)
             finish(cluster.transport, execution.now)
     return execution.now
 
@@ -109,6 +115,8 @@ class _Execution:
         self.began = time.monotonic()
         self.lost = False
         """Whether an agent was lost, in any attempt."""
+        self.attempt: Attempt | None = None
+        """The last one."""
 
     def run(self) -> None:
         """Make attempts until there is to be no further one."""
@@ -119,6 +127,7 @@ class _Execution:
     def _attempt(self) -> bool:
         """Make one attempt; return whether there is another plan to carry out."""
         attempt = Attempt(self.plan, self.cluster, self.transfer, self.signals, self.observe, self._write, self.began)
+        self.attempt = attempt
         with closing(attempt):
             attempt.on_change = self._save_progress
             attempt.keep = self.metrics.write
@@ -156,6 +165,23 @@ class _Execution:
         self.channels[:] = replaced.cluster.channels
         self.transfer.use(replaced.cluster, lost)
         return replaced.plan
+
+    def finish(self, hooks: Hooks) -> None:
+        """Keep how the run ended, then run its hooks; what they and the disk give reason to say is a note."""
+        own = measure_within(self.folder.path, MEASURE_SECONDS)
+        self.now = replace(self.now, bytes=own)
+        _save(self.folder, self.now)
+        notes = words_at_end(self.folder, own)
+        if hooks:
+            notes += run_hooks(hooks, self.folder, self.now, self.environment, self.signals)
+        if notes:
+            self._tell(notes)
+            _save(self.folder, self.now)
+
+    def _tell(self, notes: list[str]) -> None:
+        if self.attempt is not None:
+            self.attempt.run_state.notes += notes
+            self.attempt.notify({"ev": "home"})
 
     def _write(self, event: Mapping[str, Any]) -> None:
         """Record an event; notes are kept in run.json too, the last ones."""

@@ -16,12 +16,14 @@ from mslaunch.hosts import Host
 from mslaunch.launcher.check import Checked, Requirements, check_devices, check_hosts
 from mslaunch.launcher.cluster import Cluster, connect
 from mslaunch.launcher.facts import Elsewhere, check_held_devices, find_devices, find_python, gather, new_run_id
+from mslaunch.launcher.hooks import CARRIED, Hooks, run_hooks
 from mslaunch.launcher.program import FoundProgram
 from mslaunch.launcher.replacement import Rejoin
 from mslaunch.launcher.request import ReadJob, Request, read_job
 from mslaunch.launcher.restarts import Replan
 from mslaunch.launcher.resume import ResumedRun, find_run
 from mslaunch.plan.config import without_secrets
+from mslaunch.plan.environment import RANKS_ONLY
 from mslaunch.plan.make import HERE, make_plan
 from mslaunch.plan.methods import Method
 from mslaunch.plan.model import Facts, HostFacts, Plan, Reach, read_numa
@@ -49,6 +51,8 @@ class Prepared:
     """Where the plan is to be submitted: it is not for this process to carry out."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The values of secrets that were given, not taken from the environment: they are in no file."""
+    hooks: Hooks = field(default_factory=Hooks)
+    """What is to be done when the run has ended."""
 
 
 def plan_job(request: Request, elsewhere: bool = False) -> Plan:
@@ -85,26 +89,36 @@ def prepare_job(request: Request, job: ReadJob | None = None, tell: Callable[[st
 def _prepare(job: ReadJob, tell: Callable[[str], None] | None) -> Prepared:
     transport = registry.choose(job.spec, job.named, os.environ)
     given = {name: value for name, value in job.spec.secrets.items() if value is not None}
+    hooks = _hooks(job.spec)
     if not transport.needs_check:
         plan = _plan_here(job, transport)
         check_held_devices(plan)
-        return Prepared(plan, transport, secrets=given)
+        return Prepared(plan, transport, secrets=given, hooks=hooks)
     queue = transport.queue
     if queue is not None and queue.current_job(os.environ) is None:
-        return Prepared(_plan_unseen(job, transport), transport, queue=queue, secrets=given)
+        carried = {CARRIED: hooks.webhook} if hooks.webhook else {}
+        return Prepared(_plan_unseen(job, transport), transport, queue=queue, secrets={**given, **carried})
     job = replace(job, spec=job.spec.with_run_id(job.spec.launch.run_id or new_run_id()))
     resumed = find_run(RunFolder(Path(requirements(job.spec, _file(job.program)).run_dir)), transport, os.environ)
     transport.tell = tell or transport.tell
     try:
-        return replace(_prepare_connected(job, transport, resumed), secrets=given)
+        return replace(_prepare_connected(job, transport, resumed), secrets=given, hooks=hooks)
     except MslaunchError as error:
         if resumed:
-            resumed.refuse(error)
+            failed = resumed.refuse(error)
+            if hooks:
+                run_hooks(hooks, resumed.folder, failed, os.environ, None)
         transport.finish(error.exit_code, None, str(error))
         raise
     except BaseException:
         transport.finish(1, None, "the launcher was ended before the run began")
         raise
+
+
+def _hooks(spec: JobSpec) -> Hooks:
+    """What is to be done at the end; a queue's job has the URL with its secrets."""
+    webhook = spec.launch.webhook or os.environ.get(f"{RANKS_ONLY}{CARRIED}")
+    return Hooks(spec.launch.on_end, webhook, str(Path.cwd()))
 
 
 def _plan_here(job: ReadJob, transport: Transport, elsewhere: bool = False) -> Plan:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mslaunch import identity
-from mslaunch.diagnose.judge import Verdict
+from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import MslaunchError, RecordUnreadable
 from mslaunch.launcher.restarts import find_resume, summary
 from mslaunch.plan.model import Plan, to_json
@@ -58,13 +58,15 @@ class ResumedRun:
             write_atomically(self.folder.job(plan.transport), self.job)
         return self.folder
 
-    def refuse(self, error: MslaunchError) -> None:
+    def refuse(self, error: MslaunchError) -> record.RunRecord:
         """Keep on record why the run could not begin: nobody is there to read it from the screen."""
         verdict = Verdict(exit_code=error.exit_code, cause="not ready", summary=str(error))
         ended = record.iso(time.time())
         failed = replace(record.read(self.folder), state="failed", ended=ended, exit_code=error.exit_code)
+        failed = replace(failed, verdict=verdict)
         with suppress(OSError):  # a full disk: launcher.log may still tell
-            record.save(self.folder, replace(failed, verdict=verdict))
+            record.save(self.folder, failed)
+        return failed
 
 
 def find_run(folder: RunFolder, transport: Transport, environment: Mapping[str, str]) -> ResumedRun | None:

@@ -225,6 +225,8 @@ class Plan:
     """Metrics that are read from logs besides the known ones; None: nothing is measured."""
     notes: tuple[str, ...] = ()
     """What a person should know, said once at the start."""
+    tags: tuple[str, ...] = ()
+    """What the run's labels.json has to begin with."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """The value of each setting, and where it came from."""
 

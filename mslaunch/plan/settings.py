@@ -16,6 +16,7 @@ from mslaunch.plan.environment import RANK_VARIABLES, RANKS_ONLY, VARIABLE, aske
 from mslaunch.plan.metric_settings import MetricEntry
 from mslaunch.plan.program import COMMAND_LINE, split_words
 from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
+from mslaunch.plan.tags import WHAT_A_TAG_IS, is_tag
 from mslaunch.ranges import parse_ranges
 
 V = TypeVar("V", dict[str, str], dict[str, str | None])
@@ -105,6 +106,19 @@ def _text(value: str) -> str:
     return value
 
 
+def _tag(value: str) -> str:
+    if not is_tag(value):
+        raise ValueError(f"a tag is {WHAT_A_TAG_IS}")
+    return value
+
+
+def _url(value: str) -> str:
+    scheme, colon, rest = value.partition("://")
+    if scheme not in ("http", "https") or not colon or not rest.strip("/") or not value.isprintable() or " " in value:
+        raise ValueError("write the whole address, for example https://chat.example.com/hook")
+    return value
+
+
 def _path(value: str) -> str:
     parts = value.encode("utf-8", "surrogateescape").split(b"/")
     if sum(map(len, parts)) + len(parts) > 4096 or max(map(len, parts)) > 255:
@@ -124,6 +138,8 @@ Wait = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Line = Annotated[str, AfterValidator(_text), BeforeValidator(_line)]
 Folder = Annotated[str, AfterValidator(_text), BeforeValidator(_folder)]
 Text = Annotated[str, AfterValidator(_text)]
+Tag = Annotated[str, AfterValidator(_tag)]
+Url = Annotated[Text, AfterValidator(_url)]
 PathText = Annotated[Text, AfterValidator(_path)]
 
 
@@ -316,6 +332,13 @@ class LaunchSettings(BaseModel):
     checkpoints: PathText | None = Field(
         None, description="Folder of a rank's checkpoints, relative to its own; {rank} stands for its number."
     )
+    tags: Annotated[Annotated[tuple[Tag, ...], BeforeValidator(_words)], Flag("--tag", kind=list, metavar="NAME")] = (
+        Field((), description="Tag of the run, by which `mslaunch ps --tag` finds it.")
+    )
+    on_end: Text | None = Field(
+        None, description="Shell command for the end of the run; its record, as JSON, is the standard input."
+    )
+    webhook: Url | None = Field(None, description="URL that the end of the run is posted to, as JSON.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +418,7 @@ def _unknown_variables(asked: Mapping[str, str]) -> Iterator[str]:
 
 
 _TYPE_NAMES = ("tuple[", "literal[", "function-")  # what pydantic adds to a place to tell members of a union apart
-_LISTS = ("sbatch_args", "shared")
+_LISTS = ("sbatch_args", "shared", "tags")
 JOIN_SECRET = "MSLAUNCH_SECRET"
 """Not a setting: its value is read where a node joins, and kept nowhere."""
 NOT_FROM_ENVIRONMENT = {"env": "export the variables themselves, and name them with --env K"}
