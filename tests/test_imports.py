@@ -33,7 +33,7 @@ EDGES = {
         "ranktable",
         "words",
     },
-    "api": {"agent", "diagnose", "errors", "hosts", "launcher", "metrics", "plan", "store", "transports"},
+    "api": {"agent", "diagnose", "errors", "hosts", "launcher", "metrics", "plan", "store", "transports", "ui"},
     "launcher": {
         "agent",
         "checkpoint",
@@ -52,9 +52,11 @@ EDGES = {
         "runtime",
         "store",
         "transports",
+        "ui",
         "words",
         "worker",
     },
+    "ui": {"documents", "errors", "layout", "masking", "metrics", "plan", "ranges", "store", "words"},
     "store": {
         "agent",
         "diagnose",

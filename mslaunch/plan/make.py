@@ -75,6 +75,7 @@ def make_plan(
         shared=_shared(spec, facts),
         require_init=spec.launch.require_init,
         share_devices=spec.launch.share_devices,
+        report=spec.launch.report,
         notes=(*facts.notes, *_notes(spec, unset, moved), *binding.describe(spec, hosts, facts)),
         sources=_sources(spec, facts),
     )

@@ -212,6 +212,8 @@ class Plan:
     """A job of several ranks that use MindSpore fails where none of them calls init()."""
     share_devices: bool = False
     """NPUs and GPUs may be in use by other runs."""
+    report: bool = False
+    """report.html is written when the run has ended."""
     notes: tuple[str, ...] = ()
     """What a person should know, said once at the start."""
     sources: Mapping[str, str] = field(default_factory=dict)

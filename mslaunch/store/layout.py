@@ -57,6 +57,10 @@ class RunFolder:
         return self.path / layout.METRICS
 
     @property
+    def report(self) -> Path:
+        return self.path / layout.REPORT
+
+    @property
     def bundle(self) -> Path:
         return self.path / layout.ZIP
 

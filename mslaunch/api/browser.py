@@ -1,0 +1,30 @@
+"""Runs in the browser, for the verbs that show them there. Nothing of it is imported before it is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mslaunch.store.run import Run
+
+
+def make_report(run: Run) -> str:
+    """Return the report of a run as HTML."""
+    from mslaunch.ui.report import make_report as made
+
+    return made(run)
+
+
+def report_document(run: Run) -> dict[str, Any]:
+    """Return what the report of a run holds, as JSON."""
+    from mslaunch.ui.report import report_document as document
+
+    return document(run)
+
+
+def write_report(run: Run, path: Path | None) -> Path:
+    """Write the report of a run, by default into its folder, and return where it is."""
+    from mslaunch.ui.report import write_report as write
+
+    return write(run, path)

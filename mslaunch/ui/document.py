@@ -1,0 +1,172 @@
+"""The document of a run: everything that a page shows of it, as one JSON value of bounded size."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from mslaunch import layout
+from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.errors import MslaunchError
+from mslaunch.masking import MASK, looks_secret, masked, without_credentials
+from mslaunch.metrics.series import SeriesTable
+from mslaunch.plan.model import Plan
+from mslaunch.store.record import RunRecord
+from mslaunch.store.run import Run
+from mslaunch.ui import curves, heat, log_text, timeline
+from mslaunch.ui.bounds import Bounds
+from mslaunch.words import cut_middle, plain
+
+MOST_HOSTS = 256
+MOST_LOGS = 1024
+LOG_OF_THE_FAILED = 64_000
+_KEY = re.compile(r"^(\s*(?:- )?)([\w.-]+)(:\s+)(\S.*)$", re.MULTILINE)
+
+Document = dict[str, Any]
+
+
+def make_document(run: Run, table: SeriesTable, now: float, bounds: Bounds, ranks: Sequence[int] = ()) -> Document:
+    """Return what a page shows of a run; `ranks` are to have curves of their own."""
+    record = run.record
+    start = datetime.fromisoformat(record.started).timestamp()
+    events = list(timeline.read_events(run.folder.events))
+    start = min([start, *(row for row in _first_times(table, events))])
+    wanted = (*ranks, 0, *_failed(record))
+    return {
+        "name": plain(run.name),
+        "folder": plain(str(run.path)),
+        "made": now,
+        "start": start,
+        "record": _record(record, bounds),
+        "attempt": len(record.attempts),
+        "curves": curves.make_curves(table, start, bounds, wanted),
+        "ranks": _last_values(table, record, bounds),
+        "heat": heat.make_heat(table, start, bounds),
+        "timeline": timeline.make_timeline(events, start, bounds),
+        "events": timeline.describe_events(events, start, bounds.events),
+        "event_count": len(events),
+        "plan": _plan(run),
+        "config": _config(run.path / layout.CONFIG, bounds.texts),
+        "logs": _logs(run, record, bounds) if bounds.log_bytes else [],
+    }
+
+
+def _first_times(table: SeriesTable, events: Sequence[timeline.Event]) -> list[float]:
+    """When the first things happened: an earlier attempt began before what the record calls the start."""
+    series = (next(iter(table.of(source).values()), None) for source in table.sources)
+    told = [one.time[0] for one in series if one]
+    dated = (event.get("time") for event in events[:50])
+    return [*told, *(float(time) for time in dated if isinstance(time, int | float))]
+
+
+def _failed(record: RunRecord) -> tuple[int, ...]:
+    verdict = record.verdict
+    return () if verdict is None else (*(() if verdict.rank is None else (verdict.rank,)), *verdict.also_failed)
+
+
+def _record(record: RunRecord, bounds: Bounds) -> Document:
+    """Return run.json with texts of bounded length, and without the ranks, which have a table of their own."""
+    raw = record.to_dict()
+    del raw["ranks"]
+    raw["verdict"] = _verdict(raw["verdict"], bounds.texts)
+    raw["notes"] = [plain(note)[:1000] for note in raw["notes"]]
+    raw["attempts"] = [
+        {**attempt, "verdict": _verdict(attempt["verdict"], bounds.texts // 10), "resume": None}
+        for attempt in raw["attempts"][-50:]
+    ]
+    return raw
+
+
+def _verdict(verdict: Document | None, most: int) -> Document | None:
+    """Bound what a verdict quotes; lines of a traceback stay lines."""
+    if verdict is None:
+        return None
+    texts = {name: value for name, value in verdict.items() if isinstance(value, str)}
+    shown = {name: "\n".join(map(plain, cut_middle(text, most).split("\n"))) for name, text in texts.items()}
+    return {**verdict, **shown, "victims": verdict["victims"][:1024]}
+
+
+def _last_values(table: SeriesTable, record: RunRecord, bounds: Bounds) -> list[Document]:
+    """Return how each rank stands, with its last numbers."""
+    attempt = len(record.attempts)
+    last = {source.rank: table.last(source) for source in table.sources if source.attempt == attempt}
+    lost = record.state == "lost"
+    return [
+        {
+            "rank": rank.rank,
+            "host": plain(rank.host),
+            "device": rank.device_id,
+            "pid": rank.pid,
+            "state": "gone" if lost and rank.state == "running" else rank.state,
+            "code": rank.exit_code,
+            "signal": rank.signal,
+            "values": {name: curves.number(value) for name, value in last.get(rank.rank, {}).items()},
+        }
+        for rank in record.ranks[: bounds.spans]
+    ]
+
+
+def _plan(run: Run) -> Document:
+    """Return what a person may want to know of the plan; the whole of it is in plan.json."""
+    try:
+        plan = run.plan
+    except MslaunchError as error:
+        return {"error": plain(str(error))}
+    first = next(iter(plan.workers), None)
+    return {
+        "command": plain(shlex.join(first.argv)) if first else "",
+        "program": plain(plan.script),
+        "folder": plain(plan.job_dir),
+        "submitted_from": plain(plan.submit_dir),
+        "method": plan.method,
+        "transport": plain(plan.transport),
+        "device_target": plain(plan.device_target),
+        "scheduler": plain(plan.master),
+        "hosts": _hosts(plan),
+        "settings": {name: plain(source)[:500] for name, source in plan.sources.items()},
+        "environment": {plain(name): plain(masked(name, value))[:500] for name, value in plan.env.items()},
+        "notes": [plain(note)[:1000] for note in plan.notes],
+    }
+
+
+def _hosts(plan: Plan) -> list[Document]:
+    shown = plan.hosts[:MOST_HOSTS]
+    return [{"name": plain(host.name), "address": plain(host.address), "devices": list(host.devices)} for host in shown]
+
+
+def _config(path: Path, most: int) -> str:
+    """Return the configuration of the script; secrets, by their keys, are masked, since a report travels."""
+    with suppress(OSError, Unreadable):
+        text = cut_middle(read_text(path, errors="replace", only_files=True), most)
+        lines = map(plain, without_credentials(text).split("\n"))
+        return _KEY.sub(_masked, "\n".join(lines))
+    return ""
+
+
+def _masked(found: re.Match[str]) -> str:
+    space, key, colon, value = found.groups()
+    return f"{space}{key}{colon}{MASK if looks_secret(key) else value}"
+
+
+def _logs(run: Run, record: RunRecord, bounds: Bounds) -> list[Document]:
+    """Return the ends of the logs; that of a rank that failed is longer than the others."""
+    failed = set(_failed(record)[:4])
+    ranks = [rank.rank for rank in record.ranks]
+    shown = sorted({*failed, *ranks[:MOST_LOGS]} & set(ranks))
+    each = min(32_000, (bounds.log_bytes - len(failed) * LOG_OF_THE_FAILED) // max(1, len(shown)))
+    logs = [_log(run, rank, LOG_OF_THE_FAILED if rank in failed else each) for rank in shown]
+    scheduler = log_text.window(run.path, run.folder.scheduler_log, None, 8_000, True)
+    return [*logs, *([{"rank": None, **_ends(scheduler)}] if scheduler.size else [])]
+
+
+def _log(run: Run, rank: int, most: int) -> Document:
+    return {"rank": rank, **_ends(log_text.window(run.path, run.folder.log(rank), None, most, True))}
+
+
+def _ends(found: log_text.Window) -> Document:
+    return {"start": found.start, "size": found.size, "lines": list(found.lines)}
