@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,3 +29,18 @@ def write_report(run: Run, path: Path | None) -> Path:
     from mslaunch.ui.report import write_report as write
 
     return write(run, path)
+
+
+def serve_ui(
+    runs_dir: str, host: str, port: int | None, token_file: str | None, may_stop: bool, tell: Callable[[str], None]
+) -> None:
+    """Show the runs of a folder in the browser until a signal ends the program; `tell` gets the address."""
+    from mslaunch.errors import NotReadyError
+
+    try:
+        from mslaunch.ui import start
+    except ImportError as error:
+        raise NotReadyError(
+            f"{error.name or error} is not installed, and `mslaunch ui` needs it. Run pip install 'mslaunch[ui]'."
+        ) from None
+    start.serve_runs(runs_dir, host, port, token_file, may_stop, tell)

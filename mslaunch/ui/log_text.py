@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import stat
+from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from mslaunch.words import cut_line, plain
@@ -27,6 +29,8 @@ class Window:
     end: int
     size: int
     lines: tuple[str, ...]
+    ends: tuple[int, ...] = ()
+    """Where each of them ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ def _after(file: int, at: int, size: int, most: int, with_rest: bool) -> Window:
     end = data.rfind(b"\n") + 1
     if (not end and len(data) == most) or (is_last and with_rest):
         end = len(data)  # a line longer than a window is taken apart
-    return Window(at, at + end, size, _lines(data[:end]))
+    return _made(at, data[:end], size)
 
 
 def _before(file: int, at: int, size: int, most: int, with_rest: bool) -> Window:
@@ -104,14 +108,39 @@ def _before(file: int, at: int, size: int, most: int, with_rest: bool) -> Window
         cut = cut if cut < len(data) else 0
         start, data = start + cut, data[cut:]
     end = len(data) if with_rest else data.rfind(b"\n") + 1 or (len(data) if len(data) >= most else 0)
-    return Window(start, start + end, size, _lines(data[:end]))
+    return _made(start, data[:end], size)
 
 
-def _lines(data: bytes) -> tuple[str, ...]:
+def _made(start: int, data: bytes, size: int) -> Window:
     lines = data.split(b"\n")
-    if lines and not lines[-1]:
+    if not lines[-1]:
         lines.pop()
-    return tuple(map(shown_line, lines))
+    ends = tuple(accumulate((len(line) + 1 for line in lines), initial=start))[1:]
+    return Window(start, start + len(data), size, tuple(map(shown_line, lines)), ends)
+
+
+def times_of(folder: Path, path: Path, found: Window) -> list[float | None]:
+    """Return when the lines of a window came, as far as the end of a log.times tells."""
+    file = _open(folder, path)
+    if file is None:
+        return []
+    try:
+        size = os.fstat(file).st_size
+        data = os.pread(file, PIECE, max(0, size - PIECE))
+    finally:
+        os.close(file)
+    pairs = [pair for line in data.split(b"\n")[size > PIECE : -1] if (pair := _pair(line)) is not None]
+    lengths = [length for _, length in pairs]
+    places = (bisect_left(lengths, end) for end in found.ends)
+    return [pairs[at][0] if at < len(pairs) else None for at in places]
+
+
+def _pair(line: bytes) -> tuple[float, int] | None:
+    time, _, length = line[:64].partition(b" ")
+    try:
+        return min(float(time), 1e11), int(length)
+    except ValueError:
+        return None
 
 
 def search(folder: Path, path: Path, text: str, at: int = 0) -> Hits:
