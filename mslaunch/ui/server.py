@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import socket
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from mslaunch.errors import MslaunchError, NoSuchRun, NotReadyError, RequestErro
 from mslaunch.store.run import Run
 from mslaunch.ui import log_text, page, prometheus
 from mslaunch.ui.access import Access, App, Guard
+from mslaunch.ui.bounds import LIVE
 from mslaunch.ui.comparison import compare
 from mslaunch.ui.library import Library
 from mslaunch.words import plain
@@ -29,7 +31,8 @@ PORT = 8390
 PORTS_TRIED = 20
 MOST_COMPARED = 8
 LONGEST_SEARCH = 500
-MOST_RANKS = 1 << 20
+MOST_RANKS = LIVE.sources
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 Answer = Callable[[Request], Response]
 
 
@@ -60,7 +63,7 @@ class Answers:
         return _unless_known(request, JSONResponse(self._library.summaries()).body)
 
     def run(self, request: Request) -> Response:
-        tag, text = self._library.document(_name(request))
+        tag, text = self._library.document(_name(request), _ranks(request))
         return _unless_known(request, text, tag)
 
     def log(self, request: Request) -> Response:
@@ -119,6 +122,14 @@ def _unless_known(request: Request, text: bytes | memoryview, tag: str | None = 
 
 def _name(request: Request) -> str:
     return request.query_params.get("name", "")
+
+
+def _ranks(request: Request) -> tuple[int, ...]:
+    """Return the first ranks of a list such as 0,2-3."""
+    found: list[int] = []
+    for first, last in _RANGE.findall(request.query_params.get("ranks", "")[:LONGEST_SEARCH]):
+        found += range(int(first), int(last or first) + 1)[:MOST_RANKS]
+    return tuple(found[:MOST_RANKS])
 
 
 def _number(request: Request, name: str) -> int | None:

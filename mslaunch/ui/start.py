@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from mslaunch.ui.server import listen, make_app, names_of, new_token, serve
 
 SHORTEST_TOKEN = 20
 LONGEST_TOKEN = 500
+EVERYWHERE = ("0.0.0.0", "::")
 
 
 def serve_runs(
@@ -25,7 +27,8 @@ def serve_runs(
     listening = listen(host, port)
     bound = listening.getsockname()[1]
     access = Access(token, f"mslaunch_{bound}", names_of(host))
-    shown = f"[{host}]" if ":" in host else host
+    name = socket.gethostname() if host in EVERYWHERE else host
+    shown = f"[{name}]" if ":" in name else name
     tell(f"http://{shown}:{bound}/?token={token}")
     if names_of(host):
         tell("note: others can reach this server, and nothing is encrypted on the way; an SSH tunnel would be safer")

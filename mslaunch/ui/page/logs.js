@@ -170,7 +170,7 @@ export class LogView {
 
 // The last lines of several logs by the times at which they came, where these are known.
 function merged(ranks, windows) {
-  const all = windows.flatMap((found, i) => found.lines.map((line, at) => ({ rank: ranks[i], line, at, time: found.times?.[at] ?? 0 })));
-  if (ranks.length > 1) all.sort((one, other) => one.time - other.time || one.rank - other.rank || one.at - other.at);
+  const all = windows.flatMap((found, i) => found.lines.map((line, at) => ({ rank: ranks[i], line, at, time: found.times?.[at] ?? Infinity })));
+  if (ranks.length > 1) all.sort((one, other) => (one.time === other.time ? 0 : one.time - other.time) || one.rank - other.rank || one.at - other.at);
   return all.map(({ rank, line }) => [rank, line]);
 }

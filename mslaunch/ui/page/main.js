@@ -3,7 +3,7 @@ import { LogEnds, LogView } from "./logs.js";
 import { Comparison, RunList } from "./runs.js";
 import { RunView } from "./sections.js";
 import { Failure, Server } from "./server.js";
-import { badge, clear, el, section, stored } from "./text.js";
+import { badge, clear, el, rankFilter, section, stored } from "./text.js";
 
 const EVERY = 2000;
 const top = document.getElementById("top"), main = document.getElementById("main");
@@ -110,7 +110,8 @@ class App {
       else logs.read().catch(() => {});
     }, EVERY / 2);
     return async () => {
-      const doc = await this.server.getChanged("run", { name });
+      const ranks = view.loss.state.ranks;
+      const doc = await this.server.getChanged("run", { name, ...(ranks && rankFilter(ranks) ? { ranks } : {}) });
       if (!doc) return;
       showTop(name, badge(doc.record.state), this.home());
       actions.show(doc);

@@ -55,6 +55,7 @@ function diffText(text) {
 export class Comparison {
   constructor() {
     this.plots = new Plots("compare", { title: "these runs", accepts: () => true });
+    this.plots.ranks.parentElement.hidden = true;  // the first rank of each run is drawn
     this.names = el("div");
     this.facts = el("div");
     this.element = el("div", {}, section("compared", "Comparison", this.names, this.plots.element), section("differences", "Differences", this.facts));
@@ -64,7 +65,7 @@ export class Comparison {
     this.plots.show(found.curves);
     clear(this.names, legend(found.names.map((name) => [name, this.plots.colourOf(name)])));
     clear(this.facts,
-      el("h3", { text: "Last values" }), differences(found.values, found.names, "Last values"),
+      el("h3", { text: "Last values" }), differences(found.values.map(([name, ...values]) => [name, ...values.map((value) => (value === null ? null : valueText(name, Number.isNaN(Number(value)) ? value : Number(value))))]), found.names, "Last values"),
       el("h3", { text: "Configuration and settings" }), differences(found.config, found.names, "Configuration and settings"),
       el("h3", { text: "Code" }), ...(found.code.length ? found.code.map((file) => el("details", {}, el("summary", { text: `${file.path} (${file.runs})` }), diffText(file.diff))) : [el("p", { class: "quiet", text: "No differences." })]));
   }

@@ -1,7 +1,7 @@
 // The parts of a run's page that are text: how it ended, its ranks, configuration, plan and events.
 import { HeatMap } from "./heat.js";
 import { Plots, RESOURCES } from "./plots.js";
-import { badge, clear, dateText, durationText, el, section, table, valueText } from "./text.js";
+import { badge, clear, dateText, durationText, el, refresh, section, table, valueText } from "./text.js";
 import { Timeline } from "./timeline.js";
 
 const RANKS_SHOWN = 64;
@@ -97,21 +97,23 @@ export class RunView {
     this.showFacts(doc);
     const rows = doc.events.map(([time, name, who, text]) => [time === null ? "" : durationText(time), name, who, text]);
     const left = doc.event_count - doc.events.length;
-    clear(this.events, left > 0 ? el("p", { class: "quiet", text: `${left} events between the first and the last ones are left out; events.jsonl has them all.` }) : null, table(["time", "event", "who", "what"], rows, "Events"));
+    refresh(this.events, rows, () => [left > 0 ? el("p", { class: "quiet", text: `${left} events between the first and the last ones are left out; events.jsonl has them all.` }) : null, table(["time", "event", "who", "what"], rows, "Events")]);
   }
 
   showFacts({ plan, config, record }) {
-    const key = JSON.stringify([plan, config, record.outputs]);
-    if (key === this.factsKey) return;  // what is open stays open
-    this.factsKey = key;
+    refresh(this.facts, [plan, config, record.outputs], () => this.factsOf(plan, config, record));
+  }
+
+  factsOf(plan, config, record) {
     const pairs = (caption, values) => el("details", {}, el("summary", { text: caption }), table(["name", "value"], Object.entries(values ?? {}), caption));
-    clear(this.facts,
+    return [
       plan.error ? el("p", { text: plan.error }) : el("dl", { class: "facts" }, ...fact("Command", el("code", { text: plan.command })), ...fact("In", plan.folder), ...fact("Device target", plan.device_target), ...fact("Scheduler", plan.scheduler)),
       el("details", { open: Boolean(config) }, el("summary", { text: "Configuration of the script" }), config ? el("pre", { tabindex: "0", "aria-label": "Configuration", text: config }) : el("p", { text: "It was given none." })),
       plan.hosts ? el("details", {}, el("summary", { text: `Hosts (${plan.hosts.length})` }), table(["host", "address", "devices"], plan.hosts.map((host) => [host.name, host.address, host.devices.join(", ")]), "Hosts")) : null,
       pairs("Settings, and where each came from", plan.settings),
       pairs("Variables of every rank", plan.environment),
-      record.outputs.length ? el("details", {}, el("summary", { text: "Files that the ranks wrote" }), table(["path", "ranks", "files", "bytes"], record.outputs.map((one) => [one.path, one.ranks, one.files, valueText("memory", one.bytes)]), "Files that the ranks wrote")) : null);
+      record.outputs.length ? el("details", {}, el("summary", { text: "Files that the ranks wrote" }), table(["path", "ranks", "files", "bytes"], record.outputs.map((one) => [one.path, one.ranks, one.files, valueText("memory", one.bytes)]), "Files that the ranks wrote")) : null,
+    ];
   }
 
   redraw() {
@@ -139,7 +141,7 @@ class RankTable {
     const names = COLUMNS.filter((name) => this.rows.some((rank) => rank.values[name] !== undefined));
     const matching = this.rows.filter((rank) => !wanted || String(rank.rank) === wanted || rank.host.toLowerCase().includes(wanted) || rank.state.includes(wanted));
     const shown = matching.slice(0, RANKS_SHOWN).map((rank) => [rank.rank, rank.host, rank.device, badge(rank.state), rank.signal ? `signal ${rank.signal}` : rank.code, ...names.map((name) => valueText(name, rank.values[name]))]);
-    clear(this.body, table(["rank", "host", "device", "state", "ended by", ...names.map((name) => name.replace("_", " "))], shown, "Ranks"));
+    refresh(this.body, [names, matching], () => [table(["rank", "host", "device", "state", "ended by", ...names.map((name) => name.replace("_", " "))], shown, "Ranks")]);
     this.note.textContent = matching.length > RANKS_SHOWN ? `${matching.length - RANKS_SHOWN} further ranks: search for them.` : "";
   }
 }

@@ -93,6 +93,16 @@ export function table(names, rows, caption) {
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption ?? names.join(", ") }, made);
 }
 
+// Fills an element anew where its content has changed; what was scrolled stays where it was.
+export function refresh(element, content, make) {
+  const key = JSON.stringify(content);
+  if (element.shownContent === key) return;
+  element.shownContent = key;
+  const top = element.querySelector(".scroll")?.scrollTop ?? 0;
+  clear(element, ...make());
+  if (top) element.querySelector(".scroll")?.scrollTo(0, top);
+}
+
 export function labelled(text, control) {
   return el("label", {}, el("span", { text }), control);
 }
