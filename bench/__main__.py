@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import checkpoints, collect, failure, hosts, planning, scale, startup, tables, verdict
+from bench import browser, checkpoints, collect, failure, hosts, planning, scale, startup, tables, verdict
 
 CASES = {
     "two": startup.two_ranks,
@@ -26,6 +26,8 @@ CASES = {
     "collect": collect.logs,
     "scale": scale.many_hosts,
     "status": scale.status_of_many,
+    "report": browser.report_of_a_day,
+    "ui": browser.much_to_show,
 }
 
 
