@@ -45,6 +45,7 @@ NOT_RUN = {
     "rank-table generate --hccn": "needs /etc/hccn.conf of an Ascend host",
     "collect": "needs a run that has lost a host; tests/test_collection.py has one",
     "stacks": "needs a job that runs; tests/test_silence.py has one",
+    "ui": "a server, which does not end by itself; tests/test_browser_ui.py has one",
 }
 """Beginnings of command lines that are parsed only, with the reason."""
 
