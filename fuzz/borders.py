@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fuzz import checkpoints, records, requests, wires
+from fuzz import checkpoints, pages, records, requests, wires
 
-BORDERS = (*requests.BORDERS, *records.BORDERS, *checkpoints.BORDERS, *wires.BORDERS)
+BORDERS = (*requests.BORDERS, *records.BORDERS, *checkpoints.BORDERS, *wires.BORDERS, *pages.BORDERS)

@@ -207,3 +207,26 @@ def test_a_report_goes_where_it_is_wanted(bench: Bench) -> None:
     wrong = bench.mslaunch("report", "-o", "missing/report.html")
     assert (wrong.returncode, wrong.stderr.count("\n")) == (3, 1)
     assert "cannot be written (No such file or directory). Name another file with -o." in wrong.stderr
+
+
+def test_the_report_of_many_ranks_stays_small(bench: Bench) -> None:
+    """1,024 ranks with long logs and numbers of each: below 3 MB, with the rank that failed."""
+    ranks = 1024
+    bench.write("train.py", "raise ValueError('wrong')")
+    bench.mslaunch("train")
+    run = newest(bench.runs)
+    raw = bench.record()
+    raw["ranks"] = [{**raw["ranks"][0], "rank": rank} for rank in range(ranks)]
+    raw["world_size"], raw["verdict"]["rank"] = ranks, 700
+    run.folder.record.write_text(json.dumps(raw))
+    for rank in range(ranks):
+        run.folder.log(rank).parent.mkdir(exist_ok=True)
+        run.folder.log(rank).write_text(f"rank {rank} says this\n" * 400)
+    tell(run, ranks=ranks, steps=range(30))
+    done = bench.mslaunch("report", "-o", "many.html")
+    assert done.returncode == 0, done.stderr
+    assert (bench.folder / "many.html").stat().st_size < 3_000_000
+    document = json.loads(bench.mslaunch("report", "--json").stdout)
+    assert 700 in {curve.get("rank") for curve in document["curves"]}
+    assert [log["rank"] for log in document["logs"]] == list(range(ranks))
+    assert len(document["logs"][700]["lines"]) > len(document["logs"][0]["lines"]) > 5

@@ -79,9 +79,9 @@ def read_row(line: str | bytes) -> Row | None:
         return None
     if not isinstance(found, dict):
         return None
-    time, count = found.get("time"), found.get("count", 1)
+    time, count = parse_number(found.get("time")), found.get("count", 1)
     source = _read_source(found)
-    if not isinstance(time, int | float) or not math.isfinite(time) or source is None or not _is_index(count):
+    if time is None or not math.isfinite(time) or source is None or not _is_index(count):
         return None
     values = {name: value for name, kept in found.items() if is_name(name) and (value := _read_value(kept)) is not None}
     return Row(float(time), source, values, count)

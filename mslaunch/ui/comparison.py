@@ -17,6 +17,7 @@ from mslaunch.masking import masked
 from mslaunch.metrics.rows import Source
 from mslaunch.store.metrics import Metrics
 from mslaunch.store.run import Run
+from mslaunch.ui.bounds import is_within
 from mslaunch.ui.curves import NOT_DRAWN, number, thin_series
 from mslaunch.words import cut_line, plain
 
@@ -81,7 +82,8 @@ def _configuration(run: Run) -> dict[str, str]:
     """Return the configuration of the script and the settings of the launcher, by dotted names."""
     found: dict[str, str] = {}
     try:
-        values = parse_json(read_text(run.path / layout.CONFIG_JSON, only_files=True))
+        path = run.path / layout.CONFIG_JSON
+        values = parse_json(read_text(path, only_files=True)) if is_within(run.path, path) else {}
         found |= {name: masked(name, value) for name, value in flatten(values)}
     except (OSError, Unreadable):
         pass
@@ -124,6 +126,8 @@ def code_differences(folders: Sequence[Path]) -> list[dict[str, str]]:
 def _sources(folder: Path) -> dict[str, Path]:
     """Return the files of a snapshot that were copied; links lead to data, which all runs share."""
     found: dict[str, Path] = {}
+    if not is_within(folder.parent, folder):
+        return found
     for place, inner, names in os.walk(folder):
         inner[:] = [name for name in inner if name != "__pycache__"]
         for name in names:

@@ -135,5 +135,7 @@ def span_of(series: Sequence[Series]) -> tuple[float, float]:
 def columns_of(series: Sequence[Series], columns: int) -> Callable[[float], int]:
     """Return what says in which column of equal width a time is."""
     first, last = span_of(series)
-    scale = columns / (last - first) if last > first else 0.0
+    if not 0 < last - first < math.inf:
+        return lambda _: 0
+    scale = columns / (last - first)
     return lambda time: max(0, min(columns - 1, int((time - first) * scale)))

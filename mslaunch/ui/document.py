@@ -19,11 +19,14 @@ from mslaunch.plan.model import Plan
 from mslaunch.store.record import RunRecord
 from mslaunch.store.run import Run
 from mslaunch.ui import curves, heat, log_text, timeline
-from mslaunch.ui.bounds import Bounds
+from mslaunch.ui.bounds import Bounds, bounded, is_within
 from mslaunch.words import cut_middle, plain
 
 MOST_HOSTS = 256
 MOST_LOGS = 1024
+MOST_ATTEMPTS = 50
+LONGEST = 1e8  # seconds of a job: what is said to have been earlier was not
+SHORT = 1000  # characters of a text that is no traceback and no configuration
 LOG_OF_THE_FAILED = 64_000
 _KEY = re.compile(r"^(\s*(?:- )?)([\w.-]+)(:\s+)(\S.*)$", re.MULTILINE)
 
@@ -35,7 +38,7 @@ def make_document(run: Run, table: SeriesTable, now: float, bounds: Bounds, rank
     record = run.record
     start = datetime.fromisoformat(record.started).timestamp()
     events = list(timeline.read_events(run.folder.events))
-    start = min([start, *(row for row in _first_times(table, events))])
+    start = min([start, *_first_times(table, events, start)])
     wanted = (*ranks, 0, *_failed(record))
     return {
         "name": plain(run.name),
@@ -56,12 +59,13 @@ def make_document(run: Run, table: SeriesTable, now: float, bounds: Bounds, rank
     }
 
 
-def _first_times(table: SeriesTable, events: Sequence[timeline.Event]) -> list[float]:
+def _first_times(table: SeriesTable, events: Sequence[timeline.Event], start: float) -> list[float]:
     """When the first things happened: an earlier attempt began before what the record calls the start."""
     series = (next(iter(table.of(source).values()), None) for source in table.sources)
     told = [one.time[0] for one in series if one]
     dated = (event.get("time") for event in events[:50])
-    return [*told, *(float(time) for time in dated if isinstance(time, int | float))]
+    found = [*told, *(float(time) for time in dated if isinstance(time, int | float))]
+    return [time for time in found if time > start - LONGEST]
 
 
 def _failed(record: RunRecord) -> tuple[int, ...]:
@@ -73,22 +77,12 @@ def _record(record: RunRecord, bounds: Bounds) -> Document:
     """Return run.json with texts of bounded length, and without the ranks, which have a table of their own."""
     raw = record.to_dict()
     del raw["ranks"]
-    raw["verdict"] = _verdict(raw["verdict"], bounds.texts)
-    raw["notes"] = [plain(note)[:1000] for note in raw["notes"]]
-    raw["attempts"] = [
-        {**attempt, "verdict": _verdict(attempt["verdict"], bounds.texts // 10), "resume": None}
-        for attempt in raw["attempts"][-50:]
-    ]
-    return raw
-
-
-def _verdict(verdict: Document | None, most: int) -> Document | None:
-    """Bound what a verdict quotes; lines of a traceback stay lines."""
-    if verdict is None:
-        return None
-    texts = {name: value for name, value in verdict.items() if isinstance(value, str)}
-    shown = {name: "\n".join(map(plain, cut_middle(text, most).split("\n"))) for name, text in texts.items()}
-    return {**verdict, **shown, "victims": verdict["victims"][:1024]}
+    verdict, attempts = raw.pop("verdict"), raw.pop("attempts")[-MOST_ATTEMPTS:]
+    return {
+        **bounded(raw, SHORT),
+        "verdict": bounded(verdict, bounds.texts),
+        "attempts": [bounded({**attempt, "resume": None}, SHORT) for attempt in attempts],
+    }
 
 
 def _last_values(table: SeriesTable, record: RunRecord, bounds: Bounds) -> list[Document]:
@@ -118,30 +112,33 @@ def _plan(run: Run) -> Document:
     except MslaunchError as error:
         return {"error": plain(str(error))}
     first = next(iter(plan.workers), None)
-    return {
-        "command": plain(shlex.join(first.argv)) if first else "",
-        "program": plain(plan.script),
-        "folder": plain(plan.job_dir),
-        "submitted_from": plain(plan.submit_dir),
+    found = {
+        "command": shlex.join(first.argv) if first else "",
+        "program": plan.script,
+        "folder": plan.job_dir,
+        "submitted_from": plan.submit_dir,
         "method": plan.method,
-        "transport": plain(plan.transport),
-        "device_target": plain(plan.device_target),
-        "scheduler": plain(plan.master),
+        "transport": plan.transport,
+        "device_target": plan.device_target,
+        "scheduler": plan.master,
         "hosts": _hosts(plan),
-        "settings": {name: plain(source)[:500] for name, source in plan.sources.items()},
-        "environment": {plain(name): plain(masked(name, value))[:500] for name, value in plan.env.items()},
-        "notes": [plain(note)[:1000] for note in plan.notes],
+        "settings": dict(plan.sources),
+        "environment": {name: masked(name, value) for name, value in plan.env.items()},
+        "notes": list(plan.notes),
     }
+    return {name: bounded(value, SHORT) for name, value in found.items()}
 
 
 def _hosts(plan: Plan) -> list[Document]:
     shown = plan.hosts[:MOST_HOSTS]
-    return [{"name": plain(host.name), "address": plain(host.address), "devices": list(host.devices)} for host in shown]
+    return [{"name": host.name, "address": host.address, "devices": list(host.devices)} for host in shown]
 
 
 def _config(path: Path, most: int) -> str:
     """Return the configuration of the script; secrets, by their keys, are masked, since a report travels."""
     with suppress(OSError, Unreadable):
+        if not is_within(path.parent, path):
+            return ""
         text = cut_middle(read_text(path, errors="replace", only_files=True), most)
         lines = map(plain, without_credentials(text).split("\n"))
         return _KEY.sub(_masked, "\n".join(lines))

@@ -61,4 +61,5 @@ def _means(series: Series, column: Any, columns: int) -> Iterator[tuple[int, flo
             place = column(time)
             sums[place] += value
             counts[place] += 1
-    return ((place, sums[place] / count) for place, count in enumerate(counts) if count)
+    means = ((place, sums[place] / count) for place, count in enumerate(counts) if count)
+    return ((place, mean) for place, mean in means if math.isfinite(mean))

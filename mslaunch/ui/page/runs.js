@@ -32,7 +32,7 @@ export class RunList {
     const focused = document.activeElement?.getAttribute("data-run");
     clear(this.body, table(["", "run", "state", "ranks", "step", "loss", "started", "took", "program", "why"], rows, "Runs"));
     if (focused) this.body.querySelector(`[data-run="${CSS.escape(focused)}"]`)?.focus();
-    this.note.textContent = `${matching.length} of ${this.runs.length} runs${matching.length > SHOWN ? `, the newest ${SHOWN} are shown` : ""}`;
+    this.note.textContent = !this.runs.length ? "No runs here yet: start one with `mslaunch train`." : `${matching.length} of ${this.runs.length} runs${matching.length > SHOWN ? `, the newest ${SHOWN} are shown` : ""}`;
   }
 
   box(run) {
