@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import sys
 
-from bench import browser, checkpoints, collect, failure, hosts, planning, scale, startup, tables, verdict
+from bench import (
+    browser,
+    checkpoints,
+    collect,
+    diagnose,
+    failure,
+    hosts,
+    metrics,
+    planning,
+    scale,
+    startup,
+    tables,
+    verdict,
+)
 
 CASES = {
     "two": startup.two_ranks,
@@ -18,12 +31,14 @@ CASES = {
     "right": failure.right_rank,
     "flood": failure.flood,
     "verdict": verdict.many_fail,
+    "diagnose": diagnose.large_folder,
     "reshard": checkpoints.reshard,
     "verify": checkpoints.verify_set,
     "hosts": hosts.many_hosts,
     "most-hosts": hosts.most_hosts,
     "elsewhere": hosts.death_elsewhere,
     "collect": collect.logs,
+    "metrics": metrics.many_lines,
     "scale": scale.many_hosts,
     "status": scale.status_of_many,
     "report": browser.report_of_a_day,

@@ -1,4 +1,4 @@
-"""Reports of runs whose files others may have written: whatever is in them, a report is made, and holds its document."""
+"""Reports of runs whose files others may have written: a report is made whatever is in them, and holds its document."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -10,14 +12,19 @@ from typing import get_type_hints
 from fuzz.mutate import mutate_bytes, mutate_json, mutate_records
 from fuzz.requests import ROOT, check_written
 from fuzz.run import Border, samples
+from mslaunch import layout
 from mslaunch.cli.describe import describe_plan
 from mslaunch.cli.diagnose import diagnose
+from mslaunch.cli.numbers import number_columns
 from mslaunch.cli.ps import ps
 from mslaunch.cli.status import status
 from mslaunch.diagnose import stacks
+from mslaunch.metrics.progress import progress_words
+from mslaunch.metrics.rows import read_row, write_row
+from mslaunch.metrics.thin import thin
 from mslaunch.store import history, sweep
 from mslaunch.store.layout import RunFolder, SweepFolder
-from mslaunch.store.progress import Progress, last_loss
+from mslaunch.store.metrics import Metrics, last_values, read_rows
 from mslaunch.store.run import Run
 from mslaunch.store.run_events import RunEvent, follow_events
 
@@ -101,13 +108,39 @@ def _open_log(folder: Path) -> Callable[[bytes], object]:
         diagnose(what=str(found.path))
         text = data.decode("utf-8", "replace")
         stacks.group({0: stacks.parse(text)})
-        progress = Progress()
-        for line in text.split("\n"):
-            progress = progress.read(line, 1.0)
-        progress.words()
-        last_loss(found.path / "worker_0.log")
 
     return read
+
+
+def _open_metrics(folder: Path) -> Callable[[bytes], object]:
+    def read(data: bytes) -> None:
+        found = _folder_with(folder, layout.METRICS, data).metrics
+        for values in Metrics(found).all_last().values():
+            "".join(progress_words(values)).encode()
+        number_columns(last_values(found, 2), [0, 1])
+        for row in thin(lambda: read_rows(found), 10):
+            assert read_row(write_row(row)) is not None
+
+    return read
+
+
+def _open_bundle(folder: Path) -> Callable[[bytes], object]:
+    def read(data: bytes) -> None:
+        path = folder / "bundle.zip"
+        path.write_bytes(data)
+        diagnose(what=str(path))
+
+    return read
+
+
+def _bundle() -> bytes:
+    """A bundle whose members are not packed, so that what is changed in it is read."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("bundle.json", b'{"record": %b}' % samples("run.json")[0])
+        for number, log in enumerate(samples("log")):
+            archive.writestr(f"logs/worker_{number}.log", b"[mslaunch: 12 lines left out]\n" + log)
+    return made.getvalue()
 
 
 PLAN = (ROOT / "tests" / "golden" / "plan_dynamic.json").read_bytes()
@@ -119,4 +152,6 @@ BORDERS = (
     Border("sweep.json", samples("sweep.json"), mutate_json, _open_sweep),
     Border("error.json", samples("error.json"), mutate_json, _open_error),
     Border("log", samples("log"), mutate_bytes, _open_log),
+    Border("metrics", samples("metrics"), mutate_records(b"\n"), _open_metrics),
+    Border("bundle", (_bundle(),), mutate_bytes, _open_bundle),
 )

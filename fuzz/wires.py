@@ -18,6 +18,7 @@ from mslaunch import messages
 from mslaunch.agent import wire
 from mslaunch.agent.child import Child
 from mslaunch.agent.memory import KernelKills
+from mslaunch.agent.metrics import Metrics
 from mslaunch.agent.output import Output
 from mslaunch.agent.ranks import Ranks
 from mslaunch.agent.standard_input import StandardInput
@@ -26,9 +27,11 @@ from mslaunch.cli.screen import Screen
 from mslaunch.hosts import Host
 from mslaunch.launcher.attempt import Attempt
 from mslaunch.launcher.cluster import Cluster
+from mslaunch.launcher.event_check import check_event
 from mslaunch.launcher.execute import conclude
 from mslaunch.launcher.file_transfer import FileTransfer
 from mslaunch.launcher.run_state import RunState
+from mslaunch.metrics.order import metrics_order
 from mslaunch.plan.model import Plan, from_json
 from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
@@ -180,10 +183,17 @@ def _open_rank(folder: Path) -> Callable[[bytes], object]:
         ranks = QuietRanks(output, "", StandardInput(None))
         ranks._kernel_kills = KernelKills()
         ranks.children = [Child(planned("worker", 0)), Child(planned("worker", 1)), Child(planned("scheduler", None))]
+        order: Any = {"run_dir": str(folder), "processes": [planned("worker", 0)]}
+        order["metrics"] = metrics_order((), 1, "CPU")
+        ranks.metrics = Metrics(order, output, dict)
         ranks.receive(data[: len(data) // 2])
         ranks.receive(data[len(data) // 2 :])
+        ranks.metrics.finish(0)
         events = wire.Decoder().feed(wire.MAGIC + b"".join(output._queue))
         for event in events:
+            assert not event.get("text", "").startswith("metrics are not measured"), event["text"]
+            if event["ev"] == "metrics":
+                check_event(event, [HOST])
             assert isinstance(event["time"], (int, float)), "a time that is no number"
             assert isinstance(event.get("message"), (str, type(None))), "a message that is no text"
             for name in ("pid", "code", "signal"):

@@ -43,6 +43,7 @@ class DrivenAgent:
             {
                 "role": "worker",
                 "rank": rank,
+                "device_id": rank,
                 "argv": ["/bin/sh", "-c", command],
                 "env": {"MSLAUNCH_RUN_DIR": str(self.folder)},
                 "cwd": str(self.folder),
@@ -56,6 +57,7 @@ class DrivenAgent:
             "lost_after": 600.0,
             "grace": 600.0,
             "answers": True,
+            "metrics": None,
             "device_files": None,
             "workdir": "",
             "setup": None,

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.folder import read_folder
-from mslaunch.diagnose.judge import Case, judge
+from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.pattern_tables import built_in_patterns
 from mslaunch.diagnose.patterns import is_healthy_noise, match_line
-from mslaunch.diagnose.scan import scan, scan_file
+from mslaunch.diagnose.scan import lines_before_tail, scan, scan_tail
 from tests.conftest import Bench
 
 LOGS = Path(__file__).parent / "fixtures" / "msrun_logs"
@@ -52,7 +53,7 @@ def test_msruns_own_logs_give_the_true_cause(
     folder: str, rank: int, words: str, also_failed: list[int], victims: list[int]
 ) -> None:
     """Logs that msrun wrote, where its scheduler blames the rank that msrun itself had stopped."""
-    verdict = judge(read_folder(LOGS / folder))
+    verdict = judge(read_folder(LOGS / folder).cases)
     assert verdict is not None
     assert verdict.rank == rank
     assert words in verdict.summary
@@ -136,7 +137,7 @@ def test_hccl_codes_are_found_in_plogs(tmp_path: Path) -> None:
     plog.parent.mkdir(parents=True)
     log.write_text("epoch: 1 step: 1, loss is 1\n")
     plog.write_text("[ERROR] HCCP(4242,python):2026-11-16-02:04:06.293.000 EJ0004 [check][ip]fail\n")
-    verdict = judge(read_folder(tmp_path))
+    verdict = judge(read_folder(tmp_path).cases)
     assert verdict is not None
     assert (verdict.rank, verdict.pattern) == (3, "device-ip")
 
@@ -171,7 +172,7 @@ def test_large_logs_are_read_at_their_end(tmp_path: Path) -> None:
     """Line numbers are those of the whole file."""
     path = tmp_path / "log.txt"
     path.write_text("x" * 99 + "\n" + "line\n" * 100000 + "Traceback (most recent call last):\nValueError: end\n")
-    (raised,) = scan_file(path, limit=4096).raised
+    (raised,) = scan_tail(path, 4096, lines_before_tail(path, 4096)).raised
     assert (raised.line, raised.summary) == (100002, "ValueError: end")
 
 
@@ -198,6 +199,6 @@ def test_diagnose_on_the_command_line(bench: Bench) -> None:
 def test_any_bytes_can_be_diagnosed(tmp_path: Path, content: bytes) -> None:
     """A broken log gives an answer or none, never a traceback."""
     (tmp_path / "worker_0.log").write_bytes(content)
-    cases = read_folder(tmp_path)
+    cases = read_folder(tmp_path).cases
     assert len(cases) == 1
     judge(cases)

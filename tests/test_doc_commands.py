@@ -94,6 +94,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [MSLAUNCH, "train", "--workers", "4", "train.py"], cwd=folder, env=env, check=True, capture_output=True
     )
+    bundle = [MSLAUNCH, "diagnose", "--bundle", "evidence.zip"]
+    subprocess.run(bundle, cwd=folder, env=env, check=True, capture_output=True)
     return folder
 
 
@@ -151,7 +153,7 @@ def test_a_command_of_the_documentation_runs(folder: Bench, words: list[str]) ->
     """In a folder that has the files that it names, and a run that has ended."""
     typed = [DIRS[words[0]] if word == "DIR" else word for word in words]
     for at, word in enumerate(typed):
-        if word in ("-o", "--output"):
+        if word in ("-o", "--output", "--bundle"):
             _remove(folder.folder / typed[at + 1])
     done = folder.mslaunch(*typed)
     assert done.returncode == 0, done.stderr or done.stdout

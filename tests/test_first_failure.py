@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mslaunch.diagnose.judge import Case, Verdict, judge
+from mslaunch.diagnose.case import Case
+from mslaunch.diagnose.judge import Verdict, judge
 from mslaunch.diagnose.scan import scan
 from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.verdict import make_verdict

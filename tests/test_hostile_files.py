@@ -14,7 +14,7 @@ import pytest
 from mslaunch import identity
 from mslaunch.checkpoint.sets import parse_step
 from mslaunch.cli import run as mslaunch
-from mslaunch.diagnose.folder import read_error
+from mslaunch.diagnose.error_file import read_error
 from mslaunch.diagnose.pattern_tables import parse_table
 from mslaunch.diagnose.scan import scan
 from mslaunch.errors import ConfigError, MslaunchError, RecordUnreadable, RequestError
@@ -29,7 +29,6 @@ from mslaunch.ranktable.repair import repair
 from mslaunch.ranktable.versions import read_table
 from mslaunch.store import record, requests, sweep
 from mslaunch.store.layout import RunFolder, SweepFolder
-from mslaunch.store.progress import Progress
 from mslaunch.store.run import Run
 from mslaunch.store.run_events import RankJoined, follow_events
 from mslaunch.transports.slurm import queue as slurm_queue
@@ -217,7 +216,6 @@ def test_numbers_in_logs_have_no_length_that_matters(line: str) -> None:
     """A line that cannot be a step, a port or a time is none."""
     found = scan([line])
     assert (found.last_step, found.gone_ports) == ((0, 0), ())
-    assert Progress().read(line, 1.0) == Progress()
 
 
 def test_a_chain_of_many_exceptions_is_one() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from mslaunch.agent.memory import KernelKills
-from mslaunch.diagnose.judge import Case, judge
+from mslaunch.diagnose.case import Case
+from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.scan import scan
 from tests.conftest import Bench
 

@@ -163,6 +163,8 @@ def test_a_healthy_row_is_tried_before_every_cause(bench: Bench) -> None:
         ("quota of (\\w+)", "(q*)", "regex: it matches an empty line, so it would match every line"),
         ("{1}", "{2}", "summary: {2} is used, and regex has 1 groups"),
         ("advice: Ask.", "advice: Ask., example: quarter", "example: regex does not match it"),
+        ("advice: Ask.", "advice: Ask., blames: 2", "blames: 2 is named, and regex has 1 groups"),
+        ("advice: Ask.", "advice: Ask., blames: all", "blames: the number of a group of regex is wanted, got 'all'"),
     ],
 )
 def test_a_broken_row_is_named_and_the_others_count(old: str, new: str, words: str) -> None:
@@ -231,3 +233,12 @@ def test_a_stopped_terminal_does_not_hold_up_a_warning() -> None:
         "plugins.warn('x')\nos._exit(7)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=30).returncode == 7
+
+
+def test_a_plug_in_adds_metrics_that_lines_tell(plugged: Bench) -> None:
+    """Its rows are tried before the built-in ones."""
+    plugged.write("train.py", "print('step 3: round trip 0.25 s')\n")
+    done = plugged.mslaunch("train", "-n", "1")
+    assert done.returncode == 0, done.stderr
+    rows = map(json.loads, (plugged.latest / "metrics.jsonl").read_text().splitlines())
+    assert [row["round_trip"] for row in rows if row.get("step") == 3] == [0.25]

@@ -1,28 +1,47 @@
-"""Progress read from what MindSpore's callbacks print."""
+"""How far a rank is, in words, from its last numbers."""
 
 from __future__ import annotations
 
-from mslaunch.store.progress import Progress
+import math
+
+import pytest
+
+from mslaunch.metrics.progress import duration_words, progress_words, seconds_left, share_done
+from mslaunch.metrics.rows import Number
 
 
-def test_loss_monitor_lines_give_step_loss_and_rate() -> None:
-    """Two steps of one epoch give a rate."""
-    progress = Progress().read("epoch: 1 step: 100, loss is 0.53", 10.0).read("epoch: 1 step: 150, loss is 0.5", 12.0)
-    assert progress.words() == ["epoch 1 step 150", "loss 0.5", "25.0 steps/s"]
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, []),
+        ({"epoch": 1, "step": 150, "loss": 0.53, "step_time": 0.04}, ["epoch 1 step 150", "loss 0.53", "25.0 steps/s"]),
+        ({"step": 3, "loss": math.nan}, ["step 3", "loss nan"]),
+        ({"epoch": 1.5}, ["epoch 1.5"]),
+        ({"step": 10, "steps": 100, "step_time": 2.0}, ["step 10/100", "2 s/step", "3 min left"]),
+        (
+            {"epoch": 2, "epochs": 4, "step": 50, "steps": 100, "step_time": 0.5},
+            ["epoch 2/4 step 50/100", "2.0 steps/s", "2 min left"],
+        ),
+        ({"loss": 1, "step_time": 0}, ["loss 1"]),
+        ({"loss": 1, "step_time": math.inf}, ["loss 1"]),
+    ],
+)
+def test_progress_is_said_in_parts(values: dict[str, Number], words: list[str]) -> None:
+    """Whatever of it is known."""
+    assert progress_words(values) == words
 
 
-def test_time_monitor_gives_the_rate() -> None:
-    """Per step time is what MindSpore measured itself."""
-    progress = Progress().read("Train epoch time: 1234.5 ms, per step time: 4.0 ms", 1.0)
-    assert progress.words() == ["250.0 steps/s"]
+def test_the_share_that_is_done_counts_epochs_and_steps() -> None:
+    """Never more than all of it, and unknown where no line tells the whole."""
+    assert share_done({"epoch": 2, "epochs": 4, "step": 50, "steps": 100}) == 0.375
+    assert share_done({"epoch": 3, "epochs": 3, "step": 110, "steps": 100}) == 1.0
+    assert share_done({"step": 5}) is None
+    assert seconds_left({"epoch": 1, "epochs": 4, "step_time": 1.0}) is None
 
 
-def test_a_new_epoch_keeps_the_last_rate() -> None:
-    """Steps are counted anew in each epoch, and a rate across the border would be wrong."""
-    first = Progress().read("epoch: 1 step: 10, loss is 1", 1.0).read("epoch: 1 step: 20, loss is 1", 2.0)
-    assert first.read("epoch: 2 step: 10, loss is nan", 3.0).words() == ["epoch 2 step 10", "loss nan", "10.0 steps/s"]
-
-
-def test_other_lines_change_nothing() -> None:
-    """Most of what a rank prints is not progress."""
-    assert Progress().read("loading epoch data", 1.0) == Progress()
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(8, "8 s"), (700, "12 min"), (12_600, "3.5 h"), (181_440, "2.1 days"), (0, "0 s")]
+)
+def test_a_duration_has_one_unit(seconds: float, words: str) -> None:
+    """As exact as a person needs it."""
+    assert duration_words(seconds) == words

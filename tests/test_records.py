@@ -13,6 +13,7 @@ import pytest
 
 from mslaunch import messages
 from mslaunch.agent import main as agent
+from mslaunch.diagnose.chain_words import Step
 from mslaunch.diagnose.judge import Verdict
 from mslaunch.hosts import Host
 from mslaunch.identity import Launcher
@@ -31,6 +32,7 @@ TYPES: dict[str, type] = {
     "run.json: launcher": Launcher,
     "run.json: attempts": AttemptSummary,
     "run.json: verdict": Verdict,
+    "run.json: chain": Step,
     "plan.json": Plan,
     "plan.json: hosts": Host,
     "plan.json: files": File,
@@ -101,6 +103,8 @@ def check(raw: Mapping[str, Any], heading: str) -> None:
 def check_verdict(raw: Mapping[str, Any] | None) -> None:
     if raw is not None:
         check(raw, "run.json: verdict")
+        for step in raw["chain"]:
+            check(step, "run.json: chain")
 
 
 def check_run(folder: Path) -> None:

@@ -45,6 +45,7 @@ def test_every_rank_has_its_folder_environment_and_record(bench: Bench) -> None:
             "plan.json",
             "run.json",
             "events.jsonl",
+            "metrics.jsonl",
             "config.yaml",
             "config.json",
             "mslaunch.zip",
@@ -305,7 +306,7 @@ def test_the_live_line_shows_progress_in_a_terminal(bench: Bench) -> None:
     """In a terminal there is one line with ranks, step, loss and speed; elsewhere there is none."""
     bench.write(
         "train.py",
-        "import os, time\nfor i in range(1, 4) if os.environ['RANK_ID'] == '0' else ():\n"
+        "import os, time\nfor i in range(1, 9) if os.environ['RANK_ID'] == '0' else ():\n"
         "    print(f'epoch: 1 step: {i}, loss is 0.{i}', flush=True)\n    time.sleep(0.2)\n"
         "open('done', 'w').close()\nwhile not os.path.exists('../rank_0/done'): time.sleep(0.02)\n",
     )
@@ -321,7 +322,7 @@ def test_the_live_line_shows_progress_in_a_terminal(bench: Bench) -> None:
         stdout=subprocess.DEVNULL,
     )
     screen = typescript.read_bytes().decode()
-    assert "\r2/2 ranks up | epoch 1 step 3 | loss 0.3 | " in screen
+    assert "\r2/2 ranks up | epoch 1 step 8 | loss 0.8 | " in screen
     assert "steps/s" in screen
     assert "\x1b" not in bench.mslaunch("train", "-n", "2").stdout
 

@@ -293,6 +293,8 @@ class Agent:
         self.ranks.look_for_mindspore(now)
         self.ranks.check_vanished(now)
         self.ranks.log_times.look(now)
+        if self.ranks.metrics is not None:
+            self.ranks.metrics.look(now)
         if self.ladder is None:
             return
         if not self.ladder.asked and now >= self.ladder.ask_at:

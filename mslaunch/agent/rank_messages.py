@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mslaunch import messages
 
 LONGEST = 1 << 16  # a message is one write of up to 4,096 bytes
+MOST_ROWS = 200  # of metrics, in a message
 _NUMBER = (int, float)
 _MAYBE_INT = (int, type(None))
 _MAYBE_TEXT = (str, type(None))
@@ -29,6 +30,7 @@ _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "joined": _NOTE,
     "done": _NOTE,
     "error": {**_NOTE, "message": (str,)},
+    "metrics": {"rank": (int,), "time": _NUMBER, "rows": (list,)},
     "child-killed": {"rank": (int,), "time": _NUMBER, "child": (int,), "signal": (int,)},
 }
 """Every message by its name, with the types that its fields may have; one that is absent counts as None."""
@@ -62,9 +64,19 @@ def _read(line: bytes) -> Any:
     return {"what": what, **{name: message.get(name) for name in fields}}
 
 
+def _are_rows(rows: Any) -> bool:
+    """Tell whether these are times and values of metrics; which values are right is another matter."""
+    return len(rows) <= MOST_ROWS and all(
+        type(row) is list and len(row) == 2 and _is_right("time", row[0], _NUMBER) and type(row[1]) is dict
+        for row in rows
+    )
+
+
 def _is_right(name: str, value: Any, kinds: tuple[type, ...]) -> bool:
     if type(value) not in kinds:
         return False
+    if type(value) is list:
+        return _are_rows(value)
     return type(value) not in _NUMBER or bool(_LEAST.get(name, 0) <= value <= _LARGEST[name])
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from mslaunch import messages
     from mslaunch.agent.device_locks import DeviceLocks
+    from mslaunch.agent.metrics import Metrics
 
 LOOK_EVERY = 1.0
 START_SECONDS = 0.1  # how long ranks are started for before the loop looks at everything else again
@@ -42,6 +43,7 @@ class Ranks:
         self._by_pid: dict[int, Child] = {}
         self.shown_logs = ShownLogs(output)
         self.log_times = LogTimes()
+        self.metrics: Metrics | None = None
         self._to_start: deque[Child] = deque()
         self._env: dict[str, str] = {}
         self._kernel_kills: KernelKills
@@ -68,7 +70,9 @@ class Ranks:
         self.shown_logs.clear()  # of a rank that could not be ended in the attempt before
         self.children = [Child(planned) for planned in order["processes"]]
         self._keep_earlier_logs(order["attempt"])
-        self.log_times.begin([child.planned["log"] for child in self.children if child.rank is not None])
+        logs = {child.rank: child.planned["log"] for child in self.children if child.rank is not None}
+        self.log_times.begin(list(logs.values()))
+        self.metrics = self._begin_metrics() if order["metrics"] is not None and logs else None
         self._kernel_kills = KernelKills()
         if held := self._take_devices(order):
             self.output.event("devices-held", held=held)
@@ -81,6 +85,11 @@ class Ranks:
                 self.start_failed("launch.setup", None, error)
         else:
             self._launch_with({**env, **order["env"]})
+
+    def _begin_metrics(self) -> Metrics:
+        from mslaunch.agent.metrics import Metrics
+
+        return Metrics(self._order, self.output, lambda: {r: pid for r, (pid, _) in self.running_ranks().items()})
 
     def _take_devices(self, order: messages.RunOrder) -> dict[int, str]:
         """Keep other runs off the devices of these ranks; return those that other runs keep us off."""
@@ -234,11 +243,17 @@ class Ranks:
             if child.by_script:  # the agent itself knows of its own children
                 self._handle_recorder(child, message)
             return
+        if what == "metrics":
+            if self.metrics is not None and child.rank is not None:
+                self.metrics.receive(child.rank, message["rows"])
+            return
         if what == "child-killed":
             child.add_dead(DeadProcess(message["child"], killed_by=message["signal"]))
             return
         if what == "import":
             self.start_scheduler()
+        if what == "error" and self.metrics is not None and child.rank is not None:
+            self.metrics.send_now(child.rank)
         child.raised = child.raised or what == "error"
         child.joining = what == "joining"
         self.output.event(what, rank=child.rank, time=message["time"], message=message["message"])
@@ -287,6 +302,8 @@ class Ranks:
         if child.rank is not None:
             self.shown_logs.finish(child.rank)
             self.log_times.finish(child.planned["log"])
+            if self.metrics is not None:
+                self.metrics.finish(child.rank)
             if child.rank == self._reader:
                 self.stdin.restore()
         # mpirun ends the other ranks by itself when one has failed.
@@ -347,6 +364,8 @@ class Ranks:
         self.reap()
         self.asked = True
         self._to_start.clear()
+        if self.metrics is not None:
+            self.metrics.stop_asking()
         processes.signal_all(self.everything(), signal.SIGTERM)
         self.suspend_reader(False)  # a stopped process does not see SIGTERM
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mslaunch.plan.model import Plan
     from mslaunch.plan.settings import Flag
     from mslaunch.plan.sweep import Combination
-    from mslaunch.store.progress import Progress
     from mslaunch.store.record import RunRecord
     from mslaunch.store.run import Run
     from mslaunch.transports.base import JobQueue, RunCommand, T
@@ -235,17 +234,17 @@ def config_schema() -> dict[str, Any]:
     return schema()
 
 
-def new_progress() -> Progress:
-    """A reader of the steps that a rank prints, before the first line."""
-    from mslaunch.store.progress import Progress
-
-    return Progress()
-
-
 def plan_json(plan: Plan) -> str:
     from mslaunch.plan.model import to_json
 
     return to_json(plan)
+
+
+def record_from(raw: object) -> RunRecord:
+    """Make a record of what a bundle holds; Unreadable where it is none."""
+    from mslaunch.store.record import from_value
+
+    return from_value(raw)
 
 
 def record_of_logs(name: str, verdict: Verdict | None) -> RunRecord:

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mslaunch.api import new_progress
 from mslaunch.cli.describe import describe_end, describe_outputs, describe_verdict
 from mslaunch.cli.live_lines import LiveLines
 from mslaunch.cli.screen import Screen
 from mslaunch.diagnose.patterns import is_healthy_noise
+from mslaunch.metrics.progress import progress_words
 from mslaunch.words import counted, first_line, plain, plain_output
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ class Console:
         """`seconds` have passed since the run began."""
         self.plan = plan
         self.screen = screen
-        self.progress = new_progress()
         self.began = time.monotonic() - seconds
         self._run_dir = min(plan.run_dir, os.path.relpath(plan.run_dir), key=len)
         self._headlined = False
@@ -59,7 +58,6 @@ class Console:
             self.say([f"stopping all ranks{again}"])
         elif kind == "restart":
             self._headlined = False
-            self.progress = new_progress()
             self._bars.clear()
         elif kind == "note":
             self.say([event["text"]])
@@ -83,11 +81,7 @@ class Console:
             self._write(start + "".join(f"mslaunch: {plain(line)}\n" for line in lines))
 
     def _show_output(self, event: Mapping[str, Any], shown: Callable[[], None]) -> None:
-        now = time.monotonic()
         rank, lines = event["rank"], event["lines"]
-        if rank == self.plan.tail[0]:
-            for line in lines:
-                self.progress = self.progress.read(line, now)
         if event.get("raw"):
             self._is_line_open = bool(lines[-1])
             self.screen.write("\n".join(lines), then=shown)
@@ -122,7 +116,8 @@ class Console:
         parts = [f"{up}/{run_state.plan.world_size} ranks up"]
         if run_state.joining.joined and len(run_state.joining.joined) < run_state.plan.world_size:
             parts.append(f"{len(run_state.joining.joined)} joined")
-        return " | ".join([*parts, *self.progress.words()])
+        shown = self.plan.tail[0] if self.plan.tail else 0
+        return " | ".join([*parts, *progress_words(run_state.numbers.shown(shown))])
 
     def _draw(self, status: str) -> None:
         seconds = int(time.monotonic() - self.began)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mslaunch import layout
 from mslaunch.cli.basics import columns
 from mslaunch.cli.last_lines import untold_lines
+from mslaunch.diagnose.chain_words import END_OF_WAITING, Step, peer_words
 from mslaunch.diagnose.judge import Verdict, signal_name
 from mslaunch.masking import masked
 from mslaunch.words import byte_count, counted, cut_line, first_line, named_ranks, plain
@@ -22,6 +23,7 @@ OUTPUTS_SHOWN = 4
 _LINE_LIMIT = 500
 _LINES_SHOWN = 80  # of a traceback; the record has more of it, and the log all
 _RANKS_SHOWN = 4
+_STEPS_SHOWN = 8
 
 
 def describe_plan(plan: Plan, defaults: bool = False) -> str:
@@ -121,16 +123,29 @@ def describe_verdict(record: RunRecord) -> list[str]:
 
 def _read_on(verdict: Verdict) -> list[str]:
     """Say where more is to be found, and who else is concerned; paths are never cut."""
-    lines = []
+    lines = [f"evidence: {_step_words(step)}" for step in _some_steps(verdict.chain)]
     if verdict.log:
         lines.append(f"log:    {verdict.log}" + (f", line {verdict.line}" if verdict.line else ""))
     if verdict.traceback and verdict.log and (code := _snapshot(Path(verdict.log))):
         lines.append(f"code:   {code}, the files as they ran")
     if verdict.also_failed:
         lines.append(f"failed too: {named_ranks(verdict.also_failed)}")
-    if verdict.victims and verdict.rank is not None:
+    if verdict.victims and verdict.chain:
+        lines.append(f"victims: {named_ranks(verdict.victims)}, waiting for it")
+    elif verdict.victims and verdict.rank is not None:
         lines.append(f"victims: {named_ranks(verdict.victims)}, stopped because of it")
     return lines
+
+
+def _step_words(step: Step) -> str:
+    """Name one process of a chain of waiting, and the line that shows it."""
+    where = f"{step.log}:{step.line}" if step.log and step.line else step.log or "no log of it is here"
+    return f"{peer_words(step)}, {where}"
+
+
+def _some_steps(chain: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return the first and the last steps of a long chain; the record has all."""
+    return chain if len(chain) <= _STEPS_SHOWN else (*chain[: _STEPS_SHOWN // 2], *chain[-_STEPS_SHOWN // 2 :])
 
 
 def _some(lines: list[str]) -> list[str]:
@@ -152,12 +167,17 @@ def _snapshot(log: Path) -> Path | None:
 
 def _who(record: RunRecord, verdict: Verdict) -> str:
     ended = how_it_ended(verdict.exit_code, verdict.signal)
+    if verdict.rank is None and verdict.chain:
+        return f"Look first at: {peer_words(verdict.chain[-1])}"
     if verdict.rank is None:
         return f"No rank is to blame ({ended})" if ended else "No rank is to blame"
     device = next((r.device_id for r in record.ranks if r.rank == verdict.rank), None)
+    if device is None:
+        device = next((step.device for step in verdict.chain if step.rank == verdict.rank), None)
     parts = [f"rank {verdict.rank}", *([f"host {verdict.host}"] if verdict.host else [])]
     parts += [f"device {device}"] if device is not None else []
-    return f"First to fail: {', '.join(parts)}" + (f" ({ended})" if ended else "")
+    heading = "First to fail" if verdict.cause not in END_OF_WAITING else "Look first at"
+    return f"{heading}: {', '.join(parts)}" + (f" ({ended})" if ended else "")
 
 
 def how_it_ended(code: int | None, number: int | None) -> str:

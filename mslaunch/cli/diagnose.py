@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+import time
+import zipfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mslaunch import api, layout
-from mslaunch.cli import basics, options
+from mslaunch.cli import basics, explain, options
+from mslaunch.cli.bundle import open_bundle, save_bundle
 from mslaunch.cli.console import verdict_text
-from mslaunch.diagnose.folder import read_folder
-from mslaunch.diagnose.judge import Case, Verdict, judge
+from mslaunch.diagnose.case import Case
+from mslaunch.diagnose.folder import Evidence, read_sources
+from mslaunch.diagnose.judge import judge
+from mslaunch.diagnose.sources import Source, files_of
 from mslaunch.errors import RequestError
+from mslaunch.words import byte_count, plain
 
 if TYPE_CHECKING:
-    from mslaunch.api import RankRecord, Run, RunRecord
+    from mslaunch.api import RankRecord, RunRecord
 
 app = basics.new_app()
+PATIENCE = 2.0  # seconds without a line that shows progress
 NO_FAILURE = {
     "lost": "its launcher was killed, and its ranks were ended then; their logs show no failure of their own",
     "succeeded": "it succeeded",
@@ -32,43 +39,107 @@ NO_FAILURE = {
 @app.command()
 def diagnose(
     what: Annotated[
-        str | None, typer.Argument(help="A folder of logs, or a run; by default the newest run.", metavar="DIR|RUN")
+        str | None,
+        typer.Argument(help="A folder of logs, a run, or a bundle; by default the newest run.", metavar="DIR|RUN|ZIP"),
+    ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="Write the evidence, without secrets, into a zip file to send.", metavar="FILE"),
     ] = None,
     runs_dir: options.RunsDir = None,
     as_json: basics.Json = False,
+    list_known: Annotated[bool, typer.Option("--list", help="List the failures that are known.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Option("--explain", help="Explain a known failure, or an error code such as EI0006.", metavar="ID|CODE"),
+    ] = None,
 ) -> None:
     """Why did it die? For a run, for msrun's log folder, for any folder of logs."""
-    found = _of_folder(Path(what)) if what and _is_foreign(Path(what)) else _of_run(api.find_run(what, runs_dir))
+    if list_known or name is not None:
+        explain.show(name, what, as_json)
+        return
+    found = _look_at(what, runs_dir, bundle is not None)
+    for note in found.evidence.notes:
+        print(f"mslaunch: {plain(note)}", file=sys.stderr)
+    record = found.record
+    if bundle is not None:
+        print(save_bundle(bundle, record, found.is_run, found.sources, found.evidence), file=sys.stderr)
     if as_json:
-        print(json.dumps(found.verdict.to_dict() if found.verdict else None, indent=1))
-    elif found.verdict is None:
-        print(f"{found.run_id}: {NO_FAILURE.get(found.state, 'no sign of a failure in the logs')}")
+        print(json.dumps(record.verdict.to_dict() if record.verdict else None, indent=1))
+    elif record.verdict is None:
+        print(f"{record.run_id}: {NO_FAILURE.get(record.state, 'no sign of a failure in the logs')}")
     else:
-        print(verdict_text(found, sys.stdout.isatty()), end="")
+        print(verdict_text(record, sys.stdout.isatty()), end="")
 
 
-def _is_foreign(path: Path) -> bool:
-    return path.is_dir() and not (path / layout.RECORD).is_file()
+@dataclass(frozen=True)
+class _Found:
+    """What there is to tell, and what it rests on."""
+
+    record: RunRecord
+    is_run: bool
+    sources: list[Source]
+    evidence: Evidence
 
 
-def _of_run(run: Run) -> RunRecord:
+def _look_at(what: str | None, runs_dir: str | None, everything: bool) -> _Found:
+    """Judge what is named; with `everything` read the logs of a run that has its verdict as well."""
+    path = Path(what) if what else None
+    if path is not None and path.is_file():
+        if not zipfile.is_zipfile(path):
+            return _of_logs(str(path), [Source(path.name, str(path), path.stat().st_size)])
+        record, sources = open_bundle(path)
+        return _of_run(record, sources, everything) if record else _of_logs(str(path), sources)
+    if path is not None and path.is_dir() and not (path / layout.RECORD).is_file():
+        return _of_logs(str(path), files_of(path))
+    run = api.find_run(what, runs_dir)
+    record = run.record
+    return _of_run(record, files_of(run.path) if everything or not _is_judged(record) else [], everything)
+
+
+def _is_judged(record: RunRecord) -> bool:
+    return record.verdict is not None or record.state in ("succeeded", "stopped")
+
+
+def _of_run(record: RunRecord, sources: list[Source], everything: bool) -> _Found:
     """A verdict that was given stands; a run that has none, because its launcher was lost, is judged by its logs."""
-    found = run.record
-    if found.verdict is not None or found.state in ("succeeded", "stopped"):
-        return found
-    ends = {rank.rank: rank for rank in found.ranks}
-    cases = [_with_end(case, ends) for case in read_folder(run.path)]
-    return replace(found, verdict=judge(cases))
+    if _is_judged(record):
+        return _Found(record, True, sources, _read(sources, True) if everything else Evidence())
+    evidence = _read(sources, True)
+    ends = {rank.rank: rank for rank in record.ranks}
+    verdict = judge([_with_end(case, ends) for case in evidence.cases], evidence.places)
+    return _Found(replace(record, verdict=verdict), True, sources, evidence)
 
 
 def _with_end(case: Case, ends: dict[int, RankRecord]) -> Case:
     end = ends.get(case.rank) if case.rank is not None else None
-    return case if end is None else replace(case, host=end.host, exit_code=end.exit_code, signal=end.signal)
+    if end is None:
+        return case
+    return replace(case, host=end.host, device=end.device_id, exit_code=end.exit_code, signal=end.signal)
 
 
-def _of_folder(path: Path) -> RunRecord:
-    cases = read_folder(path)
-    if not cases:
-        raise RequestError(f"{path}: no logs here (*.log, *.txt). Name the folder that msrun's --log_dir named.")
-    verdict: Verdict | None = judge(cases)
-    return api.record_of_logs(str(path), verdict)
+def _of_logs(name: str, sources: list[Source]) -> _Found:
+    evidence = _read(sources, False)
+    if not evidence.cases:
+        raise RequestError(f"{name}: no logs here (*.log, *.txt). Name the folder that msrun's --log_dir named.")
+    record = api.record_of_logs(name, judge(evidence.cases, evidence.places))
+    return _Found(record, False, sources, evidence)
+
+
+def _read(sources: list[Source], names_are_true: bool) -> Evidence:
+    """Read logs, with a line that shows how far it is where that takes longer than a moment."""
+    began = time.monotonic()
+    shown = False
+
+    def tell(done: int, total: int) -> None:
+        nonlocal shown
+        seconds = time.monotonic() - began
+        if sys.stderr.isatty() and seconds > PATIENCE:
+            shown = True
+            rate = byte_count(int(done / seconds))
+            print(f"\r{byte_count(done)} of {byte_count(total)} read, {rate}/s  ", end="", file=sys.stderr, flush=True)
+
+    evidence = read_sources(sources, tell, names_are_true)
+    if shown:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    return evidence

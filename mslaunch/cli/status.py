@@ -11,6 +11,7 @@ from mslaunch.cli import basics, options
 from mslaunch.cli.basics import columns
 from mslaunch.cli.console import verdict_text
 from mslaunch.cli.describe import describe_attempts, duration, how_it_ended
+from mslaunch.cli.numbers import last_to_json, number_columns
 from mslaunch.words import plain
 
 NOTES_SHOWN = 5
@@ -24,7 +25,7 @@ def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: b
     shown = api.find_run(run, runs_dir)
     found = shown.record
     if as_json:
-        print(json.dumps(found.to_dict(), indent=1))
+        print(json.dumps({**found.to_dict(), "metrics": last_to_json(shown.last_numbers())}, indent=1))
         return
     code = "" if found.exit_code is None else f", exit code {found.exit_code}"
     print(plain(f"{shown.name}: {found.state}{code}, {duration(found, datetime.now().astimezone())}"))
@@ -36,7 +37,8 @@ def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: b
         device, pid = ("" if value is None else str(value) for value in (rank.device_id, rank.pid))
         state = "gone" if found.state == "lost" and rank.state == "running" else rank.state
         rows.append((str(rank.rank), rank.host, device, pid, state, how_it_ended(rank.exit_code, rank.signal)))
-    print(columns(rows), end="")
+    added = number_columns(shown.last_numbers(), [rank.rank for rank in found.ranks])
+    print(columns([(*row, *(column[at] for column in added)) for at, row in enumerate(rows)]), end="")
     if found.notes:
         print("\n" + "".join(f"note: {note}\n" for note in found.notes[-NOTES_SHOWN:]), end="")
     if found.verdict:

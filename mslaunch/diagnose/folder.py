@@ -1,93 +1,129 @@
-"""Which logs a folder holds: a run of ours, msrun's log folder, or worker logs of any name."""
+"""What a folder of logs tells, or a bundle of another machine: its processes, each with all its logs."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from mslaunch import layout
-from mslaunch.diagnose.judge import Case
-from mslaunch.diagnose.scan import Findings, scan_file
-from mslaunch.documents.json_text import parse_json
-from mslaunch.documents.limits import Unreadable, read_text
-from mslaunch.documents.typed import make
-
-_RANK = re.compile(r"(?:worker|rank|log|device|node)[_-]?(\d+)", re.IGNORECASE)
-_NUMBER = re.compile(r"(\d+)(?!.*\d)")
-_EARLIER_FILES, _EARLIER_PLOG = (
-    "|".join(re.escape(layout.earlier_name(name, 0)).replace("0", r"\d+") for name in names)
-    for names in ((layout.LOG, layout.STACK), (layout.PLOG,))
-)
-_EARLIER = re.compile(rf"({_EARLIER_FILES})$|{_EARLIER_PLOG}/")  # of attempts before the last
-_SUFFIXES = {".log", ".txt", ".out", ".err"}
-_NOT_OUTPUT = {layout.ENV_LOG, layout.LAUNCHER_LOG, layout.STACK}
-
-
-def read_folder(folder: Path) -> list[Case]:
-    """Read every log of a folder into cases, by rank where the names tell it."""
-    cases: dict[Any, Case] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_symlink() or not path.is_file() or not _is_log(path, folder):
-            continue
-        relative = path.relative_to(folder)
-        scheduler = "sched" in str(relative).lower()
-        rank = None if scheduler else _rank_of(relative)
-        case = Case(str(path), rank, findings=scan_file(path), error=read_error(path.parent), scheduler=scheduler)
-        key = "scheduler" if scheduler else str(relative) if rank is None else rank
-        cases[key] = merge(cases[key], case) if key in cases else case
-    return list(cases.values())
-
-
-def merge(first: Case, second: Case) -> Case:
-    """Put two logs of one rank together, its output and CANN's own log; the one that tells more gives the name."""
-    main, other = (second, first) if second.findings.hits and not first.findings.raised else (first, second)
-    a, b = main.findings, other.findings
-    findings = Findings(
-        raised=a.raised or b.raised,
-        hits=(*a.hits, *b.hits),
-        last_time=max((t for t in (a.last_time, b.last_time) if t is not None), default=None),
-        last_step=max(a.last_step, b.last_step),
-        gone_ports=(*a.gone_ports, *b.gone_ports),
-        lines=a.lines,
-    )
-    return replace(main, error=main.error or other.error, findings=findings)
-
-
-def _is_log(path: Path, folder: Path) -> bool:
-    if path.name in _NOT_OUTPUT or path.suffix not in _SUFFIXES or _EARLIER.search(str(path.relative_to(folder))):
-        return False
-    return not {layout.CODE, layout.SCRIPTS} & set(path.relative_to(folder).parts[:-1])
-
-
-def _rank_of(relative: Path) -> int | None:
-    """Read the rank from a name such as worker_3.log, rank_3/log.txt or train3.log; plogs are named by pid."""
-    for part in reversed(relative.parts):
-        if layout.PLOG in part:
-            continue
-        if found := _RANK.search(part):
-            return int(found[1])
-    if layout.PLOG in relative.name:
-        return None
-    found = _NUMBER.search(relative.stem)
-    return int(found[1]) if found and int(found[1]) < 100000 else None
-
-
-def read_error(rank_folder: Path) -> dict[str, Any] | None:
-    """Return what a rank's error.json holds; an exception of a mere thread is not why a rank ended."""
-    try:
-        error = make(_ErrorFile, parse_json(read_text(rank_folder / layout.ERROR, errors="replace", only_files=True)))
-    except (OSError, Unreadable):
-        return None
-    return asdict(error) if error.thread is None else None
+from mslaunch.diagnose import addresses, kernel
+from mslaunch.diagnose.case import Case, merge
+from mslaunch.diagnose.error_file import parse_error
+from mslaunch.diagnose.facts import Fact
+from mslaunch.diagnose.identity import Identity, Name, identify, main_process, read_name
+from mslaunch.diagnose.reading import Progress, Read, read_logs
+from mslaunch.diagnose.sources import Source, files_of, is_kernel_log, logs_among
+from mslaunch.diagnose.waiting import Place
 
 
 @dataclass(frozen=True, slots=True)
-class _ErrorFile:
-    """What is used of a rank's error.json."""
+class Evidence:
+    """Everything that logs tell: of each process, of addresses, and which of them could not be read."""
 
-    type: str = ""
-    message: str = ""
-    traceback: str = ""
-    thread: str | None = None
+    cases: tuple[Case, ...] = ()
+    places: tuple[Place, ...] = ()
+    notes: tuple[str, ...] = ()
+    reads: tuple[Read, ...] = ()
+
+
+@dataclass
+class _Process:
+    """The logs of one process, as they are found."""
+
+    names: list[Name] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
+    error: dict[str, Any] | None = None
+
+
+def read_folder(folder: Path, progress: Progress | None = None, names_are_true: bool = False) -> Evidence:
+    """Read every log of a folder; in a run of ours the names of folders tell the ranks."""
+    return read_sources(files_of(folder), progress, names_are_true)
+
+
+def read_sources(sources: Sequence[Source], progress: Progress | None = None, names_are_true: bool = False) -> Evidence:
+    """Read logs, put those of one process together, and find out who it is."""
+    reads = read_logs(list(logs_among(list(sources))), progress)
+    errors = {source.name.rpartition("/")[0]: source for source in sources if Path(source.name).name == layout.ERROR}
+    processes: dict[object, _Process] = {}
+    for read in reads:
+        _sort_in(processes, read, errors)
+    found = [(process, _who(process, names_are_true)) for process in processes.values()]
+    cases = _by_rank(_with_hosts(found))
+    places = (*addresses.from_tables(sources), *addresses.from_hccn_tool(reads))
+    notes = tuple(read.problem for read in reads if read.problem)
+    return Evidence(tuple(kernel.assign(cases)), places, notes, tuple(reads))
+
+
+def _sort_in(processes: dict[object, _Process], read: Read, errors: dict[str, Source]) -> None:
+    """Put a log to its process; lines of other processes in it go to theirs."""
+    name = read_name(read.source.name)
+    facts = read.findings.facts
+    pid = main_process(name, facts)
+    key: object = read.source.name
+    if name.is_scheduler:
+        key = "scheduler"
+    elif name.pid is not None:
+        key = (name.place, name.pid)
+    elif name.rank is not None and not is_kernel_log(read.source.name):
+        key = ("rank", name.place, name.rank)
+    own = processes.setdefault(key, _Process())
+    own.names.append(name)
+    own.reads.append(read)
+    own.facts += [fact for fact in facts if fact.pid in (None, pid)]
+    if own.error is None and (source := errors.get(read.source.name.rpartition("/")[0])) is not None:
+        own.error = parse_error(source.read_text() or "")
+    for fact in facts:
+        if fact.pid not in (None, pid):
+            other = processes.setdefault((name.place, fact.pid), _Process())
+            other.names.append(Name(name.place, pid=fact.pid, host=name.host))
+            other.facts.append(fact)
+
+
+def _who(process: _Process, names_are_true: bool) -> Identity:
+    who = identify(process.names, process.facts)
+    told = next((name.rank for name in process.names if name.rank is not None), None)
+    return replace(who, rank=told) if names_are_true and told is not None else who
+
+
+def _with_hosts(found: Sequence[tuple[_Process, Identity]]) -> list[tuple[_Process, Identity]]:
+    """Give processes that do not name their host the one that all others in the same host's folder name."""
+    told: dict[str, set[str]] = {}
+    for process, who in found:
+        for label in {name.host for name in process.names if name.host}:
+            told.setdefault(label, set()).update({who.host} - {None, label})  # type: ignore[arg-type]
+    real = {label: next(iter(hosts)) for label, hosts in told.items() if len(hosts) == 1}
+    return [(process, replace(who, host=real.get(who.host or "", who.host))) for process, who in found]
+
+
+def _by_rank(found: Sequence[tuple[_Process, Identity]]) -> list[Case]:
+    """Make a case of each process; logs of one rank are one case, and a rank that two hosts claim is nobody's."""
+    cases: dict[object, Case] = {}
+    for number, (process, who) in enumerate(sorted(found, key=lambda one: -one[1].ranks)):
+        is_scheduler = any(name.is_scheduler for name in process.names)
+        rank = None if is_scheduler else who.rank
+        taken = cases.get(("rank", rank))
+        if taken is not None and rank is not None and not _fits(taken.who, who):
+            rank = None
+        case = _case(process, replace(who, rank=rank), is_scheduler)
+        key: object = number if rank is None else ("rank", rank)
+        cases[key] = merge(cases[key], case) if key in cases else case
+    return sorted(cases.values(), key=lambda case: (case.rank is None, case.rank or 0, case.log))
+
+
+def _fits(first: Identity, second: Identity) -> bool:
+    """Tell whether two identities with the same rank can be the same process, or two attempts of one rank."""
+    same_host = first.host is None or second.host is None or first.host == second.host
+    devices = [device for device in (first.device, second.device) if device is not None]
+    return same_host and len(set(devices)) < 2
+
+
+def _case(process: _Process, who: Identity, is_scheduler: bool) -> Case:
+    device = who.device if who.device is not None else who.physical
+    case = Case("", who.rank, who.host, device, error=process.error, scheduler=is_scheduler, who=who)
+    logs = [replace(case, log=read.source.shown, findings=replace(read.findings, facts=())) for read in process.reads]
+    case = reduce(merge, logs) if logs else replace(case, log=process.facts[0].log)
+    return replace(case, findings=replace(case.findings, facts=tuple(process.facts)))

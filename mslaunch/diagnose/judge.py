@@ -4,46 +4,21 @@ from __future__ import annotations
 
 import signal as signals
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Findings, Hit, Raised
+from mslaunch.diagnose.case import Case, failed, first_hit, is_cause, is_victim, when
+from mslaunch.diagnose.chain import Chain
+from mslaunch.diagnose.chain_words import Step, steps_of
+from mslaunch.diagnose.collective import chain_verdict_parts, chains_of, contradiction
+from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Hit, Raised
+from mslaunch.diagnose.waiting import Place
 from mslaunch.words import cut_middle
 
 # Every rank's server listens in a range of its own: 256 ports from 8118 on, by rank.
 _FIRST_PORT = 8118
 _PORTS_EACH = 256
 NEAR_THE_END = 20  # lines that MindSpore may still write after an exception
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """Everything known about one rank, or about a log whose rank is not known."""
-
-    log: str
-    rank: int | None = None
-    host: str | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    failed_at: float | None = None
-    """When it failed by itself; None where it did not, was stopped, or nobody knows."""
-    error: dict[str, Any] | None = None
-    """What its error.json holds."""
-    findings: Findings = field(default_factory=Findings)
-    out_of_memory: bool = False
-    child: str | None = None
-    """A process of the rank that was killed before it, and by which signal."""
-    child_signal: int | None = None
-    scheduler: bool = False
-    cause: str | None = None
-    """What the launcher knows about how it failed: exception, exit, signal, stalled and so on."""
-    summary: str | None = None
-    ended_by_itself: bool = False
-    """The launcher saw it fail before anybody asked it to end."""
-
-    @property
-    def name(self) -> str:
-        return "the scheduler" if self.scheduler else self.log if self.rank is None else f"rank {self.rank}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,58 +45,39 @@ class Verdict:
     """Ranks that were ended because of it."""
     step: tuple[int, int] | None = None
     """The last epoch and step that was printed before it."""
+    chain: tuple[Step, ...] = ()
+    """Who waited for whom, the culprit last."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        raw = {name: getattr(self, name) for name in self.__slots__}
+        return raw | {"chain": [step.to_dict() for step in self.chain]}
 
 
-def judge(cases: Sequence[Case]) -> Verdict | None:
-    """Name the first failure; None where there is no sign of one."""
-    failed = sorted((case for case in cases if _failed(case)), key=_when)
-    causes = [case for case in failed if not _is_victim(case)]
+def judge(cases: Sequence[Case], places: Sequence[Place] = ()) -> Verdict | None:
+    """Name the first failure; None where there is no sign of one. `places` say which device has which address."""
+    fallen = sorted((case for case in cases if failed(case)), key=when)
+    causes = [case for case in fallen if not is_victim(case)]
     ranks_first = [case for case in causes if is_cause(case)] or causes
-    first = next(iter(ranks_first), None) or _vanished(cases) or next(iter(failed), None)
-    if first is None:
-        return None
-    return _verdict(first, [case for case in cases if case.rank != first.rank])
+    chains = chains_of(cases, places)
+    chain = chains[0] if chains else None
+    if chain is not None and chain.end == "error" and chain.culprit.case is not None:
+        return _with_chain(_verdict(cases[chain.culprit.case], cases), chain, cases)
+    if chain is not None and all(case.rank is None and not case.findings.raised for case in ranks_first):
+        return _of_chain(chains, cases)
+    first = next(iter(ranks_first), None) or _vanished(cases) or next(iter(fallen), None)
+    return None if first is None else _verdict(first, cases)
 
 
-def is_cause(case: Case) -> bool:
-    """Tell whether a case that failed is a reason by itself: nothing that failed later is the first failure then."""
-    return not case.scheduler and not _is_victim(case)
+def _with_chain(verdict: Verdict, chain: Chain, cases: Sequence[Case]) -> Verdict:
+    """Add to an error who waited for it, in which order, and whether the clocks agree."""
+    note = contradiction(chain, cases)
+    advice = " ".join(part for part in (verdict.advice, note) if part) or None
+    return replace(verdict, chain=steps_of(chain, [case.log for case in cases], verdict.line), advice=advice)
 
 
-def _failed(case: Case) -> bool:
-    return case.failed_at is not None or bool(case.error or case.findings.raised or _first_hit(case))
-
-
-def _when(case: Case) -> float:
-    if case.failed_at is not None:
-        return case.failed_at
-    times = [raised.time for raised in case.findings.raised] + [hit.time for hit in case.findings.hits]
-    return min((time for time in times if time is not None), default=float("inf"))
-
-
-def _first_hit(case: Case) -> Hit | None:
-    """Return the telling pattern of a log: the first cause, else the first victim."""
-    told = [hit for hit in case.findings.hits if hit.match.pattern.kind != "healthy"]
-    causes = [hit for hit in told if hit.match.pattern.kind == "cause"]
-    return next(iter(causes or told), None)
-
-
-def _is_victim(case: Case) -> bool:
-    """A case whose own words are only about others: time-outs, lost heartbeats, sockets that nobody answered."""
-    hit = _first_hit(case)
-    if case.cause not in (None, "exception", "exit") or hit is None or hit.match.pattern.kind != "victim":
-        return False
-    return all(_speaks_of(raised, case) for raised in case.findings.raised)
-
-
-def _speaks_of(raised: Raised, case: Case) -> bool:
-    """Tell whether an exception is itself the victim's message, not an error beside it."""
-    return any(
-        raised.line <= hit.line <= raised.end + 1 and hit.match.pattern.kind == "victim" for hit in case.findings.hits
-    )
+def _of_chain(chains: Sequence[Chain], cases: Sequence[Case]) -> Verdict:
+    """The verdict where nobody shows an error of its own: the end of the chain that most lead to."""
+    return Verdict(**chain_verdict_parts(chains, cases))
 
 
 def _vanished(cases: Sequence[Case]) -> Case | None:
@@ -130,13 +86,13 @@ def _vanished(cases: Sequence[Case]) -> Case | None:
     for case in ranks.values():
         for port in case.findings.gone_ports:
             peer = ranks.get((port - _FIRST_PORT) // _PORTS_EACH)
-            if peer is not None and peer is not case and not _failed(peer):
+            if peer is not None and peer is not case and not failed(peer):
                 return _killed(peer)
     steps = {case.findings.last_step for case in ranks.values()}
-    suffered = any(_failed(case) for case in cases)
+    suffered = any(failed(case) for case in cases)
     if suffered and len(steps) > 1:
         behind = min(ranks.values(), key=lambda case: case.findings.last_step)
-        return None if _failed(behind) else _killed(behind)
+        return None if failed(behind) else _killed(behind)
     return None
 
 
@@ -149,13 +105,14 @@ def _killed(case: Case) -> Case:
     return replace(case, cause="vanished", summary=summary)
 
 
-def _verdict(first: Case, others: Sequence[Case]) -> Verdict:
-    hit = _first_hit(first)
+def _verdict(first: Case, cases: Sequence[Case]) -> Verdict:
+    others = [case for case in cases if case.rank != first.rank]
+    hit = first_hit(first)
     raised = _last_words(first)
     error = first.error or {}
     summary, advice, pattern = _words(first, hit, raised)
     ended = [case for case in others if case.rank is not None and case.exit_code != 0]
-    also_failed = _ranks([case for case in ended if case.ended_by_itself or (_failed(case) and is_cause(case))])
+    also_failed = _ranks([case for case in ended if case.ended_by_itself or (failed(case) and is_cause(case))])
     return Verdict(
         rank=first.rank,
         host=first.host,
@@ -164,7 +121,7 @@ def _verdict(first: Case, others: Sequence[Case]) -> Verdict:
         cause=_cause(first) or ("exception" if raised or error else "pattern" if hit else "unknown"),
         summary=cut_middle(summary, SUMMARY_LIMIT),
         advice=advice and cut_middle(advice, SUMMARY_LIMIT),
-        log=first.log,
+        log=(raised or hit or first).log or first.log,
         line=raised.line if raised else hit.line if hit else first.findings.lines or None,
         traceback=cut_middle(error.get("traceback") or (raised.traceback if raised else ""), TRACEBACK_LIMIT) or None,
         pattern=pattern,

@@ -57,5 +57,5 @@ def _text(run: list[Any]) -> frozenset[str]:
 
 
 def _worth(choice: frozenset[str]) -> float:
-    """A choice is as good as its shortest text; digits count little, since lines are compared without theirs."""
+    """A choice is as good as its shortest text; digits count little, since logs are full of them."""
     return min(sum(0.25 if character.isdigit() else 1.0 for character in text) for text in choice)

@@ -20,7 +20,9 @@ from mslaunch.errors import did_you_mean
 GROUP = "mslaunch.patterns"
 Kind = Literal["cause", "victim", "healthy"]
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_OPTIONAL = ("source", "example")
+_OPTIONAL = ("codes", "source", "example", "blames")
+_TABLES = "tables"
+_GENERAL = "patterns.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +36,23 @@ class Pattern:
     advice: str
     source: str = ""
     example: str = ""
+    blames: int = 0
+    """The group of the regex that names the peer which is waited for: a rank, an address or a device; 0 for none."""
+    codes: tuple[str, ...] = ()
+    """Error codes that it explains, as the log prints them: EI0006, 507011, XID79."""
 
 
 @cache
 def built_in_patterns() -> tuple[Pattern, ...]:
-    """Return the rows of patterns.yaml, which tests keep right."""
-    text = resources.files("mslaunch.diagnose").joinpath("patterns.yaml").read_text()
-    return tuple(Pattern(**row) for row in yaml.load(text, Loader=_Loader))
+    """Return the rows of the built-in tables, which tests keep right: those of one field, then the general ones."""
+    folder = resources.files("mslaunch.diagnose")
+    files = [*sorted(folder.joinpath(_TABLES).iterdir(), key=lambda file: file.name), folder.joinpath(_GENERAL)]
+    texts = (file.read_text(encoding="utf-8") for file in files if file.name.endswith(".yaml"))
+    return tuple(_make(row) for text in texts for row in yaml.load(text, Loader=_Loader))
+
+
+def _make(row: dict[str, Any]) -> Pattern:
+    return Pattern(**{**row, "codes": tuple(row.get("codes", ()))})
 
 
 def read_added(environment: Mapping[str, str]) -> tuple[list[Pattern], list[str]]:
@@ -109,17 +121,27 @@ def _pattern(row: Any) -> Pattern:
     for key, value in row.items():
         if key not in known:
             raise ValueError(f"there is no key {key!r}{did_you_mean(str(key), known)}")
-        if not isinstance(value, str) or (not value and key not in _OPTIONAL):
-            raise ValueError(f"{key}: text is wanted, got {value!r}")
+        _check_value(key, value)
     if missing := [key for key in known if key not in row and key not in _OPTIONAL]:
         raise ValueError(f"{', '.join(missing)} is missing")
     if row["kind"] not in get_args(Kind):
         raise ValueError(f"kind: {', '.join(get_args(Kind))} are known, got {row['kind']!r}")
-    _check_regex(row["regex"], row["summary"], row.get("example", ""))
-    return Pattern(**row)
+    _check_regex(row["regex"], row["summary"], row.get("example", ""), row.get("blames", 0))
+    return _make(row)
 
 
-def _check_regex(regex: str, summary: str, example: str) -> None:
+def _check_value(key: str, value: Any) -> None:
+    if key == "blames":
+        if type(value) is not int or value < 1:
+            raise ValueError(f"blames: the number of a group of regex is wanted, got {value!r}")
+    elif key == "codes":
+        if not isinstance(value, list) or not all(isinstance(code, str) and code for code in value):
+            raise ValueError(f"codes: a list of texts is wanted, got {value!r}")
+    elif not isinstance(value, str) or (not value and key not in _OPTIONAL):
+        raise ValueError(f"{key}: text is wanted, got {value!r}")
+
+
+def _check_regex(regex: str, summary: str, example: str, blames: int) -> None:
     try:
         compiled = re.compile(regex)
     except (re.error, OverflowError, RecursionError) as error:
@@ -129,5 +151,7 @@ def _check_regex(regex: str, summary: str, example: str) -> None:
     groups = max(map(int, re.findall(r"\{(\d)\}", summary)), default=0)
     if groups > compiled.groups:
         raise ValueError(f"summary: {{{groups}}} is used, and regex has {compiled.groups} groups")
+    if blames > compiled.groups:
+        raise ValueError(f"blames: {blames} is named, and regex has {compiled.groups} groups")
     if example and not compiled.search(example):
         raise ValueError("example: regex does not match it")

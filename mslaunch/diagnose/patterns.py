@@ -6,12 +6,14 @@ import os
 import re
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 
 from mslaunch import plugins
 from mslaunch.diagnose.literals import required_literals
 from mslaunch.diagnose.pattern_tables import Pattern, built_in_patterns, read_added
 
 _OWN_LINES = ("[WARNING] ", "[INFO] ")  # of MindSpore's own log
+_LEVELS = ("[DEBUG]", "[INFO]", "[WARNING]")  # of lines below an error, in MindSpore's log and CANN's
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,8 @@ class Match:
 
     pattern: Pattern
     summary: str
+    blamed: str | None = None
+    """The peer that the line names, as it is written there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ class Row:
     regex: re.Pattern[str]
     literals: frozenset[str] | None
     """A line that holds none of these does not match; None where the pattern has to be tried on every line."""
+    ignores: tuple[str, ...] = ()
+    """How the lines begin on which it does not count: those of a lower level than its example."""
 
 
 @cache
@@ -41,7 +47,17 @@ def rows() -> tuple[Row, ...]:
         plugins.warn(trouble)
     # Healthy ones first, so that they never alarm; then what was added for this site, before what is general.
     ordered = sorted((*added, *built_in), key=lambda pattern: pattern.kind != "healthy")
-    return tuple(Row(pattern, re.compile(pattern.regex), required_literals(pattern.regex)) for pattern in ordered)
+    return tuple(
+        Row(pattern, re.compile(pattern.regex), required_literals(pattern.regex), _ignored_levels(pattern))
+        for pattern in ordered
+    )
+
+
+def _ignored_levels(pattern: Pattern) -> tuple[str, ...]:
+    """Return the levels below that of the example: a warning that has the words of an error is not that error."""
+    if pattern.kind == "healthy" or not pattern.example:
+        return ()
+    return tuple(takewhile(lambda level: not pattern.example.startswith(level), _LEVELS))
 
 
 @cache
@@ -58,8 +74,9 @@ def match_line(line: str, among: tuple[Row, ...] | None = None) -> Match | None:
     """Return the first pattern that fits a line, of all or of these rows."""
     for row in rows() if among is None else among:
         quick = row.literals is None or any(literal in line for literal in row.literals)
-        if quick and (found := row.regex.search(line)):
-            return Match(row.pattern, _fill(row.pattern.summary, found))
+        if quick and not line.startswith(row.ignores) and (found := row.regex.search(line)):
+            blamed = found[row.pattern.blames] if row.pattern.blames else None
+            return Match(row.pattern, _fill(row.pattern.summary, found), blamed)
     return None
 
 

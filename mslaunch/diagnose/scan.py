@@ -1,31 +1,39 @@
-"""Reading one log: exceptions, known patterns, the last sign of life.
+"""Reading one log: exceptions, known patterns, who wrote it and waits for whom, the last sign of life.
 
-A log is read in blocks, once, and with bounded memory, whatever its size. Its lines are told apart by their shapes
-(shapes.py); only those that may tell something are looked at one by one.
+A log is read in blocks, once, and with bounded memory, whatever its size. Only lines that hold a text which a pattern
+needs (candidates.py) are looked at one by one.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from mslaunch.diagnose import candidates
+from mslaunch.diagnose.candidates import EXCEPTION, PEER, Kind
 from mslaunch.diagnose.exceptions import end_of_exception, exception_text
+from mslaunch.diagnose.facts import Fact, read_fact
 from mslaunch.diagnose.patterns import Match, match_line
-from mslaunch.diagnose.shapes import EXCEPTION, PEER, STEP, TIME, Kind, Shapes, shape_of
 from mslaunch.words import cut_middle
 
-READ_LIMIT = 8 << 20  # what went wrong stands at the end of a log
 BLOCK = 1 << 18
 LONGEST = 1 << 20  # a line or an exception that is longer is taken apart
 TRACEBACK_LIMIT = 1 << 16
 SUMMARY_LIMIT = 1 << 12
-_MOST = 500  # how many findings of a kind are kept from the start of a log, and as many from its end
+_MOST = 200  # how many findings of a kind are kept from the start of a log, and as many from its end
 _TIME = re.compile(rb"(\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d)\.(\d{3})\.(\d{3})")
+_TIME_SHAPE = b"0000-00-00-00:00:00.000.000"
+_TIME_WINDOW = 4096
+_DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
+_FACTS_KEPT = 2000
+_STEPS_TRIED = 64  # lines of a block, from its end, that name an epoch
 _STEP = re.compile(rb"epoch:\s*(\d{1,18}),?\s+step:\s*(\d{1,18})(?!\d)", re.IGNORECASE)
 _PEER_GONE = re.compile(rb"Client connected end of file! Peer \w+ ip: \S+, port: (\d{1,5})\b")
 
@@ -42,6 +50,7 @@ class Raised:
     time: float | None
     end: int = 0
     """The last line of it."""
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,7 @@ class Hit:
     line: int
     match: Match
     time: float | None
+    log: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,8 @@ class Findings:
     gone_ports: tuple[int, ...] = ()
     """Ports of peers whose connection broke while this rank was alive."""
     lines: int = 0
+    facts: tuple[Fact, ...] = ()
+    """Who wrote it, and for whom the writer waits."""
 
 
 class _Kept(Generic[T]):
@@ -86,7 +98,7 @@ class Scanner:
 
     lines: int = 0
     """How many lines have been seen, or stand before what is scanned."""
-    shapes: Shapes = field(default_factory=Shapes)
+    log: str = ""
     _rest: bytes = b""
     _previous: bytes = b""
     _timed: bytes = b""
@@ -94,12 +106,13 @@ class Scanner:
     _raised: _Kept[Raised] = field(default_factory=_Kept)
     _hits: _Kept[Hit] = field(default_factory=_Kept)
     _first_hits: dict[str, Hit] = field(default_factory=dict)
+    _facts: dict[tuple[object, ...], Fact] = field(default_factory=dict)
     _gone: dict[int, None] = field(default_factory=dict)
     _unfinished: bool = False
 
     def feed(self, block: bytes) -> None:
         """Scan the next block, up to what may go on in the one after it."""
-        data = self._rest + block
+        data = self._rest + block if self._rest else block
         end = data.rfind(b"\n") + 1
         if len(data) > LONGEST and (not end or self._unfinished):
             self._scan(data, final=True)
@@ -109,6 +122,12 @@ class Scanner:
             self._rest = self._scan(data[:end], final=False) + data[end:]
         else:
             self._rest = data
+
+    def skip(self, lines: int) -> None:
+        """Count lines that were left out of what is read; nothing goes on across them."""
+        self._scan(self._rest, final=True)
+        self._rest, self._unfinished = b"", False
+        self.lines += lines
 
     def finish(self) -> Findings:
         """Return what the log tells, now that there is no more of it."""
@@ -122,90 +141,116 @@ class Scanner:
             last_step=self._step,
             gone_ports=tuple(self._gone),
             lines=self.lines,
+            facts=tuple(self._facts.values()),
         )
 
     def _scan(self, data: bytes, final: bool) -> bytes:
         """Scan whole lines; return those from an exception on that has not ended yet."""
         if not data:
             return b""
-        shapes = shape_of(data).split(b"\n")
-        if data.endswith(b"\n"):
-            shapes.pop()
-        kinds = self.shapes.find(set(shapes))
-        stop = len(shapes)
-        if kinds:
-            lines = data.split(b"\n")[:stop]
-            if any(kind.rows or kind.marks - {TIME, STEP} for kind in kinds.values()):
-                stop = self._look(lines, shapes, kinds, final)
-            self._note_progress(lines[:stop], shapes[:stop], kinds)
-            rest = lines[stop:]
-        self.lines += stop
-        self._previous = data[data.rfind(b"\n", 0, len(data) - 1) + 1 :][:16]
-        self._unfinished = stop < len(shapes)
-        return b"\n".join([*rest, b""]) if self._unfinished else b""
+        found = candidates.find(data)
+        scanned = len(data)
+        if found or candidates.always():
+            scanned = self._look(data, found, final)
+        self._note_time(data, 0, scanned)
+        self._note_step(data, scanned)
+        self.lines += data.count(b"\n", 0, scanned) + (scanned == len(data) and not data.endswith(b"\n"))
+        self._previous = data[data.rfind(b"\n", 0, max(0, scanned - 1)) + 1 : scanned][:16]
+        self._unfinished = scanned < len(data)
+        return data[scanned:]
 
-    def _look(self, lines: Sequence[bytes], shapes: Sequence[bytes], kinds: Mapping[bytes, Kind], final: bool) -> int:
-        """Look at every line that may tell something; return where to go on with the next block."""
-        ended = 0
-        for at in [at for at, shape in enumerate(shapes) if shape in kinds]:
-            kind, line = kinds[shapes[at]], lines[at]
-            if TIME in kind.marks:
-                self._note_time(line)
+    def _look(self, data: bytes, found: Sequence[tuple[int, int, int]], final: bool) -> int:
+        """Look at every line that may tell something; return how many bytes are done with."""
+        lines = data.split(b"\n")
+        if data.endswith(b"\n"):
+            lines.pop()
+        starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
+        ended = timed = 0
+        for at, kind in _kinds(found, starts):
+            self._note_time(data, timed, starts[at + 1])
+            timed = starts[at + 1]
             if EXCEPTION in kind.marks and at >= ended:
                 end = end_of_exception(lines, at, lines[at - 1] if at else self._previous)
                 if end is not None and end.is_open and not final:
-                    return at
+                    return starts[at]
                 if end is not None:
                     ended = end.line
                     self._add_exception(lines[at:ended], self.lines + at + 1)
-            if kind.rows and (found := match_line(line.decode("utf-8", "replace").rstrip("\r"), kind.rows)):
-                hit = Hit(self.lines + at + 1, found, _time(self._timed))
+            self._match(lines[at], self.lines + at + 1, kind)
+        return len(data)
+
+    def _match(self, line: bytes, number: int, kind: Kind) -> None:
+        if kind.rows or kind.forms:
+            text = line.decode("utf-8", "replace").rstrip("\r")
+            if kind.rows and (found := match_line(text, kind.rows)):
+                hit = Hit(number, found, _time(self._timed), self.log)
                 self._hits.add(hit)
                 self._first_hits.setdefault(found.pattern.id, hit)
-            if PEER in kind.marks and (peer := _PEER_GONE.search(line)):
-                self._gone[int(peer[1])] = None
-        return len(shapes)
+            if kind.forms and len(self._facts) < _FACTS_KEPT:
+                fact = read_fact(text, kind.forms, number, _time(self._timed), self.log)
+                if fact is not None:
+                    same = (fact.kind, fact.pid, *fact.values.items())
+                    self._facts.setdefault(same if fact.kind != "address" else (number,), fact)
+        if PEER in kind.marks and (peer := _PEER_GONE.search(line)):
+            self._gone[int(peer[1])] = None
 
     def _add_exception(self, lines: Sequence[bytes], number: int) -> None:
         summary, text = exception_text(lines)
         text = cut_middle(text, TRACEBACK_LIMIT)
         last = number + len(lines) - 1
-        self._raised.add(Raised(number, cut_middle(summary, SUMMARY_LIMIT), text, _time(self._timed), last))
+        raised = Raised(number, cut_middle(summary, SUMMARY_LIMIT), text, _time(self._timed), last, self.log)
+        self._raised.add(raised)
 
-    def _note_progress(self, lines: Sequence[bytes], shapes: Sequence[bytes], kinds: Mapping[bytes, Kind]) -> None:
-        """Note the last time and the last step of a block."""
-        for mark, note in ((TIME, self._note_time), (STEP, self._note_step)):
-            if any(mark in kind.marks for kind in kinds.values()):
-                for at in range(len(lines) - 1, -1, -1):
-                    kind = kinds.get(shapes[at])
-                    if kind is not None and mark in kind.marks and note(lines[at]):
-                        break
+    def _note_time(self, data: bytes, start: int, end: int) -> None:
+        """Note the last time that stands in some lines of a block: most often near their end."""
+        window = _TIME_WINDOW
+        while start < end:
+            begin = max(start, end - window)
+            at = data[begin:end].translate(_DIGITS).rfind(_TIME_SHAPE)
+            if at >= 0:
+                self._timed = data[begin + at : begin + at + len(_TIME_SHAPE)]
+                return
+            end = begin + len(_TIME_SHAPE) if begin > start else start
+            window *= 4
 
-    def _note_time(self, line: bytes) -> bool:
-        found = _TIME.search(line)
-        if found:
-            self._timed = found[0]
-        return found is not None
-
-    def _note_step(self, line: bytes) -> bool:
-        found = _STEP.search(line)
-        if found:
-            self._step = max(self._step, (int(found[1]), int(found[2])))
-        return found is not None
-
-
-def scan_file(path: Path, limit: int = READ_LIMIT) -> Findings:
-    """Scan the last megabytes of a log; line numbers are those of the whole file."""
-    return scan_tail(path, limit, lines_before_tail(path, limit))
+    def _note_step(self, data: bytes, end: int) -> None:
+        """Note the last step that a block tells of."""
+        for mark in (b"poch:", b"POCH:"):
+            at = data.rfind(mark, 0, end)
+            for _ in range(_STEPS_TRIED):
+                if at < 0:
+                    break
+                line_end = data.find(b"\n", at)
+                found = _STEP.search(data, max(0, at - 1), line_end if line_end >= 0 else len(data))
+                if found:
+                    self._step = max(self._step, (int(found[1]), int(found[2])))
+                    break
+                at = data.rfind(mark, 0, at)
 
 
-def scan_tail(path: Path, limit: int, lines_before: int = 0, shapes: Shapes | None = None) -> Findings:
-    """Scan the end of a log; its lines are counted from what stands before them. Logs of one run share their shapes."""
-    scanner = Scanner(lines_before, shapes or Shapes())
+def _kinds(found: Sequence[tuple[int, int, int]], starts: Sequence[int]) -> list[tuple[int, Kind]]:
+    """Return the lines that may tell something, in order, and what each may tell."""
+    by_line: dict[int, set[int]] = {} if not candidates.always() else {at: set() for at in range(len(starts) - 1)}
+    for literal, start, _ in found:
+        by_line.setdefault(bisect_right(starts, start) - 1, set()).add(literal)
+    return [(at, candidates.kind_of(frozenset(by_line[at]))) for at in sorted(by_line)]
+
+
+def scan_tail(path: Path, limit: int, lines_before: int = 0) -> Findings:
+    """Scan the end of a log; its lines are counted from what stands before them."""
+    scanner = Scanner(lines_before, str(path))
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, 2) - limit))
         while block := file.read(BLOCK):
             scanner.feed(block)
+    return scanner.finish()
+
+
+def scan_head(path: Path, limit: int) -> Findings:
+    """Scan the start of a log."""
+    scanner = Scanner(log=str(path))
+    with path.open("rb") as file:
+        scanner.feed(file.read(limit))
     return scanner.finish()
 
 

@@ -27,6 +27,7 @@ class AttachedRun:
         self.plan = self._read_plan()
         self.run_state = RunState(self.plan, time.monotonic())
         self._logs = {rank: run.follow_log(rank) for rank in self.plan.tail}
+        self._metrics = run.metrics()
 
     def _read_plan(self) -> Plan:
         plan = self._run.plan
@@ -49,6 +50,8 @@ class AttachedRun:
             while log.behind():
                 yield self._lines(rank, log.read())
         yield from self._read_events()
+        if self._metrics.update():
+            self.run_state.numbers.last = self._metrics.all_last()
 
     def rest(self) -> Iterator[Notice]:
         """Yield what is left when the run has ended, last lines without a newline included."""

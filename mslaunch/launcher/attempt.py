@@ -25,6 +25,8 @@ from mslaunch.launcher.facts import choose_port
 from mslaunch.launcher.file_transfer import FileTransfer
 from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.timeouts import Timeouts
+from mslaunch.metrics.order import metrics_order
+from mslaunch.metrics.rows import Row
 from mslaunch.plan.model import Plan, process_to_dict
 from mslaunch.store.signals import ASKING, SUSPEND
 from mslaunch.transports.base import Channel
@@ -86,6 +88,8 @@ class Attempt:
         self.signals = signals
         self.show = observe
         self.write = write
+        self.keep: Callable[[list[Row]], None] = lambda _: None
+        """Keeps rows of metrics."""
         self.on_change: Callable[[RunState], None] = lambda _: None
         self.run_state = RunState(plan, clock.monotonic(), cluster.transport.stops_agents)
         self.timeouts = Timeouts(self.run_state, job_began)
@@ -274,11 +278,15 @@ class Attempt:
             self.write({"ev": "unknown", "host": event["host"], "name": name})
             return
         self._claims.check(event)
-        event["time"] = max(0.0, event["time"] - self.cluster.skew.get(event["host"], 0.0))
+        skew = self.cluster.skew.get(event["host"], 0.0)
+        for timed in (event, *event.get("rows", ())):
+            timed["time"] = max(0.0, timed["time"] - skew)
         if name not in messages.NOT_RECORDED:
             self._changed = True
             self.write(event)
         self.send_orders(self.run_state.dispatch(event, now))
+        if rows := self.run_state.numbers.pop_rows():
+            self.keep(rows)
         if name == "stacks" and self.run_state.groups is not None:
             self.write({"ev": "stacks-taken", "groups": [group.words() for group in self.run_state.groups]})
         shown = nothing
@@ -307,6 +315,7 @@ class Attempt:
         notes = [{"ev": "note", "text": text, "time": self.clock.wall()} for text in self.run_state.pop_notes()]
         for note in notes:
             self.write(note)
+            self._changed = True  # run.json holds the last ones
         try:
             for note in notes:
                 self.show(note, self.run_state, nothing)
@@ -339,6 +348,7 @@ def start_orders(plan: Plan, environment: Mapping[str, str], answers: bool) -> I
         "answers": answers or plan.limits.stall_timeout is not None,
         "device_files": None if plan.share_devices else DEVICE_FILES.get(plan.device_target),
         "workdir": plan.workdir,
+        "metrics": metrics_order(plan.metrics, plan.world_size, plan.device_target),
     }
     tail = set(plan.tail)
     for host in plan.hosts:

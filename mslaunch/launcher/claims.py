@@ -35,6 +35,9 @@ class ProcessClaims:
         for row in event.get("outputs", ()):
             if ("worker", row["rank"]) not in own:
                 raise Rejected(f"sent outputs of rank {row['rank']}, which is not its own")
+        for row in event.get("rows", ()):
+            if row["rank"] is not None and ("worker", row["rank"]) not in own:
+                raise Rejected(f"sent metrics of rank {row['rank']}, which is not its own")
         for rank in event.get("stacks", ()):
             if not (rank.isascii() and rank.isdecimal() and len(rank) < 10 and ("worker", int(rank)) in own):
                 raise Rejected(f"sent the stack of rank {rank[:64]!r}, which is not its own")

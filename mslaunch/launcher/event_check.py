@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Collection, Mapping
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from mslaunch import messages
 from mslaunch.agent.wire import Unreadable
@@ -79,8 +79,8 @@ def _rule(hint: Any, name: str = "") -> Rule:
         rules = [_rule(part, name) for part in get_args(hint)]
         kinds = frozenset[type]().union(*(rule[0] for rule in rules))
         return kinds, max(rule[1] for rule in rules), next((rule[2] for rule in rules if rule[2]), None)
-    if is_typeddict(hint):
-        return frozenset({dict}), 0, _holds_fields(_fields(hint))
+    if get_origin(hint) is Annotated or is_typeddict(hint):  # the first has a check of its own
+        return frozenset({dict}), 0, _holds_fields(_fields(hint)) if is_typeddict(hint) else hint.__metadata__[0]
     if get_origin(hint) is list:
         return frozenset({list}), 0, _holds_items(_rule(get_args(hint)[0]))
     if get_origin(hint) is dict:
@@ -111,7 +111,7 @@ def _holds_fields(fields: Mapping[str, tuple[Rule, bool]]) -> Callable[[Any], bo
 
 
 def _fields(kind: Any) -> dict[str, tuple[Rule, bool]]:
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     return {name: (_rule(hint, name), name in kind.__required_keys__) for name, hint in hints.items()}
 
 

@@ -25,6 +25,7 @@ from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
 from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
+from mslaunch.store.metrics import MetricsWriter
 from mslaunch.store.signals import ASKING, SUSPEND, Signals
 from mslaunch.transports.base import Pings
 
@@ -57,6 +58,7 @@ def execute(
             raise
         finally:
             cluster.close()
+            execution.metrics.close()
             if execution.lost:
                 cluster.transport.clean_up(plan.run_dir)
             _save(folder, execution.now)
@@ -87,6 +89,7 @@ class _Execution:
         self.signals = signals
         self.events = events
         self.now = now
+        self.metrics = MetricsWriter(folder.metrics)
         self.transfer = FileTransfer(cluster, folder, plan.run_dir)
         self.began = time.monotonic()
         self.lost = False
@@ -103,6 +106,7 @@ class _Execution:
         attempt = Attempt(self.plan, self.cluster, self.transfer, self.signals, self.observe, self._write, self.began)
         with closing(attempt):
             attempt.on_change = self._save_progress
+            attempt.keep = self.metrics.write
             run_state = attempt.run(self.environment)
             self.lost = self.lost or bool(run_state.hosts_lost)
             self.now = conclude(self.now, run_state, self.folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mslaunch import layout
 from mslaunch.checkpoint.files import newest_complete, step_of
-from mslaunch.diagnose.folder import read_error
+from mslaunch.diagnose.error_file import read_error
 from mslaunch.diagnose.judge import Verdict
 from mslaunch.hosts import Host
 from mslaunch.plan.model import Plan, to_json

@@ -13,6 +13,8 @@ from mslaunch.diagnose.judge import signal_name
 from mslaunch.errors import NOT_READY, start_advice
 from mslaunch.launcher.decisions import LOST, TIME_IS_UP, Failure, Order
 from mslaunch.launcher.joining import Joining
+from mslaunch.launcher.numbers import NOT_FINITE, Numbers
+from mslaunch.metrics.alerts import Alert
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
 from mslaunch.store.record import RankRecord, iso
@@ -43,6 +45,7 @@ class RunState:
         self.hosts_busy = {host.name for host in plan.hosts}
         self.hosts_lost: set[str] = set()
         self.joining = Joining()
+        self.numbers = Numbers(plan)
         self._imported = False
         self._joined_sent: float | None = None
         self.last_output: float | None = None
@@ -190,6 +193,22 @@ class RunState:
         self.idle.update({int(rank): seconds for rank, seconds in event["idle"].items()})
         return []
 
+    def _on_metrics(self, event: messages.Metrics, now: float) -> list[Order]:
+        del now
+        return self.tell(self.numbers.receive(event), event["time"])
+
+    def tell(self, alerts: list[Alert], wall: float) -> list[Order]:
+        """Tell what the numbers of the job show; a loss that is not finite ends the job where that is asked."""
+        orders: list[Order] = []
+        for alert in alerts:
+            rank = alert.source.rank
+            if alert.kind == NOT_FINITE and rank is not None and self.plan.limits.on_nan == "stop":
+                summary = f"{alert.text} (launch.on_nan)"
+                orders += self._rank_failed(wall, rank, 1, None, alert.kind, summary)
+            else:
+                self.notes.append(alert.text)
+        return orders
+
     def _on_done(self, event: messages.RankNote, now: float) -> list[Order]:
         del now
         self.done.add(event["rank"])
@@ -221,6 +240,7 @@ class RunState:
             how = f"by {signal_name(crashed)} while MindSpore was taken apart; its script had ended well before"
             self.notes.append(f"rank {rank} was ended {how}, so that counts")
         self.joining.end(rank, code, now)
+        self.numbers.rank_ended(rank)
         self._running.pop(rank, None)
         not_asked = not event.get("asked", self.stopping) and self.interrupt is None
         by_itself = not_asked or number in CRASHES
@@ -365,6 +385,7 @@ HANDLERS: dict[str, Handler] = {
     "exited": RunState._on_exited,
     "pulse": RunState._on_pulse,
     "activity": RunState._on_activity,
+    "metrics": RunState._on_metrics,
     "stacks": RunState._on_stacks,
     "abandoned": RunState._on_abandoned,
     "stuck": RunState._on_stuck,

@@ -11,8 +11,10 @@ from typing import Any
 from mslaunch.diagnose.judge import Verdict
 from mslaunch.errors import MslaunchError, RecordUnreadable
 from mslaunch.launcher.sweep import Sweep
+from mslaunch.metrics.progress import short
+from mslaunch.store.layout import RunFolder
 from mslaunch.store.liveness import current
-from mslaunch.store.progress import last_loss
+from mslaunch.store.metrics import last_values
 from mslaunch.store.record import ENDED, RunRecord
 from mslaunch.store.run import Result
 from mslaunch.words import first_line
@@ -74,7 +76,7 @@ def result_of(sweep: Sweep, index: int, error: BaseException | None = None) -> S
     if now is None or (error is not None and now.state not in ENDED):
         return _swept(sweep, index, _without_record(sweep, index, error))
     result = Result(now.run_id, folder.path, now.state, now.exit_code, now.verdict, now.ranks)
-    return _swept(sweep, index, result, _seconds(now), last_loss(folder.log(0)))
+    return _swept(sweep, index, result, _seconds(now), _last_loss(folder))
 
 
 def _without_record(sweep: Sweep, index: int, error: BaseException | None) -> Result:
@@ -92,6 +94,13 @@ def _swept(sweep: Sweep, index: int, result: Result, seconds: float | None = Non
     typed = {key: one.typed[key] for key in one.varied or one.typed}
     name = f"{sweep.folder.sweep_id}/{sweep.run_ids[index]}"
     return SweptRun(index, one.values, typed, name, result, seconds, loss)
+
+
+def _last_loss(folder: RunFolder) -> str | None:
+    """The last loss of the first rank that told one, of the last attempt."""
+    found = [(source, values["loss"]) for source, values in last_values(folder.metrics, 1).items() if "loss" in values]
+    attempts = [(source.attempt, -(source.rank or 0), loss) for source, loss in found]
+    return short(max(attempts)[2]) if attempts else None
 
 
 def _seconds(now: RunRecord) -> float | None:

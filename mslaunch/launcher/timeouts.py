@@ -22,7 +22,7 @@ class Timeouts:
         self._join_noticed = self._absent_noticed = False
         self._skew_noticed = self._silence_noticed = False
         self._wall = 0.0
-        self._checks = (self._time_limit, self._exit_skew, self._join, self._stall)
+        self._checks = (self._time_limit, self._exit_skew, self._join, self._stall, self._numbers)
 
     def check(self, now: float, wall: float) -> list[Order]:
         """Return what has to be done by now. Limits go by a clock that only runs forward; `wall` is for the record."""
@@ -88,6 +88,11 @@ class Timeouts:
         if limit is None or self.run_state.stalled or quiet_since is None or self.run_state.pulse - quiet_since < limit:
             return []
         return self.run_state.ask_for_stacks(stalled=True)
+
+    def _numbers(self, now: float) -> list[Order]:
+        """Tell of ranks, hosts and devices whose numbers are not as those of their peers, or not healthy."""
+        del now
+        return self.run_state.tell(self.run_state.numbers.check(self._wall), self._wall)
 
     def _fail(self, cause: str, summary: str) -> list[Order]:
         """End the job; a rank that others wait for in vain is the one to blame."""

@@ -6,16 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from mslaunch import layout
-from mslaunch.diagnose.folder import read_error
-from mslaunch.diagnose.judge import Case, Verdict, is_cause, judge
-from mslaunch.diagnose.scan import Findings, lines_before_tail, scan_tail
-from mslaunch.diagnose.shapes import Shapes
+from mslaunch.diagnose.case import Case, complaints, is_cause
+from mslaunch.diagnose.error_file import read_error
+from mslaunch.diagnose.identity import identify
+from mslaunch.diagnose.judge import Verdict, judge
+from mslaunch.diagnose.scan import Findings, lines_before_tail, scan_head, scan_tail
 from mslaunch.launcher.decisions import Failure
 from mslaunch.launcher.run_state import RunState
 from mslaunch.store.layout import RunFolder
 
 # What fails within this time of the first failure may be the true cause, told late; what fails later is a consequence.
 SAME_MOMENT = 1.0
+_HEAD = 1 << 16  # of a long log of CANN's
 _ALL_TAILS, _SHORTEST_TAIL, _LONGEST_TAIL = 128 << 20, 1 << 16, 1 << 20
 
 
@@ -33,14 +35,16 @@ def make_verdict(run_state: RunState, folder: RunFolder) -> Verdict | None:
             case = reader.read(case)
             decided = is_cause(case)
         cases[failure.rank] = case
+    # Where all of them only complain of peers, the one that they wait for may be a rank that has not failed.
+    is_waiting = not decided and any(complaints(case) for case in cases.values())
     for rank, record in run_state.ranks.items():
         if rank not in cases:
             failed = record.state == "failed"
-            cases[rank] = Case(
-                str(folder.log(rank)), rank, record.host, record.exit_code, record.signal, ended_by_itself=failed
-            )
+            ended = (record.exit_code, record.signal)
+            case = Case(str(folder.log(rank)), rank, record.host, record.device_id, *ended, ended_by_itself=failed)
+            cases[rank] = reader.read_plogs(case) if is_waiting else case
     verdict = judge(list(cases.values()))
-    return None if verdict is None else _with_step(reader.number_line(verdict), reader, folder)
+    return None if verdict is None else _with_step(reader.number_lines(verdict), reader, folder)
 
 
 def _with_step(verdict: Verdict, reader: _LogReader, folder: RunFolder) -> Verdict:
@@ -90,30 +94,52 @@ class _LogReader:
     def __init__(self, folder: RunFolder, tail: int) -> None:
         self._folder = folder
         self._tail = tail
-        self._shapes = Shapes()
+        self._numbered: set[str] = set()
 
     def read(self, case: Case) -> Case:
-        """Add what a case's log and error.json tell."""
+        """Add what a case's log, CANN's logs and error.json tell."""
         case = replace(case, findings=self.scan(Path(case.log)))
         if case.rank is None:
             return case
-        rank_dir = self._folder.rank(case.rank)
-        # HCCL writes its error codes into CANN's own log, not into the rank's output.
-        hits = [hit for path in sorted(rank_dir.glob(f"{layout.PLOG}/**/*.log")) for hit in self.scan(path).hits]
-        findings = replace(case.findings, hits=(*case.findings.hits, *hits))
-        return replace(case, findings=findings, error=read_error(rank_dir))
+        return replace(self.read_plogs(case), error=read_error(self._folder.rank(case.rank)))
 
-    def number_line(self, verdict: Verdict) -> Verdict:
-        """Count the verdict's line from the start of its log: that is not done for logs that tell nothing."""
-        if verdict.line is None or verdict.log is None:
-            return verdict
+    def read_plogs(self, case: Case) -> Case:
+        """Add what CANN's own logs tell: HCCL writes its errors there, and who each rank is, not into the output."""
+        if case.rank is None:
+            return case
+        found = [case.findings]
+        for path in sorted(self._folder.rank(case.rank).glob(f"{layout.PLOG}/**/*.log")):
+            found += self._scan_plog(path)
+        hits = tuple(hit for one in found for hit in one.hits)
+        facts = tuple(fact for one in found for fact in one.facts)
+        who = replace(identify((), facts), rank=case.rank)
+        return replace(case, findings=replace(case.findings, hits=hits, facts=facts), who=who)
+
+    def _scan_plog(self, path: Path) -> list[Findings]:
+        """Scan the end of one of CANN's logs, and of a long one the start as well, where a rank says who it is."""
+        self._numbered.add(str(path))
         try:
-            return replace(verdict, line=verdict.line + lines_before_tail(Path(verdict.log), self._tail))
+            before = lines_before_tail(path, self._tail)
+            end = scan_tail(path, self._tail, before)
+            return [scan_head(path, min(_HEAD, path.stat().st_size - self._tail)), end] if before else [end]
         except OSError:
-            return verdict
+            return []
+
+    def number_lines(self, verdict: Verdict) -> Verdict:
+        """Count lines from the start of their logs: that is not done for logs that tell nothing."""
+        chain = tuple(replace(step, line=self._number(step.log, step.line)) for step in verdict.chain)
+        return replace(verdict, line=self._number(verdict.log, verdict.line), chain=chain)
+
+    def _number(self, log: str | None, line: int | None) -> int | None:
+        if line is None or log is None or log in self._numbered:
+            return line
+        try:
+            return line + lines_before_tail(Path(log), self._tail)
+        except OSError:
+            return line
 
     def scan(self, log: Path) -> Findings:
         try:
-            return scan_tail(log, self._tail, shapes=self._shapes)
+            return scan_tail(log, self._tail)
         except OSError:
             return Findings()

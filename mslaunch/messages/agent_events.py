@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from mslaunch.messages.metric_rows import MetricRow
+
 
 class Event(TypedDict):
     """What every event has: its name, the host it comes from and when it happened there."""
@@ -163,6 +165,12 @@ class Activity(Event):
     idle: dict[str, float]
 
 
+class Metrics(Event):
+    """What was measured on a host since the event before."""
+
+    rows: list[MetricRow]
+
+
 class _LinesAlways(Event):
     rank: int
     lines: list[str]
@@ -262,6 +270,7 @@ AGENT_EVENTS: dict[str, type] = {
     "exited": Exited,
     "pulse": Pulse,
     "activity": Activity,
+    "metrics": Metrics,
     "lines": Lines,
     "bar": Bar,
     "file": FilePiece,
@@ -276,6 +285,6 @@ AGENT_EVENTS: dict[str, type] = {
 """Every event that an agent sends, by its name."""
 
 NOT_RECORDED = frozenset(
-    {"pulse", "activity", "lines", "bar", "file", "collected", "facts", "listening", "reached", "outputs"}
+    {"pulse", "activity", "metrics", "lines", "bar", "file", "collected", "facts", "listening", "reached", "outputs"}
 )
 """Events of agents that events.jsonl does not hold: too many, too large, or from before the run."""

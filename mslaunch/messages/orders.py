@@ -60,6 +60,34 @@ class PlannedProcess(TypedDict):
     start: str
 
 
+class LinePatternOrder(TypedDict):
+    """A pattern that lines of logs are tried with: group i of the regex is the metric fields[i - 1], "" is none.
+
+    Without fields the match is an object whose numbers are metrics. `adds`: what it finds is added to what the first
+    pattern of the others has found, which are tried in their order.
+    """
+
+    id: str
+    literals: list[str]
+    regex: str
+    fields: list[str]
+    built_in: bool
+    adds: bool
+
+
+class MetricsOrder(TypedDict):
+    """How an agent measures: seconds between two looks, lines of a log that are read per look, what lines look like.
+
+    `resources` are the seconds between two looks at processes and host, `devices` is the target that they are of.
+    """
+
+    every: float
+    most: int
+    resources: float
+    devices: str | None
+    patterns: list[LinePatternOrder]
+
+
 class RunOrder(OrderMessage):
     """Start a host's part of the plan."""
 
@@ -76,6 +104,7 @@ class RunOrder(OrderMessage):
     answers: bool
     device_files: str | None
     workdir: str
+    metrics: MetricsOrder | None
     processes: list[PlannedProcess]
 
 

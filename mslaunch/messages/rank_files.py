@@ -37,3 +37,4 @@ class RankMessage(TypedDict, total=False):
     signal: int | None
     crashed: int | None
     message: str
+    rows: list[tuple[float, dict[str, float | str]]]

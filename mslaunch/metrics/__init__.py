@@ -1,1 +1,1 @@
-"""Numbers of a job over time: what a row of metrics.jsonl means, how rows are thinned, drawn and watched. Pure."""
+"""Numbers of a job over time: which lines tell them, what a row of metrics.jsonl means, what is told of them. Pure."""

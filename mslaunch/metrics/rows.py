@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from mslaunch.messages.metric_rows import MOST_VALUES, is_name
+
 Number = int | float
-MOST_VALUES = 64
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]{0,63}\Z")
+SHORTEST_LINE, LONGEST_LINE = 20, 1 << 15  # the longest row takes half of it
 _WORDS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 """How JSON, which has no such numbers, writes them."""
-_OWN = frozenset({"time", "attempt", "rank", "host", "device", "count"})
 
 
 class Source(NamedTuple):
@@ -49,11 +48,6 @@ class Row:
         return value.last if isinstance(value, Spread) else value
 
 
-def is_name(text: object) -> bool:
-    """Tell whether a value may be called this."""
-    return isinstance(text, str) and _NAME.match(text) is not None and text not in _OWN
-
-
 def parse_number(value: Any) -> Number | None:
     """Return a number as JSON holds it; None for what is none."""
     if isinstance(value, str):
@@ -73,6 +67,8 @@ def parse_values(found: Any) -> dict[str, Number]:
 
 def read_row(line: str | bytes) -> Row | None:
     """Read a line of metrics.jsonl; None where it is no row: cut short, or written by somebody else."""
+    if not SHORTEST_LINE <= len(line) <= LONGEST_LINE:
+        return None
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -91,9 +87,9 @@ def _read_source(found: dict[str, Any]) -> Source | None:
     attempt, rank, host, device = (found.get(name) for name in ("attempt", "rank", "host", "device"))
     if not _is_index(attempt) or not all(each is None or _is_index(each) for each in (rank, device)):
         return None
-    if not (host is None or isinstance(host, str)) or (rank is None and host is None):
-        return None
-    return Source(int(attempt or 0), rank, host, device)
+    if rank is not None:
+        return Source(int(attempt or 0), rank)
+    return Source(int(attempt or 0), None, host, device) if isinstance(host, str) else None
 
 
 def _is_index(value: Any) -> bool:
@@ -112,13 +108,14 @@ def write_row(row: Row) -> str:
     source = {name: value for name, value in row.source._asdict().items() if value is not None}
     count = {"count": row.count} if row.count > 1 else {}
     values = {
-        name: [_written(one) for one in value] if isinstance(value, Spread) else _written(value)
+        name: [to_json_value(one) for one in value] if isinstance(value, Spread) else to_json_value(value)
         for name, value in row.values.items()
     }
     return json.dumps({"time": round(row.time, 3), **source, **count, **values}, separators=(",", ":")) + "\n"
 
 
-def _written(value: Number) -> Number | str:
+def to_json_value(value: Number) -> Number | str:
+    """Return a number as JSON can hold it, with the digits that matter."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     return value if isinstance(value, int) else float(f"{value:.7g}")

@@ -14,7 +14,7 @@ from mslaunch import layout
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
 from mslaunch.plan import binding, environment, methods, paths
-from mslaunch.plan.model import Facts, File, Limits, Plan, Reach, Restarts
+from mslaunch.plan.model import Facts, File, Limits, LinePattern, Plan, Reach, Restarts
 from mslaunch.plan.program import Program
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
@@ -75,6 +75,7 @@ def make_plan(
         shared=_shared(spec, facts),
         require_init=spec.launch.require_init,
         share_devices=spec.launch.share_devices,
+        metrics=_metrics(spec),
         report=spec.launch.report,
         notes=(*facts.notes, *_notes(spec, unset, moved), *binding.describe(spec, hosts, facts)),
         sources=_sources(spec, facts),
@@ -122,9 +123,17 @@ def _limits(spec: JobSpec) -> Limits:
         timeout=launch.timeout,
         stall_timeout=launch.stall_timeout,
         on_stall=launch.on_stall,
+        on_nan=launch.on_nan,
         exit_skew=launch.exit_skew,
         lost_after=launch.lost_after,
     )
+
+
+def _metrics(spec: JobSpec) -> tuple[LinePattern, ...] | None:
+    asked = spec.launch.metrics
+    if isinstance(asked, bool):
+        return () if asked else None
+    return tuple(LinePattern(entry.name, entry.regex) for entry in asked)
 
 
 def _restarts(spec: JobSpec) -> Restarts:

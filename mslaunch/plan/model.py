@@ -149,6 +149,7 @@ class Limits:
     timeout: float | None = None
     stall_timeout: float | None = None
     on_stall: str = "stop"
+    on_nan: str = "report"
     exit_skew: float = 300.0
     lost_after: float = 10.0
 
@@ -165,6 +166,14 @@ class Restarts:
     """A job that has lost a host goes on with those left, if they have so many ranks."""
     checkpoints: str | None = None
     """Folder of a rank's checkpoints, relative to its own; {rank} stands for its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinePattern:
+    """A metric that the job's own lines tell: the first group of the regex is its value."""
+
+    name: str
+    regex: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +221,8 @@ class Plan:
     """A job of several ranks that use MindSpore fails where none of them calls init()."""
     share_devices: bool = False
     """NPUs and GPUs may be in use by other runs."""
+    metrics: tuple[LinePattern, ...] | None = ()
+    """Metrics that are read from logs besides the known ones; None: nothing is measured."""
     report: bool = False
     """report.html is written when the run has ended."""
     notes: tuple[str, ...] = ()
@@ -240,9 +251,10 @@ def to_dict(plan: Plan) -> dict[str, Any]:
     """Return the plan as plain values (dataclasses.asdict copies deeply, which 10,000 ranks would feel)."""
     raw = {f.name: getattr(plan, f.name) for f in fields(plan)}
     raw["processes"] = [process_to_dict(process) for process in plan.processes]
-    for name, kind in (("hosts", Host), ("files", File)):
+    for name, kind in (("hosts", Host), ("files", File), ("metrics", LinePattern)):
         names = [f.name for f in fields(kind)]
-        raw[name] = [{key: getattr(item, key) for key in names} for item in raw[name]]
+        if raw[name] is not None:
+            raw[name] = [{key: getattr(item, key) for key in names} for item in raw[name]]
     for name in ("limits", "restarts", "program"):
         raw[name] = {f.name: getattr(raw[name], f.name) for f in fields(raw[name])}
     return raw

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from mslaunch.errors import ConfigError, MslaunchError, did_you_mean
 from mslaunch.plan.config import Config, Count, Index, ScriptKeys, reason
 from mslaunch.plan.environment import RANK_VARIABLES, RANKS_ONLY, VARIABLE, asked_by_variables
+from mslaunch.plan.metric_settings import MetricEntry
 from mslaunch.plan.program import COMMAND_LINE, split_words
 from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.ranges import parse_ranges
@@ -249,6 +250,9 @@ class LaunchSettings(BaseModel):
     )
     python: PathText | None = Field(None, description="The Python that runs the ranks; by default mslaunch's own.")
     setup: Text | None = Field(None, description="Shell commands run once per host; the ranks get their environment.")
+    metrics: bool | tuple[MetricEntry, ...] = Field(
+        True, description="Metrics to read from the ranks' output besides the known ones; false: measure nothing."
+    )
     grace: Seconds = Field(10.0, description="Seconds between asking a rank to stop and ending it.")
     timeout: Annotated[Wait | None, Flag("--timeout", kind=float, metavar="SECONDS")] = Field(
         None, description="Seconds that the whole job may take."
@@ -257,6 +261,9 @@ class LaunchSettings(BaseModel):
         None, description="Seconds without output from any rank that count as a hang."
     )
     on_stall: Literal["stop", "report"] = Field("stop", description="What a hang does: end the job, or be reported.")
+    on_nan: Literal["report", "stop"] = Field(
+        "report", description="What a loss that is NaN or infinite does: be reported, or end the job."
+    )
     exit_skew: Wait = Field(
         300.0, description="Seconds that ranks may stay silent and idle after one has ended with code 0."
     )

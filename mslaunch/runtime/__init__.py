@@ -1,4 +1,4 @@
-"""What user scripts may import: `from mslaunch.runtime import load_config, init_env, resume, load_sharded`."""
+"""What user scripts may import: `from mslaunch.runtime import load_config, init_env, resume, report, load_sharded`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from mslaunch.runtime.checkpoints import (
 )
 from mslaunch.runtime.config import Config, load_config
 from mslaunch.runtime.environment import init_env
+from mslaunch.runtime.metrics import report
 from mslaunch.runtime.resume import resume
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "init_env",
     "load_config",
     "load_sharded",
+    "report",
     "resume",
     "save_strategy",
 ]

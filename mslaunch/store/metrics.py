@@ -174,6 +174,11 @@ class Metrics:
         """Return the last numbers of a rank by name, of its last attempt."""
         return self.table.last(self._newest(rank))
 
+    def all_last(self) -> dict[int, dict[str, Number]]:
+        """Return the last numbers of every rank, of its last attempt."""
+        of_ranks = sorted(source for source in self.table.sources if source.rank is not None)
+        return {source.rank: self.table.last(source) for source in of_ranks if source.rank is not None}
+
     def series(self, name: str, rank: int = 0, attempt: int | None = None) -> Series:
         """Return a number of a rank over time, in one attempt or the last one; an empty series where it told none."""
         source = self._newest(rank) if attempt is None else Source(attempt, rank)

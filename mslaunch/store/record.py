@@ -15,7 +15,7 @@ from mslaunch.documents.typed import make
 from mslaunch.errors import RecordUnreadable
 from mslaunch.identity import Launcher
 from mslaunch.messages import SCHEMA_VERSION, OutputRow
-from mslaunch.plan.model import Plan, from_json, parse_record
+from mslaunch.plan.model import Plan, check_schema, from_json, parse_record
 from mslaunch.ranges import format_ranges
 from mslaunch.store.folder import write_atomically
 from mslaunch.store.layout import RunFolder
@@ -183,6 +183,13 @@ def read(folder: RunFolder) -> RunRecord:
         return make(RunRecord, parse_record(read_text(folder.record, LARGEST, only_files=True), name))
     except (OSError, Unreadable) as error:
         raise RecordUnreadable(name, error) from None
+
+
+def from_value(raw: object) -> RunRecord:
+    """Make a record of a value of JSON, or raise Unreadable."""
+    if isinstance(raw, dict):
+        check_schema(raw.get("schema_version", SCHEMA_VERSION), "the record")
+    return make(RunRecord, raw)
 
 
 def read_plan(folder: RunFolder) -> Plan:

@@ -12,11 +12,12 @@ from mslaunch.agent.follow import Follower
 from mslaunch.agent.outputs import scan
 from mslaunch.diagnose.judge import Verdict
 from mslaunch.errors import MslaunchError, NotReadyError, RequestError
+from mslaunch.metrics.rows import Number, Source
 from mslaunch.plan.model import Plan
 from mslaunch.store import history, ownership, requests
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.liveness import current, job_of, queue_of
-from mslaunch.store.metrics import Metrics
+from mslaunch.store.metrics import Metrics, last_values
 from mslaunch.store.record import ENDED, RankRecord, RunRecord, read_plan, save
 from mslaunch.store.run_events import RunEnded, RunEvent, follow_events
 from mslaunch.store.timed_log import TimedLog
@@ -217,6 +218,10 @@ class Run:
     def metrics(self) -> Metrics:
         """Return the numbers of the run over time, as far as they are known now; its `update()` reads on."""
         return Metrics(self.folder.metrics)
+
+    def last_numbers(self) -> dict[Source, dict[str, Number]]:
+        """Return the last numbers of every rank, host and device; quicker than all of them."""
+        return last_values(self.folder.metrics, self.record.world_size)
 
     def stop(self) -> Result:
         """Stop the run, and wait until nothing of it is left."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Union
@@ -12,8 +14,9 @@ from mslaunch.agent.follow import Follower
 from mslaunch.diagnose.judge import signal_name
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.typed import make
+from mslaunch.metrics.progress import steps_per_second
+from mslaunch.metrics.rows import Number, Row, Source, read_row
 from mslaunch.store.layout import RunFolder
-from mslaunch.store.progress import Progress
 
 POLL = 0.1
 
@@ -39,7 +42,7 @@ class RankJoined:
 
 @dataclass(frozen=True, slots=True)
 class RankProgress:
-    """Rank 0 has printed a step."""
+    """Rank 0 has told a step, by a line of its log or by `report`."""
 
     rank: int
     epoch: int | None
@@ -194,46 +197,43 @@ _HANDLERS: dict[str, Callable[[_EventReader, dict[str, Any]], Iterator[RunEvent]
 
 
 class _StepReader:
-    """Reads the steps that rank 0 prints, attempt by attempt."""
+    """Reads the steps of rank 0 from metrics.jsonl, attempt by attempt."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
-        self._open(0)
-
-    def _open(self, attempt: int) -> None:
-        earlier = self._folder.earlier_log(0, attempt)
-        self._is_earlier = earlier.exists()
-        self._follower = Follower(str(earlier if self._is_earlier else self._folder.log(0)))
-        self._progress = Progress()
+        self._follower = Follower(str(folder.metrics))
+        self._waiting: deque[Row] = deque()
+        self._source = Source(0, 0)
+        self._read_until = 0.0
+        self._known: dict[str, Number] = {}
 
     def restart(self, attempt: int) -> None:
-        """Go on with the next attempt's log. A log that is read while the job runs is replaced by that one."""
-        if self._is_earlier:
-            self._follower.close()
-            self._open(attempt)
-        self._progress = Progress()
+        """Go on with the next attempt."""
+        self._source = Source(attempt, 0)
+        self._known = {}
 
     def read(self) -> Iterator[RankProgress]:
-        """Yield the steps that have been printed by now."""
-        while True:
-            now = time.monotonic()  # of all the lines: their distance in time is not known
-            for line in self._follower.read():
-                before, self._progress = self._progress, self._progress.read(line, now)
-                if (self._progress.epoch, self._progress.step) != (before.epoch, before.step):
-                    yield self._event()
-            if not self._follower.behind():
-                return
+        """Yield the steps of this attempt that are known by now; later attempts wait for their start."""
+        while self._follower.behind():
+            self._waiting.extend(
+                row for line in self._follower.read() if (row := read_row(line)) and row.source.rank == 0
+            )
+        while self._waiting and self._waiting[0].source.attempt <= self._source.attempt:
+            row = self._waiting.popleft()
+            if row.source == self._source and row.time >= self._read_until:  # a thinned file is read from its start
+                yield from self._progress(row)
 
-    def _event(self) -> RankProgress:
-        now = self._progress
-        return RankProgress(0, now.epoch, now.step, _number(now.loss), now.steps_per_second)
+    def _progress(self, row: Row) -> Iterator[RankProgress]:
+        before = (self._known.get("epoch"), self._known.get("step"))
+        self._known.update({name: number for name in row.values if (number := row.last(name)) is not None})
+        epoch, step = self._known.get("epoch"), self._known.get("step")
+        if (epoch, step) != before:
+            self._read_until = row.time
+            loss = self._known.get("loss")
+            yield RankProgress(0, _whole(epoch), _whole(step), loss, steps_per_second(self._known))
 
     def close(self) -> None:
         self._follower.close()
 
 
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text) if text is not None else None
-    except ValueError:
-        return None
+def _whole(number: Number | None) -> int | None:
+    return int(number) if number is not None and math.isfinite(number) else None

@@ -7,6 +7,7 @@ rank is, is noted before the script starts, only the rank itself speaks for it, 
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from mslaunch import layout
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _LINE_LIMIT = 300  # twelve-fold when escaped: one write of up to 4,096 bytes into a pipe is never torn
 _MESSAGE_LIMIT = 1 << 12
 _TRACEBACK_LIMIT = 1 << 16
+LAST_MESSAGES = ("done", "error")
+"""After these a rank may be ended at any time."""
 _NOTE = 80  # room for what says that something was left out
 
 
@@ -57,6 +60,8 @@ def notify(what: str, **data: Value) -> None:
     """Send one message to the agent, if there is one; a rank never waits for it."""
     if not me.agent:
         return
+    if what in LAST_MESSAGES and (metrics := sys.modules.get("mslaunch.runtime.metrics")) is not None:
+        metrics.flush()  # what the script has reported comes before its end
     data.update(what=what, rank=me.rank, pid=os.getpid(), time=time.time())
     try:
         pipe = os.open(me.agent, os.O_WRONLY | os.O_NONBLOCK)

@@ -107,6 +107,7 @@ def test_every_setting_can_be_given_by_a_variable(name: str) -> None:
         "device": "0",
         "cwd": "submit",
         "on_stall": "report",
+        "on_nan": "stop",
         "setup": "true",
         "config_arg": "--cfg",
         "core_map": '{"0": "0-1"}',
@@ -208,3 +209,24 @@ def test_schema_describes_every_setting() -> None:
 def test_no_config_is_an_empty_config() -> None:
     """Without a YAML everything is a default."""
     assert resolve({}, {}, Config()).values == LaunchSettings()
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("{name: acc, regex: 'acc: ('}", "not a regular expression"),
+        ("{name: acc, regex: 'acc: .*'}", "put the number into a group"),
+        ("{name: acc, regex: '(x*)'}", "matches an empty line"),
+        ("{name: 1 acc, regex: '(x)'}", "begin with a letter"),
+        ("{name: rank, regex: '(x)'}", "no metric is called rank"),
+        ("{name: acc}", "field required"),
+        ("{name: acc, regexp: '(x)', regex: '(x)'}", "extra inputs are not permitted"),
+    ],
+)
+def test_a_wrong_metric_is_refused_with_its_place(entry: str, words: str) -> None:
+    """File, line, what is wrong with it and what was given."""
+    config = parse_config(f"launch:\n  workers: 2\n  metrics: [{entry}]\n", "cfg.yaml")
+    with pytest.raises(ConfigError) as caught:
+        resolve({}, {}, config)
+    assert "cfg.yaml:3: metrics.0" in str(caught.value)
+    assert words in str(caught.value)

@@ -15,6 +15,7 @@ from mslaunch.transports.base import Access, Channel, Opened, Transport, open_ea
 from mslaunch.transports.process import ProcessChannel, agent_command
 
 PATTERNS = Path(__file__).with_name("patterns.yaml")
+LINES = Path(__file__).with_name("lines.yaml")
 
 
 class NetnsTransport(Transport):

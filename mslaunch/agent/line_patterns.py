@@ -1,0 +1,165 @@
+"""Reads metrics from lines of logs, by the patterns of the run order. A pattern that takes long is given up."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+
+from mslaunch.agent import metric_values
+
+TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+    from mslaunch import messages
+    from mslaunch.agent.metric_values import Values
+
+LONGEST_MATCH = 0.05  # seconds of CPU time, on one line
+SHARE = 0.02  # of a core: what a pattern that is not ours may take in all
+ALLOWANCE = 0.5  # seconds of CPU time that it may take beyond that
+UNITS = {"step_time_ms": 1e-3, "step_time_us": 1e-6}
+"""Groups that give step_time in another unit, in seconds."""
+OTHER_NAMES = {"learning_rate": "lr", "global_step": "step", "iteration": "step", "iter": "step"}
+"""What objects in lines call the usual metrics."""
+_TELLING = frozenset({"step", "epoch", "loss", "lr", "eval_loss", "train_loss"})
+"""An object that holds none of these is not about a training."""
+_PAIR = re.compile(r"""'([A-Za-z_][\w./-]{0,63})':\s*'?([-+]?(?:[\d.][\d.eE+-]{0,40}|nan|inf))'?\s*[,}]""")
+
+
+class _TookLong(Exception):
+    pass
+
+
+class _Row:
+    """A pattern, ready to be tried."""
+
+    def __init__(self, order: messages.LinePatternOrder) -> None:
+        self.id = order["id"]
+        self.literals = order["literals"]
+        self.fields = order["fields"]
+        self._text = order["regex"]
+        self._regex: re.Pattern[str] | None = None
+        self.built_in = order["built_in"]
+        self.adds = order["adds"]
+        self.spent = 0.0
+
+    @property
+    def regex(self) -> re.Pattern[str]:
+        """Compiled when a line may match: compiling all of them would hold up the start of the ranks by 10 ms."""
+        if self._regex is None:
+            self._regex = re.compile(self._text)
+        return self._regex
+
+    def is_possible(self, line: str) -> bool:
+        return not self.literals or any(literal in line for literal in self.literals)
+
+
+class LinePatterns:
+    """All patterns of a run. `note` is called with a sentence for people."""
+
+    def __init__(self, rows: list[messages.LinePatternOrder], note: Callable[[str], None]) -> None:
+        self._rows = [_Row(row) for row in sorted(rows, key=lambda row: row["adds"])]
+        self._note = note
+        self._began = time.monotonic()
+        self._find_candidates()
+        self._is_matching = False
+        signal.signal(signal.SIGVTALRM, self._give_up)
+
+    def _find_candidates(self) -> None:
+        """Compile what finds lines worth a look in a block, without literals that hold another one."""
+        literals = {literal for row in self._rows for literal in row.literals}
+        needed = [one for one in literals if not any(other != one and other in one for other in literals)]
+        if all(row.literals for row in self._rows):
+            self.candidate = re.compile(b"|".join(sorted(re.escape(literal.encode()) for literal in needed)) or b"$^")
+        else:  # a pattern of which nothing is known: any line may match
+            self.candidate = re.compile(rb"[^\n]")
+
+    def read(self, line: bytes) -> Values:
+        """Return the metrics that a line tells, ready to be sent."""
+        text = line.decode("utf-8", "replace")
+        values: Values = {}
+        for row in tuple(self._rows):
+            if (row.adds or not values) and row.is_possible(text):
+                for name, value in self._match(row, text):
+                    metric_values.put(values, name, value)
+        return values
+
+    def _match(self, row: _Row, text: str) -> Iterator[tuple[str, float]]:
+        found = row.regex.search(text) if row.built_in else self._match_in_time(row, text)
+        if found is None:
+            return
+        if not row.fields:
+            yield from _object_numbers(found[0])
+            return
+        for name, group in zip(row.fields, found.groups()):
+            value = metric_values.number(group) if name and group else None
+            if value is not None:
+                yield from _in_seconds(name, value) if row.built_in or not row.adds else ((name, value),)
+
+    def _match_in_time(self, row: _Row, text: str) -> re.Match[str] | None:
+        """Try a pattern that is not ours: Python looks for signals while it matches, so that a timer ends it."""
+        regex = row.regex
+        began = time.process_time()
+        try:
+            self._is_matching = True
+            signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST_MATCH)
+            try:
+                return regex.search(text)
+            finally:
+                self._is_matching = False
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        except _TookLong:
+            self._drop(row, f"took more than {LONGEST_MATCH * 1000:.0f} ms on one line")
+            return None
+        finally:
+            row.spent += time.process_time() - began
+            if row.spent > ALLOWANCE + SHARE * (time.monotonic() - self._began):
+                self._drop(row, f"took more than {SHARE:.0%} of a core")
+
+    def _give_up(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if self._is_matching:
+            raise _TookLong
+
+    def _drop(self, row: _Row, why: str) -> None:
+        if row in self._rows:
+            self._rows.remove(row)
+            self._find_candidates()
+            self._note(f"{row.id}: its regular expression {why}, so it is no longer tried; write a simpler one")
+
+
+def _in_seconds(name: str, value: float) -> Iterator[tuple[str, float]]:
+    if name in UNITS:
+        yield "step_time", value * UNITS[name]
+    elif name == "step_rate":
+        if value:
+            yield "step_time", 1 / value
+    else:
+        yield name, value
+
+
+def _object_numbers(text: str) -> Iterator[tuple[str, float]]:
+    """Return the numbers of an object, JSON's or Python's, where it is about a training."""
+    found = dict(_json_numbers(text) if text.startswith('{"') else _python_numbers(text))
+    if not _TELLING.isdisjoint(found):
+        yield from found.items()
+
+
+def _json_numbers(text: str) -> Iterator[tuple[str, float]]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return
+    for name, value in content.items():
+        if type(value) in (int, float):
+            yield OTHER_NAMES.get(name, name), value
+
+
+def _python_numbers(text: str) -> Iterator[tuple[str, float]]:
+    for name, digits in _PAIR.findall(text):
+        value = metric_values.number(digits)
+        if value is not None:
+            yield OTHER_NAMES.get(name, name), value

@@ -1,0 +1,208 @@
+"""Reads the log of a rank as it grows, in blocks, and takes metrics from some of its lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+
+from mslaunch.agent.metric_values import is_odd
+
+TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any, TypeVar
+
+    from mslaunch.agent.line_patterns import LinePatterns
+    from mslaunch.agent.metric_values import Values
+
+    Timed = tuple[float, Values]
+    T = TypeVar("T")
+
+LONGEST_LINE = 4096
+PIECE = 1 << 16
+MOST_ODD = 3  # further lines with NaN or infinity that are read per look
+FEWEST = 2  # lines of each kind that are read per look, however many kinds there are
+_ODD = re.compile(rb"[nN][aA][nN]\b|[iI][nN][fF](?:inity)?\b")
+
+
+class StepCounter:
+    """Counts steps over epochs, and takes the time of a step where no line tells it."""
+
+    def __init__(self) -> None:
+        self._first_epoch = 1
+        self._epoch: float | None = None
+        self._most = 0.0  # steps that were seen in the present epoch
+        self._per_epoch: float | None = None
+        self._is_global = False  # steps are counted over epochs by the job itself
+        self._told = False
+        self._seen: tuple[bool, float, float] | None = None
+
+    def add_to_all(self, rows: list[Timed]) -> None:
+        """Add what is known to rows that were read together."""
+        for number, (when, values) in enumerate(rows):
+            self.add_to(values, when, is_last=number == len(rows) - 1)
+
+    def add_to(self, values: Values, when: float, is_last: bool) -> None:
+        """Add total_step and step_time to a row; `is_last`: of those that were read together."""
+        step: Any = values.get("step")
+        epoch: Any = values.get("epoch")
+        if not isinstance(step, int):
+            return
+        self._told = self._told or "step_time" in values
+        total: Any = values.get("total_step", step)
+        if isinstance(epoch, int) and "total_step" not in values:
+            total = self._count(epoch, step, values.get("steps"))
+            if total not in (None, step):
+                values["total_step"] = total
+        if is_last and not self._told:
+            self._take_time(values, (total is None, step if total is None else total, when))
+
+    def _count(self, epoch: int, step: int, steps: Any) -> float | None:
+        """Return the steps since the first epoch; None where it is not known how many an epoch has."""
+        if epoch == 0:
+            self._first_epoch = 0
+        if self._epoch is not None and epoch > self._epoch:
+            self._is_global = step > self._most and steps is None
+            self._per_epoch = self._most
+            self._most = 0
+        self._epoch = epoch
+        self._most = max(self._most, step)
+        per_epoch = steps if isinstance(steps, int) and step <= steps else self._per_epoch
+        if self._is_global or epoch == self._first_epoch:
+            return step
+        return None if per_epoch is None else int((epoch - self._first_epoch) * per_epoch + step)
+
+    def _take_time(self, values: Values, seen: tuple[bool, float, float]) -> None:
+        """Compare with what was seen before: whether steps are those of an epoch only, how many, and when."""
+        if self._seen is not None and self._seen[0] == seen[0]:
+            steps, seconds = seen[1] - self._seen[1], seen[2] - self._seen[2]
+            if steps > 0 and seconds > 0:
+                values["step_time"] = round(seconds / steps, 6)
+            elif steps == 0:
+                return
+        self._seen = seen
+
+
+class LogMetrics:
+    """One log, which need not exist yet; one that was cut or replaced is read from its start."""
+
+    def __init__(self, path: str, patterns: LinePatterns) -> None:
+        self._path = path
+        self._patterns = patterns
+        self._offset = 0
+        self._file = 0
+        self._partial = b""
+        self._looked = time.time()
+        self._steps = StepCounter()
+
+    def read(self, most: int, limit: int, is_last: bool = False) -> list[Timed]:
+        """Return metrics with their times, of at most about `most` new lines; about `limit` bytes are read.
+
+        Where the log has grown by more, pieces from all over the new part are read. `is_last`: nothing more comes.
+        """
+        now = time.time()
+        began, self._looked = self._looked, now
+        written, data = self._new_data(limit, is_last)
+        if not data:
+            return []
+        ended = written if began <= written <= now else now
+        rows: list[Timed] = []
+        for end, line in self._chosen_lines(data, most):
+            values = self._patterns.read(line)
+            if values:
+                rows.append((round(began + (ended - began) * end / len(data), 3), values))
+        self._steps.add_to_all(rows)
+        return rows
+
+    def _new_data(self, limit: int, is_last: bool) -> tuple[float, bytes]:
+        """Return when the log was written to, and whole lines of what has come since."""
+        try:
+            file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe in its place must not hold us up
+        except OSError:  # not there yet
+            return 0.0, b""
+        try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode):
+                return 0.0, b""
+            if found.st_ino != self._file or found.st_size < self._offset:
+                self._file, self._offset, self._partial = found.st_ino, 0, b""
+            if found.st_size == self._offset and not (is_last and self._partial):
+                return 0.0, b""
+            data = self._partial + _read_pieces(file, self._offset, found.st_size, limit)
+            self._offset = found.st_size
+        except OSError:  # a disk that fails, a server whose files have changed
+            return 0.0, b""
+        finally:
+            os.close(file)
+        data = data.replace(b"\r", b"\n")  # each state of a progress bar is a line
+        if is_last:
+            self._partial = b""
+            return found.st_mtime, data + b"\n"
+        whole = data.rfind(b"\n") + 1
+        self._partial = data[whole : whole + LONGEST_LINE]
+        return found.st_mtime, data[:whole]
+
+    def _chosen_lines(self, data: bytes, most: int) -> list[tuple[int, bytes]]:
+        """Return some of the lines that may tell something, with where they end, in their order."""
+        kinds: dict[bytes, list[int]] = {}
+        search, at = self._patterns.candidate.search, 0
+        while found := search(data, at):
+            kinds.setdefault(found[0], []).append(found.start())
+            at = data.find(b"\n", found.end()) + 1
+            if not at:
+                break
+        quota = max(FEWEST, most // max(1, len(kinds)))
+        chosen = {at for places in kinds.values() for at in spread(places, quota)}
+        for number, odd in enumerate(_ODD.finditer(data)) if kinds else ():
+            if number >= MOST_ODD:
+                break
+            chosen.add(odd.start())
+        lines: dict[int, tuple[int, bytes]] = {}
+        for at in sorted(chosen):
+            start = data.rfind(b"\n", 0, at) + 1
+            if start not in lines:
+                end = data.find(b"\n", at)
+                lines[start] = end, data[start : min(end, start + LONGEST_LINE)]
+        return list(lines.values())
+
+
+def _read_pieces(file: int, start: int, end: int, limit: int) -> bytes:
+    """Read all of a part of a file, or pieces from all over it, cut to whole lines, where it is longer than `limit`."""
+    if end - start <= limit:
+        return os.pread(file, end - start, start)
+    count = max(2, limit // PIECE)
+    pieces = []
+    for number in range(count):
+        at = start + (end - PIECE - start) * number // (count - 1)
+        piece = os.pread(file, PIECE, at)
+        if number:
+            piece = piece[_line_break(piece) :]
+        if number < count - 1:
+            piece = piece[: max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1]
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _line_break(piece: bytes) -> int:
+    ends = [at for at in (piece.find(b"\n"), piece.find(b"\r")) if at >= 0]
+    return min(ends) + 1 if ends else len(piece)
+
+
+def spread(items: Sequence[T], most: int) -> Iterable[T]:
+    """Return the first, the last and evenly spread ones between them, `most` in all."""
+    if len(items) <= most:
+        return items
+    if most == 1:
+        return items[-1:]
+    return [items[number * (len(items) - 1) // (most - 1)] for number in range(most)]
+
+
+def spread_rows(rows: list[Timed], most: int) -> list[Timed]:
+    """Likewise for rows, with some of those that hold NaN or infinity."""
+    if len(rows) <= most:
+        return rows
+    chosen = set(spread(range(len(rows)), most))
+    odd = [number for number, (_, values) in enumerate(rows) if is_odd(values)]
+    return [rows[number] for number in sorted(chosen.union(odd[:MOST_ODD]))]

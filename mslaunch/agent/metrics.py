@@ -1,0 +1,139 @@
+"""What an agent measures and sends: metrics from the ranks' logs and reports, resources of ranks, devices and host."""
+
+from __future__ import annotations
+
+import time
+
+from mslaunch.agent.device_metrics import DeviceMetrics
+from mslaunch.agent.line_patterns import LinePatterns
+from mslaunch.agent.log_metrics import LogMetrics, StepCounter, spread_rows
+from mslaunch.agent.metric_values import checked, to_wire
+from mslaunch.agent.resources import Resources
+
+TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from mslaunch import messages
+    from mslaunch.agent.log_metrics import Timed
+    from mslaunch.agent.output import Output
+
+BYTES = 1 << 22  # of all logs, a second; of longer ones some pieces are read
+LEAST_BYTES = 1 << 17  # of a log, per look
+MOST_WAITING = 1 << 20  # nothing is measured while so many bytes wait for the launcher
+FIRST_RESOURCES = 1.0  # seconds after the first look, which only tells from where on to count
+MOST_REPORTED = 200  # rows of a rank's reports that are kept for the next event
+
+
+class Metrics:
+    """Measures one attempt. `pids` tells the processes of the ranks that run."""
+
+    def __init__(self, order: messages.RunOrder, output: Output, pids: Callable[[], dict[int, int]]) -> None:
+        asked = order["metrics"]
+        assert asked is not None
+        ranks = {one["rank"]: one for one in order["processes"] if one["rank"] is not None}
+        self._output = output
+        self._pids = pids
+        self._every = asked["every"]
+        self._most = asked["most"]
+        self._resources_every = asked["resources"]
+        self._limit = max(LEAST_BYTES, int(BYTES * self._every) // max(1, len(ranks)))
+        patterns = LinePatterns(asked["patterns"], lambda text: output.event("agent-note", text=text))
+        self._logs = {rank: LogMetrics(one["log"], patterns) for rank, one in ranks.items()}
+        self._reported: dict[int, list[Timed]] = {}
+        self._reported_steps: dict[int, StepCounter] = {}
+        self._resources = Resources(order["run_dir"])
+        devices = {one["device_id"] for one in ranks.values()} if asked["devices"] else set()
+        self._devices = DeviceMetrics(asked["devices"], {one for one in devices if one is not None})
+        self._is_broken = False
+        self._looked = 0.0
+        self._resources_at: float | None = None
+
+    def look(self, now: float) -> None:
+        """Measure what it is time to measure, and send it."""
+        self._safely(self._look, now)
+
+    def send_now(self, rank: int) -> None:
+        """Send what is known of a rank: its last steps come before its failure."""
+        self._safely(self._send_now, rank)
+
+    def finish(self, rank: int) -> None:
+        """Send what is left of a rank that has ended."""
+        self._safely(self._finish, rank)
+
+    def receive(self, rank: int, rows: list[Any]) -> None:
+        """Keep what a rank reports until the next look."""
+        self._safely(self._receive, rank, rows)
+
+    def stop_asking(self) -> None:
+        """The job ends: no tool of the devices may hold that up."""
+        self._safely(self._devices.close)
+
+    def _safely(self, do: Callable[..., None], *arguments: Any) -> None:
+        """Do it. Whatever goes wrong, the job goes on: an agent that dies would cost it."""
+        if self._is_broken:
+            return
+        try:
+            do(*arguments)
+        except OSError:  # no more files or processes now; the next look may find some
+            pass
+        except Exception as error:
+            self._is_broken = True
+            text = f"metrics are not measured any more: {type(error).__name__}: {error}"
+            self._output.event("agent-note", text=text)
+
+    def _look(self, now: float) -> None:
+        if now - self._looked < self._every or self._output.waiting > MOST_WAITING:
+            return
+        self._looked = now
+        rows = [row for rank in self._logs for row in self._rows_of(rank)]
+        self._send(rows + self._resource_rows(now))
+
+    def _resource_rows(self, now: float) -> list[messages.MetricRow]:
+        """Look at the processes and the host where it is time to, and take what the devices' tool has answered."""
+        if not self._logs:
+            return []
+        when = round(time.time(), 3)
+        found: list[tuple[int | None, int | None, dict[str, float]]]
+        found = [(None, device, values) for device, values in self._devices.look(now).items()]
+        if self._resources_at is None:
+            self._resources.look(self._pids())
+            self._resources_at = now + min(FIRST_RESOURCES, self._resources_every)
+        elif now >= self._resources_at:
+            self._resources_at = now + self._resources_every
+            found += [(rank, None, values) for rank, values in self._resources.look(self._pids())]
+        return [_row(when, rank, device, values) for rank, device, values in found]
+
+    def _send_now(self, rank: int) -> None:
+        if rank in self._logs:
+            self._send(self._rows_of(rank))
+
+    def _finish(self, rank: int) -> None:
+        if rank in self._logs:
+            self._send(self._rows_of(rank, is_last=True))
+            del self._logs[rank]
+            if not self._logs:
+                self._devices.close()
+
+    def _receive(self, rank: int, rows: list[Any]) -> None:
+        kept = self._reported.setdefault(rank, [])
+        kept += [(when, values) for when, told in rows if (values := checked(told))]
+        if len(kept) > MOST_REPORTED:
+            self._reported[rank] = spread_rows(kept, MOST_REPORTED // 2)
+
+    def _rows_of(self, rank: int, is_last: bool = False) -> list[messages.MetricRow]:
+        found = self._logs[rank].read(self._most, self._limit, is_last)
+        if rank in self._reported:
+            reported = spread_rows(self._reported.pop(rank), self._most)
+            self._reported_steps.setdefault(rank, StepCounter()).add_to_all(reported)
+            found += reported
+        return [{"time": when, "rank": rank, "device": None, "values": values} for when, values in found]
+
+    def _send(self, rows: list[messages.MetricRow]) -> None:
+        if rows:
+            self._output.event("metrics", time=time.time(), rows=rows)
+
+
+def _row(when: float, rank: int | None, device: int | None, values: dict[str, float]) -> messages.MetricRow:
+    return {"time": when, "rank": rank, "device": device, "values": {n: to_wire(value) for n, value in values.items()}}

@@ -1,0 +1,117 @@
+"""`mslaunch diagnose RUN --bundle FILE.zip`, and reading such a file on another machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mslaunch import __version__, api
+from mslaunch.diagnose.bundle import LARGEST, read_bundle, write_bundle
+from mslaunch.diagnose.folder import Evidence
+from mslaunch.diagnose.sources import Source
+from mslaunch.documents.limits import Unreadable
+from mslaunch.errors import RequestError
+from mslaunch.masking import looks_secret, masked
+from mslaunch.words import byte_count, counted
+
+if TYPE_CHECKING:
+    from mslaunch.api import RunRecord
+
+_SHOWN_VARIABLES = (
+    "ASCEND",
+    "CUDA",
+    "DEVICE",
+    "GLOG",
+    "HCCL",
+    "LD_",
+    "MS_",
+    "MSLAUNCH",
+    "NCCL",
+    "OMP",
+    "PYTHON",
+    "RANK",
+    "SLURM",
+)
+_PACKAGES = ("mindspore", "mindformers", "numpy", "psutil")
+_CANN = ("/usr/local/Ascend/ascend-toolkit/latest/version.cfg", "/usr/local/Ascend/driver/version.info")
+
+
+def save_bundle(target: Path, record: RunRecord, is_run: bool, sources: list[Source], evidence: Evidence) -> str:
+    """Write the bundle of a run or of a folder of logs; return what to tell about it."""
+    environment = dict(os.environ)
+    about = {
+        "mslaunch": __version__,
+        "name": record.run_id,
+        "record": record.to_dict() if is_run else None,
+        "verdict": record.verdict.to_dict() if record.verdict else None,
+        "versions": _versions(),
+        "environment": _shown(environment),
+        "host": _host(),
+        "notes": list(evidence.notes),
+    }
+    secrets = [value for name, value in environment.items() if looks_secret(name)]
+    try:
+        omitted = write_bundle(target, about, sources, evidence.reads, secrets)
+    except FileExistsError:
+        raise RequestError(f"{target}: it exists already. Name another file, or remove it.") from None
+    except OSError as error:
+        raise RequestError(f"{target}: cannot be written: {error.strerror or error}.") from None
+    size = target.stat().st_size
+    assert size <= LARGEST, size
+    left = f"; left out for lack of room: {counted(len(omitted), 'file')}" if omitted else ""
+    return f"{target}: {byte_count(size)}, secrets masked{left}. Read it before you send it."
+
+
+def open_bundle(path: Path) -> tuple[RunRecord | None, list[Source]]:
+    """Return the record of the run that a bundle is of, None for a folder of logs, and the logs."""
+    try:
+        bundle = read_bundle(path)
+        raw = bundle.about.get("record")
+        record = None if raw is None else api.record_from(raw)
+    except Unreadable as error:
+        raise RequestError(f"{path}: not a bundle that can be read: {error}. Make it again with --bundle.") from None
+    return record and _relocated(record, path, bundle.sources), list(bundle.sources)
+
+
+def _relocated(record: RunRecord, path: Path, sources: tuple[Source, ...]) -> RunRecord:
+    """Name logs by their place in the bundle: the paths of another machine mean nothing here."""
+    if record.verdict is None:
+        return record
+    names = sorted((source.name for source in sources), key=len, reverse=True)
+
+    def place(log: str | None) -> str | None:
+        found = next((name for name in names if log and f"/{log}".endswith(f"/{name}")), None)
+        return f"{path}/{found}" if found else log and f"{path}/{Path(log).name}"
+
+    chain = tuple(replace(step, log=place(step.log)) for step in record.verdict.chain)
+    return replace(record, verdict=replace(record.verdict, log=place(record.verdict.log), chain=chain))
+
+
+def _versions() -> dict[str, str]:
+    found = {"mslaunch": __version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    for path in map(Path, _CANN):
+        try:
+            found[str(path)] = path.read_text(errors="replace")[:2000]
+        except OSError:
+            continue
+    return found
+
+
+def _shown(environment: Mapping[str, str]) -> dict[str, str]:
+    chosen = {name: value for name, value in environment.items() if name.startswith(_SHOWN_VARIABLES)}
+    return {name: masked(name, value) for name, value in sorted(chosen.items())}
+
+
+def _host() -> dict[str, Any]:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {"system": platform.platform(), "machine": platform.machine(), "cores": os.cpu_count(), "memory": pages}

@@ -1,0 +1,151 @@
+"""What is known of one rank, and whether that shows an error of its own or only complaints about others. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from mslaunch.diagnose.facts import Fact
+from mslaunch.diagnose.identity import Identity
+from mslaunch.diagnose.scan import Findings, Hit, Raised
+
+_COMPLAINTS = ("wait", "root", "missing", "came")
+# What a rank raises, or is told, because a collective has failed; other exceptions are its own.
+_OF_COLLECTIVES = re.compile(r"(?:\w+\.)*(?:RuntimeError|SystemExit|KeyboardInterrupt|TimeoutError|DistBackendError)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything known about one rank, or about a log whose rank is not known."""
+
+    log: str
+    rank: int | None = None
+    host: str | None = None
+    device: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    failed_at: float | None = None
+    """When it failed by itself; None where it did not, was stopped, or nobody knows."""
+    error: dict[str, Any] | None = None
+    """What its error.json holds."""
+    findings: Findings = field(default_factory=Findings)
+    out_of_memory: bool = False
+    child: str | None = None
+    """A process of the rank that was killed before it, and by which signal."""
+    child_signal: int | None = None
+    scheduler: bool = False
+    cause: str | None = None
+    """What the launcher knows about how it failed: exception, exit, signal, stalled and so on."""
+    summary: str | None = None
+    who: Identity = field(default_factory=Identity)
+    """What its logs say of who wrote them."""
+    ended_by_itself: bool = False
+    """The launcher saw it fail before anybody asked it to end."""
+
+    @property
+    def name(self) -> str:
+        return "the scheduler" if self.scheduler else self.log if self.rank is None else f"rank {self.rank}"
+
+
+def is_cause(case: Case) -> bool:
+    """Tell whether a case that failed is a reason by itself: nothing that failed later is the first failure then."""
+    return not case.scheduler and not is_victim(case)
+
+
+def failed(case: Case) -> bool:
+    """Tell whether anything shows that a case failed or waited in vain."""
+    told = case.error or case.findings.raised or first_hit(case) or case.out_of_memory or complaints(case)
+    return case.failed_at is not None or case.cause is not None or bool(told)
+
+
+def complaints(case: Case) -> list[Fact]:
+    """Return the lines in which a case says that it waited for a peer."""
+    return [fact for fact in case.findings.facts if fact.kind in _COMPLAINTS]
+
+
+def when(case: Case) -> float:
+    """Return when a case failed, as far as anybody knows."""
+    if case.failed_at is not None:
+        return case.failed_at
+    times = [raised.time for raised in case.findings.raised] + [hit.time for hit in case.findings.hits]
+    return min((time for time in times if time is not None), default=float("inf"))
+
+
+def first_hit(case: Case) -> Hit | None:
+    """Return the telling pattern of a log: the first cause, else the first victim."""
+    told = [hit for hit in case.findings.hits if hit.match.pattern.kind != "healthy"]
+    causes = [hit for hit in told if hit.match.pattern.kind == "cause"]
+    return next(iter(causes or told), None)
+
+
+def is_victim(case: Case) -> bool:
+    """A case whose own words are only about others: time-outs, lost heartbeats, sockets that nobody answered."""
+    if case.out_of_memory or case.cause not in (None, "exception", "exit"):
+        return False
+    if waits := complaints(case):
+        return not _has_own_error(case, waits)
+    hit = first_hit(case)
+    if hit is None or hit.match.pattern.kind != "victim":
+        return False
+    return all(_speaks_of(raised, case) for raised in case.findings.raised)
+
+
+def _has_own_error(case: Case, waits: list[Fact]) -> bool:
+    """Tell whether something went wrong before a case began to wait; what it prints afterwards is a consequence."""
+    causes = [hit for hit in case.findings.hits if hit.match.pattern.kind == "cause"]
+    return any(_is_before(cause, waits) for cause in causes) or any(
+        not _OF_COLLECTIVES.match(raised.summary) or _is_before(raised, waits) for raised in case.findings.raised
+    )
+
+
+def _is_before(error: Hit | Raised, waits: list[Fact]) -> bool:
+    """Compare lines of the same log by their place, others by their time."""
+    same = [wait.line for wait in waits if wait.log == error.log]
+    if same:
+        return error.line < min(same)
+    times = [wait.time for wait in waits if wait.time is not None]
+    return bool(times) and error.time is not None and error.time < min(times)
+
+
+def _speaks_of(raised: Raised, case: Case) -> bool:
+    """Tell whether an exception is itself the victim's message, not an error beside it."""
+    return any(
+        raised.line <= hit.line <= raised.end + 1 and hit.match.pattern.kind == "victim" and raised.log == hit.log
+        for hit in case.findings.hits
+    )
+
+
+def merge(first: Case, second: Case) -> Case:
+    """Put two logs of one rank together, its output and CANN's own log; the one that tells more gives the name."""
+    main, other = (second, first) if second.findings.hits and not first.findings.raised else (first, second)
+    a, b = main.findings, other.findings
+    findings = Findings(
+        raised=a.raised or b.raised,
+        hits=(*a.hits, *b.hits),
+        last_time=max((t for t in (a.last_time, b.last_time) if t is not None), default=None),
+        last_step=max(a.last_step, b.last_step),
+        gone_ports=(*a.gone_ports, *b.gone_ports),
+        lines=a.lines,
+        facts=(*a.facts, *b.facts),
+    )
+    who = _merged(main.who, other.who)
+    host = main.host or other.host
+    device = main.device if main.device is not None else other.device
+    return replace(main, error=main.error or other.error, findings=findings, who=who, host=host, device=device)
+
+
+def _merged(first: Identity, second: Identity) -> Identity:
+    """Put together what two logs of one rank say of it."""
+    better, other = (first, second) if first.ranks >= second.ranks else (second, first)
+    return replace(
+        better,
+        host=better.host or other.host,
+        device=better.device if better.device is not None else other.device,
+        physical=better.physical if better.physical is not None else other.physical,
+        pid=better.pid if better.pid is not None else other.pid,
+        addresses=better.addresses | other.addresses,
+        groups={**other.groups, **better.groups},
+        root=better.root or other.root,
+        root_group=better.root_group or other.root_group,
+    )

@@ -1,0 +1,211 @@
+"""Where waiting ends: the culprit of a hung or broken collective, and the chain of ranks that leads to it. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from mslaunch.diagnose.waiting import Peer, Wait
+
+End = Literal["error", "silent", "outside", "cycle", "link"]
+Graph = dict[Peer, list[Wait]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A chain of processes, each of which waits for the next; the culprit is the last."""
+
+    peers: tuple[Peer, ...]
+    waits: tuple[Wait, ...]
+    """The line behind each step; in a cycle the last one leads back."""
+    end: End
+    leading: tuple[Peer, ...]
+    """Everybody who waits for the culprit, directly or through others."""
+
+    @property
+    def culprit(self) -> Peer:
+        return self.peers[-1]
+
+
+def find_chains(waits: Sequence[Wait], failed: Collection[int]) -> list[Chain]:
+    """Return a chain for each place where waiting ends, the most telling first.
+
+    `failed` are the cases with an error of their own: they end a chain, whatever they complain of afterwards.
+    """
+    graph: Graph = {}
+    for wait in waits:
+        graph.setdefault(wait.peer, [])
+        if wait.waiter.case not in failed:
+            graph.setdefault(wait.waiter, []).append(wait)
+    backwards: dict[Peer, set[Peer]] = {peer: set() for peer in graph}
+    for peer, out in graph.items():
+        for wait in out:
+            backwards[wait.peer].add(peer)
+    chains = []
+    for component in _components(graph):
+        inside = set(component)
+        leaves = any(wait.peer not in inside for peer in component for wait in graph[peer])
+        if not leaves and any(backwards[peer] for peer in component):
+            chains.append(_chain(graph, backwards, component, failed))
+    return sorted(chains, key=_order)
+
+
+def _order(chain: Chain) -> tuple[object, ...]:
+    """An error of its own tells most, then the number of those who wait, then a log that can be read."""
+    return (
+        chain.end != "error",
+        -len(chain.leading),
+        chain.culprit.case is None,
+        _first_time(chain),
+        chain.peers[0].rank or 0,
+    )
+
+
+def _first_time(chain: Chain) -> float:
+    return min((wait.time for wait in chain.waits if wait.time is not None), default=float("inf"))
+
+
+def _chain(
+    graph: Graph, backwards: Mapping[Peer, set[Peer]], component: Sequence[Peer], failed: Collection[int]
+) -> Chain:
+    reaching = _reaching(backwards, component)
+    if len(component) > 1:
+        waits = _into_cycle(graph, backwards, reaching, _cycle(graph, component))
+        return Chain(tuple(wait.waiter for wait in waits), tuple(waits), "cycle", reaching)
+    culprit = component[0]
+    path = _longest(graph, backwards, reaching, {culprit})
+    end: End = "silent" if culprit.case is not None else "outside"
+    if culprit.case in failed and culprit.case is not None:
+        end = "error"
+    elif path and path[-1].is_link and culprit.case is None:
+        end = "link"
+    return Chain(
+        (*(wait.waiter for wait in path), culprit), tuple(path), end, tuple(p for p in reaching if p != culprit)
+    )
+
+
+def _into_cycle(
+    graph: Graph, backwards: Mapping[Peer, set[Peer]], reaching: Sequence[Peer], around: list[Wait]
+) -> list[Wait]:
+    """Return a way into a cycle, and the cycle from there."""
+    path = _longest(graph, backwards, reaching, {wait.waiter for wait in around})
+    entry = path[-1].peer if path else around[0].waiter
+    at = next(number for number, wait in enumerate(around) if wait.waiter == entry)
+    return [*path, *around[at:], *around[:at]]
+
+
+def _reaching(backwards: Mapping[Peer, set[Peer]], component: Sequence[Peer]) -> tuple[Peer, ...]:
+    """Return everybody from whom the component can be reached, itself included."""
+    seen = dict.fromkeys(component)
+    queue = deque(component)
+    while queue:
+        for peer in sorted(backwards[queue.popleft()], key=_name):
+            if peer not in seen:
+                seen[peer] = None
+                queue.append(peer)
+    return tuple(seen)
+
+
+def _name(peer: Peer) -> tuple[object, ...]:
+    return (peer.rank is None, peer.rank or 0, peer.case or 0, peer.host or "", peer.device or 0)
+
+
+def _longest(
+    graph: Graph, backwards: Mapping[Peer, set[Peer]], reaching: Sequence[Peer], ends: set[Peer]
+) -> list[Wait]:
+    """Return the longest of the chains that begin with somebody for whom nobody waits, each in the order of its log."""
+    allowed = set(reaching)
+    starts = [peer for peer in reaching if peer not in ends and not backwards[peer]]
+    starts = starts or [peer for peer in reaching if peer not in ends]
+    paths = [_follow(graph, start, allowed, ends) for start in sorted(starts, key=_name)]
+    return max(paths, key=len, default=[])
+
+
+def _follow(graph: Graph, start: Peer, allowed: set[Peer], ends: set[Peer]) -> list[Wait]:
+    """Follow what each complained of first; where that leads in a circle, take the shortest way."""
+    path: list[Wait] = []
+    seen, at = {start}, start
+    while at not in ends:
+        wait = next((wait for wait in graph[at] if wait.peer in allowed and wait.peer not in seen), None)
+        if wait is None:
+            return _shortest(graph, start, ends)
+        path.append(wait)
+        at = wait.peer
+        seen.add(at)
+    return path
+
+
+def _shortest(graph: Graph, start: Peer, ends: set[Peer]) -> list[Wait]:
+    came: dict[Peer, Wait | None] = {start: None}
+    queue = deque([start])
+    while queue:
+        at = queue.popleft()
+        if at in ends and at != start:
+            path: list[Wait] = []
+            step = came[at]
+            while step is not None:
+                path.insert(0, step)
+                step = came[step.waiter]
+            return path
+        for wait in graph[at]:
+            if wait.peer not in came:
+                came[wait.peer] = wait
+                queue.append(wait.peer)
+    return []
+
+
+def _cycle(graph: Graph, component: Sequence[Peer]) -> list[Wait]:
+    """Return a shortest cycle, of those the one that was told first: two who wait for each other, if there are."""
+    inside = set(component)
+    best: list[Wait] = []
+    starts = sorted((wait for peer in component for wait in graph[peer] if wait.peer in inside), key=_when)
+    for wait in starts[:1000]:
+        back = _shortest(
+            {peer: [w for w in graph[peer] if w.peer in inside] for peer in component}, wait.peer, {wait.waiter}
+        )
+        if back and (not best or len(back) + 1 < len(best)):
+            best = [wait, *back]
+        if len(best) == 2:
+            break
+    return best
+
+
+def _when(wait: Wait) -> tuple[object, ...]:
+    return (wait.time is None, wait.time or 0.0, _name(wait.waiter))
+
+
+def _components(graph: Graph) -> list[list[Peer]]:
+    """Return the strongly connected components (Tarjan, without recursion: a ring may have thousands of ranks)."""
+    index: dict[Peer, int] = {}
+    low: dict[Peer, int] = {}
+    stack: list[Peer] = []
+    on_stack: set[Peer] = set()
+    found: list[list[Peer]] = []
+    for root in graph:
+        work = [(root, 0)] if root not in index else []
+        while work:
+            peer, at = work.pop()
+            if at == 0:
+                index[peer] = low[peer] = len(index)
+                stack.append(peer)
+                on_stack.add(peer)
+            for number in range(at, len(graph[peer])):
+                to = graph[peer][number].peer
+                if to not in index:
+                    work += [(peer, number + 1), (to, 0)]
+                    break
+                if to in on_stack:
+                    low[peer] = min(low[peer], index[to])
+            else:
+                if low[peer] == index[peer]:
+                    component = [stack.pop()]
+                    while component[-1] != peer:
+                        component.append(stack.pop())
+                    on_stack.difference_update(component)
+                    found.append(component)
+                if work:
+                    above = work[-1][0]
+                    low[above] = min(low[above], low[peer])
+    return found

@@ -1,0 +1,57 @@
+"""Secrets in free text: names with values, options, headers, URLs, and values that are known to be secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from mslaunch.masking import MASK, looks_secret, without_credentials
+
+_NAME = re.compile(r"""(?<![\w-])(?P<name>[A-Za-z_][\w-]{1,80})["']?\s{0,3}[=:]\s{0,3}""")
+_OPTION = re.compile(r"(?<!\S)--(?P<name>[A-Za-z][\w-]{1,80}) +(?=[^\s-])")
+_VALUE = re.compile(r"""(?P<mark>["'])(?P<quoted>[^"'\n]{1,4000})(?P=mark)|(?P<bare>[^\s"',;{}\[\]()]{1,4000})""")
+_HEADER = re.compile(r"\b(?P<kind>Bearer|Basic) +[\w.~+/=-]{8,4000}")
+_TOKEN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}"
+    r"|AKIA[0-9A-Z]{16}|xox[abprs]-[\w-]{10,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,})"
+)
+_NUMBER = re.compile(r"[+-]?[\d.]{1,15}(?:e[+-]?\d{1,3})?|0x[0-9a-f]{1,16}", re.IGNORECASE)
+SHORTEST = 6  # a known value that is shorter stands in too many words
+
+
+def mask_text(text: str, known: Collection[str] = ()) -> str:
+    """Return a text without its secrets; `known` are values that are secret wherever they stand."""
+    for value in known:
+        if len(value) >= SHORTEST and value in text:
+            text = text.replace(value, MASK)
+    if "=" in text or ":" in text:
+        text = _mask_after(_NAME, text)
+    if "--" in text:
+        text = _mask_after(_OPTION, text)
+    text = _HEADER.sub(lambda found: f"{found['kind']} {MASK}", text)
+    return _TOKEN.sub(MASK, without_credentials(text) if "://" in text else text)
+
+
+def mask_values(value: Any, known: Collection[str] = (), name: str = "") -> Any:
+    """Return a value of JSON with the secrets in its texts masked, whole where their key stands for a secret."""
+    if isinstance(value, Mapping):
+        return {key: mask_values(one, known, str(key)) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [mask_values(one, known, name) for one in value]
+    if not isinstance(value, str):
+        return value
+    return MASK if looks_secret(name) and not _NUMBER.fullmatch(value) else mask_text(value, known)
+
+
+def _mask_after(names: re.Pattern[str], text: str) -> str:
+    """Mask the values after names that stand for secrets; a number is a count, of tokens for example."""
+    parts: list[str] = []
+    done = 0
+    for found in names.finditer(text):
+        value = _VALUE.match(text, found.end()) if found.start() >= done and looks_secret(found["name"]) else None
+        if value is not None and not _NUMBER.fullmatch(value["quoted"] or value["bare"]):
+            mark = value["mark"] or ""
+            parts += [text[done : found.end()], mark, MASK, mark]
+            done = value.end()
+    return "".join([*parts, text[done:]])

@@ -1,0 +1,108 @@
+"""Reading many logs: each once, several at a time, with bounded memory; what cannot be read is a note."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import IO
+
+from mslaunch.diagnose.scan import BLOCK, Findings, Scanner
+from mslaunch.diagnose.sources import BROKEN, Source
+
+Progress = Callable[[int, int], None]
+"""Gets how many bytes have been read, of how many."""
+_WORTH_PROCESSES = 64 << 20  # bytes in all; starting processes costs as much as reading some megabytes
+_MOST_PROCESSES = 4  # each takes some 40 MB
+_LEFT_OUT = re.compile(rb"(?m)^\[mslaunch: (\d{1,12}) lines left out\]\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What one log tells, or why it could not be read."""
+
+    source: Source
+    findings: Findings
+    problem: str | None = None
+
+
+def left_out(lines: int) -> bytes:
+    """Return the line that stands in a bundle for lines that were left out."""
+    return b"[mslaunch: %d lines left out]\n" % lines
+
+
+def read_logs(sources: Sequence[Source], progress: Progress | None = None) -> list[Read]:
+    """Read logs, in processes where that is worth it; the answers are in the order of the logs."""
+    tell = progress or _tell_nobody
+    total = sum(source.size for source in sources)
+    workers = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES, len(sources))
+    if workers < 2 or total < _WORTH_PROCESSES:
+        return list(_one_by_one(sources, tell, total))
+    order = sorted(range(len(sources)), key=lambda number: -sources[number].size)  # no large one is left for the end
+    try:
+        found = _in_processes(sources, order, workers, lambda done: tell(done, total))
+    except BrokenProcessPool:  # somebody ended one of them, the kernel for example
+        return list(_one_by_one(sources, tell, total))
+    return [found[number] for number in range(len(sources))]
+
+
+def _tell_nobody(_done: int, _total: int) -> None:
+    """Where nobody wants to know."""
+
+
+def _in_processes(
+    sources: Sequence[Source], order: Sequence[int], workers: int, tell: Callable[[int], None]
+) -> dict[int, Read]:
+    found: dict[int, Read] = {}
+    done = 0
+    with ProcessPoolExecutor(workers, get_context("fork")) as pool:
+        answers = pool.map(read_log, [sources[number] for number in order])
+        for number, answer in zip(order, answers, strict=True):
+            found[number] = answer
+            done += answer.source.size
+            tell(done)
+    return found
+
+
+def _one_by_one(sources: Sequence[Source], tell: Progress, total: int) -> Iterator[Read]:
+    done = 0
+    for source in sources:
+        yield read_log(source, lambda size, before=done: tell(before + size, total))  # type: ignore[misc]
+        done += source.size
+
+
+def read_log(source: Source, tell: Callable[[int], None] | None = None) -> Read:
+    """Read one log; of one that breaks off, what came before the break counts."""
+    scanner = Scanner(log=source.shown)
+    problem = None
+    try:
+        with source.open() as file:
+            read = 0
+            while block := file.read(BLOCK):
+                read += len(block)
+                if source.bundle:
+                    _feed(scanner, block, file)
+                else:
+                    scanner.feed(block)
+                if tell is not None:
+                    tell(read)
+    except BROKEN as error:
+        words = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        problem = f"{source.shown}: not read to its end: {words}"
+    return Read(source, scanner.finish(), problem)
+
+
+def _feed(scanner: Scanner, block: bytes, file: IO[bytes]) -> None:
+    """Scan a block of a bundle's log, in which lines may be left out."""
+    if not block.endswith(b"\n"):
+        block += file.readline(BLOCK)
+    at = 0
+    for found in _LEFT_OUT.finditer(block):
+        scanner.feed(block[at : found.start()])
+        scanner.skip(int(found[1]))
+        at = found.end()
+    scanner.feed(block[at:])

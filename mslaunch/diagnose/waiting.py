@@ -1,0 +1,218 @@
+"""Who waits for whom: every line in which a rank complains of a peer becomes an edge between two processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mslaunch.diagnose.facts import WHOLE_JOB, Fact
+from mslaunch.diagnose.identity import Identity, is_address
+
+_MOST_MISSING = 4096  # ranks that one list may name as missing
+_ROOT_DEVICE = re.compile(r"_(\d{1,5})_(\d{1,6})_\d{10,20}$")
+_LINK = ("cqe err", "EI0013")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a rank table or hccn_tool's output says: which device has which address."""
+
+    host: str | None
+    device: int
+    address: str | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A process: one whose log is there, by its number, or what others say of one whose log is not."""
+
+    case: int | None = None
+    rank: int | None = None
+    host: str | None = None
+    device: int | None = None
+    port: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One process waits for another; the line that says so."""
+
+    waiter: Peer
+    peer: Peer
+    log: str
+    line: int
+    time: float | None
+    is_link: bool = False
+    """The line is about the link between both, not about the peer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """A process whose logs are there: who it is, and what its logs say of it and of others."""
+
+    who: Identity
+    facts: Sequence[Fact]
+    host: str | None = None
+    """The name of its host, where somebody besides the log knows it."""
+
+    @property
+    def hosts(self) -> set[str]:
+        return {host for host in (self.host, self.who.host) if host}
+
+    @property
+    def device(self) -> int | None:
+        return self.who.device if self.who.device is not None else self.who.physical
+
+
+@dataclass
+class _Book:
+    """Finds processes by rank, address, host and device."""
+
+    writers: Sequence[Writer]
+    places: Sequence[Place]
+    by_rank: dict[int, set[int]] = field(default_factory=dict)
+    by_address: dict[str, set[int]] = field(default_factory=dict)
+    by_device: dict[tuple[str, int], set[int]] = field(default_factory=dict)
+    by_group: dict[str, dict[int, set[int]]] = field(default_factory=dict)
+    place_of: dict[str, Place] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for number, writer in enumerate(self.writers):
+            who = writer.who
+            if who.rank is not None:
+                self.by_rank.setdefault(who.rank, set()).add(number)
+            for address in who.addresses:
+                self.by_address.setdefault(address, set()).add(number)
+            device = who.physical if who.physical is not None else who.device
+            for host in writer.hosts if device is not None else ():
+                self.by_device.setdefault((host, device), set()).add(number)  # type: ignore[arg-type]
+            for group, rank in who.groups.items():
+                self.by_group.setdefault(group, {}).setdefault(rank, set()).add(number)
+        self.place_of = {place.address: place for place in self.places if place.address}
+
+    def peer(self, number: int) -> Peer:
+        writer = self.writers[number]
+        return Peer(number, writer.who.rank, writer.host or writer.who.host, writer.device)
+
+    def find(self, values: Mapping[str, str], waiter: int) -> Peer:
+        """Return whom a line names: the one process that fits, or what the line says of one whose log is not there."""
+        rank = int(values["rank"]) if "rank" in values else None
+        address = values.get("address")
+        device = int(values["physical"]) if "physical" in values else None
+        named = self._in_group(rank, values.get("group")) if rank is not None else set()
+        if address is not None:
+            named = self._at_address(address, named, waiter)
+        elif device is not None:
+            named = self._on_device(values.get("server"), device, waiter)
+        if len(named) == 1:
+            return self.peer(next(iter(named)))
+        return self._outside(rank, address, values.get("server"), device, values.get("port"), waiter)
+
+    def _in_group(self, rank: int, group: str | None) -> set[int]:
+        """Return the processes with a rank: in the group that the line names, else in the job."""
+        for name, ranks in self.by_group.items() if group else ():
+            if group and name in group and rank in ranks:
+                return ranks[rank]
+        return self.by_rank.get(rank, set())
+
+    def _at_address(self, address: str, ranked: set[int], waiter: int) -> set[int]:
+        """Return the process with an address; addresses inside a host are the same on every host."""
+        known = self.by_address.get(address, set())
+        place = self.place_of.get(address)
+        if not known and place is not None:
+            known = self.by_rank.get(place.rank, set()) if place.rank is not None else set()
+            known = known or self.by_device.get((place.host or "", place.device), set())
+        if known & ranked:
+            return known & ranked
+        beside = {number for number in known if self.writers[number].hosts & self.writers[waiter].hosts}
+        return known if len(known) == 1 else beside if len(beside) == 1 else ranked
+
+    def _on_device(self, server: str | None, device: int, waiter: int) -> set[int]:
+        """Return the process on a device of a host, of the waiter's own where none is named."""
+        for host in (server,) if server else sorted(self.writers[waiter].hosts):
+            if found := self.by_device.get((host, device)):
+                return found
+        return self.by_address.get(server, set()) if server else set()
+
+    def _outside(
+        self,
+        rank: int | None,
+        address: str | None,
+        server: str | None,
+        device: int | None,
+        port: str | None,
+        waiter: int,
+    ) -> Peer:
+        place = self.place_of.get(address or "")
+        if place is not None:
+            return Peer(None, place.rank if place.rank is not None else rank, place.host, place.device)
+        if rank is not None and rank in self._planned:
+            planned = self._planned[rank]
+            return Peer(None, rank, planned.host, planned.device)
+        own = self.peer(waiter).host
+        host = server or address or (own if device is not None else None)
+        return Peer(None, rank, host, device, port if rank is None else None)
+
+    @property
+    def _planned(self) -> dict[int, Place]:
+        return {place.rank: place for place in self.places if place.rank is not None}
+
+    def root_of(self, waiter: int, values: Mapping[str, str]) -> Peer:
+        """Return the process that the ranks of a group register with."""
+        who = self.writers[waiter].who
+        address, port = (values["address"], values["port"]) if "address" in values else who.root or (None, None)
+        group = who.root_group or ""
+        if address is None and is_address(group.partition("%")[0]):
+            address = group.partition("%")[0]
+        told = _ROOT_DEVICE.search(group)
+        if told and address and (found := self.by_device.get((address, int(told[2])))):
+            return self.peer(min(found))
+        first = self.by_group.get(group, {}).get(0, set())
+        if len(first) == 1:
+            return self.peer(next(iter(first)))
+        return Peer(None, None, address, None, port or (told[1] if told else None))
+
+
+def find_waits(writers: Sequence[Writer], places: Sequence[Place] = ()) -> list[Wait]:
+    """Return every edge that the logs tell of, in the order of each log; a process does not wait for itself."""
+    book = _Book(writers, places)
+    waits = []
+    for number, writer in enumerate(writers):
+        waiter = book.peer(number)
+        for fact in writer.facts:
+            for peer in _peers(book, number, fact):
+                if peer.case != number and peer != Peer():
+                    is_link = fact.values.get("what") in _LINK
+                    waits.append(Wait(waiter, peer, fact.log, fact.line, fact.time, is_link))
+    return waits
+
+
+def _peers(book: _Book, number: int, fact: Fact) -> Iterator[Peer]:
+    """Return whom one line names."""
+    if fact.kind == "wait":
+        yield book.find(fact.values, number)
+    elif fact.kind == "root":
+        yield book.root_of(number, fact.values)
+    elif fact.kind == "missing":
+        for text in fact.values["ranks"].split(",")[:_MOST_MISSING]:
+            if text and len(text) < 10:
+                yield book.find({"rank": text}, number)
+    elif fact.kind == "came":
+        for rank in _missing(book.writers[number], fact):
+            yield book.find({"rank": str(rank)}, number)
+
+
+def _missing(writer: Writer, first: Fact) -> list[int]:
+    """Return the ranks that are in none of the lists of those that came; all lists count as one."""
+    lists = [fact for fact in writer.facts if fact.kind == "came"]
+    if first is not lists[0]:
+        return []
+    wanted = [int(fact.values["ranks"]) for fact in writer.facts if fact.kind == "expected"]
+    size = wanted[0] if wanted else writer.who.ranks
+    if not 0 < size < min(WHOLE_JOB, 1 << 20):
+        return []
+    texts = [text.partition(":")[0] for fact in lists for text in re.findall(r"\[([^\]]{1,40})\]", fact.values["came"])]
+    came = {int(text) for text in texts if text.isdecimal() and len(text) < 20}
+    return [rank for rank in range(size) if rank not in came][:_MOST_MISSING]

@@ -1,0 +1,258 @@
+"""What in the numbers of a running job a person should be told, once: losses, ranks, hosts and devices. Pure.
+
+A collective makes the step times of all ranks equal: a slow rank is seen by what it does meanwhile. It waits for a core
+while the others do not, or computes while the others wait for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from mslaunch.metrics.rows import Number, Row, Source
+from mslaunch.metrics.series import step_of
+from mslaunch.words import byte_count
+
+CHECK_EVERY = 2.0
+STALE = 30.0  # seconds after which a number says nothing about now
+LOSSES_WATCHED = 64  # ranks whose losses are compared with their own past; one that is not finite is told of any
+PAST = 20  # losses that a jump is judged by
+JUMP = 10.0  # times as far from the median as any of the past ones
+
+Values = Mapping[str, Number]
+Medians = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One thing to tell."""
+
+    kind: str
+    source: Source
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is told of a source when it has held in so many looks in a row, each with new numbers.
+
+    `holds` and `words` are given the source's own numbers and the medians of its peers.
+    """
+
+    kind: str
+    looks: int
+    holds: Callable[[Values, Medians], bool]
+    words: Callable[[Values, Medians], str]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _starved(own: Values, peers: Medians) -> bool:
+    return own.get("cpu_wait", 0) >= 0.25 and own["cpu_wait"] >= peers.get("cpu_wait", 1) + 0.2
+
+
+def _alone_at_work(own: Values, peers: Medians) -> bool:
+    return "step" in own and own.get("cpu", 0) >= 0.5 and own["cpu"] >= 3 * peers.get("cpu", math.inf)
+
+
+def _slow(own: Values, peers: Medians) -> bool:
+    return own.get("step_time", 0) >= 1.5 * peers.get("step_time", math.inf)
+
+
+def _disk_is_full_soon(own: Values, _: Medians) -> bool:
+    free, total = own.get("disk_free"), own.get("disk_total")
+    return free is not None and total is not None and (free < 1e9 or (free < 1e10 and free < 0.02 * total))
+
+
+RANK_RULES = (
+    Rule(
+        "stopped",
+        2,
+        lambda own, _: own.get("stopped", 0) == 1,
+        lambda *_: "is stopped (SIGSTOP, Ctrl-Z or a debugger), so its peers wait: `kill -CONT` continues it",
+    ),
+    Rule(
+        "starved",
+        3,
+        _starved,
+        lambda own, peers: (
+            f"gets too little CPU: {_percent(own['cpu_wait'])} of the time its threads wait for a core "
+            f"(its peers: {_percent(peers['cpu_wait'])}): look for other programs on its cores, a CPU limit or `--numa`"
+        ),
+    ),
+    Rule(
+        "alone at work",
+        4,
+        _alone_at_work,
+        lambda own, peers: (
+            f"computes while its peers wait for it: it uses {own['cpu']:.1f} cores, they use {peers['cpu']:.1f}; "
+            "`mslaunch stacks` shows what it does"
+        ),
+    ),
+    Rule(
+        "slow",
+        3,
+        _slow,
+        lambda own, peers: f"is slow: {own['step_time']:.3g} s a step, its peers take {peers['step_time']:.3g} s",
+    ),
+)
+HOST_RULES = (
+    Rule(
+        "swapping",
+        3,
+        lambda own, _: own.get("swap_rate", 0) >= 1e6,
+        lambda own, _: (
+            f"swaps {byte_count(int(own['swap_rate']))}/s, which slows every rank there: "
+            "use fewer ranks or smaller batches, or end other programs"
+        ),
+    ),
+    Rule(
+        "disk",
+        1,
+        _disk_is_full_soon,
+        lambda own, _: (
+            f"has {byte_count(int(own['disk_free']))} of {byte_count(int(own['disk_total']))} left on the disk of the "
+            "run's folder: free some, or checkpoints and logs will be lost"
+        ),
+    ),
+)
+DEVICE_RULES = (
+    Rule(
+        "hot",
+        2,
+        lambda own, _: own.get("temperature", 0) >= 90,
+        lambda own, _: f"is at {own['temperature']:.0f} °C and may slow down: look at its cooling",
+    ),
+    Rule(
+        "idle",
+        10,
+        lambda own, peers: own.get("utilisation", 100) <= 2 and peers.get("utilisation", 0) >= 30,
+        lambda _, peers: f"does nothing, while its peers are at {peers['utilisation']:.0f} %",
+    ),
+)
+
+
+class _Known:
+    """The last numbers of one source, when each came, and for how many looks in a row each rule has held."""
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self.values: dict[str, Number] = {}
+        self.at: dict[str, float] = {}
+        self.rows = 0
+        self.looked = 0
+        self.held = dict.fromkeys((rule.kind for rule in rules), 0)
+
+    def add(self, row: Row) -> None:
+        self.rows += 1
+        for name in row.values:
+            number = row.last(name)
+            if number is not None:
+                self.values[name] = number
+                self.at[name] = row.time
+
+    def fresh(self, now: float) -> dict[str, Number]:
+        return {name: number for name, number in self.values.items() if now - self.at[name] < STALE}
+
+
+class Alerts:
+    """Looks at rows as they come, and at all sources together from time to time."""
+
+    def __init__(self, host_of: Mapping[int, str]) -> None:
+        self._host_of = host_of
+        self._known: dict[Source, _Known] = {}
+        self._losses: dict[Source, deque[float]] = {}
+        self._told: set[tuple[str, Source | None]] = set()
+        self._checked = 0.0
+
+    def forget(self, source: Source) -> None:
+        """A rank has ended: what it last told says nothing more about now."""
+        self._known.pop(source, None)
+
+    def see(self, rows: Iterable[Row]) -> list[Alert]:
+        """Take rows; return what has to be told of them at once."""
+        found: list[Alert] = []
+        for row in rows:
+            known = self._known.setdefault(row.source, _Known(_rules(row.source)))
+            known.add(row)
+            loss = row.last("loss")
+            if loss is not None:
+                found += self._look_at_loss(row, float(loss), known)
+        return found
+
+    def check(self, now: float) -> list[Alert]:
+        """Compare all sources, every few seconds; return what has to be told."""
+        if now - self._checked < CHECK_EVERY:
+            return []
+        self._checked = now
+        kinds: dict[tuple[Rule, ...], dict[Source, dict[str, Number]]] = {}
+        for source, known in self._known.items():
+            kinds.setdefault(_rules(source), {})[source] = known.fresh(now)
+        return [alert for rules, sources in kinds.items() for alert in self._compare(rules, sources)]
+
+    def _compare(self, rules: tuple[Rule, ...], sources: dict[Source, dict[str, Number]]) -> list[Alert]:
+        medians = _medians(sources.values())
+        found: list[Alert] = []
+        for source, own in sources.items():
+            known = self._known[source]
+            is_new, known.looked = known.rows > known.looked, known.rows
+            for rule in rules:
+                if not rule.holds(own, medians):
+                    known.held[rule.kind] = 0
+                elif is_new:
+                    known.held[rule.kind] += 1
+                    if known.held[rule.kind] >= rule.looks:
+                        found += self._tell(rule.kind, source, f"{self._name(source)} {rule.words(own, medians)}")
+        return found
+
+    def _look_at_loss(self, row: Row, loss: float, known: _Known) -> list[Alert]:
+        step = step_of(known.values)
+        where = f" at step {step:g}" if step is not None else ""
+        name = self._name(row.source)
+        if not math.isfinite(loss):
+            return self._tell("loss not finite", row.source, f"{name}: loss is {loss}{where}", once_a_job=True)
+        if row.source not in self._losses and len(self._losses) >= LOSSES_WATCHED:
+            return []
+        past = self._losses.setdefault(row.source, deque(maxlen=PAST))
+        before = list(past)
+        past.append(loss)
+        if len(before) < PAST:
+            return []
+        middle = median(before)
+        spread = max(abs(one - middle) for one in before)
+        if loss - middle <= JUMP * max(spread, 0.05 * abs(middle)):
+            return []
+        text = f"{name}: loss jumped from about {middle:.4g} to {loss:.4g}{where}"
+        return self._tell("loss jumped", row.source, text, once_a_job=True)
+
+    def _tell(self, kind: str, source: Source, text: str, once_a_job: bool = False) -> list[Alert]:
+        key = (kind, None if once_a_job else source)
+        if key in self._told:
+            return []
+        self._told.add(key)
+        return [Alert(kind, source, text)]
+
+    def _name(self, source: Source) -> str:
+        if source.rank is not None:
+            return f"rank {source.rank} on {self._host_of.get(source.rank, 'an unknown host')}"
+        return f"device {source.device} of {source.host}" if source.device is not None else f"{source.host}"
+
+
+def _rules(source: Source) -> tuple[Rule, ...]:
+    if source.rank is not None:
+        return RANK_RULES
+    return HOST_RULES if source.device is None else DEVICE_RULES
+
+
+def _medians(sources: Iterable[Mapping[str, Number]]) -> dict[str, float]:
+    """Return the median of every number that at least two sources have told; of two, the lower one."""
+    found: dict[str, list[float]] = {}
+    for values in sources:
+        for name, number in values.items():
+            if math.isfinite(number):
+                found.setdefault(name, []).append(number)
+    return {name: sorted(some)[(len(some) - 1) // 2] for name, some in found.items() if len(some) > 1}

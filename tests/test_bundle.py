@@ -1,0 +1,163 @@
+"""Bundles: everything that a verdict rests on in one file, without secrets, and the same verdict elsewhere."""
+
+from __future__ import annotations
+
+import json
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mslaunch.diagnose.masked_text import mask_text, mask_values
+from tests.conftest import Bench
+from tests.hccl_logs import Job
+
+SECRET = "s3cr3t-" + "value"
+RAISES = f"""
+import os
+print("epoch: 1 step: 7, loss is 3")
+print("HF_TOKEN={SECRET}")
+if os.environ["RANK_ID"] == "1":
+    raise ValueError("cannot log in with password={SECRET}")
+import time; time.sleep(30)
+"""
+
+
+def verdict_of(bench: Bench, what: str, *more: str) -> Any:
+    done = bench.mslaunch("diagnose", what, "--json", *more)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def without_place(verdict: Any, place: str) -> Any:
+    return json.loads(json.dumps(verdict).replace(place, "PLACE"))
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def moved(bench: Bench, name: str) -> str:
+    """Move a bundle away from the logs that it was made of."""
+    target = bench.folder / "elsewhere" / name
+    target.parent.mkdir()
+    (bench.folder / name).rename(target)
+    return str(target)
+
+
+def test_a_bundle_of_logs_gives_the_same_verdict_elsewhere(bench: Bench) -> None:
+    """Line numbers are those of the whole logs, though most lines are left out."""
+    job = Job(bench.folder / "logs", 24)
+    for rank in range(12):
+        job.lines[rank] = [job.line(rank, 2.0, f"[x.cc:1] step {number}", "INFO") for number in range(20000)]
+        job.waits(rank, rank + 1)
+        job.lines[rank] += [job.line(rank, 200.0, f"[x.cc:1] step {number}", "INFO") for number in range(3000)]
+    job.write()
+    here = verdict_of(bench, "logs", "--bundle", "b.zip")
+    bundle = moved(bench, "b.zip")
+    assert Path(bundle).stat().st_size < 1_000_000
+    there = verdict_of(bench, bundle)
+    assert without_place(there, bundle) == without_place(here, "logs")
+    assert here["chain"][0]["line"] > 20000
+
+
+def test_a_bundle_of_a_run_holds_its_records_and_no_secret(bench: Bench) -> None:
+    """Verdict, plan, config, environment and logs; secrets are masked in all of them."""
+    bench.write("train.py", RAISES)
+    bench.mslaunch("train", "-n", "2", "--env", "MY_PASSWORD", MY_PASSWORD=SECRET)
+    here = verdict_of(bench, "latest", "--bundle", "b.zip")
+    found = contents(bench.folder / "b.zip")
+    assert {"logs/run.json", "logs/plan.json", "logs/rank_1/log.txt", "logs/rank_1/error.json"} <= set(found)
+    assert not [name for name, data in found.items() if SECRET.encode() in data]
+    about = json.loads(found["bundle.json"])
+    assert {"mslaunch", "python"} <= set(about["versions"])
+    assert about["host"]["cores"]
+    there = verdict_of(bench, moved(bench, "b.zip"))
+    masked = json.loads(json.dumps(here).replace(SECRET, "***"))
+    assert {key: there[key] for key in ("rank", "cause", "summary", "line", "exit_code", "step")} == {
+        key: masked[key] for key in ("rank", "cause", "summary", "line", "exit_code", "step")
+    }
+    assert there["log"].endswith("elsewhere/b.zip/rank_1/log.txt")
+
+
+def test_a_bundle_stays_below_twenty_megabytes(bench: Bench) -> None:
+    """Text that cannot be packed is left out in time; the lines that tell something are kept."""
+    chance = random.Random(1)
+    for rank in range(40):
+        lines = [f"EI0006: Getting socket times out. {chance.randbytes(400).hex()}" for _ in range(1500)]
+        bench.write(f"logs/worker_{rank}.log", "\n".join(lines))
+    here = verdict_of(bench, "logs", "--bundle", "b.zip")
+    assert (bench.folder / "b.zip").stat().st_size < 20_000_000
+    there = verdict_of(bench, "b.zip")
+    assert (there["rank"], there["pattern"]) == (here["rank"], here["pattern"])
+
+
+def test_a_bundle_overwrites_nothing(bench: Bench) -> None:
+    """A file that is there already is refused."""
+    bench.write("logs/worker_0.log", "x\n")
+    bench.write("b.zip", "mine")
+    done = bench.mslaunch("diagnose", "logs", "--bundle", "b.zip")
+    assert done.returncode == 2
+    assert "b.zip: it exists already. Name another file" in done.stderr
+    assert (bench.folder / "b.zip").read_text() == "mine"
+
+
+@pytest.mark.parametrize("about", [None, b"[1]", b"{", b'{"record": {"run_id": 3}}', b'{"record": "x"}'])
+def test_a_zip_that_is_no_bundle_is_refused_in_one_sentence(bench: Bench, about: bytes | None) -> None:
+    """Whatever is in it, there is no traceback."""
+    with zipfile.ZipFile(bench.folder / "b.zip", "w") as archive:
+        archive.writestr("logs/worker_0.log", "x\n")
+        if about is not None:
+            archive.writestr("bundle.json", about)
+    done = bench.mslaunch("diagnose", "b.zip")
+    assert done.returncode == 2
+    assert "b.zip: not a bundle that can be read" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_log_in_a_bundle_is_a_note(bench: Bench) -> None:
+    """The others are read."""
+    bench.write("logs/worker_0.log", "Traceback (most recent call last):\nValueError: x\n")
+    bench.write("logs/worker_1.log", "marked line of another log\n" * 50)
+    bench.mslaunch("diagnose", "logs", "--bundle", "b.zip")
+    path = bench.folder / "b.zip"
+    with zipfile.ZipFile(path) as archive:
+        at = archive.getinfo("logs/worker_1.log").header_offset
+    data = bytearray(path.read_bytes())
+    data[at + 50 : at + 60] = b"\xff" * 10
+    path.write_bytes(data)
+    done = bench.mslaunch("diagnose", "b.zip")
+    assert "First to fail: rank 0" in done.stdout
+    assert "not read to its end" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("export HF_TOKEN=abcdef", "export HF_TOKEN=***"),
+        ('"DB_PASSWORD": "a b c", "x": 1', '"DB_PASSWORD": "***", "x": 1'),
+        ("password: hunter22", "password: ***"),
+        ("run --api-key abcdef --lr 0.1", "run --api-key *** --lr 0.1"),
+        ("Authorization: Bearer abcdefgh.ijk", "Authorization: *** ***"),
+        ("got https://me:pw@host/x?token=abc", "got https://***@host/x?token=***"),
+        ("login with hf_abcdefghijklmnopqrstuvwx", "login with ***"),
+        ("tokens: 512 key: 3 lr=0.1", "tokens: 512 key: 3 lr=0.1"),
+        ("[ERROR] HCCL(1,python):2026-03-01-08:00:00.000.000 [x.cc:1] y", None),
+        ('say: "PASSWORD=abc"', 'say: "PASSWORD=***"'),
+        ("the value is topsecret1 here", "the value is *** here"),
+    ],
+)
+def test_secrets_in_text_are_masked(text: str, shown: str | None) -> None:
+    """By the name before them, by their form, or because they are known; numbers are counts."""
+    assert "abcdefgh" not in mask_text(text, ["topsecret1"])
+    if not text.startswith("Authorization"):
+        assert mask_text(text, ["topsecret1"]) == (text if shown is None else shown)
+
+
+def test_secrets_in_json_are_masked_by_their_keys() -> None:
+    """Whatever stands in the value, escapes included."""
+    raw = {"env": {"HF_TOKEN": 'a "b"', "n": 1}, "words": ['say "PASSWORD": "x y"']}
+    assert mask_values(raw) == {"env": {"HF_TOKEN": "***", "n": 1}, "words": ['say "PASSWORD": "***"']}

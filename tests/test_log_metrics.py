@@ -1,0 +1,228 @@
+"""Metrics from the logs of real ranks: read as they grow, in blocks, and whatever is in them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mslaunch.agent.line_patterns import LinePatterns
+from mslaunch.agent.log_metrics import LONGEST_LINE, LogMetrics, StepCounter, spread, spread_rows
+from mslaunch.messages import MetricsOrder
+from mslaunch.metrics.order import metrics_order
+from mslaunch.plan.model import LinePattern
+from tests.driven_agent import driven_agent
+
+LIMIT = 1 << 20
+
+
+def order(*asked: LinePattern, **changes: Any) -> MetricsOrder:
+    """An order that measures often, and the logs only."""
+    made: Any = metrics_order(asked, 1, "CPU")
+    return {**made, "every": 0.1, "resources": 1e9, **changes}  # type: ignore[typeddict-item]
+
+
+class GrowingLog:
+    """A log in a test's folder and what an agent reads from it."""
+
+    def __init__(self, path: Path, *asked: LinePattern) -> None:
+        self.path = path
+        self.metrics = LogMetrics(str(path), LinePatterns(order(*asked)["patterns"], lambda _: None))
+
+    def write(self, data: bytes) -> None:
+        with self.path.open("ab") as file:
+            file.write(data)
+
+    def read(self, most: int = 20, limit: int = LIMIT, is_last: bool = False) -> list[dict[str, Any]]:
+        return [values for _, values in self.metrics.read(most, limit, is_last)]
+
+    def steps(self, most: int = 20, limit: int = LIMIT, is_last: bool = False) -> list[Any]:
+        return [values["step"] for values in self.read(most, limit, is_last) if "step" in values]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> GrowingLog:
+    return GrowingLog(tmp_path / "log.txt")
+
+
+def loss_lines(first: int, last: int) -> bytes:
+    return b"".join(b"step %d: loss=0.5\n" % number for number in range(first, last + 1))
+
+
+def test_the_last_line_of_a_short_job_is_sent_before_its_end(tmp_path: Path) -> None:
+    """Also one without a newline, by all ranks, whether they are shown or not."""
+    with driven_agent(tmp_path) as agent:
+        agent.run("echo step 1: loss=0.5; printf 'step 2: loss=0.25'", "echo loss: nan", metrics=order(), tail=[])
+        events = agent.until("exited") + agent.until("exited")
+    rows = [(row["rank"], row["values"]) for event in events if event["ev"] == "metrics" for row in event["rows"]]
+    assert (0, {"step": 1, "loss": 0.5}) in rows
+    assert [values for rank, values in rows if rank == 0][-1].items() >= {"step": 2, "loss": 0.25}.items()
+    assert (1, {"loss": "nan"}) in rows
+    for rank in (0, 1):
+        told = [event["ev"] for event in events if event.get("rank") == rank or event["ev"] == "metrics"]
+        assert told.index("metrics") < len(told) - 1
+
+
+def test_nothing_is_sent_where_nothing_is_measured(tmp_path: Path) -> None:
+    """`launch.metrics: false`."""
+    with driven_agent(tmp_path) as agent:
+        agent.run("echo step 1: loss=0.5", metrics=None)
+        assert "metrics" not in [event["ev"] for event in agent.until("exited")]
+
+
+def test_a_log_is_read_as_it_grows(log: GrowingLog) -> None:
+    """A line that has not ended is read when it has."""
+    assert log.read() == []
+    log.write(b"step 1: loss=0.5\nstep 2: lo")
+    assert log.steps() == [1]
+    log.write(b"ss=0.5\n")
+    assert log.steps() == [2]
+    assert log.read() == []
+
+
+def test_of_many_lines_the_first_the_last_and_some_between_are_read(log: GrowingLog) -> None:
+    """No more than were asked for."""
+    log.write(loss_lines(1, 1000))
+    steps = log.steps(most=5)
+    assert (steps[0], steps[-1], len(steps)) == (1, 1000, 5)
+
+
+def test_a_rare_kind_of_line_is_not_lost_among_many_others(tmp_path: Path) -> None:
+    """What one line in a thousand tells is read as well."""
+    log = GrowingLog(tmp_path / "log.txt", LinePattern("acc", r"acc: ([\d.]+)"))
+    log.write(loss_lines(1, 500) + b"acc: 0.75\n" + loss_lines(501, 1000))
+    assert {"acc": 0.75} in log.read(most=4)
+
+
+def test_a_loss_that_is_nan_is_read_among_many_others(log: GrowingLog) -> None:
+    """Wherever it stands."""
+    log.write(loss_lines(1, 333) + b"step 334: loss=nan\n" + loss_lines(335, 1000))
+    assert {"step": 334, "loss": "nan"}.items() <= next(v for v in log.read(most=2) if v["step"] == 334).items()
+
+
+def test_of_a_log_that_grows_too_quickly_pieces_are_read(log: GrowingLog) -> None:
+    """The first, the last and some between, and no line is cut in two."""
+    log.write(loss_lines(1, 200_000))
+    rows = log.read(most=20, limit=1 << 18)
+    steps = [row["step"] for row in rows if "step" in row]
+    assert (steps[0], steps[-1]) == (1, 200_000)
+    assert steps == sorted(steps)
+    assert {row["loss"] for row in rows} == {0.5}
+
+
+def test_a_log_that_was_cut_is_read_from_its_start(log: GrowingLog) -> None:
+    """Some programs empty their log."""
+    log.write(loss_lines(1, 3))
+    assert log.steps() == [1, 2, 3]
+    log.path.write_bytes(b"step 4: loss=1\n")
+    assert log.steps() == [4]
+
+
+def test_a_log_that_was_replaced_is_read_from_its_start(log: GrowingLog) -> None:
+    """A restart, or something that rotates logs, puts another file in its place."""
+    log.write(loss_lines(1, 3))
+    assert log.steps() == [1, 2, 3]
+    log.path.rename(log.path.with_suffix(".1"))
+    log.write(loss_lines(4, 40))
+    assert log.steps()[-1] == 40
+
+
+def test_states_of_a_progress_bar_are_lines(log: GrowingLog) -> None:
+    """A carriage return ends one as a newline does."""
+    bar = "Epoch 1: {0:3d}%|####| {0}/100 [00:35<00:35, 11.10it/s, loss=0.5]"
+    log.write("".join(f"\r{bar.format(number)}" for number in (10, 20, 30)).encode())
+    assert log.steps() == [10, 20]
+    assert log.steps(is_last=True) == [30]
+
+
+def test_what_is_no_text_does_no_harm(log: GrowingLog) -> None:
+    """NUL, invalid UTF-8 and a line without end."""
+    log.write(b"\0\xff\xfe" * 1000 + b"\n" + b"loss" * (1 << 18))
+    assert log.read() == []
+    log.write(b"x" * (1 << 20) + b"\n\xff step 7: loss=0.5 \0\n")
+    assert log.steps() == [7]
+    assert len(log.metrics._partial) <= LONGEST_LINE
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_something_else_in_place_of_a_log_is_left_alone(tmp_path: Path, make: Any) -> None:
+    """A job may put anything into its folder."""
+    make(tmp_path / "log.txt")
+    assert GrowingLog(tmp_path / "log.txt").read() == []
+
+
+def test_the_rank_of_an_attempt_before_is_not_read_again(tmp_path: Path) -> None:
+    """A restart puts its log aside and begins anew."""
+    with driven_agent(tmp_path) as agent:
+        agent.run("echo step 8: loss=0.5", metrics=order())
+        agent.until("exited")
+        agent.run("echo step 1: loss=0.5", metrics=order(), attempt=1)
+        events = agent.until("exited")
+    assert [row["values"]["step"] for event in events if event["ev"] == "metrics" for row in event["rows"]] == [1]
+
+
+def counted(*rows: dict[str, Any]) -> list[Any]:
+    counter = StepCounter()
+    for second, row in enumerate(rows):
+        counter.add_to(row, float(second), is_last=False)
+    return [row.get("total_step") for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "totals"),
+    [
+        ([(1, 1, None), (1, 25, None), (2, 1, None), (2, 25, None), (3, 5, None)], [None, None, 26, 50, 55]),
+        ([(1, 25, None), (2, 25, None), (3, 25, None)], [None, 50, 75]),
+        ([(0, 9, 10), (1, 0, 10), (1, 9, 10)], [None, 10, 19]),
+        ([(1, 10, 100), (3, 10, 100)], [None, 210]),
+        ([(1, 50, None), (1, 100, None), (2, 150, None), (2, 200, None)], [None, None, None, None]),
+        ([(7, 10, None), (7, 20, None), (8, 10, None)], [None, None, 150]),
+    ],
+)
+def test_steps_are_counted_over_epochs(rows: list[tuple[int, int, int | None]], totals: list[int | None]) -> None:
+    """Where a line counts them from the start of its epoch; not where the job counts them over all epochs itself."""
+    given = [{"epoch": e, "step": s, **({"steps": n} if n is not None else {})} for e, s, n in rows]
+    assert counted(*given) == totals
+
+
+def test_the_time_of_a_step_is_taken_where_no_line_tells_it() -> None:
+    """From what was seen of steps over time."""
+    counter = StepCounter()
+    rows: list[dict[str, Any]] = [{"step": 10}, {"step": 20}, {"step": 20}, {"step": 25}]
+    for row, when in zip(rows, (100.0, 101.0, 102.0, 103.0), strict=True):
+        counter.add_to(row, when, is_last=True)
+    assert [row.get("step_time") for row in rows] == [None, 0.1, None, 0.4]
+
+
+def test_the_time_of_a_step_that_lines_tell_is_left_alone() -> None:
+    """It is more exact than what an agent sees."""
+    counter = StepCounter()
+    rows: list[dict[str, Any]] = [{"step": 10, "step_time": 0.5}, {"step": 20}]
+    for second, row in enumerate(rows):
+        counter.add_to(row, float(second), is_last=True)
+    assert [row.get("step_time") for row in rows] == [0.5, None]
+
+
+@pytest.mark.parametrize(("most", "chosen"), [(1, [9]), (2, [0, 9]), (4, [0, 3, 6, 9]), (20, list(range(10)))])
+def test_some_of_many_are_chosen_evenly(most: int, chosen: list[int]) -> None:
+    """The first and the last among them."""
+    assert list(spread(range(10), most)) == chosen
+
+
+def test_rows_with_nan_are_chosen_too() -> None:
+    """A few of them, beyond the number that was asked for."""
+    rows: list[Any] = [(float(n), {"loss": "nan" if n == 5 else 0.5}) for n in range(100)]
+    assert [when for when, _ in spread_rows(rows, 2)] == [0.0, 5.0, 99.0]
+
+
+def test_a_fault_in_measuring_costs_the_metrics_and_not_the_job(tmp_path: Path) -> None:
+    """It is told once, and ranks end as they end."""
+    wrong = order(patterns=[{**order()["patterns"][0], "id": "wrong", "regex": "(", "literals": ["loss"]}])
+    with driven_agent(tmp_path) as agent:
+        agent.run("echo loss: 1; echo loss: 2; exit 3", metrics=wrong)
+        events = agent.until("exited")
+    assert events[-1]["code"] == 3
+    (note,) = [event["text"] for event in events if event["ev"] == "agent-note"]
+    assert note.startswith("metrics are not measured any more: ")

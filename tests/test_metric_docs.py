@@ -1,0 +1,20 @@
+"""docs/metrics.md lists the lines that are known, as the table has them."""
+
+from __future__ import annotations
+
+from mslaunch.metrics.table import built_in_rows
+from tests.conftest import ROOT
+
+
+def formats() -> str:
+    """The list for the page, made from the table."""
+    return "\n\n".join(
+        f"**{row.framework}**: {', '.join(f'`{name}`' for name in row.values)}\n\n    {row.example.strip()}"
+        for row in built_in_rows()
+    )
+
+
+def test_the_pages_list_the_lines_that_are_known() -> None:
+    """In both languages; where this fails, put what formats() returns into both pages."""
+    for page in ("docs/metrics.md", "docs/zh/metrics.md"):
+        assert formats() in (ROOT / page).read_text(), page

@@ -1,0 +1,259 @@
+"""The pattern tables: every row is found by its example and its codes, quickly, and healthy logs raise no alarm."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mslaunch.cli import explain
+from mslaunch.cli.explain import meaning
+from mslaunch.diagnose.literals import required_literals
+from mslaunch.diagnose.pattern_tables import Pattern, built_in_patterns, parse_table
+from mslaunch.diagnose.patterns import match_line
+from tests.conftest import ROOT, Bench
+
+PATTERNS = built_in_patterns()
+HEALTHY = (ROOT / "tests" / "fixtures" / "healthy.log").read_text().splitlines()
+CODES = sorted({code for pattern in PATTERNS for code in pattern.codes})
+CANN_CODE = re.compile(r"(?<![A-Za-z\d])E[A-Z\d]\d{4}(?!\d)")
+PUT_TOGETHER = (
+    "hccl-argument",
+    "hccl-if-ip",
+    "npu-down-before",
+    "pipeline-stages",
+    "scheduler-listen",
+    "disk-full",
+    "data-hang",
+)
+PAGE = ROOT / "docs" / "failures.md"
+MARK = "<!-- table of known failures -->\n"
+
+
+def printed(code: str) -> str:
+    """A line that has nothing but the code to tell."""
+    if code.startswith("XID"):
+        return f"NVRM: Xid (PCI:0000:01:00): {code[3:]}, pid=1"
+    return f"aclrtSynchronizeStream failed, ret: {code}" if code.isdigit() else f"{code}: something happened"
+
+
+def any_repeats(items: Any) -> Iterator[Any]:
+    """Yield the upper limits of all repeats of any character in a parsed regular expression."""
+    for name, argument in items:
+        kind = str(name)
+        if kind in ("MAX_REPEAT", "MIN_REPEAT"):
+            if any(str(inner[0]) == "ANY" for inner in argument[2]):
+                yield argument[1]
+            yield from any_repeats(argument[2])
+        elif kind == "SUBPATTERN":
+            yield from any_repeats(argument[3])
+        elif kind == "BRANCH":
+            for branch in argument[1]:
+                yield from any_repeats(branch)
+        elif kind in ("ASSERT", "ASSERT_NOT"):
+            yield from any_repeats(argument[1])
+
+
+def table() -> str:
+    """The known failures, as the documentation has them."""
+    known = sorted((pattern for pattern in PATTERNS if pattern.kind != "healthy"), key=lambda pattern: pattern.id)
+    rows = [(f"`{row.id}`", row.kind, " ".join(row.codes), meaning(row), row.advice) for row in known]
+    cells = [("id", "kind", "codes", "meaning", "advice"), ("---",) * 5, *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |\n" for row in cells)
+
+
+def test_the_documentation_lists_the_known_failures() -> None:
+    """docs/failures.md has a generated table; UPDATE_GOLDEN=1 writes it anew."""
+    text = PAGE.read_text()
+    before = text.partition(MARK)[0]
+    if os.environ.get("UPDATE_GOLDEN"):
+        PAGE.write_text(f"{before}{MARK}\n{table()}")
+    assert PAGE.read_text() == f"{before}{MARK}\n{table()}"
+
+
+@pytest.mark.parametrize("name", [*CODES, *(pattern.id for pattern in PATTERNS)])
+def test_every_id_and_code_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Meaning and advice are printed, whether the name is written in capitals or not."""
+    for written in (name, name.lower(), name.upper()):
+        explain.show(written, None, as_json=True)
+        for row in json.loads(capsys.readouterr().out):
+            assert name in (row["id"], *row["codes"])
+            assert row["summary"]
+            assert row["advice"]
+
+
+def test_explaining_on_the_command_line(bench: Bench) -> None:
+    """One row for a code, by the code or with a blank in it; the general one comes first."""
+    done = bench.mslaunch("diagnose", "--explain", "ei0006")
+    assert done.returncode == 0
+    assert done.stdout.startswith("hccl-connect-timeout (victim; EI0006)\n  A peer did not connect in time.\n  advice ")
+    assert bench.mslaunch("diagnose", "--explain", "Xid 79").stdout.startswith("xid-bus (cause; XID79")
+
+
+def test_an_unknown_name_gets_the_nearest_ones(bench: Bench) -> None:
+    """One sentence, and exit code 2."""
+    done = bench.mslaunch("diagnose", "--explain", "hccl-conect-timeout")
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "mslaunch: 'hccl-conect-timeout' is no known failure; the nearest are hccl-connect-timeout,"
+    )
+    assert done.stderr.endswith("`mslaunch diagnose --list` shows all.\n")
+
+
+def test_the_known_failures_are_listed(bench: Bench) -> None:
+    """A row each, those of the user too, for people and for scripts; logs are not read."""
+    row = "- {id: site-quota, kind: cause, regex: the quota of, summary: 'Quota {1}{2} is used up.', advice: a}\n"
+    bench.write("config/mslaunch/patterns.d/site.yaml", row.replace("the quota of", "the quota of (a)(b)"))
+    where = str(bench.folder / "config")
+    listed = bench.mslaunch("diagnose", "--list", XDG_CONFIG_HOME=where).stdout.splitlines()
+    assert listed[0].split() == ["ID", "KIND", "MEANING", "CODES"]
+    assert len(listed) == len(PATTERNS) + 2
+    assert any(line.split(maxsplit=2) == ["site-quota", "cause", "Quota … is used up."] for line in listed)
+    rows = json.loads(bench.mslaunch("diagnose", "--list", "--json").stdout)
+    assert {row["id"] for row in rows} == {pattern.id for pattern in PATTERNS}
+    refused = bench.mslaunch("diagnose", "logs", "--list")
+    assert (refused.returncode, refused.stderr.split(". ")[0]) == (
+        2,
+        "mslaunch: logs: --list and --explain read no logs",
+    )
+
+
+def test_the_tables_are_large_enough() -> None:
+    """What clusters print most is known: more than 200 failures, and none twice."""
+    assert sum(pattern.kind != "healthy" for pattern in PATTERNS) > 200
+    assert len({pattern.regex for pattern in PATTERNS}) == len(PATTERNS)
+
+
+@pytest.mark.parametrize("line", HEALTHY, ids=range(len(HEALTHY)))
+def test_a_healthy_line_is_no_alarm(line: str) -> None:
+    """What MindSpore, CANN, NCCL, the kernel and scripts print when all is well; errors' words on lower levels too."""
+    found = match_line(line)
+    assert found is None or found.pattern.kind == "healthy"
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.id)
+def test_no_row_counts_below_the_level_of_its_example(pattern: Pattern) -> None:
+    """The words of an error in a [DEBUG] or [INFO] line are no error."""
+    words = re.sub(r"^\[\w+\] ?", "", pattern.example)
+    for level in ("[DEBUG] ", "[INFO] "):
+        found = match_line(f"{level}ME(1,7f,python3):2026-11-17-13:32:31.745.623 [a.cc:1] {words}")
+        assert found is None or found.pattern.kind == "healthy"
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.id)
+def test_a_quick_test_by_literals_exists_for_every_row(pattern: Pattern) -> None:
+    """No row has to be tried on every line of a log."""
+    literals = required_literals(pattern.regex)
+    assert literals
+    assert min(len(literal) for literal in literals) >= 4
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.id)
+def test_no_row_reads_a_line_of_any_length_again_and_again(pattern: Pattern) -> None:
+    """`.*` behind words that a hostile line repeats takes time by the square of its length."""
+    try:
+        parser = importlib.import_module("re._parser")
+    except ModuleNotFoundError:  # Python 3.10
+        parser = importlib.import_module("sre_parse")
+    assert all(int(limit) <= 400 for limit in any_repeats(parser.parse(pattern.regex)))
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_line_with_nothing_but_a_code_is_explained(code: str) -> None:
+    """Whatever code the table lists, a row that lists it is found by the code alone."""
+    found = match_line(printed(code))
+    assert found is not None
+    assert code in found.pattern.codes
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.id)
+def test_advice_is_the_same_for_every_line(pattern: Pattern) -> None:
+    """Values of a line are filled into the summary only, so advice has no place for them."""
+    assert not re.search(r"\{\d\}", pattern.advice)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.id)
+def test_a_row_lists_the_codes_of_its_regex(pattern: Pattern) -> None:
+    """`--explain` finds a row by every code that it matches."""
+    assert set(CANN_CODE.findall(pattern.regex.replace(r"\b", " "))) <= set(pattern.codes)
+
+
+def test_rows_whose_example_was_put_together_say_so() -> None:
+    """An example is a line as somebody's program printed it, or its source tells that it is not."""
+    rows = {pattern.id: pattern for pattern in PATTERNS}
+    assert all("put together" in rows[name].source for name in PUT_TOGETHER)
+
+
+@pytest.mark.parametrize(
+    ("line", "pattern"),
+    [
+        ("HcclCommInitRootInfo failed, return[0x0000000005000004], rankNum[8], rank[4]", "hccl-init-failed"),
+        ("HcclCommInitRootInfo failed, return[0x0000000005000009], rankNum[8], rank[4]", "hccl-init-failed"),
+        ("RuntimeError: HcclCommInitRootInfoConfig failed, hcclRet: 9", "hccl-init-failed"),
+        ("HcclCommInitRootInfo failed, return[0x0000000005000003], rankNum[8], rank[4]", "hccl-init-memory"),
+        ('Ascend collective Error: "HcclCommInitRootInfo failed. | Error Number 2', "hccl-init-memory"),
+        ("kernel: [16794.247] Out of memory: Kill process 6033 (python) score 367 or sacrifice child", "out-of-memory"),
+        ("Out of memory: Killed process 4242 (python) total-vm:33554432kB", "out-of-memory"),
+        ("Memory cgroup out of memory: Kill process 77 (python) score 1000 or sacrifice child", "memory-cgroup"),
+        ("Malloc device memory failed, ret[207001], may be other processes occupying this card", "device-occupied"),
+        ("  |  124.0.0.11(1)   |   124.0.0.21(0)   |  server  | no connect |", "hccl-link-table"),
+        ("EI0016: tlsStatus are inconsistent between rank 0 and rank 8", "hccl-tls"),
+        ("NCCL WARN Connect to XXX failed: Network is unreachable", "nccl-connect"),
+    ],
+)
+def test_lines_that_rows_share_words_with(line: str, pattern: str) -> None:
+    """The row that says most about a line is the one that is found."""
+    found = match_line(line)
+    assert found is not None
+    assert found.pattern.id == pattern
+
+
+@pytest.mark.parametrize(
+    ("line", "blamed"),
+    [
+        ("x |  192.168.100.212(10)   |  16666  |   192.168.100.202(2)   |  28826  |  server  | time out |", "10"),
+        ("connected p2p timeout, timeout:130 s. local logicDevid:0, remote physic id:1.", "1"),
+        ("cqe err status[12], time:[2023-07-04 22:15:59.099518], ip:[192.1.95.102]", "192.1.95.102"),
+        (
+            "cqe error status[12], time:[2025-09-15 08:38:12],localInfo{server[127.10.0.1],deviceIp[127.11.0.1]}, "
+            "remoteIP{server[127.10.0.2],deviceId[127.10.0.2],deviceIp[127.11.0.2]}",
+            "127.11.0.2",
+        ),
+        ("TopoExchangeAgent: connect server[51.38.67.143%enp189s0f0 : 60004] failed", "51.38.67.143"),
+        ("SDMA memory copy task exception occurred (EI0012), Remote rank: [4800]. B", "4800"),
+        ("NCCL WARN Net : Call to recv from 10.200.84.247<58355> failed : Broken pipe", "10.200.84.247<58355>"),
+    ],
+)
+def test_a_row_names_the_peer_that_is_waited_for(line: str, blamed: str) -> None:
+    """The graph of waiting is built of these."""
+    found = match_line(line)
+    assert found is not None
+    assert found.blamed == blamed
+
+
+@pytest.mark.parametrize(
+    ("codes", "trouble"),
+    [("EI0001", "a list of texts is wanted, got 'EI0001'"), ("[1]", "a list of texts is wanted, got [1]")],
+)
+def test_codes_of_added_rows_are_checked(codes: str, trouble: str) -> None:
+    """A row of a user with codes of another form is named, with what is wanted."""
+    row = f"- {{id: a, kind: cause, regex: quota, summary: s., advice: a, codes: {codes}}}\n"
+    patterns, problems = parse_table(row, "site.yaml")
+    assert patterns == []
+    assert problems == [f"site.yaml:1: row 1 (a) does not count: codes: {trouble}"]
+
+
+def test_an_added_row_without_an_example_counts_on_every_level(bench: Bench) -> None:
+    """Only an example tells of which level a row is."""
+    bench.write(
+        "config/mslaunch/patterns.d/site.yaml",
+        "- {id: site-quota, kind: cause, regex: the quota of, summary: s., advice: a, codes: [Q1]}\n",
+    )
+    bench.write("logs/worker_0.log", "[INFO] the quota of anna is used up\n")
+    done = bench.mslaunch("diagnose", "logs", "--json", XDG_CONFIG_HOME=str(bench.folder / "config"))
+    assert json.loads(done.stdout)["pattern"] == "site-quota"
