@@ -107,6 +107,15 @@ def test_step_times_come_from_steps_where_none_are_told() -> None:
     assert {value for value in heat["cells"][0] if value is not None} == {0.5}
 
 
+def test_a_step_time_holds_for_the_time_before_it_was_told() -> None:
+    """A job that tells it every hundred steps has no holes in its heat map."""
+    table = SeriesTable()
+    table.add(Row(time, Source(0, 0), {"step_time": took}) for time, took in ((0.0, 1), (1.0, 2), (9.0, 3)))
+    heat = make_heat(table, 0.0, replace(REPORT, columns=10))
+    assert heat is not None
+    assert heat["cells"] == [[1.5, 3, 3]]
+
+
 def test_many_ranks_share_rows_of_the_heat_map() -> None:
     """A row shows the slowest of its ranks."""
     table = SeriesTable()

@@ -62,8 +62,8 @@ def test_the_last_numbers_of_running_jobs_are_scraped(ui: Ui, bench: Bench, tmp_
         loss = wait_for(lambda: asked(port, 'mslaunch_rank_value{metric="loss"}'), "Prometheus to scrape", 120)
         assert loss[0]["metric"].items() >= {"run": "long", "rank": "1", "job": "mslaunch"}.items()
         assert loss[0]["value"][1] == "0.25"
-        assert asked(port, "mslaunch_host_value")[0]["metric"]["metric"] == "load"
-        assert asked(port, "mslaunch_device_value")[0]["value"][1] == "300"
+        assert asked(port, 'mslaunch_host_value{host="n0"}')[0]["metric"]["metric"] == "load"
+        assert asked(port, 'mslaunch_device_value{host="n0"}')[0]["value"][1] == "300"
         assert asked(port, 'mslaunch_runs{state="running"}')[0]["value"][1] == "1"
         assert asked(port, "up")[0]["value"][1] == "1"
     finally:

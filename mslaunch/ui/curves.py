@@ -14,7 +14,7 @@ from mslaunch.ui.bounds import Bounds
 FEWEST_POINTS = 12
 MOST_POINTS = 2000
 BAND_POINTS = 200
-NOT_DRAWN = frozenset({"steps", "epochs", "stopped"})
+NOT_DRAWN = frozenset({"steps", "epochs", "stopped", "memory_total", "disk_total"})
 KINDS = ("rank", "host", "device")
 
 Curve = dict[str, Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mslaunch.metrics.rows import Source
@@ -27,7 +27,7 @@ def make_heat(table: SeriesTable, start: float, bounds: Bounds) -> dict[str, Any
     cells: list[list[float | None]] = [[None] * columns for _ in range(-(-len(ranks) // together))]
     for source, series in timed.items():
         row = cells[row_of[int(source.rank or 0)]]
-        for place, mean in _means(series, column, columns):
+        for place, mean in _without_gaps(_means(series, column, columns)):
             row[place] = mean if (known := row[place]) is None else max(known, mean)
     first, last = span_of(list(timed.values()))
     return {
@@ -63,3 +63,11 @@ def _means(series: Series, column: Any, columns: int) -> Iterator[tuple[int, flo
             counts[place] += 1
     means = ((place, sums[place] / count) for place, count in enumerate(counts) if count)
     return ((place, mean) for place, mean in means if math.isfinite(mean))
+
+
+def _without_gaps(means: Iterable[tuple[int, float]]) -> Iterator[tuple[int, float]]:
+    """Fill what lies between two columns with the later one: a step time is told when the steps are over."""
+    before: int | None = None
+    for place, mean in means:
+        yield from ((between, mean) for between in range(place if before is None else before + 1, place + 1))
+        before = place

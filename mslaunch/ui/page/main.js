@@ -36,8 +36,7 @@ function showReport(doc) {
   showTop(doc.name, badge(doc.record.state));
   clear(main, view.element);
   view.show(doc);
-  const failed = doc.record.verdict?.rank;
-  if (typeof failed === "number") logs.choose(failed);
+  logs.choose(doc.record.verdict?.rank ?? 0);
   redraw = () => view.redraw();
 }
 

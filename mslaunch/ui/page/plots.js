@@ -2,8 +2,8 @@
 import { COLOURS, Chart } from "./chart.js";
 import { clear, durationText, el, labelled, rankFilter, shortNumber, stored, toNumber, valueText } from "./text.js";
 
-export const RESOURCES = new Set(["cpu", "cpu_wait", "memory", "threads", "read_rate", "write_rate"]);
-const FIRST = ["loss", "lr", "step_time", "throughput"];
+export const RESOURCES = new Set(["cpu", "memory", "cpu_wait", "threads", "read_rate", "write_rate"]);
+const FIRST = ["loss", "lr", "step_time", "throughput", ...RESOURCES];
 const LAST = ["step", "total_step", "epoch"];
 const TITLES = { cpu: "cpu (cores)", cpu_wait: "cpu_wait (share of the time)" };
 const LEGEND = 16;
