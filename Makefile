@@ -38,17 +38,17 @@ screenshots: $(READY)
 	.venv-torch/bin/pip install --quiet "torch==2.13.0" numpy
 	touch .venv-torch/.ready
 
-# Real Open MPI, sshd, network namespaces, Slurm and tmux for the tests. Without root or apt those tests are skipped, and pytest says so.
+# Real Open MPI, sshd, network namespaces, Slurm, tmux, Chromium and Prometheus for the tests. Without root or apt those tests are skipped, and pytest says so.
 system-packages:
-	@if command -v mpirun >/dev/null && command -v srun >/dev/null && [ -x /usr/sbin/sshd ] && [ -x /usr/sbin/ip ] && [ -x /usr/sbin/slurmctld ] && command -v tmux >/dev/null; then :; \
+	@if command -v mpirun >/dev/null && command -v srun >/dev/null && [ -x /usr/sbin/sshd ] && [ -x /usr/sbin/ip ] && [ -x /usr/sbin/slurmctld ] && command -v tmux >/dev/null && command -v chromium >/dev/null && command -v prometheus >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq openmpi-bin openssh-server iproute2 slurm-wlm munge tmux >/dev/null; \
-	else echo "mpirun, sshd, ip, Slurm or tmux is not here and cannot be installed: the tests that need it will be skipped"; fi
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq openmpi-bin openssh-server iproute2 slurm-wlm munge tmux chromium prometheus >/dev/null; \
+	else echo "mpirun, sshd, ip, Slurm, tmux, Chromium or Prometheus is not here and cannot be installed: the tests that need it will be skipped"; fi
 
 $(READY): pyproject.toml
 	@echo "Installing into $(VENV): MindSpore is large, this takes some minutes once."
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --editable ".[mindspore,dev,docs]"
+	$(VENV)/bin/pip install --quiet --editable ".[mindspore,ui,dev,docs]"
 	touch $(READY)
 
 clean:

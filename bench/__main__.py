@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from bench import (
+    browser,
     checkpoints,
     collect,
     diagnose,
@@ -48,6 +49,8 @@ CASES = {
     "status": scale.status_of_many,
     "watch": watch.watch_many,
     "ps": runs.thousand_runs,
+    "report": browser.report_of_a_day,
+    "ui": browser.much_to_show,
 }
 
 

@@ -50,6 +50,7 @@ NOT_RUN = {
     "stacks": "needs a job that runs; tests/test_silence.py has one",
     "compare": "needs two runs; tests/test_compare.py has some",
     "export": "needs a run with metrics; tests/test_export.py has one",
+    "ui": "a server, which does not end by itself; tests/test_browser_ui.py has one",
 }
 """Beginnings of command lines that are parsed only, with the reason."""
 

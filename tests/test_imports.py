@@ -36,7 +36,7 @@ EDGES = {
     },
     "api": {
         *("agent", "checkpoint", "comparison", "diagnose", "errors", "hosts"),
-        *("launcher", "metrics", "plan", "store", "transports"),
+        *("launcher", "metrics", "plan", "store", "transports", "ui"),
     },
     "launcher": {
         "agent",
@@ -57,9 +57,11 @@ EDGES = {
         "runtime",
         "store",
         "transports",
+        "ui",
         "words",
         "worker",
     },
+    "ui": {"documents", "errors", "layout", "masking", "metrics", "plan", "ranges", "store", "words"},
     "store": {
         "agent",
         "comparison",

@@ -48,6 +48,7 @@ def test_a_row_is_read_as_it_was_written(row: Row) -> None:
         "[" * 100_000,
         '{"time": "1", "attempt": 0, "rank": 0}',
         '{"time": 1e999, "attempt": 0, "rank": 0}',
+        f'{{"time": 1{"0" * 400}, "attempt": 0, "rank": 0}}',
         '{"time": 1, "attempt": 0}',
         '{"time": 1, "rank": 0}',
         '{"time": 1, "attempt": 0, "rank": true}',

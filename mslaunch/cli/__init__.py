@@ -30,6 +30,8 @@ VERBS = {
     "export": "Write the metrics of a run for TensorBoard, or as CSV.",
     "prune": "Remove old runs, or their checkpoints, and say what that frees.",
     "stop": "Stop a run, or a whole sweep, and wait until nothing of it is left.",
+    "report": "Write a run as one HTML file, which opens anywhere without a network.",
+    "ui": "Show runs in the browser, live.",
     "diagnose": "Why did it die? For a run, for msrun's log folder, for any folder of logs.",
     "stacks": "Show where the ranks of a running job stand, without disturbing it.",
     "check": "Are hosts, devices, ports and versions ready? What train asks first.",

@@ -17,6 +17,7 @@ from mslaunch.launcher.attempt import TICK, Attempt, Observer, SignalSource
 from mslaunch.launcher.cluster import Cluster
 from mslaunch.launcher.decisions import LOST, Failure
 from mslaunch.launcher.file_transfer import FileTransfer
+from mslaunch.launcher.final_report import write_final_report
 from mslaunch.launcher.hooks import Hooks, run_hooks
 from mslaunch.launcher.replacement import Interrupted, Rejoin, replace_hosts
 from mslaunch.launcher.restarts import NextAttempt, Replan, RestartTools, prepare_next
@@ -198,6 +199,10 @@ class _Execution:
         attempt.notify({"ev": "home"})
         if why:
             attempt.run_state.notes.append(f"not started again: {why}")
+            attempt.notify({"ev": "waiting", "seconds": 0.0})
+        if self.plan.report:
+            _save(self.folder, self.now)
+            attempt.run_state.notes.append(write_final_report(self.folder))
             attempt.notify({"ev": "waiting", "seconds": 0.0})
 
 

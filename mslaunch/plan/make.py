@@ -77,6 +77,7 @@ def make_plan(
         require_init=spec.launch.require_init,
         share_devices=spec.launch.share_devices,
         metrics=_metrics(spec),
+        report=spec.launch.report,
         notes=(*facts.notes, *_notes(spec, unset, moved), *binding.describe(spec, hosts, facts)),
         tags=tuple(dict.fromkeys(spec.launch.tags)),
         sources=_sources(spec, facts),

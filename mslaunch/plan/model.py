@@ -223,6 +223,8 @@ class Plan:
     """NPUs and GPUs may be in use by other runs."""
     metrics: tuple[LinePattern, ...] | None = ()
     """Metrics that are read from logs besides the known ones; None: nothing is measured."""
+    report: bool = False
+    """report.html is written when the run has ended."""
     notes: tuple[str, ...] = ()
     """What a person should know, said once at the start."""
     tags: tuple[str, ...] = ()

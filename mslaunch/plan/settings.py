@@ -321,6 +321,7 @@ class LaunchSettings(BaseModel):
         False, description="Whether a job fails whose ranks use MindSpore and never call init(): each trains alone."
     )
     lost_after: Wait = Field(10.0, description="Seconds of silence after which an agent counts its launcher as lost.")
+    report: bool = Field(False, description="Write report.html into the run's folder when the run has ended.")
     max_restarts: Annotated[Annotated[int, Field(ge=0)], Flag("--max-restarts", kind=int, metavar="N")] = Field(
         0, description="How often a failed job is started again."
     )

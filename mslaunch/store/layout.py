@@ -61,6 +61,10 @@ class RunFolder:
         return self.path / layout.LABELS
 
     @property
+    def report(self) -> Path:
+        return self.path / layout.REPORT
+
+    @property
     def bundle(self) -> Path:
         return self.path / layout.ZIP
 

@@ -1,0 +1,37 @@
+"""`mslaunch report`: one HTML file that shows a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mslaunch import api
+from mslaunch.api import browser
+from mslaunch.cli import basics, options
+from mslaunch.words import plain
+
+app = basics.new_app()
+
+
+@app.command()
+def report(
+    run: options.Run = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", help="The file; by default report.html in the run's folder. -: print it."),
+    ] = None,
+    runs_dir: options.RunsDir = None,
+    as_json: basics.Json = False,
+) -> None:
+    """Write a run as one HTML file: curves, verdict, timeline, configuration, ends of the logs."""
+    found = api.find_run(run, runs_dir)
+    if as_json:
+        print(json.dumps(browser.report_document(found)))
+    elif output == "-":
+        sys.stdout.write(browser.make_report(found))
+    else:
+        print(plain(str(browser.write_report(found, Path(output) if output else None))))

@@ -1,0 +1,33 @@
+"""`mslaunch ui`: runs in the browser, live."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mslaunch import api
+from mslaunch.api import browser
+from mslaunch.cli import basics, options
+
+app = basics.new_app()
+
+
+@app.command()
+def ui(
+    runs_dir: options.RunsDir = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help="Port; by default 8390 or the next free one.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; others than 127.0.0.1 can be reached by others.")
+    ] = "127.0.0.1",
+    token_file: Annotated[
+        str | None,
+        typer.Option("--token-file", metavar="FILE", help="Keep the token in this file; made where it is missing."),
+    ] = None,
+    allow_stop: Annotated[bool, typer.Option("--allow-stop", help="Runs can be stopped in the page.")] = False,
+) -> None:
+    """Show all runs of a folder in the browser, live: curves, logs, stacks, comparison."""
+    folder = runs_dir or api.default_runs_dir()
+    browser.serve_ui(folder, host, port, token_file, allow_stop, lambda text: print(text, flush=True))

@@ -1,0 +1,1 @@
+"""Runs in the browser: a document of a run, the report that holds it, and the server that shows it live."""

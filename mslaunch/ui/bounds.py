@@ -1,0 +1,53 @@
+"""How much of a run a document holds at most, so that a report stays below 3 MB and a live page is quick."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mslaunch.words import cut_middle, plain
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits of one document."""
+
+    points: int
+    """Of all curves together."""
+    sources: int
+    """Ranks, hosts and devices that have curves of their own; the others are in the band of all."""
+    log_bytes: int
+    """Of the ends of all logs together."""
+    texts: int
+    """Characters of a configuration, of a traceback and the like."""
+    columns: int = 160
+    """Of the heat map."""
+    rows: int = 96
+    """Of the heat map and of the timeline; beyond that, ranks are put together or left out."""
+    spans: int = 1024
+    events: int = 400
+
+
+REPORT = Bounds(points=36_000, sources=16, log_bytes=600_000, texts=120_000)
+LIVE = Bounds(points=16_000, sources=16, log_bytes=0, texts=120_000)
+
+
+def bounded(value: Any, characters: int, items: int = 1024) -> Any:
+    """Return a JSON value with bounded texts and lists, whatever somebody has written into a record."""
+    if isinstance(value, str):
+        return "\n".join(map(plain, cut_middle(value, characters).split("\n")))
+    if isinstance(value, dict):
+        pairs = list(value.items())[:items]
+        return {bounded(str(name), 200): bounded(inner, characters, items) for name, inner in pairs}
+    if isinstance(value, list | tuple):
+        return [bounded(inner, characters, items) for inner in value[:items]]
+    return value
+
+
+def is_within(folder: Path, path: Path) -> bool:
+    """Tell whether a path leads to something in a folder: links may lead out of a run that somebody else has made."""
+    try:
+        return path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):
+        return False

@@ -1,0 +1,175 @@
+"""Pieces of logs as text for a page: by byte offset, so that a log may have any size, without control characters."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from mslaunch.ui.bounds import is_within
+from mslaunch.words import cut_line, plain
+
+PIECE = 1 << 16  # bytes of a window
+LONGEST = 2000  # characters of a line that is shown; the log has the rest
+SEARCHED = 32 << 20  # bytes that one search looks through
+BLOCK = 1 << 20
+MOST_HITS = 200
+# What a terminal takes for commands: CSI and OSC sequences. The rest of the control characters are shown as escapes.
+_SEQUENCES = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Lines of a log, from byte `start` up to `end`, and how long the log is."""
+
+    start: int
+    end: int
+    size: int
+    lines: tuple[str, ...]
+    ends: tuple[int, ...] = ()
+    """Where each of them ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Lines that a search has found, with their offsets, and where to go on; None at the end of the log."""
+
+    found: tuple[tuple[int, str], ...]
+    then: int | None
+    size: int
+
+
+def shown_line(line: bytes) -> str:
+    """Return a line as a page may show it: what was written over, and colours, are left out."""
+    line = line.rstrip(b"\r").rpartition(b"\r")[2]
+    text = line[: 8 * LONGEST].decode("utf-8", "replace")
+    left_out = max(0, len(line) - 8 * LONGEST)
+    text = cut_line(plain(_SEQUENCES.sub("", text)), LONGEST)
+    return f"{text} ... {left_out} bytes left out, see the log" if left_out else text
+
+
+def window(folder: Path, path: Path, at: int | None, most: int = PIECE, with_rest: bool = False) -> Window:
+    """Return whole lines from an offset on, or the last ones where `at` is None; `with_rest` also an unfinished one."""
+    file = _open(folder, path)
+    if file is None:
+        return Window(0, 0, 0, ())
+    try:
+        size = os.fstat(file).st_size
+        if at is None or at > size:  # somebody has cut the log: its end is shown
+            return _before(file, size, size, most, with_rest)
+        return _after(file, at, size, most, with_rest)
+    finally:
+        os.close(file)
+
+
+def window_before(folder: Path, path: Path, at: int, most: int = PIECE) -> Window:
+    """Return the whole lines that end at an offset."""
+    file = _open(folder, path)
+    if file is None:
+        return Window(0, 0, 0, ())
+    try:
+        size = os.fstat(file).st_size
+        return _before(file, min(max(at, 0), size), size, most, True)
+    finally:
+        os.close(file)
+
+
+def _open(folder: Path, path: Path) -> int | None:
+    """Open a file of a run; None where there is none, or where a link leads out of the run's folder."""
+    if not is_within(folder, path):
+        return None
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    return None
+
+
+def _after(file: int, at: int, size: int, most: int, with_rest: bool) -> Window:
+    data = os.pread(file, most, at)
+    is_last = at + len(data) >= size
+    end = data.rfind(b"\n") + 1
+    if (not end and len(data) == most) or (is_last and with_rest):
+        end = len(data)  # a line longer than a window is taken apart
+    return _made(at, data[:end], size)
+
+
+def _before(file: int, at: int, size: int, most: int, with_rest: bool) -> Window:
+    start = max(0, at - most)
+    data = os.pread(file, at - start, start)
+    if start:
+        cut = data.find(b"\n") + 1
+        cut = cut if cut < len(data) else 0
+        start, data = start + cut, data[cut:]
+    end = len(data) if with_rest else data.rfind(b"\n") + 1 or (len(data) if len(data) >= most else 0)
+    return _made(start, data[:end], size)
+
+
+def _made(start: int, data: bytes, size: int) -> Window:
+    lines = data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    ends = tuple(accumulate((len(line) + 1 for line in lines), initial=start))[1:]
+    return Window(start, start + len(data), size, tuple(map(shown_line, lines)), ends)
+
+
+def times_of(folder: Path, path: Path, found: Window) -> list[float | None]:
+    """Return when the lines of a window came, as far as the end of a log.times tells."""
+    file = _open(folder, path)
+    if file is None:
+        return []
+    try:
+        size = os.fstat(file).st_size
+        data = os.pread(file, PIECE, max(0, size - PIECE))
+    finally:
+        os.close(file)
+    pairs = [pair for line in data.split(b"\n")[size > PIECE : -1] if (pair := _pair(line)) is not None]
+    lengths = [length for _, length in pairs]
+    places = (bisect_left(lengths, end) for end in found.ends)
+    return [pairs[at][0] if at < len(pairs) else None for at in places]
+
+
+def _pair(line: bytes) -> tuple[float, int] | None:
+    time, _, length = line[:64].partition(b" ")
+    try:
+        return min(float(time), 1e11), int(length)
+    except ValueError:
+        return None
+
+
+def search(folder: Path, path: Path, text: str, at: int = 0) -> Hits:
+    """Find lines that contain a text, in any case, from an offset on; one call looks through a bounded piece."""
+    file = _open(folder, path)
+    if file is None:
+        return Hits((), None, 0)
+    try:
+        return _search(file, text, at)
+    finally:
+        os.close(file)
+
+
+def _search(file: int, text: str, at: int) -> Hits:
+    size, until = os.fstat(file).st_size, at + SEARCHED
+    wanted = text.encode("utf-8", "replace").lower()
+    found: list[tuple[int, str]] = []
+    while at < min(size, until) and len(found) < MOST_HITS:
+        data = os.pread(file, BLOCK, at)
+        if not data:
+            break
+        end = data.rfind(b"\n") + 1 or len(data)
+        if at + len(data) >= size:
+            end = len(data)
+        lower, place = data.lower(), 0  # re.IGNORECASE would take four times as long
+        while len(found) < MOST_HITS and (hit := lower.find(wanted, place, end)) >= 0:
+            start = data.rfind(b"\n", 0, hit) + 1
+            place = data.find(b"\n", hit, end) + 1 or end
+            found.append((at + start, shown_line(data[start : place - (data[place - 1 : place] == b"\n")])))
+        at += place if len(found) >= MOST_HITS else end
+    return Hits(tuple(found), at if at < size else None, size)

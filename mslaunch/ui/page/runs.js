@@ -1,0 +1,72 @@
+// The list of runs, and several of them side by side.
+import { Plots, legend } from "./plots.js";
+import { badge, clear, dateText, durationText, el, labelled, section, table, valueText } from "./text.js";
+
+const SHOWN = 200;
+
+function lasted(run) {
+  const until = run.ended ? Date.parse(run.ended) : Date.now();
+  return durationText((until - Date.parse(run.started)) / 1000);
+}
+
+export class RunList {
+  constructor(open, compare) {
+    Object.assign(this, { open, runs: [], chosen: new Set() });
+    this.search = el("input", { type: "search", placeholder: "name, script or state", oninput: () => this.fill() });
+    this.state = el("select", { onchange: () => this.fill() }, ...["all", "running", "queued", "succeeded", "failed", "stopped", "lost"].map((state) => el("option", { text: state })));
+    this.compare = el("button", { type: "button", text: "Compare chosen runs", disabled: true, onclick: () => compare([...this.chosen]) });
+    this.note = el("p", { class: "quiet", role: "status" });
+    this.body = el("div");
+    this.element = section("runs", "Runs", el("div", { class: "controls" }, labelled("Search", this.search), labelled("State", this.state), this.compare), this.note, this.body);
+  }
+
+  show(runs) {
+    this.runs = runs;
+    this.fill();
+  }
+
+  fill() {
+    const wanted = this.search.value.trim().toLowerCase(), state = this.state.value;
+    const matching = this.runs.filter((run) => (state === "all" || run.state === state) && (!wanted || [run.name, run.script, run.state, run.summary ?? ""].some((text) => text.toLowerCase().includes(wanted))));
+    const rows = matching.slice(0, SHOWN).map((run) => [this.box(run), el("a", { href: `#${new URLSearchParams({ run: run.name })}`, text: run.name }), badge(run.state), run.ranks, valueText("step", run.values?.step), valueText("loss", run.values?.loss), dateText(run.started), lasted(run), run.script, run.summary ?? ""]);
+    const focused = document.activeElement?.getAttribute("data-run");
+    clear(this.body, table(["", "run", "state", "ranks", "step", "loss", "started", "took", "program", "why"], rows, "Runs"));
+    if (focused) this.body.querySelector(`[data-run="${CSS.escape(focused)}"]`)?.focus();
+    this.note.textContent = !this.runs.length ? "No runs here yet: start one with `mslaunch train`." : `${matching.length} of ${this.runs.length} runs${matching.length > SHOWN ? `, the newest ${SHOWN} are shown` : ""}`;
+  }
+
+  box(run) {
+    return el("input", { type: "checkbox", "aria-label": `Compare ${run.name}`, "data-run": run.name, checked: this.chosen.has(run.name), onchange: (event) => {
+      if (event.target.checked) this.chosen.add(run.name); else this.chosen.delete(run.name);
+      this.compare.disabled = this.chosen.size < 2;
+    } });
+  }
+}
+
+function differences(rows, names, caption) {
+  return rows.length ? table(["", ...names], rows.map(([key, ...values]) => [key, ...values.map((value) => value ?? "—")]), caption) : el("p", { class: "quiet", text: "No differences." });
+}
+
+function diffText(text) {
+  const kinds = { "+": "added", "-": "removed", "@": "quiet" };
+  return el("pre", { tabindex: "0", "aria-label": "Differences of the code" }, ...text.split("\n").map((line) => el("span", { class: kinds[line[0]] ?? "", text: `${line}\n` })));
+}
+
+export class Comparison {
+  constructor() {
+    this.plots = new Plots("compare", { title: "these runs", accepts: () => true });
+    this.plots.ranks.parentElement.hidden = true;  // the first rank of each run is drawn
+    this.names = el("div");
+    this.facts = el("div");
+    this.element = el("div", {}, section("compared", "Comparison", this.names, this.plots.element), section("differences", "Differences", this.facts));
+  }
+
+  show(found) {
+    this.plots.show(found.curves);
+    clear(this.names, legend(found.names.map((name) => [name, this.plots.colourOf(name)])));
+    clear(this.facts,
+      el("h3", { text: "Last values" }), differences(found.values.map(([name, ...values]) => [name, ...values.map((value) => (value === null ? null : valueText(name, Number.isNaN(Number(value)) ? value : Number(value))))]), found.names, "Last values"),
+      el("h3", { text: "Configuration and settings" }), differences(found.config, found.names, "Configuration and settings"),
+      el("h3", { text: "Code" }), ...(found.code.length ? found.code.map((file) => el("details", {}, el("summary", { text: `${file.path} (${file.runs})` }), diffText(file.diff))) : [el("p", { class: "quiet", text: "No differences." })]));
+  }
+}

@@ -1,0 +1,219 @@
+"""The server of the page: what it answers, and how it is started."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from mslaunch.errors import MslaunchError, NoSuchRun, NotReadyError, RequestError, limit_of
+from mslaunch.store.run import Run
+from mslaunch.ui import log_text, page, prometheus
+from mslaunch.ui.access import Access, App, Guard
+from mslaunch.ui.bounds import LIVE
+from mslaunch.ui.comparison import compare
+from mslaunch.ui.library import Library
+from mslaunch.words import plain
+
+PORT = 8390
+PORTS_TRIED = 20
+MOST_COMPARED = 8
+LONGEST_SEARCH = 500
+MOST_RANKS = LIVE.sources
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+Answer = Callable[[Request], Response]
+
+
+class Answers:
+    """What the page can ask for. All of it reads and may take a moment, so it runs in threads."""
+
+    def __init__(self, library: Library, may_stop: bool) -> None:
+        self._library = library
+        self._may_stop = may_stop
+
+    def routes(self) -> list[Route]:
+        texts = {"/script.js": (page.script, "text/javascript"), "/style.css": (page.style, "text/css")}
+        own = [Route("/", _told(lambda _: Response(page.live_page("mslaunch"), media_type="text/html")))]
+        own += [Route(path, _text(make, kind)) for path, (make, kind) in texts.items()]
+        asked = {
+            "runs": self.runs,
+            "run": self.run,
+            "log": self.log,
+            "search": self.search,
+            "compare": self.compare,
+        }
+        own += [Route(f"/api/{name}", _told(answer)) for name, answer in asked.items()]
+        acts = {"stacks": self.stacks, "stop": self.stop}
+        own += [Route(f"/api/{name}", _told(answer), methods=["POST"]) for name, answer in acts.items()]
+        return [*own, Route("/metrics", _told(self.metrics))]
+
+    def runs(self, request: Request) -> Response:
+        return _unless_known(request, JSONResponse(self._library.summaries()).body)
+
+    def run(self, request: Request) -> Response:
+        tag, text = self._library.document(_name(request), _ranks(request))
+        return _unless_known(request, text, tag)
+
+    def log(self, request: Request) -> Response:
+        """A window of a log: from `at` on, the one that ends at `before`, or the last one."""
+        run, path, times = self._log_of(request)
+        before, at = _number(request, "before"), _number(request, "at")
+        if before is not None:
+            return JSONResponse(asdict(log_text.window_before(run.path, path, before)))
+        found = log_text.window(run.path, path, at, with_rest="rest" in request.query_params)
+        when = log_text.times_of(run.path, times, found) if at is None else []
+        return JSONResponse({**asdict(found), "times": when})
+
+    def search(self, request: Request) -> Response:
+        run, path, _ = self._log_of(request)
+        wanted = request.query_params.get("find", "")
+        if not 0 < len(wanted) <= LONGEST_SEARCH:
+            raise RequestError(f"find: 1 to {LONGEST_SEARCH} characters are wanted, got {len(wanted)}.")
+        return JSONResponse(asdict(log_text.search(run.path, path, wanted, _number(request, "at") or 0)))
+
+    def compare(self, request: Request) -> Response:
+        names = list(dict.fromkeys(request.query_params.getlist("name")))
+        if not 1 < len(names) <= MOST_COMPARED:
+            raise RequestError(f"Choose 2 to {MOST_COMPARED} runs to compare, got {len(names)}.")
+        return _unless_known(request, JSONResponse(compare([self._library.find(name) for name in names])).body)
+
+    def stacks(self, request: Request) -> Response:
+        groups = self._library.find(_name(request)).stacks()
+        return JSONResponse({"stacks": ["\n".join(map(plain, group.split("\n"))) for group in groups]})
+
+    def stop(self, request: Request) -> Response:
+        if not self._may_stop:
+            raise RequestError("Stopping is off. Start `mslaunch ui` with --allow-stop.")
+        return JSONResponse({"state": self._library.find(_name(request)).stop().state})
+
+    def metrics(self, request: Request) -> Response:
+        del request
+        return Response(prometheus.scrape(self._library), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    def _log_of(self, request: Request) -> tuple[Run, Path, Path]:
+        run = self._library.find(_name(request))
+        rank, attempt = _number(request, "rank") or 0, _number(request, "attempt")
+        folder = run.folder
+        earlier = folder.earlier_log(rank, attempt) if attempt is not None else None
+        if attempt is not None and earlier is not None and earlier.exists():
+            return run, earlier, folder.earlier_log_times(rank, attempt)
+        return run, folder.log(rank), folder.log_times(rank)
+
+
+def _unless_known(request: Request, text: bytes | memoryview, tag: str | None = None) -> Response:
+    """Send a text, unless the page has it already."""
+    quoted = f'"{tag or hashlib.sha256(text).hexdigest()[:24]}"'
+    if request.headers.get("if-none-match", "").removeprefix("W/") == quoted:
+        return Response(status_code=304, headers={"ETag": quoted})
+    return Response(text, media_type="application/json", headers={"ETag": quoted})
+
+
+def _name(request: Request) -> str:
+    return request.query_params.get("name", "")
+
+
+def _ranks(request: Request) -> tuple[int, ...]:
+    """Return the first ranks of a list such as 0,2-3."""
+    found: list[int] = []
+    for first, last in _RANGE.findall(request.query_params.get("ranks", "")[:LONGEST_SEARCH]):
+        found += range(int(first), int(last or first) + 1)[:MOST_RANKS]
+    return tuple(found[:MOST_RANKS])
+
+
+def _number(request: Request, name: str) -> int | None:
+    """Return a whole number of a query; anything else is refused."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise RequestError(f"{name}: a whole number is wanted, got {plain(text)[:40]!r}.")
+    return int(text)
+
+
+def _text(make: Callable[[], str], kind: str) -> Answer:
+    return lambda _: Response(make(), media_type=kind)
+
+
+def _told(answer: Answer) -> Answer:
+    """Turn errors into one sentence."""
+
+    def told(request: Request) -> Response:
+        try:
+            return answer(request)
+        except NoSuchRun as error:
+            return _error(404, str(error))
+        except MslaunchError as error:
+            return _error(400, str(error))
+        except (OSError, ValueError, MemoryError) as error:
+            return _error(500, str(limit_of(error) or f"{type(error).__name__}: {error}"))
+
+    return told
+
+
+def _error(status: int, text: str) -> Response:
+    return JSONResponse({"error": plain(text)}, status_code=status)
+
+
+def make_app(library: Library, access: Access, may_stop: bool = False) -> App:
+    """Return the whole application."""
+    routed = Starlette(routes=Answers(library, may_stop).routes())
+    return Guard(GZipMiddleware(routed, minimum_size=2000, compresslevel=4), access)
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """Listen on a port; where none is named, on the usual one or the next that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    tried = [port] if port is not None else [*range(PORT, PORT + PORTS_TRIED), 0]
+    for one in tried:
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((host, one))
+            found.listen(128)
+            return found
+        except OSError as error:
+            found.close()
+            failure = error
+        except OverflowError:
+            found.close()
+            raise RequestError(f"--port {one}: a port is a number from 0 to 65535.") from None
+    fix = "Give another --port, or leave it out and a free one is chosen." if port else "Give another --host."
+    raise NotReadyError(f"{host}:{tried[0]}: cannot listen there ({failure.strerror}). {fix}")
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def names_of(host: str) -> frozenset[str]:
+    """Return the names by which this machine is known, where others may reach the server."""
+    if host in ("127.0.0.1", "::1", "localhost"):
+        return frozenset()
+    return frozenset({host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()})
+
+
+def serve(listening: socket.socket, app: App) -> None:
+    """Answer until a signal ends the program; requests are logged nowhere."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=2,
+    )
+    uvicorn.Server(config).run(sockets=[listening])
