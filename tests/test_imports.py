@@ -36,7 +36,7 @@ EDGES = {
     },
     "api": {
         *("agent", "checkpoint", "comparison", "diagnose", "errors", "hosts"),
-        *("launcher", "metrics", "plan", "store", "transports", "ui"),
+        *("launcher", "layout", "metrics", "plan", "store", "transports", "ui"),
     },
     "launcher": {
         "agent",

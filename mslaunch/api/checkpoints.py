@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mslaunch import layout
+
 if TYPE_CHECKING:
     from mslaunch.checkpoint.diff import Difference
     from mslaunch.checkpoint.importing import Naming, Renamed
@@ -98,7 +100,7 @@ def _naming(names: str | None, like: str | None, dtype: str | None, partial: boo
 
 
 def _is_ranks(path: str) -> bool:
-    return Path(path).is_dir() and any(Path(path).glob("rank_*"))
+    return Path(path).is_dir() and any(Path(path).glob(f"{layout.RANK}*"))
 
 
 def _strategy(name: str | None) -> Strategy | None:
