@@ -90,9 +90,9 @@ def test_a_node_that_stays_joins_the_next_run(job: Bench, net: Nodes) -> None:
         launcher = net.start(job, 0, *train(net, 2, 0))
         assert launcher.wait() == 0, launcher.text + lent.text
         assert job.record()["world_size"] == 3
+    wait_for(lambda: lent.text.count(" succeeded after ") == 2, "the end of the second run")
     lent.process.send_signal(signal.SIGTERM)
     wait_for(lambda: lent.process.poll() is not None, "the end of the agent")
-    assert lent.text.count(" succeeded after ") == 2
 
 
 def test_node_ranks_are_given_by_order_of_arrival(job: Bench, net: Nodes) -> None:
@@ -225,6 +225,17 @@ def test_a_name_that_does_not_resolve_yet_is_waited_for(here: Bench) -> None:
     node = start_here(here, "agent", "--join", "nowhere.invalid", "--join-timeout", "1")
     assert node.wait() == 3
     assert "nowhere.invalid:29400: the name does not resolve, after 1 s" in node.text
+
+
+def test_a_node_joins_once_its_launchers_name_resolves(job: Bench, net: Nodes) -> None:
+    """Of a node whose file of names gets the launcher's while it waits."""
+    names = job.write("hosts", "127.0.0.1 localhost\n")
+    command = ("agent", "--join", f"launcher.pods:{join_bed.PORT}")
+    node = net.start_with_names(job, 1, names, *command)
+    wait_for(lambda: "its name does not resolve" in node.text, "the node")
+    names.open("a").write("10.213.9.1 launcher.pods\n")
+    launcher = net.start(job, 0, *train(net, 2, 0))
+    assert (launcher.wait(), node.wait()) == (0, 0), launcher.text + node.text
 
 
 def test_without_a_master_the_command_says_what_to_write(here: Bench) -> None:

@@ -68,9 +68,11 @@ def _plan(request: Request, elsewhere: bool) -> Plan:
     return _plan_unseen(job, transport)
 
 
-def membership(job: ReadJob) -> Any:
+def membership(job: ReadJob, tell: Callable[[str], None]) -> Any:
     """How this process takes part in a job that another one launches; None where it launches itself."""
-    return registry.choose(job.spec, job.named, os.environ).membership(job.spec, os.environ)
+    transport = registry.choose(job.spec, job.named, os.environ)
+    transport.tell = tell
+    return transport.membership(job.spec, os.environ)
 
 
 def prepare_job(request: Request, job: ReadJob | None = None, tell: Callable[[str], None] | None = None) -> Prepared:
