@@ -97,6 +97,7 @@ def _prepare(job: ReadJob, tell: Callable[[str], None] | None) -> Prepared:
     job = replace(job, spec=job.spec.with_run_id(job.spec.launch.run_id or new_run_id()))
     resumed = find_run(RunFolder(Path(requirements(job.spec, _file(job.program)).run_dir)), transport, os.environ)
     transport.tell = tell or transport.tell
+    transport.expect([host.name for host in resumed.before.hosts] if resumed and resumed.before else [])
     try:
         return replace(_prepare_connected(job, transport, resumed), secrets=given)
     except MslaunchError as error:

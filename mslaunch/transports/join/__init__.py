@@ -47,6 +47,7 @@ class JoinTransport(Transport):
         self._sockets: list[socket.socket] | None = None
         self._listener: Listener | None = None
         self._part: Part | None = None
+        self._expected: Sequence[str] = ()
         self._own: Host | None = None
         self._nodes: dict[str, Node] = {}
         self._ranks: dict[str, int] = {}
@@ -76,6 +77,9 @@ class JoinTransport(Transport):
                 return None
         return make_member(part, spec, environment, self.tell)
 
+    def expect(self, hosts: Sequence[str]) -> None:
+        self._expected = hosts
+
     def hosts(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> tuple[Host, ...]:
         del named
         part = parts.settle(spec, environment)
@@ -100,6 +104,7 @@ class JoinTransport(Transport):
         from mslaunch.transports.join.certificates import server_context
 
         places = Places(part.most, __version__, spec.launch.max_restarts > 0)
+        places.remember(self._expected)
         self._own = None
         if part.lends_devices:
             name = places.hold(0, socket.gethostname())
