@@ -36,12 +36,13 @@ class Nodes:
 
     def start_apart(self, bench: Bench, number: int, private: Path, *args: str, **env: str) -> Node:
         """Start mslaunch on a node on which a folder is its own, and empty."""
-        return self._start(bench, number, args, env, private)
+        return self._start(bench, number, args, env, f"mount -t tmpfs none {shlex.quote(str(private))}; ")
 
-    def _start(
-        self, bench: Bench, number: int, args: tuple[str, ...], env: dict[str, str], private: Path | None = None
-    ) -> Node:
-        own = f"mount -t tmpfs none {shlex.quote(str(private))}; " if private else ""
+    def start_with_names(self, bench: Bench, number: int, names: Path, *args: str, **env: str) -> Node:
+        """Start mslaunch on a node that knows the names in a file of its own."""
+        return self._start(bench, number, args, env, f"mount --bind {shlex.quote(str(names))} /etc/hosts; ")
+
+    def _start(self, bench: Bench, number: int, args: tuple[str, ...], env: dict[str, str], own: str = "") -> Node:
         script = f'hostname n{number}; {own}exec "$@"'
         enter = ["ip", "netns", "exec", self.names[number], "unshare", "--uts", "--mount", "sh", "-c", script, "sh"]
         return Node(bench, [*enter, bench.program, *args], f"n{number}", env)

@@ -10,6 +10,9 @@ from importlib.util import find_spec
 
 import pytest
 
+from mslaunch.hosts import Host
+from mslaunch.transports.base import Access
+from mslaunch.transports.join import JoinTransport
 from tests import join_bed, netns_bed
 from tests.conftest import ROOT, Bench, wait_for
 from tests.join_bed import SECRET, Nodes, start_here
@@ -90,9 +93,9 @@ def test_a_node_that_stays_joins_the_next_run(job: Bench, net: Nodes) -> None:
         launcher = net.start(job, 0, *train(net, 2, 0))
         assert launcher.wait() == 0, launcher.text + lent.text
         assert job.record()["world_size"] == 3
+    wait_for(lambda: lent.text.count(" succeeded after ") == 2, "the end of the second run")
     lent.process.send_signal(signal.SIGTERM)
     wait_for(lambda: lent.process.poll() is not None, "the end of the agent")
-    assert lent.text.count(" succeeded after ") == 2
 
 
 def test_node_ranks_are_given_by_order_of_arrival(job: Bench, net: Nodes) -> None:
@@ -227,6 +230,17 @@ def test_a_name_that_does_not_resolve_yet_is_waited_for(here: Bench) -> None:
     assert "nowhere.invalid:29400: the name does not resolve, after 1 s" in node.text
 
 
+def test_a_node_joins_once_its_launchers_name_resolves(job: Bench, net: Nodes) -> None:
+    """Of a node whose file of names gets the launcher's while it waits."""
+    names = job.write("hosts", "127.0.0.1 localhost\n")
+    command = ("agent", "--join", f"launcher.pods:{join_bed.PORT}")
+    node = net.start_with_names(job, 1, names, *command)
+    wait_for(lambda: "its name does not resolve" in node.text, "the node")
+    names.open("a").write("10.213.9.1 launcher.pods\n")
+    launcher = net.start(job, 0, *train(net, 2, 0))
+    assert (launcher.wait(), node.wait()) == (0, 0), launcher.text + node.text
+
+
 def test_without_a_master_the_command_says_what_to_write(here: Bench) -> None:
     """One sentence, nothing started."""
     done = here.mslaunch("train", "--nnodes", "2")
@@ -289,3 +303,63 @@ def _write_saving_job(job: Bench) -> None:
     job.write("train.py", SAVES)
     job.write("cfg.yaml", RESTARTS)
     job.env["CHECKPOINT"] = str(CHECKPOINT)
+
+
+WAITS_AT_FIRST = HELLO + "import time\nif os.environ['MSLAUNCH_ATTEMPT'] == '0': time.sleep(100)\n"
+
+
+def _lose_node(job: Bench, net: Nodes, nodes: str, *more: str) -> join_bed.Node:
+    """Start a job on two nodes that may be started again, and kill the second; return the launcher."""
+    job.write("train.py", WAITS_AT_FIRST)
+    job.write("cfg.yaml", RESTARTS)
+    command = ("--config", "cfg.yaml", *more)
+    started = [net.start(job, number, *train(net, nodes, number, *command)) for number in range(2)]
+    wait_for(lambda: job.runs.exists() and "rank 0" in job.log(0) and "rank 1" in job.log(1), "all ranks")
+    started[1].process.kill()
+    wait_for(lambda: "waiting for a host in place of n1" in started[0].text, "the launcher")
+    return started[0]
+
+
+def test_a_new_node_without_our_folder_gets_the_code(job: Bench, net: Nodes) -> None:
+    """All of it, though other hosts are sent only what has changed since the first attempt."""
+    launcher = _lose_node(job, net, "2")
+    lent = ("agent", "--join", net.master)
+    other = net.start_apart(job, 2, job.folder, *lent, MSLAUNCH_SECRET=SECRET, **NO_FILE)
+    assert (launcher.wait(), other.wait()) == (0, 0), launcher.text + other.text
+    assert job.log(1) == "rank 1 on n2 device 0\n"
+
+
+def test_a_job_ends_where_no_node_comes_in_time(job: Bench, net: Nodes) -> None:
+    """With the verdict of the attempt that lost the node, and why there is no further one."""
+    launcher = _lose_node(job, net, "2", "--join-timeout", "3")
+    assert launcher.wait() == 125
+    assert "not started again: no other node has come in place of n1" in launcher.text
+
+
+def test_a_job_goes_on_with_fewer_nodes_where_that_is_allowed(job: Bench, net: Nodes) -> None:
+    """--nnodes 1:2, and no other node comes."""
+    launcher = _lose_node(job, net, "1:2", "--join-timeout", "3")
+    assert launcher.wait() == 0, launcher.text
+    assert job.record()["world_size"] == 1
+    assert "with 1 ranks, without n1" in launcher.text
+
+
+def test_waiting_for_a_node_can_be_ended(job: Bench, net: Nodes) -> None:
+    """SIGTERM of the launcher; nothing is left."""
+    launcher = _lose_node(job, net, "2")
+    launcher.process.send_signal(signal.SIGTERM)
+    assert launcher.wait() == 143, launcher.text
+    assert not net.processes()
+
+
+def test_a_node_that_only_joins_is_not_detached(here: Bench) -> None:
+    """One sentence: there is no run of its own to go on."""
+    done = here.mslaunch("train", "--detach", "--nnodes", "2", "--node-rank", "1", "--master", "127.0.0.1:9")
+    assert done.returncode == 2
+    assert "--detach: another node launches this job" in done.stderr + done.stdout
+
+
+def test_nodes_that_have_joined_cannot_be_reached_again() -> None:
+    """`mslaunch collect` says so of each, instead of trying."""
+    opened = JoinTransport().open((Host("n1", "10.0.0.2", (0,)),), Access("python3"))
+    assert opened.problems == ("n1: it has joined by itself, and cannot be reached again. Look there.",)

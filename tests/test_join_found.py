@@ -210,6 +210,14 @@ def test_a_node_that_comes_back_has_the_rank_that_it_had() -> None:
     assert places.admit(hello["a"]).refusal == "all 3 nodes are there."
 
 
+def test_a_launcher_that_comes_back_gives_the_ranks_of_before() -> None:
+    """Whoever comes first: names and ranks are those of the earlier attempt."""
+    places = Places(2, VERSION, may_come_back=False)
+    places.remember(["a", "b"])
+    assert places.admit(read_hello({**HELLO_RECORD, "rank": None, "host": "b"})).rank == 1
+    assert places.admit(read_hello({**HELLO_RECORD, "rank": None, "host": "a"})).rank == 0
+
+
 def test_a_new_node_takes_the_place_of_one_that_has_gone() -> None:
     """With a name of its own."""
     places = Places(1, VERSION, may_come_back=True)

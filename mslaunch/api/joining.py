@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from mslaunch.transports.join.connect import Member
 
 
-def membership(job: ReadJob) -> Member | None:
+def membership(job: ReadJob, tell: Callable[[str], None]) -> Member | None:
     """How this process takes part in a job that another one launches; None where it launches itself."""
     from mslaunch.launcher.prepare import membership as find_membership
 
-    found: Member | None = find_membership(job)
+    found: Member | None = find_membership(job, tell)
     return found
 
 
-def agent_member(**flags: Any) -> Member:
+def agent_member(tell: Callable[[str], None], **flags: Any) -> Member:
     """A node that only lends its devices to the launcher at an address, from the settings that it was given."""
     from mslaunch.plan.config import Config
     from mslaunch.plan.settings import resolve
@@ -28,7 +28,7 @@ def agent_member(**flags: Any) -> Member:
     from mslaunch.transports.join import lending_member
 
     given = {name: value for name, value in flags.items() if value is not None}
-    return lending_member(JobSpec(resolve(given, os.environ, Config()), Config()), os.environ)
+    return lending_member(JobSpec(resolve(given, os.environ, Config()), Config()), os.environ, tell)
 
 
 def join(member: Member, tell: Callable[[str], None], seconds: float | None) -> tuple[int, RunRecord | None, str]:

@@ -35,6 +35,7 @@ def agent(
 ) -> None:
     """Lend this machine's devices to a launcher elsewhere, and exit as the run does."""
     member = api.agent_member(
+        basics.say,
         master=join,
         node_rank=node_rank,
         workers_per_node=workers_per_node,

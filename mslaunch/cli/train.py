@@ -86,7 +86,7 @@ def launch(
     if detached and detached.waits:
         raise typer.Exit(detached.wait(as_json))
     job = api.read(request)
-    if (member := api.membership(job)) is not None:
+    if (member := api.membership(job, basics.say)) is not None:
         from mslaunch.cli.join import follow as follow_launcher
 
         if detached:

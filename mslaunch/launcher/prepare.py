@@ -72,9 +72,11 @@ def _plan(request: Request, elsewhere: bool) -> Plan:
     return _plan_unseen(job, transport)
 
 
-def membership(job: ReadJob) -> Any:
+def membership(job: ReadJob, tell: Callable[[str], None]) -> Any:
     """How this process takes part in a job that another one launches; None where it launches itself."""
-    return registry.choose(job.spec, job.named, os.environ).membership(job.spec, os.environ)
+    transport = registry.choose(job.spec, job.named, os.environ)
+    transport.tell = tell
+    return transport.membership(job.spec, os.environ)
 
 
 def prepare_job(request: Request, job: ReadJob | None = None, tell: Callable[[str], None] | None = None) -> Prepared:
@@ -101,6 +103,7 @@ def _prepare(job: ReadJob, tell: Callable[[str], None] | None) -> Prepared:
     job = replace(job, spec=job.spec.with_run_id(job.spec.launch.run_id or new_run_id()))
     resumed = find_run(RunFolder(Path(requirements(job.spec, _file(job.program)).run_dir)), transport, os.environ)
     transport.tell = tell or transport.tell
+    transport.expect([host.name for host in resumed.before.hosts] if resumed and resumed.before else [])
     try:
         return replace(_prepare_connected(job, transport, resumed), secrets=given, hooks=hooks)
     except MslaunchError as error:

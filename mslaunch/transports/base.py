@@ -216,6 +216,10 @@ class Transport:
         del spec, environment
         return ()
 
+    def expect(self, hosts: Sequence[str]) -> None:
+        """Learn which hosts a run had that is taken up again, in the order of their ranks; before `hosts` is called."""
+        del hosts
+
     def check_request(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> None:
         """Refuse a job that this transport cannot carry out."""
         del environment

@@ -47,6 +47,7 @@ class JoinTransport(Transport):
         self._sockets: list[socket.socket] | None = None
         self._listener: Listener | None = None
         self._part: Part | None = None
+        self._expected: Sequence[str] = ()
         self._own: Host | None = None
         self._nodes: dict[str, Node] = {}
         self._ranks: dict[str, int] = {}
@@ -71,10 +72,13 @@ class JoinTransport(Transport):
         if part.is_launcher:
             return None
         if part.is_launcher is None:
-            self._sockets = listen(part, _resolved(part))
+            self._sockets = listen(part, _resolved(part, self.tell))
             if self._sockets is not None:
                 return None
-        return make_member(part, spec, environment)
+        return make_member(part, spec, environment, self.tell)
+
+    def expect(self, hosts: Sequence[str]) -> None:
+        self._expected = hosts
 
     def hosts(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> tuple[Host, ...]:
         del named
@@ -82,7 +86,7 @@ class JoinTransport(Transport):
         if part.is_launcher is False:
             raise RequestError(f"another node launches this job. Run `mslaunch agent --join {part.place}` here.")
         sockets = self._listening(part)
-        secret = _secret(spec, environment, [Address(sock.family, sock.getsockname()) for sock in sockets], sockets)
+        secret = _own_secret(spec, environment, sockets)
         raise_limit(part.most + 256)
         self._part = part
         self._listener = self._open_door(spec, part, sockets, secret)
@@ -100,6 +104,7 @@ class JoinTransport(Transport):
         from mslaunch.transports.join.certificates import server_context
 
         places = Places(part.most, __version__, spec.launch.max_restarts > 0)
+        places.remember(self._expected)
         self._own = None
         if part.lends_devices:
             name = places.hold(0, socket.gethostname())
@@ -245,7 +250,7 @@ class JoinTransport(Transport):
         guard.end_run(run_dir)
 
 
-def lending_member(spec: JobSpec, environment: Mapping[str, str]) -> Member:
+def lending_member(spec: JobSpec, environment: Mapping[str, str], tell: Callable[[str], None]) -> Member:
     """A node that only lends its devices."""
     launch = spec.launch
     host, port = parts.split_master(launch.master or "", "--join")
@@ -259,17 +264,19 @@ def lending_member(spec: JobSpec, environment: Mapping[str, str]) -> Member:
         slots=launch.workers_per_node,
         timeout=launch.join_timeout,
     )
-    return make_member(part, spec, environment)
+    return make_member(part, spec, environment, tell)
 
 
-def make_member(part: Part, spec: JobSpec, environment: Mapping[str, str]) -> Member:
-    """A node that joins, with its secret."""
-    return Member(part, _secret(spec, environment, _resolved(part)))
+def make_member(part: Part, spec: JobSpec, environment: Mapping[str, str], tell: Callable[[str], None]) -> Member:
+    """A node that joins, with its secret; where none was given, the master must be on this machine."""
+    return Member(part, _secret(spec, environment, lambda: _resolved(part, tell)))
 
 
-def _resolved(part: Part) -> list[Address]:
+def _resolved(part: Part, tell: Callable[[str], None]) -> list[Address]:
     """The master's addresses, waited for until its name resolves."""
     until = time.monotonic() + part.timeout
+    if part.master and not resolve(part.master, part.port):
+        tell(f"waiting for the name {part.master} to resolve")
     while not (addresses := resolve(part.master, part.port)):
         if time.monotonic() > until:
             raise NotReadyError(
@@ -279,20 +286,23 @@ def _resolved(part: Part) -> list[Address]:
     return addresses
 
 
-def _secret(
-    spec: JobSpec, environment: Mapping[str, str], addresses: list[Address], sockets: Sequence[socket.socket] = ()
-) -> Secret:
+def _secret(spec: JobSpec, environment: Mapping[str, str], addresses: Callable[[], list[Address]]) -> Secret:
     """The secret of a job; one that has none may use the loopback only, with a secret of this user's own."""
     launch = spec.launch
+    found = find_secret(launch.secret_file, spec.source("secret_file"), launch.runs_dir, environment)
+    if found is not None:
+        return found
+    if not is_local(addresses()):
+        raise RequestError(
+            f"nodes of other machines join only with a secret, and there is none. {how_to_give(launch.runs_dir)}"
+        )
+    return own_secret(environment)
+
+
+def _own_secret(spec: JobSpec, environment: Mapping[str, str], sockets: Sequence[socket.socket]) -> Secret:
+    """The launcher's secret; where there is none for the addresses that it listens at, it does not listen."""
     try:
-        found = find_secret(launch.secret_file, spec.source("secret_file"), launch.runs_dir, environment)
-        if found is not None:
-            return found
-        if not is_local(addresses):
-            raise RequestError(
-                f"nodes of other machines join only with a secret, and there is none. {how_to_give(launch.runs_dir)}"
-            )
-        return own_secret(environment)
+        return _secret(spec, environment, lambda: [Address(sock.family, sock.getsockname()) for sock in sockets])
     except BaseException:
         for sock in sockets:
             sock.close()

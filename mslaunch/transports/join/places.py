@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mslaunch.transports.join.guests import Hello
@@ -35,6 +36,11 @@ class Places:
     def held(self) -> dict[int, str]:
         with self._lock:
             return dict(self._held)
+
+    def remember(self, hosts: Sequence[str]) -> None:
+        """Give the hosts of an earlier launcher's run the same ranks again."""
+        with self._lock:
+            self._before |= {(host, rank): host for rank, host in enumerate(hosts)}
 
     def hold(self, rank: int, host: str) -> str:
         """Give a rank to a host without asking; return its name."""
