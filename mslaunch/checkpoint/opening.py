@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from pathlib import Path
 
+from mslaunch import layout
 from mslaunch.checkpoint import pytorch, safetensors
 from mslaunch.checkpoint.layout import box_shape
 from mslaunch.checkpoint.reshard import slices_of, whole_shapes
@@ -47,7 +48,7 @@ def _open_folder(folder: Path, strategy: Strategy | None, key: str | None) -> We
             if len(found) > 1:
                 raise RequestError(f"{folder}: has {len(found)} indexes ({found[0].name} …). Name one of them.")
             return _open_index(found[0], key)
-    if strategy is not None or any(folder.glob("rank_*")) or any(folder.glob("*.ckpt")):
+    if strategy is not None or any(folder.glob(f"{layout.RANK}*")) or any(folder.glob("*.ckpt")):
         return _open_ranks(folder, strategy)
     for suffixes in ((".safetensors",), pytorch.SUFFIXES):
         files = sorted(entry for entry in folder.iterdir() if entry.suffix in suffixes)
