@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from fuzz import checkpoints, records, requests, wires
+from fuzz import checkpoints, join, records, requests, wires
 
-BORDERS = (*requests.BORDERS, *records.BORDERS, *checkpoints.BORDERS, *wires.BORDERS)
+BORDERS = (*requests.BORDERS, *records.BORDERS, *checkpoints.BORDERS, *wires.BORDERS, *join.BORDERS)
