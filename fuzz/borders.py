@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzz import checkpoints, pages, records, requests, torch_files, wires
+from fuzz import checkpoints, join, pages, records, requests, torch_files, wires
 
 BORDERS = (
     *requests.BORDERS,
@@ -10,5 +10,6 @@ BORDERS = (
     *checkpoints.BORDERS,
     *torch_files.BORDERS,
     *wires.BORDERS,
+    *join.BORDERS,
     *pages.BORDERS,
 )
