@@ -5,17 +5,19 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from bench.measure import MSLAUNCH, Row, medians, seconds
+from bench.measure import MSLAUNCH, ROUNDS, Row, medians, seconds
 from mslaunch.checkpoint.layout import Layout
 from mslaunch.checkpoint.shard import frame
 from mslaunch.checkpoint.strategy import write_strategy
@@ -77,43 +79,59 @@ def _write(path: Path, noise: bytes) -> None:
 def reshard() -> Iterator[Row]:
     """2 GB from 8 to 4 ranks, in both formats."""
     for suffix, ratio in ((".ckpt", 15.0), (".safetensors", 6.0)):
-        with shards(suffix) as folder:
-            copied, ours, peak = _ours(folder)
-            theirs = _theirs(folder, suffix)
         what = f"reshard 2 GB, 8 -> 4, {suffix}"
-        yield Row(what, f"{ours:.2f} s", f"transform {theirs:.1f} s", ours / theirs, 1 / ratio)
-        yield Row(what, f"{ours:.2f} s", f"cp -r {copied:.2f} s", ours / copied, 1.5)
-        yield Row(what + ", peak memory", f"{peak:.0f} MB", "", peak, 300.0, "MB")
+        with shards(suffix) as folder:
+            command = [MSLAUNCH, "ckpt", "reshard", "src", "--from", "from.ckpt", "--to", "to.ckpt", "-o", "out"]
+            beside = beside_copy(folder, "src", command, "out")
+            yield beside.row(what, 1.25)
+            peak = peak_memory(command, folder)
+            yield Row(what + ", peak memory", f"{peak:.0f} MB", "", peak, 300.0, "MB")
+            theirs = _theirs(folder, suffix)
+        yield Row(what, f"{beside.ours:.2f} s", f"transform {theirs:.1f} s", beside.ours / theirs, 1 / ratio)
 
 
-def _ours(folder: Path) -> tuple[float, float, float]:
-    """Return the medians of `cp -r` and of ours, taken in turns, and our peak memory in MB."""
-    options = ["--from", str(folder / "from.ckpt"), "--to", str(folder / "to.ckpt"), "-o", str(folder / "out")]
+@dataclass(frozen=True)
+class BesideCopy:
+    """Medians of times, and of the ratios of pairs."""
 
-    def timed(command: list[str], made: Path) -> float:
-        _warm_memory()
-        took = seconds(command, folder)
-        shutil.rmtree(made)
+    ours: float
+    copy: float
+    ratio: float
+
+    def row(self, what: str, limit: float) -> Row:
+        return Row(what, f"{self.ours:.2f} s", f"cp -r {self.copy:.2f} s", self.ratio, limit)
+
+
+def beside_copy(folder: Path, source: str, command: list[str], made: str, rounds: int = ROUNDS) -> BesideCopy:
+    """Take a command and `cp -r` of its source in turns; the two of a pair see the same machine."""
+
+    def timed(words: list[str], result: Path) -> float:
+        ready_memory()
+        took = seconds(words, folder)
+        remove(result)
         os.sync()  # the next one must not pay for this one's pages
         return took
 
-    times = medians(
-        {
-            "cp": lambda: timed(["cp", "-r", "src", "copy"], folder / "copy"),
-            "mslaunch": lambda: timed([MSLAUNCH, "ckpt", "reshard", "src", *options], folder / "out"),
-        }
-    )
-    return times["cp"], times["mslaunch"], _peak([MSLAUNCH, "ckpt", "reshard", "src", *options], folder)
+    pairs = [
+        (timed(command, folder / made), timed(["cp", "-r", source, "copy"], folder / "copy")) for _ in range(rounds + 1)
+    ][1:]
+    ours, copies = zip(*pairs, strict=True)
+    ratios = [one / other for one, other in pairs]
+    return BesideCopy(statistics.median(ours), statistics.median(copies), statistics.median(ratios))
 
 
-def _warm_memory() -> None:
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def ready_memory() -> None:
     """Touch as much memory as a copy takes: a virtual machine may have given freed pages back to its host."""
     time.sleep(6)  # until it has taken what the last run freed; it would do so during this one
     with mmap.mmap(-1, 5 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE):
         pass
 
 
-def _peak(command: list[str], folder: Path) -> float:
+def peak_memory(command: list[str], folder: Path) -> float:
     """Peak memory of one command, in MB; in a process of its own, since ru_maxrss never falls."""
     code = (
         "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL); "

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from fuzz import checkpoints, pages, records, requests, wires
+from fuzz import checkpoints, pages, records, requests, torch_files, wires
 
-BORDERS = (*requests.BORDERS, *records.BORDERS, *checkpoints.BORDERS, *wires.BORDERS, *pages.BORDERS)
+BORDERS = (
+    *requests.BORDERS,
+    *records.BORDERS,
+    *checkpoints.BORDERS,
+    *torch_files.BORDERS,
+    *wires.BORDERS,
+    *pages.BORDERS,
+)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import shutil
 import zipfile
 from collections.abc import Callable
 from dataclasses import fields
+from io import StringIO
 from pathlib import Path
 from typing import get_type_hints
 
@@ -14,6 +16,7 @@ from fuzz.requests import ROOT, check_written
 from fuzz.run import Border, samples
 from mslaunch import layout
 from mslaunch.cli.describe import describe_plan
+from mslaunch.cli.describe_labels import describe_labels
 from mslaunch.cli.diagnose import diagnose
 from mslaunch.cli.numbers import number_columns
 from mslaunch.cli.ps import ps
@@ -22,7 +25,7 @@ from mslaunch.diagnose import stacks
 from mslaunch.metrics.progress import progress_words
 from mslaunch.metrics.rows import read_row, write_row
 from mslaunch.metrics.thin import thin
-from mslaunch.store import history, sweep
+from mslaunch.store import export, history, labels, sweep
 from mslaunch.store.layout import RunFolder, SweepFolder
 from mslaunch.store.metrics import Metrics, last_values, read_rows
 from mslaunch.store.run import Run
@@ -118,8 +121,20 @@ def _open_metrics(folder: Path) -> Callable[[bytes], object]:
         for values in Metrics(found).all_last().values():
             "".join(progress_words(values)).encode()
         number_columns(last_values(found, 2), [0, 1])
+        export.write_csv(RunFolder(found.parent), StringIO())
+        export.write_tensorboard(RunFolder(found.parent), folder / "exported")
+        shutil.rmtree(folder / "exported", ignore_errors=True)
         for row in thin(lambda: read_rows(found), 10):
             assert read_row(write_row(row)) is not None
+
+    return read
+
+
+def _open_labels(folder: Path) -> Callable[[bytes], object]:
+    def read(data: bytes) -> None:
+        found = _folder_with(folder, layout.LABELS, data)
+        describe_labels(labels.read(found)).encode()
+        labels.change_tags(labels.read_strictly(found), ["x"], ["y"])
 
     return read
 
@@ -152,6 +167,7 @@ BORDERS = (
     Border("sweep.json", samples("sweep.json"), mutate_json, _open_sweep),
     Border("error.json", samples("error.json"), mutate_json, _open_error),
     Border("log", samples("log"), mutate_bytes, _open_log),
+    Border("labels.json", samples("labels.json"), mutate_json, _open_labels),
     Border("metrics", samples("metrics"), mutate_records(b"\n"), _open_metrics),
     Border("bundle", (_bundle(),), mutate_bytes, _open_bundle),
 )

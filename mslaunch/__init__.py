@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mslaunch.api import Job, find_run, launch, runs, sweep
-    from mslaunch.diagnose.judge import Verdict
+    from mslaunch.diagnose.verdict import Verdict
     from mslaunch.errors import MslaunchError
     from mslaunch.store.run import JobFailed, Result, Run
     from mslaunch.store.run_events import (
@@ -47,7 +47,7 @@ __all__ = [
 
 _PLACES = {
     "mslaunch.api": ("Job", "find_run", "launch", "runs", "sweep"),
-    "mslaunch.diagnose.judge": ("Verdict",),
+    "mslaunch.diagnose.verdict": ("Verdict",),
     "mslaunch.errors": ("MslaunchError",),
     "mslaunch.store.run": ("JobFailed", "Result", "Run"),
     "mslaunch.store.run_events": (

@@ -38,6 +38,10 @@ def run_in_terminal(bench: Bench, *args: str, columns: int = 80) -> str:
     return written.decode().replace("\r\n", "\n")
 
 
+def settings_of(tty: str) -> str:
+    return subprocess.run(["stty", "-g", "-F", tty], capture_output=True, text=True, check=True).stdout
+
+
 @dataclass(frozen=True)
 class Tmux:
     """One session of tmux with a server of its own."""
@@ -51,6 +55,18 @@ class Tmux:
     def screen(self) -> list[str]:
         """Return the lines on the screen, without empty ones."""
         return [line for line in self.run("capture-pane", "-p", "-t", "0").splitlines() if line.strip()]
+
+    def press(self, *keys: str) -> None:
+        """Press keys, by the names that tmux has for them."""
+        self.run("send-keys", "-t", "0", *keys)
+
+    def ask(self, *names: str) -> list[str]:
+        """Return what tmux knows about the terminal: alternate_on, cursor_flag, pane_tty and so on."""
+        return self.run("display-message", "-p", "-t", "0", " ".join(f"#{{{name}}}" for name in names)).split()
+
+    def settings(self) -> str:
+        """Return the settings of the terminal, as stty writes them."""
+        return settings_of(*self.ask("pane_tty"))
 
     def text(self) -> str:
         """Return everything that the screen has shown and that scrolled away, lines that tmux has wrapped as one."""

@@ -79,6 +79,12 @@ def test_a_rank_that_waits_for_a_core_is_told() -> None:
     assert [(alert.kind, alert.source.rank) for alert in told] == [("starved", 3)]
 
 
+def test_a_rank_that_waits_for_a_core_is_told_on_a_full_machine() -> None:
+    """All wait there; the one that gets a third of what the others get is slow all the same."""
+    told = watch(lambda one, look: {"cpu_wait": 0.95 if one == 3 else 0.8, "step": look})
+    assert [(alert.kind, alert.source.rank) for alert in told] == [("starved", 3)]
+
+
 def test_a_machine_that_is_full_starves_nobody_in_particular() -> None:
     """All ranks wait for cores alike."""
     assert watch(lambda one, look: {"cpu_wait": 0.5 + 0.05 * one, "step": look}) == []

@@ -14,7 +14,8 @@ import pytest
 from mslaunch.cli import VERBS
 from tests.conftest import MSLAUNCH, ROOT, Bench
 from tests.doc_commands import PAGES, commands, inline_commands, options_of, parse
-from tests.sharded import checkpoints, strategy_file
+from tests.sharded import checkpoints, content_of, strategy_file, write_shard
+from tests.torch_files import save_state
 
 STARTING = ("train", "sweep", "infer", "msrun", "torchrun")
 CONFIG = """seed: 1
@@ -38,13 +39,17 @@ with open(os.path.join("output", f"rank_{os.environ['RANK_ID']}.txt"), "w") as f
 """
 PROGRAM = {"train.py", "run_mindformer.py"}
 NOT_RUN = {
+    "agent --join": "needs a launcher; tests/test_join.py has some",
     "check --hosts": "needs hosts; tests/test_ssh.py has some",
     "check --transport netns": "needs the plug-in of docs/transports.md; tests/test_netns.py installs it",
     "train --transport netns": "needs the plug-in of docs/transports.md; tests/test_netns.py installs it",
     "rank-table probe": "needs Ascend hosts; tests/test_ranktable_sources.py has stand-ins",
     "rank-table generate --hccn": "needs /etc/hccn.conf of an Ascend host",
     "collect": "needs a run that has lost a host; tests/test_collection.py has one",
+    "watch": "needs a terminal; tests/test_watch.py has one",
     "stacks": "needs a job that runs; tests/test_silence.py has one",
+    "compare": "needs two runs; tests/test_compare.py has some",
+    "export": "needs a run with metrics; tests/test_export.py has one",
     "ui": "a server, which does not end by itself; tests/test_browser_ui.py has one",
 }
 """Beginnings of command lines that are parsed only, with the reason."""
@@ -86,6 +91,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(checkpoints("tp2"), folder / "ckpt")
     shutil.copytree(checkpoints("tp2"), folder / "output" / "checkpoint")
     shutil.copy(checkpoints("full") / "rank_0" / "net.ckpt", folder / "net.ckpt")
+    _write_weights(folder)
     shutil.copytree(strategy_file("pp2tp2").parent / "pp2tp2", folder / "output" / "strategy")
     shutil.copytree(
         ROOT / "tests" / "fixtures" / "msrun_logs" / "raise", folder / "output" / "msrun_log", dirs_exist_ok=True
@@ -97,6 +103,18 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bundle = [MSLAUNCH, "diagnose", "--bundle", "evidence.zip"]
     subprocess.run(bundle, cwd=folder, env=env, check=True, capture_output=True)
     return folder
+
+
+def _write_weights(folder: Path) -> None:
+    """The same network as PyTorch's files, and a file of rules."""
+    whole = content_of(folder / "net.ckpt")
+    weights = {name: value for name, value in whole.items() if value[0] == "Float32"}
+    write_shard(folder / "net.ckpt", weights)
+    write_shard(folder / "net_init.ckpt", weights)
+    write_shard(folder / "model.safetensors", weights)
+    write_shard(folder / "hf" / "model.safetensors", weights)
+    save_state(folder / "model.pth", weights)
+    (folder / "rules.yaml").write_text("rules: [{drop: '.*inv_freq'}]")
 
 
 @pytest.fixture
@@ -153,7 +171,7 @@ def test_a_command_of_the_documentation_runs(folder: Bench, words: list[str]) ->
     """In a folder that has the files that it names, and a run that has ended."""
     typed = [DIRS[words[0]] if word == "DIR" else word for word in words]
     for at, word in enumerate(typed):
-        if word in ("-o", "--output", "--bundle"):
+        if word in ("-o", "--output", "--bundle") or (word == "--to" and typed[1] in ("import", "export")):
             _remove(folder.folder / typed[at + 1])
     done = folder.mslaunch(*typed)
     assert done.returncode == 0, done.stderr or done.stdout

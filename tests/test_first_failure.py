@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from mslaunch.diagnose.case import Case
-from mslaunch.diagnose.judge import Verdict, judge
+from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.scan import scan
+from mslaunch.diagnose.verdict import Verdict
 from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.verdict import make_verdict
 from mslaunch.store.layout import RunFolder

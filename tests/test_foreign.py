@@ -13,7 +13,11 @@ from tests.conftest import ROOT, Bench
 from tests.ssh_bed import free_port
 
 OURS = dict.fromkeys(
-    ("--workers", "--local_worker_num", "--master-port", "--runs-dir", "--env", "--tail", "--max-restarts"), True
+    (
+        *("--workers", "--local_worker_num", "--master-port", "--runs-dir", "--env", "--tail", "--max-restarts"),
+        *("--nnodes", "--node-rank", "--master"),
+    ),
+    True,
 ) | dict.fromkeys(("--detach", "--bind-cores", "--no-bind-cores", "--numa", "--no-numa"), False)
 SHOW = "import json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ)]))\n"
 
@@ -22,17 +26,20 @@ SHOW = "import json, os, sys\nprint(json.dumps([sys.argv[1:], dict(os.environ)])
     ("table", "typed", "meant"),
     [
         (MSRUN, "--worker_num=4 --local_worker_num 4", "--workers=4 --local_worker_num=4"),
-        (MSRUN, "--master_addr=127.0.0.1 --node_rank=0 --sim_level=-1", ""),
+        (MSRUN, "--master_addr=10.0.0.1 --node_rank=1 --sim_level=-1", "--master=10.0.0.1 --node-rank=1"),
+        (MSRUN, "--node_rank=-1", ""),
         (MSRUN, "--join=True --cluster_time_out=300", "--env=MS_TOPO_TIMEOUT=300"),
         (MSRUN, "--join=False", "--detach"),
         (MSRUN, "--bind_core=True --bind_numa=False", "--bind-cores --no-numa"),
         (MSRUN, "--tail_worker_log=-1", "--tail=all"),
         (MSRUN, "--tail_worker_log=0,1", "--tail=0,1"),
         (MSRUN, "--sim_level=1", "--env=MS_SIMULATION_LEVEL=1"),
-        (TORCHRUN, "--nproc-per-node 2 --nnodes=1 --standalone", "--workers=2"),
-        (TORCHRUN, "--nproc_per_node=2 --nnodes 1:1 --max_restarts=3", "--workers=2 --max-restarts=3"),
+        (TORCHRUN, "--nproc-per-node 2 --nnodes=1 --standalone", "--local_worker_num=2"),
+        (TORCHRUN, "--nproc_per_node=2 --nnodes 1:1 --max_restarts=3", "--local_worker_num=2 --max-restarts=3"),
+        (TORCHRUN, "--nnodes 2:4 --node-rank 0", "--nnodes=2:4 --node-rank=0"),
+        (TORCHRUN, "--rdzv_endpoint=n1:29400", "--master=n1:29400"),
         (TORCHRUN, "--log-dir out -t 3 --no-python", "--runs-dir=out --tail=all"),
-        (TORCHRUN, "--master-port=29500 --master-addr localhost", "--env=MASTER_PORT=29500"),
+        (TORCHRUN, "--master-port=29500 --master-addr localhost", "--env=MASTER_PORT=29500 --master=localhost"),
     ],
 )
 def test_options_are_translated(table: Table, typed: str, meant: str) -> None:
@@ -47,9 +54,7 @@ def test_options_are_translated(table: Table, typed: str, meant: str) -> None:
     ("table", "typed", "why"),
     [
         (MSRUN, "--worker_log_name=worker_", "the log of rank R is rank_R/log.txt"),
-        (MSRUN, "--master_addr=10.0.0.1", "MindSpore's scheduler"),
         (TORCHRUN, "--rdzv-backend=c10d", "MindSpore's scheduler"),
-        (TORCHRUN, "--rdzv_endpoint=n1:29400", "MindSpore's scheduler"),
         (TORCHRUN, "--redirects=3", "rank_R/log.txt"),
     ],
 )
@@ -65,13 +70,10 @@ def test_an_option_without_meaning_is_said_in_one_line(table: Table, typed: str,
 @pytest.mark.parametrize(
     ("table", "typed", "instead"),
     [
-        (MSRUN, "--node_rank=1", "mslaunch train --hosts n1:8,n2:8"),
         (MSRUN, "--sim_rank_id=3", "RANK_ID=3 python train.py"),
         (MSRUN, "--bind_core={", "write True, False, or which cores"),
         (MSRUN, '--bind_core={"0": 3}', "write True, False, or which cores"),
         (MSRUN, "--worker_num", "its value is missing"),
-        (TORCHRUN, "--nnodes=2", "mslaunch train --transport slurm"),
-        (TORCHRUN, "--nnodes=1:4", "mslaunch train --hosts n1:8,n2:8"),
         (TORCHRUN, "--nproc-per-node=many", "write a number, auto, gpu or cpu"),
         (TORCHRUN, "--run-path", "name the script as it is"),
     ],
@@ -132,12 +134,18 @@ def test_a_pasted_torchrun_line_works(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("msrun", "--worker_num=16", "--local_worker_num=8"), "--workers says 16, but --local_worker_num says 8"),
-        (("train", "--worker_num=16", "--local_worker_num=8"), "several hosts, and this starts ranks on one machine"),
-        (("torchrun", "--nnodes=2"), "--nnodes=2: this starts ranks on one machine. For several, name them once"),
+        (("msrun", "--worker_num=16", "--local_worker_num=8"), "which node is the launcher? Name it with --master"),
+        (("train", "--worker_num=16", "--local_worker_num=8"), "which node is the launcher? Name it with --master"),
+        (("train", "--worker_num=15", "--local_worker_num=8", "--master=n0"), "15 ranks (--workers) cannot be spread"),
+        (("torchrun", "--nnodes=2"), "which node is the launcher? Name it with --master"),
+        (("torchrun", "--nnodes=2", "--node-rank=2", "--master-addr=n0"), "node rank 2 does not exist"),
+        (("train", "--nnodes=4:2"), "--nnodes: write a number from 1 on, or two as 2:4"),
+        (("train", "--master=n0"), "how many nodes are there? Give --nnodes"),
+        (("train", "--nnodes=2", "--master=n0:x"), "--master: cannot read 'n0:x'"),
+        (("train", "--nnodes=2", "--hosts=n1,n2", "--master=n0"), "--hosts: nodes that join are not named"),
     ],
 )
-def test_several_hosts_are_refused_with_the_way_to_do_it(bench: Bench, words: tuple[str, ...], said: str) -> None:
+def test_several_nodes_that_do_not_fit_are_refused(bench: Bench, words: tuple[str, ...], said: str) -> None:
     """Nothing is started, and the exit code is 2."""
     bench.write("train.py", "")
     done = bench.mslaunch(*words, "train.py")

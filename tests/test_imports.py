@@ -22,6 +22,7 @@ EDGES = {
         "__version__",
         "api",
         "checkpoint",
+        "comparison",
         "diagnose",
         "documents",
         "errors",
@@ -33,7 +34,10 @@ EDGES = {
         "ranktable",
         "words",
     },
-    "api": {"agent", "diagnose", "errors", "hosts", "launcher", "metrics", "plan", "store", "transports", "ui"},
+    "api": {
+        *("agent", "checkpoint", "comparison", "diagnose", "errors", "hosts"),
+        *("launcher", "metrics", "plan", "store", "transports", "ui"),
+    },
     "launcher": {
         "agent",
         "checkpoint",
@@ -41,6 +45,7 @@ EDGES = {
         "documents",
         "errors",
         "hosts",
+        "identity",
         "layout",
         "masking",
         "messages",
@@ -59,6 +64,7 @@ EDGES = {
     "ui": {"documents", "errors", "layout", "masking", "metrics", "plan", "ranges", "store", "words"},
     "store": {
         "agent",
+        "comparison",
         "diagnose",
         "documents",
         "errors",
@@ -70,18 +76,31 @@ EDGES = {
         "plugins",
         "ranges",
         "transports",
+        "words",
     },
-    "transports": {"agent", "errors", "hosts", "layout", "masking", "plan", "plugins", "ranges", "words"},
+    "transports": {
+        "__version__",
+        "agent",
+        "errors",
+        "hosts",
+        "layout",
+        "masking",
+        "plan",
+        "plugins",
+        "ranges",
+        "words",
+    },
     "plan": {"documents", "errors", "hosts", "layout", "masking", "messages", "ranges", "ranktable"},
     "ranktable": {"documents", "errors", "hosts", "ranges"},
     "checkpoint": {"documents", "errors", "layout"},
     "diagnose": {"documents", "errors", "layout", "masking", "plugins", "ranges", "ranktable", "words"},
+    "comparison": {"metrics"},
     "metrics": {"diagnose", "documents", "errors", "messages", "plan", "plugins", "words"},
     "hosts": {"errors", "ranges"},
     "ranges": {"errors"},
     "words": {"ranges"},
     "agent": {"layout", "messages"},
-    "worker": {"layout", "masking", "messages"},
+    "worker": {"__version__", "layout", "masking", "messages"},
     "runtime": {"layout"},
     "plugins": {"errors"},
     "documents": set[str](),
@@ -93,10 +112,10 @@ EDGES = {
 }
 """Every edge that imports may take, those inside functions and for type checking included. There is no cycle."""
 IMPURE = {"socket", "subprocess", "psutil"}
-PURE = ("plan", "ranktable", "diagnose", "metrics")
+PURE = ("plan", "ranktable", "diagnose", "metrics", "comparison")
 OWN = {
     "agent": ("mslaunch.agent", "mslaunch.layout", "mslaunch.messages"),
-    "worker": ("mslaunch.worker", "mslaunch.layout", "mslaunch.masking"),
+    "worker": ("mslaunch.worker", "mslaunch.layout", "mslaunch.masking", "mslaunch.__version__"),
     "runtime": ("mslaunch.runtime", "mslaunch.layout"),
 }
 OPTIONAL = {"mindspore", "yaml", "cloudpickle"}  # imported inside functions, where a rank needs them

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mslaunch.agent.line_patterns import LinePatterns
-from mslaunch.agent.log_metrics import LONGEST_LINE, LogMetrics, StepCounter, spread, spread_rows
+from mslaunch.agent.log_metrics import LONGEST_LINE, LogMetrics, StepCounter, read_pieces, spread, spread_rows
 from mslaunch.messages import MetricsOrder
 from mslaunch.metrics.order import metrics_order
 from mslaunch.plan.model import LinePattern
@@ -98,18 +98,27 @@ def test_a_rare_kind_of_line_is_not_lost_among_many_others(tmp_path: Path) -> No
 
 def test_a_loss_that_is_nan_is_read_among_many_others(log: GrowingLog) -> None:
     """Wherever it stands."""
-    log.write(loss_lines(1, 333) + b"step 334: loss=nan\n" + loss_lines(335, 1000))
+    other = b"a limit of inf, a mean of nan\n" * 20
+    log.write(other + loss_lines(1, 333) + b"step 334: loss=nan\n" + loss_lines(335, 1000))
     assert {"step": 334, "loss": "nan"}.items() <= next(v for v in log.read(most=2) if v["step"] == 334).items()
 
 
 def test_of_a_log_that_grows_too_quickly_pieces_are_read(log: GrowingLog) -> None:
-    """The first, the last and some between, and no line is cut in two."""
+    """The first, the last and some between."""
     log.write(loss_lines(1, 200_000))
-    rows = log.read(most=20, limit=1 << 18)
-    steps = [row["step"] for row in rows if "step" in row]
+    steps = log.steps(most=20, limit=1 << 18)
     assert (steps[0], steps[-1]) == (1, 200_000)
     assert steps == sorted(steps)
-    assert {row["loss"] for row in rows} == {0.5}
+
+
+def test_no_line_is_cut_in_two_where_pieces_are_read(log: GrowingLog) -> None:
+    """Half a number is another number."""
+    log.write(loss_lines(1, 200_000))
+    with log.path.open("rb") as file:
+        pieces = read_pieces(file.fileno(), 0, log.path.stat().st_size, 1 << 18)
+    lines = pieces.splitlines()
+    assert set(lines) <= set(loss_lines(1, 200_000).splitlines())
+    assert (lines[0], lines[-1]) == (b"step 1: loss=0.5", b"step 200000: loss=0.5")
 
 
 def test_a_log_that_was_cut_is_read_from_its_start(log: GrowingLog) -> None:
@@ -125,8 +134,8 @@ def test_a_log_that_was_replaced_is_read_from_its_start(log: GrowingLog) -> None
     log.write(loss_lines(1, 3))
     assert log.steps() == [1, 2, 3]
     log.path.rename(log.path.with_suffix(".1"))
-    log.write(loss_lines(4, 40))
-    assert log.steps()[-1] == 40
+    log.write(loss_lines(4, 10))
+    assert log.steps() == [4, 5, 6, 7, 8, 9, 10]
 
 
 def test_states_of_a_progress_bar_are_lines(log: GrowingLog) -> None:
@@ -135,6 +144,16 @@ def test_states_of_a_progress_bar_are_lines(log: GrowingLog) -> None:
     log.write("".join(f"\r{bar.format(number)}" for number in (10, 20, 30)).encode())
     assert log.steps() == [10, 20]
     assert log.steps(is_last=True) == [30]
+
+
+def test_a_trainer_tells_its_steps_by_its_progress_bar(log: GrowingLog) -> None:
+    """Where its lines with the loss have none; bars of downloads and evaluations are none of a training."""
+    log.write(b"\r 50%|##  | 1/2 [00:01<00:01,  1.00it/s]\nMap:  50%|##  | 5/10 [00:01<00:01,  1.00it/s]\n")
+    assert log.read() == []
+    log.write(b"{'loss': 0.5, 'epoch': 0.1}\n 10%|#   | 10/100 [00:05<00:45,  2.00it/s]\r")
+    assert log.read() == [{"loss": 0.5, "epoch": 0.1}, {"step": 10, "steps": 100}]
+    log.write(b" 50%|##  | 4/8 [00:05<00:45,  2.00it/s]\r 20%|##  | 20/100 [00:15<00:45,  2.00it/s]\r")
+    assert log.steps() == [20]
 
 
 def test_what_is_no_text_does_no_harm(log: GrowingLog) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.agent.log_times import MANY_PAIRS, LogTimes
-from mslaunch.cli.logs import parse_since
+from mslaunch.cli.times import parse_since
 from mslaunch.errors import RequestError
 from mslaunch.store.timed_log import BLOCK, LogLines, Selection, TimedLog, merge_logs
 from tests.conftest import Bench, wait_for

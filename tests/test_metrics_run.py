@@ -38,11 +38,15 @@ def test_step_and_loss_of_all_ranks_are_read(bench: Bench, framework: str) -> No
         assert (values_of(bench, rank)["step"], values_of(bench, rank)["loss"]) == (7, 0.5)
 
 
-def test_the_loss_of_a_trainer_in_the_style_of_hugging_face_is_read(bench: Bench) -> None:
-    """It prints no step."""
-    bench.write("train.py", "print({'loss': 0.5, 'learning_rate': 1e-05, 'epoch': 1.5})\n")
+def test_a_trainer_in_the_style_of_hugging_face_is_read(bench: Bench) -> None:
+    """Its lines tell the loss, its progress bar the step."""
+    bench.write(
+        "train.py",
+        "print({'loss': 0.5, 'learning_rate': 1e-05, 'epoch': 1.5})\n"
+        "print(' 10%|#         | 10/100 [00:05<00:45,  2.00it/s]', end='\\r')\n",
+    )
     assert bench.mslaunch("train", "-n", "1").returncode == 0
-    assert {"loss": 0.5, "lr": 1e-05, "epoch": 1.5}.items() <= values_of(bench, 0).items()
+    assert {"loss": 0.5, "lr": 1e-05, "epoch": 1.5, "step": 10, "steps": 100}.items() <= values_of(bench, 0).items()
 
 
 @pytest.mark.parametrize("method", ["dynamic", "rank-table", "mpirun"])

@@ -13,13 +13,13 @@ import pytest
 
 from mslaunch import messages
 from mslaunch.agent import main as agent
-from mslaunch.diagnose.chain_words import Step
-from mslaunch.diagnose.judge import Verdict
+from mslaunch.diagnose.verdict import Step, Verdict
 from mslaunch.hosts import Host
 from mslaunch.identity import Launcher
 from mslaunch.launcher.run_state import HANDLERS
 from mslaunch.plan.model import File, Limits, Plan, Process, Restarts, from_json
 from mslaunch.store import record
+from mslaunch.store.labels import Labels
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.record import AttemptSummary, OutputRecord, RankRecord, RunRecord
 from tests.conftest import ROOT, Bench
@@ -28,6 +28,7 @@ PAGE = (ROOT / "docs" / "records.md").read_text()
 TYPES: dict[str, type] = {
     "run.json": RunRecord,
     "run.json: outputs": OutputRecord,
+    "labels.json": Labels,
     "run.json: ranks": RankRecord,
     "run.json: launcher": Launcher,
     "run.json: attempts": AttemptSummary,
@@ -42,7 +43,7 @@ TYPES: dict[str, type] = {
     "error.json": messages.ErrorFile,
     "exit.json": messages.ExitFile,
 }
-WHOLE_FILES = ("run.json", "plan.json")
+WHOLE_FILES = ("run.json", "plan.json", "labels.json")
 RECORDED = {name: kind for name, kind in messages.AGENT_EVENTS.items() if name not in messages.NOT_RECORDED}
 EVENTS = {**RECORDED, **messages.LAUNCHER_EVENTS}
 NEWER = "2.0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -254,5 +255,73 @@ def test_no_write_is_larger_than_the_kernel_likes(tmp_path: Path, monkeypatch: p
     target = Strategy("s", {0: {"w": Layout((2,), ((0,), ()))}}, False)
     planned = plan(tmp_path / "old", None, Target(target))
     monkeypatch.setattr(os, "pwrite", noted)
+    monkeypatch.delattr(os, "copy_file_range")
     planned.write(tmp_path / "new")
     assert max(sizes) == 512 << 10
+
+
+def test_a_stretch_that_the_kernel_can_copy_passes_no_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is contiguous in source and target, and alike in its pages, is copied from file to file, as cp does."""
+    sizes = []
+    pwrite = os.pwrite
+
+    def noted(fd: int, data: bytes, at: int) -> int:
+        sizes.append(len(data))
+        return pwrite(fd, data, at)
+
+    content: Content = {"w": ("Int8", (4, 1 << 18), os.urandom(1 << 20))}
+    write_shard(tmp_path / "old" / "net.ckpt", content)
+    target = Strategy("s", {0: {"w": Layout((2,), ((0,), ()))}}, False)
+    planned = plan(tmp_path / "old", None, Target(target))
+    monkeypatch.setattr(os, "pwrite", noted)
+    planned.write(tmp_path / "new")
+    assert max(sizes) < 1024  # heads only
+    assert [shard["w"][2] for shard in contents_of(tmp_path / "new").values()] == [
+        content["w"][2][: 1 << 19],
+        content["w"][2][1 << 19 :],
+    ]
+
+
+def test_what_the_kernel_cannot_copy_is_read_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two file systems, or an old kernel: the result is the same."""
+
+    def refuse(*args: object) -> int:
+        del args
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    content: Content = {"w": ("Int8", (4, 1 << 18), os.urandom(1 << 20))}
+    write_shard(tmp_path / "old" / "net.ckpt", content)
+    target = Strategy("s", {0: {"w": Layout((2,), ((0,), ()))}}, False)
+    planned = plan(tmp_path / "old", None, Target(target))
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    planned.write(tmp_path / "new")
+    assert b"".join(shard["w"][2] for shard in contents_of(tmp_path / "new").values()) == content["w"][2]
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_slices_that_are_large_enough_for_the_kernel_are_cut_right(tmp_path: Path, axis: int) -> None:
+    """Rows are one stretch of the source and columns are not; there and back the bytes are the same."""
+    content: Content = {"w": ("Int8", (512, 1024), os.urandom(1 << 19))}
+    write_shard(tmp_path / "old" / "net.ckpt", content)
+    cut = Strategy("s", {0: {"w": Layout((2,), ((0,), ()) if axis == 0 else ((), (0,)))}}, False)
+    plan(tmp_path / "old", None, Target(cut)).write(tmp_path / "cut")
+    data = content["w"][2]
+    rows = [data[begin : begin + 1024] for begin in range(0, len(data), 1024)]
+    halves = [rows[:256], rows[256:]] if axis == 0 else [[row[:512] for row in rows], [row[512:] for row in rows]]
+    made = contents_of(tmp_path / "cut")
+    assert [made[rank]["w"][2] for rank in range(2)] == [b"".join(half) for half in halves]
+    plan(tmp_path / "cut", cut, Target()).write(tmp_path / "whole")
+    assert contents_of(tmp_path / "whole") == {0: content}
+
+
+def test_a_tensor_in_parts_is_copied_by_the_kernel_part_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Source and target split it at different places."""
+    content: Content = {"w": ("Int8", (1000, 1024), os.urandom(1024_000))}
+    monkeypatch.setattr("mslaunch.checkpoint.ckpt.SPLIT_ABOVE", 300_001)
+    write_shard(tmp_path / "old" / "net.ckpt", content)
+    planned = plan(tmp_path / "old", None, Target(Strategy("s", {0: {"w": Layout((1,), ((), ()))}}, False)))
+    monkeypatch.setattr("mslaunch.checkpoint.ckpt.SPLIT_ABOVE", 170_003)
+    planned.write(tmp_path / "new")
+    assert contents_of(tmp_path / "new") == {0: content}

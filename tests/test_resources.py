@@ -177,6 +177,18 @@ def test_bytes_that_a_child_reads_and_writes_count(tmp_path: Path) -> None:
         assert values_of(resources, pid)["write_rate"] > 0
 
 
+def test_what_a_child_has_used_that_has_ended_counts(tmp_path: Path) -> None:
+    """Also where it was never seen."""
+    loop = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"
+    os.mkfifo(tmp_path / "go")
+    with busy(f"cd {tmp_path}; read x < go; sh -c '{loop}; exit'; touch ended; sleep 1000") as pid:
+        resources = Resources(str(tmp_path))
+        values_of(resources, pid)
+        (tmp_path / "go").write_text("\n")
+        wait_for((tmp_path / "ended").exists, "the child's end")
+        assert values_of(resources, pid)["cpu"] > 0
+
+
 def test_a_process_that_ends_makes_no_peak(tmp_path: Path) -> None:
     """What it has used over its life is not used once more when it ends."""
     loop = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done"

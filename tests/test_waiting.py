@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.diagnose.chain_words import Step
 from mslaunch.diagnose.folder import read_folder
-from mslaunch.diagnose.judge import Verdict, judge
+from mslaunch.diagnose.judge import judge
+from mslaunch.diagnose.verdict import Step, Verdict
 from tests.conftest import Bench
 from tests.hccl_logs import DEVICES, GROUP, Job
 

@@ -6,12 +6,13 @@ import os
 import re
 import stat
 import time
+from itertools import islice
 
 from mslaunch.agent.metric_values import is_odd
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any, TypeVar
 
     from mslaunch.agent.line_patterns import LinePatterns
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 4096
 PIECE = 1 << 16
+MANY_CANDIDATES = 1000  # lines of a block that are looked for one by one; of the rest about as many are found
+MOST_TRIED = 100  # places with NaN or infinity, per look
 MOST_ODD = 3  # further lines with NaN or infinity that are read per look
 FEWEST = 2  # lines of each kind that are read per look, however many kinds there are
-_ODD = re.compile(rb"[nN][aA][nN]\b|[iI][nN][fF](?:inity)?\b")
+_ODD = (re.compile(rb"nan\b"), re.compile(rb"inf(?:inity)?\b"))  # each begins with fixed text, which is quick to find
 
 
 class StepCounter:
@@ -37,12 +40,24 @@ class StepCounter:
         self._per_epoch: float | None = None
         self._is_global = False  # steps are counted over epochs by the job itself
         self._told = False
+        self._lacks_steps = False
+        self._bar_steps: Any = None
         self._seen: tuple[bool, float, float] | None = None
 
     def add_to_all(self, rows: list[Timed]) -> None:
         """Add what is known to rows that were read together."""
+        rows[:] = [row for row in rows if self._is_of_training(row[1])]
         for number, (when, values) in enumerate(rows):
             self.add_to(values, when, is_last=number == len(rows) - 1)
+
+    def _is_of_training(self, values: Values) -> bool:
+        """Leave out progress bars, but the first one of a training whose other lines tell no step."""
+        if values.keys() != {"step", "steps"}:
+            self._lacks_steps = self._lacks_steps or ("loss" in values and "step" not in values)
+            return True
+        if self._lacks_steps and self._bar_steps is None:
+            self._bar_steps = values["steps"]
+        return self._lacks_steps and values["steps"] == self._bar_steps
 
     def add_to(self, values: Values, when: float, is_last: bool) -> None:
         """Add total_step and step_time to a row; `is_last`: of those that were read together."""
@@ -130,7 +145,7 @@ class LogMetrics:
                 self._file, self._offset, self._partial = found.st_ino, 0, b""
             if found.st_size == self._offset and not (is_last and self._partial):
                 return 0.0, b""
-            data = self._partial + _read_pieces(file, self._offset, found.st_size, limit)
+            data = self._partial + read_pieces(file, self._offset, found.st_size, limit)
             self._offset = found.st_size
         except OSError:  # a disk that fails, a server whose files have changed
             return 0.0, b""
@@ -144,21 +159,38 @@ class LogMetrics:
         self._partial = data[whole : whole + LONGEST_LINE]
         return found.st_mtime, data[:whole]
 
-    def _chosen_lines(self, data: bytes, most: int) -> list[tuple[int, bytes]]:
-        """Return some of the lines that may tell something, with where they end, in their order."""
+    def _candidates(self, data: bytes) -> dict[bytes, list[int]]:
+        """Return where lines are that may tell something, by the text that they hold; of many, some."""
         kinds: dict[bytes, list[int]] = {}
-        search, at = self._patterns.candidate.search, 0
+        search, at, count, skipped = self._patterns.candidate.search, 0, 0, 0
         while found := search(data, at):
             kinds.setdefault(found[0], []).append(found.start())
             at = data.find(b"\n", found.end()) + 1
+            count += 1
             if not at:
                 break
+            if count == MANY_CANDIDATES:
+                skipped = (len(data) - at) // MANY_CANDIDATES
+            at += skipped
+        for last in self._patterns.candidate.finditer(data, max(0, len(data) - LONGEST_LINE)) if skipped else ():
+            kinds.setdefault(last[0], []).append(last.start())
+        return kinds
+
+    def _odd_places(self, data: bytes) -> Iterator[int]:
+        """Return some places where NaN or infinity stands in a line that may tell something."""
+        lowered, search = data.lower(), self._patterns.candidate.search
+        for odd in _ODD:
+            places = (found.start() for found in islice(odd.finditer(lowered), MOST_TRIED))
+            told = (at for at in places if search(data, data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)))
+            yield from islice(told, MOST_ODD)
+
+    def _chosen_lines(self, data: bytes, most: int) -> list[tuple[int, bytes]]:
+        """Return some of the lines that may tell something, with where they end, in their order."""
+        kinds = self._candidates(data)
         quota = max(FEWEST, most // max(1, len(kinds)))
         chosen = {at for places in kinds.values() for at in spread(places, quota)}
-        for number, odd in enumerate(_ODD.finditer(data)) if kinds else ():
-            if number >= MOST_ODD:
-                break
-            chosen.add(odd.start())
+        if kinds:
+            chosen.update(self._odd_places(data))
         lines: dict[int, tuple[int, bytes]] = {}
         for at in sorted(chosen):
             start = data.rfind(b"\n", 0, at) + 1
@@ -168,7 +200,7 @@ class LogMetrics:
         return list(lines.values())
 
 
-def _read_pieces(file: int, start: int, end: int, limit: int) -> bytes:
+def read_pieces(file: int, start: int, end: int, limit: int) -> bytes:
     """Read all of a part of a file, or pieces from all over it, cut to whole lines, where it is longer than `limit`."""
     if end - start <= limit:
         return os.pread(file, end - start, start)

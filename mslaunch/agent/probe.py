@@ -154,25 +154,38 @@ class Listener:
             if not port and not is_free(number + 1):  # MASTER_PORT, where a store of rank 0 may listen
                 continue
             try:
-                sock = socket.socket()
-            except OSError as error:
-                self.why = str(error.strerror)
-                return
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                sock.bind(("", number))
-                sock.listen(1024)
+                self._socket = _listening(number)
             except OSError as error:
                 self.why = os.strerror(error.errno or errno.EADDRINUSE)
-                sock.close()
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    return
                 continue
-            self._socket = sock
             self.port = number
             break
 
     def close(self) -> None:
         if self.port is not None:
             self._socket.close()
+
+
+def _listening(port: int) -> socket.socket:
+    """Listen on a port at all addresses, those of IPv6 included where this machine has them."""
+    for family in (socket.AF_INET6, socket.AF_INET):
+        sock = None
+        try:
+            sock = socket.socket(family)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.bind(("", port))
+            sock.listen(1024)
+            return sock
+        except OSError as error:
+            if sock is not None:
+                sock.close()
+            if family == socket.AF_INET or error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                raise
+    raise AssertionError  # both families have been tried
 
 
 def is_free(port: int) -> bool:

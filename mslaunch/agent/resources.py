@@ -192,7 +192,7 @@ def _scheduled(processes: dict[int, Process]) -> dict[int, tuple[int, int]]:
 
 
 def _load() -> dict[str, float]:
-    return {"load": os.getloadavg()[0]}
+    return {"load": round(os.getloadavg()[0], 2)}
 
 
 def _memory() -> dict[str, float]:

@@ -11,6 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from mslaunch.api.joining import agent_member, join, membership
+from mslaunch.api.past import (
+    compare,
+    export_csv,
+    export_tensorboard,
+    label_run,
+    labels_of,
+    list_summaries,
+    measure_run,
+    prune,
+    words_of_room,
+)
 from mslaunch.api.steps import (
     attach,
     become_owner,
@@ -29,6 +41,7 @@ from mslaunch.api.steps import (
     prepare,
     prepare_sweep,
     program_settings,
+    read,
     record_from,
     record_of_logs,
     recorded,
@@ -44,9 +57,11 @@ from mslaunch.api.steps import (
 
 if TYPE_CHECKING:
     from mslaunch.agent.follow import Follower
+    from mslaunch.comparison.compare import Comparison
     from mslaunch.launcher.attach import AttachedRun, Notice
     from mslaunch.launcher.check import Checked, Report
     from mslaunch.launcher.prepare import Prepared
+    from mslaunch.launcher.prune import Pruned
     from mslaunch.launcher.request import Request
     from mslaunch.launcher.run_state import RunState
     from mslaunch.launcher.sweep import Sweep
@@ -54,24 +69,31 @@ if TYPE_CHECKING:
     from mslaunch.launcher.sweep_runs import SweepEvent
     from mslaunch.plan.model import File, Plan
     from mslaunch.plan.sweep import Combination
+    from mslaunch.store.labels import Labels
     from mslaunch.store.record import ENDED, OutputRecord, RankRecord, RunRecord
     from mslaunch.store.run import Result, Run
+    from mslaunch.store.summaries import RunSummary
     from mslaunch.store.timed_log import LogLines, Selection, TimedLog, merge_logs
     from mslaunch.transports.base import JobQueue
+    from mslaunch.transports.join.connect import Member
 
 __all__ = [
     "ENDED",
     "AttachedRun",
     "Checked",
     "Combination",
+    "Comparison",
     "Follower",
     "Job",
     "JobQueue",
+    "Labels",
     "LogLines",
+    "Member",
     "Notice",
     "OutputRecord",
     "Plan",
     "Prepared",
+    "Pruned",
     "RankRecord",
     "Report",
     "Request",
@@ -79,11 +101,13 @@ __all__ = [
     "Run",
     "RunRecord",
     "RunState",
+    "RunSummary",
     "Selection",
     "Sweep",
     "SweepEvent",
     "SweptRun",
     "TimedLog",
+    "agent_member",
     "attach",
     "become_owner",
     "carry_out",
@@ -92,20 +116,31 @@ __all__ = [
     "choose_checkpoint",
     "collect",
     "combinations_of",
+    "compare",
     "config_schema",
     "count_devices",
     "default_runs_dir",
+    "export_csv",
+    "export_tensorboard",
     "find_run",
+    "join",
     "known_folders",
+    "label_run",
+    "labels_of",
     "launch",
+    "list_summaries",
     "make_request",
     "make_run",
+    "measure_run",
+    "membership",
     "merge_logs",
     "plan_json",
     "plan_request",
     "prepare",
     "prepare_sweep",
     "program_settings",
+    "prune",
+    "read",
     "record_from",
     "record_of_logs",
     "recorded",
@@ -120,14 +155,17 @@ __all__ = [
     "sweep",
     "sweep_exit_code",
     "swept_so_far",
+    "words_of_room",
     "write_scripts",
 ]
 
 _PASSED_ON = {
     "mslaunch.agent.follow": ("Follower",),
+    "mslaunch.comparison.compare": ("Comparison",),
     "mslaunch.launcher.attach": ("AttachedRun", "Notice"),
     "mslaunch.launcher.check": ("Checked", "Report"),
     "mslaunch.launcher.prepare": ("Prepared",),
+    "mslaunch.launcher.prune": ("Pruned",),
     "mslaunch.launcher.request": ("Request",),
     "mslaunch.launcher.run_state": ("RunState",),
     "mslaunch.launcher.sweep": ("Sweep",),
@@ -136,9 +174,12 @@ _PASSED_ON = {
     "mslaunch.plan.model": ("Plan",),
     "mslaunch.plan.sweep": ("Combination",),
     "mslaunch.store.record": ("ENDED", "OutputRecord", "RankRecord", "RunRecord"),
+    "mslaunch.store.labels": ("Labels",),
     "mslaunch.store.run": ("Result", "Run"),
+    "mslaunch.store.summaries": ("RunSummary",),
     "mslaunch.store.timed_log": ("LogLines", "Selection", "TimedLog", "merge_logs"),
     "mslaunch.transports.base": ("JobQueue",),
+    "mslaunch.transports.join.connect": ("Member",),
 }
 """Names that are defined elsewhere and only passed on; each is loaded when it is first used."""
 

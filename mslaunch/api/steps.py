@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mslaunch.diagnose.judge import Verdict
+    from mslaunch.diagnose.verdict import Verdict
     from mslaunch.hosts import Host
     from mslaunch.launcher.attach import AttachedRun
     from mslaunch.launcher.attempt import Observer
     from mslaunch.launcher.check import Checked
     from mslaunch.launcher.prepare import Prepared
-    from mslaunch.launcher.request import Request
+    from mslaunch.launcher.request import ReadJob, Request
     from mslaunch.launcher.sweep import Sweep
     from mslaunch.launcher.sweep_result import SweptRun
     from mslaunch.launcher.sweep_runs import Observe as ObserveSweep
@@ -42,11 +42,18 @@ def plan_request(request: Request, elsewhere: bool = False) -> Plan:
     return plan_job(request, elsewhere)
 
 
-def prepare(request: Request) -> Prepared:
+def read(request: Request) -> ReadJob:
+    """Read and check everything that a request names on this machine."""
+    from mslaunch.launcher.request import read_job
+
+    return read_job(request)
+
+
+def prepare(request: Request, job: ReadJob | None = None, tell: Callable[[str], None] | None = None) -> Prepared:
     """Read, check and plan; where hosts have to be asked, connect to them and check them first."""
     from mslaunch.launcher.prepare import prepare_job
 
-    return prepare_job(request)
+    return prepare_job(request, job, tell)
 
 
 def make_run(prepared: Prepared, fill: Callable[[Path], None] | None = None) -> Run:

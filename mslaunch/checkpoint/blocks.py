@@ -51,6 +51,14 @@ def row_places(part: Box, whole: Box, itemsize: int) -> tuple[int, list[int]]:
     return length, places
 
 
+def is_stretch(part: Box, whole: Box) -> bool:
+    """Tell whether the bytes of a box are one stretch in those of a box around it."""
+    axis = len(part) - 1
+    while axis >= 0 and part[axis] == whole[axis]:
+        axis -= 1
+    return all(to - since == 1 for since, to in part[: max(axis, 0)])
+
+
 def copy_box(
     common: Box, source: memoryview, source_box: Box, target: memoryview, target_box: Box, itemsize: int
 ) -> None:

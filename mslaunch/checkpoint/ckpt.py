@@ -152,8 +152,9 @@ def checksum(fd: int, size: int, tensors: Sequence[Tensor]) -> int:
     return crc
 
 
-def frame(tensors: Sequence[Tensor]) -> FileLayout:
+def frame(tensors: Sequence[Tensor], framework: str = "ms") -> FileLayout:
     """Lay out a file of these tensors in their order; large ones are split as MindSpore does."""
+    del framework
     at = 0
     heads, places = [], {}
     for tensor in tensors:

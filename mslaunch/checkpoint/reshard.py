@@ -11,6 +11,7 @@ from mslaunch.checkpoint.layout import Box, Layout, Shape, box, box_shape, whole
 from mslaunch.checkpoint.shard import Shard
 from mslaunch.checkpoint.strategy import Strategy
 from mslaunch.checkpoint.tensor import Tensor, shape_words
+from mslaunch.checkpoint.views import View
 from mslaunch.errors import RequestError
 
 
@@ -21,8 +22,8 @@ class Assembly:
     name: str
     shape: Shape
     itemsize: int
-    sources: tuple[tuple[Box, Path, Tensor], ...]
-    """One file for every distinct box."""
+    sources: tuple[tuple[Box, Path, Tensor | View], ...]
+    """One file for every distinct box; a view where its bytes are in another order, or of another type."""
     targets: tuple[tuple[Box, tuple[int, ...]], ...]
     """The ranks that get each distinct box."""
 
@@ -36,6 +37,8 @@ class ReshardPlan:
     """Their parts are of the right length, but have no place yet."""
     left_out: tuple[str, ...] = ()
     """Parameters that the source's strategy lists and the target's does not."""
+    framework: str = "ms"
+    """What a .safetensors says of itself: ms for MindSpore's names, pt for PyTorch's."""
 
     @property
     def nbytes(self) -> int:
@@ -82,10 +85,10 @@ def plan_reshard(shards: Mapping[int, Shard], source: Strategy | None, target: S
     new: dict[int, list[Tensor]] = {rank: [] for rank in range(target.world_size if target else 1)}
     assemblies: list[Assembly] = []
     for name in names:
-        sources = _sources(name, shapes[name], shards, source)
-        places = _targets(name, shapes[name], target, cut=name in listed)
+        sources = slices_of(name, shapes[name], shards, source)
+        places = target_boxes(name, shapes[name], target, cut=name in listed)
         sample = sources[0][2]
-        assemblies.append(_assembly(name, shapes[name], sources, places))
+        assemblies.append(make_assembly(name, shapes[name], sources, places))
         for part, ranks in places.items():
             size = sample.nbytes if sample.itemsize is None else prod(box_shape(part)) * sample.itemsize
             shape = sample.shape if sample.itemsize is None else box_shape(part)
@@ -101,7 +104,7 @@ def plan_convert(shards: Mapping[int, Shard]) -> ReshardPlan:
         for name, tensor in shard.tensors.items():
             everything = tuple((0, size) for size in tensor.shape)
             sources = [(everything, shard.path, tensor)]
-            assemblies.append(_assembly(name, tensor.shape, sources, {everything: (rank,)}))
+            assemblies.append(make_assembly(name, tensor.shape, sources, {everything: (rank,)}))
     return ReshardPlan(tuple(assemblies), {rank: tuple(shard.tensors.values()) for rank, shard in shards.items()})
 
 
@@ -109,7 +112,7 @@ def _in_file_order(shards: Mapping[int, Shard]) -> list[str]:
     return list(dict.fromkeys(name for rank in sorted(shards) for name in shards[rank].tensors))
 
 
-def _sources(
+def slices_of(
     name: str, shape: Shape, shards: Mapping[int, Shard], source: Strategy | None
 ) -> list[tuple[Box, Path, Tensor]]:
     """One slice for every distinct box; of replicas the first."""
@@ -126,7 +129,7 @@ def _sources(
     return [(place, path, tensor) for place, (path, tensor) in distinct.items()]
 
 
-def _targets(name: str, shape: Shape, target: Strategy | None, cut: bool) -> dict[Box, tuple[int, ...]]:
+def target_boxes(name: str, shape: Shape, target: Strategy | None, cut: bool = True) -> dict[Box, tuple[int, ...]]:
     """Which ranks get which box; what no strategy lists, every rank gets as it is."""
     everything = tuple((0, size) for size in shape)
     if target is None:
@@ -160,9 +163,10 @@ def _check_divides(name: str, shape: Shape, layout: Layout, strategy: str) -> No
             )
 
 
-def _assembly(
+def make_assembly(
     name: str, shape: Shape, sources: list[tuple[Box, Path, Tensor]], targets: Mapping[Box, tuple[int, ...]]
 ) -> Assembly:
+    """Put together what is to be done with one parameter; its slices must make up the whole."""
     sample = sources[0][2]
     if sample.itemsize is None:
         # Moved whole, as bytes: strings, and types that are packed.

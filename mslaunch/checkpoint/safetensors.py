@@ -31,6 +31,8 @@ _NAMES = {
     "F64": "Float64",
 }
 _TYPES = {ours: theirs for theirs, ours in _NAMES.items()}
+FLOAT8 = {"F8_E4M3": "Float8_e4m3fn", "F8_E5M2": "Float8_e5m2"}
+"""Types that MindSpore's checkpoints do not have, and that can be cast."""
 _CRC = re.compile(r"[0-9]{1,20}")
 _MOST_ZEROS = 1 << 30
 _LARGEST = (1 << 63) - 1
@@ -125,9 +127,9 @@ def _quirk(data: bytes, dtype: str) -> Iterator[bytes]:
         yield bytes(min(left, CHUNK))
 
 
-def frame(tensors: Sequence[Tensor]) -> FileLayout:
+def frame(tensors: Sequence[Tensor], framework: str = "ms") -> FileLayout:
     """Lay out a file of these tensors: wide types first, so that each is aligned."""
-    header: dict[str, Any] = {"__metadata__": {"format": "ms"}}
+    header: dict[str, Any] = {"__metadata__": {"format": framework}}
     offsets: dict[str, tuple[int, int]] = {}
     at = 0
     for tensor in sorted(tensors, key=lambda tensor: (-(tensor.itemsize or 1), tensor.name)):

@@ -19,7 +19,7 @@ class Format:
 
     read: Callable[[int, int], Content]
     checksum: Callable[[int, int, Sequence[Tensor]], int]
-    frame: Callable[[Sequence[Tensor]], FileLayout]
+    frame: Callable[[Sequence[Tensor], str], FileLayout]
 
 
 FORMATS = {
@@ -87,6 +87,6 @@ def checksum(shard: Shard) -> int:
         os.close(fd)
 
 
-def frame(path: Path, tensors: Sequence[Tensor]) -> FileLayout:
+def frame(path: Path, tensors: Sequence[Tensor], framework: str = "ms") -> FileLayout:
     """Lay out a new file for these tensors."""
-    return format_of(path).frame(tensors)
+    return format_of(path).frame(tensors, framework)

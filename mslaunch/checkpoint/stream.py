@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import shutil
 import signal
@@ -15,12 +16,14 @@ from itertools import accumulate, count
 from math import prod
 from pathlib import Path
 
-from mslaunch.checkpoint.blocks import copy_box, cut_blocks, offset_of, pieces, row_places
+from mslaunch.checkpoint.blocks import copy_box, cut_blocks, is_stretch, offset_of, pieces, row_places
+from mslaunch.checkpoint.file_copy import WORTH_IT, KernelCopy
 from mslaunch.checkpoint.layout import Box, box_shape, intersection
 from mslaunch.checkpoint.reshard import Assembly, ReshardPlan
 from mslaunch.checkpoint.shard import frame
-from mslaunch.checkpoint.tensor import FileLayout, Part
-from mslaunch.errors import NotReadyError, RequestError, ShardUnreadable
+from mslaunch.checkpoint.tensor import FileLayout, Part, Tensor
+from mslaunch.checkpoint.views import View, bytes_of, read_box, read_fully
+from mslaunch.errors import NotReadyError, RequestError
 
 BLOCK = 4 << 20
 WRITE = 512 << 10  # one pwrite of 4 MB costs Linux 6 with large folios several times the CPU of eight of 512 KB
@@ -30,6 +33,8 @@ SHORT_ROW = 1024
 IOV_MAX = 1024
 
 Progress = Callable[[int], None]
+_Output = tuple[int, tuple[Part, ...]]
+"""An open file, and where the parameter at hand lies in it."""
 
 
 def write_shards(
@@ -127,19 +132,29 @@ class _Scratch(threading.local):
 class _Slice:
     """What one file holds of a block, and its bytes once they were read."""
 
-    __slots__ = ("box", "data", "offset", "parts", "path")
+    __slots__ = ("box", "content", "data", "offset", "path", "place")
 
-    def __init__(self, path: Path, parts: tuple[Part, ...], offset: int, box: Box) -> None:
+    def __init__(self, place: Box, path: Path, content: Tensor | View, box: Box, itemsize: int) -> None:
         self.path = path
-        self.parts = parts
-        self.offset = offset
+        self.place = place
+        """What the whole slice is of its parameter."""
+        self.content = content
         self.box = box
+        """What of it lies in the block."""
+        self.offset = offset_of(box, place, itemsize)
         self.data: memoryview | None = None
 
     def stretch(self, length: int) -> int | None:
         """Where its bytes lie in the file, if they are in one stretch there."""
-        places = list(pieces(self.parts, self.offset, length))
+        if isinstance(self.content, View):
+            return None
+        places = list(pieces(self.content.parts, self.offset, length))
         return places[0][0] if len(places) == 1 else None
+
+    def holds_as_stretch(self, wanted: Box) -> bool:
+        """Its file holds all of a box, in order."""
+        whole = intersection(self.box, wanted) == wanted
+        return whole and not isinstance(self.content, View) and is_stretch(wanted, self.place)
 
 
 class _Writer:
@@ -149,11 +164,14 @@ class _Writer:
         self.job = job
         self.paths = paths
         self.progress = progress
-        self.frames: dict[int, FileLayout] = {rank: frame(paths[rank], tensors) for rank, tensors in job.shards.items()}
+        self.frames: dict[int, FileLayout] = {
+            rank: frame(paths[rank], tensors, job.framework) for rank, tensors in job.shards.items()
+        }
         self.inputs: dict[Path, int] = {}
         self.outputs: dict[int, int] = {}
         self.failed = threading.Event()
         self.scratch = _Scratch()
+        self.kernel = KernelCopy()
         self.turn = count()
 
     def run(self) -> None:
@@ -204,8 +222,8 @@ class _Writer:
         """Read one block of the whole tensor from its slices, and write to each target what lies in it."""
         itemsize = assembly.itemsize
         slices = [
-            _Slice(path, tensor.parts, offset_of(common, place, itemsize), common)
-            for place, path, tensor in assembly.sources
+            _Slice(place, path, content, common, itemsize)
+            for place, path, content in assembly.sources
             if (common := intersection(place, block)) is not None
         ]
         room = self.scratch.incoming
@@ -215,14 +233,38 @@ class _Writer:
             common = intersection(place, block)
             if common is None:
                 continue
-            piece = self.scratch.outgoing[: prod(box_shape(common)) * itemsize]
+            size = prod(box_shape(common)) * itemsize
+            outputs = [(self.outputs[rank], self.frames[rank].places[assembly.name]) for rank in ranks]
+            offset = offset_of(common, place, itemsize)
+            written += size * len(ranks)
+            if self._copy(slices, common, outputs, offset, size, itemsize):
+                continue
+            piece = self.scratch.outgoing[:size]
             for one in slices:
                 room = self._fill(piece, common, one, room, itemsize)
-            for rank in ranks:
-                parts = self.frames[rank].places[assembly.name]
-                self._write(self.outputs[rank], parts, offset_of(common, place, itemsize), piece)
-                written += len(piece)
+            for fd, parts in outputs:
+                self._write(fd, parts, offset, piece)
         return written
+
+    def _copy(
+        self, slices: list[_Slice], wanted: Box, outputs: list[_Output], offset: int, size: int, itemsize: int
+    ) -> bool:
+        """Let the kernel copy what is one stretch in source and target; False where it is not, or the kernel cannot."""
+        if size < WORTH_IT or not self.kernel.works:
+            return False
+        one = next((one for one in slices if one.holds_as_stretch(wanted)), None)
+        if one is None or isinstance(one.content, View):
+            return False
+        begin = offset_of(wanted, one.place, itemsize)
+        copies = [
+            (at + more, fd, to, part)
+            for fd, parts in outputs
+            for at, done, length in pieces(one.content.parts, begin, size)
+            for to, more, part in pieces(parts, offset + done, length)
+        ]
+        if any((at - to) % mmap.PAGESIZE for at, _, to, _ in copies):
+            return False  # each page would be put together of two: dearer than a buffer
+        return all(self.kernel.copy(self.inputs[one.path], one.path, *copy) for copy in copies)
 
     def _fill(self, piece: memoryview, wanted: Box, one: _Slice, room: memoryview, itemsize: int) -> memoryview:
         """Put what a slice holds of a box into its piece; return the room that is left for slices.
@@ -240,11 +282,20 @@ class _Writer:
                 self._scatter(one, place, rows)
                 return room
         if one.data is None:
-            one.data, room = room[:size], room[size:]
-            for at, begin, length in pieces(one.parts, one.offset, size):
-                _read_fully(self.inputs[one.path], one.path, one.data[begin : begin + length], at)
+            one.data, room = self._load(one, room, size)
         copy_box(common, one.data, one.box, piece, wanted, itemsize)
         return room
+
+    def _load(self, one: _Slice, room: memoryview, size: int) -> tuple[memoryview, memoryview]:
+        """Read what a slice holds of the block; return it and the room that is left."""
+        fd = self.inputs[one.path]
+        if isinstance(one.content, View):
+            here = tuple((a - since, b - since) for (a, b), (since, _) in zip(one.box, one.place, strict=True))
+            return bytes_of(read_box(fd, one.path, one.content, here)), room
+        data = room[:size]
+        for at, begin, length in pieces(one.content.parts, one.offset, size):
+            read_fully(fd, one.path, data[begin : begin + length], at)
+        return data, room[size:]
 
     def _scatter(self, one: _Slice, at: int, rows: list[memoryview]) -> None:
         """Let the kernel read one stretch of a file into many rows."""
@@ -254,7 +305,7 @@ class _Writer:
             wanted = sum(map(len, some))
             if os.preadv(fd, some, at) < wanted:  # rare: take it row by row
                 for row, begin in zip(some, accumulate(map(len, some), initial=at), strict=False):
-                    _read_fully(fd, one.path, row, begin)
+                    read_fully(fd, one.path, row, begin)
             at += wanted
 
     def _write(self, fd: int, parts: tuple[Part, ...], offset: int, data: memoryview) -> None:
@@ -262,12 +313,3 @@ class _Writer:
             put = 0
             while put < length:
                 put += os.pwrite(fd, data[begin + put : begin + min(put + WRITE, length)], at + put)
-
-
-def _read_fully(fd: int, path: Path, room: memoryview, at: int) -> None:
-    got = 0
-    while got < len(room):
-        count = os.preadv(fd, [room[got:]], at + got)
-        if count == 0:
-            raise ShardUnreadable(str(path), "it became shorter while it was read")
-        got += count

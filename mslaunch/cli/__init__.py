@@ -21,9 +21,14 @@ VERBS = {
     "render": "Write the same job as scripts, to read or to run elsewhere.",
     "ps": "List runs, past and present.",
     "status": "Show one run: its ranks, how they stand, how it ended.",
+    "watch": "Show a run live on the whole screen: progress, loss, every rank.",
     "logs": "Show or follow the output of ranks.",
     "attach": "Show a run that goes on elsewhere, as if it had been started here.",
     "outputs": "List what a run's ranks have written, and where it is.",
+    "note": "Write a note about a run, or tag it.",
+    "compare": "Compare runs: configuration, code, environment, versions, metrics, speed.",
+    "export": "Write the metrics of a run for TensorBoard, or as CSV.",
+    "prune": "Remove old runs, or their checkpoints, and say what that frees.",
     "stop": "Stop a run, or a whole sweep, and wait until nothing of it is left.",
     "report": "Write a run as one HTML file, which opens anywhere without a network.",
     "ui": "Show runs in the browser, live.",
@@ -33,14 +38,18 @@ VERBS = {
     "collect": "Fetch logs that could not be fetched when a run ended.",
     "rank-table": "Generate, probe, validate, merge, show, compare and convert rank tables.",
     "strategy": "Show and merge MindSpore's strategy files.",
-    "ckpt": "Show, verify, reshard and convert checkpoints.",
+    "ckpt": "Show, verify, reshard, convert, import, export and compare checkpoints.",
     "config": "The JSON Schema of a job's YAML.",
+    "agent": "Lend this machine's devices to a launcher elsewhere.",
     "examples": "List the examples and sample rank tables, and copy them.",
 }
 """Each verb is a module of this package, imported only when it is typed."""
 
 OTHER_WORDS = {
     "cancel": "stop",
+    "clean": "prune",
+    "delete": "prune",
+    "diff": "compare",
     "doctor": "check",
     "exec": "train",
     "follow": "attach",
@@ -50,14 +59,17 @@ OTHER_WORDS = {
     "list": "ps",
     "log": "logs",
     "ls": "ps",
+    "remove": "prune",
+    "rm": "prune",
     "run": "train",
     "runs": "ps",
     "show": "status",
     "start": "train",
     "submit": "train",
+    "tag": "note",
     "tail": "logs",
-    "top": "status",
-    "watch": "status",
+    "top": "watch",
+    "view": "watch",
 }
 """What other programs call these verbs."""
 
@@ -78,7 +90,10 @@ For example: mslaunch train --workers 8 --config cfg.yaml
 """
 
 
-_NOT_HERE = {"-h", "--help", "--dry-run", "--detach", "--hosts", "--hostfile", "--transport"}
+_NOT_HERE = {
+    *("-h", "--help", "--dry-run", "--detach", "--view", "--hosts", "--hostfile", "--transport"),
+    *("--nnodes", "--master"),
+}
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -20,6 +21,11 @@ def new_app() -> typer.Typer:
     )
 
 
+def say(text: str) -> None:
+    """Tell a person something, at once."""
+    print(f"mslaunch: {plain(text)}", flush=True)
+
+
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Align rows in columns, the first row being their names."""
     # Names come from files, and a file may say anything, even to a terminal.
@@ -27,3 +33,11 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     return "\n".join(lines) + "\n"
+
+
+def lasting(started: str, ended: str | None, now: datetime) -> str:
+    """How long something took, or takes, as 1:02:03."""
+    end = datetime.fromisoformat(ended) if ended else now
+    seconds = int((end - datetime.fromisoformat(started)).total_seconds())
+    hours, rest = divmod(max(0, seconds), 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"

@@ -1,4 +1,4 @@
-"""`mslaunch ckpt`: show, verify, reshard and convert checkpoints."""
+"""`mslaunch ckpt`: show, verify, reshard, convert, import, export and compare checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mslaunch.checkpoint.sets import ShardSet, find_set
 from mslaunch.checkpoint.shard import FORMATS, Shard, read_shard
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.verify import SetIsWrong, verify
-from mslaunch.cli import basics
+from mslaunch.cli import basics, ckpt_weights
 from mslaunch.cli.basics import columns
 from mslaunch.cli.progress_bar import progress_bar, size_words
 from mslaunch.errors import RequestError
@@ -41,7 +41,7 @@ Kind = Annotated[str | None, typer.Option("--format", help="ckpt or safetensors;
 
 @app.callback()
 def ckpt() -> None:
-    """Show, verify, reshard and convert checkpoints."""
+    """Show, verify, reshard, convert, import, export and compare checkpoints."""
 
 
 @app.command("show")
@@ -139,6 +139,11 @@ def convert(source: Source, output: Output, kind: Kind = None, step: Step = None
     if path.is_file() and target.suffix != suffix:
         raise RequestError(f"-o {output}: the new file's name must end in {suffix}.")
     _write(planned, target, single=path.is_file())
+
+
+app.command("import")(ckpt_weights.import_weights)
+app.command("export")(ckpt_weights.export_weights)
+app.command("diff")(ckpt_weights.diff_weights)
 
 
 def _write(planned: Planned, target: Path, single: bool = False) -> None:

@@ -33,7 +33,20 @@ if [[ "${funcstack[1]}" = _mslaunch ]]; then _mslaunch "$@"; else compdef _mslau
     "fish": """complete -c mslaunch -a '(mslaunch --complete (commandline -opc)[2..] (commandline -ct) 2>/dev/null)'
 """,
 }
-NAMES_A_RUN = ("status", "logs", "attach", "outputs", "stop", "diagnose", "stacks", "collect")
+NAMES_A_RUN = (
+    "status",
+    "watch",
+    "logs",
+    "attach",
+    "outputs",
+    "stop",
+    "diagnose",
+    "stacks",
+    "collect",
+    "note",
+    "compare",
+    "export",
+)
 MOST_RUNS = 200
 _HINTS = {
     "bash": "Open a new shell to use it (it needs the package bash-completion).",

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mslaunch import layout
-from mslaunch.cli.basics import columns
+from mslaunch.cli.basics import columns, lasting
 from mslaunch.cli.last_lines import untold_lines
-from mslaunch.diagnose.chain_words import END_OF_WAITING, Step, peer_words
-from mslaunch.diagnose.judge import Verdict, signal_name
+from mslaunch.diagnose.chain_words import END_OF_WAITING, peer_words
+from mslaunch.diagnose.verdict import Step, Verdict, signal_name
 from mslaunch.masking import masked
 from mslaunch.words import byte_count, counted, cut_line, first_line, named_ranks, plain
 
@@ -186,8 +186,11 @@ def how_it_ended(code: int | None, number: int | None) -> str:
     return "" if code is None else f"exit code {code}"
 
 
+def duration_of(record: RunRecord, now: datetime | None = None) -> float:
+    """Return how many seconds a run has taken, up to its end or up to now."""
+    end = datetime.fromisoformat(record.ended) if record.ended else now or datetime.now().astimezone()
+    return max(0.0, (end - datetime.fromisoformat(record.started)).total_seconds())
+
+
 def duration(record: RunRecord, now: datetime) -> str:
-    end = datetime.fromisoformat(record.ended) if record.ended else now
-    seconds = int((end - datetime.fromisoformat(record.started)).total_seconds())
-    hours, rest = divmod(max(0, seconds), 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
+    return lasting(record.started, record.ended, now)

@@ -8,12 +8,6 @@ from dataclasses import dataclass
 
 from mslaunch.errors import RequestError
 
-SEVERAL_HOSTS = (
-    "this starts ranks on one machine. For several, name them once: mslaunch train --hosts n1:8,n2:8, "
-    "or let Slurm give them: mslaunch train --transport slurm --nodes 2 --workers 16"
-)
-"""What to do instead of starting the same command on every node."""
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -77,7 +71,7 @@ def _bind_core(value: str) -> Sequence[str]:
 def _workers(value: str) -> Sequence[str]:
     """A number, or torchrun's words for as many as there are devices or cores."""
     if value.isdigit():
-        return (f"--workers={value}",)
+        return (f"--local_worker_num={value}",)
     if value not in ("auto", "gpu", "cpu", "npu"):
         raise RequestError(f"--nproc-per-node={value}: write a number, auto, gpu or cpu.")
     from mslaunch.api import count_devices
@@ -85,7 +79,7 @@ def _workers(value: str) -> Sequence[str]:
     cores, devices = count_devices()
     if value in ("gpu", "npu") and not devices:
         raise RequestError(f"--nproc-per-node={value}: this machine has no GPU or NPU. Write a number.")
-    return (f"--workers={cores if value == 'cpu' else devices or cores}",)
+    return (f"--local_worker_num={cores if value == 'cpu' else devices or cores}",)
 
 
 def _tee(value: str) -> Sequence[str]:
@@ -93,14 +87,13 @@ def _tee(value: str) -> Sequence[str]:
 
 
 _ONE_LOG = "rank_R/log.txt has output and errors of every rank"
-_SCHEDULER = "the ranks of one machine find each other through MindSpore's scheduler"
-_ADDRESS = Row(why=_SCHEDULER, as_here=("127.0.0.1", "localhost"))
-_NODE_RANK = Row(instead=SEVERAL_HOSTS, as_here=("0", "-1"))
+_SCHEDULER = "ranks find each other through MindSpore's scheduler"
+_NODE_RANK = Row(lambda value: (f"--node-rank={value}",), as_here=("-1",))
 
 MSRUN: Table = {
     "worker_num": _as("--workers"),
     "local_worker_num": _as("--local_worker_num"),
-    "master_addr": _ADDRESS,
+    "master_addr": _as("--master"),
     "master_port": _as("--master-port"),
     "node_rank": _NODE_RANK,
     "log_dir": _as("--runs-dir"),
@@ -120,12 +113,12 @@ MSRUN: Table = {
 """As in MindSpore 2.10, by name without dashes."""
 
 TORCHRUN: Table = {
-    "nnodes": Row(instead=SEVERAL_HOSTS, as_here=("1", "1:1")),
+    "nnodes": Row(lambda value: (f"--nnodes={value}",), as_here=("1", "1:1")),
     "nproc_per_node": Row(_workers),
     "standalone": Row(takes_value=False),
     "max_restarts": _as("--max-restarts"),
     "rdzv_backend": Row(why=_SCHEDULER),
-    "rdzv_endpoint": Row(why=_SCHEDULER),
+    "rdzv_endpoint": _as("--master"),
     "rdzv_id": Row(why=_SCHEDULER),
     "rdzv_conf": Row(why=_SCHEDULER),
     "monitor_interval": Row(why="mslaunch is told when a process ends, and need not look"),
@@ -143,7 +136,7 @@ TORCHRUN: Table = {
     "duplicate_stdout_filters": Row(why=_ONE_LOG),
     "duplicate_stderr_filters": Row(why=_ONE_LOG),
     "node_rank": _NODE_RANK,
-    "master_addr": _ADDRESS,
+    "master_addr": _as("--master"),
     "master_port": _variable("MASTER_PORT"),
     "local_addr": Row(why=_SCHEDULER),
     "logs_specs": Row(why=_ONE_LOG),

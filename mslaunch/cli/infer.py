@@ -11,7 +11,7 @@ import typer
 from mslaunch import api
 from mslaunch.cli import arguments, basics, options
 from mslaunch.cli.progress_bar import progress_bar
-from mslaunch.cli.train import Detach, DryRun, Verbose, launch
+from mslaunch.cli.train import Detach, DryRun, Verbose, View, launch
 from mslaunch.errors import RequestError
 
 _app = basics.new_app()
@@ -39,6 +39,7 @@ def infer(
     ] = None,
     prefix: Annotated[str | None, typer.Option("--prefix", help="Only files whose names begin so.")] = None,
     detach: Detach = False,
+    view: View = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,
     as_json: basics.Json = False,
@@ -58,7 +59,7 @@ def infer(
         options.settings(typed),
         context.obj,
         bool(typed["is_module"]),
-        offers_stdin=not detach,
+        offers_stdin=not (detach or view),
         default_script="infer.py",
         default_workers=chooser.default_workers,
         choose_checkpoints=chooser.choose,
@@ -70,7 +71,7 @@ def infer(
         with progress_bar() as progress:
             chooser.prepare(folder, progress)
 
-    launch(request, detach, dry_run, as_json, prepare, verbose)
+    launch(request, detach, dry_run, as_json, prepare, verbose, view)
 
 
 def _checkpoint(ckpt: str | None, strategy: str | None) -> Path:

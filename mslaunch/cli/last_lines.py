@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mslaunch.diagnose.judge import Verdict
 from mslaunch.diagnose.stacks import OUR_FRAMES
+from mslaunch.diagnose.verdict import Verdict
 
 TAIL = 1 << 16
 _HEAD = 3  # lines by which a traceback is found in the log: the first frame tells it from others

@@ -13,6 +13,7 @@ import typer
 
 from mslaunch import api
 from mslaunch.cli import basics, options
+from mslaunch.cli.times import parse_since
 from mslaunch.errors import RequestError
 from mslaunch.ranges import format_ranges, parse_ranges
 from mslaunch.words import plain_output
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 POLL = 0.1
 AT_ONCE = 1 << 16  # characters that are printed together
-_AGO = re.compile(r"(\d{1,9})([smhd])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _NO_TIME = "-".ljust(len("2024-01-31 12:00:00.000"))
 
 app = basics.new_app()
@@ -116,16 +115,6 @@ def _matcher(grep: str | None) -> Callable[[str], bool] | None:
     except re.error as error:
         raise RequestError(f"--grep {grep!r}: not a regular expression: {error}.") from None
     return lambda line: pattern.search(line) is not None
-
-
-def parse_since(text: str, now: float) -> float:
-    """Read `10m`, or a time as in `2024-01-31 12:00`: local, unless it names its offset."""
-    if ago := _AGO.fullmatch(text):
-        return now - int(ago[1]) * _SECONDS[ago[2]]
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError, OSError):
-        raise RequestError(f"--since {text!r}: write 10m, 2h, 1d, or a time such as 2024-01-31T12:00.") from None
 
 
 class Show:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from mslaunch.cli import foreign
 from mslaunch.cli.train import call_with_defaults
 
-DEFAULT_WORKERS = "8"
+DEFAULT_RANKS = "--workers=8"
 
 
 def app(args: list[str], **how: object) -> object:
     """Call `train` with msrun's options."""
-    return call_with_defaults(args, foreign.MSRUN, DEFAULT_WORKERS, **how)
+    return call_with_defaults(args, foreign.MSRUN, DEFAULT_RANKS, **how)

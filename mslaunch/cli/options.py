@@ -12,11 +12,13 @@ import typer
 
 from mslaunch.api import make_request, program_settings, setting_flags
 from mslaunch.cli.arguments import ProgramWords
-from mslaunch.cli.foreign import SEVERAL_HOSTS
-from mslaunch.errors import Disagreement, RequestError
+from mslaunch.cli.run_options import AsOwner, Run, RunsDir
+from mslaunch.errors import RequestError
 
 if TYPE_CHECKING:
     from mslaunch.api import Request
+
+__all__ = ["AsOwner", "Run", "RunsDir"]
 
 _FLAGS = setting_flags()
 
@@ -39,10 +41,9 @@ RankTable = Annotated[str | None, option("rank_table")]
 Env = Annotated[list[str] | None, option("env")]
 MasterPort = Annotated[int | None, option("master_port")]
 BindCores = Annotated[bool | None, option("bind_cores")]
-RunsDir = Annotated[str | None, option("runs_dir")]
 LocalWorkers = Annotated[
     int | None,
-    typer.Option("--local_worker_num", help="As in msrun: on one machine, the same as --workers.", hidden=True),
+    typer.Option("--local_worker_num", help="As in msrun: ranks of each node.", hidden=True),
 ]
 ConfigFile = Annotated[str | None, typer.Option("--config", "-c", help="The job's YAML.", metavar="FILE")]
 Module = Annotated[
@@ -50,13 +51,6 @@ Module = Annotated[
     typer.Option("-m", "--module", help="What follows is a Python module, as for `python -m`.", show_default=False),
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override one key of the config.", metavar="KEY=VALUE")]
-Run = Annotated[
-    str | None,
-    typer.Argument(help="The run, a part of its name, its folder, or latest; by default your newest.", metavar="RUN"),
-]
-AsOwner = Annotated[
-    bool, typer.Option("--as-owner", help="Root only: act on another user's run, with that user's rights.")
-]
 
 
 RANKS_ONLY = "MSLAUNCH_ENV_"  # as a queue's job has it: plan/environment.py
@@ -108,7 +102,7 @@ def launching(verb: Callable[..., None]) -> Callable[..., None]:
 def settings(typed: dict[str, Any]) -> dict[str, Any]:
     """Turn what was typed into settings; what was not typed is left out."""
     flags = {name: value for name, value in typed.items() if name not in _OWN}
-    flags["workers"] = _agreed_workers(typed["workers"], typed["local_workers"])
+    flags |= _ranks(typed)
     flags["env"] = variables(typed["env"])
     return {name: value for name, value in flags.items() if value not in (None, {}, [])}
 
@@ -134,12 +128,10 @@ def request(
     return make_request(config, assignments, {**flags, **named}, args, **more)
 
 
-def _agreed_workers(workers: int | None, local_workers: int | None) -> int | None:
-    if workers is not None and local_workers is not None and workers != local_workers:
-        raise Disagreement(
-            "number of ranks",
-            (workers, "--workers"),
-            (local_workers, "--local_worker_num"),
-            f"A difference means several hosts, and {SEVERAL_HOSTS}.",
-        )
-    return workers if workers is not None else local_workers
+def _ranks(typed: dict[str, Any]) -> dict[str, int | None]:
+    """How many ranks in all and on each node: on one machine, the ranks of a node are all of them."""
+    workers, local = typed["workers"], typed["local_workers"]
+    if local is None:
+        return {}
+    is_one_node = typed["nnodes"] in (None, "1", "1:1") and workers in (None, local)
+    return {"workers": local} if is_one_node else {"workers_per_node": local}

@@ -38,6 +38,10 @@ class Screen:
         """Tell whether much is still to be written: what will be drawn again soon need not be drawn now."""
         return self._queue.qsize() > BEHIND
 
+    def uncover(self) -> bool:
+        """End what hides the screen; return whether something did until now."""
+        return False
+
     def write(self, text: str, then: Callable[[], object] | None = None) -> None:
         """Have text written, and `then` called once it is."""
         self._queue.put((text.encode("utf-8", "backslashreplace"), then))

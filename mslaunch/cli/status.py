@@ -11,6 +11,7 @@ from mslaunch.cli import basics, options
 from mslaunch.cli.basics import columns
 from mslaunch.cli.console import verdict_text
 from mslaunch.cli.describe import describe_attempts, duration, how_it_ended
+from mslaunch.cli.describe_labels import describe_labels
 from mslaunch.cli.numbers import last_to_json, number_columns
 from mslaunch.words import plain
 
@@ -23,14 +24,17 @@ app = basics.new_app()
 def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: basics.Json = False) -> None:
     """Show one run: its ranks, how they stand, how it ended."""
     shown = api.find_run(run, runs_dir)
-    found = shown.record
+    found, labels = shown.record, api.labels_of(shown)
     if as_json:
-        print(json.dumps({**found.to_dict(), "metrics": last_to_json(shown.last_numbers())}, indent=1))
+        numbers = last_to_json(shown.last_numbers())
+        print(json.dumps({**found.to_dict(), "metrics": numbers, "labels": labels.to_dict()}, indent=1))
         return
     code = "" if found.exit_code is None else f", exit code {found.exit_code}"
     print(plain(f"{shown.name}: {found.state}{code}, {duration(found, datetime.now().astimezone())}"))
     where = f", {job}" if (job := shown.queue_job) else ""
     print(plain(f"{found.world_size} ranks, {found.method}{where}, {found.script}; {shown.path}") + "\n")
+    if told := describe_labels(labels):
+        print(told)
     print(describe_attempts(found), end="")
     rows = [("RANK", "HOST", "DEVICE", "PID", "STATE", "ENDED BY")]
     for rank in found.ranks:

@@ -7,17 +7,24 @@ import signal
 import time
 from contextlib import suppress
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from mslaunch import api
-from mslaunch.cli.describe import describe_end
+from mslaunch.cli.console import verdict_text
+from mslaunch.cli.describe import describe_end, duration_of
 from mslaunch.cli.screen import Screen, ShownFile
 from mslaunch.words import first_line
+
+if TYPE_CHECKING:
+    from mslaunch.cli.watch.process import ViewProcess
 
 POLL = 0.2
 LAST_WORDS = 60.0
 
 
-def submit(prepared: api.Prepared, queue: api.JobQueue, detach: bool, as_json: bool) -> int:
+def submit(
+    prepared: api.Prepared, queue: api.JobQueue, detach: bool, as_json: bool, view: ViewProcess | None = None
+) -> int:
     """Submit a planned job; follow it to its end unless it is to be left alone."""
     asked = _Asked()  # from here on: a job that is in the queue must not be forgotten
     run, job = api.submit(prepared, queue)
@@ -26,7 +33,18 @@ def submit(prepared: api.Prepared, queue: api.JobQueue, detach: bool, as_json: b
         words = f"{run.run_id} is {queue.label} job {job}. Follow it with: mslaunch attach {run.run_id}"
         print(json.dumps(told) if as_json else words)
         return 0
-    return _Follower(run, prepared.plan, queue, job, as_json, asked).run()
+    screen = _cover(view, run) if view else Screen(2 if as_json else 1)
+    try:
+        return _Follower(run, prepared.plan, queue, job, as_json, asked, screen).run()
+    finally:
+        screen.uncover()
+
+
+def _cover(view: ViewProcess, run: api.Run) -> Screen:
+    from mslaunch.cli.watch.behind import ScreenBehindView
+
+    view.show(run.path)
+    return ScreenBehindView(view)
 
 
 class _Asked:
@@ -50,7 +68,14 @@ class _Follower:
     """Shows what the launcher in the job writes. Ctrl-C cancels the job; the end of this process does not."""
 
     def __init__(
-        self, run: api.Run, plan: api.Plan, queue: api.JobQueue, job: str, as_json: bool, asked: _Asked
+        self,
+        run: api.Run,
+        plan: api.Plan,
+        queue: api.JobQueue,
+        job: str,
+        as_json: bool,
+        asked: _Asked,
+        screen: Screen,
     ) -> None:
         self.followed = run
         self.folder = run.folder
@@ -59,7 +84,7 @@ class _Follower:
         self.job = job
         self.name = f"{queue.label} job {job}"
         self.as_json = as_json
-        self.screen = Screen(2 if as_json else 1)
+        self.screen = screen
         self.log = ShownFile(run.follow_launcher(), self.screen)
         self.asked = asked
         self.waiting = ""
@@ -104,7 +129,10 @@ class _Follower:
         with suppress(OSError):
             self.followed.save(final)  # what only the queue knew, it forgets
         self.log.finish()
-        if final.verdict is not None and final.verdict.cause == self.plan.transport:
+        if self.screen.uncover():  # the view has hidden what the launcher wrote
+            self._say(describe_end(final, duration_of(final)))
+            self.screen.write(verdict_text(final, self.screen.is_terminal))
+        elif final.verdict is not None and final.verdict.cause == self.plan.transport:
             self._say(first_line(final.verdict.summary))
             self._say(final.verdict.advice or "")
         elif not self.folder.launcher_log.exists():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from mslaunch.cli import foreign
 from mslaunch.cli.train import call_with_defaults
 
-DEFAULT_WORKERS = "1"
+DEFAULT_RANKS = "--local_worker_num=1"
 
 
 def app(args: list[str], **how: object) -> object:
     """Call `train` with torchrun's options."""
-    return call_with_defaults(args, foreign.TORCHRUN, DEFAULT_WORKERS, **how)
+    return call_with_defaults(args, foreign.TORCHRUN, DEFAULT_RANKS, **how)

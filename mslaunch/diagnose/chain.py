@@ -10,6 +10,7 @@ from typing import Literal
 from mslaunch.diagnose.waiting import Peer, Wait
 
 End = Literal["error", "silent", "outside", "cycle", "link"]
+_MOST_TRIED = 256  # places where a chain may begin, or a cycle be cut: thousands of ranks are judged in a moment
 Graph = dict[Peer, list[Wait]]
 
 
@@ -119,7 +120,7 @@ def _longest(
     allowed = set(reaching)
     starts = [peer for peer in reaching if peer not in ends and not backwards[peer]]
     starts = starts or [peer for peer in reaching if peer not in ends]
-    paths = [_follow(graph, start, allowed, ends) for start in sorted(starts, key=_name)]
+    paths = [_follow(graph, start, allowed, ends) for start in sorted(starts, key=_name)[:_MOST_TRIED]]
     return max(paths, key=len, default=[])
 
 
@@ -146,9 +147,9 @@ def _shortest(graph: Graph, start: Peer, ends: set[Peer]) -> list[Wait]:
             path: list[Wait] = []
             step = came[at]
             while step is not None:
-                path.insert(0, step)
+                path.append(step)
                 step = came[step.waiter]
-            return path
+            return path[::-1]
         for wait in graph[at]:
             if wait.peer not in came:
                 came[wait.peer] = wait
@@ -159,12 +160,10 @@ def _shortest(graph: Graph, start: Peer, ends: set[Peer]) -> list[Wait]:
 def _cycle(graph: Graph, component: Sequence[Peer]) -> list[Wait]:
     """Return a shortest cycle, of those the one that was told first: two who wait for each other, if there are."""
     inside = set(component)
+    within = {peer: [wait for wait in graph[peer] if wait.peer in inside] for peer in component}
     best: list[Wait] = []
-    starts = sorted((wait for peer in component for wait in graph[peer] if wait.peer in inside), key=_when)
-    for wait in starts[:1000]:
-        back = _shortest(
-            {peer: [w for w in graph[peer] if w.peer in inside] for peer in component}, wait.peer, {wait.waiter}
-        )
+    for wait in sorted((wait for out in within.values() for wait in out), key=_when)[:_MOST_TRIED]:
+        back = _shortest(within, wait.peer, {wait.waiter})
         if back and (not best or len(back) + 1 < len(best)):
             best = [wait, *back]
         if len(best) == 2:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mslaunch.diagnose.chain import Chain
+from mslaunch.diagnose.verdict import Step
 from mslaunch.diagnose.waiting import Peer
 from mslaunch.words import counted
 
@@ -19,20 +19,6 @@ _ENDS = {
 END_OF_WAITING = ("silent", "outside", "cycle", "link")
 """The causes of a verdict where nobody shows an error of its own."""
 _LAST_VERB = {"link": "lost the network link to"}
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One process of a chain, and the line that shows why it is there."""
-
-    rank: int | None
-    host: str | None
-    device: int | None
-    log: str | None
-    line: int | None
-
-    def to_dict(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def peer_words(peer: Peer | Step, log: str | None = None) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal as signals
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from mslaunch.diagnose.case import Case, failed, first_hit, is_cause, is_victim, when
 from mslaunch.diagnose.chain import Chain
-from mslaunch.diagnose.chain_words import Step, steps_of
+from mslaunch.diagnose.chain_words import steps_of
 from mslaunch.diagnose.collective import chain_verdict_parts, chains_of, contradiction
 from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Hit, Raised
+from mslaunch.diagnose.verdict import Verdict, signal_name
 from mslaunch.diagnose.waiting import Place
 from mslaunch.words import cut_middle
 
@@ -19,38 +19,6 @@ from mslaunch.words import cut_middle
 _FIRST_PORT = 8118
 _PORTS_EACH = 256
 NEAR_THE_END = 20  # lines that MindSpore may still write after an exception
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The first failure of a run, and what is known about it."""
-
-    rank: int | None = None
-    """The rank that failed first; None where no rank is to blame."""
-    host: str | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    cause: str = "unknown"
-    """How it failed: exception, exit, signal, stalled, timeout, host lost and so on."""
-    summary: str = ""
-    advice: str | None = None
-    log: str | None = None
-    line: int | None = None
-    traceback: str | None = None
-    pattern: str | None = None
-    """The id of the known failure that its log shows."""
-    also_failed: tuple[int, ...] = ()
-    """Other ranks that failed by themselves."""
-    victims: tuple[int, ...] = ()
-    """Ranks that were ended because of it."""
-    step: tuple[int, int] | None = None
-    """The last epoch and step that was printed before it."""
-    chain: tuple[Step, ...] = ()
-    """Who waited for whom, the culprit last."""
-
-    def to_dict(self) -> dict[str, Any]:
-        raw = {name: getattr(self, name) for name in self.__slots__}
-        return raw | {"chain": [step.to_dict() for step in self.chain]}
 
 
 def judge(cases: Sequence[Case], places: Sequence[Place] = ()) -> Verdict | None:
@@ -173,10 +141,3 @@ def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str
     if case.scheduler and known.pattern.kind == "cause":
         return known.summary, known.pattern.advice, known.pattern.id  # its own exception only lists what may be wrong
     return message or known.summary, f"{known.summary} {known.pattern.advice}", known.pattern.id
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -76,7 +76,10 @@ class _Book:
     by_address: dict[str, set[int]] = field(default_factory=dict)
     by_device: dict[tuple[str, int], set[int]] = field(default_factory=dict)
     by_group: dict[str, dict[int, set[int]]] = field(default_factory=dict)
+    group_of: dict[str, str] = field(default_factory=dict)
+    """The name of the group that a text in a line holds; such a text is a tag, most often."""
     place_of: dict[str, Place] = field(default_factory=dict)
+    planned: dict[int, Place] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for number, writer in enumerate(self.writers):
@@ -90,6 +93,7 @@ class _Book:
                 self.by_device.setdefault((host, device), set()).add(number)  # type: ignore[arg-type]
             for group, rank in who.groups.items():
                 self.by_group.setdefault(group, {}).setdefault(rank, set()).add(number)
+        self.planned = {place.rank: place for place in self.places if place.rank is not None}
         self.place_of = {place.address: place for place in self.places if place.address}
 
     def peer(self, number: int) -> Peer:
@@ -112,10 +116,10 @@ class _Book:
 
     def _in_group(self, rank: int, group: str | None) -> set[int]:
         """Return the processes with a rank: in the group that the line names, else in the job."""
-        for name, ranks in self.by_group.items() if group else ():
-            if group and name in group and rank in ranks:
-                return ranks[rank]
-        return self.by_rank.get(rank, set())
+        if group and group not in self.group_of:
+            self.group_of[group] = next((name for name in self.by_group if name in group), "")
+        ranks = self.by_group.get(self.group_of[group], {}) if group else {}
+        return ranks.get(rank) or self.by_rank.get(rank, set())
 
     def _at_address(self, address: str, ranked: set[int], waiter: int) -> set[int]:
         """Return the process with an address; addresses inside a host are the same on every host."""
@@ -148,16 +152,12 @@ class _Book:
         place = self.place_of.get(address or "")
         if place is not None:
             return Peer(None, place.rank if place.rank is not None else rank, place.host, place.device)
-        if rank is not None and rank in self._planned:
-            planned = self._planned[rank]
+        if rank is not None and rank in self.planned:
+            planned = self.planned[rank]
             return Peer(None, rank, planned.host, planned.device)
         own = self.peer(waiter).host
         host = server or address or (own if device is not None else None)
         return Peer(None, rank, host, device, port if rank is None else None)
-
-    @property
-    def _planned(self) -> dict[int, Place]:
-        return {place.rank: place for place in self.places if place.rank is not None}
 
     def root_of(self, waiter: int, values: Mapping[str, str]) -> Peer:
         """Return the process that the ranks of a group register with."""

@@ -139,6 +139,7 @@ class Attempt:
             took = self.clock.monotonic() - now
             self._save_at = now + max(TICK, SAVE_SHARE * took)
         wall = self.clock.wall()
+        self.run_state.notes += self.cluster.transport.pop_notes()
         self.send_orders(self.timeouts.check(now, wall))
         self.notify({"ev": "tick", "time": wall})
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,6 +18,8 @@ from mslaunch.launcher.cluster import Cluster
 from mslaunch.launcher.decisions import LOST, Failure
 from mslaunch.launcher.file_transfer import FileTransfer
 from mslaunch.launcher.final_report import write_final_report
+from mslaunch.launcher.hooks import Hooks, run_hooks
+from mslaunch.launcher.replacement import Interrupted, Rejoin, replace_hosts
 from mslaunch.launcher.restarts import NextAttempt, Replan, RestartTools, prepare_next
 from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.verdict import make_verdict
@@ -26,10 +29,14 @@ from mslaunch.ranges import format_ranges
 from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.metrics import MetricsWriter
+from mslaunch.store.room import words_at_end
 from mslaunch.store.signals import ASKING, SUSPEND, Signals
-from mslaunch.transports.base import Pings
+from mslaunch.store.sizes import measure_within
+from mslaunch.transports.base import Pings, Transport
 
 MOST_NOTES = 50
+MEASURE_SECONDS = 1.0
+NO_HOOKS = Hooks()
 
 
 def execute(
@@ -41,14 +48,16 @@ def execute(
     replan: Replan | None = None,
     attempts: tuple[record.AttemptSummary, ...] = (),
     signals: SignalSource | None = None,
+    rejoin: Rejoin | None = None,
+    hooks: Hooks = NO_HOOKS,
 ) -> record.RunRecord:
     """Run a job to its end on connected hosts, with as many attempts as it is allowed, and return its record."""
     queued = record.queued(plan, time.time(), in_process=signals is not None)
     now = replace(queued, state="running", attempts=attempts)
     with nullcontext(signals) if signals else Signals() as heard, EventLog(folder.events) as events:
-        execution = _Execution(plan, folder, observe, environment, cluster, replan, heard, events, now)
+        execution = _Execution(plan, folder, observe, environment, cluster, replan, rejoin, heard, events, now)
         try:
-            with Pings(cluster.channels, plan.limits.lost_after):
+            with Pings(execution.channels, plan.limits.lost_after):
                 execution.run()
         except BaseException as error:
             limit, ended = limit_of(error), record.iso(time.time())
@@ -57,12 +66,21 @@ def execute(
             )
             raise
         finally:
-            cluster.close()
+            execution.cluster.close()
             execution.metrics.close()
             if execution.lost:
                 cluster.transport.clean_up(plan.run_dir)
-            _save(folder, execution.now)
+            execution.finish(hooks)
+            finish(cluster.transport, execution.now)
     return execution.now
+
+
+def finish(transport: Transport, ended: record.RunRecord) -> None:
+    """Tell the hosts how the run ended, with the one rank that its verdict names."""
+    blamed = ended.verdict.rank if ended.verdict else None
+    ranks = tuple(rank for rank in ended.ranks if rank.rank == blamed)
+    code = 1 if ended.exit_code is None else ended.exit_code
+    transport.finish(code, replace(ended, ranks=ranks, outputs=()).to_dict())
 
 
 class _Execution:
@@ -76,6 +94,7 @@ class _Execution:
         environment: Mapping[str, str],
         cluster: Cluster,
         replan: Replan | None,
+        rejoin: Rejoin | None,
         signals: SignalSource,
         events: EventLog,
         now: record.RunRecord,
@@ -85,7 +104,10 @@ class _Execution:
         self.observe = observe
         self.environment = environment
         self.cluster = cluster
+        self.channels = list(cluster.channels)
+        """The channels of the present attempt, one list for as long as the run lasts."""
         self.replan = replan
+        self.rejoin = rejoin
         self.signals = signals
         self.events = events
         self.now = now
@@ -94,6 +116,8 @@ class _Execution:
         self.began = time.monotonic()
         self.lost = False
         """Whether an agent was lost, in any attempt."""
+        self.attempt: Attempt | None = None
+        """The last one."""
 
     def run(self) -> None:
         """Make attempts until there is to be no further one."""
@@ -104,18 +128,24 @@ class _Execution:
     def _attempt(self) -> bool:
         """Make one attempt; return whether there is another plan to carry out."""
         attempt = Attempt(self.plan, self.cluster, self.transfer, self.signals, self.observe, self._write, self.began)
+        self.attempt = attempt
         with closing(attempt):
             attempt.on_change = self._save_progress
             attempt.keep = self.metrics.write
             run_state = attempt.run(self.environment)
             self.lost = self.lost or bool(run_state.hosts_lost)
             self.now = conclude(self.now, run_state, self.folder)
-            tools = RestartTools(attempt.free_port, self.replan)
+            replace_hosts = partial(self._replace_hosts, attempt, self.rejoin) if self.rejoin else None
+            tools = RestartTools(attempt.free_port, self.replan, replace_hosts)
             if attempt.collection_ended_by is not None:
                 fails = self.now.state == "failed" and self.plan.restarts.limit
                 self._end(attempt, "a signal has asked for the end" if fails else "")
                 return False
-            again = prepare_next(self.plan, self.now, self.folder, run_state.hosts_lost, tools)
+            try:
+                again = prepare_next(self.plan, self.now, self.folder, run_state.hosts_lost, tools)
+            except Interrupted as interrupted:
+                again = "a signal has asked for the end"
+                self.now = replace(self.now, exit_code=128 + interrupted.number)
             if isinstance(again, str):
                 self._end(attempt, again)
                 return False
@@ -126,6 +156,33 @@ class _Execution:
                 return False
             self.plan = again.plan
             return True
+
+    def _replace_hosts(self, attempt: Attempt, rejoin: Rejoin, lost: set[str]) -> Plan | str:
+        """Plan the next attempt with hosts in place of those that are lost, and connect to them."""
+        replaced = replace_hosts(attempt, lost, rejoin)
+        if isinstance(replaced, str):
+            return replaced
+        self.cluster = replaced.cluster
+        self.channels[:] = replaced.cluster.channels
+        self.transfer.use(replaced.cluster, lost)
+        return replaced.plan
+
+    def finish(self, hooks: Hooks) -> None:
+        """Keep how the run ended, then run its hooks; what they and the disk give reason to say is a note."""
+        own = measure_within(self.folder.path, MEASURE_SECONDS)
+        self.now = replace(self.now, bytes=own)
+        _save(self.folder, self.now)
+        notes = words_at_end(self.folder, own)
+        if hooks:
+            notes += run_hooks(hooks, self.folder, self.now, self.environment, self.signals)
+        if notes:
+            self._tell(notes)
+            _save(self.folder, self.now)
+
+    def _tell(self, notes: list[str]) -> None:
+        if self.attempt is not None:
+            self.attempt.run_state.notes += notes
+            self.attempt.notify({"ev": "home"})
 
     def _write(self, event: Mapping[str, Any]) -> None:
         """Record an event; notes are kept in run.json too, the last ones."""

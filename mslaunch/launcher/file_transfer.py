@@ -52,23 +52,32 @@ class FileTransfer:
         self._unwritten: dict[str, str] = {}
         self._turn = 0
         self._asked = 0.0
-        self._packed: list[str] | None = None
+        self._served: set[str] = set()
+        """Hosts that have the files of the first attempt."""
+
+    def use(self, cluster: Cluster, lost: set[str]) -> None:
+        """Go on with other hosts; those that were lost may have come back without any file."""
+        self.cluster = cluster
+        self._served -= lost
+        self.waiting = set()
 
     def send(self, plan: Plan) -> None:
         """Bring the run's files to the hosts that do not see them here."""
         self.claims.add(plan)
+        packed: dict[tuple[str, ...], list[str]] = {}
         for channel in self.cluster.channels:
             for host in channel.hosts:
                 if host in self.cluster.remote:
-                    for order in self._orders(plan):
+                    names = _CHANGES if host in self._served else _GOES
+                    self._served.add(host)
+                    if names not in packed:
+                        packed[names] = _pieces(pack(Path(plan.run_dir), names))
+                    for order in self._orders(plan, packed[names]):
                         channel.send({"to": host, **order})
 
-    def _orders(self, plan: Plan) -> Iterator[dict[str, Any]]:
-        if self._packed is None or plan.attempt:
-            packed = pack(Path(plan.run_dir), _GOES if plan.attempt == 0 else _CHANGES)
-            self._packed = [base64.b64encode(packed[at : at + PIECE]).decode() for at in range(0, len(packed), PIECE)]
-        for index, piece in enumerate(self._packed):
-            last = index == len(self._packed) - 1
+    def _orders(self, plan: Plan, pieces: list[str]) -> Iterator[dict[str, Any]]:
+        for index, piece in enumerate(pieces):
+            last = index == len(pieces) - 1
             yield {"do": "files", "run_dir": plan.run_dir, "data": piece, "last": last}
 
     def request(self, hosts: set[str], tidy: bool) -> None:
@@ -117,6 +126,10 @@ class FileTransfer:
             if files
         ]
         return kept + [f"{host} keeps its logs: {why}" for host, why in sorted(self._unwritten.items())]
+
+
+def _pieces(packed: bytes) -> list[str]:
+    return [base64.b64encode(packed[at : at + PIECE]).decode() for at in range(0, len(packed), PIECE)]
 
 
 def pack(run_dir: Path, names: tuple[str, ...]) -> bytes:

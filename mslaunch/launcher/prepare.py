@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,17 @@ from typing import Any
 from mslaunch.agent.probe import DEVICE_FILES
 from mslaunch.errors import HostsNotReady, MslaunchError, RequestError
 from mslaunch.hosts import Host
-from mslaunch.launcher.check import Checked, Requirements, check_devices
+from mslaunch.launcher.check import Checked, Requirements, check_devices, check_hosts
 from mslaunch.launcher.cluster import Cluster, connect
 from mslaunch.launcher.facts import Elsewhere, check_held_devices, find_devices, find_python, gather, new_run_id
+from mslaunch.launcher.hooks import CARRIED, Hooks, run_hooks
 from mslaunch.launcher.program import FoundProgram
+from mslaunch.launcher.replacement import Rejoin
 from mslaunch.launcher.request import ReadJob, Request, read_job
 from mslaunch.launcher.restarts import Replan
 from mslaunch.launcher.resume import ResumedRun, find_run
 from mslaunch.plan.config import without_secrets
+from mslaunch.plan.environment import RANKS_ONLY
 from mslaunch.plan.make import HERE, make_plan
 from mslaunch.plan.methods import Method
 from mslaunch.plan.model import Facts, HostFacts, Plan, Reach, read_numa
@@ -28,7 +31,7 @@ from mslaunch.plan.settings import LaunchSettings
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
 from mslaunch.store.layout import RunFolder
 from mslaunch.transports import registry
-from mslaunch.transports.base import Access, Command, JobQueue, Transport
+from mslaunch.transports.base import Access, Channel, Command, JobQueue, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,16 @@ class Prepared:
     cluster: Cluster | None = None
     replan: Replan | None = None
     """Plans the same job for fewer hosts."""
+    rejoin: Rejoin | None = None
+    """Checks hosts of which some are new, and plans the same job for them."""
     resumed: ResumedRun | None = None
     """The run that a queue starts now, or anew, and that was there before."""
     queue: JobQueue | None = None
     """Where the plan is to be submitted: it is not for this process to carry out."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The values of secrets that were given, not taken from the environment: they are in no file."""
+    hooks: Hooks = field(default_factory=Hooks)
+    """What is to be done when the run has ended."""
 
 
 def plan_job(request: Request, elsewhere: bool = False) -> Plan:
@@ -65,31 +72,53 @@ def _plan(request: Request, elsewhere: bool) -> Plan:
     return _plan_unseen(job, transport)
 
 
-def prepare_job(request: Request) -> Prepared:
-    """Read, check and plan; where hosts have to be asked, connect to them and check them first."""
-    prepared = _prepare(request)
+def membership(job: ReadJob) -> Any:
+    """How this process takes part in a job that another one launches; None where it launches itself."""
+    return registry.choose(job.spec, job.named, os.environ).membership(job.spec, os.environ)
+
+
+def prepare_job(request: Request, job: ReadJob | None = None, tell: Callable[[str], None] | None = None) -> Prepared:
+    """Read, check and plan; where hosts have to be asked, connect to them and check them first.
+
+    `job` is the request once it has been read; `tell` is told what hosts are waited for.
+    """
+    prepared = _prepare(job or read_job(request), tell)
     return replace(prepared, plan=_with_files(request, prepared.plan))
 
 
-def _prepare(request: Request) -> Prepared:
-    job = read_job(request)
+def _prepare(job: ReadJob, tell: Callable[[str], None] | None) -> Prepared:
     transport = registry.choose(job.spec, job.named, os.environ)
     given = {name: value for name, value in job.spec.secrets.items() if value is not None}
+    hooks = _hooks(job.spec)
     if not transport.needs_check:
         plan = _plan_here(job, transport)
         check_held_devices(plan)
-        return Prepared(plan, transport, secrets=given)
+        return Prepared(plan, transport, secrets=given, hooks=hooks)
     queue = transport.queue
     if queue is not None and queue.current_job(os.environ) is None:
-        return Prepared(_plan_unseen(job, transport), transport, queue=queue, secrets=given)
+        carried = {CARRIED: hooks.webhook} if hooks.webhook else {}
+        return Prepared(_plan_unseen(job, transport), transport, queue=queue, secrets={**given, **carried})
     job = replace(job, spec=job.spec.with_run_id(job.spec.launch.run_id or new_run_id()))
     resumed = find_run(RunFolder(Path(requirements(job.spec, _file(job.program)).run_dir)), transport, os.environ)
+    transport.tell = tell or transport.tell
     try:
-        return replace(_prepare_connected(job, transport, resumed), secrets=given)
+        return replace(_prepare_connected(job, transport, resumed), secrets=given, hooks=hooks)
     except MslaunchError as error:
         if resumed:
-            resumed.refuse(error)
+            failed = resumed.refuse(error)
+            if hooks:
+                run_hooks(hooks, resumed.folder, failed, os.environ, None)
+        transport.finish(error.exit_code, None, str(error))
         raise
+    except BaseException:
+        transport.finish(1, None, "the launcher was ended before the run began")
+        raise
+
+
+def _hooks(spec: JobSpec) -> Hooks:
+    """What is to be done at the end; a queue's job has the URL with its secrets."""
+    webhook = spec.launch.webhook or os.environ.get(f"{RANKS_ONLY}{CARRIED}")
+    return Hooks(spec.launch.on_end, webhook, str(Path.cwd()))
 
 
 def _plan_here(job: ReadJob, transport: Transport, elsewhere: bool = False) -> Plan:
@@ -104,7 +133,8 @@ def _plan_here(job: ReadJob, transport: Transport, elsewhere: bool = False) -> P
     spec = replace(job, spec=spec).with_checkpoints(workers, facts.run_dir)
     reach = HERE if elsewhere else _reach(transport, spec, (host,))
     reach = replace(reach, passes_stdin=job.request.offers_stdin and not elsewhere)
-    return make_plan(spec, (host,), facts, reach=reach, method=job.method)
+    plan = make_plan(spec, (host,), facts, reach=reach, method=job.method)
+    return replace(plan, notes=(*plan.notes, *transport.notes(spec, os.environ)))
 
 
 def _with_devices(spec: JobSpec, host: Host) -> LaunchSettings:
@@ -122,6 +152,7 @@ def _plan_unseen(job: ReadJob, transport: Transport) -> Plan:
     target = spec.config.values.get("device_target") or "CPU"
     facts = gather(spec, job.program, target, job.rank_table, Elsewhere(known, spec.launch.master_port))
     plan = _plan_elsewhere(replace(job, spec=spec), hosts, facts, transport)
+    plan = replace(plan, notes=(*plan.notes, *transport.notes(spec, os.environ)))
     if transport.queue is None:
         return plan
     files = transport.queue.files(spec, plan, _own_command(job))
@@ -171,20 +202,44 @@ def _prepare_connected(job: ReadJob, transport: Transport, resumed: ResumedRun |
     cluster, checked = connect(transport, hosts, Access(python, spec.launch.accept_new_host_keys), needed)
     try:
         _check_ready(job.request, cluster, checked)
-        target = spec.config.values.get("device_target") or _target_of(checked)
-        hosts = _placed(spec, transport, checked, target)
-        known = {
-            name: HostFacts(report.facts["python"], tuple(report.facts["cores"]), read_numa(report.facts["numa"]))
-            for name, report in checked.reports.items()
-        }
-        facts = gather(spec, found, target, job.rank_table, Elsewhere(known, checked.port))
+        hosts, facts = _place_and_gather(job, transport, checked)
         plan = _plan_elsewhere(job, hosts, facts, transport, resumed.attempt if resumed else 0)
         plan = resumed.resume(plan) if resumed else plan
     except BaseException:
         cluster.close()
         raise
-    plan = replace(plan, notes=(*plan.notes, *checked.notes))
-    return Prepared(plan, transport, cluster, partial(_replan, spec, facts, transport, job.method), resumed)
+    plan = replace(plan, notes=(*plan.notes, *transport.notes(spec, os.environ), *checked.notes))
+    replan = partial(_replan, spec, facts, transport, job.method)
+    rejoin = partial(_plan_again, job, transport, needed) if transport.replaces_hosts else None
+    return Prepared(plan, transport, cluster, replan, rejoin, resumed)
+
+
+def _place_and_gather(job: ReadJob, transport: Transport, checked: Checked) -> tuple[tuple[Host, ...], Facts]:
+    """Give the hosts their devices, and put together what planning has to know of them."""
+    spec = job.spec
+    target = spec.config.values.get("device_target") or _target_of(checked)
+    hosts = _placed(spec, transport, checked, target)
+    known = {
+        name: HostFacts(report.facts["python"], tuple(report.facts["cores"]), read_numa(report.facts["numa"]))
+        for name, report in checked.reports.items()
+    }
+    return hosts, gather(spec, job.program, target, job.rank_table, Elsewhere(known, checked.port))
+
+
+def _plan_again(
+    job: ReadJob,
+    transport: Transport,
+    needed: Requirements,
+    channels: Sequence[Channel],
+    hosts: tuple[Host, ...],
+    attempt: int,
+) -> tuple[Plan, Checked]:
+    """Check hosts of which some are new, and plan the job for all of them."""
+    checked = check_hosts(channels, hosts, needed, transport.device_variables)
+    if checked.problems:
+        raise HostsNotReady(checked.problems)
+    hosts, facts = _place_and_gather(job, transport, checked)
+    return _replan(job.spec, facts, transport, job.method, hosts, attempt, facts.port), checked
 
 
 def _placed(spec: JobSpec, transport: Transport, checked: Checked, target: str) -> tuple[Host, ...]:
@@ -282,4 +337,5 @@ def check_only(request: Request, script: str) -> Checked:
     access = Access(python, job.spec.launch.accept_new_host_keys)
     cluster, checked = connect(transport, hosts, access, requirements(job.spec, script))
     cluster.close()
+    transport.finish(0, None, "the launcher has checked this node, and starts nothing")
     return checked

@@ -9,7 +9,7 @@ from pathlib import Path
 from mslaunch import layout
 from mslaunch.checkpoint.files import newest_complete, step_of
 from mslaunch.diagnose.error_file import read_error
-from mslaunch.diagnose.judge import Verdict
+from mslaunch.diagnose.verdict import Verdict
 from mslaunch.hosts import Host
 from mslaunch.plan.model import Plan, to_json
 from mslaunch.plan.next_attempt import (
@@ -48,6 +48,8 @@ class RestartTools:
 
     free_port: Callable[[str], int]
     replan: Replan | None = None
+    replace_hosts: Callable[[set[str]], Plan | str] | None = None
+    """Plans the next attempt with hosts in place of those that are lost, or says why it cannot."""
 
 
 def prepare_next(
@@ -59,9 +61,16 @@ def prepare_next(
     hosts = hosts_left(plan, lost)
     resume = find_resume(plan, folder, {host.name for host in hosts})
     endings = [*map(_earlier, ended.attempts), _ending(ended.verdict, folder, resume)]
-    why = refusal(plan.restarts, endings)
+    why = refusal(plan.restarts, endings, tools.replace_hosts is not None)
     if why is not None:
         return why
+    if lost and tools.replace_hosts is not None:
+        replaced = tools.replace_hosts(lost)
+        if isinstance(replaced, str):
+            return replaced
+        if replaced.world_size == plan.world_size:
+            resume = find_resume(plan, folder, {host.name for host in plan.hosts})
+        return _written(plan, ended, folder, endings, resuming(replaced, resume), resume, lost)
     if not hosts or (lost and tools.replan is None):
         return "the hosts that are left have too few ranks"
     port = tools.free_port(hosts[0].name)
@@ -69,6 +78,19 @@ def prepare_next(
         again = resuming(tools.replan(hosts, plan.attempt + 1, port), resume)
     else:
         again = next_attempt(plan, port, resume)
+    return _written(plan, ended, folder, endings, again, resume, lost)
+
+
+def _written(
+    plan: Plan,
+    ended: RunRecord,
+    folder: RunFolder,
+    endings: Sequence[Ending],
+    again: Plan,
+    resume: dict[int, str],
+    lost: set[str],
+) -> NextAttempt | str:
+    """Write the plan of the next attempt into the run's folder."""
     try:
         folder.plan.rename(folder.earlier_plan(plan.attempt))
         write_files(
@@ -104,7 +126,9 @@ def _saved(resume: Mapping[int, str]) -> tuple[int, int] | None:
 
 def _note(again: Plan, endings: Sequence[Ending], wait: float, resume: dict[int, str], lost: set[str]) -> str:
     source = f"resuming from {Path(next(iter(resume.values()))).name}" if resume else "from the start"
-    fewer = f" with {again.world_size} ranks, without {', '.join(sorted(lost))}" if lost else ""
+    gone = sorted(lost - {host.name for host in again.hosts})
+    fewer = f" with {again.world_size} ranks, without {', '.join(gone)}" if gone else ""
+    fewer = fewer or (f" with {', '.join(sorted(lost))} again" if lost else "")
     most = again.attempt + 1 + again.restarts.limit - spent(endings)
     progress = "; there was progress, so no restart is used up" if progressed(endings)[-1] else ""
     return f"attempt {again.attempt + 1} of {most}{fewer} in {wait:g} s, {source}{progress}"

@@ -1,4 +1,4 @@
-"""A run that a queue starts: its folder was made when it was submitted, or by the attempt that the queue cut short."""
+"""A run whose folder is there already: a queue starts it, now or anew, or its launcher was lost and comes back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mslaunch.diagnose.judge import Verdict
+from mslaunch import identity
+from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import MslaunchError, RecordUnreadable
 from mslaunch.launcher.restarts import find_resume, summary
 from mslaunch.plan.model import Plan, to_json
@@ -27,8 +28,8 @@ class ResumedRun:
 
     folder: RunFolder
     job: str
-    queue: str
-    """What the queue is called in sentences."""
+    why: str
+    """What has started it again, as the beginning of a sentence."""
     before: Plan | None = None
     """What the attempt before was, if there was one."""
     found: Mapping[int, str] = field(default_factory=dict)
@@ -44,7 +45,7 @@ class ResumedRun:
         if self.before is None:
             return plan
         source = f"resuming from {Path(self.found[0]).name}" if self.found else "from the start"
-        note = f"{self.queue} has queued the job again: attempt {self.attempt + 1}, {source}"
+        note = f"{self.why}: attempt {self.attempt + 1}, {source}"
         return resuming(replace(plan, notes=(*plan.notes, note)), self.found)
 
     def write_plan(self, plan: Plan) -> RunFolder:
@@ -53,23 +54,26 @@ class ResumedRun:
             self.folder.plan.rename(self.folder.earlier_plan(self.before.attempt))
         write_files(self.folder.path, plan.files)
         write_atomically(self.folder.plan, to_json(plan))
-        write_atomically(self.folder.job(plan.transport), self.job)
+        if self.job:
+            write_atomically(self.folder.job(plan.transport), self.job)
         return self.folder
 
-    def refuse(self, error: MslaunchError) -> None:
+    def refuse(self, error: MslaunchError) -> record.RunRecord:
         """Keep on record why the run could not begin: nobody is there to read it from the screen."""
         verdict = Verdict(exit_code=error.exit_code, cause="not ready", summary=str(error))
         ended = record.iso(time.time())
         failed = replace(record.read(self.folder), state="failed", ended=ended, exit_code=error.exit_code)
+        failed = replace(failed, verdict=verdict)
         with suppress(OSError):  # a full disk: launcher.log may still tell
-            record.save(self.folder, replace(failed, verdict=verdict))
+            record.save(self.folder, failed)
+        return failed
 
 
 def find_run(folder: RunFolder, transport: Transport, environment: Mapping[str, str]) -> ResumedRun | None:
     """Find the run that this queue's job was submitted for, or has run before it was queued again."""
     job = transport.queue.current_job(environment) if transport.queue else None
     if job is None:
-        return None
+        return _find_lost(folder, transport) if transport.resumes_runs else None
     try:
         now = record.read(folder)
     except RecordUnreadable:
@@ -78,10 +82,28 @@ def find_run(folder: RunFolder, transport: Transport, environment: Mapping[str, 
         return None
     check_owner(folder, "resume")
     if now.state == "queued":
-        return ResumedRun(folder, job.job_id, transport.label)
+        return ResumedRun(folder, job.job_id, "")
     if job.restarts == 0:
         return None
+    return _resumed(folder, now, job.job_id, f"{transport.label} has queued the job again")
+
+
+def _resumed(folder: RunFolder, now: record.RunRecord, job: str, why: str) -> ResumedRun:
     before = record.read_plan(folder)
     found = find_resume(before, folder, {host.name for host in before.hosts})
     attempts = (*now.attempts, summary(before, now, found))
-    return ResumedRun(folder, job.job_id, transport.label, before, found, attempts)
+    return ResumedRun(folder, job, why, before, found, attempts)
+
+
+def _find_lost(folder: RunFolder, transport: Transport) -> ResumedRun | None:
+    """Find the run of this name whose launcher was lost before it could say how the run ended."""
+    try:
+        now = record.read(folder)
+    except RecordUnreadable:
+        return None
+    launcher = now.launcher
+    is_alive = launcher is not None and identity.is_here(launcher) and identity.is_alive(launcher)
+    if now.transport != transport.name or now.state in record.ENDED or is_alive:
+        return None
+    check_owner(folder, "resume")
+    return _resumed(folder, now, "", "the launcher was lost and is started again")

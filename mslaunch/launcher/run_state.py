@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from mslaunch import layout, messages
 from mslaunch.diagnose import stacks
-from mslaunch.diagnose.judge import signal_name
+from mslaunch.diagnose.verdict import signal_name
 from mslaunch.errors import NOT_READY, start_advice
 from mslaunch.launcher.decisions import LOST, TIME_IS_UP, Failure, Order
 from mslaunch.launcher.joining import Joining

@@ -10,13 +10,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from mslaunch.diagnose.judge import Verdict
+from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import MslaunchError, RunsFolderUnwritable, limit_of
 from mslaunch.launcher.attempt import Observer, SignalSource
 from mslaunch.launcher.cluster import connect_unchecked
 from mslaunch.launcher.execute import execute
+from mslaunch.launcher.hooks import run_hooks
 from mslaunch.launcher.prepare import Prepared
-from mslaunch.store import record
+from mslaunch.plan.model import Plan
+from mslaunch.store import labels, record
 from mslaunch.store.folder import create, why, write_atomically
 from mslaunch.store.layout import RunFolder
 from mslaunch.transports.base import Access, JobQueue
@@ -33,7 +35,7 @@ def make_folder(prepared: Prepared, fill: Fill | None = None) -> RunFolder:
             folder = prepared.resumed.write_plan(plan)
             record.save(folder, record.queued(plan, time.time()))
         return folder
-    folder = create(plan)
+    folder = create_labelled(plan)
     try:
         with _told(folder):
             if fill is not None:
@@ -42,6 +44,19 @@ def make_folder(prepared: Prepared, fill: Fill | None = None) -> RunFolder:
     except BaseException:
         shutil.rmtree(folder.path, ignore_errors=True)
         raise
+    return folder
+
+
+def create_labelled(plan: Plan) -> RunFolder:
+    """Make a new run's folder, with the tags that were asked for."""
+    folder = create(plan)
+    if plan.tags:
+        try:
+            with _told(folder):
+                labels.save(folder, labels.Labels(plan.tags))
+        except BaseException:
+            shutil.rmtree(folder.path, ignore_errors=True)
+            raise
     return folder
 
 
@@ -77,16 +92,22 @@ def carry_out(
     signals: SignalSource | None = None,
 ) -> record.RunRecord:
     """Run the job to its end in this process; without `signals`, those of the process count."""
-    plan = prepared.plan
-    cluster = prepared.cluster or connect_unchecked(prepared.transport, plan.hosts, Access(sys.executable))
-    attempts = prepared.resumed.attempts if prepared.resumed else ()
+    plan, hooks = prepared.plan, prepared.hooks
     known = {**environment, **prepared.secrets}
-    return execute(plan, folder, observe, known, cluster, prepared.replan, attempts, signals)
+    try:
+        cluster = prepared.cluster or connect_unchecked(prepared.transport, plan.hosts, Access(sys.executable))
+    except Exception as error:
+        failed = record_failure(folder, error)
+        if failed is not None and hooks:
+            run_hooks(hooks, folder, failed, known, signals)
+        raise
+    attempts = prepared.resumed.attempts if prepared.resumed else ()
+    return execute(plan, folder, observe, known, cluster, prepared.replan, attempts, signals, prepared.rejoin, hooks)
 
 
 def submit(prepared: Prepared, queue: JobQueue) -> tuple[RunFolder, str]:
     """Make the run's folder and submit it; return the folder and the queue's job."""
-    folder = create(prepared.plan)
+    folder = create_labelled(prepared.plan)
     try:
         with _told(folder):
             record.save(folder, record.queued(prepared.plan, time.time()))  # before: the job may start at once

@@ -10,11 +10,12 @@ from contextlib import suppress
 from mslaunch.errors import MslaunchError, NotReadyError
 from mslaunch.launcher.attempt import SignalSource
 from mslaunch.launcher.prepare import prepare_job
+from mslaunch.launcher.session import create_labelled
 from mslaunch.launcher.sweep import Sweep
 from mslaunch.launcher.sweep_result import SweptRun, result_of
 from mslaunch.launcher.sweep_runs import Observe, SweepEvent
 from mslaunch.store import record, requests
-from mslaunch.store.folder import create, write_atomically
+from mslaunch.store.folder import write_atomically
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.liveness import current
 from mslaunch.store.signals import ASKING, SUSPEND
@@ -34,7 +35,7 @@ def submit_sweep(sweep: Sweep, queue: JobQueue) -> str:
         for index in sweep.waiting:
             prepared = prepare_job(sweep.member(index))
             plan, secrets = prepared.plan, {**secrets, **prepared.secrets}
-            folders[index] = create(plan)
+            folders[index] = create_labelled(plan)
             transport = plan.transport
             record.save(folders[index], record.queued(plan, time.time()))  # before: the job may start at once
         members = {at: folder.path for at, folder in folders.items()}

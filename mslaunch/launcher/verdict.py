@@ -9,8 +9,9 @@ from mslaunch import layout
 from mslaunch.diagnose.case import Case, complaints, is_cause
 from mslaunch.diagnose.error_file import read_error
 from mslaunch.diagnose.identity import identify
-from mslaunch.diagnose.judge import Verdict, judge
+from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.scan import Findings, lines_before_tail, scan_head, scan_tail
+from mslaunch.diagnose.verdict import Verdict
 from mslaunch.launcher.decisions import Failure
 from mslaunch.launcher.run_state import RunState
 from mslaunch.store.layout import RunFolder

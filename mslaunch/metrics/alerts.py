@@ -53,7 +53,8 @@ def _percent(share: float) -> str:
 
 
 def _starved(own: Values, peers: Medians) -> bool:
-    return own.get("cpu_wait", 0) >= 0.25 and own["cpu_wait"] >= peers.get("cpu_wait", 1) + 0.2
+    wait, of_peers = own.get("cpu_wait", 0), peers.get("cpu_wait", 1)
+    return wait >= 0.25 and (wait >= of_peers + 0.2 or 1 - wait <= (1 - of_peers) / 3)  # on a full machine all wait
 
 
 def _alone_at_work(own: Values, peers: Medians) -> bool:

@@ -54,6 +54,11 @@ def _row(row: LineRow, built_in: bool) -> LinePatternOrder:
 
 def _added(asked: LinePattern) -> LinePatternOrder:
     """Its first group is the metric, whatever further groups there are."""
-    literals = sorted(required_literals(asked.regex) or ())
-    named = {"id": f"launch.metrics {asked.name}", "regex": asked.regex, "fields": [asked.name]}
-    return {**named, "literals": literals, "built_in": False, "adds": True}  # type: ignore[typeddict-item]
+    return {
+        "id": f"launch.metrics {asked.name}",
+        "literals": sorted(required_literals(asked.regex) or ()),
+        "regex": asked.regex,
+        "fields": [asked.name],
+        "built_in": False,
+        "adds": True,
+    }

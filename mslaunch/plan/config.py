@@ -123,19 +123,20 @@ def _with_target(config: Config) -> Config:
 
 
 def without_secrets(text: str) -> str:
-    """The text of a config for a file of the run: secrets in launch.env have no value there."""
+    """The text of a config for a file of the run: secrets in launch.env, and launch.webhook, have no value there."""
     places: list[tuple[int, int]] = []
     try:
         root = next(iter(yaml.compose_all(text, Loader=yaml.SafeLoader)), None)
     except yaml.YAMLError:
         return text
-    env = _value(_value(root, "launch"), "env")
-    for name, node in _scalars(env):
-        start, end = node.start_mark.index, node.end_mark.index
-        is_inside = env is not None and env.start_mark.index < start < end  # an alias stands for another place
-        if is_inside and is_secret(name, node.value):
-            places.append((start, end))
-    for start, end in reversed(places):
+    launch = _value(root, "launch")
+    for owner in (launch, _value(launch, "env")):
+        for name, node in _scalars(owner):
+            start, end = node.start_mark.index, node.end_mark.index
+            is_inside = owner is not None and owner.start_mark.index < start < end  # an alias stands for another place
+            if is_inside and (name == "webhook" if owner is launch else is_secret(name, node.value)):
+                places.append((start, end))
+    for start, end in sorted(places, reverse=True):
         text = text[:start] + "null" + ("\n" if text[start:end].endswith("\n") else "") + text[end:]
     return text
 

@@ -21,6 +21,11 @@ RANK_VARIABLES = frozenset(
         "CONFIG",
         "CORES",
         "CWD",
+        "ENDED_CODE",
+        "ENDED_DIR",
+        "ENDED_RUN",
+        "ENDED_STATE",
+        "ENDED_TEXT",
         "GUARDED",
         "HOST",
         "JOB_DIR",
@@ -34,7 +39,7 @@ RANK_VARIABLES = frozenset(
         "WORKDIR",
     )
 )
-"""What mslaunch itself sets for ranks, and so for a launch inside a rank."""
+"""What mslaunch itself sets for ranks and hooks, and so for a launch inside one of them."""
 
 LAUNCH_VARIABLES = (
     "MS_ROLE",

@@ -13,6 +13,7 @@ import yaml
 from mslaunch import layout
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
+from mslaunch.masking import MASK
 from mslaunch.plan import binding, environment, methods, paths
 from mslaunch.plan.model import Facts, File, Limits, LinePattern, Plan, Reach, Restarts
 from mslaunch.plan.program import Program
@@ -78,6 +79,7 @@ def make_plan(
         metrics=_metrics(spec),
         report=spec.launch.report,
         notes=(*facts.notes, *_notes(spec, unset, moved), *binding.describe(spec, hosts, facts)),
+        tags=tuple(dict.fromkeys(spec.launch.tags)),
         sources=_sources(spec, facts),
     )
 
@@ -108,6 +110,8 @@ def _absolute(facts: Facts, moved: dict[str, str], path: str) -> str:
 def _shown(spec: JobSpec, name: str) -> Any:
     """The value of a setting, without the values of secrets."""
     value = getattr(spec.launch, name)
+    if name == "webhook" and value:
+        return f"{value.partition('://')[0]}://{MASK}"
     return {key: None if key in spec.secrets else text for key, text in value.items()} if name == "env" else value
 
 

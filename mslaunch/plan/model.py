@@ -227,6 +227,8 @@ class Plan:
     """report.html is written when the run has ended."""
     notes: tuple[str, ...] = ()
     """What a person should know, said once at the start."""
+    tags: tuple[str, ...] = ()
+    """What the run's labels.json has to begin with."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """The value of each setting, and where it came from."""
 

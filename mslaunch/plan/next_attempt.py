@@ -52,12 +52,15 @@ class Ending:
     """The newest checkpoint that all ranks have; the next attempt resumes from it."""
 
 
-def refusal(restarts: Restarts, endings: Sequence[Ending]) -> str | None:
-    """Say why there is to be no further attempt after these; None where there may be one."""
+def refusal(restarts: Restarts, endings: Sequence[Ending], replaces_hosts: bool = False) -> str | None:
+    """Say why there is to be no further attempt after these; None where there may be one.
+
+    With `replaces_hosts`, others may come in place of hosts that are lost.
+    """
     last = endings[-1]
     if last.exit_code in restarts.not_after or last.cause in LASTING_CAUSES or last.error_type in LASTING_ERRORS:
         return "a restart would not mend this failure"
-    if last.cause == "host lost" and restarts.min_workers is None:
+    if last.cause == "host lost" and restarts.min_workers is None and not replaces_hosts:
         return "a host is lost, and launch.min_workers does not allow to go on without it"
     if len(endings) > 1 and _is_same(endings[-2], last):
         return "the same failure at the same step twice"

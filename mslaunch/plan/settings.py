@@ -16,6 +16,7 @@ from mslaunch.plan.environment import RANK_VARIABLES, RANKS_ONLY, VARIABLE, aske
 from mslaunch.plan.metric_settings import MetricEntry
 from mslaunch.plan.program import COMMAND_LINE, split_words
 from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
+from mslaunch.plan.tags import WHAT_A_TAG_IS, is_tag
 from mslaunch.ranges import parse_ranges
 
 V = TypeVar("V", dict[str, str], dict[str, str | None])
@@ -77,6 +78,19 @@ def _numbers(value: tuple[int, ...]) -> tuple[int, ...]:
     return value
 
 
+def _nodes(value: Any) -> Any:
+    """Read `4`, or `2:4` for at least two and at most four."""
+    if isinstance(value, (list, tuple)) and len(value) == 2:
+        return tuple(value)
+    fewest, colon, most = str(value).partition(":")
+    if isinstance(value, bool) or not all(part.isascii() and part.isdigit() for part in (fewest, most or fewest)):
+        raise ValueError("write a number, or two as 2:4")
+    both = int(fewest[:7]), int((most if colon else fewest)[:7])
+    if not 1 <= both[0] <= both[1] <= 65536:
+        raise ValueError("write a number from 1 on, or two as 2:4, the smaller first")
+    return both
+
+
 def _variables(value: V) -> V:
     for name, text in value.items():
         if not VARIABLE.fullmatch(name):
@@ -89,6 +103,19 @@ def _variables(value: V) -> V:
 def _text(value: str) -> str:
     if "\0" in value:
         raise ValueError("text without a NUL is wanted")
+    return value
+
+
+def _tag(value: str) -> str:
+    if not is_tag(value):
+        raise ValueError(f"a tag is {WHAT_A_TAG_IS}")
+    return value
+
+
+def _url(value: str) -> str:
+    scheme, colon, rest = value.partition("://")
+    if scheme not in ("http", "https") or not colon or not rest.strip("/") or not value.isprintable() or " " in value:
+        raise ValueError("write the whole address, for example https://chat.example.com/hook")
     return value
 
 
@@ -111,6 +138,8 @@ Wait = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Line = Annotated[str, AfterValidator(_text), BeforeValidator(_line)]
 Folder = Annotated[str, AfterValidator(_text), BeforeValidator(_folder)]
 Text = Annotated[str, AfterValidator(_text)]
+Tag = Annotated[str, AfterValidator(_tag)]
+Url = Annotated[Text, AfterValidator(_url)]
 PathText = Annotated[Text, AfterValidator(_path)]
 
 
@@ -193,6 +222,27 @@ class LaunchSettings(BaseModel):
     sbatch_args: Annotated[
         Annotated[tuple[Line, ...], BeforeValidator(_words)], Flag("--sbatch-arg", kind=list, metavar="OPTION")
     ] = Field((), description="Slurm: further options of sbatch, for example --gres=gpu:8.")
+    nnodes: Annotated[Annotated[tuple[int, int], BeforeValidator(_nodes)] | None, Flag("--nnodes", metavar="N")] = (
+        Field(None, description="Nodes that run this same command, or at least and at most so many: 4, 2:4.")
+    )
+    node_rank: Annotated[Index | None, Flag("--node-rank", kind=int)] = Field(
+        None, description="Which of these nodes this is; 0 launches. By default by order of arrival."
+    )
+    master: Annotated[Line | None, Flag("--master", metavar="HOST:PORT")] = Field(
+        None, description="Where the launcher is that the other nodes join; the port is 29400 by default."
+    )
+    workers_per_node: Annotated[
+        Annotated[Count, Field(le=65536)] | None, Flag("--workers-per-node", kind=int, metavar="N")
+    ] = Field(None, description="Ranks of each node that joins; by default one for each of its devices.")
+    launcher_only: Annotated[bool, Flag("--launcher-only", kind=bool)] = Field(
+        False, description="Launch for the nodes that join, and run no rank here."
+    )
+    join_timeout: Annotated[Wait, Flag("--join-timeout", kind=float, metavar="SECONDS")] = Field(
+        600.0, description="Seconds to wait for the launcher, and for the nodes that join it."
+    )
+    secret_file: Annotated[PathText | None, Flag("--secret-file", metavar="FILE")] = Field(
+        None, description="File with the secret that all nodes know; the variable MSLAUNCH_SECRET holds it as well."
+    )
     rank_table: Annotated[PathText | None, Flag("--rank-table", "--rank_table_file", metavar="FILE")] = Field(
         None, description="Rank table to use; exported as RANK_TABLE_FILE."
     )
@@ -283,6 +333,13 @@ class LaunchSettings(BaseModel):
     checkpoints: PathText | None = Field(
         None, description="Folder of a rank's checkpoints, relative to its own; {rank} stands for its number."
     )
+    tags: Annotated[Annotated[tuple[Tag, ...], BeforeValidator(_words)], Flag("--tag", kind=list, metavar="NAME")] = (
+        Field((), description="Tag of the run, by which `mslaunch ps --tag` finds it.")
+    )
+    on_end: Text | None = Field(
+        None, description="Shell command for the end of the run; its record, as JSON, is the standard input."
+    )
+    webhook: Url | None = Field(None, description="URL that the end of the run is posted to, as JSON.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,14 +412,16 @@ def _unknown_variables(asked: Mapping[str, str]) -> Iterator[str]:
     known = [name.upper() for name in LaunchSettings.model_fields if name not in NOT_FROM_ENVIRONMENT]
     for name in sorted(asked):
         key = name.removeprefix("MSLAUNCH_")
-        if key not in known and name not in RANK_VARIABLES and not name.startswith(RANKS_ONLY):
+        if key not in known and name not in (*RANK_VARIABLES, JOIN_SECRET) and not name.startswith(RANKS_ONLY):
             why = NOT_FROM_ENVIRONMENT.get(key.lower())
             near = did_you_mean(key, known).replace("'", "'MSLAUNCH_", 1)
             yield (f"{name} is ignored: {why}" if why else f"{name} is ignored: there is no such setting{near}")
 
 
 _TYPE_NAMES = ("tuple[", "literal[", "function-")  # what pydantic adds to a place to tell members of a union apart
-_LISTS = ("sbatch_args", "shared")
+_LISTS = ("sbatch_args", "shared", "tags")
+JOIN_SECRET = "MSLAUNCH_SECRET"
+"""Not a setting: its value is read where a node joins, and kept nowhere."""
 NOT_FROM_ENVIRONMENT = {"env": "export the variables themselves, and name them with --env K"}
 """Settings that no variable gives, and why."""
 

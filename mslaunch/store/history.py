@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -45,22 +46,30 @@ def list_runs(runs_dir: Path) -> list[RunFolder]:
 
 
 def _runs_in(place: Path) -> Iterator[RunFolder]:
-    """The runs in a folder, and those of the sweeps in it."""
-    with suppress(OSError):
-        for path in place.iterdir():
-            if path.is_symlink():
+    """The runs in a folder, and those of the sweeps in it; a name with a dot is no run's, or one that is removed."""
+    with suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") or entry.is_symlink():
                 continue
-            if is_file(path / layout.RECORD):
-                yield RunFolder(path)
-            elif is_file(SweepFolder(path).record):
-                yield from _runs_in(path)
+            if _changed(entry.path, layout.RECORD) is not None:
+                yield RunFolder(place / entry.name)
+            elif _changed(entry.path, layout.SWEEP) is not None:
+                yield from _runs_in(place / entry.name)
+
+
+def _changed(folder: str, name: str) -> int | None:
+    """When a file was written; None where there is none, or it may not be looked at."""
+    try:
+        found = os.stat(f"{folder}/{name}")  # noqa: PTH116 -- a third of the time, and there may be thousands of runs
+    except OSError:
+        return None
+    return found.st_mtime_ns if stat.S_ISREG(found.st_mode) else None
 
 
 def _made(folder: RunFolder) -> int:
-    for path in (folder.earlier_plan(0), folder.plan):
-        with suppress(OSError):
-            return path.stat().st_mtime_ns
-    return 0
+    path = str(folder.path)
+    first = _changed(path, layout.earlier_name(layout.PLAN, 0))
+    return (first if first is not None else _changed(path, layout.PLAN)) or 0
 
 
 def find_run(runs_dir: Path, name: str | None) -> RunFolder:

@@ -57,6 +57,10 @@ class RunFolder:
         return self.path / layout.METRICS
 
     @property
+    def labels(self) -> Path:
+        return self.path / layout.LABELS
+
+    @property
     def report(self) -> Path:
         return self.path / layout.REPORT
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from mslaunch import identity, plugins
-from mslaunch.diagnose.judge import Verdict
+from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import PluginBroken, RequestError
 from mslaunch.store.folder import write_atomically
 from mslaunch.store.layout import RunFolder
@@ -21,8 +21,10 @@ def current(folder: RunFolder) -> RunRecord:
     """Read a record; a run whose launcher is no longer there is lost, whatever the file still says."""
     record = read(folder)
     launcher = record.launcher
-    queue = queue_of(record)
     job = job_of(folder, record)
+    if record.state in ENDED and job is None:
+        return record  # the transport is not asked, nor loaded: `mslaunch ps` may have a thousand of these
+    queue = queue_of(record)
     if record.state in ENDED:
         return record if queue is None or job is None else _unless_queued_again(record, queue, job)
     alive = launcher is not None and identity.is_here(launcher) and identity.is_alive(launcher)

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Annotated, Any
 
 from mslaunch import identity
-from mslaunch.diagnose.judge import Verdict
+from mslaunch.diagnose.verdict import Verdict
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.typed import make
 from mslaunch.errors import RecordUnreadable
@@ -26,7 +26,8 @@ LARGEST = 64 << 20  # 65,536 ranks, the most that HCCL takes, fit four times
 LARGEST_PLAN = 512 << 20
 
 
-def _is_time(text: str) -> str | None:
+def is_time(text: str) -> str | None:
+    """Say what is expected where a text is no time."""
     try:
         known = datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
@@ -40,7 +41,7 @@ def is_name(text: str) -> str | None:
     return None if plain else "a name without slashes"
 
 
-Time = Annotated[str, _is_time]
+Time = Annotated[str, is_time]
 """ISO 8601 with an offset."""
 
 
@@ -132,6 +133,8 @@ class RunRecord:
     """What the ranks have written into their folders, the largest first."""
     notes: tuple[str, ...] = ()
     """What the launcher has told people about the run, the last ones."""
+    bytes: int | None = None
+    """How much room the run's folder took on this machine when the run ended."""
 
     def to_dict(self) -> dict[str, Any]:
         raw = {"schema_version": SCHEMA_VERSION, **{name: getattr(self, name) for name in self.__slots__}}
@@ -190,6 +193,14 @@ def from_value(raw: object) -> RunRecord:
     if isinstance(raw, dict):
         check_schema(raw.get("schema_version", SCHEMA_VERSION), "the record")
     return make(RunRecord, raw)
+
+
+def from_dict(raw: Mapping[str, Any], name: str) -> RunRecord:
+    """Read a record that a launcher has sent."""
+    try:
+        return make(RunRecord, raw)
+    except Unreadable as error:
+        raise RecordUnreadable(name, error) from None
 
 
 def read_plan(folder: RunFolder) -> Plan:

@@ -10,7 +10,7 @@ from pathlib import Path
 from mslaunch import identity
 from mslaunch.agent.follow import Follower
 from mslaunch.agent.outputs import scan
-from mslaunch.diagnose.judge import Verdict
+from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import MslaunchError, NotReadyError, RequestError
 from mslaunch.metrics.rows import Number, Source
 from mslaunch.plan.model import Plan

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from mslaunch.agent.follow import Follower
-from mslaunch.diagnose.judge import signal_name
+from mslaunch.diagnose.verdict import signal_name
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.typed import make
 from mslaunch.metrics.progress import steps_per_second

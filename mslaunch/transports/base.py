@@ -164,6 +164,10 @@ class JobQueue(Protocol):
         """Name the command that shows a job, or one that has ended."""
 
 
+def _ignore(text: str) -> None:
+    del text
+
+
 class Transport:
     """How a set of hosts is reached. A subclass says what differs from hosts that are named and cannot be shared."""
 
@@ -186,11 +190,31 @@ class Transport:
     """What to do instead of --devices."""
     queue: JobQueue | None = None
     """Where jobs are submitted when this process is in none of them."""
+    replaces_hosts: ClassVar[bool] = False
+    """Between attempts, hosts that were lost may come back, and others may come in their place."""
+    resumes_runs: ClassVar[bool] = False
+    """A launcher whose process was lost may be started again with the same --run-id, and goes on with that run."""
+    tell: Callable[[str], None] = staticmethod(_ignore)
+    """Is told what a person should know while hosts are waited for."""
 
     def is_default(self, named: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
         """Tell whether this transport is taken where none is asked for; plug-ins are not asked."""
         del named, environment
         return False
+
+    def is_meant(self, spec: JobSpec, environment: Mapping[str, str]) -> bool:
+        """Tell whether a job that names no transport has settings that mean this one; plug-ins are not asked."""
+        del spec, environment
+        return False
+
+    def membership(self, spec: JobSpec, environment: Mapping[str, str]) -> Any:
+        """Return how this process takes part in a job that another one launches; None where it is the launcher."""
+        del spec, environment
+
+    def notes(self, spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """Say what was found out about the place of the launch."""
+        del spec, environment
+        return ()
 
     def check_request(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> None:
         """Refuse a job that this transport cannot carry out."""
@@ -214,6 +238,15 @@ class Transport:
         """Start an agent on every host; name those that cannot be reached as problems, each with its fix."""
         raise NotImplementedError
 
+    def replace_hosts(
+        self, left: tuple[Host, ...], lost: tuple[Host, ...], wait: Callable[[float], None]
+    ) -> tuple[list[Channel], tuple[Host, ...]]:
+        """Wait for hosts in place of lost ones; return their channels, and all hosts of the next attempt in order.
+
+        `wait` waits for so many seconds, and raises where somebody wants an end. Too few hosts are an error.
+        """
+        raise NotImplementedError
+
     def run_commands(
         self, hosts: Sequence[Host], work: Callable[[Host, RunCommand], T], accept_new_keys: bool = False
     ) -> list[T]:
@@ -234,6 +267,14 @@ class Transport:
         """Give each host its devices, now that they have told what they have."""
         del spec, facts, environment, target
         return hosts
+
+    def pop_notes(self) -> list[str]:
+        """Return what a person should be told by now, each once; called while a job runs."""
+        return []
+
+    def finish(self, exit_code: int, record: Mapping[str, Any] | None, text: str = "") -> None:
+        """Tell the hosts how the run ended, or why it did not begin; the channels are closed."""
+        del exit_code, record, text
 
     def clean_up(self, run_dir: str) -> None:
         """End what is left of a run whose agents were lost, where this machine can see it; the channels are closed."""

@@ -35,6 +35,12 @@ class LocalTransport(Transport):
                 f"{spec.source('transport')} local, but {naming_setting(spec)} names other hosts. Leave one out."
             )
 
+    def notes(self, spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
+        del environment
+        if spec.launch.master is None or spec.launch.master.startswith(("127.0.0.1", "localhost", "[::1]")):
+            return ()
+        return (f"{spec.source('master')} has no meaning on one machine; for several nodes, give --nnodes too",)
+
     def hosts(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> tuple[Host, ...]:
         del spec, environment
         return (Host(LOCAL, "127.0.0.1", named[0].devices if named else (0,)),)

@@ -8,29 +8,61 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 AGENT = "import sys; sys.path.append(sys.argv[1]); from mslaunch.agent.main import main; main(*sys.argv[2:])"
+NAMELESS_AGENT = (
+    "import sys; sys.path.append(sys.argv[1]); from mslaunch.agent.main import main; import mslaunch.agent.probe\n"
+    "name = sys.stdin.buffer.raw.readline().decode().strip(); name and main(name)"
+)
+"""Loads what it needs, and learns its host's name from the first line of its input."""
+
+NOT_FOR_AGENTS = ("MSLAUNCH_SECRET",)
+"""Variables of this process that nothing it starts may see."""
 
 _early: list[subprocess.Popen[bytes]] = []
 
 
-def start(host: str) -> subprocess.Popen[bytes]:
-    """Start an agent from this installation, in a session of its own, so that Ctrl-C reaches the launcher only."""
+def start(
+    host: str, python: str | None = None, reads_stdin: bool = True, without: Collection[str] = ()
+) -> subprocess.Popen[bytes]:
+    """Start an agent from this installation, in a session of its own, so that Ctrl-C reaches the launcher only.
+
+    `without` names variables of this process that it does not get.
+    """
     here = str(Path(__file__).parents[2])
-    ends = _standard_input()
+    ends = _standard_input() if reads_stdin else ()
+    argv = (python or sys.executable, "-I", "-S", "-c", AGENT, here, host, *map(str, ends))
     try:
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", AGENT, here, host, *map(str, ends)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            bufsize=0,
-            pass_fds=ends,
-        )
+        return _popen(argv, without, ends)
     finally:
         for end in ends:
             os.close(end)
+
+
+def start_nameless(without: Collection[str] = ()) -> subprocess.Popen[bytes]:
+    """Start an agent before its host's name is known; `name` gives it one."""
+    here = str(Path(__file__).parents[2])
+    return _popen((sys.executable, "-I", "-S", "-c", NAMELESS_AGENT, here), without)
+
+
+def name(agent: subprocess.Popen[bytes], host: str) -> None:
+    """Give a nameless agent its host's name."""
+    assert agent.stdin is not None
+    os.write(agent.stdin.fileno(), f"{host}\n".encode())
+
+
+def _popen(argv: Sequence[str], without: Collection[str], ends: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        argv,
+        env={name: value for name, value in os.environ.items() if name not in (*NOT_FOR_AGENTS, *without)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        bufsize=0,
+        pass_fds=ends,
+    )
 
 
 def _standard_input() -> tuple[int, ...]:

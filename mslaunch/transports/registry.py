@@ -1,4 +1,4 @@
-"""Which transports there are: three built in, and those that plug-ins add."""
+"""Which transports there are: four built in, and those that plug-ins add."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 GROUP = "mslaunch.transports"
 BUILT_IN = {
+    "join": "mslaunch.transports.join:JoinTransport",
     "ssh": "mslaunch.transports.ssh:SshTransport",
     "slurm": "mslaunch.transports.slurm:SlurmTransport",
     "local": "mslaunch.transports.local:LocalTransport",
@@ -65,7 +66,11 @@ def default(named: tuple[Host, ...], environment: Mapping[str, str]) -> Transpor
 def choose(spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> Transport:
     """Return the transport that was asked for, else the one that what was named and where we are suggest."""
     asked = spec.launch.transport
-    chosen = default(named, environment) if asked is None else get(asked, spec.source("transport"))
+    if asked is None:
+        meant = (one for one in map(get, BUILT_IN) if one.is_meant(spec, environment))
+        chosen = next(meant, None) or default(named, environment)
+    else:
+        chosen = get(asked, spec.source("transport"))
     chosen.check_request(spec, named, environment)
     for other in (get(name) for name in BUILT_IN):
         for name in other.own_settings:

@@ -95,10 +95,11 @@ def take_rank_environment(path: str, run_dir: str) -> None:
 
 def run_python(name: str, args: list[str], find: Callable[[], program.Main]) -> None:
     """Run a script or module as __main__ in this interpreter, as `python name` or `python -m name` would."""
+    import atexit
     import builtins
     import faulthandler
 
-    from mslaunch.worker import watch
+    from mslaunch.worker import versions, watch
 
     faulthandler.enable()
     try:
@@ -106,6 +107,8 @@ def run_python(name: str, args: list[str], find: Callable[[], program.Main]) -> 
     except OSError as error:
         _fail(error, name)
     watch.install(int(os.environ["RANK_SIZE"]))
+    versions.write()
+    atexit.register(versions.write)  # again: what the script has loaded meanwhile
     sys.argv = [name, *args]
     sys.path.append(sys.path.pop(0))  # the zip, for `import mslaunch.runtime`
     module = type(sys)("__main__")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from importlib.machinery import PathFinder
 
-from mslaunch.worker import report
+from mslaunch.worker import report, versions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def install(planned: int) -> None:
 def _imported(_: Any) -> None:
     """MindSpore is loaded: some libraries only look whether it is there."""
     report.notify("imported")
+    versions.write()
 
 
 def watch_threads(threading: Any) -> None:

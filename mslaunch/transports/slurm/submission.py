@@ -7,13 +7,14 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from mslaunch import layout
 from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.masking import is_secret
 from mslaunch.plan.model import File
-from mslaunch.plan.settings import LaunchSettings
+from mslaunch.plan.settings import LaunchSettings, flag_of
 from mslaunch.plan.spec import JobSpec, agree_on_workers
 from mslaunch.ranges import format_ranges, parse_ranges
 from mslaunch.transports.base import Command
@@ -156,12 +157,19 @@ def command_words(command: Command, run_dir: str) -> list[str]:
     words += [f"--rank-table={command.rank_table}"] if command.rank_table else []
     for name, value in command.flags.items():
         if name not in (*_SUBMITTING, *_PLACED):
-            flag = name.replace("_", "-")
-            yes_or_no = f"--{flag}" if value is True else f"--no-{flag}"
-            words.append(yes_or_no if isinstance(value, bool) else f"--{flag}={value}")
+            words += _option_words(name, value)
     words += [f"--env={name}" for name in command.flags.get("env") or {}]
     words += [f"--set={one}" for one in command.assignments]
     return words
+
+
+def _option_words(name: str, value: Any) -> list[str]:
+    """A setting as it is typed: one that holds several values is typed once for each."""
+    known = flag_of(name)
+    flag = known.names[0].partition("/")[0] if known else f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return [flag if value else f"--no-{flag.removeprefix('--')}"]
+    return [f"{flag}={one}" for one in (value if isinstance(value, (list, tuple)) else [value])]
 
 
 def job_files(launch: LaunchSettings, hosts: Sequence[Host], run_dir: str, command: Command, cwd: str) -> list[File]:

@@ -1,0 +1,107 @@
+"""Weights in and out: import from PyTorch, export to it, compare. What `mslaunch ckpt` calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mslaunch.checkpoint.diff import Difference
+    from mslaunch.checkpoint.importing import Naming, Renamed
+    from mslaunch.checkpoint.strategy import Strategy
+    from mslaunch.checkpoint.transform import Planned
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedWeights:
+    """New files of weights, ready to be written."""
+
+    planned: Planned
+    renamed: Renamed
+    target: Path
+    single: bool
+    """One file, not a folder with one for each rank."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """A sentence for each parameter that has no partner; empty unless that was allowed."""
+        return self.renamed.left_out
+
+    @property
+    def nbytes(self) -> int:
+        return self.planned.job.nbytes
+
+    def write(self, progress: Callable[[int], None] = lambda _: None) -> None:
+        """Write them; they appear when they are complete."""
+        if self.single:
+            self.planned.write_file(self.target, progress)
+        else:
+            self.planned.write(self.target, progress)
+
+
+def import_weights(
+    source: str,
+    target: str,
+    *,
+    strategy: str | None = None,
+    names: str | None = None,
+    like: str | None = None,
+    dtype: str | None = None,
+    partial: bool = False,
+    key: str | None = None,
+) -> PlannedWeights:
+    """Plan MindSpore checkpoints from PyTorch's weights; with a strategy, a folder with one for each rank."""
+    from mslaunch.checkpoint.importing import plan_import
+
+    how = _naming(names, like, dtype, partial, key)
+    planned, renamed = plan_import(Path(source), how, _strategy(strategy), Path(target))
+    return PlannedWeights(planned, renamed, Path(target), strategy is None)
+
+
+def export_weights(
+    source: str,
+    target: str,
+    *,
+    strategy: str | None = None,
+    names: str | None = None,
+    like: str | None = None,
+    dtype: str | None = None,
+    partial: bool = False,
+) -> PlannedWeights:
+    """Plan a .safetensors with PyTorch's names; a strategy says how the shards of ranks belong together."""
+    from mslaunch.checkpoint.importing import plan_export
+
+    how = _naming(names, like, dtype, partial)
+    planned, renamed = plan_export(Path(source), how, _strategy(strategy), Path(target))
+    return PlannedWeights(planned, renamed, Path(target), True)
+
+
+def diff_weights(
+    first: str, second: str, *, names: str | None = None, strategy: str | None = None, key: str | None = None
+) -> list[Difference]:
+    """Compare two sets of weights; `names` are rules for the first, `strategy` is that of shards of ranks."""
+    from mslaunch.checkpoint.diff import compare
+    from mslaunch.checkpoint.names import apply_rules, read_rules
+    from mslaunch.checkpoint.opening import open_weights
+
+    layout = _strategy(strategy)
+    one, other = (open_weights(Path(path), layout if _is_ranks(path) else None, key) for path in (first, second))
+    return list(compare(apply_rules(one, read_rules(names)) if names else one, other))
+
+
+def _naming(names: str | None, like: str | None, dtype: str | None, partial: bool, key: str | None = None) -> Naming:
+    from mslaunch.checkpoint.importing import Naming
+
+    return Naming(names, Path(like) if like else None, dtype, partial, key)
+
+
+def _is_ranks(path: str) -> bool:
+    return Path(path).is_dir() and any(Path(path).glob("rank_*"))
+
+
+def _strategy(name: str | None) -> Strategy | None:
+    from mslaunch.checkpoint.strategy import read_strategy
+
+    return read_strategy(Path(name)) if name else None

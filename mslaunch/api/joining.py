@@ -1,0 +1,59 @@
+"""Taking part in a job that another process launches, for nodes that join it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mslaunch.launcher.request import ReadJob
+    from mslaunch.store.record import RunRecord
+    from mslaunch.transports.join.connect import Member
+
+
+def membership(job: ReadJob) -> Member | None:
+    """How this process takes part in a job that another one launches; None where it launches itself."""
+    from mslaunch.launcher.prepare import membership as find_membership
+
+    found: Member | None = find_membership(job)
+    return found
+
+
+def agent_member(**flags: Any) -> Member:
+    """A node that only lends its devices to the launcher at an address, from the settings that it was given."""
+    from mslaunch.plan.config import Config
+    from mslaunch.plan.settings import resolve
+    from mslaunch.plan.spec import JobSpec
+    from mslaunch.transports.join import lending_member
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    return lending_member(JobSpec(resolve(given, os.environ, Config()), Config()), os.environ)
+
+
+def join(member: Member, tell: Callable[[str], None], seconds: float | None) -> tuple[int, RunRecord | None, str]:
+    """Take part in a job that another process launches; return the exit code, the run's record, or why there is none.
+
+    `seconds` is how long the launcher is waited for; None is for ever.
+    """
+    from mslaunch.errors import RecordUnreadable
+    from mslaunch.store.record import from_dict
+    from mslaunch.store.signals import Signals
+    from mslaunch.transports.join.connect import connect
+    from mslaunch.transports.join.node import EarlyAgent, take_part
+
+    early = EarlyAgent()
+    try:
+        accepted = connect(member, tell, seconds)
+    except BaseException:
+        early.close()
+        raise
+    tell(f"joined {member.part.place} as node {accepted.rank} ({accepted.name}), run {accepted.run}")
+    with Signals() as signals:
+        ended = take_part(accepted, early, signals, tell)
+    if ended.record is None:
+        return ended.exit_code, None, ended.text
+    try:
+        return ended.exit_code, from_dict(ended.record, member.part.place), ended.text
+    except RecordUnreadable as error:
+        return ended.exit_code, None, str(error)

@@ -1,0 +1,135 @@
+"""What can be done with runs that are over, for programs and the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mslaunch.comparison.compare import Comparison
+    from mslaunch.errors import RecordUnreadable
+    from mslaunch.launcher.prune import Pruned
+    from mslaunch.store.labels import Labels
+    from mslaunch.store.run import Run
+    from mslaunch.store.summaries import RunSummary
+
+
+def list_summaries(
+    runs_dir: str | os.PathLike[str], last: int | None = None
+) -> tuple[list[tuple[Run, RunSummary | RecordUnreadable]], int]:
+    """Return the runs of a folder, oldest first, each with its summary or why it has none; and how many are older.
+
+    With `last`, only so many of the newest are looked at.
+    """
+    from pathlib import Path
+
+    from mslaunch.store.history import list_runs
+    from mslaunch.store.run import Run
+    from mslaunch.store.summaries import read_summaries
+
+    everything = list_runs(Path(runs_dir))
+    shown = everything if last is None else everything[max(0, len(everything) - last) :]
+    found = read_summaries(Path(runs_dir), shown, everything)
+    return [(Run(folder), one) for folder, one in zip(shown, found, strict=True)], len(everything) - len(shown)
+
+
+def words_of_room(runs_dir: str | os.PathLike[str], total: int = 0) -> list[str]:
+    """Return what there is to say of runs that take `total` bytes, and of a disk that is nearly full."""
+    from pathlib import Path
+
+    from mslaunch.store import room
+
+    path = Path(runs_dir)
+    much = [room.describe(path, total)] if total >= room.MUCH else []
+    return [*much, *(room.words_of_disk(path) if path.is_dir() else ())]
+
+
+def labels_of(run: Run) -> Labels:
+    """Return the tags and notes of a run."""
+    from mslaunch.store import labels
+
+    return labels.read(run.folder)
+
+
+def label_run(run: Run, note: str | None = None, add: Sequence[str] = (), remove: Sequence[str] = ()) -> Labels:
+    """Add a note and tags to a run, and remove tags; return what it has now."""
+    import time
+
+    from mslaunch.store import labels
+    from mslaunch.store.record import iso
+
+    def edit(old: Labels) -> Labels:
+        new = labels.change_tags(old, add, remove)
+        return new if note is None else labels.add_note(new, iso(time.time()), note)
+
+    return labels.change(run.folder, edit)
+
+
+def measure_run(run: Run) -> int:
+    """Return the bytes that a run's folder takes now."""
+    from mslaunch.store.sizes import measure
+
+    return measure(run.path)
+
+
+def prune(
+    runs_dir: str | os.PathLike[str] | None = None,
+    keep: int | None = None,
+    ended_before: float | None = None,
+    states: Sequence[str] = (),
+    checkpoints: str | None = None,
+    dry_run: bool = False,
+) -> Pruned:
+    """Remove the runs of a folder that fit all that is given, or with `checkpoints` (keep-best, drop) only those.
+
+    Runs that are alive, another user's, or that another run refers to stay. `ended_before` is in seconds since 1970.
+    """
+    from pathlib import Path
+
+    from mslaunch.api import default_runs_dir
+    from mslaunch.launcher.prune import prune as remove
+    from mslaunch.launcher.prune_choice import Criteria
+
+    folder = Path(runs_dir or default_runs_dir())
+    return remove(folder, Criteria(keep, ended_before, tuple(states)), checkpoints, dry_run)
+
+
+def export_csv(run: Run, file: str | os.PathLike[str]) -> int:
+    """Write the metrics of a run as CSV, a line for each number; `-` is standard output. Return how many rows."""
+    import sys
+    from pathlib import Path
+
+    from mslaunch.store import export
+
+    export.check_metrics(run.folder)
+    if os.fspath(file) == "-":
+        return export.write_csv(run.folder, sys.stdout)
+    try:
+        with Path(file).open("w", encoding="utf-8", newline="") as opened:
+            return export.write_csv(run.folder, opened)
+    except OSError as error:
+        raise export.unwritable(os.fspath(file), error) from None
+
+
+def export_tensorboard(run: Run, folder: str | os.PathLike[str]) -> list[Path]:
+    """Write the metrics of a run as TensorBoard's event files; return them."""
+    from pathlib import Path
+
+    from mslaunch.store import export
+
+    export.check_metrics(run.folder)
+    try:
+        return export.write_tensorboard(run.folder, Path(folder))
+    except OSError as error:
+        raise export.unwritable(os.fspath(folder), error) from None
+
+
+def compare(runs: Sequence[Run], with_code: bool = True) -> Comparison:
+    """Compare two or more runs: configuration, code, environment, versions, metrics and speed."""
+    from mslaunch.comparison.compare import compare as compare_facts
+    from mslaunch.store.run_facts import gather
+
+    return compare_facts([gather(run.folder, with_code) for run in runs])

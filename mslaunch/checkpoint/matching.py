@@ -1,0 +1,172 @@
+"""Finds for each parameter its partner in the other framework's network: by what their layers call it, and by shape."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from mslaunch.checkpoint import weights as change
+from mslaunch.checkpoint.layout import Shape
+from mslaunch.checkpoint.tensor import shape_words
+from mslaunch.checkpoint.verify import is_derived
+from mslaunch.checkpoint.weights import Weight
+
+SHOWN = 8
+_CONV1D = 2
+"""The dimension that MindSpore's Conv1d has on top of PyTorch's; its size is 1."""
+TO_MINDSPORE = {
+    "weight": ("weight", "gamma", "embedding_table", "embedding_weight", "w"),
+    "bias": ("bias", "beta"),
+    "running_mean": ("moving_mean",),
+    "running_var": ("moving_variance",),
+}
+"""What MindSpore's layers call a parameter, by what PyTorch's call it."""
+TO_PYTORCH = {theirs: (ours,) for ours, names in TO_MINDSPORE.items() for theirs in names}
+_ONLY_PYTORCH = ("num_batches_tracked",)
+"""Counters of PyTorch's layers that MindSpore's do not have."""
+_OF_TRAINING = ("global_step", "learning_rate", "beta1_power", "beta2_power", "momentum", "epoch_num", "step_num")
+"""Values of a training that its checkpoints hold beside the network."""
+
+Wanted = Mapping[str, Shape | None]
+"""The parameters of a network, with their shapes where these are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What found its partner, under its new name, and a sentence for whatever did not."""
+
+    weights: dict[str, Weight]
+    problems: tuple[str, ...]
+
+
+def match_names(weights: Mapping[str, Weight], wanted: Wanted, words: Mapping[str, tuple[str, ...]]) -> Match:
+    """Give each weight the name of its partner, and its shape; `words` is one of the two tables above."""
+    endings = _by_ending(wanted)
+    partners: dict[str, list[str]] = defaultdict(list)
+    alone: dict[str, str] = {}
+    for name, weight in weights.items():
+        found = _partners(name, weight, wanted, endings, words)
+        if len(found) == 1:
+            partners[found[0]].append(name)
+        elif found:
+            alone[name] = f"fits {' and '.join(found[:3])}"
+        elif name.rpartition(".")[2] not in _ONLY_PYTORCH:
+            alone[name] = "has no partner"
+    taken = {partner: names[0] for partner, names in partners.items() if len(names) == 1}
+    for partner, names in partners.items():
+        if len(names) > 1:
+            alone |= {name: f"is one of {len(names)} that fit {partner}" for name in names}
+    known = set(taken)
+    missing = [
+        name for name in wanted if name not in taken and name not in _OF_TRAINING and not is_derived(name, known)
+    ]
+    made = {new: _fitted(change.rename(weights[old], new), wanted[new]) for new, old in taken.items()}
+    return Match(made, tuple(_problems(weights, wanted, alone, missing)))
+
+
+def _by_ending(names: Iterable[str]) -> dict[str, list[str]]:
+    """Names by each of their endings: a network may be wrapped in another, which puts words before all of them."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        parts = name.split(".")
+        for index in range(1, len(parts) - 1):
+            found[".".join(parts[index:])].append(name)
+    return found
+
+
+def _partners(
+    name: str,
+    weight: Weight,
+    wanted: Wanted,
+    endings: Mapping[str, list[str]],
+    words: Mapping[str, tuple[str, ...]],
+) -> list[str]:
+    base, dot, last = name.rpartition(".")
+    candidates = list(dict.fromkeys((name, *(f"{base}{dot}{word}" for word in words.get(last, ())))))
+    exact = [one for one in candidates if one in wanted and _fits(weight.shape, wanted[one])]
+    if exact:
+        return exact
+    longer = [one for candidate in candidates for one in endings.get(candidate, ())]
+    parts = [candidate.split(".") for candidate in candidates]
+    shorter = [".".join(part[index:]) for part in parts for index in range(1, len(part) - 1)]
+    found = dict.fromkeys(one for one in (*longer, *shorter) if one in wanted and _fits(weight.shape, wanted[one]))
+    return list(found)
+
+
+def _fits(shape: Shape, wanted: Shape | None) -> bool:
+    return wanted is None or shape == wanted or _with_dimension(shape) == wanted or _with_dimension(wanted) == shape
+
+
+def _with_dimension(shape: Shape) -> Shape | None:
+    """The shape of a Conv1d's weight in MindSpore, given that in PyTorch."""
+    return (*shape[:_CONV1D], 1, *shape[_CONV1D:]) if len(shape) == 3 else None
+
+
+def _fitted(weight: Weight, wanted: Shape | None) -> Weight:
+    if wanted is None or weight.shape == wanted:
+        return weight
+    longer = len(wanted) > len(weight.shape)
+    return change.insert_dimension(weight, _CONV1D) if longer else change.remove_dimension(weight, _CONV1D)
+
+
+def _problems(
+    weights: Mapping[str, Weight], wanted: Wanted, alone: Mapping[str, str], missing: list[str]
+) -> Iterator[str]:
+    for count, (name, why) in enumerate(alone.items()):
+        near = _near(name, missing) if count < SHOWN else []
+        shown = [f"{one} ({_shape_words(wanted[one])})" for one in near]
+        yield f"{name} ({weights[name].words()}) {why}{_nearest(shown)}"
+    for count, name in enumerate(missing):
+        near = _near(name, list(alone)) if count < SHOWN else []
+        shown = [f"{one} ({weights[one].words()})" for one in near]
+        yield f"{name} ({_shape_words(wanted[name])}) gets no weights{_nearest(shown)}"
+
+
+def _near(name: str, others: list[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(name, others[:2000], n=2, cutoff=0.5)
+
+
+def _nearest(shown: list[str]) -> str:
+    return f"; nearest: {', '.join(shown)}" if shown else ""
+
+
+def _shape_words(shape: Shape | None) -> str:
+    return "of any shape" if shape is None else shape_words(shape)
+
+
+def guess_names(weights: Mapping[str, Weight]) -> dict[str, Weight]:
+    """Rename what can only be a normalisation or an embedding; without the network, the rest keeps its name."""
+    made: dict[str, Weight] = {}
+    for name, weight in weights.items():
+        base, dot, last = name.rpartition(".")
+        if last in _ONLY_PYTORCH:
+            continue
+        word = _guess(weights, base, last, weight)
+        made[f"{base}{dot}{word}"] = change.rename(weight, f"{base}{dot}{word}")
+    return made
+
+
+def _guess(weights: Mapping[str, Weight], base: str, last: str, weight: Weight) -> str:
+    if last.startswith("running_"):
+        return TO_MINDSPORE.get(last, (last,))[0]
+    one, other = weights.get(f"{base}.weight"), weights.get(f"{base}.bias")
+    is_norm = f"{base}.running_mean" in weights or (one and other and len(one.shape) == len(other.shape) == 1)
+    if is_norm and last in ("weight", "bias"):
+        return "gamma" if last == "weight" else "beta"
+    layer = base.rpartition(".")[2].lower()
+    if last == "weight" and len(weight.shape) == 2 and other is None and ("emb" in layer or layer in ("wte", "wpe")):
+        return "embedding_table"
+    return last
+
+
+def plain_names(weights: Mapping[str, Weight]) -> dict[str, Weight]:
+    """Give parameters the words of PyTorch's layers; each of MindSpore's has one."""
+    made: dict[str, Weight] = {}
+    for name, weight in weights.items():
+        base, dot, last = name.rpartition(".")
+        new = f"{base}{dot}{TO_PYTORCH.get(last, (last,))[0]}"
+        made[new] = change.rename(weight, new)
+    return made

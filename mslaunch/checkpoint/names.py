@@ -1,0 +1,251 @@
+"""Rules that turn the names of one framework into those of the other, from a YAML file; each can be turned round."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from mslaunch.checkpoint import weights as change
+from mslaunch.checkpoint.weights import Weight
+from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.errors import RequestError, did_you_mean
+
+READY = Path(__file__).parent / "rules"
+"""Rules that come with mslaunch, by the name of the network."""
+_KEYS = ("from", "to", "drop", "transpose", "insert", "remove", "concat", "split", "sizes", "heads")
+_HEADS = ("halves", "pairs")
+_GROUP = re.compile(r"\((?!\?)[^()]*\)")
+_REFERENCE = re.compile(r"\\(\d)")
+_SPECIAL = re.compile(r"(?<!\\)[()\[\]{}*+?|^$]|\\[A-Za-z]")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row: which names, what they become, and what is done to the values on the way."""
+
+    where: str
+    """File and place, for messages."""
+    sources: tuple[str, ...]
+    """The first is a regular expression; the others are templates that use its groups."""
+    targets: tuple[str, ...]
+    """Templates; none where the parameter is left out."""
+    transpose: tuple[int, ...] | None = None
+    insert: int | None = None
+    remove: int | None = None
+    axis: int = 0
+    """The dimension that is cut, or in which several are put together."""
+    sizes: tuple[int, ...] = ()
+    """Their proportions; equal where none are given."""
+    head_dim: int = 0
+    heads: tuple[str, str] | None = None
+    """From which order of the rows of a head to which."""
+
+    def match(self, name: str) -> re.Match[str] | None:
+        try:
+            return re.fullmatch(self.sources[0], name)
+        except re.error as error:
+            raise RequestError(f"{self.where}: not a regular expression: {error}.") from None
+
+    def reverse(self) -> Rule | None:
+        """The rule that undoes this one; None for one that leaves parameters out."""
+        if not self.targets:
+            return None
+        groups = _GROUP.findall(self.sources[0])
+        outside = _GROUP.sub("", self.sources[0])
+        used = set(_REFERENCE.findall(self.targets[0]))
+        if _SPECIAL.search(outside) or len(used) != len(groups):
+            raise RequestError(
+                f"{self.where}: cannot be turned round for the way back: write plain text and groups in `from`, and "
+                f"use every group in the first `to`."
+            )
+        numbers = iter(range(1, len(groups) + 1))
+        template = re.sub(r"\\(.)", r"\1", _GROUP.sub(lambda _: f"\0{next(numbers)}", self.sources[0]))
+        order = [int(number) for number in _REFERENCE.findall(self.targets[0])]
+        new = {str(old): str(order.index(old) + 1) for old in range(1, len(groups) + 1)}
+        pattern = "".join(
+            re.escape(text) if index % 2 == 0 else groups[int(text) - 1]
+            for index, text in enumerate(_REFERENCE.split(self.targets[0]))
+        )
+        back = [re.sub("\0(\\d)", lambda found: f"\\{new[found[1]]}", template)]
+        back += [_REFERENCE.sub(lambda found: f"\\{new[found[1]]}", text) for text in self.sources[1:]]
+        others = [_REFERENCE.sub(lambda found: f"\\{new[found[1]]}", text) for text in self.targets[1:]]
+        inverse = tuple(self.transpose.index(axis) for axis in range(len(self.transpose))) if self.transpose else None
+        return Rule(
+            self.where,
+            (pattern, *others),
+            tuple(back),
+            () if self.transpose == () else inverse,
+            self.remove,
+            self.insert,
+            self.axis,
+            self.sizes,
+            self.head_dim,
+            (self.heads[1], self.heads[0]) if self.heads else None,
+        )
+
+
+def read_rules(name: str) -> list[Rule]:
+    """Read a file of rules, or those that come with mslaunch for a network."""
+    path = Path(name)
+    if not path.exists() and "/" not in name and not path.suffix:
+        path = READY / f"{name}.yaml"
+    if not path.exists():
+        known = sorted(ready.stem for ready in READY.glob("*.yaml"))
+        near = did_you_mean(name, known) or "."
+        raise RequestError(f"--names {name}: no such file or network{near} Known networks: {', '.join(known)}.")
+    from mslaunch.documents.yaml_text import parse_yaml
+
+    try:
+        raw = parse_yaml(read_text(path, only_files=True))
+    except Unreadable as error:
+        raise RequestError(f"{error.where(name)}: {error}. Write `rules:` and a list of from and to.") from None
+    except OSError as error:
+        raise RequestError(f"{name}: cannot be read: {error.strerror or error}.") from None
+    rows = raw.get("rules") if isinstance(raw, dict) else None
+    if not isinstance(rows, list):
+        raise RequestError(f"{name}: has no list `rules`. Write `rules:` and below it a list of from and to.")
+    return [_rule(f"{name}, rule {number}", row) for number, row in enumerate(rows, 1)]
+
+
+def _rule(where: str, row: Any) -> Rule:
+    if not isinstance(row, dict) or not row.keys() & {"from", "drop"}:
+        raise RequestError(f"{where}: needs `from` and `to`, or `drop`.")
+    for key in row:
+        if key not in _KEYS:
+            raise RequestError(f"{where}: has no key {key!r}{did_you_mean(str(key), _KEYS)}")
+    sources = _texts(where, row.get("from", row.get("drop")))
+    targets = _texts(where, row["to"]) if "to" in row else ()
+    if bool(targets) == ("drop" in row) or not sources or (len(sources) > 1 and len(targets) > 1):
+        raise RequestError(f"{where}: one name or several become one, or one becomes several; or it is a `drop`.")
+    if (len(sources) > 1) != ("concat" in row) or (len(targets) > 1) != ("split" in row):
+        raise RequestError(f"{where}: several in `from` need `concat: DIMENSION`, several in `to` `split: DIMENSION`.")
+    if len(row.keys() & {"transpose", "insert", "remove", "heads"}) > 1:
+        raise RequestError(f"{where}: one of transpose, insert, remove and heads is possible in a rule, not several.")
+    sizes = _numbers(where, row.get("sizes", []))
+    if sizes and (len(sizes) != max(len(sources), len(targets)) or min(sizes) < 1):
+        raise RequestError(f"{where}: `sizes` are the proportions of the parts, one from 1 on for each.")
+    transpose = row.get("transpose")
+    head_dim, heads = _heads(where, row.get("heads"))
+    return Rule(
+        where,
+        sources,
+        targets,
+        () if transpose is True else None if transpose in (None, False) else _numbers(where, transpose),
+        _number(where, row.get("insert")),
+        _number(where, row.get("remove")),
+        _number(where, row.get("concat", row.get("split"))) or 0,
+        sizes,
+        head_dim,
+        heads,
+    )
+
+
+def _texts(where: str, value: Any) -> tuple[str, ...]:
+    texts = value if isinstance(value, list) else [value]
+    if not all(isinstance(text, str) and text for text in texts):
+        raise RequestError(f"{where}: `from`, `to` and `drop` are names, got {str(value)[:40]!r}.")
+    return tuple(texts)
+
+
+def _number(where: str, value: Any) -> int | None:
+    if value is not None and (type(value) is not int or not 0 <= value <= 64):
+        raise RequestError(f"{where}: a dimension is a number from 0 on, got {str(value)[:40]!r}.")
+    return value
+
+
+def _numbers(where: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(number) is int and number >= 0 for number in value):
+        raise RequestError(f"{where}: a list of numbers is wanted, got {str(value)[:40]!r}.")
+    return tuple(value)
+
+
+def _heads(where: str, value: Any) -> tuple[int, tuple[str, str] | None]:
+    if value is None:
+        return 0, None
+    known = isinstance(value, dict) and value.keys() == {"head_dim", "from", "to"}
+    if not known or {value["from"], value["to"]} != set(_HEADS) or type(value["head_dim"]) is not int:
+        raise RequestError(f"{where}: write heads: {{head_dim: 128, from: halves, to: pairs}}, or the other way round.")
+    if value["head_dim"] < 2 or value["head_dim"] % 2:
+        raise RequestError(f"{where}: head_dim is an even number, got {value['head_dim']}.")
+    return value["head_dim"], (value["from"], value["to"])
+
+
+def reverse_rules(rules: Sequence[Rule]) -> list[Rule]:
+    return [back for rule in rules if (back := rule.reverse()) is not None]
+
+
+def apply_rules(weights: Mapping[str, Weight], rules: Sequence[Rule]) -> dict[str, Weight]:
+    """Apply to each name the first rule that matches it; a name that none matches stays."""
+    made: dict[str, Weight] = {}
+    used: set[str] = set()
+    for name, weight in weights.items():
+        if name in used:
+            continue
+        rule, match = next(((rule, match) for rule in rules if (match := rule.match(name))), (None, None))
+        new = list(_apply(rule, match, weights, used)) if rule and match else [weight]
+        for one in new:
+            if one.name in made:
+                raise RequestError(f"{one.name}: two parameters would get this name, {name} is one. Correct the rules.")
+            made[one.name] = one
+    for name in used & made.keys():
+        if made[name] is weights[name]:  # it came before the one that it is put together with
+            del made[name]
+    return made
+
+
+def _apply(rule: Rule, match: re.Match[str], weights: Mapping[str, Weight], used: set[str]) -> Iterator[Weight]:
+    names = [_expand(rule, match, template) for template in rule.targets]
+    if not names:
+        return
+    parts = [match[0], *(_expand(rule, match, template) for template in rule.sources[1:])]
+    missing = [part for part in parts if part not in weights]
+    if missing:
+        raise RequestError(f"{rule.where}: {missing[0]} is not there to be put together with {match[0]}.")
+    used.update(parts[1:])
+    whole = weights[parts[0]]
+    if len(parts) > 1:
+        sizes = [weights[part].shape[rule.axis : rule.axis + 1] for part in parts]
+        ratios = rule.sizes or (1,) * len(parts)
+        if any(size[0] * ratios[0] != sizes[0][0] * ratio for size, ratio in zip(sizes, ratios, strict=True) if size):
+            shown = list(chain.from_iterable(sizes))
+            raise RequestError(f"{rule.where}: the parts of {names[0]} have the sizes {shown}. Give `sizes` for them.")
+        whole = change.concat([weights[part] for part in parts], rule.axis, names[0])
+    whole = _changed(rule, whole)
+    if len(names) > 1:
+        yield from change.split(whole, rule.axis, rule.sizes or (1,) * len(names), names)
+    else:
+        yield change.rename(whole, names[0])
+
+
+def _expand(rule: Rule, match: re.Match[str], template: str) -> str:
+    try:
+        return match.expand(template)
+    except (re.error, IndexError) as error:
+        raise RequestError(f"{rule.where}: {template!r} cannot be filled in: {error}.") from None
+
+
+def _changed(rule: Rule, weight: Weight) -> Weight:
+    if rule.transpose is not None:
+        weight = change.transpose(weight, rule.transpose)
+    if rule.remove is not None:
+        weight = change.remove_dimension(weight, rule.remove)
+    if rule.insert is not None:
+        weight = change.insert_dimension(weight, rule.insert)
+    if rule.heads is not None:
+        weight = change.reorder_rows(weight, _head_order(rule, weight))
+    return weight
+
+
+def _head_order(rule: Rule, weight: Weight) -> list[int]:
+    """Which row stands where: the two halves of a head, or its pairs, are what rotates together."""
+    if not weight.shape or weight.shape[0] % rule.head_dim:
+        raise RequestError(f"{rule.where}: {weight.name} ({weight.words()}) has no heads of {rule.head_dim} rows.")
+    half = rule.head_dim // 2
+    inner = [place // 2 + place % 2 * half for place in range(rule.head_dim)]
+    if rule.heads == ("pairs", "halves"):
+        inner = [place % half * 2 + place // half for place in range(rule.head_dim)]
+    return [begin + row for begin in range(0, weight.shape[0], rule.head_dim) for row in inner]

@@ -1,0 +1,135 @@
+"""`mslaunch ckpt import`, `export` and `diff`: weights from PyTorch, back to it, and compared."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mslaunch.api import checkpoints
+from mslaunch.cli import basics
+from mslaunch.cli.progress_bar import progress_bar, size_words
+from mslaunch.errors import RequestError
+from mslaunch.words import counted, plain
+
+if TYPE_CHECKING:
+    from mslaunch.api.checkpoints import PlannedWeights
+    from mslaunch.checkpoint.diff import Difference
+
+SHOWN = 8
+Names = Annotated[
+    str | None,
+    typer.Option("--names", help="A YAML file of rules, or llama, qwen, bert, resnet.", metavar="RULES"),
+]
+Like = Annotated[
+    str | None, typer.Option("--like", help="Weights with the names and shapes that are wanted.", metavar="FILE")
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", help="Cast floating-point values: float32, float16, bfloat16 or float64."),
+]
+Partial = Annotated[bool, typer.Option("--partial", help="Leave out what has no partner, and say so.")]
+Key = Annotated[
+    str | None, typer.Option("--key", help="Which value of a .pth file, for example ema.state_dict.", metavar="NAME")
+]
+Strategy = Annotated[str | None, typer.Option("--strategy", help="How ranks' shards are cut.", metavar="FILE")]
+
+
+def import_weights(
+    source: Annotated[str, typer.Argument(help="PyTorch's .safetensors, .pth, or a folder of them.", metavar="SRC")],
+    to: Annotated[str | None, typer.Option("--to", help="The new .ckpt or .safetensors.", metavar="FILE")] = None,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", help="The new folder of shards, with --strategy.", metavar="DST")
+    ] = None,
+    strategy: Strategy = None,
+    names: Names = None,
+    like: Like = None,
+    dtype: Dtype = None,
+    partial: Partial = False,
+    key: Key = None,
+) -> None:
+    """Write PyTorch's weights as a MindSpore checkpoint, or as the shards of ranks."""
+    if (to is None) == (output is None) or (output is None) != (strategy is None):
+        raise RequestError("say where to: --to FILE, or -o FOLDER together with --strategy.")
+    target = to or output or ""
+    _check_target(target, single=to is not None)
+    planned = checkpoints.import_weights(
+        source, target, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial, key=key
+    )
+    _write(planned, source)
+
+
+def export_weights(
+    source: Annotated[str, typer.Argument(help="A checkpoint, or a folder with rank_0 and so on.", metavar="SRC")],
+    to: Annotated[str, typer.Option("--to", help="The new .safetensors.", metavar="FILE")],
+    strategy: Strategy = None,
+    names: Names = None,
+    like: Like = None,
+    dtype: Dtype = None,
+    partial: Partial = False,
+) -> None:
+    """Write a MindSpore checkpoint with PyTorch's names; shards are merged on the way."""
+    _check_target(to, single=True)
+    planned = checkpoints.export_weights(
+        source, to, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial
+    )
+    _write(planned, source)
+
+
+def diff_weights(
+    first: Annotated[str, typer.Argument(help="Weights of any kind.", metavar="A")],
+    second: Annotated[str, typer.Argument(help="Those to compare with.", metavar="B")],
+    names: Annotated[
+        str | None, typer.Option("--names", help="Rules for the names of A, as of import.", metavar="RULES")
+    ] = None,
+    strategy: Strategy = None,
+    key: Key = None,
+    as_json: basics.Json = False,
+) -> None:
+    """Compare two sets of weights; exit code 1 if they differ."""
+    found = checkpoints.diff_weights(first, second, names=names, strategy=strategy, key=key)
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=1))
+    elif found:
+        rows = [("PARAMETER", "DIFFERS", "MAX", "MEAN", "COSINE", "A", "B"), *map(_row, found)]
+        print(basics.columns(rows), end="")
+    else:
+        print(f"{first} and {second}: the same")
+    raise typer.Exit(1 if found else 0)
+
+
+def _row(one: Difference) -> tuple[str, ...]:
+    kind = f"{one.kind}, {one.not_finite} not finite" if one.not_finite else one.kind
+    numbers = ("" if value is None else f"{value:.3g}" for value in (one.max, one.mean))
+    cosine = "" if one.cosine is None else f"{one.cosine:.6f}"
+    return (one.name, kind, *numbers, cosine, one.first or "", one.second or "")
+
+
+def _check_target(name: str, single: bool) -> None:
+    target = Path(name)
+    if not target.name:
+        raise RequestError(f"{name}: has no name. Name a file or folder that is not there yet.")
+    if single and target.suffix not in (".ckpt", ".safetensors"):
+        raise RequestError(f"--to {name}: the new file's name must end in .ckpt or .safetensors.")
+    if target.exists() and (single or not target.is_dir() or any(target.iterdir())):
+        raise RequestError(f"{name}: is there already. Give another name, or remove it.")
+
+
+def _write(weights: PlannedWeights, source: str) -> None:
+    for sentence in weights.left_out[:SHOWN]:
+        print(f"mslaunch: {source}: left out: {plain(sentence)}", file=sys.stderr)
+    if len(weights.left_out) > SHOWN:
+        print(f"mslaunch: {source}: and {len(weights.left_out) - SHOWN} more were left out", file=sys.stderr)
+    began = time.monotonic()
+    with progress_bar() as progress:
+        weights.write(progress(weights.nbytes))
+    took = max(time.monotonic() - began, 1e-6)
+    rate = f" in {took:.1f} s, {weights.nbytes / took / 1e9:.1f} GB/s" if took > 0.1 else ""
+    ranks = "" if weights.single else f"{counted(len(weights.planned.names), 'rank')}, "
+    count = counted(len(weights.renamed.weights), "parameter")
+    print(f"{weights.target}: {ranks}{count}, {size_words(weights.nbytes)}{rate}")

@@ -1,0 +1,72 @@
+"""`mslaunch compare`: what differs between runs, side by side."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from mslaunch import api
+from mslaunch.cli import basics, run_options
+from mslaunch.cli.basics import columns
+from mslaunch.comparison.compare import Comparison, Section, words
+from mslaunch.errors import RequestError
+from mslaunch.words import counted, first_line, plain
+
+app = basics.new_app()
+
+WIDEST = 48
+DIFF_SHOWN = 60
+_NAMES = {"run": "run", "settings": "launch settings"}
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="Two or more runs, as for other verbs.", metavar="RUN RUN...")],
+    diff: Annotated[
+        bool, typer.Option("--diff", help=f"All lines of code that differ, not the first {DIFF_SHOWN} of a file only.")
+    ] = False,
+    runs_dir: run_options.RunsDir = None,
+    as_json: basics.Json = False,
+) -> None:
+    """Compare runs: configuration, code, environment, versions, final and best metrics, speed."""
+    if len(runs) < 2:
+        raise RequestError("compare: name two or more runs. `mslaunch ps` lists them.")
+    found = api.compare([api.find_run(name, runs_dir) for name in runs])
+    if as_json:
+        print(json.dumps(found.to_dict(), indent=1))
+        return
+    for section in found.sections:
+        print(_describe(section, found.runs), end="")
+    print(_describe_code(found, None if diff else DIFF_SHOWN), end="")
+
+
+def _describe(section: Section, runs: tuple[str, ...]) -> str:
+    name = _NAMES.get(section.title, section.title)
+    if not section.differences:
+        return f"{name}: {'the same' if section.equal else 'nothing known'}\n"
+    rest = f" ({section.equal} more are the same)" if section.equal else ""
+    rows = [("", *runs)]
+    rows += [(one.name, *(_cell(words(value)) for value in one.values)) for one in section.differences]
+    return f"\n{name}{rest}\n" + "".join(f"  {line}\n" for line in columns(rows).splitlines())
+
+
+def _cell(text: str) -> str:
+    line = first_line(text, 4 * WIDEST)
+    return line if len(line) <= WIDEST else f"{line[: WIDEST - 1]}…"
+
+
+def _describe_code(found: Comparison, most: int | None) -> str:
+    if found.without_code:
+        return f"code: not known of {', '.join(map(plain, found.without_code))}\n"
+    if not found.code:
+        return f"code: the same ({counted(found.equal_files, 'file')})\n"
+    lines = ["", f"code ({counted(found.equal_files, 'file')} the same)"]
+    for one in found.code:
+        lines.append(f"  {one.path}: {one.kind} in {one.run}")
+        shown = one.diff if most is None else one.diff[:most]
+        lines += [f"    {line}" for line in shown]
+        if len(shown) < len(one.diff):
+            lines.append(f"    ... {len(one.diff) - len(shown)} more lines; --diff shows them")
+    return "".join(f"{plain(line)}\n" for line in lines)

@@ -1,0 +1,42 @@
+"""`mslaunch export`: the metrics of a run for TensorBoard, or as CSV."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mslaunch import api
+from mslaunch.cli import basics, run_options
+from mslaunch.errors import RequestError
+from mslaunch.words import counted
+
+app = basics.new_app()
+
+
+@app.command()
+def export(
+    run: run_options.Run = None,
+    tensorboard: Annotated[
+        str | None,
+        typer.Option("--tensorboard", help="Folder for event files, for `tensorboard --logdir DIR`.", metavar="DIR"),
+    ] = None,
+    csv: Annotated[
+        str | None, typer.Option("--csv", help="File for one line a number; - is standard output.", metavar="FILE")
+    ] = None,
+    runs_dir: run_options.RunsDir = None,
+) -> None:
+    """Write the metrics of a run for TensorBoard, or as CSV."""
+    if tensorboard is None and csv is None:
+        raise RequestError("export: say what to write: --tensorboard DIR or --csv FILE.")
+    found = api.find_run(run, runs_dir)
+    if csv is not None:
+        try:
+            rows = api.export_csv(found, csv)
+        except BrokenPipeError:  # the reader has seen enough: `mslaunch export --csv - | head`
+            raise typer.Exit from None
+        if csv != "-":
+            print(f"{csv}: {counted(rows, 'row')} of {found.name}")
+    if tensorboard is not None:
+        files = api.export_tensorboard(found, tensorboard)
+        print(f"{tensorboard}/{found.run_id}: {counted(len(files), 'event file')}")

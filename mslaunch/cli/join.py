@@ -1,0 +1,31 @@
+"""A node that joins a launcher elsewhere: shows that it has joined, what becomes of its ranks, and the same verdict."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from mslaunch import api
+from mslaunch.cli.basics import say
+from mslaunch.cli.console import verdict_text
+from mslaunch.cli.describe import describe_end
+
+if TYPE_CHECKING:
+    from mslaunch.api import Member
+
+
+def follow(member: Member, as_json: bool = False, for_ever: bool = False) -> int:
+    """Take part in one run; return the exit code that the launcher has as well."""
+    for note in member.part.notes:
+        say(note)
+    began = time.monotonic()
+    code, record, text = api.join(member, say, None if for_ever else member.part.timeout)
+    for line in text.splitlines():
+        say(line)
+    if record is not None:
+        say(describe_end(record, time.monotonic() - began))
+        print(verdict_text(record, False), end="", flush=True)
+        if as_json:
+            print(json.dumps(record.to_dict(), indent=1))
+    return code

@@ -1,0 +1,67 @@
+"""`mslaunch prune`: remove old runs, or their checkpoints, and say what that frees."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated
+
+import typer
+
+from mslaunch import api
+from mslaunch.cli import basics, run_options
+from mslaunch.cli.ps import check_states
+from mslaunch.cli.times import parse_since
+from mslaunch.words import byte_count, counted, plain
+
+app = basics.new_app()
+
+
+@app.command()
+def prune(
+    keep: Annotated[
+        int | None, typer.Option("--keep", help="Keep the newest N runs of the folder.", min=0, metavar="N")
+    ] = None,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", help="Only runs that ended before then: 12h, 30d, or a time.", metavar="TIME"),
+    ] = None,
+    state: run_options.States = None,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoints",
+            help="Remove checkpoints only, and keep the runs: all but the best, or all.",
+            metavar="keep-best|drop",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+    runs_dir: run_options.RunsDir = None,
+    as_json: basics.Json = False,
+) -> None:
+    """Remove old runs, or their checkpoints, and say what that frees. A run must fit all that is given.
+
+    Never a run that is alive, another user's, or that another run refers to.
+    """
+    before = None if older_than is None else parse_since(older_than, time.time(), "--older-than")
+    pruned = api.prune(runs_dir, keep, before, check_states(state), checkpoints, dry_run)
+    if as_json:
+        print(json.dumps({"dry_run": dry_run, **pruned.to_dict()}, indent=1))
+        return
+    _print(pruned, checkpoints is not None, dry_run)
+
+
+def _print(pruned: api.Pruned, only_checkpoints: bool, dry_run: bool) -> None:
+    for one in pruned.removed:
+        files = f", {counted(len(one.files), 'checkpoint file')}" if only_checkpoints else ""
+        print(plain(f"{one.name}{files}: {byte_count(one.bytes)}"))
+    for name, why in pruned.kept.items():
+        print(plain(f"{name} stays: {why}"))
+    runs = counted(len(pruned.removed), "run")
+    number = f"checkpoints of {runs}" if only_checkpoints else runs
+    if not pruned.removed:
+        print("Nothing is to be removed.")
+    elif dry_run:
+        print(f"Would remove {number} and free {byte_count(pruned.bytes)}.")
+    else:
+        print(f"Removed {number}; {byte_count(pruned.bytes)} are free again.")

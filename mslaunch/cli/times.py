@@ -1,0 +1,21 @@
+"""Times and spans as they are typed: 10m, 2h, 30d, or a date."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from mslaunch.errors import RequestError
+
+_SPAN = re.compile(r"(\d{1,9})([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def parse_since(text: str, now: float, option: str = "--since") -> float:
+    """Read `10m`, or a time as in `2024-01-31 12:00`: local, unless it names its offset."""
+    if span := _SPAN.fullmatch(text):
+        return now - int(span[1]) * _SECONDS[span[2]]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise RequestError(f"{option} {text!r}: write 10m, 2h, 1d, or a time such as 2024-01-31T12:00.") from None

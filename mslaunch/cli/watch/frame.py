@@ -1,0 +1,210 @@
+"""The screen of a run as lines of text, for a terminal of any size. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+
+from mslaunch.cli.describe import duration
+from mslaunch.cli.watch.choices import (
+    FROM_THE_END,
+    PANES,
+    QUESTIONS,
+    Choices,
+    Room,
+    chosen_rank,
+    visible_rows,
+)
+from mslaunch.cli.watch.curve import draw_curve
+from mslaunch.cli.watch.model import TROUBLE, Note, Overview, RankRow
+from mslaunch.cli.watch.table import choose_columns, heading, number_text, row_text
+from mslaunch.words import counted, display_width, fit, plain, plain_output
+
+BOLD, REVERSE, RED, YELLOW, GREEN, CYAN, FAINT, NORMAL = (f"\x1b[{n}m" for n in (1, 7, 31, 33, 32, 36, 2, 0))
+LONGEST_LINE = 4096
+LABEL = 10  # columns of the numbers beside the curve
+BAR = 20
+LOGARITHMIC = 20  # a loss whose greatest value is so many times its least is drawn on a logarithmic scale
+HELP = """Keys
+  up, down, j, k            choose a rank
+  page up, page down        a page of ranks
+  home, end, g, G           the first, the last rank
+  0-9                       the rank with that number
+  l                         its log on the whole screen
+  s                         stacks of all ranks, of a job that runs
+  n                         all notes
+  v                         why the run failed
+  /                         filter: ranks (0-7,12), or part of a state or of a host's name
+  x                         stop the job, after a question
+  Esc                       back to all ranks; there: no filter
+  Ctrl-L                    draw the screen again
+  Ctrl-Z                    suspend
+  q                         quit
+
+Ranks in trouble come first: failed; suspended (SIGSTOP); silent: no step for 30 s, or for
+10 steps where that is longer; nan: its loss is no number; slow: its step time is 1.5 times the
+median or more, or its threads wait for a core much longer than those of the median rank.""".splitlines()
+KEYS = "q quit  ↑↓ rank  l log  s stacks  n notes  v verdict  / filter  x stop  ? help"
+_RUN_COLOURS = {"failed": RED, "lost": RED, "succeeded": GREEN, "stopped": YELLOW}
+_STATE_COLOURS = {"failed": RED, "gone": RED, "ok": GREEN, **dict.fromkeys(TROUBLE[1:], YELLOW), "waiting": FAINT}
+
+
+def draw(overview: Overview, now: Choices, columns: int, lines: int, clock: datetime) -> tuple[list[str], Room]:
+    """Return as many lines as the terminal has, and how much of what can be moved is shown."""
+    top = [_title(overview, columns, clock)]
+    body = max(0, lines - len(top) - 1)
+    middle, room = _pane(overview, now, columns, body) if now.pane else _panes(overview, now, columns, body)
+    shown = [*top, *middle[:body], *[""] * (body - len(middle)), _footer(now, columns)]
+    return [fit(line, columns) for line in shown][:lines], room
+
+
+def _title(overview: Overview, columns: int, clock: datetime) -> str:
+    record = overview.record
+    state = "stopping" if overview.happened.is_stopping and record.state == "running" else record.state
+    code = "" if record.exit_code is None else f", exit code {record.exit_code}"
+    colour = _RUN_COLOURS.get(record.state, "")
+    parts = [f"{state}{code}", duration(record, clock)]
+    parts += [overview.queue_job] if overview.queue_job else []
+    parts += [f"attempt {len(record.attempts)}"] if record.attempts else []
+    parts += [
+        f"{counted(record.world_size, 'rank')}: " + ", ".join(f"{n} {name}" for name, n in overview.counts.items())
+    ]
+    text = plain(f" {overview.name}: {' | '.join(parts)}")
+    return f"{REVERSE}{colour}{_filled(text, columns)}{NORMAL}"
+
+
+def _footer(now: Choices, columns: int) -> str:
+    if now.question:
+        return f"{REVERSE}{_filled(' ' + QUESTIONS[now.question][0], columns)}{NORMAL}"
+    if now.is_typing:
+        return f"{REVERSE}{_filled(f' /{plain(now.filter)}_  Enter: keep, Esc: no filter', columns)}{NORMAL}"
+    if now.message:
+        return f"{BOLD}{fit(' ' + plain(now.message), columns)}{NORMAL}"
+    number = f" rank {now.number}_ " if now.number else ""
+    kept = f" filter: {plain(now.filter)} (Esc: none) " if now.filter else ""
+    keys = f"Esc or {_key_of(now.pane)}: back  arrows: move  q: quit" if now.pane else KEYS
+    return f"{FAINT}{fit(f'{number}{kept} {keys}', columns)}{NORMAL}"
+
+
+def _key_of(pane: str) -> str:
+    return next(key for key, name in PANES.items() if name == pane)
+
+
+def _filled(text: str, columns: int) -> str:
+    shown = fit(text, columns)
+    return shown + " " * (columns - display_width(shown))
+
+
+def _rule(text: str, columns: int) -> str:
+    shown = fit(f"── {text} ", columns)
+    return f"{FAINT}{shown}{'─' * (columns - display_width(shown))}{NORMAL}"
+
+
+def _panes(overview: Overview, now: Choices, columns: int, lines: int) -> tuple[list[str], Room]:
+    """Progress, loss, ranks, the log or the verdict, and notes, each as high as there is room for."""
+    is_small = lines < 28
+    notes = [_note(note) for note in overview.happened.notes][-(2 if is_small else 4) :] if lines > 12 else []
+    above = _progress(overview, columns) if lines > 6 else []
+    if lines > 16:
+        above += _curve(overview, columns, 4 if is_small else min(8, lines // 6))
+    rows = visible_rows(overview, now.filter)
+    left = lines - len(above) - len(notes)
+    wanted = len(rows) + 1
+    height = left if left < 8 else min(wanted, max(5, left - 6 if wanted > left // 2 else wanted, left * 3 // 5))
+    table, where = _table(overview, rows, now, columns, height)
+    below = _lower(overview, now, columns, left - len(table), where)
+    return [*above, *table, *below, *notes], Room(max(0, height - 1), len(rows))
+
+
+def _progress(overview: Overview, columns: int) -> list[str]:
+    progress = overview.progress
+    if progress is None:
+        return []
+    parts = list(progress.words)
+    if progress.share is not None:
+        full = round(progress.share * BAR)
+        parts.append(f"{CYAN}{'█' * full}{FAINT}{'░' * (BAR - full)}{NORMAL} {100 * progress.share:.1f} %")
+    return [fit(" " + "  ".join(parts), columns)]
+
+
+def _curve(overview: Overview, columns: int, height: int) -> list[str]:
+    curve = overview.curve
+    if curve is None:
+        return []
+    finite = [value for value in curve.values if math.isfinite(value)]
+    is_wide = bool(finite) and 0 < min(finite) * LOGARITHMIC < max(finite)
+    values = [math.log(value) if value > 0 else math.nan for value in curve.values] if is_wide else curve.values
+    drawn = draw_curve(curve.places, values, max(1, columns - LABEL - 1), height)
+    if not drawn:
+        return []
+    labels = [number_text(max(finite)), *[""] * (height - 2), number_text(min(finite))]
+    scale = " (logarithmic)" if is_wide else ""
+    title = _rule(f"loss of rank {curve.rank}: {number_text(curve.values[-1])}{scale}", columns)
+    return [title, *(f"{label:>{LABEL}} {CYAN}{line}{NORMAL}" for label, line in zip(labels, drawn, strict=True))]
+
+
+def _table(
+    overview: Overview, rows: Sequence[RankRow], now: Choices, columns: int, height: int
+) -> tuple[list[str], str]:
+    """The rows around the chosen one, below their heading; and which rows these are, where they are not all."""
+    chosen = choose_columns(overview.rows, columns - 1)
+    room = max(0, height - 1)
+    marked = chosen_rank(overview, now)
+    at = next((index for index, row in enumerate(rows) if row.rank == marked), 0)
+    is_free = now.chosen is None  # then the first rows are those that matter
+    start = 0 if is_free and at < room else max(0, min(at - room // 2, len(rows) - room))
+    shown = rows[start : start + room]
+    where = f"{start + 1}-{start + len(shown)} of {len(rows)} ── " if len(rows) > len(shown) else ""
+    lines = [f"{BOLD} {heading(chosen)}{NORMAL}"]
+    for row in shown:
+        text = f" {row_text(chosen, row)}"
+        colour = _STATE_COLOURS.get(row.state, "")
+        style = f"{colour}{REVERSE}" if row.rank == marked else colour
+        lines.append(f"{style}{_filled(text, columns) if row.rank == marked else text}{NORMAL if style else ''}")
+    return lines[:height], where
+
+
+def _lower(overview: Overview, now: Choices, columns: int, height: int, where: str) -> list[str]:
+    """The verdict of a run that has failed, else the last lines of the chosen rank's log."""
+    if height < 2:
+        return []
+    if overview.verdict and now.chosen is None:
+        return [_rule(f"{where}why it failed (v: all of it)", columns), *overview.verdict[: height - 1]]
+    lines = overview.log_lines[-(height - 1) :]
+    rank = chosen_rank(overview, now) if overview.log_rank is None else overview.log_rank
+    return [_rule(f"{where}log of rank {rank}", columns), *(plain_output(line, LONGEST_LINE) for line in lines)]
+
+
+def _pane(overview: Overview, now: Choices, columns: int, height: int) -> tuple[list[str], Room]:
+    """One thing on the whole screen."""
+    title, lines = _content(overview, now)
+    room = max(0, height - 1)
+    if now.pane in FROM_THE_END:
+        end = max(min(room, len(lines)), len(lines) - now.scroll)
+        shown = lines[max(0, end - room) : end]
+    else:
+        start = max(0, min(now.scroll, len(lines) - room))
+        shown = lines[start : start + room]
+    texts = [plain_output(line, LONGEST_LINE) for line in shown]
+    return [_rule(title, columns), *texts], Room(room, len(lines))
+
+
+def _content(overview: Overview, now: Choices) -> tuple[str, Sequence[str]]:
+    if now.pane == "log":
+        return f"log of rank {overview.log_rank}", overview.log_lines or ["It has printed nothing yet."]
+    if now.pane == "stacks":
+        return "stacks", now.stacks or ["Asking the ranks ..."]
+    if now.pane == "notes":
+        return "notes", [_note(note) for note in overview.happened.notes] or ["There are none."]
+    if now.pane == "verdict":
+        return "verdict", overview.verdict or ["No rank has failed."]
+    return "help", HELP
+
+
+def _note(note: Note) -> str:
+    try:
+        when = datetime.fromtimestamp(note.time).strftime("%H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # of a file that somebody has changed
+        when = "--:--:--"
+    return f"{YELLOW}{when} {plain(note.text)}{NORMAL}"

@@ -1,0 +1,198 @@
+"""What the view of a run shows: each rank with its numbers, those in trouble first; progress, loss, log. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+from typing import TYPE_CHECKING
+
+from mslaunch.cli.watch.progress import JobProgress, make_progress, step_time_of
+from mslaunch.metrics.alerts import RANK_RULES
+from mslaunch.metrics.rows import Number, Source
+from mslaunch.metrics.series import Series, SeriesTable, step_of
+
+if TYPE_CHECKING:
+    from mslaunch.api import RankRecord, RunRecord
+
+TROUBLE = ("failed", "suspended", "silent", "nan", "slow")
+"""What may be wrong with a rank, the worst first."""
+DEMANDING = frozenset({"failed", "suspended", "silent"})
+"""What makes a rank the chosen one where nobody has chosen another."""
+STATES = {"stopped": "suspended", "starved": "slow", "slow": "slow"}
+"""The rules of alerts that show in a rank's state; `stopped` means that mslaunch has ended it."""
+COMPARED = ("step_time", "cpu_wait", "cpu")
+SILENT_SECONDS = 30.0
+SILENT_STEPS = 10
+MOST_POINTS = 2000  # of a curve
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank: how it stands, and its last numbers."""
+
+    rank: int
+    host: str
+    state: str
+    step: Number | None = None
+    loss: Number | None = None
+    step_time: Number | None = None
+    against: float | None = None
+    """Its step time as a multiple of the median of all ranks."""
+    cpu: Number | None = None
+    cpu_wait: Number | None = None
+    memory: Number | None = None
+    device: Number | None = None
+    """Utilisation of its device in percent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the launcher tells people about the run, and when."""
+
+    time: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A number of a rank over time."""
+
+    rank: int
+    places: Sequence[float]
+    values: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What events.jsonl tells beside the record."""
+
+    notes: tuple[Note, ...] = ()
+    in_init: frozenset[int] = frozenset()
+    """Ranks that have called init() and have not returned from it."""
+    is_stopping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Everything that the view can show at one time."""
+
+    name: str
+    record: RunRecord
+    rows: tuple[RankRow, ...]
+    counts: Mapping[str, int]
+    progress: JobProgress | None = None
+    curve: Curve | None = None
+    happened: Happened = Happened()
+    queue_job: str | None = None
+    log_rank: int | None = None
+    log_lines: Sequence[str] = ()
+    verdict: Sequence[str] = ()
+
+
+def make_rows(record: RunRecord, table: SeriesTable, happened: Happened, now: float) -> tuple[RankRow, ...]:
+    """Return a row for each rank, those in trouble first."""
+    attempt = len(record.attempts)
+    series = {rank.rank: table.of(Source(attempt, rank.rank)) for rank in record.ranks}
+    values = {rank.rank: _values(table.last(Source(attempt, rank.rank)), series[rank.rank]) for rank in record.ranks}
+    peers = _medians([values[rank.rank] for rank in record.ranks if rank.state == "running"])
+    rows = []
+    for rank in record.ranks:
+        own, state = values[rank.rank], _state(record, rank, happened)
+        if state == "running":
+            state = _trouble(own, peers, _is_silent(series[rank.rank], peers, now)) or state
+        rows.append(_row(rank, state, own, peers, _device(rank, attempt, table)))
+    return tuple(sorted(rows, key=lambda row: (trouble_of(row.state), row.rank)))
+
+
+def _values(last: Mapping[str, Number], series: Mapping[str, Series]) -> dict[str, Number]:
+    """Return a rank's last numbers, with the step time as the mean of some."""
+    measured = step_time_of(series)
+    return {**last, "step_time": measured} if measured is not None else dict(last)
+
+
+def _medians(sources: Sequence[Mapping[str, Number]]) -> dict[str, float]:
+    """Return the medians that ranks are compared with; of two numbers the lower one, of one number none."""
+    found = {name: [own[name] for own in sources if math.isfinite(own.get(name, math.nan))] for name in COMPARED}
+    return {name: median_low(some) for name, some in found.items() if len(some) > 1}
+
+
+def first_of(rows: Sequence[RankRow]) -> int | None:
+    """Return the rank that is chosen where nobody has chosen one: one that demands it, else the lowest."""
+    if rows and rows[0].state in DEMANDING:
+        return rows[0].rank
+    return min((row.rank for row in rows), default=None)
+
+
+def trouble_of(state: str) -> int:
+    """Return a state's place in the order of rows."""
+    return TROUBLE.index(state) if state in TROUBLE else len(TROUBLE)
+
+
+def _row(
+    rank: RankRecord, state: str, own: dict[str, Number], peers: Mapping[str, float], device: Number | None
+) -> RankRow:
+    step_time, usual = own.get("step_time"), peers.get("step_time")
+    against = step_time / usual if step_time is not None and usual else None
+    cpu, wait, memory = (own.get(name) for name in ("cpu", "cpu_wait", "memory"))
+    return RankRow(
+        rank.rank, rank.host, state, step_of(own), own.get("loss"), step_time, against, cpu, wait, memory, device
+    )
+
+
+def _device(rank: RankRecord, attempt: int, table: SeriesTable) -> Number | None:
+    if rank.device_id is None:
+        return None
+    return table.last(Source(attempt, None, rank.host, rank.device_id)).get("utilisation")
+
+
+def _state(record: RunRecord, rank: RankRecord, happened: Happened) -> str:
+    if record.state == "lost" and rank.state == "running":
+        return "gone"
+    return "in init" if rank.state == "running" and rank.rank in happened.in_init else rank.state
+
+
+def _trouble(own: Mapping[str, Number], peers: Mapping[str, float], is_silent: bool) -> str | None:
+    """Return the worst that is wrong with a rank now; alerts wait until it lasts, a screen need not."""
+    found = {STATES[rule.kind] for rule in RANK_RULES if rule.kind in STATES and rule.holds(own, peers)}
+    found |= {"silent"} if is_silent else set()
+    found |= set() if math.isfinite(own.get("loss", 0)) else {"nan"}
+    return next((name for name in TROUBLE if name in found), None)
+
+
+def _is_silent(series: Mapping[str, Series], peers: Mapping[str, float], now: float) -> bool:
+    """Tell whether a rank that has printed steps has printed none for long."""
+    came = [series[name].time[-1] for name in ("step", "total_step", "loss") if name in series]
+    return bool(came) and now - max(came) > max(SILENT_SECONDS, SILENT_STEPS * _usual(series, peers))
+
+
+def _usual(series: Mapping[str, Series], peers: Mapping[str, float]) -> float:
+    return peers.get("step_time") or step_time_of(series) or 0.0
+
+
+def find_curve(record: RunRecord, table: SeriesTable, chosen: int | None) -> Curve | None:
+    """Return the loss of the chosen rank, else of the first rank that prints one."""
+    attempt = len(record.attempts)
+    for rank in ([] if chosen is None else [chosen]) + [one.rank for one in record.ranks]:
+        if series := table.of(Source(attempt, rank)).get("loss"):
+            every = -(-len(series) // MOST_POINTS)
+            first = (len(series) - 1) % every  # the last point is always one of them
+            return Curve(rank, series.time[first::every], series.value[first::every])
+    return None
+
+
+def find_progress(record: RunRecord, table: SeriesTable) -> JobProgress | None:
+    """Return how far the first rank is that prints its steps."""
+    for rank in record.ranks:
+        source = Source(len(record.attempts), rank.rank)
+        if table.of(source) and (found := make_progress(table.last(source), table.of(source))):
+            return found
+    return None
+
+
+def count_states(rows: Iterable[RankRow]) -> Mapping[str, int]:
+    """Return how many ranks stand how, the worst first."""
+    counts = Counter(row.state for row in rows)
+    return dict(sorted(counts.items(), key=lambda item: (trouble_of(item[0]), item[0])))

@@ -1,0 +1,123 @@
+"""The view in a process of its own: whatever ends it, the process above gives the terminal back, and goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from mslaunch import api
+from mslaunch.cli.watch.terminal import Terminal
+from mslaunch.errors import MslaunchError
+
+PATIENCE = 5  # seconds that a view gets to leave the screen
+FAILED = 1
+
+
+class ViewProcess:
+    """This process in two, before it has threads or hosts: whoever calls goes on, and the other one draws.
+
+    The pipe between them carries the run's folder. Its end ends the view, so a killed parent leaves none behind.
+    """
+
+    def __init__(self, is_launchers: bool) -> None:
+        self._terminal = Terminal()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        read, self._write = os.pipe()
+        self._status: int | None = None
+        self._child = os.fork()
+        if self._child == 0:
+            os.close(self._write)
+            _show(read, self._terminal, is_launchers)
+        os.close(read)
+
+    def show(self, folder: Path) -> None:
+        """Have a run shown, from now on."""
+        with suppress(BrokenPipeError):
+            os.write(self._write, os.fsencode(folder) + b"\0")
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether the screen is the view's."""
+        if self._status is None:
+            self._note(os.waitpid(self._child, os.WNOHANG))
+        return self._status is None
+
+    def wait(self) -> int:
+        """Wait until somebody has quit; return the exit code. A signal ends the view, and gives its own code."""
+        ended_by: list[int] = []
+
+        def end(number: int, _: FrameType | None) -> None:
+            """Only enqueue: an exception here could come between the child's end and its status."""
+            if not ended_by:
+                ended_by.append(number)
+                os.close(self._write)
+                signal.alarm(PATIENCE)
+
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, end)
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(self._child, signal.SIGKILL))
+        self._note(os.waitpid(self._child, 0))
+        signal.alarm(0)
+        if ended_by:
+            return 128 + ended_by[0]
+        if self.was_killed:
+            print("mslaunch: the view was killed; the run goes on", file=sys.stderr)
+        code = os.waitstatus_to_exitcode(self._status or 0)
+        return code if code >= 0 else 128 - code
+
+    def close(self) -> None:
+        """End the view, and wait until the terminal is as it was."""
+        with suppress(OSError):
+            os.close(self._write)
+        until = time.monotonic() + PATIENCE
+        while self.is_open:
+            if time.monotonic() > until:
+                os.kill(self._child, signal.SIGKILL)
+                self._note(os.waitpid(self._child, 0))
+            time.sleep(0.005)
+
+    @property
+    def was_killed(self) -> bool:
+        return self._status is not None and os.WIFSIGNALED(self._status)
+
+    def _note(self, found: tuple[int, int]) -> None:
+        if found[0] == self._child:
+            self._status = found[1]
+            if self.was_killed:
+                self._terminal.leave(is_taken=True)
+
+
+def _show(above: int, terminal: Terminal, is_launchers: bool) -> None:
+    """The process that draws: it never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code, said, errors = FAILED, "", os.dup(2)
+    try:
+        told = b""
+        while not told.endswith(b"\0"):
+            piece = os.read(above, 4096)
+            if not piece:
+                os._exit(0)
+            told += piece
+        from mslaunch.cli.watch.loop import View
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # warnings would stand in the middle of the screen
+        run = api.find_run(os.fsdecode(told[:-1]))
+        code = View(run, terminal, above, is_launchers).show()
+    except MslaunchError as error:
+        code, said = error.exit_code, f"mslaunch: {error}\n"
+    except OSError as error:  # the terminal is gone
+        code, said = 128 + signal.SIGHUP, f"mslaunch: the view has ended: {error}\n"
+    except BaseException:
+        said = traceback.format_exc()
+    finally:
+        terminal.leave()
+        with suppress(OSError):
+            os.write(errors, said.encode("utf-8", "replace"))
+        os._exit(code)

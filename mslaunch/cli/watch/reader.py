@@ -1,0 +1,135 @@
+"""Reads a run's folder again and again, in a thread: a slow disk or queue never holds up keys and screen."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mslaunch.cli.describe import describe_verdict
+from mslaunch.cli.last_lines import read_tail
+from mslaunch.cli.watch.events import EventReader
+from mslaunch.cli.watch.model import Overview, count_states, find_curve, find_progress, first_of, make_rows
+from mslaunch.errors import MslaunchError
+from mslaunch.metrics.series import SeriesTable
+
+if TYPE_CHECKING:
+    from mslaunch.api import Run, RunRecord
+
+EVERY = 0.5  # seconds between two looks at the folder
+LONGEST_PAUSE = 3.0
+SHARE = 20  # reading takes a twentieth of a core at most, also with 10,000 ranks
+ALIVE_EVERY = 3.0  # seconds between two looks at a record that has not changed: is its launcher still there?
+
+Stamp = tuple[int, int, int]
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """Return what differs as soon as a file does; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class RunReader:
+    """What is known of a run; each `read` reads only what is new."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._record = run.record
+        self._verdict: list[str] = []
+        self._stamp: Stamp | None = None
+        self._look_at = 0.0
+        self._queue_job: str | None = None
+        self._events = EventReader(str(run.folder.events))
+        self._table = SeriesTable()
+        self._update: Callable[[], object] | None = None
+        self._log: tuple[int, Stamp | None] | None = None
+        self._lines: list[str] = []
+
+    def read(self, chosen: int | None, with_metrics: bool = True) -> Overview:
+        """Return everything that is to be shown; `chosen` is the rank whose log and loss are wanted."""
+        record = self._read_record()
+        table = self._read_metrics() if with_metrics else self._table
+        happened = self._events.read()
+        rows = make_rows(record, table, happened, time.time())
+        rank = first_of(rows) if chosen is None else chosen
+        return Overview(
+            self._run.name,
+            record,
+            rows,
+            count_states(rows),
+            find_progress(record, table),
+            find_curve(record, table, chosen),
+            happened,
+            self._queue_job,
+            rank,
+            self._read_log(rank),
+            self._verdict,
+        )
+
+    def _read_record(self) -> RunRecord:
+        now, stamp = time.monotonic(), stamp_of(self._run.folder.record)
+        if stamp != self._stamp or now >= self._look_at:
+            self._record = self._run.record
+            self._stamp, self._look_at = stamp, now + ALIVE_EVERY
+            self._verdict = describe_verdict(self._record)
+            self._queue_job = self._run.queue_job if self._record.state == "queued" else None
+        return self._record
+
+    def _read_metrics(self) -> SeriesTable:
+        if self._update is not None:
+            self._update()
+        else:
+            metrics = self._run.metrics()
+            self._table, self._update = metrics.table, metrics.update
+        return self._table
+
+    def _read_log(self, rank: int | None) -> list[str]:
+        if rank is None:
+            return []
+        path = self._run.folder.log(rank)
+        seen = (rank, stamp_of(path))
+        if seen != self._log:
+            self._lines, _ = read_tail(path)
+            self._log = seen
+        return self._lines
+
+
+class ReadingThread:
+    """Keeps the newest overview, and writes a byte to a pipe whenever there is another one."""
+
+    def __init__(self, run: Run, wake: Callable[[], None]) -> None:
+        self._reader = RunReader(run)
+        self._wake = wake
+        self._asked = threading.Event()
+        self._chosen: int | None = None
+        self.error = ""
+        """Why the folder could not be read just now."""
+        self.defect: BaseException | None = None
+        """What nobody has foreseen: for the thread that draws to raise."""
+        self.overview = self._reader.read(None, with_metrics=False)
+        threading.Thread(target=self._run, name="reading", daemon=True).start()
+
+    def want(self, rank: int | None) -> None:
+        """Say whose log is wanted; a change is read at once."""
+        if rank != self._chosen:
+            self._chosen = rank
+            self._asked.set()
+
+    def _run(self) -> None:
+        while self.defect is None:
+            began = time.thread_time()
+            try:
+                self.overview, self.error = self._reader.read(self._chosen), ""
+            except (MslaunchError, OSError) as error:  # the folder was removed, or is closed to us
+                self.error = str(error)
+            except BaseException as error:
+                self.defect = error
+            self._wake()
+            self._asked.wait(min(LONGEST_PAUSE, max(EVERY, SHARE * (time.thread_time() - began))))
+            self._asked.clear()

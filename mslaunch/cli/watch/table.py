@@ -1,0 +1,104 @@
+"""The table of ranks: which columns fit, and what stands in them. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mslaunch.cli.watch.model import RankRow
+from mslaunch.metrics.rows import Number
+from mslaunch.words import byte_count, display_width, fit, plain
+
+GAP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of the table."""
+
+    title: str
+    width: int
+    text: Callable[[RankRow], str]
+    rank: int = 0
+    """The higher, the sooner it is left out where there is no room."""
+    is_left: bool = False
+
+
+def number_text(value: Number | None) -> str:
+    """A number in few characters."""
+    if value is None:
+        return ""
+    if isinstance(value, int) or not math.isfinite(value):
+        return str(value)
+    return f"{value:.4g}"
+
+
+def seconds_text(value: Number | None) -> str:
+    """A short time: `1.2 ms`, `3.4 s`."""
+    if value is None or not math.isfinite(value):
+        return ""
+    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
+
+
+def _percent(share: Number | None) -> str:
+    return "" if share is None or not math.isfinite(share) else f"{share:.0f}%"
+
+
+def _memory(value: Number | None) -> str:
+    return "" if value is None or not 0 <= value < 1 << 60 else byte_count(int(value))
+
+
+def _cores(value: Number | None) -> str:
+    return "" if value is None or not math.isfinite(value) else f"{value:.1f}"
+
+
+COLUMNS = (
+    Column("RANK", 6, lambda row: str(row.rank)),
+    Column("HOST", 12, lambda row: plain(row.host), 5, is_left=True),
+    Column("STATE", 9, lambda row: row.state, is_left=True),
+    Column("STEP", 9, lambda row: number_text(row.step)),
+    Column("LOSS", 9, lambda row: number_text(row.loss)),
+    Column("STEP TIME", 9, lambda row: seconds_text(row.step_time)),
+    Column("x MEDIAN", 8, lambda row: "" if row.against is None else f"{min(row.against, 9999):.2f}", 2),
+    Column("CPU", 5, lambda row: _cores(row.cpu), 3),
+    Column("WAIT", 5, lambda row: _percent(None if row.cpu_wait is None else 100 * row.cpu_wait), 6),
+    Column("MEMORY", 8, lambda row: _memory(row.memory), 4),
+    Column("DEVICE", 6, lambda row: _percent(row.device), 1),
+)
+_OPTIONAL = {"HOST": "host", "DEVICE": "device", "WAIT": "cpu_wait"}
+"""Columns that are left out where no rank has anything to show there."""
+
+
+def choose_columns(rows: Sequence[RankRow], width: int) -> list[Column]:
+    """Return the columns that have something to show and fit into a width."""
+    shown = [column for column in COLUMNS if _tells(column, rows)]
+    while len(shown) > 1 and sum(column.width + GAP for column in shown) - GAP > width:
+        shown.remove(max(shown, key=lambda column: (column.rank, shown.index(column))))
+    return shown
+
+
+def _tells(column: Column, rows: Sequence[RankRow]) -> bool:
+    if column.title == "HOST":
+        return len({row.host for row in rows}) > 1
+    name = _OPTIONAL.get(column.title)
+    return name is None or any(getattr(row, name) is not None for row in rows)
+
+
+def heading(columns: Sequence[Column]) -> str:
+    return _line(columns, [column.title for column in columns])
+
+
+def row_text(columns: Sequence[Column], row: RankRow) -> str:
+    return _line(columns, [column.text(row) for column in columns])
+
+
+def _line(columns: Sequence[Column], cells: Sequence[str]) -> str:
+    return (" " * GAP).join(
+        _placed(fit(cell, column.width), column) for column, cell in zip(columns, cells, strict=True)
+    )
+
+
+def _placed(cell: str, column: Column) -> str:
+    space = " " * (column.width - display_width(cell))
+    return cell + space if column.is_left else space + cell

@@ -1,0 +1,1 @@
+"""What differs between runs: configuration, code, environment, versions, metrics and speed. Pure."""

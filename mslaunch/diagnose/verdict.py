@@ -1,0 +1,60 @@
+"""What is known of the first failure of a run. Light: records hold it, and lists of runs read many records."""
+
+from __future__ import annotations
+
+import signal as signals
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One process of a chain, and the line that shows why it is there."""
+
+    rank: int | None
+    host: str | None
+    device: int | None
+    log: str | None
+    line: int | None
+
+    def to_dict(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The first failure of a run, and what is known about it."""
+
+    rank: int | None = None
+    """The rank that failed first; None where no rank is to blame."""
+    host: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    cause: str = "unknown"
+    """How it failed: exception, exit, signal, stalled, timeout, host lost and so on."""
+    summary: str = ""
+    advice: str | None = None
+    log: str | None = None
+    line: int | None = None
+    traceback: str | None = None
+    pattern: str | None = None
+    """The id of the known failure that its log shows."""
+    also_failed: tuple[int, ...] = ()
+    """Other ranks that failed by themselves."""
+    victims: tuple[int, ...] = ()
+    """Ranks that were ended because of it."""
+    step: tuple[int, int] | None = None
+    """The last epoch and step that was printed before it."""
+    chain: tuple[Step, ...] = ()
+    """Who waited for whom, the culprit last."""
+
+    def to_dict(self) -> dict[str, Any]:
+        raw = {name: getattr(self, name) for name in self.__slots__}
+        return raw | {"chain": [step.to_dict() for step in self.chain]}
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,279 @@
+"""Removes runs, or their checkpoints: never one that is alive, another user's, or that another run refers to.
+
+A run is renamed first, to a name that no list shows, and then deleted: a kill in between leaves a folder that the next
+prune deletes. Links are removed, never what they point to.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from mslaunch import layout
+from mslaunch.agent.guard import processes_with
+from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, SweepAlive
+from mslaunch.launcher.prune_checkpoints import surplus
+from mslaunch.launcher.prune_choice import Candidate, Choice, Criteria, choose, find_links, runs_below
+from mslaunch.store import record, sweep
+from mslaunch.store.history import list_runs
+from mslaunch.store.layout import RunFolder, SweepFolder
+from mslaunch.store.liveness import current
+from mslaunch.store.ownership import check_owner, is_own
+from mslaunch.store.sizes import entries
+
+PRUNED = ".pruned-"
+"""How the folder of a run is called while it is deleted."""
+CHECKPOINTS = ("keep-best", "drop")
+MOST_PLANS = 10_000
+RUNS_DIR = "mslaunch-runs"
+"""What folders of runs are called by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What was removed of a run, or would be."""
+
+    name: str
+    bytes: int
+    files: tuple[str, ...] = ()
+    """The checkpoints, where only those are removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a prune has done, or would do."""
+
+    removed: tuple[Freed, ...]
+    kept: dict[str, str]
+    """Runs that fit and stay, and why."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.bytes for one in self.removed)
+
+    def to_dict(self) -> dict[str, Any]:
+        removed = [{"name": one.name, "bytes": one.bytes, "files": list(one.files)} for one in self.removed]
+        return {"removed": removed, "kept": self.kept, "bytes": self.bytes}
+
+
+def prune(runs_dir: Path, criteria: Criteria, checkpoints: str | None = None, dry_run: bool = False) -> Pruned:
+    """Remove the runs that fit, or only their checkpoints; with `dry_run` only say what that would be."""
+    if not criteria:
+        raise RequestError("prune: say which runs: --keep N, --older-than 30d or --state failed.")
+    if checkpoints is not None and checkpoints not in CHECKPOINTS:
+        raise RequestError(f"--checkpoints {checkpoints!r}: write keep-best or drop.")
+    runs_dir = runs_dir.resolve()
+    if not dry_run:
+        _delete_leftovers(runs_dir)
+    folders = {folder.name: folder for folder in list_runs(runs_dir)}
+    known = [_candidate(name, folder) for name, folder in folders.items()]
+    choice = choose(known, criteria, _links(runs_dir, folders))
+    if checkpoints is not None:
+        return _prune_checkpoints(choice, folders, checkpoints == "keep-best", dry_run)
+    pruned = _remove_runs(choice, folders, dry_run)
+    if not dry_run and pruned.removed:
+        _point_latest(runs_dir)
+    return pruned
+
+
+def _candidate(name: str, folder: RunFolder) -> Candidate:
+    """What is known of a run; whatever is in doubt protects it."""
+    of_sweep = folder.path.parent.name if folder.sweep else None
+    try:
+        now = current(folder)
+        ended = datetime.fromisoformat(now.ended or now.started).timestamp()
+    except RecordUnreadable:
+        return Candidate(name, "", 0.0, of_sweep, "its record cannot be read")
+    return Candidate(name, now.state, ended, of_sweep, _protection(folder, now))
+
+
+def _protection(folder: RunFolder, now: record.RunRecord, holds_sweep: bool = False) -> str | None:
+    """Why a run must not be touched; None where it may be."""
+    if now.state not in record.ENDED:
+        return f"it is {now.state}"
+    if not is_own(folder):
+        return "it is another user's"
+    try:
+        check_owner(folder, "prune")
+    except MslaunchError:
+        return "a file in it is another user's, or a link"
+    if now.state == "lost" and processes_with(f"MSLAUNCH_RUN_DIR={folder.path}"):
+        return "processes of it are left; `mslaunch stop` ends them"
+    if folder.sweep and not holds_sweep and sweep.is_under_way(folder.sweep):
+        return "its sweep is under way"
+    return None
+
+
+def _links(runs_dir: Path, folders: dict[str, RunFolder]) -> dict[str, set[str]]:
+    """For each run, those that it refers to: in its plans (arguments, variables, checkpoints), and by links."""
+    places = {str(folder.path): name for name, folder in folders.items()}
+    before: str | None = None
+    found: dict[str, set[str]] = {}
+    for name, folder in folders.items():
+        text = "\n".join(_plans(folder))
+        latest = {f"{place}/{layout.LATEST}": before for place in (runs_dir.name, RUNS_DIR)} if before else {}
+        targets = {link for link in _symbolic_links(folder.path) if link.startswith(f"{runs_dir}/")}
+        found[name] = find_links(text, name, folders, latest) | runs_below(targets, places, name)
+        before = name
+    return found
+
+
+def _plans(folder: RunFolder) -> Iterable[str]:
+    earlier = takewhile(Path.is_file, map(folder.earlier_plan, range(MOST_PLANS)))
+    for path in (folder.plan, *earlier, folder.path / layout.CHECKPOINTS):
+        with suppress(OSError, Unreadable):
+            yield read_text(path, record.LARGEST_PLAN, "replace", only_files=True)
+
+
+def _symbolic_links(path: Path) -> Iterable[str]:
+    """Where the links of a run's ranks lead; those in code/ lead to the project."""
+    for folder in path.glob(f"{layout.RANK}*"):
+        for entry in entries(folder):
+            with suppress(OSError):
+                if entry.is_symlink():
+                    yield os.path.normpath(Path(entry.path).parent / os.readlink(entry.path))  # noqa: PTH115
+
+
+def _remove_runs(choice: Choice, folders: dict[str, RunFolder], dry_run: bool) -> Pruned:
+    removed, kept = [], dict(choice.kept)
+    with ExitStack() as held:
+        locked: dict[Path, str | None] = {}
+        for name in choice.chosen:
+            folder = folders[name]
+            parent = folder.sweep
+            if parent is not None and parent.path not in locked and not dry_run:
+                locked[parent.path] = _hold(held, parent)
+            why = locked.get(folder.path.parent)
+            size = _room_of(folder.path)
+            why = why or (None if dry_run else _remove(folder))
+            if why:
+                kept[name] = why
+            else:
+                removed.append(Freed(name, size))
+    if not dry_run:
+        for path in locked:
+            _remove_sweep(path)
+    return Pruned(tuple(removed), kept)
+
+
+def _hold(held: ExitStack, folder: SweepFolder) -> str | None:
+    """Hold a sweep while its runs are removed; say why that cannot be."""
+    try:
+        held.enter_context(sweep.locked(folder))
+    except SweepAlive:
+        return "its sweep is under way"
+    except MslaunchError as error:
+        return str(error)
+    return None
+
+
+def _remove(folder: RunFolder) -> str | None:
+    """Remove a run; return why it could not be. It may have come alive since it was looked at: a queue starts runs."""
+    hidden = folder.path.with_name(f"{PRUNED}{folder.run_id}-{secrets.token_hex(4)}")
+    try:
+        before = record.read(folder)
+        if why := _protection(folder, current(folder), holds_sweep=True):
+            return why
+        folder.path.rename(hidden)
+    except RecordUnreadable:
+        return "another process has removed it" if not folder.path.exists() else "its record cannot be read"
+    except OSError as error:
+        return f"it could not be renamed ({error.strerror})"
+    with suppress(MslaunchError):
+        if record.read(RunFolder(hidden)) != before and not folder.path.exists():
+            hidden.rename(folder.path)
+            return "it has been started meanwhile"
+    shutil.rmtree(hidden, ignore_errors=True)
+    return f"some of it could not be deleted: {hidden}" if hidden.exists() else None
+
+
+def _remove_sweep(path: Path) -> None:
+    """Remove the folder of a sweep whose runs are gone."""
+    if not list_runs(path) and (path / layout.SWEEP).is_file():
+        hidden = path.with_name(f"{PRUNED}{path.name}-{secrets.token_hex(4)}")
+        with suppress(OSError):
+            path.rename(hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _delete_leftovers(runs_dir: Path) -> None:
+    """Delete what a prune that was killed has left."""
+    for place in (runs_dir, *(path for path in runs_dir.glob("*/") if (path / layout.SWEEP).is_file())):
+        for path in place.glob(f"{PRUNED}*"):
+            if not path.is_symlink() and is_own(RunFolder(path)):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _room_of(path: Path) -> int:
+    """The bytes that deleting a folder frees: not those of files that have a name elsewhere too."""
+    names: dict[tuple[int, int], tuple[int, int, int]] = {}
+    total = 0
+    for entry in entries(path):
+        with suppress(OSError):
+            found = entry.stat(follow_symlinks=False)
+            size = found.st_blocks * 512
+            if found.st_nlink == 1 or entry.is_dir(follow_symlinks=False):
+                total += size
+                continue
+            key = (found.st_dev, found.st_ino)
+            seen = names.get(key, (0, 0, 0))[0] + 1
+            names[key] = (seen, found.st_nlink, size)
+    return total + sum(size for seen, links, size in names.values() if seen >= links)
+
+
+def _prune_checkpoints(choice: Choice, folders: dict[str, RunFolder], keep_best: bool, dry_run: bool) -> Pruned:
+    removed, kept = [], dict(choice.kept)
+    for name in choice.chosen:
+        folder = folders[name]
+        files = surplus(folder, keep_best)
+        why = None if dry_run or not files else _protection_now(folder)
+        if why:
+            kept[name] = why
+            continue
+        gone, size = [], 0
+        for path in files:
+            with suppress(OSError):
+                found = path.lstat()
+                if not dry_run:
+                    path.unlink()
+                gone.append(str(path.relative_to(folder.path)))
+                size += found.st_blocks * 512 if found.st_nlink == 1 else 0
+        if gone:
+            removed.append(Freed(name, size, tuple(gone)))
+    return Pruned(tuple(removed), kept)
+
+
+def _protection_now(folder: RunFolder) -> str | None:
+    try:
+        return _protection(folder, current(folder))
+    except RecordUnreadable:
+        return "its record cannot be read"
+
+
+def _point_latest(runs_dir: Path) -> None:
+    """Have the caller's `latest` link point to the newest run that is left."""
+    for name in (layout.LATEST, layout.latest_of(os.geteuid())):
+        link = runs_dir / name
+        with suppress(OSError):
+            if link.is_symlink() and not link.exists() and link.lstat().st_uid == os.geteuid():
+                _repoint(link, [run for run in list_runs(runs_dir) if is_own(run)])
+
+
+def _repoint(link: Path, own: Sequence[RunFolder]) -> None:
+    if not own:
+        link.unlink()
+        return
+    beside = link.with_name(f".latest.{os.getpid()}.{time.monotonic_ns()}")
+    target = own[-1].path
+    beside.symlink_to(target.parent.name if own[-1].sweep else target.name)
+    beside.replace(link)

@@ -1,0 +1,120 @@
+"""Which runs may be removed. Pure: from what is known of each run to a choice, and why others stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+_PATH_ENDS = re.compile(r"[\s\"'\\,;:=()\[\]{}<>|]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """What a run must be to be removed; all that are given count."""
+
+    keep: int | None = None
+    """The newest so many stay."""
+    ended_before: float | None = None
+    states: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.keep is not None or self.ended_before is not None or bool(self.states)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A run, as far as its removal is concerned."""
+
+    name: str
+    """With its sweep's, where it belongs to one: sweep/1."""
+    state: str
+    ended: float
+    sweep: str | None = None
+    protected: str | None = None
+    """Why it must stay whatever is asked for: it is alive, another user's, or cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is to be removed, oldest first, and what fits and stays all the same."""
+
+    chosen: tuple[str, ...]
+    kept: Mapping[str, str]
+
+
+def choose(runs: Sequence[Candidate], criteria: Criteria, links: Mapping[str, Collection[str]]) -> Choice:
+    """Choose from all runs of a folder, oldest first; `links` has, for each run, those that it refers to.
+
+    The runs of a sweep are removed together or not at all: a resumed sweep would start those that are missing again.
+    """
+    fitting = [run for run in _beyond_newest(runs, criteria.keep) if _fits(run, criteria)]
+    kept = {run.name: run.protected for run in fitting if run.protected}
+    chosen = {run.name for run in fitting if not run.protected}
+    members: dict[str, list[str]] = {}
+    for run in runs:
+        if run.sweep:
+            members.setdefault(run.sweep, []).append(run.name)
+    changed = True
+    while changed:  # what stays may link to what would go
+        changed = False
+        for name, why in _held(chosen, links, members):
+            chosen.discard(name)
+            kept[name] = why
+            changed = True
+    order = [run.name for run in runs if run.name in chosen]
+    return Choice(tuple(order), {name: why for name, why in kept.items() if why})
+
+
+def _beyond_newest(runs: Sequence[Candidate], keep: int | None) -> Sequence[Candidate]:
+    return runs if keep is None else runs[: max(0, len(runs) - keep)]
+
+
+def _fits(run: Candidate, criteria: Criteria) -> bool:
+    if criteria.states and run.state not in criteria.states:
+        return False
+    return criteria.ended_before is None or run.ended < criteria.ended_before
+
+
+def _held(
+    chosen: Collection[str], links: Mapping[str, Collection[str]], members: Mapping[str, Sequence[str]]
+) -> list[tuple[str, str]]:
+    """What of the chosen must stay because of what stays."""
+    held = []
+    for name, targets in links.items():
+        if name not in chosen:
+            held += [(target, f"run {name} refers to it") for target in targets if target in chosen]
+    for sweep, names in members.items():
+        staying = next((name for name in names if name not in chosen), None)
+        if staying is not None:
+            held += [(name, f"{staying} of sweep {sweep} stays") for name in names if name in chosen]
+    return held
+
+
+def find_links(text: str, own: str, names: Collection[str], latest: Mapping[str, str]) -> set[str]:
+    """Return the runs that a text names by a path: a plan with its arguments, variables and files.
+
+    Only whole parts of paths count, whatever stands before them: a folder of runs may be reached by several names.
+    `latest` has what a path such as mslaunch-runs/latest meant then.
+    """
+    found = set()
+    for word in _PATH_ENDS.split(text):
+        parts = [part for part in word.split("/") if part] if "/" in word else []
+        for part, following in zip_longest(parts, parts[1:], fillvalue=""):
+            pair = f"{part}/{following}"
+            found |= {name for name in (part, pair, latest.get(pair, "")) if name in names}
+    return found - {own}
+
+
+def runs_below(paths: Iterable[str], places: Mapping[str, str], own: str) -> set[str]:
+    """Return the runs whose folders hold these paths; `places` has the run of each folder."""
+    found = set()
+    for path in paths:
+        parts = path.split("/")
+        for end in range(len(parts), 1, -1):
+            name = places.get("/".join(parts[:end]))
+            if name is not None:
+                found.add(name)
+                break
+    return found - {own}

@@ -1,0 +1,119 @@
+"""The metrics of a run for other programs: event files for TensorBoard, and CSV."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from mslaunch import layout
+from mslaunch.errors import NotReadyError, RequestError
+from mslaunch.metrics import tfevents
+from mslaunch.metrics.rows import Number, Row, Source, Spread
+from mslaunch.metrics.series import step_of
+from mslaunch.store.layout import RunFolder
+from mslaunch.store.metrics import read_rows
+
+COLUMNS = ("time", "attempt", "rank", "host", "device", "step", "name", "value", "least", "greatest")
+EVENTS = "events.out.tfevents"
+MOST_OPEN = 200
+LAST_SECOND = 9_999_999_999
+
+
+def _stepped(folder: RunFolder) -> Iterator[tuple[Row, Number | None]]:
+    """Yield every row with how far its source was then."""
+    last: dict[Source, dict[str, Number]] = {}
+    for row in read_rows(folder.metrics):
+        known = last.setdefault(row.source, {})
+        known.update({name: number for name in row.values if (number := row.last(name)) is not None})
+        yield row, step_of(known)
+
+
+def write_csv(folder: RunFolder, file: TextIO) -> int:
+    """Write a line for each number of a run; return how many rows of the run's that were."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    count = 0
+    for row, step in _stepped(folder):
+        count += 1
+        source = ["" if value is None else value for value in row.source]
+        for name, value in row.values.items():
+            spread = value if isinstance(value, Spread) else Spread(value, value, value)
+            writer.writerow([f"{row.time:.3f}", *source, "" if step is None else step, name, *spread])
+    return count
+
+
+def write_tensorboard(folder: RunFolder, target: Path) -> list[Path]:
+    """Write an event file for each rank, host and device of each attempt, in a folder of its own; return the files.
+
+    TensorBoard shows each folder as a run. A rank's numbers stand at its steps, all others at their seconds.
+    """
+    written: dict[Source, Path] = {}
+    began: float | None = None
+    with ExitStack() as stack:
+        files: dict[Source, BinaryIO] = {}
+        for row, step in _stepped(folder):
+            began = row.time if began is None else began
+            values = _values(row)
+            if not values:
+                continue
+            if row.source not in files:
+                if len(files) >= MOST_OPEN:
+                    _close_one(files)
+                is_new = row.source not in written
+                path = written.setdefault(row.source, _path(folder, target, row))
+                files[row.source] = stack.enter_context(_open(path, is_new))
+                if is_new:
+                    files[row.source].write(tfevents.head(row.time))
+            at = step if row.source.rank is not None and step is not None else row.time - began
+            files[row.source].write(tfevents.event(row.time, _whole(at), values))
+    return list(written.values())
+
+
+def _close_one(files: dict[Source, BinaryIO]) -> None:
+    """Close the file that was opened first: thousands of ranks have more than a process may open."""
+    files.pop(next(iter(files))).close()
+
+
+def _values(row: Row) -> Mapping[str, float]:
+    return {name: float(number) for name in row.values if (number := row.last(name)) is not None}
+
+
+def _whole(step: float) -> int:
+    return int(step) if math.isfinite(step) else 0
+
+
+def _path(folder: RunFolder, target: Path, row: Row) -> Path:
+    source = row.source
+    name = layout.rank_folder(source.rank) if source.rank is not None else f"host_{_safe(str(source.host))}"
+    name += "" if source.device is None else f"_device_{source.device}"
+    name += f".{source.attempt}" if source.attempt else ""
+    return (
+        target
+        / folder.run_id
+        / name
+        / f"{EVENTS}.{min(max(0, int(row.time)), LAST_SECOND):010d}.{_safe(folder.run_id)}"
+    )
+
+
+def _safe(name: str) -> str:
+    """A name without slashes, since a file of the run may hold anything."""
+    return "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)[:100].lstrip(".") or "_"
+
+
+def _open(path: Path, is_new: bool) -> BinaryIO:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("wb" if is_new else "ab")
+
+
+def check_metrics(folder: RunFolder) -> None:
+    """Refuse a run that has told no numbers."""
+    if next(iter(read_rows(folder.metrics)), None) is None:
+        raise RequestError(f"{folder.metrics}: {folder.run_id} has told no metrics, so there is nothing to export.")
+
+
+def unwritable(path: Path | str, error: OSError) -> NotReadyError:
+    return NotReadyError(f"{path}: cannot be written ({error.strerror or error}). Name another place.")

@@ -1,0 +1,58 @@
+"""What people are told of the room that runs take: when they pass a size, and when the disk is nearly full."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from mslaunch.errors import MslaunchError
+from mslaunch.store.history import list_runs
+from mslaunch.store.layout import RunFolder, runs_root
+from mslaunch.store.summaries import RunSummary, read_summaries
+from mslaunch.words import byte_count
+
+MUCH = 10_000_000_000
+"""Bytes of all runs in a folder that people are told of; told again whenever they have doubled."""
+LITTLE, LITTLE_SHARE = 20_000_000_000, 0.05
+"""A disk is nearly full where both less than so many bytes and less than this share of it are free."""
+ADVICE = "`mslaunch prune --older-than 30d --dry-run` says what can go"
+
+
+def words_at_end(folder: RunFolder, own: int | None) -> list[str]:
+    """Return what to say of the room that runs take when a run, which takes `own` bytes, has ended."""
+    root = runs_root(folder.path.parent)
+    words = []
+    with suppress(OSError, MslaunchError):
+        total = total_of(root)
+        if own and has_passed(total - own, total):
+            words.append(describe(root, total))
+    return [*words, *words_of_disk(root)]
+
+
+def total_of(runs_dir: Path) -> int:
+    """Return the bytes that the runs of a folder took when they ended, as far as their records tell."""
+    everything = list_runs(runs_dir)
+    found = read_summaries(runs_dir, everything, everything)
+    return sum(one.bytes or 0 for one in found if isinstance(one, RunSummary))
+
+
+def describe(runs_dir: Path, total: int) -> str:
+    return f"the runs in {runs_dir} take {byte_count(total)}; {ADVICE}"
+
+
+def has_passed(before: int, after: int, mark: int = MUCH) -> bool:
+    """Tell whether a sum has passed a mark, or one that is twice, four times, … as high."""
+    while mark <= before:
+        mark *= 2
+    return after >= mark
+
+
+def words_of_disk(path: Path) -> list[str]:
+    """Return what to say of the disk that a folder is on, where it is nearly full."""
+    with suppress(OSError):
+        disk = shutil.disk_usage(os.fspath(path))
+        if disk.free < LITTLE and disk.free < disk.total * LITTLE_SHARE:
+            return [f"the disk of {path} is nearly full: {byte_count(disk.free)} are free; {ADVICE}"]
+    return []

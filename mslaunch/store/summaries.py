@@ -1,0 +1,144 @@
+"""What a list shows of each run, without reading a thousand records every time.
+
+Records of runs that are over do not change. A summary of each is kept in a small file below the XDG state folder, with
+the size and time of the record that it was made of. The file is a convenience: whatever is wrong with it is no error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mslaunch import layout
+from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.errors import RecordUnreadable
+from mslaunch.store.folder import write_atomically
+from mslaunch.store.known_folders import index_path
+from mslaunch.store.layout import RunFolder
+from mslaunch.store.liveness import current, job_of
+from mslaunch.store.record import ENDED, RunRecord, is_time
+
+FEW = 20
+"""Runs whose records are read as quickly as a file about them."""
+LARGEST = 64 << 20
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What a list shows of a run."""
+
+    run_id: str
+    state: str
+    started: str
+    ended: str | None
+    world_size: int
+    method: str
+    transport: str
+    script: str
+    attempts: int
+    """How many there were before the last one."""
+    exit_code: int | None
+    bytes: int | None
+    """How much room the run's folder took when it ended."""
+
+
+_FIELDS = RunSummary.__slots__
+_KINDS: tuple[Any, ...] = (
+    str,
+    str,
+    str,
+    (str, type(None)),
+    int,
+    str,
+    str,
+    str,
+    int,
+    (int, type(None)),
+    (int, type(None)),
+)
+
+
+def summarize(record: RunRecord) -> RunSummary:
+    """Return what a list shows of a record."""
+    own = {name: getattr(record, name) for name in _FIELDS if name != "attempts"}
+    return RunSummary(**own, attempts=len(record.attempts))
+
+
+def read_summaries(
+    runs_dir: Path, wanted: Iterable[RunFolder], everything: Sequence[RunFolder]
+) -> list[RunSummary | RecordUnreadable]:
+    """Return how some of all runs of a folder stand now, or why that cannot be read, in their order."""
+    path = _path(runs_dir) if len(everything) > FEW else None
+    known = _load(path) if path else {}
+    new: dict[str, list[Any]] = {}
+    answers: list[RunSummary | RecordUnreadable] = []
+    for folder in wanted:
+        name, key = _place(folder), _key(folder) if path else ""
+        row = known.get(name)
+        if row is not None and row[0] == key:
+            answers.append(RunSummary(*row[1:]))
+            continue
+        try:
+            found = current(folder)
+        except RecordUnreadable as error:
+            answers.append(error)
+            continue
+        answers.append(summary := summarize(found))
+        if path and key == _key(folder) and _is_final(folder, found):
+            new[name] = [key, *(getattr(summary, name) for name in _FIELDS)]
+    if path and new:
+        there = {_place(folder) for folder in everything}
+        _save(path, {name: row for name, row in {**known, **new}.items() if name in there})
+    return answers
+
+
+def _place(folder: RunFolder) -> str:
+    """The run's place among others: a sweep's have its name before theirs."""
+    return f"{folder.path.parent.name}/{folder.path.name}"
+
+
+def _is_final(folder: RunFolder, record: RunRecord) -> bool:
+    """Tell whether a run that is over stays as it is: a queue may start its own again, and a lost one may be found."""
+    return record.state in ENDED and record.state != "lost" and job_of(folder, record) is None
+
+
+def _key(folder: RunFolder) -> str:
+    try:
+        found = os.stat(f"{folder.path}/{layout.RECORD}")  # noqa: PTH116 -- a third of the time
+    except OSError:
+        return ""
+    return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}"
+
+
+def _path(runs_dir: Path) -> Path | None:
+    index = index_path()
+    name = hashlib.sha256(os.fsencode(runs_dir.resolve())).hexdigest()[:32]
+    return index.with_name("summaries") / f"{name}.json" if index else None
+
+
+def _load(path: Path) -> dict[str, list[Any]]:
+    with suppress(OSError, Unreadable, ValueError, RecursionError):
+        found = json.loads(read_text(path, LARGEST, only_files=True))
+        if isinstance(found, dict) and found.get("version") == _VERSION and isinstance(found.get("runs"), dict):
+            return {name: row for name, row in found["runs"].items() if _is_row(row)}
+    return {}
+
+
+def _is_row(row: Any) -> bool:
+    if not isinstance(row, list) or len(row) != len(_FIELDS) + 1 or not isinstance(row[0], str):
+        return False
+    is_typed = all(isinstance(value, kind) for value, kind in zip(row[1:], _KINDS, strict=True))
+    return is_typed and row[2] in ENDED and not any(is_time(time) for time in row[3:5] if time is not None)
+
+
+def _save(path: Path, rows: Mapping[str, list[Any]]) -> None:
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(path, json.dumps({"version": _VERSION, "runs": rows}, separators=(",", ":")))

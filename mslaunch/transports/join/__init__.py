@@ -1,0 +1,327 @@
+"""Nodes that come to the launcher: each runs the same command, or lends itself with `mslaunch agent --join`."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mslaunch import __version__
+from mslaunch.agent import guard, wire
+from mslaunch.errors import HostsNotReady, NotReadyError, RequestError
+from mslaunch.hosts import Host
+from mslaunch.plan.spec import JobSpec, agree_on_workers, naming_setting
+from mslaunch.transports import prestart
+from mslaunch.transports.base import Access, Channel, Opened, Transport
+from mslaunch.transports.join import part as parts
+from mslaunch.transports.join.channel import NodeChannel
+from mslaunch.transports.join.connect import Member
+from mslaunch.transports.join.listener import Listener, Node, Terms
+from mslaunch.transports.join.node import LOST
+from mslaunch.transports.join.part import Part
+from mslaunch.transports.join.places import Places
+from mslaunch.transports.join.secret import Secret, find_secret, how_to_give, own_secret
+from mslaunch.transports.join.sockets import Address, is_local, listen, listen_everywhere, resolve
+from mslaunch.transports.local import LocalChannel
+from mslaunch.transports.open_files import raise_limit
+from mslaunch.words import counted
+
+_LOOK_EVERY = 0.5
+_TELL_EVERY = 1.0
+
+
+class JoinTransport(Transport):
+    """Hosts that nobody can reach, and that reach the launcher instead."""
+
+    name = "join"
+    label = "nodes that join"
+    replaces_hosts = True
+    resumes_runs = True
+    shares_environment = True  # every node has run a command of its own: its variables are right there
+    own_settings = ("workers_per_node", "launcher_only", "join_timeout", "secret_file")
+    devices_advice = "nodes that join say what they have. Give --workers-per-node instead."
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] | None = None
+        self._listener: Listener | None = None
+        self._part: Part | None = None
+        self._own: Host | None = None
+        self._nodes: dict[str, Node] = {}
+        self._ranks: dict[str, int] = {}
+        """The node rank of every host so far, by its name."""
+        self._channels: list[NodeChannel] = []
+
+    def is_meant(self, spec: JobSpec, environment: Mapping[str, str]) -> bool:
+        return parts.is_meant(spec, environment)
+
+    def check_request(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> None:
+        if named:
+            raise RequestError(f"{naming_setting(spec)}: nodes that join are not named. Leave it out.")
+        if spec.launch.method == "mpirun":
+            raise RequestError(f"{spec.source('method')}: mpirun reaches hosts by itself. Leave it out.")
+        parts.settle(spec, environment)
+
+    def notes(self, spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
+        return parts.settle(spec, environment).notes
+
+    def membership(self, spec: JobSpec, environment: Mapping[str, str]) -> Member | None:
+        part = parts.settle(spec, environment)
+        if part.is_launcher:
+            return None
+        if part.is_launcher is None:
+            self._sockets = listen(part, _resolved(part))
+            if self._sockets is not None:
+                return None
+        return make_member(part, spec, environment)
+
+    def hosts(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> tuple[Host, ...]:
+        del named
+        part = parts.settle(spec, environment)
+        if part.is_launcher is False:
+            raise RequestError(f"another node launches this job. Run `mslaunch agent --join {part.place}` here.")
+        sockets = self._listening(part)
+        secret = _secret(spec, environment, [Address(sock.family, sock.getsockname()) for sock in sockets], sockets)
+        raise_limit(part.most + 256)
+        self._part = part
+        self._listener = self._open_door(spec, part, sockets, secret)
+        nodes = self._wait(part, self._listener)
+        self._own = replace(self._own, address=nodes[0].reached_at) if self._own and nodes else self._own
+        return self._take()
+
+    def _listening(self, part: Part) -> list[socket.socket]:
+        sockets, self._sockets = self._sockets, None
+        if sockets is None:
+            sockets = listen(part, resolve(part.master, part.port)) if part.master else None
+        return sockets if sockets is not None else listen_everywhere(part)
+
+    def _open_door(self, spec: JobSpec, part: Part, sockets: Sequence[socket.socket], secret: Secret) -> Listener:
+        from mslaunch.transports.join.certificates import server_context
+
+        places = Places(part.most, __version__, spec.launch.max_restarts > 0)
+        self._own = None
+        if part.lends_devices:
+            name = places.hold(0, socket.gethostname())
+            self._own = Host(name, "127.0.0.1", tuple(range(part.slots or 0)))
+        terms = Terms(spec.launch.run_id or "", spec.launch.python, spec.launch.lost_after)
+        return Listener(sockets, server_context(secret.value), places, terms)
+
+    def _wait(self, part: Part, listener: Listener) -> list[Node]:
+        """Wait until all nodes are there, or enough when the time is up."""
+        own = 1 if part.lends_devices else 0
+        until = time.monotonic() + part.timeout
+        told, tell_at = -1, 0.0
+        while True:
+            nodes = listener.waiting()
+            for note in listener.pop_notes():
+                self.tell(note)
+            if len(nodes) + own >= part.most:
+                return nodes
+            if len(nodes) != told and time.monotonic() >= tell_at:
+                told, tell_at = len(nodes), time.monotonic() + _TELL_EVERY
+                come = f": {', '.join(node.name for node in nodes[:8])}" if nodes else ""
+                self.tell(f"waiting at {part.place} for {counted(part.most - own, 'node')}; {told} joined{come}")
+            if (left := until - time.monotonic()) <= 0:
+                if len(nodes) + own >= part.fewest:
+                    return nodes
+                raise _too_few(part, nodes, own)
+            with listener.changed:
+                if len(listener.waiting()) == len(nodes):
+                    listener.changed.wait(min(left, _LOOK_EVERY))
+
+    def _take(self) -> tuple[Host, ...]:
+        assert self._listener is not None
+        taken = self._listener.take()
+        self._nodes |= {node.name: node for node in taken}
+        self._ranks = {name: rank for rank, name in self._listener.places.held.items()}
+        own = () if self._own is None else (self._own,)
+        return (*own, *(_host(node) for node in taken))
+
+    def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
+        del access
+        channels: list[Channel] = []
+        problems = []
+        for host in hosts:
+            if self._own is not None and host.name == self._own.name:
+                channels.append(_own_channel(host))
+            elif host.name in self._nodes:
+                channels.append(self._channel(self._nodes[host.name]))
+            else:
+                problems.append(f"{host.name}: it has joined by itself, and cannot be reached again. Look there.")
+        return Opened(channels, hosts, tuple(problems))
+
+    def _channel(self, node: Node) -> NodeChannel:
+        assert self._listener is not None
+        channel = NodeChannel(node, self._listener.places.leave)
+        self._channels.append(channel)
+        return channel
+
+    def replace_hosts(
+        self, left: tuple[Host, ...], lost: tuple[Host, ...], wait: Callable[[float], None]
+    ) -> tuple[list[Channel], tuple[Host, ...]]:
+        assert self._listener is not None
+        assert self._part is not None
+        names = {host.name for host in lost}
+        self._let_go(names)
+        own = [host for host in lost if self._own is not None and host.name == self._own.name]
+        until = time.monotonic() + self._part.timeout
+        while len(self._listener.waiting()) < len(lost) - len(own) and time.monotonic() < until:
+            wait(_LOOK_EVERY)
+        taken = self._listener.take()
+        if len(left) + len(own) + len(taken) < self._part.fewest:
+            for node in taken:
+                self._nodes[node.name] = node
+            raise NotReadyError(f"no other node has come in place of {', '.join(sorted(names))}")
+        ranks = {name: rank for rank, name in self._listener.places.held.items()}
+        before = {self._ranks[host.name]: len(host.devices) for host in lost}
+        hosts = [*left, *own, *(_host(node, before.get(node.rank)) for node in taken)]
+        self._ranks |= ranks
+        channels: list[Channel] = [*map(_own_channel, own), *map(self._channel, taken)]
+        return channels, tuple(sorted(hosts, key=lambda host: ranks[host.name]))
+
+    def _let_go(self, names: set[str]) -> None:
+        """End the connections of nodes whose agents were lost; such a node may join again."""
+        for channel in [channel for channel in self._channels if channel.hosts[0] in names]:
+            text = "the agent of this node was lost"
+            channel.conclude({"is": "end", "exit_code": LOST, "record": None, "text": text})
+            channel.end()
+            self._channels.remove(channel)
+            self._nodes.pop(channel.hosts[0], None)
+
+    def planned_hosts(self, spec: JobSpec, named: tuple[Host, ...]) -> tuple[Host, ...]:
+        import os
+
+        del named
+        part = parts.settle(spec, os.environ)
+        nodes = max(1, part.most)
+        names = [part.master if number == 0 and part.lends_devices else f"node{number}" for number in range(nodes)]
+        ranks = agree_on_workers(spec, tuple(range(nodes * (part.slots or 1))))
+        shares = [part.slots] * nodes if part.slots else _spread(ranks, nodes)
+        return tuple(Host(name, name, tuple(range(share or 1))) for name, share in zip(names, shares, strict=True))
+
+    def place(
+        self,
+        spec: JobSpec,
+        hosts: tuple[Host, ...],
+        facts: Mapping[str, Mapping[str, Any]],
+        environment: Mapping[str, str],
+        target: str,
+    ) -> tuple[Host, ...]:
+        default = parts.settle(spec, environment).slots
+        has = {host.name: tuple(facts[host.name]["devices"].get(target, ())) for host in hosts}
+        counts = [len(host.devices) or default or len(has[host.name]) or 1 for host in hosts]
+        said = any(host.devices for host in hosts) or default is not None
+        ranks = agree_on_workers(spec, tuple(range(sum(counts))))
+        if ranks != sum(counts) and not said:
+            counts = _spread(ranks, len(hosts))
+        placed = zip(hosts, counts, strict=True)
+        return tuple(
+            replace(host, devices=has[host.name][:count] if len(has[host.name]) >= count else tuple(range(count)))
+            for host, count in placed
+        )
+
+    def pop_notes(self) -> list[str]:
+        return self._listener.pop_notes() if self._listener is not None else []
+
+    def finish(self, exit_code: int, record: Mapping[str, Any] | None, text: str = "") -> None:
+        """Tell all nodes how the run ended, also those that wait for a place, and let nobody in any more."""
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return
+        opened = {channel.hosts[0] for channel in self._channels}
+        spare = [node for node in self._nodes.values() if node.name not in opened]
+        leave = listener.places.leave
+        channels = [*self._channels, *(NodeChannel(node, leave) for node in (*spare, *listener.take()))]
+        listener.close()
+        end = {"is": "end", "exit_code": exit_code, "record": record, "text": text}
+        for channel in channels:
+            channel.conclude(end)
+        for channel in channels:
+            channel.end()
+        self._channels, self._nodes = [], {}
+
+    def clean_up(self, run_dir: str) -> None:
+        guard.end_run(run_dir)
+
+
+def lending_member(spec: JobSpec, environment: Mapping[str, str]) -> Member:
+    """A node that only lends its devices."""
+    launch = spec.launch
+    host, port = parts.split_master(launch.master or "", "--join")
+    if not host:
+        raise RequestError("--join: which launcher? Write for example --join n0:29400.")
+    part = Part(
+        host,
+        port or parts.PORT,
+        rank=launch.node_rank,
+        is_launcher=False,
+        slots=launch.workers_per_node,
+        timeout=launch.join_timeout,
+    )
+    return make_member(part, spec, environment)
+
+
+def make_member(part: Part, spec: JobSpec, environment: Mapping[str, str]) -> Member:
+    """A node that joins, with its secret."""
+    return Member(part, _secret(spec, environment, _resolved(part)))
+
+
+def _resolved(part: Part) -> list[Address]:
+    """The master's addresses, waited for until its name resolves."""
+    until = time.monotonic() + part.timeout
+    while not (addresses := resolve(part.master, part.port)):
+        if time.monotonic() > until:
+            raise NotReadyError(
+                f"{part.place}: the name does not resolve, after {part.timeout:g} s. Give another --master."
+            )
+        time.sleep(_LOOK_EVERY)
+    return addresses
+
+
+def _secret(
+    spec: JobSpec, environment: Mapping[str, str], addresses: list[Address], sockets: Sequence[socket.socket] = ()
+) -> Secret:
+    """The secret of a job; one that has none may use the loopback only, with a secret of this user's own."""
+    launch = spec.launch
+    try:
+        found = find_secret(launch.secret_file, spec.source("secret_file"), launch.runs_dir, environment)
+        if found is not None:
+            return found
+        if not is_local(addresses):
+            raise RequestError(
+                f"nodes of other machines join only with a secret, and there is none. {how_to_give(launch.runs_dir)}"
+            )
+        return own_secret(environment)
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+
+
+def _host(node: Node, slots: int | None = None) -> Host:
+    """A node as a host; `slots` are those of the one in whose place it comes."""
+    devices = tuple(range(node.hello.slots or slots or 0))
+    return Host(node.name, node.address, devices, python=node.hello.python)
+
+
+def _own_channel(host: Host) -> LocalChannel:
+    return LocalChannel(host.name, prestart.start(host.name, host.python, reads_stdin=False), wire.MAGIC)
+
+
+def _too_few(part: Part, nodes: Sequence[Node], own: int) -> HostsNotReady:
+    come = ", ".join(node.name for node in nodes) or "none"
+    return HostsNotReady(
+        [
+            f"{part.place}: {len(nodes)} of {part.fewest - own} nodes have joined within {part.timeout:g} s ({come}). "
+            f"See what mslaunch shows on the others, or wait longer with --join-timeout."
+        ]
+    )
+
+
+def _spread(ranks: int, nodes: int) -> list[int]:
+    """Spread ranks evenly over nodes, the first ones having one more."""
+    if ranks < nodes:
+        raise RequestError(f"there are {nodes} nodes, and only {counted(ranks, 'rank')}. Ask for more --workers.")
+    each, more = divmod(ranks, nodes)
+    return [each + (number < more) for number in range(nodes)]

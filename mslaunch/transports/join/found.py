@@ -1,0 +1,203 @@
+"""What the systems that start a command on every node tell it: one table of their variables. Pure."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Environment = Mapping[str, str]
+_VOLCANO_HOSTS = re.compile(r"VC_([A-Z0-9_]+)_HOSTS")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a system has told about this node; None where it has not."""
+
+    system: str
+    starts_all: bool = False
+    """It starts the same command on all nodes; otherwise somebody has to ask for the joining."""
+    nodes: int | None = None
+    rank: int | None = None
+    master: str | None = None
+    port: int | None = None
+    slots: int | None = None
+    """Ranks for each node."""
+    is_launcher: bool | None = None
+    """Whether this node launches, where that is not for rank 0 to do."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Which variable each came from."""
+
+    def words(self) -> str:
+        """Say what was found, and where."""
+        values = {
+            "nodes": self.nodes,
+            "node rank": self.rank,
+            "master": self.master,
+            "port": self.port,
+            "workers per node": self.slots,
+            "launcher": {True: "this node", False: "another node"}.get(self.is_launcher),  # type: ignore[arg-type]
+        }
+        told = [f"{name} {value} ({self.sources[name]})" for name, value in values.items() if value is not None]
+        return f"found {self.system}: {', '.join(told)}"
+
+
+def find(environment: Environment) -> Found | None:
+    """Return what the first system of the table tells; None where this is no node of one."""
+    if environment.get("MSLAUNCH_RUN_DIR"):
+        return None  # a rank of a job: what is set there is the job's own
+    return next((found for read in SYSTEMS.values() if (found := read(environment)) is not None), None)
+
+
+def _number(environment: Environment, *names: str) -> tuple[int | None, str]:
+    """The first of these variables that is a number, and its name."""
+    for name in names:
+        text = environment.get(name, "")
+        if text.isascii() and text.isdigit() and len(text) <= 6:
+            return int(text), name
+    return None, ""
+
+
+def _made(system: str, starts_all: bool = False, **found: tuple[object, str]) -> Found:
+    given = {name: (value, source) for name, (value, source) in found.items() if value is not None}
+    sources = {_LABELS[name]: source for name, (_, source) in given.items()}
+    values = {name: value for name, (value, _) in given.items()}
+    return Found(system, starts_all, sources=sources, **values)  # type: ignore[arg-type]
+
+
+_LABELS = {
+    "nodes": "nodes",
+    "rank": "node rank",
+    "master": "master",
+    "port": "port",
+    "slots": "workers per node",
+    "is_launcher": "launcher",
+}
+
+
+def _volcano(environment: Environment) -> Found | None:
+    """Volcano's env and svc plug-ins: the index in a task, and names and number of the pods of every task."""
+    rank, source = _number(environment, "VC_TASK_INDEX", "VK_TASK_INDEX")
+    tasks = [found[1] for name in sorted(environment) if (found := _VOLCANO_HOSTS.fullmatch(name))]
+    if rank is None or len(tasks) != 1:  # several tasks: which of them ours is, Volcano does not tell
+        return None
+    listed = f"VC_{tasks[0]}_HOSTS"
+    hosts = [name for name in environment[listed].split(",") if name]
+    counted = _number(environment, "MA_NUM_HOSTS", f"VC_{tasks[0]}_NUM")
+    nodes = counted if counted[0] is not None else (len(hosts), listed)
+    is_modelarts = "MA_NUM_HOSTS" in environment
+    slots = _number(environment, "MA_NUM_GPUS") if is_modelarts else (None, "")
+    return _made(
+        "ModelArts" if is_modelarts else "Volcano",
+        starts_all=True,
+        nodes=nodes,
+        rank=(rank, source),
+        master=(hosts[0] if hosts else None, listed),
+        slots=(slots[0] or None, slots[1]),
+    )
+
+
+def _ascend_operator(environment: Environment) -> Found | None:
+    """The Ascend operator of MindCluster: all ranks, those of a pod, and the scheduler's pod, which is the master."""
+    rank = _number(environment, "MS_NODE_RANK")
+    workers, _ = _number(environment, "MS_WORKER_NUM")
+    local = _number(environment, "MS_LOCAL_WORKER")
+    if rank[0] is None or not workers or not local[0] or not environment.get("MS_SCHED_HOST"):
+        return None
+    role = environment.get("MS_ROLE")
+    told = {"MS_SCHED": True, "MS_WORKER": False}.get(role or "")
+    return _made(
+        "the Ascend operator",
+        starts_all=True,
+        nodes=(max(1, workers // local[0]), "MS_WORKER_NUM / MS_LOCAL_WORKER"),
+        rank=rank if told is None else (None, ""),  # scheduler and first worker both have rank 0
+        master=(environment["MS_SCHED_HOST"], "MS_SCHED_HOST"),
+        port=_number(environment, "MS_SCHED_PORT"),
+        slots=local,
+        is_launcher=(told, "MS_ROLE"),
+    )
+
+
+def _torchrun(environment: Environment) -> Found | None:
+    """What torchrun takes in place of its options, and Kubeflow's trainer sets."""
+    rank = _number(environment, "PET_NODE_RANK")
+    nodes = _number(environment, "PET_NNODES")
+    if rank[0] is None or nodes[0] is None:
+        return None
+    address = "PET_MASTER_ADDR" if environment.get("PET_MASTER_ADDR") else "MASTER_ADDR"
+    return _made(
+        "torchrun's variables",
+        starts_all=True,
+        nodes=nodes,
+        rank=rank,
+        master=(environment.get(address) or None, address),
+        port=_number(environment, "PET_MASTER_PORT", "MASTER_PORT"),
+        slots=_number(environment, "PET_NPROC_PER_NODE"),
+    )
+
+
+def _node_variables(environment: Environment) -> Found | None:
+    """What scripts for torchrun commonly export on every node."""
+    rank = _number(environment, "NODE_RANK")
+    if rank[0] is None:
+        return None
+    return _made(
+        "variables of a torchrun script",
+        nodes=_number(environment, "NNODES"),
+        rank=rank,
+        master=(environment.get("MASTER_ADDR") or None, "MASTER_ADDR"),
+        port=_number(environment, "MASTER_PORT"),
+        slots=_number(environment, "NPROC_PER_NODE"),
+    )
+
+
+def _indexed_job(environment: Environment) -> Found | None:
+    """An Indexed Job of Kubernetes tells the index and nothing else."""
+    rank = _number(environment, "JOB_COMPLETION_INDEX")
+    return None if rank[0] is None else _made("a Kubernetes Indexed Job", rank=rank)
+
+
+def _mpi(environment: Environment) -> Found | None:
+    """One process on each node, started by mpirun."""
+    local, _ = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+    rank = _number(environment, "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    nodes = _number(environment, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+    if rank[0] is None or local not in (None, 1):
+        return None
+    return _made("MPI", rank=rank, nodes=nodes)
+
+
+def _node_file(system: str, variable: str) -> Callable[[Environment], Found | None]:
+    """A file that names the nodes of a batch job, a line for each slot; this node is found in it by its name."""
+
+    def read(environment: Environment) -> Found | None:
+        try:
+            lines = Path(environment[variable]).read_text(errors="replace").split()
+        except (KeyError, OSError, ValueError):
+            return None
+        names = list(dict.fromkeys(lines))
+        own = _short(socket.gethostname())
+        rank = next((at for at, name in enumerate(names) if _short(name) == own), None)
+        master = (names[0] if names else None, variable)
+        return _made(system, nodes=(len(names) or None, variable), rank=(rank, variable), master=master)
+
+    return read
+
+
+def _short(name: str) -> str:
+    return name.partition(".")[0].lower()
+
+
+SYSTEMS: Mapping[str, Callable[[Environment], Found | None]] = {
+    "volcano": _volcano,
+    "ascend-operator": _ascend_operator,
+    "torchrun": _torchrun,
+    "indexed-job": _indexed_job,
+    "mpi": _mpi,
+    "pbs": _node_file("PBS", "PBS_NODEFILE"),
+    "lsf": _node_file("LSF", "LSB_DJOB_HOSTFILE"),
+    "node-variables": _node_variables,
+}
+"""In this order: whoever tells most comes first."""

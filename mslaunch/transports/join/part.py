@@ -1,0 +1,115 @@
+"""The part of this process in a job whose nodes join: from the settings, and from what the system tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mslaunch.agent.probe import DEVICE_FILES, device_numbers
+from mslaunch.errors import RequestError
+from mslaunch.plan.spec import JobSpec
+from mslaunch.transports.join.found import Found, find
+
+PORT = 29400
+"""Where the launcher listens if nothing else is said; torchrun's port for the same purpose."""
+FIX = "Write for example --nnodes 4 --node-rank 0 --master n0:29400"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How this node takes part."""
+
+    master: str
+    """The name or address of the launcher; empty for all addresses of this machine."""
+    port: int
+    fewest: int = 1
+    most: int = 1
+    """Nodes of the job, the launcher's own included where it lends devices."""
+    rank: int | None = None
+    is_launcher: bool | None = None
+    """None: whoever can listen at the master's address is the launcher."""
+    lends_devices: bool = True
+    slots: int | None = None
+    timeout: float = 600.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The launcher's address as people write it."""
+        return f"[{self.master}]:{self.port}" if ":" in self.master else f"{self.master}:{self.port}"
+
+
+def is_meant(spec: JobSpec, environment: Mapping[str, str]) -> bool:
+    """Tell whether a job's settings, or the system that has started this command, mean several nodes that join."""
+    launch = spec.launch
+    several = launch.nnodes is not None and launch.nnodes[1] > 1
+    spread = launch.workers is not None and launch.workers_per_node not in (None, launch.workers)
+    unknown = launch.master is not None and launch.nnodes is None and launch.workers is None
+    if several or spread or launch.launcher_only or launch.node_rank or (unknown and launch.hosts is None):
+        return True
+    if launch.nnodes is not None or launch.hosts is not None or launch.hostfile is not None:
+        return False
+    found = find(environment)
+    return found is not None and found.starts_all and (found.nodes or 1) > 1
+
+
+def settle(spec: JobSpec, environment: Mapping[str, str]) -> Part:
+    """Put together what was given and what was found; what was given counts."""
+    launch = spec.launch
+    found = find(environment) or Found("nothing")
+    host, port = split_master(launch.master, spec.source("master")) if launch.master else (None, None)
+    host = host if host is not None else found.master
+    rank = launch.node_rank if launch.node_rank is not None else found.rank
+    told = found.is_launcher if launch.node_rank is None else None
+    is_launcher = True if launch.launcher_only else told if told is not None else None if rank is None else rank == 0
+    if host is None:
+        raise RequestError(f"which node is the launcher? Name it with --master. {FIX} on every node.")
+    slots = launch.workers_per_node or (found.slots if launch.workers is None else None)
+    fewest, most = _nodes(spec, found)
+    if is_launcher is not False and most == 0:
+        raise RequestError(f"how many nodes are there? Give --nnodes. {FIX} on every node.")
+    if rank is not None and most and rank >= most:
+        raise RequestError(f"node rank {rank} does not exist: there are {most} nodes, counted from 0.")
+    return Part(
+        master=host,
+        port=port or found.port or PORT,
+        fewest=fewest,
+        most=most,
+        rank=rank,
+        is_launcher=is_launcher,
+        lends_devices=not launch.launcher_only and (told is not True or _has_devices()),
+        slots=slots,
+        timeout=launch.join_timeout,
+        notes=(found.words(),) if found.sources else (),
+    )
+
+
+def _has_devices() -> bool:
+    return any(device_numbers(stem) for stem in DEVICE_FILES.values())
+
+
+def _nodes(spec: JobSpec, found: Found) -> tuple[int, int]:
+    launch = spec.launch
+    if launch.nnodes is not None:
+        return launch.nnodes
+    if launch.workers is not None and launch.workers_per_node:
+        if launch.workers % launch.workers_per_node:
+            raise RequestError(
+                f"{launch.workers} ranks ({spec.source('workers')}) cannot be spread over nodes with "
+                f"{launch.workers_per_node} each ({spec.source('workers_per_node')}). Give --nnodes too."
+            )
+        nodes = launch.workers // launch.workers_per_node
+        return nodes, nodes
+    return found.nodes or 0, found.nodes or 0
+
+
+def split_master(text: str, source: str) -> tuple[str, int | None]:
+    """Read `n0:29400`, `n0`, `[fe80::1]:29400` or `:29400`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or (":" in host and not host.endswith("]")) or text.endswith("]"):
+        host, port = text, ""
+    plain = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    wrong = any(map(str.isspace, plain)) or not plain.isprintable() or "[" in plain or "]" in plain
+    if wrong or (port and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 65535 and len(port) < 6)):
+        raise RequestError(f"{source}: cannot read {text[:80]!r}. Write for example n0:29400 or [fe80::1]:29400.")
+    return plain, int(port) if port else None

@@ -1,0 +1,99 @@
+"""The secret that all nodes of a job know: where it is found, and which file holds it where none is needed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mslaunch.errors import NotReadyError, RequestError
+
+VARIABLE = "MSLAUNCH_SECRET"
+FILE = "join.secret"
+"""Its name in a folder of runs that all nodes share."""
+LEAST = 16
+"""Characters. Whoever connects can try guesses at leisure, so a secret must not be guessable."""
+_LARGEST = 4096
+HOW = (
+    "Make one with `openssl rand -hex 32`, and give all nodes the same: --secret-file FILE, the variable "
+    "MSLAUNCH_SECRET, or the file {shared} where they share that folder."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """What all nodes know, and where it was found; its value is never shown."""
+
+    value: bytes = field(repr=False)
+    source: str
+
+
+def find_secret(file: str | None, asked_by: str, runs_dir: str, environment: Mapping[str, str]) -> Secret | None:
+    """Return the secret that was given: by a file, by the variable, or in the folder of runs."""
+    if file is not None:
+        return _checked(_read(Path(file), asked_by), f"{file} ({asked_by})", runs_dir)
+    if environment.get(VARIABLE):
+        return _checked(os.fsencode(environment[VARIABLE]), VARIABLE, runs_dir)
+    shared = Path(runs_dir) / FILE
+    if shared.exists():
+        _check_private(shared)
+        return _checked(_read(shared, FILE), str(shared), runs_dir)
+    return None
+
+
+def how_to_give(runs_dir: str) -> str:
+    """Say how a secret is made and given."""
+    return HOW.format(shared=Path(runs_dir) / FILE)
+
+
+def own_secret(environment: Mapping[str, str]) -> Secret:
+    """The secret of this user on this machine, for jobs whose nodes are all on it; other users cannot read it."""
+    home = Path(environment.get("HOME") or "/nonexistent")
+    path = Path(environment.get("XDG_STATE_HOME") or home / ".local" / "state") / "mslaunch" / FILE
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not path.exists():
+            _write_once(path)
+    except OSError as error:
+        raise NotReadyError(f"{path}: cannot keep a secret there: {error.strerror}. Give --secret-file FILE.") from None
+    _check_private(path)
+    return Secret(_read(path, "this user's secret"), str(path))
+
+
+def _write_once(path: Path) -> None:
+    """Write a secret unless another process does at the same moment: then that one counts."""
+    beside = path.with_suffix(f".{os.getpid()}")
+    end = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(end, "w") as file:
+        file.write(secrets.token_hex(32) + "\n")
+    with suppress(FileExistsError):
+        os.link(beside, path)
+    beside.unlink()
+
+
+def _read(path: Path, asked_by: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_LARGEST + 1)
+    except OSError as error:
+        raise RequestError(f"{path}: cannot read the secret ({asked_by}): {error.strerror}.") from None
+
+
+def _checked(raw: bytes, source: str, runs_dir: str) -> Secret:
+    value = raw.strip()
+    if not LEAST <= len(value) <= _LARGEST:
+        raise RequestError(
+            f"{source}: a secret has {LEAST} to {_LARGEST} characters, got {len(value)}. {how_to_give(runs_dir)}"
+        )
+    return Secret(value, source)
+
+
+def _check_private(path: Path) -> None:
+    """Refuse a file that somebody else may have written or may read."""
+    found = path.stat()
+    if found.st_uid not in (os.getuid(), 0) or stat.S_IMODE(found.st_mode) & 0o077:
+        raise NotReadyError(f"{path}: others can read or write this secret. Run chmod 600 on it, as its owner.")

@@ -1,0 +1,352 @@
+"""`mslaunch prune`: what may go goes, what may not stays, and nothing outside of runs is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from mslaunch.errors import RequestError
+from mslaunch.launcher import prune as pruning
+from mslaunch.launcher.prune import prune
+from mslaunch.launcher.prune_choice import Candidate, Criteria, choose, find_links
+from mslaunch.metrics.rows import Row, Source
+from mslaunch.store.layout import SweepFolder
+from mslaunch.store.metrics import MetricsWriter
+from mslaunch.store.sweep import locked
+from tests.conftest import Bench, wait_for
+from tests.other_user import NOBODY, needs_root
+from tests.past_runs import DAY, make_run, make_sweep, write_plan
+from tests.sharded import ckpt_tensor, ckpt_value
+
+ALL = Criteria(keep=0)
+WHOLE = ckpt_value(b"w", ckpt_tensor((2,), data=bytes(8)))
+
+
+def names(runs_dir: Path) -> set[str]:
+    return {path.name for path in runs_dir.iterdir()}
+
+
+def removed(runs_dir: Path, criteria: Criteria) -> set[str]:
+    return {one.name for one in prune(runs_dir, criteria).removed}
+
+
+def candidates(*rows: tuple[str, str, float]) -> list[Candidate]:
+    return [Candidate(name, state, ended) for name, state, ended in rows]
+
+
+@pytest.mark.parametrize(
+    ("criteria", "chosen"),
+    [
+        (Criteria(keep=1), "abc"),
+        (Criteria(keep=9), ""),
+        (Criteria(states=("failed",)), "bd"),
+        (Criteria(ended_before=25.0), "ab"),
+        (Criteria(keep=1, states=("failed",), ended_before=99.0), "b"),
+    ],
+)
+def test_a_run_is_chosen_where_it_fits_all_that_is_given(criteria: Criteria, chosen: str) -> None:
+    """Age, state and the number of newer runs."""
+    runs = candidates(("a", "succeeded", 10), ("b", "failed", 20), ("c", "succeeded", 30), ("d", "failed", 40))
+    assert choose(runs, criteria, {}).chosen == tuple(chosen)
+
+
+def test_a_run_that_a_kept_run_refers_to_stays_and_so_does_what_that_one_refers_to() -> None:
+    """A run that stays holds all that it was made from."""
+    runs = candidates(("a", "failed", 1), ("b", "failed", 2), ("c", "failed", 3), ("d", "succeeded", 4))
+    choice = choose(runs, Criteria(states=("failed",)), {"d": {"b"}, "b": {"a"}})
+    assert choice.chosen == ("c",)
+    assert choice.kept == {"b": "run d refers to it", "a": "run b refers to it"}
+
+
+def test_runs_that_refer_to_each_other_and_all_fit_go_together() -> None:
+    """A link from a run that goes holds nothing."""
+    runs = candidates(("a", "failed", 1), ("b", "failed", 2))
+    assert choose(runs, Criteria(states=("failed",)), {"b": {"a"}}).chosen == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('"--resume=/data/runs/one/rank_0/x.ckpt"', {"one"}),
+        ("mslaunch-runs/one", {"one"}),
+        ("/elsewhere/sweep/2/rank_0", {"sweep/2"}),
+        ("runs/latest/rank_0", {"newest"}),
+        ("/usr/local/Ascend/ascend-toolkit/latest/bin", set()),
+        ("one twofold/ne /oneself/ phone/x", set()),
+        ("/runs/me/rank_0", set()),
+    ],
+)
+def test_a_path_into_a_run_is_a_link_to_it(text: str, found: set[str]) -> None:
+    """Whatever stands before it; a word that is no part of a path is none."""
+    known = ["one", "two", "me", "sweep/1", "sweep/2", "newest"]
+    assert find_links(text, "me", known, {"runs/latest": "newest"}) == found
+
+
+def test_pruned_runs_are_gone_and_what_they_link_to_is_not(tmp_path: Path) -> None:
+    """A link is removed, never its target; the bytes that were freed are told."""
+    runs = tmp_path / "runs"
+    outside = tmp_path / "data"
+    outside.mkdir()
+    (outside / "x").write_text("kept")
+    old = make_run(runs, "old", days=40)
+    (old.rank(0) / "data").symlink_to(outside)
+    make_run(runs, "new", days=2)
+    found = prune(runs, Criteria(ended_before=time.time() - 30 * DAY))
+    assert [one.name for one in found.removed] == ["old"]
+    assert found.bytes >= 16_000
+    assert names(runs) == {"new"}
+    assert (outside / "x").read_text() == "kept"
+
+
+def test_a_criterion_is_needed(bench: Bench) -> None:
+    """Nobody loses all runs by typing the verb alone."""
+    make_run(bench.runs, "one")
+    done = bench.mslaunch("prune")
+    assert done.returncode == 2
+    assert "say which runs" in done.stderr
+    assert names(bench.runs) == {"one"}
+    with pytest.raises(RequestError, match="keep-best or drop"):
+        prune(bench.runs, ALL, "some")
+
+
+def test_a_dry_run_says_what_would_go_and_removes_nothing(bench: Bench) -> None:
+    """In words and as JSON."""
+    for number in range(3):
+        make_run(bench.runs, f"run{number}", "failed" if number else "succeeded", days=9 - number)
+    done = bench.mslaunch("prune", "--state", "failed", "--dry-run")
+    assert "Would remove 2 runs" in done.stdout
+    told = json.loads(bench.mslaunch("prune", "--keep", "1", "--dry-run", "--json").stdout)
+    assert [one["name"] for one in told["removed"]] == ["run0", "run1"]
+    assert told["bytes"] == sum(one["bytes"] for one in told["removed"]) > 0
+    assert names(bench.runs) == {"run0", "run1", "run2"}
+    assert "Removed 2 runs" in bench.mslaunch("prune", "--keep", "1").stdout
+    assert names(bench.runs) == {"run2"}
+
+
+def test_a_running_job_stays(bench: Bench) -> None:
+    """Whatever is asked for."""
+    bench.write("train.py", "import time\ntime.sleep(600)\n")
+    bench.start("train", "-n", "1", "--run-id", "alive", "--tail", "none")
+    wait_for(
+        lambda: (bench.runs / "alive" / "run.json").is_file() and bench.record("alive")["state"] == "running", "it"
+    )
+    done = bench.mslaunch("prune", "--keep", "0")
+    assert "alive stays: it is running" in done.stdout
+    assert (bench.runs / "alive" / "plan.json").is_file()
+    assert bench.mslaunch("stop", "alive").returncode == 0
+
+
+def test_a_queued_run_and_one_whose_launcher_is_elsewhere_stay(tmp_path: Path) -> None:
+    """What cannot be known from here counts as alive."""
+    make_run(tmp_path, "queued", "queued")
+    far = make_run(tmp_path, "far", "running")
+    raw = json.loads(far.record.read_text())
+    raw["launcher"]["host"] = "another-host"
+    far.record.write_text(json.dumps(raw))
+    assert removed(tmp_path, ALL) == set()
+
+
+def test_a_lost_run_with_processes_stays(tmp_path: Path) -> None:
+    """Its launcher is gone, and something of it goes on."""
+    lost = make_run(tmp_path, "lost", "running")
+    raw = json.loads(lost.record.read_text())
+    raw["launcher"]["pid"] = 4_000_000
+    lost.record.write_text(json.dumps(raw))
+    left = subprocess.Popen(["sleep", "600"], env={**os.environ, "MSLAUNCH_RUN_DIR": str(lost.path)})
+    try:
+        kept = prune(tmp_path, ALL).kept
+        assert "processes of it are left" in kept["lost"]
+    finally:
+        left.kill()
+        left.wait()
+    assert removed(tmp_path, ALL) == {"lost"}
+
+
+@needs_root
+def test_another_users_run_stays(shared_folder: Path) -> None:
+    """Also for root."""
+    theirs = make_run(shared_folder, "theirs")
+    for path in (theirs.path, *theirs.path.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    assert prune(shared_folder, ALL).kept == {"theirs": "it is another user's"}
+
+
+def test_an_unreadable_record_protects_its_run(tmp_path: Path) -> None:
+    """It may be a newer mslaunch's, or anything."""
+    make_run(tmp_path, "odd").record.write_text('{"schema_version": "99.0"}')
+    assert prune(tmp_path, ALL).kept == {"odd": "its record cannot be read"}
+
+
+def test_a_run_whose_checkpoints_another_uses_stays(tmp_path: Path) -> None:
+    """By an argument, by checkpoints.json, or by a link in a rank's folder."""
+    for name, days in (("first", 9.0), ("second", 8.0), ("third", 7.0), ("unused", 6.0)):
+        make_run(tmp_path, name, "failed", days)
+    user = make_run(tmp_path, "user", days=1)
+    write_plan(user, json.dumps({"argv": ["train.py", f"--from={tmp_path}/first/rank_0/x.ckpt"]}))
+    (user.path / "checkpoints.json").write_text(json.dumps({"files": [f"{tmp_path}/second/rank_0/x.ckpt"]}))
+    (user.rank(1) / "warm.ckpt").symlink_to("../../third/rank_1/x.ckpt")
+    found = prune(tmp_path, Criteria(states=("failed",)))
+    assert [one.name for one in found.removed] == ["unused"]
+    assert set(found.kept.values()) == {"run user refers to it"}
+
+
+def test_the_runs_of_a_sweep_go_together(tmp_path: Path) -> None:
+    """A resumed sweep would start a missing one again; the sweep's folder goes with its last run."""
+    make_sweep(tmp_path, "half", "1", "2", days=40)
+    raw = json.loads((tmp_path / "half" / "2" / "run.json").read_text())
+    (tmp_path / "half" / "2" / "run.json").write_text(json.dumps({**raw, "state": "failed"}))
+    assert prune(tmp_path, Criteria(states=("failed",))).kept == {"half/2": "half/1 of sweep half stays"}
+    assert removed(tmp_path, Criteria(ended_before=time.time())) == {"half/1", "half/2"}
+    assert names(tmp_path) == set()
+
+
+def test_a_sweep_that_is_under_way_stays(tmp_path: Path) -> None:
+    """It may start any of its runs."""
+    make_sweep(tmp_path, "busy", "1")
+    with locked(SweepFolder(tmp_path / "busy")):
+        assert prune(tmp_path, ALL).kept == {"busy/1": "its sweep is under way"}
+
+
+def test_a_run_that_starts_after_it_was_chosen_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue may start a run at any moment, even between the last look and the renaming."""
+    run = make_run(tmp_path, "again")
+    rename = Path.rename
+
+    def start_first(self: Path, target: Path) -> Path:
+        raw = json.loads((self / "run.json").read_text())
+        (self / "run.json").write_text(json.dumps({**raw, "state": "running"}))
+        monkeypatch.setattr(Path, "rename", rename)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", start_first)
+    assert prune(tmp_path, ALL).kept == {"again": "it has been started meanwhile"}
+    assert run.log(0).is_file()
+    assert names(tmp_path) == {"again"}
+
+
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+from mslaunch.launcher import prune
+def die(path, **_):
+    (Path(path) / "rank_0" / "log.txt").unlink()
+    os.kill(os.getpid(), signal.SIGKILL)
+shutil.rmtree = die
+prune.prune(Path(sys.argv[1]), prune.Criteria(keep=0))
+"""
+
+
+def test_a_prune_that_is_killed_leaves_no_half_run(bench: Bench) -> None:
+    """No list shows what is left of it, and the next prune deletes that."""
+    make_run(bench.runs, "one")
+    done = subprocess.run([sys.executable, "-c", KILLED, str(bench.runs)])
+    assert done.returncode == -signal.SIGKILL
+    (left,) = names(bench.runs)
+    assert left.startswith(".pruned-one-")
+    assert "No runs here yet" in bench.mslaunch("ps").stderr
+    bench.mslaunch("prune", "--keep", "5")
+    assert names(bench.runs) == set()
+
+
+def test_two_prunes_at_once_remove_each_run_once(bench: Bench) -> None:
+    """Neither fails, and nothing is left."""
+    for number in range(40):
+        make_run(bench.runs, f"run{number}")
+    both = [bench.start("prune", "--keep", "0", "--json") for _ in range(2)]
+    told = [json.loads(one.communicate(timeout=120)[0]) for one in both]
+    assert [one.returncode for one in both] == [0, 0]
+    gone = [run["name"] for one in told for run in one["removed"]]
+    assert sorted(gone) == sorted(f"run{number}" for number in range(40))
+    assert names(bench.runs) == set()
+
+
+def test_latest_points_to_the_newest_run_that_is_left(tmp_path: Path) -> None:
+    """And is gone with the last one."""
+    make_run(tmp_path, "old", "succeeded", 5)
+    make_run(tmp_path, "new", "failed", 1)
+    (tmp_path / "latest").symlink_to("new")
+    prune(tmp_path, Criteria(states=("failed",)))
+    assert (tmp_path / "latest").readlink() == Path("old")
+    prune(tmp_path, ALL)
+    assert names(tmp_path) == set()
+
+
+def test_files_with_a_name_elsewhere_are_not_counted(tmp_path: Path) -> None:
+    """Deleting one of two names frees nothing."""
+    run = make_run(tmp_path / "runs", "one")
+    big = run.rank(0) / "big"
+    big.write_bytes(b"x" * 1_000_000)
+    (tmp_path / "other").hardlink_to(big)
+    assert pruning._room_of(run.path) < 500_000
+    (tmp_path / "other").unlink()
+    assert pruning._room_of(run.path) > 1_000_000
+
+
+def save(run: Path, epoch: int, at: float, ranks: Iterable[int] = (0, 1)) -> None:
+    for rank in ranks:
+        path = run / f"rank_{rank}" / "ckpt" / f"net-{epoch}_10.ckpt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(WHOLE)
+        os.utime(path, (at, at))
+
+
+def checkpoints(run: Path) -> list[str]:
+    return sorted(str(path.relative_to(run)) for path in run.rglob("*.ckpt"))
+
+
+def test_the_checkpoint_with_the_least_loss_is_kept(tmp_path: Path) -> None:
+    """By the loss that was told last before each was saved; everything else of the run stays."""
+    run = make_run(tmp_path, "one")
+    writer = MetricsWriter(run.metrics)
+    writer.write(Row(1000.0 * epoch, Source(0, 0), {"loss": loss}) for epoch, loss in ((1, 3.0), (2, 0.5), (3, 0.9)))
+    writer.close()
+    for epoch in (1, 2, 3):
+        save(run.path, epoch, 1000.0 * epoch + 5)
+    found = prune(tmp_path, ALL, "keep-best")
+    assert checkpoints(run.path) == ["rank_0/ckpt/net-2_10.ckpt", "rank_1/ckpt/net-2_10.ckpt"]
+    assert len(found.removed[0].files) == 4
+    assert run.log(0).is_file()
+
+
+def test_without_a_loss_the_newest_whole_checkpoint_is_kept(tmp_path: Path) -> None:
+    """One that is cut short, or that a rank lacks, is not it."""
+    run = make_run(tmp_path, "one")
+    for epoch in (1, 2):
+        save(run.path, epoch, 1000.0 * epoch)
+    save(run.path, 3, 3000.0)
+    save(run.path, 4, 4000.0, ranks=(0,))
+    whole = run.rank(1) / "ckpt" / "net-3_10.ckpt"
+    whole.write_bytes(whole.read_bytes()[:-5])
+    prune(tmp_path, ALL, "keep-best")
+    assert checkpoints(run.path) == ["rank_0/ckpt/net-2_10.ckpt", "rank_1/ckpt/net-2_10.ckpt"]
+
+
+def test_where_no_checkpoint_is_whole_all_stay(tmp_path: Path) -> None:
+    """The best is not known."""
+    run = make_run(tmp_path, "one")
+    save(run.path, 1, 1000.0)
+    for rank in (0, 1):
+        (run.rank(rank) / "ckpt" / "net-1_10.ckpt").write_bytes(b"half")
+    assert prune(tmp_path, ALL, "keep-best").removed == ()
+    assert len(checkpoints(run.path)) == 2
+
+
+def test_all_checkpoints_can_be_dropped_and_links_are_not_followed(tmp_path: Path) -> None:
+    """What a link in a rank's folder leads to is not the run's."""
+    run = make_run(tmp_path / "runs", "one")
+    save(run.path, 1, 1000.0)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "net-1_10.ckpt").write_bytes(b"kept")
+    (run.rank(0) / "shared").symlink_to(outside)
+    prune(tmp_path / "runs", ALL, "drop")
+    assert [path for path in checkpoints(run.path) if "shared" not in path] == []
+    assert (outside / "net-1_10.ckpt").read_bytes() == b"kept"
