@@ -40,7 +40,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with shared_bench(tmp_path_factory.mktemp("ui")) as made:
         for name, rate, word in (("small", "0.1", "one"), ("large", "0.2", "two")):
             made.write("train.py", f"print({word!r})\n")
-            made.write("cfg.yaml", f"lr: {rate}\nseed: 1\n")
+            made.write("cfg.yaml", f"lr: {rate}\nseed: 1\napi_token: hush-{word}\n")
             made.mslaunch("train", "--workers", "2", "--config", "cfg.yaml", "--run-id", name)
             tell(newest(made.runs), ranks=2, steps=range(100 if name == "small" else 50))
         made.write("train.py", "raise ValueError('<i>wrong</i>')\n")
@@ -103,9 +103,9 @@ def test_chosen_runs_are_laid_over_each_other(page: Visit) -> None:
     last = {name: step for name, step, _ in rows}
     assert last == {"small rank 0": "99", "large rank 0": "49"}
     differences = page.page.locator("#differences")
-    config = differences.get_by_role("region", name="Configuration and settings").locator("tbody tr")
-    assert config.all_inner_texts() == ["lr\t0.1\t0.2"]
-    differences.get_by_text("train.py (run 1 and run 2)").click()
+    config = differences.get_by_role("region", name="config").locator("tbody tr")
+    assert config.all_inner_texts() == ["lr\t0.1\t0.2", "api_token\t***\t***"]
+    differences.get_by_text("train.py: changed in large").click()
     diff = differences.locator("pre").last.inner_text()
     assert "-print('one')" in diff
     assert "+print('two')" in diff
