@@ -26,6 +26,11 @@ for number in range(100_000):
     while not os.path.exists(os.path.join(os.environ["MSLAUNCH_SUBMIT_DIR"], f"go.{number // 10}")):
         time.sleep(0.02)
 """
+PRINTING = """import time
+for step in (1, 2, 3):
+    print(f"epoch: 1 step: {step}, loss is {0.5 ** step}", flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +129,18 @@ def test_a_live_run_moves(page: Visit, shown: Bench, live: str) -> None:
     page.page.locator("#ranks td", has_text=re.compile(r"^0\.25$")).wait_for()
     shown.write("go.0", "")
     page.page.locator("#logs").get_by_text("rank 0 line 10 <b>bold</b>").wait_for()
+
+
+def test_what_a_script_prints_is_drawn_while_it_runs(page: Visit, shown: Bench) -> None:
+    """LossMonitor's lines of a real job, of all ranks, without a change to the script."""
+    shown.write("printing.py", PRINTING)
+    process = shown.start("train", "--workers", "2", "--tail", "none", "--run-id", "printing", "printing.py")
+    page.page.get_by_role("link", name="printing").click()
+    page.page.locator("#curves figure", has_text="loss").wait_for()
+    wait_for(lambda: len(page.table("loss")) == 6, "the losses of both ranks")
+    assert page.table("loss")[:3] == [["rank 0", "1", "0.5"], ["rank 0", "2", "0.25"], ["rank 0", "3", "0.125"]]
+    process.terminate()
+    process.wait(timeout=60)
 
 
 def test_logs_of_several_ranks_are_followed_together(page: Visit, shown: Bench, live: str) -> None:
