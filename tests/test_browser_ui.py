@@ -26,6 +26,11 @@ for number in range(100_000):
     while not os.path.exists(os.path.join(os.environ["MSLAUNCH_SUBMIT_DIR"], f"go.{number // 10}")):
         time.sleep(0.02)
 """
+PRINTING = """import time
+for step in (1, 2, 3):
+    print(f"epoch: 1 step: {step}, loss is {0.5 ** step}", flush=True)
+time.sleep(600)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +45,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with shared_bench(tmp_path_factory.mktemp("ui")) as made:
         for name, rate, word in (("small", "0.1", "one"), ("large", "0.2", "two")):
             made.write("train.py", f"print({word!r})\n")
-            made.write("cfg.yaml", f"lr: {rate}\nseed: 1\n")
+            made.write("cfg.yaml", f"lr: {rate}\nseed: 1\napi_token: hush-{word}\n")
             made.mslaunch("train", "--workers", "2", "--config", "cfg.yaml", "--run-id", name)
             tell(newest(made.runs), ranks=2, steps=range(100 if name == "small" else 50))
         made.write("train.py", "raise ValueError('<i>wrong</i>')\n")
@@ -103,9 +108,9 @@ def test_chosen_runs_are_laid_over_each_other(page: Visit) -> None:
     last = {name: step for name, step, _ in rows}
     assert last == {"small rank 0": "99", "large rank 0": "49"}
     differences = page.page.locator("#differences")
-    config = differences.get_by_role("region", name="Configuration and settings").locator("tbody tr")
-    assert config.all_inner_texts() == ["lr\t0.1\t0.2"]
-    differences.get_by_text("train.py (run 1 and run 2)").click()
+    config = differences.get_by_role("region", name="config").locator("tbody tr")
+    assert config.all_inner_texts() == ["lr\t0.1\t0.2", "api_token\t***\t***"]
+    differences.get_by_text("train.py: changed in large").click()
     diff = differences.locator("pre").last.inner_text()
     assert "-print('one')" in diff
     assert "+print('two')" in diff
@@ -124,6 +129,18 @@ def test_a_live_run_moves(page: Visit, shown: Bench, live: str) -> None:
     page.page.locator("#ranks td", has_text=re.compile(r"^0\.25$")).wait_for()
     shown.write("go.0", "")
     page.page.locator("#logs").get_by_text("rank 0 line 10 <b>bold</b>").wait_for()
+
+
+def test_what_a_script_prints_is_drawn_while_it_runs(page: Visit, shown: Bench) -> None:
+    """LossMonitor's lines of a real job, of all ranks, without a change to the script."""
+    shown.write("printing.py", PRINTING)
+    process = shown.start("train", "--workers", "2", "--tail", "none", "--run-id", "printing", "printing.py")
+    page.page.get_by_role("link", name="printing").click()
+    page.page.locator("#curves figure", has_text="loss").wait_for()
+    wait_for(lambda: len(page.table("loss")) == 6, "the losses of both ranks")
+    assert page.table("loss")[:3] == [["rank 0", "1", "0.5"], ["rank 0", "2", "0.25"], ["rank 0", "3", "0.125"]]
+    process.terminate()
+    process.wait(timeout=60)
 
 
 def test_logs_of_several_ranks_are_followed_together(page: Visit, shown: Bench, live: str) -> None:

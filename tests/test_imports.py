@@ -61,7 +61,7 @@ EDGES = {
         "words",
         "worker",
     },
-    "ui": {"documents", "errors", "layout", "masking", "metrics", "plan", "ranges", "store", "words"},
+    "ui": {"comparison", "documents", "errors", "layout", "masking", "metrics", "plan", "ranges", "store", "words"},
     "store": {
         "agent",
         "comparison",

@@ -138,7 +138,7 @@ class Library:
                 self._open.popitem(last=False)[1].metrics.close()
         with kept.lock:
             kept.metrics.update()
-            tag = self._tag(run, ranks)
+            tag = self.tag([name], ranks)
             if tag != kept.tag:
                 made = make_document(run, kept.metrics.table, time.time(), LIVE, ranks)
                 made["may_stop"] = self._may_stop
@@ -146,14 +146,18 @@ class Library:
                 kept.tag = tag
             return kept.tag, kept.text
 
-    def _tag(self, run: Run, ranks: Sequence[int]) -> str:
-        """Say what a document is made from: files, whether the run is alive, and, while it is, the time."""
-        folder = run.folder
-        with self._lock:
-            state = self._summary(self._entries.get(run.name) or _Entry(run)).get("state", "")
-        tick = 0 if state in ENDED else int(time.monotonic() / 10)
-        files = [stamp(path) for path in (folder.record, folder.events, folder.metrics, folder.plan)]
-        return hashlib.sha256(repr((state, tick, files, tuple(ranks))).encode()).hexdigest()[:24]
+    def tag(self, names: Sequence[str], ranks: Sequence[int] = ()) -> str:
+        """Say what is shown of runs: their files, whether they are alive, and, while one is, the time."""
+        made_from: list[Any] = [tuple(ranks)]
+        for name in names:
+            run = self.find(name)
+            with self._lock:
+                state = self._summary(self._entries.get(name) or _Entry(run)).get("state", "")
+            tick = 0 if state in ENDED else int(time.monotonic() / 10)
+            folder = run.folder
+            files = (folder.record, folder.events, folder.metrics, folder.plan)
+            made_from += [name, state, tick, *map(stamp, files)]
+        return hashlib.sha256(repr(made_from).encode("utf-8", "replace")).hexdigest()[:24]
 
 
 def _read_summary(folder: RunFolder) -> dict[str, Any]:

@@ -87,7 +87,10 @@ class Answers:
         names = list(dict.fromkeys(request.query_params.getlist("name")))
         if not 1 < len(names) <= MOST_COMPARED:
             raise RequestError(f"Choose 2 to {MOST_COMPARED} runs to compare, got {len(names)}.")
-        return _unless_known(request, JSONResponse(compare([self._library.find(name) for name in names])).body)
+        tag = self._library.tag(names)
+        if _is_known(request, tag):
+            return _not_changed(tag)
+        return _unless_known(request, JSONResponse(compare([self._library.find(name) for name in names])).body, tag)
 
     def stacks(self, request: Request) -> Response:
         groups = self._library.find(_name(request)).stacks()
@@ -114,10 +117,18 @@ class Answers:
 
 def _unless_known(request: Request, text: bytes | memoryview, tag: str | None = None) -> Response:
     """Send a text, unless the page has it already."""
-    quoted = f'"{tag or hashlib.sha256(text).hexdigest()[:24]}"'
-    if request.headers.get("if-none-match", "").removeprefix("W/") == quoted:
-        return Response(status_code=304, headers={"ETag": quoted})
-    return Response(text, media_type="application/json", headers={"ETag": quoted})
+    tag = tag or hashlib.sha256(text).hexdigest()[:24]
+    if _is_known(request, tag):
+        return _not_changed(tag)
+    return Response(text, media_type="application/json", headers={"ETag": f'"{tag}"'})
+
+
+def _is_known(request: Request, tag: str) -> bool:
+    return request.headers.get("if-none-match", "").removeprefix("W/") == f'"{tag}"'
+
+
+def _not_changed(tag: str) -> Response:
+    return Response(status_code=304, headers={"ETag": f'"{tag}"'})
 
 
 def _name(request: Request) -> str:

@@ -1,6 +1,6 @@
 // The list of runs, and several of them side by side.
 import { Plots, legend } from "./plots.js";
-import { badge, clear, dateText, durationText, el, labelled, section, table, valueText } from "./text.js";
+import { badge, clear, dateText, durationText, el, labelled, refresh, section, table, valueText } from "./text.js";
 
 const SHOWN = 200;
 
@@ -43,8 +43,16 @@ export class RunList {
   }
 }
 
-function differences(rows, names, caption) {
-  return rows.length ? table(["", ...names], rows.map(([key, ...values]) => [key, ...values.map((value) => value ?? "—")]), caption) : el("p", { class: "quiet", text: "No differences." });
+function sectionOf({ title, equal, rows }, names) {
+  const rest = rows.length ? `${equal} more are the same` : equal ? "All of it is the same." : "Nothing is known.";
+  const shown = rows.map(([name, ...values]) => [name, ...values.map((value) => value ?? "—")]);
+  return [el("h3", { text: title }), rows.length ? table(["", ...names], shown, title) : null, el("p", { class: "quiet", text: rest })];
+}
+
+function codeOf(found) {
+  if (found.without_code.length) return [el("p", { class: "quiet", text: `Not known of ${found.without_code.join(", ")}.` })];
+  if (!found.code.length) return [el("p", { class: "quiet", text: `The same (${found.equal_files} files).` })];
+  return found.code.map((file) => el("details", {}, el("summary", { text: `${file.path}: ${file.kind} in ${file.run}` }), diffText(file.diff)));
 }
 
 function diffText(text) {
@@ -64,9 +72,6 @@ export class Comparison {
   show(found) {
     this.plots.show(found.curves);
     clear(this.names, legend(found.names.map((name) => [name, this.plots.colourOf(name)])));
-    clear(this.facts,
-      el("h3", { text: "Last values" }), differences(found.values.map(([name, ...values]) => [name, ...values.map((value) => (value === null ? null : valueText(name, Number.isNaN(Number(value)) ? value : Number(value))))]), found.names, "Last values"),
-      el("h3", { text: "Configuration and settings" }), differences(found.config, found.names, "Configuration and settings"),
-      el("h3", { text: "Code" }), ...(found.code.length ? found.code.map((file) => el("details", {}, el("summary", { text: `${file.path} (${file.runs})` }), diffText(file.diff))) : [el("p", { class: "quiet", text: "No differences." })]));
+    refresh(this.facts, [found.sections, found.code], () => [...found.sections.flatMap((one) => sectionOf(one, found.names)), el("h3", { text: "code" }), ...codeOf(found)]);
   }
 }
