@@ -70,6 +70,7 @@ EDGES = {
     "transports": {
         "__version__",
         "agent",
+        "documents",
         "errors",
         "hosts",
         "layout",
