@@ -81,6 +81,7 @@ EDGES = {
     "transports": {
         "__version__",
         "agent",
+        "documents",
         "errors",
         "hosts",
         "layout",

@@ -106,6 +106,7 @@ def test_node_files_of_batch_systems(tmp_path: Path, variable: str) -> None:
         {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
         {"MS_SCHED_HOST": "127.0.0.1", "MS_WORKER_NUM": "2"},
         {"PBS_NODEFILE": "/nowhere"},
+        {"PBS_NODEFILE": "/dev/zero"},
         {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "m"},
     ],
 )

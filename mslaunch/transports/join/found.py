@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mslaunch.documents.limits import Unreadable, read_text
+
 Environment = Mapping[str, str]
 _VOLCANO_HOSTS = re.compile(r"VC_([A-Z0-9_]+)_HOSTS")
 
@@ -174,8 +176,8 @@ def _node_file(system: str, variable: str) -> Callable[[Environment], Found | No
 
     def read(environment: Environment) -> Found | None:
         try:
-            lines = Path(environment[variable]).read_text(errors="replace").split()
-        except (KeyError, OSError, ValueError):
+            lines = read_text(Path(environment[variable]), errors="replace", only_files=True).split()
+        except (KeyError, OSError, ValueError, Unreadable):
             return None
         names = list(dict.fromkeys(lines))
         own = _short(socket.gethostname())
