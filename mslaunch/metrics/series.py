@@ -60,7 +60,9 @@ class SeriesTable:
             last.update({name: number for name in row.values if (number := row.last(name)) is not None})
             step = step_of(last)
             for name, value in row.values.items():
-                series.setdefault(name, Series()).add(row.time, math.nan if step is None else step, value)
+                if name not in series:
+                    series[name] = Series()
+                series[name].add(row.time, math.nan if step is None else step, value)
 
     @property
     def sources(self) -> list[Source]:

@@ -13,8 +13,9 @@ from mslaunch.metrics.rows import Number, Row, Source, read_row, write_row
 from mslaunch.metrics.series import Series, SeriesTable
 from mslaunch.metrics.thin import thin
 
-LARGEST = 16 << 20  # when the file is this long, it is thinned
-THINNED = 8 << 20  # to about this length
+LARGEST = 12 << 20  # when the file is this long, it is thinned
+THINNED = 6 << 20  # to about this length
+FAR_TOO_LONG = 1.5  # times that length, rows wait for it to be thinned
 ROW_BYTES = 160  # of a thinned row, roughly; measured anew with every thinning
 PIECE = 1 << 20
 
@@ -39,11 +40,11 @@ class MetricsWriter:
     def write(self, rows: Iterable[Row]) -> None:
         """Append rows; none of them where there is no room, since half a line would spoil the next one."""
         data = "".join(map(write_row, rows)).encode()
-        is_far_too_long = self._size > 2 * self._largest
+        is_far_too_long = self._size > FAR_TOO_LONG * self._largest
         if self._thinning is not None and (self._thinning.is_over or is_far_too_long):
             self._thinning.join()
             self._take_thinned(self._thinning)
-        if not data or self._size > 2 * self._largest:  # it could not be thinned: no room beside it
+        if not data or self._size > FAR_TOO_LONG * self._largest:  # it could not be thinned: no room beside it
             return
         if self._file < 0:
             self._open()
