@@ -118,6 +118,7 @@ def test_what_a_full_pipe_does_not_take_is_sent_later(tmp_path: Path, monkeypatc
     report(step=2)
     os.read(end, 1 << 20)
     report(step=3)
+    metrics.flush()
     lines = os.read(end, 1 << 16)
     os.close(end)
     rows = [row for message in RankMessages().feed(lines) for row in message["rows"]]

@@ -1,6 +1,7 @@
 """report(): values that a script tells, sent to the agent of its host. It never raises, and never waits.
 
-A value is sent at once, as long as there are few; of many, some are kept and sent with a later one or at the end.
+Sending costs more than a call may, so values that follow each other quickly are kept and sent together, with a later
+one or at the end; of very many, some.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
 
     Row = tuple[float, str]
 
-WINDOW = 0.5  # seconds
-MOST_IN_WINDOW = 20  # calls that are sent one by one in so many seconds
-MOST_KEPT = 64  # of further ones
+SEND_EVERY = 0.2  # seconds
+MOST_KEPT = 64  # rows in between
 LONGEST = 4000  # bytes: one write of up to 4,096 into a pipe is never torn
 MOST_VALUES = 64
 LAST_TRIES = 200  # at the end, while the pipe is full
@@ -38,8 +38,7 @@ class Reporter:
         self._odd: list[Row] = []
         self._stride = 1
         self._skipped = 0
-        self._window = 0.0
-        self._sent = 0
+        self._sent = 0.0
         self._is_busy = False
         self._pipe = -1
         self._file = (0, 0)
@@ -50,14 +49,12 @@ class Reporter:
         told = ", ".join([f"{name}: {text}" for name, text in self._pairs(values)])
         if not told:
             return
-        if not 0 <= now - self._window < WINDOW:
-            self._window, self._sent = now, 0
-        if self._sent < MOST_IN_WINDOW and not self._is_busy:
-            self._sent += 1
+        if 0 <= now - self._sent < SEND_EVERY or self._is_busy:
+            self._keep(now, told)
+        else:
+            self._sent = now
             self._kept.append((now, told))
             self.flush()
-        else:
-            self._keep(now, told)
 
     def _pairs(self, values: dict[str, Any]) -> list[tuple[str, str]]:
         pairs: list[tuple[str, str]] = []
