@@ -31,9 +31,22 @@ EDGES = {
         "metrics",
         "ranges",
         "ranktable",
+        "trace",
         "words",
     },
-    "api": {"agent", "checkpoint", "diagnose", "errors", "hosts", "launcher", "metrics", "plan", "store", "transports"},
+    "api": {
+        "agent",
+        "checkpoint",
+        "diagnose",
+        "errors",
+        "hosts",
+        "launcher",
+        "metrics",
+        "plan",
+        "store",
+        "trace",
+        "transports",
+    },
     "launcher": {
         "agent",
         "checkpoint",
@@ -85,6 +98,7 @@ EDGES = {
     "plan": {"documents", "errors", "hosts", "layout", "masking", "messages", "ranges", "ranktable"},
     "ranktable": {"documents", "errors", "hosts", "ranges"},
     "checkpoint": {"documents", "errors", "layout"},
+    "trace": {"checkpoint", "documents", "errors"},
     "diagnose": {"documents", "errors", "layout", "masking", "plugins", "ranges", "ranktable", "words"},
     "metrics": {"diagnose", "documents", "errors", "messages", "plan", "plugins", "words"},
     "hosts": {"errors", "ranges"},
@@ -109,7 +123,7 @@ OWN = {
     "worker": ("mslaunch.worker", "mslaunch.layout", "mslaunch.masking"),
     "runtime": ("mslaunch.runtime", "mslaunch.layout"),
 }
-OPTIONAL = {"mindspore", "yaml", "cloudpickle"}  # imported inside functions, where a rank needs them
+OPTIONAL = {"mindspore", "yaml", "cloudpickle", "numpy"}  # imported inside functions, where a rank needs them
 
 
 def imports(path: Path) -> Iterator[str]:
