@@ -15,6 +15,7 @@ from mslaunch.cli import VERBS
 from tests.conftest import MSLAUNCH, ROOT, Bench
 from tests.doc_commands import PAGES, commands, inline_commands, options_of, parse
 from tests.sharded import checkpoints, content_of, strategy_file, write_shard
+from tests.test_trace import Tensor, record
 from tests.torch_files import save_state
 
 STARTING = ("train", "sweep", "infer", "msrun", "torchrun")
@@ -111,6 +112,8 @@ def _write_weights(folder: Path) -> None:
     write_shard(folder / "hf" / "model.safetensors", weights)
     save_state(folder / "model.pth", weights)
     (folder / "rules.yaml").write_text("rules: [{drop: '.*inv_freq'}]")
+    for name in ("torch_trace", "ms_trace"):
+        record(folder / name, fc=Tensor([1.0]))
 
 
 @pytest.fixture
