@@ -15,8 +15,8 @@ from mslaunch.cli import VERBS
 from tests.conftest import MSLAUNCH, ROOT, Bench
 from tests.doc_commands import PAGES, commands, inline_commands, options_of, parse
 from tests.sharded import checkpoints, content_of, strategy_file, write_shard
-from tests.test_trace import Tensor, record
 from tests.torch_files import save_state
+from tests.traced import Tensor, record
 
 STARTING = ("train", "sweep", "infer", "msrun", "torchrun")
 CONFIG = """seed: 1

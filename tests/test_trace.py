@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,59 +16,9 @@ import pytest
 from mslaunch.runtime.trace import torch_trace
 from tests.conftest import ROOT, Bench
 from tests.torch_files import TORCH_PYTHON, needs_torch
+from tests.traced import Network, Tensor, record
 
 needs_mindspore = pytest.mark.skipif(find_spec("mindspore") is None, reason="MindSpore is not installed")
-Hook = Callable[[Any, Any, Any], None]
-
-
-class Tensor:
-    """What a trace needs of a tensor."""
-
-    def __init__(self, values: Any) -> None:
-        self.values = np.asarray(values)
-        self.shape, self.dtype = self.values.shape, self.values.dtype
-
-    def asnumpy(self) -> Any:
-        return self.values
-
-
-class Layer:
-    """A module that calls the hooks that it was given."""
-
-    def __init__(self, values: Any) -> None:
-        self.values = values
-        self.hooks: list[Hook] = []
-
-    def register_forward_hook(self, hook: Hook) -> Layer:
-        self.hooks.append(hook)
-        return self
-
-    def remove(self) -> None:
-        self.hooks.clear()
-
-    def __call__(self) -> None:
-        for hook in self.hooks:
-            hook(self, (), self.values)
-
-
-class Network:
-    """Layers that are called in their order."""
-
-    def __init__(self, **layers: Any) -> None:
-        self.layers = {name.replace("_", "."): Layer(values) for name, values in layers.items()}
-
-    def named_modules(self) -> list[tuple[str, Layer]]:
-        return list(self.layers.items())
-
-    def __call__(self) -> None:
-        for layer in self.layers.values():
-            layer()
-
-
-def record(folder: Path, most_values: int = 1000, **layers: Any) -> None:
-    network = Network(**layers)
-    with torch_trace(network, str(folder), most_values):
-        network()
 
 
 def index_of(folder: Path) -> Any:
@@ -304,6 +253,36 @@ def test_every_cell_of_mindspore_is_recorded(bench: Bench, mode: str) -> None:
         ("", "SequentialCell"),
     ]
     assert ["PyNative" in note for note in index["notes"]] == [True] * (mode == "graph")
+
+
+COMPILED = """
+import mindspore as ms
+import numpy as np
+from mindspore import nn
+from mslaunch.runtime.trace import trace
+
+class Network(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Dense(2, 2)
+
+    @ms.jit
+    def construct(self, x):
+        return self.fc(x)
+
+network = Network()
+with trace(network, "ms_trace"):
+    network(ms.Tensor(np.ones((1, 2), np.float32)))
+"""
+
+
+@needs_mindspore
+@pytest.mark.mindspore
+def test_cells_inside_a_compiled_function_are_recorded(bench: Bench) -> None:
+    """A function with @jit runs as plain Python for the trace."""
+    bench.write("compiled.py", COMPILED)
+    run(bench, sys.executable, "import compiled")
+    assert [row["name"] for row in index_of(bench.folder / "ms_trace")["outputs"]] == ["fc", ""]
 
 
 @needs_torch

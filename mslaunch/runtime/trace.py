@@ -85,14 +85,16 @@ class Tracer:
         self._outputs.append(row)
 
 
-class _PynativeTracer(Tracer):
-    """In graph mode MindSpore compiles the network as a whole, and hooks see nothing: cells run one by one instead."""
+class _MindSporeTracer(Tracer):
+    """A compiled network calls no hook, so nothing is compiled meanwhile: no graph mode, no functions with @jit."""
 
     def __enter__(self) -> Tracer:
         import mindspore
 
-        self._is_graph = mindspore.get_context("mode") == mindspore.GRAPH_MODE
         super().__enter__()
+        self._is_graph = mindspore.get_context("mode") == mindspore.GRAPH_MODE
+        self._jit = os.environ.get("MS_JIT")
+        os.environ["MS_JIT"] = "0"  # MindSpore looks at it in every call of such a function
         if self._is_graph:
             mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
             self.notes.append("recorded in PyNative mode: graph mode shows no cell's output, and may round otherwise")
@@ -101,6 +103,10 @@ class _PynativeTracer(Tracer):
     def __exit__(self, *error: object) -> None:
         import mindspore
 
+        if self._jit is None:
+            del os.environ["MS_JIT"]
+        else:
+            os.environ["MS_JIT"] = self._jit
         if self._is_graph:
             mindspore.set_context(mode=mindspore.GRAPH_MODE)
         super().__exit__(*error)
@@ -108,7 +114,7 @@ class _PynativeTracer(Tracer):
 
 def trace(network: Any, folder: str, most_values: int = MOST_VALUES) -> Tracer:
     """Record what every cell of a MindSpore network returns: `with trace(network, "ms_trace"): network(x)`."""
-    return _PynativeTracer(list(network.cells_and_names()), folder, "mindspore", most_values)
+    return _MindSporeTracer(list(network.cells_and_names()), folder, "mindspore", most_values)
 
 
 def torch_trace(network: Any, folder: str, most_values: int = MOST_VALUES) -> Tracer:
