@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from fuzz import checkpoints, records, requests, torch_files, wires
+from fuzz import checkpoints, records, requests, torch_files, traces, wires
 
-BORDERS = (*requests.BORDERS, *records.BORDERS, *checkpoints.BORDERS, *torch_files.BORDERS, *wires.BORDERS)
+BORDERS = (
+    *requests.BORDERS,
+    *records.BORDERS,
+    *checkpoints.BORDERS,
+    *torch_files.BORDERS,
+    *traces.BORDERS,
+    *wires.BORDERS,
+)

@@ -61,6 +61,20 @@ def test_tensors_inside_an_output_have_a_place(bench: Bench) -> None:
     assert [row["output"] for row in index_of(bench.folder / "a")["outputs"]] == ["0", "1.hidden.0"]
 
 
+def test_an_output_without_plain_values_is_a_note(bench: Bench) -> None:
+    """The script goes on, the other outputs are recorded, and the comparison shows the note."""
+
+    class Sparse(Tensor):
+        def asnumpy(self) -> Any:
+            raise TypeError("sparse tensors have none")
+
+    for name in ("a", "b"):
+        record(bench.folder / name, table=Sparse([1]), fc=Tensor([1]))
+    done = bench.mslaunch("trace", "compare", "a", "b")
+    assert done.returncode == 0, done.stderr
+    assert "mslaunch: a: table: an output has no plain values: sparse tensors have none\n" in done.stdout
+
+
 def test_a_trace_replaces_an_earlier_one(bench: Bench) -> None:
     """Nothing of the earlier one is left."""
     record(bench.folder / "a", fc=Tensor([1]), out=Tensor([2]))
@@ -161,7 +175,12 @@ def broken(folder: Path, kind: str) -> None:
         np.save(folder / "0.npy", np.zeros(3))
     else:
         data = (folder / "0.npy").read_bytes()
-        short = {"truncated": data[:-4], "no header": b"x", "huge": data.replace(b"(2,)", b"(9999999999999,)")}
+        short = {
+            "truncated": data[:-4],
+            "no header": b"x",
+            "huge": data.replace(b"(2,)", b"(9999999999999,)"),
+            "unclosed": data.replace(b"(2,)", b"(2, "),
+        }
         (folder / "0.npy").write_bytes(short[kind])
 
 
@@ -177,7 +196,7 @@ TEXTS = {
     "a list": "[]",
     "a word": WHOLE % '"fc"',
 }
-VALUES = ("pipe of values", "pickle", "other values", "truncated", "no header", "huge")
+VALUES = ("pipe of values", "pickle", "other values", "truncated", "no header", "huge", "unclosed")
 
 
 @pytest.mark.parametrize("kind", ["no folder", "pipe", *TEXTS, *VALUES])

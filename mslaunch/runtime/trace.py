@@ -76,7 +76,12 @@ class Tracer:
         import numpy
 
         order = len(self._outputs)
-        values = _to_numpy(tensor)
+        try:
+            values = _to_numpy(tensor)
+        except Exception as error:  # sparse, quantized: a trace never ends the script that it looks at
+            why = str(error).partition("\n")[0]
+            self.notes.append(f"{row['name'] or 'the network'}: an output has no plain values: {why}")
+            return
         flat = numpy.ravel(values)
         step = max(1, -(-flat.size // self._most_values))
         numpy.save(os.path.join(self.folder, f"{order}.npy"), flat[::step])
