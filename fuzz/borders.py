@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fuzz import checkpoints, join, pages, records, requests, torch_files, wires
+from fuzz import checkpoints, join, pages, records, requests, torch_files, traces, wires
 
 BORDERS = (
     *requests.BORDERS,
     *records.BORDERS,
     *checkpoints.BORDERS,
     *torch_files.BORDERS,
+    *traces.BORDERS,
     *wires.BORDERS,
     *join.BORDERS,
     *pages.BORDERS,

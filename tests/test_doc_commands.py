@@ -16,6 +16,7 @@ from tests.conftest import MSLAUNCH, ROOT, Bench
 from tests.doc_commands import PAGES, commands, inline_commands, options_of, parse
 from tests.sharded import checkpoints, content_of, strategy_file, write_shard
 from tests.torch_files import save_state
+from tests.traced import Tensor, record
 
 STARTING = ("train", "sweep", "infer", "msrun", "torchrun")
 CONFIG = """seed: 1
@@ -115,6 +116,8 @@ def _write_weights(folder: Path) -> None:
     write_shard(folder / "hf" / "model.safetensors", weights)
     save_state(folder / "model.pth", weights)
     (folder / "rules.yaml").write_text("rules: [{drop: '.*inv_freq'}]")
+    for name in ("torch_trace", "ms_trace"):
+        record(folder / name, fc=Tensor([1.0]))
 
 
 @pytest.fixture

@@ -32,11 +32,12 @@ EDGES = {
         "metrics",
         "ranges",
         "ranktable",
+        "trace",
         "words",
     },
     "api": {
         *("agent", "checkpoint", "comparison", "diagnose", "errors", "hosts"),
-        *("launcher", "layout", "metrics", "plan", "store", "transports", "ui"),
+        *("launcher", "layout", "metrics", "plan", "store", "trace", "transports", "ui"),
     },
     "launcher": {
         "agent",
@@ -94,6 +95,7 @@ EDGES = {
     "plan": {"documents", "errors", "hosts", "layout", "masking", "messages", "ranges", "ranktable"},
     "ranktable": {"documents", "errors", "hosts", "ranges"},
     "checkpoint": {"documents", "errors", "layout"},
+    "trace": {"checkpoint", "documents", "errors"},
     "diagnose": {"documents", "errors", "layout", "masking", "plugins", "ranges", "ranktable", "words"},
     "comparison": {"metrics"},
     "metrics": {"diagnose", "documents", "errors", "messages", "plan", "plugins", "words"},
@@ -119,7 +121,7 @@ OWN = {
     "worker": ("mslaunch.worker", "mslaunch.layout", "mslaunch.masking", "mslaunch.__version__"),
     "runtime": ("mslaunch.runtime", "mslaunch.layout"),
 }
-OPTIONAL = {"mindspore", "yaml", "cloudpickle"}  # imported inside functions, where a rank needs them
+OPTIONAL = {"mindspore", "yaml", "cloudpickle", "numpy"}  # imported inside functions, where a rank needs them
 
 
 def imports(path: Path) -> Iterator[str]:

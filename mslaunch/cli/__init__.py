@@ -39,9 +39,11 @@ VERBS = {
     "rank-table": "Generate, probe, validate, merge, show, compare and convert rank tables.",
     "strategy": "Show and merge MindSpore's strategy files.",
     "ckpt": "Show, verify, reshard, convert, import, export and compare checkpoints.",
+    "trace": "Compare what two networks compute, module by module.",
     "config": "The JSON Schema of a job's YAML.",
     "agent": "Lend this machine's devices to a launcher elsewhere.",
     "examples": "List the examples and sample rank tables, and copy them.",
+    "new": "Begin a project of your own that runs at once.",
 }
 """Each verb is a module of this package, imported only when it is typed."""
 

@@ -73,6 +73,14 @@ def _find(name: str) -> Path:
     return known[name]
 
 
+def find_example(name: str) -> Path:
+    """Return the folder of an example, or say which there are."""
+    path = _find(name)
+    if not path.is_dir():
+        raise RequestError(f"{name} is a rank table, not an example. `mslaunch examples list` shows both.")
+    return path
+
+
 def _copy(source: Path, target: Path) -> None:
     """Copy a file, or the files of an example. After an error nothing is left."""
     try:

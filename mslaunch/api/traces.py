@@ -1,0 +1,17 @@
+"""Traces of networks: what `mslaunch trace` calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mslaunch.trace.compare import Comparison
+
+
+def compare_traces(first: str, second: str, *, names: str | None = None, tolerance: float | None = None) -> Comparison:
+    """Compare two folders that trace() or torch_trace() has written, output by output."""
+    from mslaunch.trace import compare
+
+    limit = compare.TOLERANCE if tolerance is None else tolerance
+    return compare.compare_traces(Path(first), Path(second), names, limit)

@@ -1,0 +1,1 @@
+"""Traces of networks, as mslaunch.runtime.trace records them: read and compared."""

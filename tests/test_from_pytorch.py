@@ -1,0 +1,40 @@
+"""examples/from_pytorch with both frameworks: the whole way there and back."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+
+import pytest
+
+from tests.conftest import ROOT, Bench
+from tests.doc_commands import command_of
+from tests.torch_files import TORCH_PYTHON, needs_torch
+
+EXAMPLE = ROOT / "examples/from_pytorch"
+
+
+@needs_torch
+@pytest.mark.mindspore
+@pytest.mark.skipif(find_spec("mindspore") is None, reason="MindSpore is not installed")
+def test_every_line_of_the_readme_runs(bench: Bench) -> None:
+    """Both frameworks have the same accuracy, and each finds the scores of the other equal."""
+    shutil.copytree(EXAMPLE, bench.folder, dirs_exist_ok=True)
+    told = ""
+    for line in re.findall(r"^    ((?:python|mslaunch) .*)", (EXAMPLE / "README.md").read_text(), re.MULTILINE):
+        words = command_of(line)
+        if words:
+            done = bench.mslaunch(*words)
+        else:
+            env = {**bench.env, "PYTHONPATH": str(ROOT)}
+            command = [str(TORCH_PYTHON), line.split()[1]]
+            done = subprocess.run(command, cwd=bench.folder, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        told += done.stdout
+    first, second = re.findall(r"(?:PyTorch|MindSpore): accuracy (\S+)", told)
+    assert first == second
+    assert float(first) > 0.8
+    assert "mslaunch: 8 outputs, the same within 0.001" in told
+    assert "the same scores as MindSpore" in told

@@ -1,0 +1,317 @@
+"""Traces of networks: recorded cell by cell, read back with suspicion, compared in order of execution."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mslaunch.runtime.trace import torch_trace
+from tests.conftest import ROOT, Bench
+from tests.torch_files import TORCH_PYTHON, needs_torch
+from tests.traced import Network, Tensor, record
+
+needs_mindspore = pytest.mark.skipif(find_spec("mindspore") is None, reason="MindSpore is not installed")
+
+
+def index_of(folder: Path) -> Any:
+    return json.loads((folder / "trace.json").read_text())
+
+
+def test_an_output_is_recorded_with_its_statistics(bench: Bench) -> None:
+    """Name, class, place in the order, shape, type, numbers, and how many values are not finite."""
+    record(bench.folder / "a", fc=Tensor(np.array([[3, -4], [np.nan, 0]], np.float32)))
+    (row,) = index_of(bench.folder / "a")["outputs"]
+    assert row == {
+        "name": "fc",
+        "class": "Layer",
+        "call": 0,
+        "output": "",
+        "order": 0,
+        "shape": [2, 2],
+        "dtype": "float32",
+        "step": 1,
+        "mean": pytest.approx(-1 / 3),
+        "std": pytest.approx(np.std([3, -4, 0])),
+        "min": -4,
+        "max": 3,
+        "norm": 5,
+        "not_finite": 1,
+    }
+
+
+def test_of_a_large_output_evenly_spaced_values_are_kept(bench: Bench) -> None:
+    """No more than most_values, and the two networks are compared by those that both have kept."""
+    record(bench.folder / "a", most_values=30, fc=Tensor(np.arange(100)))
+    record(bench.folder / "b", most_values=60, fc=Tensor(np.arange(100)))
+    assert list(np.load(bench.folder / "a" / "0.npy")) == list(range(0, 100, 4))
+    assert bench.mslaunch("trace", "compare", "a", "b").returncode == 0
+
+
+def test_tensors_inside_an_output_have_a_place(bench: Bench) -> None:
+    """Those of tuples, lists and dictionaries; what is no tensor is left out."""
+    record(bench.folder / "a", fc=(Tensor([1]), {"hidden": [Tensor([2]), None]}))
+    assert [row["output"] for row in index_of(bench.folder / "a")["outputs"]] == ["0", "1.hidden.0"]
+
+
+def test_an_output_without_plain_values_is_a_note(bench: Bench) -> None:
+    """The script goes on, the other outputs are recorded, and the comparison shows the note."""
+
+    class Sparse(Tensor):
+        def asnumpy(self) -> Any:
+            raise TypeError("sparse tensors have none")
+
+    for name in ("a", "b"):
+        record(bench.folder / name, table=Sparse([1]), fc=Tensor([1]))
+    done = bench.mslaunch("trace", "compare", "a", "b")
+    assert done.returncode == 0, done.stderr
+    assert "mslaunch: a: table: an output has no plain values: sparse tensors have none\n" in done.stdout
+
+
+def test_a_trace_replaces_an_earlier_one(bench: Bench) -> None:
+    """Nothing of the earlier one is left."""
+    record(bench.folder / "a", fc=Tensor([1]), out=Tensor([2]))
+    record(bench.folder / "a", fc=Tensor([1]))
+    assert {path.name for path in (bench.folder / "a").iterdir()} == {"trace.json", "0.npy"}
+
+
+def test_a_folder_of_other_files_is_not_touched(bench: Bench) -> None:
+    """It could be anything, so it is refused."""
+    bench.write("a/weights.npy", "mine")
+    with pytest.raises(ValueError, match="holds other files than a trace"):
+        record(bench.folder / "a", fc=Tensor([1]))
+    assert (bench.folder / "a/weights.npy").read_text() == "mine"
+
+
+def test_hooks_are_gone_after_the_trace(bench: Bench) -> None:
+    """Also where the network fails; what was recorded until then is kept."""
+    network = Network(fc=Tensor([1]), out=Tensor([2]))
+    network.layers["out"].register_forward_hook(lambda *_: 1 / 0)  # type: ignore[arg-type]
+    with pytest.raises(ZeroDivisionError), torch_trace(network, str(bench.folder / "a")):
+        network()
+    network()
+    assert len(index_of(bench.folder / "a")["outputs"]) == 1
+
+
+def test_the_first_difference_is_named(bench: Bench) -> None:
+    """In the order of execution, with both classes and by how much; the exit code is 1."""
+    record(bench.folder / "a", conv=Tensor([1.0, 2]), bn=Tensor([1.0, 2]), fc=Tensor([4.0]))
+    record(bench.folder / "b", conv=Tensor([1.0, 2 + 1e-5]), bn=Tensor([1.0, 2.5]), fc=Tensor([5.0]))
+    done = bench.mslaunch("trace", "compare", "a", "b")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == (
+        "mslaunch: first difference: bn (Layer, Layer): 2.0e-01 is more than 0.001; 2 of 3 outputs differ"
+    )
+    bars = [line.split()[-1] for line in done.stdout.splitlines()[1:4]]
+    assert set(bars[0]) == {"-"}
+    assert set(bars[1]) == {"#"}
+    assert len(bars[0]) < len(bars[1])
+
+
+def test_the_same_outputs_are_the_same(bench: Bench) -> None:
+    """Within the tolerance, NaN and infinity beside their like, in another type."""
+    values = np.array([1, np.nan, -np.inf, 0])
+    record(bench.folder / "a", fc=Tensor(values), empty=Tensor([]), zero=Tensor([0.0]))
+    record(bench.folder / "b", fc=Tensor(values.astype(np.float16)), empty=Tensor([]), zero=Tensor([0]))
+    done = bench.mslaunch("trace", "compare", "a", "b")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "mslaunch: 3 outputs, the same within 0.001")
+
+
+@pytest.mark.parametrize("stray", [np.nan, -np.inf, 1])
+def test_a_stray_nan_or_infinity_is_a_difference(bench: Bench, stray: float) -> None:
+    """However large the tolerance is."""
+    record(bench.folder / "a", fc=Tensor([1, np.inf]))
+    record(bench.folder / "b", fc=Tensor([1, stray]))
+    done = bench.mslaunch("trace", "compare", "a", "b", "--tolerance", "1e9", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["outputs"][0]["difference"] == "inf"
+
+
+def test_another_shape_is_a_difference(bench: Bench) -> None:
+    """Both are shown."""
+    record(bench.folder / "a", fc=Tensor([[1, 2]]))
+    record(bench.folder / "b", fc=Tensor([1, 2]))
+    done = bench.mslaunch("trace", "compare", "a", "b")
+    assert (done.returncode, "shape [1, 2] and [2]" in done.stdout) == (1, True)
+
+
+def test_rules_for_parameters_name_modules_too(bench: Bench) -> None:
+    """`fc.weight` becomes `classifier.weight`, so fc is classifier; what has no partner is listed."""
+    bench.write("rules.yaml", r"rules: [{from: '(.*)fc\.weight', to: '\1classifier.weight'}, {from: old, to: new}]")
+    record(bench.folder / "a", net_fc=Tensor([1]), old=Tensor([2]), dropout=Tensor([3]))
+    record(bench.folder / "b", net_classifier=Tensor([1]), new=Tensor([2]), cast=Tensor([3]))
+    done = bench.mslaunch("trace", "compare", "a", "b", "--names", "rules.yaml", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert [(pair["first"]["name"], pair["second"]["name"]) for pair in told["outputs"]] == [
+        ("net.fc", "net.classifier"),
+        ("old", "new"),
+    ]
+    assert (told["only_first"], told["only_second"]) == (["dropout"], ["cast"])
+
+
+def broken(folder: Path, kind: str) -> None:
+    index = folder / "trace.json"
+    if kind == "no folder":
+        index.rename(folder.parent / "gone.json")
+    elif kind == "pipe":
+        index.unlink()
+        os.mkfifo(index)
+    elif kind == "pipe of values":
+        (folder / "0.npy").unlink()
+        os.mkfifo(folder / "0.npy")
+    elif kind in TEXTS:
+        index.write_text(TEXTS[kind])
+    elif kind == "pickle":
+        np.save(folder / "0.npy", np.array([print], dtype=object), allow_pickle=True)
+    elif kind == "other values":
+        np.save(folder / "0.npy", np.zeros(3))
+    else:
+        data = (folder / "0.npy").read_bytes()
+        short = {
+            "truncated": data[:-4],
+            "no header": b"x",
+            "huge": data.replace(b"(2,)", b"(9999999999999,)"),
+            "unclosed": data.replace(b"(2,)", b"(2, "),
+        }
+        (folder / "0.npy").write_bytes(short[kind])
+
+
+ROW = '{"name": "fc", "class": "L", "call": 0, "output": "", "order": 0, "shape": [2], "dtype": "f", "step": 1}'
+WHOLE = '{"version": 1, "framework": "torch", "notes": [], "not_called": [], "outputs": [%s]}'
+TEXTS = {
+    "empty": "",
+    "not JSON": "{",
+    "newer": WHOLE.replace('"version": 1', '"version": 2') % ROW,
+    "a path": WHOLE % ROW.replace('"order": 0', '"order": "../../x"'),
+    "negative": WHOLE % ROW.replace("[2]", "[-2]"),
+    "no step": WHOLE % ROW.replace('"step": 1', '"step": 0'),
+    "a list": "[]",
+    "a word": WHOLE % '"fc"',
+}
+VALUES = ("pipe of values", "pickle", "other values", "truncated", "no header", "huge", "unclosed")
+
+
+@pytest.mark.parametrize("kind", ["no folder", "pipe", *TEXTS, *VALUES])
+def test_a_broken_trace_is_one_line(bench: Bench, kind: str) -> None:
+    """It is said which file it is; there is no traceback, and nothing is run or awaited."""
+    record(bench.folder / "a", fc=Tensor([1.0, 2]))
+    record(bench.folder / "b", fc=Tensor([1.0, 2]))
+    broken(bench.folder / "b", kind)
+    done = bench.mslaunch("trace", "compare", "a", "b")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"mslaunch: b/{'0.npy' if kind in VALUES else 'trace.json'}:"), done.stderr
+
+
+def test_networks_without_a_common_name_are_refused(bench: Bench) -> None:
+    """With names of both, so that rules can be written."""
+    record(bench.folder / "a", fc=Tensor([1]))
+    record(bench.folder / "b", head=Tensor([1]))
+    done = bench.mslaunch("trace", "compare", "a", "b")
+    assert (done.returncode, "(fc; head). Write rules" in done.stderr) == (2, True)
+
+
+MINDSPORE = """
+import sys
+import numpy as np
+import mindspore as ms
+from mindspore import nn
+from mslaunch.runtime.trace import trace
+
+ms.set_context(mode=ms.GRAPH_MODE if sys.argv[1] == "graph" else ms.PYNATIVE_MODE)
+network = nn.SequentialCell(nn.Dense(4, 3), nn.ReLU()).set_train(False)
+network[0].weight.set_data(ms.Tensor(np.arange(12, dtype=np.float32).reshape(3, 4) - 6))
+network[0].bias.set_data(ms.Tensor(np.ones(3, np.float32)))
+x = ms.Tensor(np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4))
+before = network(x).asnumpy()
+with trace(network, "ms_trace"):
+    network(x)
+assert ms.get_context("mode") == (ms.GRAPH_MODE if sys.argv[1] == "graph" else ms.PYNATIVE_MODE)
+np.testing.assert_allclose(network(x).asnumpy(), before)
+"""
+TORCH = """
+import numpy as np, torch
+from torch import nn
+from mslaunch.runtime.trace import torch_trace
+
+network = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
+network[0].weight.data = torch.arange(12.0).reshape(3, 4) - 6
+network[0].bias.data = torch.ones(3)
+x = torch.from_numpy(np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4))
+with torch_trace(network, "torch_trace"):
+    network(x)
+with torch_trace(network.to(torch.bfloat16), "half_trace"):
+    network(x.to(torch.bfloat16))
+"""
+
+
+def run(bench: Bench, python: str | Path, script: str, *args: str) -> None:
+    command = [str(python), "-c", script, *args]
+    env = {**bench.env, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=bench.folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@needs_mindspore
+@pytest.mark.mindspore
+@pytest.mark.parametrize("mode", ["graph", "pynative"])
+def test_every_cell_of_mindspore_is_recorded(bench: Bench, mode: str) -> None:
+    """In graph mode the cells run one by one for the trace, which it says, and the mode is restored."""
+    run(bench, sys.executable, MINDSPORE, mode)
+    index = index_of(bench.folder / "ms_trace")
+    assert [(row["name"], row["class"]) for row in index["outputs"]] == [
+        ("0", "Dense"),
+        ("1", "ReLU"),
+        ("", "SequentialCell"),
+    ]
+    assert ["PyNative" in note for note in index["notes"]] == [True] * (mode == "graph")
+
+
+COMPILED = """
+import mindspore as ms
+import numpy as np
+from mindspore import nn
+from mslaunch.runtime.trace import trace
+
+class Network(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Dense(2, 2)
+
+    @ms.jit
+    def construct(self, x):
+        return self.fc(x)
+
+network = Network()
+with trace(network, "ms_trace"):
+    network(ms.Tensor(np.ones((1, 2), np.float32)))
+"""
+
+
+@needs_mindspore
+@pytest.mark.mindspore
+def test_cells_inside_a_compiled_function_are_recorded(bench: Bench) -> None:
+    """A function with @jit runs as plain Python for the trace."""
+    bench.write("compiled.py", COMPILED)
+    run(bench, sys.executable, "import compiled")
+    assert [row["name"] for row in index_of(bench.folder / "ms_trace")["outputs"]] == ["fc", ""]
+
+
+@needs_torch
+@needs_mindspore
+@pytest.mark.mindspore
+def test_both_frameworks_compute_the_same(bench: Bench) -> None:
+    """The same weights give the same outputs in each layer; bfloat16 differs by its rounding alone."""
+    run(bench, sys.executable, MINDSPORE, "pynative")
+    run(bench, TORCH_PYTHON, TORCH)
+    done = bench.mslaunch("trace", "compare", "torch_trace", "ms_trace", "--tolerance", "1e-6")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert bench.mslaunch("trace", "compare", "half_trace", "ms_trace", "--tolerance", "2e-2").returncode == 0
+    assert index_of(bench.folder / "half_trace")["outputs"][0]["dtype"] == "bfloat16"
