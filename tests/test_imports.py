@@ -119,7 +119,14 @@ OWN = {
     "worker": ("mslaunch.worker", "mslaunch.layout", "mslaunch.masking", "mslaunch.__version__"),
     "runtime": ("mslaunch.runtime", "mslaunch.layout"),
 }
-OPTIONAL = {"mindspore", "yaml", "cloudpickle"}  # imported inside functions, where a rank needs them
+OPTIONAL = {
+    "mindspore",
+    "yaml",
+    "cloudpickle",
+    "moxing",
+    "boto3",
+    "botocore",
+}  # imported inside functions, where a rank needs them
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -18,6 +18,7 @@ from mslaunch.agent.setup import SetUp
 from mslaunch.agent.shown_logs import ShownLogs
 from mslaunch.agent.stacks import StackTaking
 from mslaunch.agent.standard_input import StandardInput, suspend
+from mslaunch.agent.sync import AFTER, BEFORE, Sync, is_wanted
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Ranks:
         self._run_dir = ""
         self._order: messages.RunOrder
         self._setup: SetUp | None = None
+        self._sync: Sync | None = None
+        self._is_fetched = self._may_send = False
         self._locks: DeviceLocks | None = None
         self._looked = 0.0
         self.stopping = False
@@ -62,7 +65,7 @@ class Ranks:
     def launch(self, order: messages.RunOrder) -> None:
         """Start what the plan wants started now, after the set-up commands where there are any."""
         self._order, self._run_dir = order, order["run_dir"]
-        self.stopping = self.asked = False
+        self.stopping = self.asked = self._may_send = False
         self._reader = order["stdin"]
         if self._reader is None:
             self.stdin.close()
@@ -84,7 +87,7 @@ class Ranks:
             except OSError as error:
                 self.start_failed("launch.setup", None, error)
         else:
-            self._launch_with({**env, **order["env"]})
+            self._fetch_data({**env, **order["env"]})
 
     def _begin_metrics(self) -> Metrics:
         from mslaunch.agent.metrics import Metrics
@@ -103,9 +106,52 @@ class Ranks:
         wanted = sorted(device for device in devices if device is not None)
         return self._locks.take(stem, wanted, {**os.environ, **order["env"]}, os.path.basename(self._run_dir))
 
+    def _fetch_data(self, env: dict[str, str]) -> None:
+        """Fetch the data of launch.sync, once in the life of the agent; the ranks are started after that."""
+        self._env = {**env, **self._order["secrets"]}
+        if self._is_fetched or not is_wanted(self._order, BEFORE):
+            self._launch_with(env)
+            return
+        try:
+            self._sync = Sync(self._order, BEFORE, self._env)
+        except OSError as error:
+            self.start_failed("launch.sync", None, error)
+
+    def send_data(self) -> bool:
+        """Begin to send the data of launch.sync, once after ranks that were started; return whether there is any."""
+        if not self._may_send or not is_wanted(self._order, AFTER):
+            return False
+        self._may_send = False
+        try:
+            self._sync = Sync(self._order, AFTER, self._env)
+        except OSError as error:
+            self._note_not_sent(error.strerror or str(error))
+        return self._sync is not None
+
+    def _note_not_sent(self, why: str) -> None:
+        self.output.event("agent-note", text=f"launch.sync did not send everything, nothing is deleted: {why}")
+
+    def _sync_ended(self, sync: Sync, how: dict[str, Any]) -> None:
+        self._sync = None
+        why = sync.failure(how)
+        if sync.phase == AFTER:
+            if why is not None:
+                self._note_not_sent(why)
+        elif not self.stopping:
+            self._is_fetched = why is None
+            if why is None:
+                self._launch_with(self._env)
+            else:
+                self.output.event("sync-failed", why=why)
+
+    @property
+    def is_sending(self) -> bool:
+        return self._sync is not None and self._sync.phase == AFTER
+
     def _launch_with(self, env: dict[str, str]) -> None:
         order = self._order
         self._taking = None
+        self._may_send = True
         self._env = {**env, **order["secrets"], "MSLAUNCH_AGENT": self.message_path}
         self._publish()
         for child in self.children:
@@ -167,11 +213,12 @@ class Ranks:
         if env is None:
             self.output.event("setup-failed", code=how["code"], log=setup.log)
         else:
-            self._launch_with(env)
+            self._fetch_data(env)
 
     @property
     def running(self) -> bool:
-        return self._setup is not None or bool(self._to_start) or any(child.running for child in self.children)
+        is_preparing = self._setup is not None or self._sync is not None
+        return is_preparing or bool(self._to_start) or any(child.running for child in self.children)
 
     def _keep_earlier_logs(self, attempt: int) -> None:
         """Before a restart, put what the attempt before has written aside: log.txt becomes log.0.txt."""
@@ -282,6 +329,8 @@ class Ranks:
         for dead, status in ended:
             if self._setup is not None and self._setup.pid == dead.pid:
                 self._set_up_ended(self._setup, processes.outcome(status), self.stopping)
+            if self._sync is not None and self._sync.pid == dead.pid:
+                self._sync_ended(self._sync, processes.outcome(status))
             child = self._by_pid.pop(dead.pid, None)
             if child is not None and child.running:
                 if child.role == "script":
