@@ -11,7 +11,8 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.conftest import Bench
+from tests.conftest import Bench, wait_for
+from tests.driven_agent import driven_agent
 
 KEYS = {"AWS_ACCESS_KEY_ID": "an-access-key", "AWS_SECRET_ACCESS_KEY": "a-secret-key-of-this-test"}
 MOXING = '''"""A stand-in for moxing: a bucket is a folder of this machine."""
@@ -41,6 +42,19 @@ file = types.SimpleNamespace(
     copy_parallel=copy_parallel,
 )
 '''
+
+SLOW = """
+
+def wait(source, target):
+    import time
+
+    with open(os.environ["PID_FILE"], "w") as told:
+        told.write(f"{os.getpid()}\\n")
+    time.sleep(1000)
+
+
+file.copy_parallel = wait
+"""
 
 
 @pytest.fixture(scope="module")
@@ -221,3 +235,49 @@ def test_data_is_fetched_once_over_restarts(bench: Bench, tmp_path: Path) -> Non
     code, output = train(bench, PYTHONPATH=str(bench.folder / "lib"), FAKE_BUCKETS=str(buckets))
     assert code == 0, output
     assert sorted(path.name for path in (buckets / "bucket" / "out" / "rank_0").iterdir()) == ["0", "1"]
+
+
+def test_keys_reach_other_hosts_over_ssh(far: Bench, store: Any, address: str) -> None:
+    """Both hosts fetch and send; the keys are named with --env and written nowhere."""
+    write_config(far, "obs://bucket/data", "obs://bucket/out")
+    config = json.loads((far.folder / "cfg.yaml").read_text())
+    config["launch"]["sync"]["endpoint"] = address
+    far.write("cfg.yaml", json.dumps(config))
+    far.write("train.py", WRITE + f"print(open('{far.folder}/cache/one.txt').read())\n")
+    names_of_keys = [word for name in KEYS for word in ("--env", name)]
+    done = far.mslaunch("train", "--hosts", "n1:1,n2:1", "-c", "cfg.yaml", *names_of_keys, **KEYS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert far.log(1) == "data/one.txt\n"
+    assert {"out/rank_0/sub/a.txt", "out/rank_1/sub/a.txt"} <= set(names(store))
+    assert KEYS["AWS_SECRET_ACCESS_KEY"] not in (far.latest / "plan.json").read_text()
+
+
+def test_an_agent_that_sends_is_heard_of_and_can_be_stopped(tmp_path: Path) -> None:
+    """It tells that it is alive without being asked; a stop ends the copy, which is told before `idle`."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 1000\n")
+    python.chmod(0o700)
+    move = {"source": "outputs", "target": "obs://bucket/out"}
+    sync = {"python": str(python), "before": [], "after": [move], "endpoint": None}
+    with driven_agent(tmp_path) as agent:
+        agent.run("true", sync=sync, answers=False)
+        agent.until("exited", rank=0)
+        agent.send({"do": "finish"})
+        agent.until("pulse")
+        agent.send({"do": "stop", "grace": 600.0})
+        events = agent.until("idle")
+    assert "signal 15" in next(event["text"] for event in events if event["ev"] == "agent-note")
+
+
+def test_a_copy_ends_with_the_launcher(bench: Bench, tmp_path: Path) -> None:
+    """kill -9 of the launcher while data is sent leaves no process."""
+    bench.write("lib/moxing.py", MOXING + SLOW)
+    write_config(bench, after="obs://bucket/out")
+    bench.write("train.py", WRITE)
+    pid = tmp_path / "pid"
+    env = {"PYTHONPATH": str(bench.folder / "lib"), "PID_FILE": str(pid)}
+    launcher = bench.start("train", "-n", "1", "-c", "cfg.yaml", **env)
+    wait_for(lambda: pid.exists() and pid.read_text().endswith("\n"), "the copy to begin")
+    launcher.kill()
+    launcher.communicate(timeout=60)
+    wait_for(lambda: not Path("/proc", pid.read_text().strip()).exists(), "the copy to end")

@@ -474,7 +474,8 @@ def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[st
             key = ".".join(str(part) for part in item["loc"] if not str(part).startswith(_TYPE_NAMES))
             where = sources[name].split(" (")[0]
             label = "" if where.startswith("--") else f"{key}: "
-            got = "" if "env" in item["loc"] else f", got {item['input']!r}"  # values may be secrets
+            has_key = name == "sync" and "@" in str(item["input"])
+            got = "" if "env" in item["loc"] or has_key else f", got {item['input']!r}"  # values may be secrets
             findings.append(f"{where}: {label}{reason(item)}{got}.")
         raise ConfigError(list(dict.fromkeys(findings))) from None
     if findings:

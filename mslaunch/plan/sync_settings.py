@@ -41,14 +41,14 @@ def _endpoint(value: str) -> str:
     return value
 
 
-def _without_password(value: Any) -> Any:
-    """Refuse keys in an address without naming them: the plan would hold them."""
-    if isinstance(value, str) and "@" in value:
+def _without_keys(value: Any) -> Any:
+    """Refuse keys in an address: the plan would hold them."""
+    if isinstance(value, str) and "://" in value and "@" in value:
         raise ValueError("leave keys out of the address: they come from the environment (--env AWS_SECRET_ACCESS_KEY)")
     return value
 
 
-Bucket = Annotated[str, AfterValidator(_bucket)]
+Bucket = Annotated[str, AfterValidator(_bucket), BeforeValidator(_without_keys)]
 Local = Annotated[str, AfterValidator(_local)]
 Absolute = Annotated[Local, AfterValidator(_absolute)]
 
@@ -80,7 +80,7 @@ class SyncSettings(BaseModel):
 
     before: tuple[Fetched, ...] = Field((), description="Fetched on each host before its ranks start.")
     after: tuple[Sent, ...] = Field((), description="Sent from each host when its ranks have ended.")
-    endpoint: Annotated[str, AfterValidator(_endpoint), BeforeValidator(_without_password)] | None = Field(
+    endpoint: Annotated[str, AfterValidator(_endpoint), BeforeValidator(_without_keys)] | None = Field(
         None, description="Address of the object store; by default S3_ENDPOINT_URL, then AWS_ENDPOINT_URL."
     )
 
