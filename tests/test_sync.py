@@ -281,3 +281,12 @@ def test_a_copy_ends_with_the_launcher(bench: Bench, tmp_path: Path) -> None:
     launcher.kill()
     launcher.communicate(timeout=60)
     wait_for(lambda: not Path("/proc", pid.read_text().strip()).exists(), "the copy to end")
+
+
+def test_rendered_scripts_tell_that_they_do_not_copy(bench: Bench) -> None:
+    """Somebody who runs them elsewhere has to do it."""
+    write_config(bench, "obs://bucket/data")
+    bench.write("train.py", "")
+    done = bench.mslaunch("render", "--method", "msrun", "-n", "1", "-c", "cfg.yaml")
+    assert done.returncode == 0
+    assert "the scripts leave out launch.sync" in done.stderr

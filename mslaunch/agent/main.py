@@ -320,13 +320,13 @@ class Agent:
     def end_ladder(self) -> None:
         """Say that nothing is left, or nothing that can be ended, once the data of launch.sync is sent."""
         self.ladder = None
-        self.sending = self.connected and self.ranks.send_data()
+        self.sending = self.connected and self.ranks.sync.send()
         if not self.sending:
             self.tell_idle()
 
     def watch_sending(self, now: float) -> None:
         """Have the launcher know that this agent is alive while data is sent; end once it is."""
-        if not self.ranks.is_sending:
+        if not self.ranks.sync.is_copying:
             self.begin_stop(now, now + LOST_GRACE)  # what the copying process may have left
         elif now >= self.pulse_at:
             self.pulse_at = now + PULSE_EVERY

@@ -18,7 +18,7 @@ from mslaunch.agent.setup import SetUp
 from mslaunch.agent.shown_logs import ShownLogs
 from mslaunch.agent.stacks import StackTaking
 from mslaunch.agent.standard_input import StandardInput, suspend
-from mslaunch.agent.sync import AFTER, BEFORE, Sync, is_wanted
+from mslaunch.agent.sync import Sync
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ class Ranks:
         self._run_dir = ""
         self._order: messages.RunOrder
         self._setup: SetUp | None = None
-        self._sync: Sync | None = None
-        self._is_fetched = self._may_send = False
+        self.sync = Sync(output, self._fetch_ended)
         self._locks: DeviceLocks | None = None
         self._looked = 0.0
         self.stopping = False
@@ -65,7 +64,7 @@ class Ranks:
     def launch(self, order: messages.RunOrder) -> None:
         """Start what the plan wants started now, after the set-up commands where there are any."""
         self._order, self._run_dir = order, order["run_dir"]
-        self.stopping = self.asked = self._may_send = False
+        self.stopping = self.asked = False
         self._reader = order["stdin"]
         if self._reader is None:
             self.stdin.close()
@@ -107,52 +106,28 @@ class Ranks:
         return self._locks.take(stem, wanted, {**os.environ, **order["env"]}, os.path.basename(self._run_dir))
 
     def _fetch_data(self, env: dict[str, str]) -> None:
-        """Fetch the data of launch.sync, once in the life of the agent; the ranks are started after that."""
-        self._env = {**env, **self._order["secrets"]}
-        if self._is_fetched or not is_wanted(self._order, BEFORE):
-            self._launch_with(env)
-            return
+        """Fetch the data of launch.sync; the ranks are started after that."""
         try:
-            self._sync = Sync(self._order, BEFORE, self._env)
+            is_fetching = self.sync.fetch(self._order, {**env, **self._order["secrets"]})
         except OSError as error:
             self.start_failed("launch.sync", None, error)
+        else:
+            if not is_fetching:
+                self._launch_with(env)
 
-    def send_data(self) -> bool:
-        """Begin to send the data of launch.sync, once after ranks that were started; return whether there is any."""
-        if not self._may_send or not is_wanted(self._order, AFTER):
-            return False
-        self._may_send = False
-        try:
-            self._sync = Sync(self._order, AFTER, self._env)
-        except OSError as error:
-            self._note_not_sent(error.strerror or str(error))
-        return self._sync is not None
-
-    def _note_not_sent(self, why: str) -> None:
-        self.output.event("agent-note", text=f"launch.sync did not send everything, nothing is deleted: {why}")
-
-    def _sync_ended(self, sync: Sync, how: dict[str, Any]) -> None:
-        self._sync = None
-        why = sync.failure(how)
-        if sync.phase == AFTER:
-            if why is not None:
-                self._note_not_sent(why)
-        elif not self.stopping:
-            self._is_fetched = why is None
-            if why is None:
-                self._launch_with(self._env)
-            else:
-                self.output.event("sync-failed", why=why)
-
-    @property
-    def is_sending(self) -> bool:
-        return self._sync is not None and self._sync.phase == AFTER
+    def _fetch_ended(self, why: str | None) -> None:
+        if self.stopping:
+            return
+        if why is None:
+            self._launch_with(self.sync.env)
+        else:
+            self.output.event("sync-failed", why=why)
 
     def _launch_with(self, env: dict[str, str]) -> None:
         order = self._order
         self._taking = None
-        self._may_send = True
         self._env = {**env, **order["secrets"], "MSLAUNCH_AGENT": self.message_path}
+        self.sync.ranks_start(order, self._env)
         self._publish()
         for child in self.children:
             if child.rank is not None and child.rank in order["tail"]:
@@ -217,7 +192,7 @@ class Ranks:
 
     @property
     def running(self) -> bool:
-        is_preparing = self._setup is not None or self._sync is not None
+        is_preparing = self._setup is not None or self.sync.is_copying
         return is_preparing or bool(self._to_start) or any(child.running for child in self.children)
 
     def _keep_earlier_logs(self, attempt: int) -> None:
@@ -329,8 +304,7 @@ class Ranks:
         for dead, status in ended:
             if self._setup is not None and self._setup.pid == dead.pid:
                 self._set_up_ended(self._setup, processes.outcome(status), self.stopping)
-            if self._sync is not None and self._sync.pid == dead.pid:
-                self._sync_ended(self._sync, processes.outcome(status))
+            self.sync.reaped(dead.pid, status)
             child = self._by_pid.pop(dead.pid, None)
             if child is not None and child.running:
                 if child.role == "script":

@@ -113,7 +113,7 @@ class RunState:
     def fail(self, failure: Failure) -> list[Order]:
         """Something went wrong; the first time, everything is stopped."""
         self.failures.append(failure)
-        if self.stopping:
+        if self.stopping or self._finished:  # the agents end by themselves, once they have sent their data
             return []
         self.stopping = True
         return [Order("stop", self.plan.limits.grace)]
