@@ -31,6 +31,7 @@ RANKS = f"{SCRIPTS}/ranks.json"
 RANK_TABLE = f"{SCRIPTS}/rank_table.json"
 HOSTFILE = f"{SCRIPTS}/hostfile"
 SETUP_LOG = f"{SCRIPTS}/setup.log"
+SYNC_LOG = f"{SCRIPTS}/sync.log"
 
 RANK = "rank_"
 LOG = "log.txt"

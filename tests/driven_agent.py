@@ -61,6 +61,7 @@ class DrivenAgent:
             "device_files": None,
             "workdir": "",
             "setup": None,
+            "sync": None,
             "stdin": None,
             "tail": list(range(len(commands))),
         }

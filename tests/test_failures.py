@@ -327,7 +327,7 @@ def test_a_full_disk_does_not_end_the_launcher(bench: Bench) -> None:
     """Events may be lost; ranks are ended, and the exit code is right."""
     small = bench.folder.parent / "small"
     small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(small)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1000k", "tmpfs", str(small)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
         pytest.skip("a small file system cannot be mounted here")
     try:

@@ -121,7 +121,8 @@ OWN = {
     "worker": ("mslaunch.worker", "mslaunch.layout", "mslaunch.masking", "mslaunch.__version__"),
     "runtime": ("mslaunch.runtime", "mslaunch.layout"),
 }
-OPTIONAL = {"mindspore", "yaml", "cloudpickle", "numpy"}  # imported inside functions, where a rank needs them
+OPTIONAL = {"mindspore", "yaml", "cloudpickle", "numpy", "moxing", "boto3", "botocore"}
+"""Imported inside functions, where a rank needs them."""
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -233,3 +233,19 @@ def test_ranks_that_trained_alone_fail_where_init_is_required() -> None:
     tell(run_state, event("imported", 1.0, rank=0, message=None), exited(0, 2))
     assert tell(run_state, exited(1, 2)) == [Order("finish")]
     assert [(failure.cause, failure.exit_code) for failure in run_state.failures] == [("no init", 1)]
+
+
+def test_a_host_that_is_lost_after_the_ranks_stops_no_other() -> None:
+    """The other hosts may be sending their data; the loss is a failure all the same."""
+    run_state = run_state_of(1)
+    tell(run_state, started(0), exited(0, 1))
+    assert run_state.host_lost(("localhost",), 2.0) == []
+    assert [failure.cause for failure in run_state.failures] == ["host lost"]
+
+
+def test_data_that_is_not_fetched_ends_the_job() -> None:
+    """launch.sync that fails before the ranks start is exit code 3."""
+    run_state = run_state_of(1)
+    assert tell(run_state, event("sync-failed", 1, why="no bucket")) == STOP
+    failure = run_state.failures[0]
+    assert (failure.exit_code, failure.summary) == (3, "launch.sync failed on localhost: no bucket")

@@ -28,6 +28,7 @@ POLL = 0.05  # how often growing logs and ending processes are looked at
 LOST_GRACE = 1.0  # what ranks get to end in when the launcher is gone
 STUCK_AFTER = 20.0  # a process that survives SIGKILL this long hangs in the kernel, in a driver or on NFS
 SPARE_FILES = 4  # to read /proc, logs and messages with
+PULSE_EVERY = 1.0  # while data is sent
 FINISH_WAIT = 0.5  # what msrun and mpirun get to end by themselves once all ranks have
 
 
@@ -60,6 +61,8 @@ class Agent:
         processes.become_subreaper()
         self.ranks = Ranks(self.output, f"/proc/{os.getpid()}/fd/{message_end}", StandardInput(stdin))
         self.ladder: Ladder | None = None
+        self.sending = False
+        self.pulse_at = 0.0
         self.connected = True
         self.clock = RunningClock()
         self.last_heard = 0.0
@@ -295,6 +298,8 @@ class Agent:
         self.ranks.log_times.look(now)
         if self.ranks.metrics is not None:
             self.ranks.metrics.look(now)
+        if self.sending and self.ladder is None:
+            self.watch_sending(now)
         if self.ladder is None:
             return
         if not self.ladder.asked and now >= self.ladder.ask_at:
@@ -313,8 +318,21 @@ class Agent:
             processes.signal_all(left, signal.SIGKILL)
 
     def end_ladder(self) -> None:
-        """Say that nothing is left, or nothing that can be ended."""
+        """Say that nothing is left, or nothing that can be ended, once the data of launch.sync is sent."""
         self.ladder = None
+        self.sending = self.connected and self.ranks.sync.send()
+        if not self.sending:
+            self.tell_idle()
+
+    def watch_sending(self, now: float) -> None:
+        """Have the launcher know that this agent is alive while data is sent; end once it is."""
+        if not self.ranks.sync.is_copying:
+            self.begin_stop(now, now + LOST_GRACE)  # what the copying process may have left
+        elif now >= self.pulse_at:
+            self.pulse_at = now + PULSE_EVERY
+            self.ranks.pulse()
+
+    def tell_idle(self) -> None:
         self.ranks.tell_outputs()
         self.output.event("idle")
         self.done = not self.connected

@@ -18,6 +18,7 @@ from mslaunch.agent.setup import SetUp
 from mslaunch.agent.shown_logs import ShownLogs
 from mslaunch.agent.stacks import StackTaking
 from mslaunch.agent.standard_input import StandardInput, suspend
+from mslaunch.agent.sync import Sync
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Ranks:
         self._run_dir = ""
         self._order: messages.RunOrder
         self._setup: SetUp | None = None
+        self.sync = Sync(output, self._fetch_ended)
         self._locks: DeviceLocks | None = None
         self._looked = 0.0
         self.stopping = False
@@ -84,7 +86,7 @@ class Ranks:
             except OSError as error:
                 self.start_failed("launch.setup", None, error)
         else:
-            self._launch_with({**env, **order["env"]})
+            self._fetch_data({**env, **order["env"]})
 
     def _begin_metrics(self) -> Metrics:
         from mslaunch.agent.metrics import Metrics
@@ -103,10 +105,29 @@ class Ranks:
         wanted = sorted(device for device in devices if device is not None)
         return self._locks.take(stem, wanted, {**os.environ, **order["env"]}, os.path.basename(self._run_dir))
 
+    def _fetch_data(self, env: dict[str, str]) -> None:
+        """Fetch the data of launch.sync; the ranks are started after that."""
+        try:
+            is_fetching = self.sync.fetch(self._order, {**env, **self._order["secrets"]})
+        except OSError as error:
+            self.start_failed("launch.sync", None, error)
+        else:
+            if not is_fetching:
+                self._launch_with(env)
+
+    def _fetch_ended(self, why: str | None) -> None:
+        if self.stopping:
+            return
+        if why is None:
+            self._launch_with(self.sync.env)
+        else:
+            self.output.event("sync-failed", why=why)
+
     def _launch_with(self, env: dict[str, str]) -> None:
         order = self._order
         self._taking = None
         self._env = {**env, **order["secrets"], "MSLAUNCH_AGENT": self.message_path}
+        self.sync.ranks_start(order, self._env)
         self._publish()
         for child in self.children:
             if child.rank is not None and child.rank in order["tail"]:
@@ -167,11 +188,12 @@ class Ranks:
         if env is None:
             self.output.event("setup-failed", code=how["code"], log=setup.log)
         else:
-            self._launch_with(env)
+            self._fetch_data(env)
 
     @property
     def running(self) -> bool:
-        return self._setup is not None or bool(self._to_start) or any(child.running for child in self.children)
+        is_preparing = self._setup is not None or self.sync.is_copying
+        return is_preparing or bool(self._to_start) or any(child.running for child in self.children)
 
     def _keep_earlier_logs(self, attempt: int) -> None:
         """Before a restart, put what the attempt before has written aside: log.txt becomes log.0.txt."""
@@ -282,6 +304,7 @@ class Ranks:
         for dead, status in ended:
             if self._setup is not None and self._setup.pid == dead.pid:
                 self._set_up_ended(self._setup, processes.outcome(status), self.stopping)
+            self.sync.reaped(dead.pid, status)
             child = self._by_pid.pop(dead.pid, None)
             if child is not None and child.running:
                 if child.role == "script":

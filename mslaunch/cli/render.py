@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,8 @@ def render(
         raise RequestError(
             f"--method {plan.method} has no script: mslaunch starts it itself. Give msrun, mpirun or rank-table."
         )
+    if plan.sync is not None:
+        print("mslaunch: the scripts leave out launch.sync: copy the data yourself.", file=sys.stderr)
     if target is None:
         print("".join(file.content for file in scripts), end="")
         return

@@ -27,7 +27,8 @@ _LARGEST_DOCUMENT = 2_000_000
 _LARGEST_ABOUT = 64 << 20
 _DOCUMENTS = {
     *(layout.PLAN, layout.RECORD, layout.CONFIG, layout.CONFIG_JSON, layout.EVENTS, layout.LAUNCHER_LOG),
-    *(layout.ERROR, layout.EXIT, layout.STACK, layout.ENV_LOG, layout.SETUP_LOG.rpartition("/")[2]),
+    *(layout.ERROR, layout.EXIT, layout.STACK, layout.ENV_LOG),
+    *(log.rpartition("/")[2] for log in (layout.SETUP_LOG, layout.SYNC_LOG)),
 }
 _README = """A bundle of mslaunch: `mslaunch diagnose FILE.zip` reads it.
 

@@ -19,7 +19,12 @@ from mslaunch.documents.limits import MOST_BYTES
 
 _LOG = re.compile(r"\.(?:log|txt|out|err)(?:[.-]\d{1,14})*(?:\.gz)?$")
 _SYSTEM_LOG = re.compile(r"^(?:dmesg|messages|syslog|kern)(?:[.-]\w{1,14})*(?:\.gz)?$")
-_NOT_OUTPUT = {layout.ENV_LOG, layout.LAUNCHER_LOG, layout.STACK, layout.SETUP_LOG.rpartition("/")[2]}
+_NOT_OUTPUT = {
+    layout.ENV_LOG,
+    layout.LAUNCHER_LOG,
+    layout.STACK,
+    *(log.rpartition("/")[2] for log in (layout.SETUP_LOG, layout.SYNC_LOG)),
+}
 _NOT_LOGS = {layout.CODE, layout.SCRIPTS}
 _EARLIER_FILES, _EARLIER_PLOG = (
     "|".join(re.escape(layout.earlier_name(name, 0)).replace("0", r"\d+") for name in names)

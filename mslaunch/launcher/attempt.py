@@ -354,5 +354,17 @@ def start_orders(plan: Plan, environment: Mapping[str, str], answers: bool) -> I
     tail = set(plan.tail)
     for host in plan.hosts:
         shown = sorted(rank for rank in ranks.get(host.name, ()) if rank in tail and rank is not None)
-        order = {"to": host.name, **common, "tail": shown, "processes": processes[host.name]}
+        own = {"sync": _sync_order(plan, host.name), "tail": shown, "processes": processes[host.name]}
+        order = {"to": host.name, **common, **own}
         yield host.name, cast(messages.RunOrder, order)
+
+
+def _sync_order(plan: Plan, host: str) -> messages.SyncOrder | None:
+    if plan.sync is None:
+        return None
+    before, after = (
+        [messages.CopyOrder(source=one.source, target=one.target) for one in some]
+        for some in (plan.sync.before, plan.sync.after)
+    )
+    python = plan.sync.pythons[host]
+    return messages.SyncOrder(python=python, before=before, after=after, endpoint=plan.sync.endpoint)

@@ -11,7 +11,7 @@ from mslaunch.agent.files import is_collected
 from mslaunch.launcher.event_check import Rejected
 from mslaunch.plan.model import Plan
 
-UNPLANNED = {("launch.setup", None), ("agent", None)}
+UNPLANNED = {("launch.setup", None), ("launch.sync", None), ("agent", None)}
 """What a host starts besides the processes of the plan, and may fail to start."""
 MOST_PARTS = 32  # of a path: CANN's logs lie a few folders deep
 
@@ -63,6 +63,8 @@ class FileClaims:
                 self._files[process.host].update(map(layout.script, (name, *earlier)))
         for host in plan.hosts if plan.setup else ():
             self._files[host.name].add(layout.SETUP_LOG)
+        for host in plan.hosts if plan.sync else ():
+            self._files[host.name].add(layout.SYNC_LOG)
 
     def check(self, host: str, path: str) -> tuple[str, ...]:
         """Make sure that a host may write a file, and return the parts of its path below the run's folder."""

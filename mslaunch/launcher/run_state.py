@@ -113,7 +113,7 @@ class RunState:
     def fail(self, failure: Failure) -> list[Order]:
         """Something went wrong; the first time, everything is stopped."""
         self.failures.append(failure)
-        if self.stopping:
+        if self.stopping or self._finished:  # the agents end by themselves, once they have sent their data
             return []
         self.stopping = True
         return [Order("stop", self.plan.limits.grace)]
@@ -307,6 +307,11 @@ class RunState:
         log = f"{self.plan.run_dir}/{layout.SETUP_LOG}"  # not what a host says: it would have any file of ours read
         return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "setup", summary, log))
 
+    def _on_sync_failed(self, event: messages.SyncFailed, now: float) -> list[Order]:
+        del now
+        summary = f"launch.sync failed on {event['host']}: {event['why']}"
+        return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "setup", summary))
+
     def _on_stacks(self, event: messages.Stacks, now: float) -> list[Order]:
         """Group the stacks once all hosts have sent theirs; a hang is then explained, and ended where that is asked."""
         for number, text in event["stacks"].items():
@@ -375,6 +380,7 @@ HANDLERS: dict[str, Handler] = {
     "start-failed": RunState._on_start_failed,
     "files-failed": RunState._on_files_failed,
     "setup-failed": RunState._on_setup_failed,
+    "sync-failed": RunState._on_sync_failed,
     "devices-held": RunState._on_devices_held,
     "import": RunState._on_import,
     "imported": RunState._on_imported,

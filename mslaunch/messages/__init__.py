@@ -42,6 +42,7 @@ from mslaunch.messages.agent_events import (
     Started,
     StartFailed,
     Stuck,
+    SyncFailed,
 )
 from mslaunch.messages.launcher_events import (
     LAUNCHER_EVENTS,
@@ -59,6 +60,7 @@ from mslaunch.messages.metric_rows import MetricRow
 from mslaunch.messages.orders import (
     ORDERS,
     CollectOrder,
+    CopyOrder,
     FilesOrder,
     LinePatternOrder,
     ListenOrder,
@@ -70,6 +72,7 @@ from mslaunch.messages.orders import (
     RunOrder,
     ShownOrder,
     StopOrder,
+    SyncOrder,
     WrittenOrder,
 )
 from mslaunch.messages.rank_files import (
@@ -90,6 +93,7 @@ __all__ = [
     "CollectOrder",
     "Collected",
     "ConsoleLost",
+    "CopyOrder",
     "DevicesHeld",
     "ErrorFile",
     "Event",
@@ -140,6 +144,8 @@ __all__ = [
     "StopOrder",
     "StoppingEvent",
     "Stuck",
+    "SyncFailed",
+    "SyncOrder",
     "UnknownEvent",
     "WrittenOrder",
 ]

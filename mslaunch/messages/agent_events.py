@@ -116,6 +116,12 @@ class SetupFailed(Event):
     log: str
 
 
+class SyncFailed(Event):
+    """What launch.sync has a host fetch before its ranks start could not be fetched; nothing was started."""
+
+    why: str
+
+
 class RankNote(Event):
     """What a rank says of its way.
 
@@ -261,6 +267,7 @@ AGENT_EVENTS: dict[str, type] = {
     "start-failed": StartFailed,
     "devices-held": DevicesHeld,
     "setup-failed": SetupFailed,
+    "sync-failed": SyncFailed,
     "import": RankNote,
     "imported": RankNote,
     "joining": RankNote,

@@ -88,6 +88,22 @@ class MetricsOrder(TypedDict):
     patterns: list[LinePatternOrder]
 
 
+class CopyOrder(TypedDict):
+    """One copy between a bucket and a host."""
+
+    source: str
+    target: str
+
+
+class SyncOrder(TypedDict):
+    """What a host copies before its ranks start and after they have ended, and the Python that does it."""
+
+    python: str
+    before: list[CopyOrder]
+    after: list[CopyOrder]
+    endpoint: str | None
+
+
 class RunOrder(OrderMessage):
     """Start a host's part of the plan."""
 
@@ -97,6 +113,7 @@ class RunOrder(OrderMessage):
     unset: tuple[str, ...]
     secrets: dict[str, str]
     setup: str | None
+    sync: SyncOrder | None
     tail: list[int]
     stdin: int | None
     lost_after: float

@@ -15,7 +15,7 @@ from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
 from mslaunch.masking import MASK
 from mslaunch.plan import binding, environment, methods, paths
-from mslaunch.plan.model import Facts, File, Limits, LinePattern, Plan, Reach, Restarts
+from mslaunch.plan.model import Copy, Facts, File, Limits, LinePattern, Plan, Reach, Restarts, Sync
 from mslaunch.plan.program import Program
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
@@ -77,6 +77,7 @@ def make_plan(
         require_init=spec.launch.require_init,
         share_devices=spec.launch.share_devices,
         metrics=_metrics(spec),
+        sync=_sync(spec, hosts, facts),
         report=spec.launch.report,
         notes=(*facts.notes, *_notes(spec, unset, moved), *binding.describe(spec, hosts, facts)),
         tags=tuple(dict.fromkeys(spec.launch.tags)),
@@ -131,6 +132,14 @@ def _limits(spec: JobSpec) -> Limits:
         exit_skew=launch.exit_skew,
         lost_after=launch.lost_after,
     )
+
+
+def _sync(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Sync | None:
+    asked = spec.launch.sync
+    if asked is None:
+        return None
+    before, after = (tuple(Copy(one.source, one.target) for one in some) for some in (asked.before, asked.after))
+    return Sync(before, after, asked.endpoint, {host.name: facts.hosts[host.name].python for host in hosts})
 
 
 def _metrics(spec: JobSpec) -> tuple[LinePattern, ...] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from mslaunch import layout
@@ -177,6 +177,26 @@ class LinePattern:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """One copy between a bucket and a host."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """What every host copies before its ranks start, and when they have ended."""
+
+    before: tuple[Copy, ...]
+    after: tuple[Copy, ...]
+    endpoint: str | None
+    """The address of the object store; None: the environment of the ranks tells."""
+    pythons: Mapping[str, str]
+    """The Python that copies, for each host."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One attempt at a job, complete: whoever has this can run it."""
 
@@ -223,6 +243,8 @@ class Plan:
     """NPUs and GPUs may be in use by other runs."""
     metrics: tuple[LinePattern, ...] | None = ()
     """Metrics that are read from logs besides the known ones; None: nothing is measured."""
+    sync: Sync | None = None
+    """Data that hosts fetch before their ranks start, and send when they have ended."""
     report: bool = False
     """report.html is written when the run has ended."""
     notes: tuple[str, ...] = ()
@@ -257,6 +279,7 @@ def to_dict(plan: Plan) -> dict[str, Any]:
         names = [f.name for f in fields(kind)]
         if raw[name] is not None:
             raw[name] = [{key: getattr(item, key) for key in names} for item in raw[name]]
+    raw["sync"] = asdict(plan.sync) if plan.sync else None
     for name in ("limits", "restarts", "program"):
         raw[name] = {f.name: getattr(raw[name], f.name) for f in fields(raw[name])}
     return raw

@@ -16,6 +16,7 @@ from mslaunch.plan.environment import RANK_VARIABLES, RANKS_ONLY, VARIABLE, aske
 from mslaunch.plan.metric_settings import MetricEntry
 from mslaunch.plan.program import COMMAND_LINE, split_words
 from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
+from mslaunch.plan.sync_settings import SyncSettings
 from mslaunch.plan.tags import WHAT_A_TAG_IS, is_tag
 from mslaunch.ranges import parse_ranges
 
@@ -300,6 +301,9 @@ class LaunchSettings(BaseModel):
     )
     python: PathText | None = Field(None, description="The Python that runs the ranks; by default mslaunch's own.")
     setup: Text | None = Field(None, description="Shell commands run once per host; the ranks get their environment.")
+    sync: SyncSettings | None = Field(
+        None, description="Data to fetch on each host before its ranks start, and to send when they have ended."
+    )
     metrics: bool | tuple[MetricEntry, ...] = Field(
         True, description="Metrics to read from the ranks' output besides the known ones; false: measure nothing."
     )
@@ -422,7 +426,10 @@ _TYPE_NAMES = ("tuple[", "literal[", "function-")  # what pydantic adds to a pla
 _LISTS = ("sbatch_args", "shared", "tags")
 JOIN_SECRET = "MSLAUNCH_SECRET"
 """Not a setting: its value is read where a node joins, and kept nowhere."""
-NOT_FROM_ENVIRONMENT = {"env": "export the variables themselves, and name them with --env K"}
+NOT_FROM_ENVIRONMENT = {
+    "env": "export the variables themselves, and name them with --env K",
+    "sync": "write launch.sync into the YAML",
+}
 """Settings that no variable gives, and why."""
 
 
@@ -467,7 +474,8 @@ def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[st
             key = ".".join(str(part) for part in item["loc"] if not str(part).startswith(_TYPE_NAMES))
             where = sources[name].split(" (")[0]
             label = "" if where.startswith("--") else f"{key}: "
-            got = "" if "env" in item["loc"] else f", got {item['input']!r}"  # values may be secrets
+            has_key = name == "sync" and "@" in str(item["input"])
+            got = "" if "env" in item["loc"] or has_key else f", got {item['input']!r}"  # values may be secrets
             findings.append(f"{where}: {label}{reason(item)}{got}.")
         raise ConfigError(list(dict.fromkeys(findings))) from None
     if findings:

@@ -10,7 +10,7 @@ from mslaunch.words import first_line, named_ranks
 
 _SHOWN = tuple(
     f'{{"ev":"{name}",'.encode()
-    for name in ("hello", "started", "error", "exited", "start-failed", "setup-failed", "agent-note")
+    for name in ("hello", "started", "error", "exited", "start-failed", "setup-failed", "sync-failed", "agent-note")
 )
 _LONGEST = 1 << 16
 
@@ -51,4 +51,6 @@ def _words(event: dict[str, Any]) -> str:
         return f"{event['role']} could not be started: {event['why']}"
     if kind == "setup-failed":
         return "launch.setup failed"
+    if kind == "sync-failed":
+        return f"launch.sync failed: {first_line(event['why'])}"
     return str(event["text"]) if kind == "agent-note" else ""
