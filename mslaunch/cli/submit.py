@@ -26,7 +26,8 @@ def submit(prepared: api.Prepared, queue: api.JobQueue, detach: bool, as_json: b
         words = f"{run.run_id} is {queue.label} job {job}. Follow it with: mslaunch attach {run.run_id}"
         print(json.dumps(told) if as_json else words)
         return 0
-    return _Follower(run, prepared.plan, queue, job, as_json, asked).run()
+    with queue.guard(job):
+        return _Follower(run, prepared.plan, queue, job, as_json, asked).run()
 
 
 class _Asked:

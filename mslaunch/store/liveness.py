@@ -23,6 +23,9 @@ def current(folder: RunFolder) -> RunRecord:
     launcher = record.launcher
     queue = queue_of(record)
     job = job_of(folder, record)
+    if queue is not None and job is not None and record.state not in ENDED:
+        queue.update(folder.path, job)
+        record = read(folder)
     if record.state in ENDED:
         return record if queue is None or job is None else _unless_queued_again(record, queue, job)
     alive = launcher is not None and identity.is_here(launcher) and identity.is_alive(launcher)
