@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
-_QUANTITY = r"^[0-9]+(\.[0-9]+)?([EPTGMk]i?|Ki|m)?$"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_QUANTITY = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})?([EPTGMK]i|[EPTGMkm])?")
 
-Name = Annotated[str, Field(pattern=_NAME)]
-Path = Annotated[str, Field(pattern=r"^/[^\x00:]*$", max_length=4095)]
-Quantity = Annotated[str, Field(pattern=_QUANTITY)]
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("write lower-case letters, digits and dashes only")
+    return value
+
+
+def _quantity(value: str) -> str:
+    if not _QUANTITY.fullmatch(value):
+        raise ValueError("write an amount such as 16Gi, 8 or 500m")
+    return value
+
+
+def _path(value: str) -> str:
+    if not value.startswith("/") or "\0" in value or len(value) > 4095:
+        raise ValueError("write an absolute path")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Path = Annotated[str, AfterValidator(_path)]
+Quantity = Annotated[str, AfterValidator(_quantity)]
 
 
 def _names(value: Any) -> Any:

@@ -88,7 +88,8 @@ def _as_queue_sees(folder: RunFolder, record: RunRecord, queue: JobQueue, job: s
     if seen is None:
         return record
     if seen.state in ("queued", "running"):
-        return record if seen.state == record.state else replace(record, state=seen.state)
+        waits = (f"{queue.label} job {job} waits: {seen.reason}",) if seen.state == "queued" and seen.reason else ()
+        return replace(record, state=seen.state, notes=(*record.notes, *waits))
     record = read(folder)  # it may have said how it ended just now
     if record.state in ENDED:
         return record

@@ -54,10 +54,10 @@ class Objects:
 
 def object_name(run_id: str) -> str:
     """The name of a run's objects: what a DNS label may hold of its id, and a part of its checksum where that differs."""
-    plain = re.sub(r"[^a-z0-9-]+", "-", run_id.lower()).strip("-")[:40].strip("-")
-    if plain == run_id and not plain[0].isdigit():
+    plain = re.sub(r"[^a-z0-9-]+", "-", run_id.lower()).strip("-")[:36].strip("-")
+    if plain == run_id and plain[0].isalpha():
         return plain
-    return f"msl-{plain}-{hashlib.sha256(run_id.encode()).hexdigest()[:6]}"
+    return f"msl-{plain or 'run'}-{hashlib.sha256(run_id.encode()).hexdigest()[:6]}"
 
 
 def labels(name: str, part: str) -> dict[str, str]:
@@ -92,7 +92,8 @@ def _quote(value: object) -> object:
     """Write a value as JSON; text that a macro has rendered is written as it is."""
     if isinstance(value, _Yaml):
         return value
-    return json.dumps(value)
+    # A pair of \\u escapes is one character in JSON, and two in YAML.
+    return re.sub(r"[^\x20-\x7e]", lambda char: f"\\U{ord(char[0]):08x}", json.dumps(value, ensure_ascii=False))
 
 
 def _comment(value: object) -> _Yaml:
