@@ -1,4 +1,4 @@
-"""A real Kubernetes control plane, and a stand-in for the kubelet: it runs a pod's command as a process of this machine.
+"""A real Kubernetes control plane, and a stand-in for the kubelet: it runs a pod's command as a process here.
 
 The stand-in registers nodes, runs each pod in a network and a mount namespace of its own, as the pod's user, with its
 environment, ConfigMaps and Secrets, and a hosts file for headless Services; it reports status and serves logs. There
@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,6 @@ class Kubelet:
         self.folder = folder
         self.names = names
         self.pods: dict[str, PodProcess] = {}
-        self.pauses = False
         self._free = [(name, f"10.213.9.{number + 1}") for number, name in enumerate(namespaces)]
         self._hosts = folder / "hosts"
         self._hosts.write_text("127.0.0.1 localhost\n")
@@ -99,7 +98,13 @@ class Kubelet:
 
     def _node_status(self, name: str) -> None:
         amount = {"cpu": "8", "memory": "64Gi", "pods": "20", DEVICE: "8"}
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "", "lastHeartbeatTime": _now()}
+        ready = {
+            "type": "Ready",
+            "status": "True",
+            "reason": "KubeletReady",
+            "message": "",
+            "lastHeartbeatTime": _now(),
+        }
         status = {
             "capacity": amount,
             "allocatable": amount,
@@ -131,7 +136,7 @@ class Kubelet:
             self._free.append((gone.namespace, gone.address))
 
     def _care_for(self, pod: dict[str, Any]) -> None:
-        name, known = pod["metadata"]["name"], self.pods.get(pod["metadata"]["name"])
+        known = self.pods.get(pod["metadata"]["name"])
         if known is None:
             if pod["metadata"].get("deletionTimestamp"):
                 self._remove(pod)
@@ -149,7 +154,6 @@ class Kubelet:
             known.reported = True
         if pod["metadata"].get("deletionTimestamp") and code is not None:
             self._remove(pod)
-        del name
 
     def _ask_to_end(self, pod: dict[str, Any], known: PodProcess) -> None:
         if known.asked_to_end is None:
@@ -326,12 +330,9 @@ def _serve_logs(kubelet: Kubelet) -> ThreadingHTTPServer:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     key, certificate = kubelet.folder / "key.pem", kubelet.folder / "cert.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=kubelet", "-days", "2"]
-        + ["-keyout", str(key), "-out", str(certificate)],
-        check=True,
-        capture_output=True,
-    )
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=kubelet"]
+    command += ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
@@ -410,7 +411,3 @@ def _made(folder: Path) -> Path:
 
 def _free_ports() -> int:
     return 26000 + os.getpid() % 700 * 5
-
-
-def since(seconds: float) -> str:
-    return (datetime.now(timezone.utc) - timedelta(seconds=seconds)).isoformat()

@@ -18,7 +18,9 @@ from tests.kubernetes_bed import NO_IMAGE, ControlPlane, control_plane
 KUBE = ("--transport", "kubernetes", "--image", "job:1", "-N", "2", "--workers", "2")
 HELLO = "import os\nprint('rank', os.environ['RANK_ID'], 'user', os.getuid(), flush=True)\n"
 SLEEP = "import time\nprint('sleeping', flush=True)\ntime.sleep(600)\n"
-FAIL = "import os\nif os.environ['RANK_ID'] == '1':\n    raise ValueError('no such luck')\nimport time\ntime.sleep(600)\n"
+FAIL = (
+    "import os\nif os.environ['RANK_ID'] == '1':\n    raise ValueError('no such luck')\nimport time\ntime.sleep(600)\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def site(bench: Bench, plane: ControlPlane) -> Iterator[Bench]:
         plane.batch.delete_collection_namespaced_job("default", propagation_policy="Background")
 
 
-def test_a_job_is_submitted_and_followed(site: Bench, plane: ControlPlane) -> None:
+def test_a_job_is_submitted_and_followed(site: Bench) -> None:
     """Its ranks run in two pods, not as root; output, record and logs are on the submitter's machine."""
     site.write("train.py", HELLO)
     done = site.mslaunch("train", *KUBE)
@@ -159,7 +161,7 @@ def test_a_detached_job_is_looked_at_and_stopped_from_here(site: Bench, plane: C
     assert site.mslaunch("diagnose", run).returncode in (0, 1)
 
 
-def test_a_detached_job_that_has_ended_is_collected_and_deleted(site: Bench, plane: ControlPlane) -> None:
+def test_a_detached_job_that_has_ended_is_collected_and_deleted(site: Bench) -> None:
     """Whoever looks first brings the record here; the objects go."""
     site.write("train.py", HELLO)
     assert site.mslaunch("train", *KUBE, "--detach").returncode == 0
@@ -175,7 +177,7 @@ def test_objects_of_a_finished_job_are_deleted_by_the_cluster(site: Bench, plane
     wait_for(lambda: not plane.left(), "all objects to be deleted", 120)
 
 
-def test_secrets_are_in_no_file_and_no_command(site: Bench, plane: ControlPlane) -> None:
+def test_secrets_are_in_no_file_and_no_command(site: Bench) -> None:
     """A variable without a value reaches the ranks through a Secret."""
     site.write("train.py", "import os\nprint('token', os.environ['API_TOKEN'][::-1], flush=True)\n")
     done = site.mslaunch("train", *KUBE, "--env", "API_TOKEN=hunter2hunter2")

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mslaunch.api.joining import agent_member, join, membership
+from mslaunch.api.objects import complete_objects, object_text
 from mslaunch.api.steps import (
     attach,
     become_owner,
@@ -97,6 +98,7 @@ __all__ = [
     "choose_checkpoint",
     "collect",
     "combinations_of",
+    "complete_objects",
     "config_schema",
     "count_devices",
     "default_runs_dir",
@@ -108,6 +110,7 @@ __all__ = [
     "make_run",
     "membership",
     "merge_logs",
+    "object_text",
     "plan_json",
     "plan_request",
     "prepare",

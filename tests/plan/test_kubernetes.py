@@ -86,7 +86,7 @@ def test_a_patch_changes_what_it_names() -> None:
 
 def test_a_patch_of_nothing_is_told() -> None:
     patched = SETTINGS.model_copy(update={"patch": {"workers": {}}})
-    with pytest.raises(RequestError, match="patch.workers: there is no such object"):
+    with pytest.raises(RequestError, match=r"patch\.workers: there is no such object"):
         render(replace(OBJECTS, settings=patched))
 
 

@@ -35,7 +35,8 @@ class KubernetesQueue:
         self._following: dict[Path, Following] = {}
 
     def current_job(self, environment: Mapping[str, str]) -> CurrentJob | None:
-        del environment  # the launcher in a pod waits for nodes that join it, and submits nothing
+        del environment
+        return None  # the launcher in a pod waits for nodes that join it, and submits nothing
 
     def files(self, spec: JobSpec, plan: Plan, command: Command) -> list[File]:
         from mslaunch.transports.kubernetes.submission import job_files

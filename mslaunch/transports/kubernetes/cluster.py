@@ -69,7 +69,9 @@ def connect(context: str | None) -> Any:
             with suppress(config.ConfigException):
                 config.load_incluster_config()
                 return client.ApiClient()
-        raise RequestError(f"the kubeconfig cannot be used: {error}. Set KUBECONFIG, or see `kubectl config`.") from None
+        raise RequestError(
+            f"the kubeconfig cannot be used: {error}. Set KUBECONFIG, or see `kubectl config`."
+        ) from None
 
 
 def default_namespace(context: str | None) -> str:

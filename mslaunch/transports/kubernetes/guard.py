@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_MAIN = "import sys; sys.path.append(sys.argv[1]); from mslaunch.transports.kubernetes.guard import main; main(sys.argv[2])"
+_MAIN = (
+    "import sys; sys.path.append(sys.argv[1]); from mslaunch.transports.kubernetes.guard import main; main(sys.argv[2])"
+)
 _DONE = b"done"
 PATIENCE = 600.0
 

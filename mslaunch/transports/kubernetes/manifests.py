@@ -53,7 +53,7 @@ class Objects:
 
 
 def object_name(run_id: str) -> str:
-    """The name of a run's objects: what a DNS label may hold of its id, and a part of its checksum where that differs."""
+    """The name of a run's objects: its id as a DNS label, with a part of its checksum where that differs."""
     plain = re.sub(r"[^a-z0-9-]+", "-", run_id.lower()).strip("-")[:36].strip("-")
     if plain == run_id and plain[0].isalpha():
         return plain

@@ -105,7 +105,7 @@ def ending_of(pod: Pod) -> tuple[str, Ending] | None:
 
 def first_ending(pods: Sequence[Pod]) -> dict[str, Any] | None:
     """The verdict for the first pod that Kubernetes ended, as far as it differs from the launcher's own."""
-    found = [(pod, ending) for pod in pods if (ending := ending_of(pod)) is not None]
+    found = [(pod, why) for pod in pods if (why := ending_of(pod)) is not None]
     if not found:
         return None
     pod, (_, ending) = min(found, key=lambda one: _ended(one[0]))

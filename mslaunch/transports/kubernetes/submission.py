@@ -101,8 +101,8 @@ def pack_code(code: Path) -> bytes:
                 archive.add(path, str(path.relative_to(code)), recursive=False)
     if packed.tell() > LARGEST_CODE:
         raise RequestError(
-            f"{code}: the project's code has {packed.tell() >> 10} KB packed, and Kubernetes takes {LARGEST_CODE >> 10} "
-            "KB. Put large files on a volume (launch.kubernetes.volumes), or into the image."
+            f"{code}: the code has {packed.tell() >> 10} KB packed, and Kubernetes takes {LARGEST_CODE >> 10} KB. "
+            "Put large files on a volume (launch.kubernetes.volumes), or into the image."
         )
     return packed.getvalue()
 
