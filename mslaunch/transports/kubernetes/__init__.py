@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,11 +168,14 @@ class KubernetesQueue:
             return
         self._following[run_dir] = Following(run_dir, self._cluster(job))
 
-    def guard(self, job: str) -> AbstractContextManager[None]:
-        """Delete the job if this process is killed meanwhile."""
+    @contextmanager
+    def guard(self, job: str) -> Iterator[None]:
+        """Delete the job at the end, and also if this process is killed meanwhile."""
         from mslaunch.transports.kubernetes.guard import guarded
 
-        return guarded(job)
+        with guarded(job):
+            yield
+            self._cluster(job).delete()  # the thread that does so too ends with this process
 
     def _cluster(self, job: str) -> Cluster:
         from mslaunch.transports.kubernetes.cluster import Cluster, parse_job
