@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench fuzz docs screenshots system-packages clean
+.PHONY: demo test lint bench fuzz docs screenshots kubernetes system-packages clean
 
 demo: $(READY)
 	$(VENV)/bin/mslaunch train --workers 2 --config examples/data_parallel/config.yaml
@@ -31,6 +31,10 @@ docs: $(READY)
 # The pictures of the documentation, from a real run.
 screenshots: $(READY)
 	$(VENV)/bin/python -m tools.screenshots
+
+# A Kubernetes control plane for the tests, from Debian's sources: ten minutes once. Without it those tests are skipped.
+kubernetes:
+	tools/kubernetes/build.sh
 
 # torchrun, to measure beside: in an environment of its own, since MindSpore wants an older NumPy.
 .venv-torch/.ready:

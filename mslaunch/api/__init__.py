@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mslaunch.api.joining import agent_member, join, membership
+from mslaunch.api.objects import complete_objects, object_text
 from mslaunch.api.past import (
     compare,
     export_csv,
@@ -117,6 +118,7 @@ __all__ = [
     "collect",
     "combinations_of",
     "compare",
+    "complete_objects",
     "config_schema",
     "count_devices",
     "default_runs_dir",
@@ -134,6 +136,7 @@ __all__ = [
     "measure_run",
     "membership",
     "merge_logs",
+    "object_text",
     "plan_json",
     "plan_request",
     "prepare",

@@ -13,7 +13,13 @@ import typer
 
 from mslaunch import api
 from mslaunch.cli import arguments, basics, options
+from mslaunch.cli.render_objects import METHOD, render_objects
 from mslaunch.errors import RequestError
+
+Nodes = Annotated[int | None, options.option("nodes")]
+Image = Annotated[str | None, options.option("image")]
+Namespace = Annotated[str | None, options.option("namespace")]
+Volcano = Annotated[bool | None, options.option("volcano")]
 
 _app = basics.new_app()
 app = partial(arguments.call, _app)
@@ -25,7 +31,10 @@ def render(
     is_module: options.Module = False,
     method: options.Method = None,
     output: Annotated[
-        str | None, typer.Option("-o", "--output", help="Folder for scripts, code and zip.", metavar="DIR")
+        str | None,
+        typer.Option(
+            "-o", "--output", help="Folder for scripts, code and zip; for kubernetes, a file.", metavar="PATH"
+        ),
     ] = None,
     workers: options.Workers = None,
     config: options.ConfigFile = None,
@@ -36,6 +45,10 @@ def render(
     assignments: options.Set = None,
     master_port: options.MasterPort = None,
     bind_cores: options.BindCores = None,
+    nodes: Nodes = None,
+    image: Image = None,
+    namespace: Namespace = None,
+    volcano: Volcano = None,
 ) -> None:
     """Write the same job as scripts, to read or to run elsewhere; without -o, print the script."""
     target = Path(output).resolve() if output else None
@@ -48,6 +61,16 @@ def render(
         env=options.variables(env),
         master_port=master_port,
         bind_cores=bind_cores,
+        nodes=nodes,
+        image=image,
+        namespace=namespace,
+        volcano=volcano,
+    )
+    if method == METHOD:
+        flags = {**flags, "transport": METHOD, "method": "dynamic"}
+        render_objects(options.request(config, tuple(assignments or ()), flags, context.obj, is_module), output)
+        return
+    flags |= arguments.given(
         runs_dir=str(target.parent) if target else None,
         run_id=target.name if target else None,
     )

@@ -35,7 +35,8 @@ def submit(
         return 0
     screen = _cover(view, run) if view else Screen(2 if as_json else 1)
     try:
-        return _Follower(run, prepared.plan, queue, job, as_json, asked, screen).run()
+        with queue.guard(job):
+            return _Follower(run, prepared.plan, queue, job, as_json, asked, screen).run()
     finally:
         screen.uncover()
 

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from mslaunch.errors import ConfigError, MslaunchError, did_you_mean
 from mslaunch.plan.config import Config, Count, Index, ScriptKeys, reason
 from mslaunch.plan.environment import RANK_VARIABLES, RANKS_ONLY, VARIABLE, asked_by_variables
+from mslaunch.plan.kubernetes_settings import KubernetesSettings
 from mslaunch.plan.metric_settings import MetricEntry
 from mslaunch.plan.program import COMMAND_LINE, split_words
 from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
@@ -206,7 +207,7 @@ class LaunchSettings(BaseModel):
         description="How the hosts are reached; by default as the hosts and the place of the launch suggest.",
     )
     nodes: Annotated[Annotated[Count, Field(le=65536)] | None, Flag("--nodes", "-N", kind=int)] = Field(
-        None, description="Slurm: how many nodes."
+        None, description="Slurm, Kubernetes: how many nodes."
     )
     partition: Annotated[Line | None, Flag("--partition", "-p", metavar="NAME")] = Field(
         None, description="Slurm: the partition."
@@ -223,6 +224,18 @@ class LaunchSettings(BaseModel):
     sbatch_args: Annotated[
         Annotated[tuple[Line, ...], BeforeValidator(_words)], Flag("--sbatch-arg", kind=list, metavar="OPTION")
     ] = Field((), description="Slurm: further options of sbatch, for example --gres=gpu:8.")
+    image: Annotated[Line | None, Flag("--image", metavar="NAME")] = Field(
+        None, description="Kubernetes: image of the pods; outweighs launch.kubernetes.image."
+    )
+    namespace: Annotated[Line | None, Flag("--namespace", metavar="NAME")] = Field(
+        None, description="Kubernetes: the namespace; outweighs launch.kubernetes.namespace."
+    )
+    volcano: Annotated[bool | None, Flag("--volcano", kind=bool)] = Field(
+        None, description="Kubernetes: a Job of Volcano, whose pods are scheduled together."
+    )
+    kubernetes: KubernetesSettings = Field(
+        default_factory=KubernetesSettings, description="Kubernetes: the pods of a job, and where they run."
+    )
     nnodes: Annotated[Annotated[tuple[int, int], BeforeValidator(_nodes)] | None, Flag("--nnodes", metavar="N")] = (
         Field(None, description="Nodes that run this same command, or at least and at most so many: 4, 2:4.")
     )

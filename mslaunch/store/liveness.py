@@ -25,6 +25,9 @@ def current(folder: RunFolder) -> RunRecord:
     if record.state in ENDED and job is None:
         return record  # the transport is not asked, nor loaded: `mslaunch ps` may have a thousand of these
     queue = queue_of(record)
+    if queue is not None and job is not None and record.state not in ENDED:
+        queue.update(folder.path, job)
+        record = read(folder)
     if record.state in ENDED:
         return record if queue is None or job is None else _unless_queued_again(record, queue, job)
     alive = launcher is not None and identity.is_here(launcher) and identity.is_alive(launcher)
@@ -87,7 +90,8 @@ def _as_queue_sees(folder: RunFolder, record: RunRecord, queue: JobQueue, job: s
     if seen is None:
         return record
     if seen.state in ("queued", "running"):
-        return record if seen.state == record.state else replace(record, state=seen.state)
+        waits = (f"{queue.label} job {job} waits: {seen.reason}",) if seen.state == "queued" and seen.reason else ()
+        return replace(record, state=seen.state, notes=(*record.notes, *waits))
     record = read(folder)  # it may have said how it ended just now
     if record.state in ENDED:
         return record

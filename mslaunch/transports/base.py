@@ -10,7 +10,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -162,6 +162,12 @@ class JobQueue(Protocol):
 
     def show_command(self, job: str, ended: bool = False) -> str:
         """Name the command that shows a job, or one that has ended."""
+
+    def update(self, run_dir: Path, job: str) -> None:
+        """Bring the run's folder up to date, where the launcher in the job does not write to it itself."""
+
+    def guard(self, job: str) -> AbstractContextManager[None]:
+        """Return what surrounds the following of a job that is to end with its submitter, where the queue has that."""
 
 
 def _ignore(text: str) -> None:

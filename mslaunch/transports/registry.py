@@ -1,4 +1,4 @@
-"""Which transports there are: four built in, and those that plug-ins add."""
+"""Which transports there are: five built in, and those that plug-ins add."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ BUILT_IN = {
     "join": "mslaunch.transports.join:JoinTransport",
     "ssh": "mslaunch.transports.ssh:SshTransport",
     "slurm": "mslaunch.transports.slurm:SlurmTransport",
+    "kubernetes": "mslaunch.transports.kubernetes:KubernetesTransport",
     "local": "mslaunch.transports.local:LocalTransport",
 }
 """In the order in which they are asked whether a job that names none is theirs; the last takes what is left."""

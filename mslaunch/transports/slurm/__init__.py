@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +76,13 @@ class SlurmQueue:
 
     def show_command(self, job: str, ended: bool = False) -> str:
         return f"{'sacct' if ended else 'squeue'} -j {job}"
+
+    def update(self, run_dir: Path, job: str) -> None:
+        """The launcher in the job writes to the run's folder, which nodes share."""
+
+    def guard(self, job: str) -> AbstractContextManager[None]:
+        del job
+        return nullcontext()  # a job stays in the queue, whatever becomes of its submitter
 
 
 class SlurmTransport(Transport):

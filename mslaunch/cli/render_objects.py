@@ -1,0 +1,30 @@
+"""`mslaunch render --method kubernetes`: the objects of a job as one file for kubectl."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mslaunch import api
+from mslaunch.errors import RequestError
+
+METHOD = "kubernetes"
+
+
+def render_objects(request: api.Request, output: str | None) -> None:
+    """Write the objects, with code and secret; without a file, print those that hold neither."""
+    plan = api.plan_request(request)
+    if output is None:
+        print(api.object_text(plan), end="")
+        return
+    target = Path(output)
+    content = api.complete_objects(plan)
+    try:
+        file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise RequestError(f"{target}: exists already. Give -o a new file.") from None
+    except OSError as error:
+        raise RequestError(f"{target}: cannot write the file: {error.strerror}.") from None
+    with os.fdopen(file, "w") as opened:
+        opened.write(content)
+    print(f"kubectl apply -f {target}")

@@ -1,0 +1,87 @@
+"""What `launch.kubernetes` may hold: the pods of a job, and where they run."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_QUANTITY = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})?([EPTGMK]i|[EPTGMkm])?")
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("write lower-case letters, digits and dashes only")
+    return value
+
+
+def _quantity(value: str) -> str:
+    if not _QUANTITY.fullmatch(value):
+        raise ValueError("write an amount such as 16Gi, 8 or 500m")
+    return value
+
+
+def _path(value: str) -> str:
+    if not value.startswith("/") or "\0" in value or len(value) > 4095:
+        raise ValueError("write an absolute path")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Path = Annotated[str, AfterValidator(_path)]
+Quantity = Annotated[str, AfterValidator(_quantity)]
+
+
+def _names(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+class VolumeEntry(BaseModel):
+    """One of `launch.kubernetes.volumes`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    claim: Name = Field(description="The PersistentVolumeClaim.")
+    path: Path = Field(description="Where the pods have it.")
+    read_only: bool = Field(False, description="Whether the pods may only read it.")
+
+
+class KubernetesSettings(BaseModel):
+    """Everything that stands under `launch.kubernetes`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+    image: str | None = Field(None, description="Image of the pods; it has mslaunch and MindSpore.")
+    namespace: Name | None = Field(None, description="Namespace; by default that of the kubeconfig's context.")
+    context: str | None = Field(None, description="Context of the kubeconfig; by default its current one.")
+    volcano: bool = Field(False, description="A Job of Volcano, whose pods are scheduled together.")
+    queue: Name | None = Field(None, description="Queue of Volcano.")
+    python: str = Field("python3", description="The Python of the image that has mslaunch.")
+    device_resource: str | None = Field(
+        None, description="Resource of the devices; by default that of the job's device_target."
+    )
+    resources: dict[str, Quantity] = Field(
+        default_factory=dict, description="Further resources of each worker pod: {cpu: 8, memory: 64Gi}."
+    )
+    launcher_resources: dict[str, Quantity] = Field(
+        default_factory=dict, description="Resources of the launcher's pod, which needs no device."
+    )
+    node_selector: dict[str, str] = Field(default_factory=dict, description="Labels of nodes for worker pods.")
+    tolerations: tuple[dict[str, Any], ...] = Field((), description="Tolerations of all pods, as Kubernetes has them.")
+    volumes: tuple[VolumeEntry, ...] = Field((), description="Claims that all pods mount, for data.")
+    runs_claim: Name | None = Field(None, description="Claim for the folder of runs; by default it ends with the pods.")
+    shared_memory: Quantity | None = Field(None, description="Size of /dev/shm in worker pods, for example 16Gi.")
+    priority_class: Name | None = Field(None, description="Priority class of all pods.")
+    image_pull_secrets: Annotated[tuple[Name, ...], BeforeValidator(_names)] = Field(
+        (), description="Secrets for the image's registry."
+    )
+    service_account: Name | None = Field(None, description="Service account of the pods; they use no right of it.")
+    user: int = Field(1000, ge=1, le=2**31 - 1, description="User id of the pods' processes; not root.")
+    keep_seconds: int = Field(
+        3600, ge=0, le=2**31 - 1, description="Seconds after which the objects of a finished job are deleted."
+    )
+    patch: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="Merged into the objects, by their part: launcher, worker, service."
+    )

@@ -1,0 +1,233 @@
+"""Kubernetes: a launcher's pod and worker pods that join it; this machine submits them, follows and deletes them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mslaunch.errors import MslaunchError, RequestError
+from mslaunch.transports.base import CurrentJob, JobState, Transport
+
+if TYPE_CHECKING:
+    from mslaunch.hosts import Host
+    from mslaunch.plan.model import File, Plan
+    from mslaunch.plan.spec import JobSpec
+    from mslaunch.transports.base import Command
+    from mslaunch.transports.kubernetes.cluster import Cluster
+    from mslaunch.transports.kubernetes.following import Following
+
+_ASK_EVERY = 2.0
+_GONE_SECONDS = 120.0
+_RUN_STATES = {"Succeeded": "succeeded", "Failed": "failed"}
+
+
+class KubernetesQueue:
+    """The API server as a queue: its jobs are a launcher's pod and worker pods."""
+
+    label = "Kubernetes"
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, Cluster] = {}
+        self._answers: dict[str, tuple[float, JobState | None]] = {}
+        self._following: dict[Path, Following] = {}
+
+    def current_job(self, environment: Mapping[str, str]) -> CurrentJob | None:
+        del environment
+        return None  # the launcher in a pod waits for nodes that join it, and submits nothing
+
+    def files(self, spec: JobSpec, plan: Plan, command: Command) -> list[File]:
+        from mslaunch.transports.kubernetes.submission import job_files
+
+        return job_files(spec, plan, command)
+
+    def submit(self, run_dir: Path, secrets: Mapping[str, str] | None = None, /) -> str:
+        import yaml
+
+        from mslaunch.transports.kubernetes import cluster, guard, manifests, submission
+
+        objects = list(yaml.safe_load_all((run_dir / submission.OBJECTS).read_text()))
+        root = next(one for one in objects if one["kind"] == "Job")
+        name = root["metadata"]["name"]
+        context = root["metadata"].get("annotations", {}).get(manifests.CONTEXT)
+        cluster.connect(context)
+        namespace = root["metadata"].get("namespace") or cluster.default_namespace(context)
+        job = cluster.JobName(namespace, name, root["apiVersion"].startswith(cluster.VOLCANO[0]), context)
+        others = [one for one in objects if one is not root]
+        others = [*submission.further_objects(run_dir, name, secrets or {}), *others]
+        with guard.guarded(str(job)):
+            self._create(cluster.Cluster(job), root, others)
+        return str(job)
+
+    def _create(self, cluster: Cluster, root: dict[str, Any], others: list[dict[str, Any]]) -> None:
+        """Create the launcher's Job, then all that it owns."""
+        made = cluster.create(root)
+        owner = {key: made[key] for key in ("apiVersion", "kind")}
+        owner |= {key: made["metadata"][key] for key in ("name", "uid")}
+        try:
+            for one in others:
+                metadata = {**one["metadata"], "ownerReferences": [{**owner, "blockOwnerDeletion": True}]}
+                cluster.create({**one, "metadata": metadata})
+        except BaseException:
+            cluster.delete()
+            raise
+
+    def submit_array(
+        self,
+        folder: Path,
+        members: Mapping[int, Path],
+        at_once: int | None,
+        secrets: Mapping[str, str] | None = None,
+        /,
+    ) -> str:
+        del folder, members, at_once, secrets
+        raise RequestError("sweeps are not submitted to Kubernetes as one job. Submit the runs one by one.")
+
+    def member(self, job: str, index: int) -> str:
+        return f"{job}-{index}"
+
+    def cancel_array(self, job: str) -> None:
+        self.cancel(job)
+
+    def state(self, job: str, since: float | None = None) -> JobState | None:
+        asked, answer = self._answers.get(job, (0.0, None))
+        if time.monotonic() - asked >= (_ASK_EVERY if since is None else since):
+            answer = self._ask(job)
+            self._answers[job] = (time.monotonic(), answer)
+        return answer
+
+    def _ask(self, job: str) -> JobState | None:
+        from mslaunch.transports.kubernetes.cluster import NotFound
+
+        try:
+            cluster = self._cluster(job)
+            root, pods = cluster.root(), cluster.pods()
+            return _judge(cluster, root, pods)
+        except NotFound:
+            return JobState("stopped", "deleted")
+        except MslaunchError:
+            return None
+
+    def is_queued(self, job: str) -> bool:
+        del job
+        return False  # a Job that has ended is not started again
+
+    def find(self, run_id: str) -> str | None:
+        del run_id
+        return None  # its objects are deleted with a submitter that dies before it has written the id down
+
+    def cancel(self, job: str) -> None:
+        """End the launcher first, so that it ends the ranks; then delete everything, and wait until it is gone."""
+        from mslaunch.transports.kubernetes.cluster import NotFound, part_of
+
+        cluster = self._cluster(job)
+        try:
+            cluster.hold()
+            self._wait(lambda: not any(part_of(pod) == "launcher" and _is_there(pod) for pod in cluster.pods(60)))
+        except NotFound:
+            pass
+        self.kill(job)
+
+    def kill(self, job: str) -> None:
+        from mslaunch.transports.kubernetes.cluster import NotFound
+
+        cluster = self._cluster(job)
+        cluster.delete()
+
+        def is_gone() -> bool:
+            try:
+                cluster.root(60)
+            except NotFound:
+                return True
+            return False
+
+        self._wait(is_gone)
+        self._answers.pop(job, None)
+
+    def _wait(self, condition: Any) -> None:
+        until = time.monotonic() + _GONE_SECONDS
+        while time.monotonic() < until and not condition():
+            time.sleep(0.5)
+
+    def show_command(self, job: str, ended: bool = False) -> str:
+        from mslaunch.transports.kubernetes.cluster import parse_job
+        from mslaunch.transports.kubernetes.manifests import RUN_LABEL
+
+        del ended
+        name = parse_job(job)
+        return f"kubectl -n {name.namespace} get pods -l {RUN_LABEL}={name.name}"
+
+    def update(self, run_dir: Path, job: str) -> None:
+        """Bring the run's folder up to date from the launcher's pod; a thread goes on with it."""
+        from mslaunch.transports.kubernetes.following import Following
+
+        known = self._following.get(run_dir)
+        if known is not None and (known.is_alive or known.has_ended):
+            return
+        self._following[run_dir] = Following(run_dir, self._cluster(job))
+
+    @contextmanager
+    def guard(self, job: str) -> Iterator[None]:
+        """Delete the job at the end, and also if this process is killed meanwhile."""
+        from mslaunch.transports.kubernetes.guard import guarded
+
+        with guarded(job):
+            yield
+            self._cluster(job).delete()  # the thread that does so too ends with this process
+
+    def _cluster(self, job: str) -> Cluster:
+        from mslaunch.transports.kubernetes.cluster import Cluster, parse_job
+
+        if job not in self._clusters:
+            self._clusters[job] = Cluster(parse_job(job))
+        return self._clusters[job]
+
+
+def _is_there(pod: Mapping[str, Any]) -> bool:
+    return (pod.get("status") or {}).get("phase") not in _RUN_STATES
+
+
+def _judge(cluster: Cluster, root: Mapping[str, Any], pods: list[dict[str, Any]]) -> JobState:
+    """How a job stands, from its launcher's Job and its pods."""
+    from mslaunch.transports.kubernetes.cluster import part_of
+    from mslaunch.transports.kubernetes.states import ending_of, why_it_waits, why_pods_are_missing
+
+    if root["metadata"].get("deletionTimestamp"):
+        return JobState("running", "Terminating", is_finishing=True)
+    for pod in pods:
+        phase = (pod.get("status") or {}).get("phase")
+        if part_of(pod) == "launcher" and phase in _RUN_STATES:
+            ending = ending_of(pod)
+            return JobState(_RUN_STATES[phase], ending[0] if ending else phase)
+    for pod in pods:
+        if why := why_it_waits(pod):
+            return JobState("queued", "Pending", f"pod {pod['metadata']['name']}: {why}")
+    parts = {"launcher": cluster.job.name, "worker": f"{cluster.job.name}-worker"}
+    for part, name in {} if cluster.job.volcano else parts.items():
+        if not any(part_of(pod) == part for pod in pods) and (why := why_pods_are_missing(cluster.events(name))):
+            return JobState("queued", "Pending", f"job {name}: {why}")
+    waiting = not pods or any((pod.get("status") or {}).get("phase") in (None, "Pending") for pod in pods)
+    return JobState("queued" if waiting else "running", "Pending" if waiting else "Running")
+
+
+class KubernetesTransport(Transport):
+    """Pods that Kubernetes starts: the job is submitted, and its launcher waits for worker pods that join it."""
+
+    name = "kubernetes"
+    label = "Kubernetes"
+    own_settings = ("nodes", "image", "namespace", "volcano", "kubernetes")
+    devices_advice = "Kubernetes gives the devices. Leave it out."
+    queue = KubernetesQueue()
+
+    def check_request(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> None:
+        del environment
+        if named:
+            raise RequestError(f"{spec.source('transport')}: Kubernetes chooses the hosts. Leave --hosts out.")
+
+    def planned_hosts(self, spec: JobSpec, named: tuple[Host, ...]) -> tuple[Host, ...]:
+        from mslaunch.transports.kubernetes.submission import planned_hosts
+
+        del named
+        return planned_hosts(spec)

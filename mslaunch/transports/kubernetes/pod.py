@@ -1,0 +1,73 @@
+"""What runs in the launcher's pod: unpacks the code, runs the launcher, and writes the run's files to the pod's log."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from mslaunch.transports.kubernetes.frames import Frame, Scan, encode
+
+LOOK_EVERY = 0.5
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+
+def main(run_dir: str, project: str, code: str, *command: str) -> int:
+    """Run the launcher to its end; return its exit code."""
+    with suppress(FileNotFoundError):  # an image may have the code itself
+        _unpack(Path(code), Path(project))
+    with tempfile.TemporaryDirectory() as own:
+        log = Path(own) / "launcher.log"
+        with log.open("wb") as output:
+            child = subprocess.Popen(
+                command, cwd=project, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+        _pass_signals(child)
+        scan = Scan(Path(run_dir), log)
+        while (code_of_launcher := child.poll()) is None:
+            for frame in scan.new():
+                _write(frame)
+            time.sleep(LOOK_EVERY)
+        for frame in scan.new():
+            _write(frame)
+        exit_code = code_of_launcher if code_of_launcher >= 0 else 128 - code_of_launcher
+        _write(scan.end(exit_code))
+    return exit_code
+
+
+def _unpack(code: Path, project: Path) -> None:
+    with tarfile.open(code) as archive:
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(project, filter="data")
+        else:
+            archive.extractall(project)
+
+
+def _pass_signals(child: subprocess.Popen[bytes]) -> None:
+    def pass_on(number: int, _: FrameType | None) -> None:
+        with suppress(OSError):
+            os.kill(child.pid, number)
+
+    for number in _PASSED_ON:
+        signal.signal(number, pass_on)
+
+
+def _write(frame: Frame) -> None:
+    """Write a piece; what the launcher prints is written plainly as well, for whoever reads the pod's log."""
+    line = encode(frame)
+    if frame.file == "launcher.log":
+        text = frame.data.decode(errors="replace").replace("mslaunch-file ", "mslaunch file ")
+        line = f"{text}\n{line}" if not text.endswith("\n") else text + line
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

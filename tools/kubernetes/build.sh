@@ -1,0 +1,56 @@
+#!/bin/bash
+# Builds etcd, kube-apiserver, kube-controller-manager and kube-scheduler 1.20 from Debian's sources, for the tests.
+# Needs root and apt. Takes about ten minutes once; the programs are kept in $KUBE_HOME/bin (~/.cache/mslaunch-kubernetes/bin).
+set -euo pipefail
+home=${KUBE_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/mslaunch-kubernetes}
+if [ -x "$home/bin/kube-scheduler" ]; then echo "$home/bin"; exit 0; fi
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+  echo "building the Kubernetes control plane needs root and apt" >&2; exit 1
+fi
+work=$home/work
+mkdir -p "$work/apt/parts" "$work/apt/lists/partial" "$work/go" "$work/gopath/src/k8s.io" "$home/bin"
+cd "$work"
+
+# The archive that this machine installs from, asked for sources; its own lists stay as they are.
+for list in /etc/apt/sources.list.d/*.sources; do
+  if [ -e "$list" ]; then sed 's/^Types:.*/Types: deb-src/' "$list" > "apt/parts/${list##*/}"; fi
+done
+: > apt/sources.list
+if [ -s /etc/apt/sources.list ]; then sed -n 's/^deb /deb-src /p' /etc/apt/sources.list > apt/sources.list; fi
+sources() {
+  apt-get -qq -o Dir::Etc::sourcelist="$work/apt/sources.list" -o Dir::Etc::sourceparts="$work/apt/parts" \
+    -o Dir::State::lists="$work/apt/lists" "$@"
+}
+apt-get -qq update
+sources update
+sources source --download-only 'kubernetes=1.20*' 2>/dev/null || sources source --download-only kubernetes
+apt-get -qq download golang-1.19-go golang-1.19-src etcd-server golang-github-modern-go-reflect2-dev
+for package in *.deb; do dpkg -x "$package" packages; done
+install -m 755 packages/usr/bin/etcd "$home/bin/etcd"
+
+cp -r packages/usr/share/go-1.19/. go/
+cp -r packages/usr/lib/go-1.19/. go/ 2>/dev/null || true
+for part in bin pkg src; do
+  if [ -L "go/$part" ]; then rm "go/$part"; cp -r "packages/usr/share/go-1.19/$part" go/ || true; fi
+done
+tar xf kubernetes_*.orig.tar.gz
+tree=$work/gopath/src/k8s.io/kubernetes
+rm -rf "$tree"; mv kubernetes-1.20* "$tree"; cd "$tree"
+export GOROOT=$work/go GOPATH=$work/gopath GOCACHE=$work/cache GO111MODULE=off CGO_ENABLED=0 GOFLAGS='' GOPROXY=off PATH=$work/go/bin:$PATH
+# The copy of reflect2 in the sources crashes with Go 1.18 and later; Debian's does not.
+rm -rf vendor/github.com/modern-go/reflect2
+cp -r "$work/packages/usr/share/gocode/src/github.com/modern-go/reflect2" vendor/github.com/modern-go/
+
+# The OpenAPI definitions are generated, and are not in the sources.
+go build -o "$work/openapi-gen" ./vendor/k8s.io/kube-openapi/cmd/openapi-gen
+staging='api|apimachinery|apiserver|kube-aggregator|apiextensions-apiserver|metrics|client-go|cloud-provider|kube-controller-manager|kube-scheduler|kubelet|kube-proxy|component-base|controller-manager'
+packages=$(grep -rl --include='*.go' '+k8s:openapi-gen=true' staging/src/k8s.io pkg | grep -v _test.go | xargs -n1 dirname | sort -u |
+  grep -E "^(pkg/|staging/src/k8s.io/($staging)/)" |
+  sed 's#^staging/src/#k8s.io/kubernetes/vendor/#; s#^pkg/#k8s.io/kubernetes/pkg/#' | paste -sd,)
+"$work/openapi-gen" --logtostderr -O zz_generated.openapi -p k8s.io/kubernetes/pkg/generated/openapi \
+  -h hack/boilerplate/boilerplate.generatego.txt -r "$work/violations" -o "$GOPATH/src" -i "$packages" 2>/dev/null
+version=k8s.io/kubernetes/vendor/k8s.io/component-base/version
+go build -ldflags "-X $version.gitVersion=v1.20.2 -X $version.gitMajor=1 -X $version.gitMinor=20" -o "$home/bin/" \
+  ./cmd/kube-apiserver ./cmd/kube-controller-manager ./cmd/kube-scheduler
+cd "$home"; rm -rf "$work"
+echo "$home/bin"
