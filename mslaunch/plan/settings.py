@@ -442,6 +442,7 @@ JOIN_SECRET = "MSLAUNCH_SECRET"
 NOT_FROM_ENVIRONMENT = {
     "env": "export the variables themselves, and name them with --env K",
     "sync": "write launch.sync into the YAML",
+    "kubernetes": "write launch.kubernetes into the YAML",
 }
 """Settings that no variable gives, and why."""
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from mslaunch import layout
 from mslaunch.transports.kubernetes.frames import Frame, Scan, encode
 
 LOOK_EVERY = 0.5
@@ -24,7 +25,7 @@ def main(run_dir: str, project: str, code: str, *command: str) -> int:
     with suppress(FileNotFoundError):  # an image may have the code itself
         _unpack(Path(code), Path(project))
     with tempfile.TemporaryDirectory() as own:
-        log = Path(own) / "launcher.log"
+        log = Path(own) / layout.LAUNCHER_LOG
         with log.open("wb") as output:
             child = subprocess.Popen(
                 command, cwd=project, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
@@ -62,7 +63,7 @@ def _pass_signals(child: subprocess.Popen[bytes]) -> None:
 def _write(frame: Frame) -> None:
     """Write a piece; what the launcher prints is written plainly as well, for whoever reads the pod's log."""
     line = encode(frame)
-    if frame.file == "launcher.log":
+    if frame.file == layout.LAUNCHER_LOG:
         text = frame.data.decode(errors="replace").replace("mslaunch-file ", "mslaunch file ")
         line = f"{text}\n{line}" if not text.endswith("\n") else text + line
     sys.stdout.write(line + "\n")
