@@ -121,16 +121,16 @@ def test_diagnose_goes_on_without_a_broken_plug_in(plugged: Bench) -> None:
     assert done.stderr == BROKEN
 
 
-@pytest.mark.parametrize(("transport", "said"), [("gone", 0), ("broken", 1)])
-def test_runs_of_a_transport_that_is_gone_or_broken_are_listed(plugged: Bench, transport: str, said: int) -> None:
-    """ps needs no transport to show how runs ended; one that cannot be loaded is named once."""
+@pytest.mark.parametrize("transport", ["gone", "broken"])
+def test_runs_of_a_transport_that_is_gone_or_broken_are_listed(plugged: Bench, transport: str) -> None:
+    """ps needs no transport to show how runs ended, and loads none."""
     for _ in range(2):
         assert plugged.mslaunch("train", "-n", "1").returncode == 0
         record = plugged.latest / "run.json"
         record.write_text(record.read_text().replace('"transport": "local"', f'"transport": "{transport}"'))
     done = plugged.mslaunch("ps")
     assert done.stdout.count("succeeded") == 2
-    assert len(done.stderr.splitlines()) == said
+    assert done.stderr == ""
 
 
 def test_patterns_of_a_user_count_before_all_others(bench: Bench) -> None:

@@ -230,7 +230,7 @@ def test_a_folder_that_disappears_is_told(bench: Bench, eight: MadeRun) -> None:
     with watching(bench) as made:
         sees(made, "8 running")
         eight.folder.record.unlink()
-        sees(made, "run.json", "8 running")
+        sees(made, "mslaunch-runs/big", "8 running")
 
 
 def test_stacks_of_a_running_job_are_shown_and_it_is_stopped(bench: Bench) -> None:

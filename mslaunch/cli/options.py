@@ -13,7 +13,7 @@ import typer
 from mslaunch.api import make_request, program_settings, setting_flags
 from mslaunch.cli.arguments import ProgramWords
 from mslaunch.cli.run_options import AsOwner, Run, RunsDir
-from mslaunch.errors import RequestError
+from mslaunch.errors import Disagreement, RequestError
 
 if TYPE_CHECKING:
     from mslaunch.api import Request
@@ -133,5 +133,8 @@ def _ranks(typed: dict[str, Any]) -> dict[str, int | None]:
     workers, local = typed["workers"], typed["local_workers"]
     if local is None:
         return {}
+    if workers is not None and local > workers:
+        fix = "A node cannot have more ranks than the job."
+        raise Disagreement("number of ranks", (workers, "--workers"), (local, "--local_worker_num"), fix)
     is_one_node = typed["nnodes"] in (None, "1", "1:1") and workers in (None, local)
     return {"workers": local} if is_one_node else {"workers_per_node": local}
