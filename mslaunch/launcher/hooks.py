@@ -5,7 +5,6 @@ Neither changes how the run ended. Both have a limit of time, and a signal ends 
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import select
@@ -14,8 +13,6 @@ import subprocess
 import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,13 +30,11 @@ from mslaunch.words import first_line
 
 COMMAND_SECONDS = 60.0
 WEBHOOK_SECONDS = 45.0
-ANSWER_SECONDS = 10.0
 PAUSES = (1.0, 2.0, 4.0)
 """Seconds before each further try to post."""
 KILL_AFTER = 2.0
 TICK = 0.1
 SHORTEST_SECRET = 6  # characters; a shorter value stands in many a word
-_WORTH_A_RETRY = (408, 425, 429)
 CARRIED = "MSLAUNCH_WEBHOOK"
 """What the URL is called among the secrets that go with a queue's job."""
 
@@ -190,8 +185,10 @@ class _Post(threading.Thread):
         self.start()
 
     def run(self) -> None:
+        from mslaunch.launcher.webhook import post  # 30 ms, for those who have one
+
         for pause in (*PAUSES, None):
-            error, retry = _post(self._url, self._body)
+            error, retry = post(self._url, self._body)
             if not error or self._given_up.is_set():
                 return
             self._last = error
@@ -210,25 +207,3 @@ class _Post(threading.Thread):
     def give_up(self, why: str) -> None:
         self._given_up.set()
         self.problem = f"launch.webhook: {self._host}: {why}; the last answer was: {self._last}"
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirected POST becomes a GET without a body: that is told, not followed."""
-
-    def redirect_request(self, *_args: Any, **_more: Any) -> None:
-        return None
-
-
-def _post(url: str, body: bytes) -> tuple[str, bool]:
-    """Post once; return what went wrong, and whether another try may help."""
-    head = {"Content-Type": "application/json", "User-Agent": "mslaunch"}
-    try:
-        request = urllib.request.Request(url, body, head, method="POST")
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=ANSWER_SECONDS):
-            return "", False
-    except urllib.error.HTTPError as error:
-        error.close()
-        return f"HTTP status {error.code}", error.code >= 500 or error.code in _WORTH_A_RETRY
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        why = getattr(error, "reason", None) or error
-        return first_line(without_credentials(str(why).replace(url, "the URL"))), not isinstance(error, ValueError)
