@@ -98,7 +98,7 @@ EDGES = {
     "trace": {"checkpoint", "documents", "errors"},
     "diagnose": {"documents", "errors", "layout", "masking", "plugins", "ranges", "ranktable", "words"},
     "comparison": {"metrics"},
-    "metrics": {"diagnose", "documents", "errors", "messages", "plan", "plugins", "words"},
+    "metrics": {"checkpoint", "diagnose", "documents", "errors", "messages", "plan", "plugins", "words"},
     "hosts": {"errors", "ranges"},
     "ranges": {"errors"},
     "words": {"ranges"},

@@ -156,10 +156,14 @@ def test_a_full_disk_costs_rows_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
-    """A job goes on without metrics."""
-    writer = MetricsWriter(tmp_path / "missing" / "metrics.jsonl")
+    """A job goes on without metrics, until there is a folder."""
+    path = tmp_path / "missing" / "metrics.jsonl"
+    writer = MetricsWriter(path)
     writer.write(losses(RANK_3, 1.0))
+    path.parent.mkdir()
+    writer.write(losses(RANK_3, 2.0))
     writer.close()
+    assert [row.values["loss"] for row in read_rows(path)] == [2.0]
 
 
 def test_the_last_values_of_a_long_file_come_from_its_end(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ class Started(Event):
 
 
 class StartFailed(Event):
-    """A process of the plan could not be started, nor launch.setup (role setup) or the agent itself (role agent)."""
+    """A process of the plan could not be started, nor `launch.setup` or the agent, which `role` names then."""
 
     role: str
     rank: int | None

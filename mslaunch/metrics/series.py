@@ -48,13 +48,19 @@ class SeriesTable:
     def __init__(self) -> None:
         self._series: dict[Source, dict[str, Series]] = {}
         self._last: dict[Source, dict[str, Number]] = {}
+        self.attempts: dict[int, int] = {}
+        """The last attempt of every rank that has told something."""
 
     def clear(self) -> None:
+        self.attempts.clear()
         self._series.clear()
         self._last.clear()
 
     def add(self, rows: Iterable[Row]) -> None:
         for row in rows:
+            if row.source not in self._series and row.source.rank is not None:
+                rank = row.source.rank
+                self.attempts[rank] = max(row.source.attempt, self.attempts.get(rank, 0))
             series = self._series.setdefault(row.source, {})
             last = self._last.setdefault(row.source, {})
             last.update({name: number for name in row.values if (number := row.last(name)) is not None})

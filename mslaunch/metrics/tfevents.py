@@ -8,11 +8,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
+from mslaunch.checkpoint.protobuf import FIXED32, FIXED64, VARINT, encode_varint, field_bytes
+
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
 _MASK_DELTA = 0xA282EAD8
 _WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY = 1, 2, 3, 5  # fields of Event
 _VALUE, _TAG, _SIMPLE_VALUE = 1, 1, 2  # fields of Summary and Summary.Value
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def _table() -> tuple[int, ...]:
@@ -45,37 +46,23 @@ def _record(data: bytes) -> bytes:
     return length + _masked(length) + data + _masked(data)
 
 
-def _varint(number: int) -> bytes:
-    number &= 0xFFFFFFFFFFFFFFFF
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 def _key(number: int, kind: int) -> bytes:
-    return _varint(number << 3 | kind)
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return _key(number, _BYTES) + _varint(len(content)) + content
+    return encode_varint(number << 3 | kind)
 
 
 def head(time: float) -> bytes:
     """The first record of a file."""
-    return _record(_key(_WALL_TIME, _FIXED64) + struct.pack("<d", time) + _field(_FILE_VERSION, b"brain.Event:2"))
+    return _record(_key(_WALL_TIME, FIXED64) + struct.pack("<d", time) + field_bytes(_FILE_VERSION, b"brain.Event:2"))
 
 
 def event(time: float, step: int, values: Mapping[str, float]) -> bytes:
     """One record: what was known at one time and step."""
     summary = b"".join(
-        _field(_VALUE, _field(_TAG, name.encode()) + _key(_SIMPLE_VALUE, _FIXED32) + _float32(number))
+        field_bytes(_VALUE, field_bytes(_TAG, name.encode()) + _key(_SIMPLE_VALUE, FIXED32) + _float32(number))
         for name, number in values.items()
     )
-    wall_time = _key(_WALL_TIME, _FIXED64) + struct.pack("<d", time)
-    return _record(wall_time + _key(_STEP, _VARINT) + _varint(step) + _field(_SUMMARY, summary))
+    wall_time = _key(_WALL_TIME, FIXED64) + struct.pack("<d", time)
+    return _record(wall_time + _key(_STEP, VARINT) + encode_varint(step) + field_bytes(_SUMMARY, summary))
 
 
 def _float32(number: float) -> bytes:

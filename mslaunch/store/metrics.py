@@ -16,7 +16,7 @@ from mslaunch.metrics.thin import thin
 LARGEST = 12 << 20  # when the file is this long, it is thinned
 THINNED = 6 << 20  # to about this length
 FAR_TOO_LONG = 1.5  # times that length, rows wait for it to be thinned
-ROW_BYTES = 160  # of a thinned row, roughly; measured anew with every thinning
+ROW_BYTES = 160  # of a thinned row, roughly
 PIECE = 1 << 20
 
 
@@ -30,6 +30,8 @@ class MetricsWriter:
         self._file = -1
         self._size = 0
         self._thinning: _Thinning | None = None
+        self._most = max(1, thinned // ROW_BYTES)
+        """Rows that fit, as far as earlier thinnings have shown."""
         self._open()
 
     def _open(self) -> None:
@@ -55,11 +57,11 @@ class MetricsWriter:
             else:
                 self._size += written
         if self._size > self._largest and self._thinning is None:
-            self._thinning = _Thinning(self._path, self._beside, self._size, self._thinned)
+            self._thinning = _Thinning(self._path, self._beside, self._size, self._thinned, self._most)
 
     def _take_thinned(self, thinning: _Thinning) -> None:
         """Put the thinned file in the place of the long one, with what has come meanwhile."""
-        self._thinning = None
+        self._thinning, self._most = None, thinning.most
         try:
             if not thinning.is_whole:
                 raise OSError
@@ -89,8 +91,9 @@ class MetricsWriter:
 class _Thinning:
     """Writes a thinned copy of the first `end` bytes of a file."""
 
-    def __init__(self, path: Path, beside: Path, end: int, wanted: int) -> None:
+    def __init__(self, path: Path, beside: Path, end: int, wanted: int, most: int) -> None:
         self._path, self._beside, self.end, self._wanted = path, beside, end, wanted
+        self.most = most
         self.is_whole = False
         self._thread = threading.Thread(target=self._run, name="thinning", daemon=True)
         self._thread.start()
@@ -103,16 +106,15 @@ class _Thinning:
         self._thread.join()
 
     def _run(self) -> None:
-        most = max(1, self._wanted // ROW_BYTES)
         with suppress(OSError):
-            while (size := self._write(most)) > self._wanted and most > 1:
-                most = max(1, min(most // 2, most * self._wanted // size))
+            while (size := self._write()) > self._wanted and self.most > 1:
+                self.most = max(1, self.most * self._wanted // (size + size // 8))
             self.is_whole = True
 
-    def _write(self, most: int) -> int:
+    def _write(self) -> int:
         with self._beside.open("w", encoding="utf-8") as file:
             self._beside.chmod(0o600)
-            for row in thin(lambda: read_rows(self._path, self.end), most):
+            for row in thin(lambda: read_rows(self._path, self.end), self.most):
                 file.write(write_row(row))
         return self._beside.stat().st_size
 
@@ -186,8 +188,7 @@ class Metrics:
         return self.table.of(source).get(name) or Series()
 
     def _newest(self, rank: int) -> Source:
-        attempts = [source.attempt for source in self.table.sources if source.rank == rank]
-        return Source(max(attempts, default=0), rank)
+        return Source(self.table.attempts.get(rank, 0), rank)
 
     def close(self) -> None:
         self._follower.close()
