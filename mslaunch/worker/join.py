@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -29,7 +30,14 @@ def checked(init: Callable[..., Any], management: Any, planned: int) -> Callable
     def joined_init(*args: Any, **kwargs: Any) -> Any:
         with _Wakeable():
             notify("joining")
-            result = init(*args, **kwargs)
+            try:
+                result = init(*args, **kwargs)
+            except RuntimeError as error:
+                # Where the script has changed the size, MindSpore says that processes "are not successfully spawned".
+                asked = os.environ.get("MS_WORKER_NUM", "")
+                if asked.isdecimal() and int(asked) != planned:
+                    raise GroupSizeMismatch(planned, int(asked)) from error
+                raise
         notify("joined")
         real = management.get_group_size()
         if real != planned:
