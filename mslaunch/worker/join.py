@@ -6,7 +6,7 @@ import functools
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mslaunch.worker.report import notify
@@ -33,11 +33,10 @@ def checked(init: Callable[..., Any], management: Any, planned: int) -> Callable
             try:
                 result = init(*args, **kwargs)
             except RuntimeError as error:
-                # Where the script has changed the size, MindSpore says that processes "are not successfully spawned".
-                asked = os.environ.get("MS_WORKER_NUM", "")
-                if asked.isdecimal() and int(asked) != planned:
-                    raise GroupSizeMismatch(planned, int(asked)) from error
-                raise
+                asked = changed_size(planned, os.environ)
+                if asked is None:
+                    raise
+                raise GroupSizeMismatch(planned, asked) from error
         notify("joined")
         real = management.get_group_size()
         if real != planned:
@@ -45,6 +44,12 @@ def checked(init: Callable[..., Any], management: Any, planned: int) -> Callable
         return result
 
     return joined_init
+
+
+def changed_size(planned: int, environment: Mapping[str, str]) -> int | None:
+    """Return the size that a script has set itself: MindSpore then speaks of processes that were not spawned."""
+    asked = environment.get("MS_WORKER_NUM", "")
+    return int(asked) if asked.isdecimal() and int(asked) != planned else None
 
 
 class _Wakeable:
