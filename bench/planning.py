@@ -13,7 +13,7 @@ from mslaunch.plan.config import parse_config
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, to_json
 from mslaunch.plan.program import Program
-from mslaunch.plan.settings import resolve
+from mslaunch.plan.resolve import resolve
 from mslaunch.plan.spec import JobSpec, agree_on_workers
 
 

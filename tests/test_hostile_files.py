@@ -21,7 +21,7 @@ from mslaunch.errors import ConfigError, MslaunchError, RecordUnreadable, Reques
 from mslaunch.hosts import Host, parse_hostfile, parse_hosts
 from mslaunch.launcher.request import Request, read_job
 from mslaunch.plan.config import Config, parse_config
-from mslaunch.plan.settings import resolve
+from mslaunch.plan.resolve import resolve
 from mslaunch.plan.sweep import parse_axis
 from mslaunch.ranges import parse_ranges
 from mslaunch.ranktable.generate import parse_hccn_conf

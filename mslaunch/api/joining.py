@@ -23,7 +23,7 @@ def membership(job: ReadJob, tell: Callable[[str], None]) -> Member | None:
 def agent_member(tell: Callable[[str], None], **flags: Any) -> Member:
     """A node that only lends its devices to the launcher at an address, from the settings that it was given."""
     from mslaunch.plan.config import Config
-    from mslaunch.plan.settings import resolve
+    from mslaunch.plan.resolve import resolve
     from mslaunch.plan.spec import JobSpec
     from mslaunch.transports.join import lending_member
 

@@ -236,7 +236,7 @@ def count_devices() -> tuple[int, int]:
 
 def config_schema() -> dict[str, Any]:
     """The JSON Schema of a job's YAML."""
-    from mslaunch.plan.settings import schema
+    from mslaunch.plan.resolve import schema
 
     return schema()
 

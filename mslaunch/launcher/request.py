@@ -18,7 +18,7 @@ from mslaunch.plan.methods import METHODS, Method
 from mslaunch.plan.model import Checkpoints, File
 from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.plan.program import settings_of
-from mslaunch.plan.settings import Settings, resolve
+from mslaunch.plan.resolve import Settings, resolve
 from mslaunch.plan.spec import JobSpec, named_hosts
 from mslaunch.ranktable.findings import SIZE_LIMIT
 from mslaunch.ranktable.validate import validate

@@ -1,148 +1,36 @@
-"""The launcher's own settings: what `launch:` may hold, and where each value came from."""
+"""Everything that `launch:` may hold: each setting with its kind, its flag and what it does."""
 
 from __future__ import annotations
 
-import json
-import shlex
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from mslaunch.errors import ConfigError, MslaunchError, did_you_mean
-from mslaunch.plan.config import Config, Count, Index, ScriptKeys, reason
-from mslaunch.plan.environment import RANK_VARIABLES, RANKS_ONLY, VARIABLE, asked_by_variables
+from mslaunch.plan.config import Count, Index
 from mslaunch.plan.kubernetes_settings import KubernetesSettings
 from mslaunch.plan.metric_settings import MetricEntry
-from mslaunch.plan.program import COMMAND_LINE, split_words
-from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
+from mslaunch.plan.program import split_words
+from mslaunch.plan.setting_types import (
+    Codes,
+    CoreMap,
+    Devices,
+    Folders,
+    HostVariables,
+    Line,
+    Lines,
+    Nodes,
+    PathText,
+    Port,
+    RankOrNone,
+    Seconds,
+    Tags,
+    Tail,
+    Text,
+    Url,
+    Variables,
+    Wait,
+)
 from mslaunch.plan.sync_settings import SyncSettings
-from mslaunch.plan.tags import WHAT_A_TAG_IS, is_tag
-from mslaunch.ranges import parse_ranges
-
-V = TypeVar("V", dict[str, str], dict[str, str | None])
-
-
-def _ranges(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError('write for example "0-3,6"')
-    if isinstance(value, (str, int)):
-        try:
-            return parse_ranges(str(value), "list")
-        except MslaunchError as error:
-            raise ValueError(str(error).removeprefix("list: ").rstrip(".")) from None
-    return value
-
-
-def _tail(value: Any) -> Any:
-    return value if value in ("all", "none") else _ranges(value)
-
-
-def _core_map(value: Any) -> Any:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            raise ValueError('write it as {"0": "0-9", "1": "10-19"}') from None
-    if not isinstance(value, dict):
-        return value
-    joined = {key: ",".join(map(str, cores)) if isinstance(cores, list) else cores for key, cores in value.items()}
-    return {str(key).removeprefix("device"): cores for key, cores in joined.items()}
-
-
-def _number(value: Any) -> Any:
-    return int(value) if isinstance(value, str) and value.isdigit() else value
-
-
-def _line(value: Any) -> Any:
-    if not isinstance(value, str):  # YAML takes 30:00 for 1800, and 0123 for 83
-        raise ValueError("write it in quotes, or YAML takes it for a number")
-    if not value or "\n" in value or "\r" in value:
-        raise ValueError("one line of text is wanted")
-    return value
-
-
-def _folder(value: Any) -> Any:
-    parts = str(value).split("/")
-    if not isinstance(value, str) or not value or value.startswith("/") or ".." in parts or ":" in value:
-        raise ValueError("name a folder of the project by its relative path, for example data/cache")
-    return value.rstrip("/")
-
-
-def _words(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
-def _numbers(value: tuple[int, ...]) -> tuple[int, ...]:
-    if not value or min(value) < 0 or len(set(value)) < len(value):
-        raise ValueError('name each number once, for example "0-3,6"')
-    return value
-
-
-def _nodes(value: Any) -> Any:
-    """Read `4`, or `2:4` for at least two and at most four."""
-    if isinstance(value, (list, tuple)) and len(value) == 2:
-        return tuple(value)
-    fewest, colon, most = str(value).partition(":")
-    if isinstance(value, bool) or not all(part.isascii() and part.isdigit() for part in (fewest, most or fewest)):
-        raise ValueError("write a number, or two as 2:4")
-    both = int(fewest[:7]), int((most if colon else fewest)[:7])
-    if not 1 <= both[0] <= both[1] <= 65536:
-        raise ValueError("write a number from 1 on, or two as 2:4, the smaller first")
-    return both
-
-
-def _variables(value: V) -> V:
-    for name, text in value.items():
-        if not VARIABLE.fullmatch(name):
-            raise ValueError(f"{name!r} is not the name of a variable: use letters, digits and underscores only")
-        if "\0" in (text or ""):
-            raise ValueError(f"{name!r} cannot hold a NUL")
-    return value
-
-
-def _text(value: str) -> str:
-    if "\0" in value:
-        raise ValueError("text without a NUL is wanted")
-    return value
-
-
-def _tag(value: str) -> str:
-    if not is_tag(value):
-        raise ValueError(f"a tag is {WHAT_A_TAG_IS}")
-    return value
-
-
-def _url(value: str) -> str:
-    scheme, colon, rest = value.partition("://")
-    if scheme not in ("http", "https") or not colon or not rest.strip("/") or not value.isprintable() or " " in value:
-        raise ValueError("write the whole address, for example https://chat.example.com/hook")
-    return value
-
-
-def _path(value: str) -> str:
-    parts = value.encode("utf-8", "surrogateescape").split(b"/")
-    if sum(map(len, parts)) + len(parts) > 4096 or max(map(len, parts)) > 255:
-        raise ValueError("a path is 4,095 bytes long at most, and each name in it 255")
-    return value
-
-
-Numbers = Annotated[tuple[int, ...], AfterValidator(_numbers)]
-Devices = Annotated[Numbers, BeforeValidator(_ranges)]
-Tail = Annotated[Literal["all", "none"] | Numbers, BeforeValidator(_tail)]
-Codes = Annotated[tuple[int, ...], BeforeValidator(_ranges)]
-Variables = Annotated[dict[str, str | None], AfterValidator(_variables)]
-HostVariables = Annotated[dict[str, str], AfterValidator(_variables)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Wait = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Line = Annotated[str, AfterValidator(_text), BeforeValidator(_line)]
-Folder = Annotated[str, AfterValidator(_text), BeforeValidator(_folder)]
-Text = Annotated[str, AfterValidator(_text)]
-Tag = Annotated[str, AfterValidator(_tag)]
-Url = Annotated[Text, AfterValidator(_url)]
-PathText = Annotated[Text, AfterValidator(_path)]
 
 
 class Flag:
@@ -221,9 +109,9 @@ class LaunchSettings(BaseModel):
     requeue: Annotated[bool, Flag("--requeue/--no-requeue", kind=bool)] = Field(
         False, description="Slurm: a preempted job is queued again, and resumes from its newest complete checkpoint."
     )
-    sbatch_args: Annotated[
-        Annotated[tuple[Line, ...], BeforeValidator(_words)], Flag("--sbatch-arg", kind=list, metavar="OPTION")
-    ] = Field((), description="Slurm: further options of sbatch, for example --gres=gpu:8.")
+    sbatch_args: Annotated[Lines, Flag("--sbatch-arg", kind=list, metavar="OPTION")] = Field(
+        (), description="Slurm: further options of sbatch, for example --gres=gpu:8."
+    )
     image: Annotated[Line | None, Flag("--image", metavar="NAME")] = Field(
         None, description="Kubernetes: image of the pods; outweighs launch.kubernetes.image."
     )
@@ -236,8 +124,8 @@ class LaunchSettings(BaseModel):
     kubernetes: KubernetesSettings = Field(
         default_factory=KubernetesSettings, description="Kubernetes: the pods of a job, and where they run."
     )
-    nnodes: Annotated[Annotated[tuple[int, int], BeforeValidator(_nodes)] | None, Flag("--nnodes", metavar="N")] = (
-        Field(None, description="Nodes that run this same command, or at least and at most so many: 4, 2:4.")
+    nnodes: Annotated[Nodes | None, Flag("--nnodes", metavar="N")] = Field(
+        None, description="Nodes that run this same command, or at least and at most so many: 4, 2:4."
     )
     node_rank: Annotated[Index | None, Flag("--node-rank", kind=int)] = Field(
         None, description="Which of these nodes this is; 0 launches. By default by order of arrival."
@@ -281,16 +169,14 @@ class LaunchSettings(BaseModel):
     numa: Annotated[bool, Flag("--numa/--no-numa", kind=bool)] = Field(
         False, description="Bind every rank to the cores and the memory of its device's NUMA node."
     )
-    core_map: Annotated[dict[Index, Devices] | None, BeforeValidator(_core_map), Flag("--core-map", metavar="JSON")] = (
-        Field(None, description='Cores of each device or rank, for example {"0": "0-9", "1": "10-19"}.')
+    core_map: Annotated[CoreMap | None, Flag("--core-map", metavar="JSON")] = Field(
+        None, description='Cores of each device or rank, for example {"0": "0-9", "1": "10-19"}.'
     )
     tail: Annotated[Tail, Flag("--tail", metavar="RANKS")] = Field(
         (0,), description='Ranks whose output is shown, for example "0,2-3", all or none.'
     )
-    stdin: Annotated[Literal["auto", "none"] | Index, BeforeValidator(_number), Flag("--stdin", metavar="RANK")] = (
-        Field(
-            "auto", description="Rank that reads what is typed or piped here; by default the only one. none: no rank."
-        )
+    stdin: Annotated[RankOrNone, Flag("--stdin", metavar="RANK")] = Field(
+        "auto", description="Rank that reads what is typed or piped here; by default the only one. none: no rank."
     )
     runs_dir: Annotated[PathText, Flag("--runs-dir", "--log_dir", metavar="DIR")] = Field(
         "mslaunch-runs", description="Folder that holds the runs."
@@ -303,9 +189,7 @@ class LaunchSettings(BaseModel):
     cwd: Annotated[Literal["rank", "submit"], Flag("--cwd", metavar="rank|submit")] = Field(
         "rank", description="Working directory of the ranks: a folder of their own, or the one of the launch (submit)."
     )
-    shared: Annotated[
-        Annotated[tuple[Folder, ...], BeforeValidator(_words)], Flag("--shared", kind=list, metavar="DIR")
-    ] = Field(
+    shared: Annotated[Folders, Flag("--shared", kind=list, metavar="DIR")] = Field(
         (), description="Folder of the project that ranks write to, for example checkpoint; others they do not change."
     )
     config_arg: Text | None = Field(
@@ -350,8 +234,8 @@ class LaunchSettings(BaseModel):
     checkpoints: PathText | None = Field(
         None, description="Folder of a rank's checkpoints, relative to its own; {rank} stands for its number."
     )
-    tags: Annotated[Annotated[tuple[Tag, ...], BeforeValidator(_words)], Flag("--tag", kind=list, metavar="NAME")] = (
-        Field((), description="Tag of the run, by which `mslaunch ps --tag` finds it.")
+    tags: Annotated[Tags, Flag("--tag", kind=list, metavar="NAME")] = Field(
+        (), description="Tag of the run, by which `mslaunch ps --tag` finds it."
     )
     on_end: Text | None = Field(
         None, description="Shell command for the end of the run; its record, as JSON, is the standard input."
@@ -359,153 +243,6 @@ class LaunchSettings(BaseModel):
     webhook: Url | None = Field(None, description="URL that the end of the run is posted to, as JSON.")
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Validated settings and where each came from."""
-
-    values: LaunchSettings
-    sources: Mapping[str, str]
-    notes: tuple[str, ...] = ()
-    """What a person should know about them."""
-
-    def source(self, name: str) -> str:
-        return self.sources[name]
-
-
-def resolve(
-    flags: Mapping[str, Any], environment: Mapping[str, str], config: Config, assigned: Mapping[str, Any] | None = None
-) -> Settings:
-    """Merge flags over MSLAUNCH_* variables over the YAML over defaults; report every wrong value at once.
-
-    `assigned` is what `--set launch.key=value` gave; a flag of its own outweighs it.
-    """
-    raw: dict[str, Any] = {}
-    sources = dict.fromkeys(LaunchSettings.model_fields, "default")
-    findings: list[str] = []
-    _one_program(config.launch, raw, sources, findings, lambda name: config.where("launch", name))
-    for name, value in config.launch.items():
-        if name not in LaunchSettings.model_fields:
-            suggestion = did_you_mean(name, LaunchSettings.model_fields)
-            findings.append(f"{config.where('launch', name)}: launch has no key {name!r}{suggestion}")
-            continue
-        raw[name] = value
-        sources[name] = f"{config.where('launch', name)} (launch.{name})"
-    asked = asked_by_variables(environment)
-    exported = {name: asked.get(_variable(name)) for name in LaunchSettings.model_fields}
-    exported = {name: value for name, value in exported.items() if value and name not in NOT_FROM_ENVIRONMENT}
-    _one_program(exported, raw, sources, findings, _variable)
-    for name, value in exported.items():
-        raw[name] = _split(value) if value is not None and name in _LISTS else value
-        sources[name] = _variable(name)
-    _one_program(assigned or {}, raw, sources, findings, lambda name: f"--set launch.{name}")
-    for name, value in (assigned or {}).items():
-        if name in LaunchSettings.model_fields:
-            raw[name], sources[name] = value, f"--set launch.{name}"
-        else:
-            suggestion = did_you_mean(name, LaunchSettings.model_fields)
-            findings.append(f"--set launch.{name}: launch has no key {name!r}{suggestion}")
-    _one_program(flags, raw, sources, findings, _flag)
-    for name, value in flags.items():
-        if name == "env":
-            raw["env"] = {**(raw.get("env") or {}), **value}
-            sources["env"] = f"--env, {sources['env']}" if sources["env"] != "default" else "--env"
-        elif name in LaunchSettings.model_fields:
-            raw[name], sources[name] = value, _flag(name)
-        else:
-            findings.append(f"{name}: there is no such setting{did_you_mean(name, LaunchSettings.model_fields)}")
-    values = _validate(raw, sources, findings)
-    return Settings(values, sources, tuple(_unknown_variables(asked)))
-
-
-def _split(text: str) -> Any:
-    try:
-        return shlex.split(text)
-    except ValueError:  # a quote that is not closed is a letter
-        return text
-
-
-def _unknown_variables(asked: Mapping[str, str]) -> Iterator[str]:
-    """Tell of variables that are none of ours: a misspelt one would change nothing without a word."""
-    known = [name.upper() for name in LaunchSettings.model_fields if name not in NOT_FROM_ENVIRONMENT]
-    for name in sorted(asked):
-        key = name.removeprefix("MSLAUNCH_")
-        if key not in known and name not in (*RANK_VARIABLES, JOIN_SECRET) and not name.startswith(RANKS_ONLY):
-            why = NOT_FROM_ENVIRONMENT.get(key.lower())
-            near = did_you_mean(key, known).replace("'", "'MSLAUNCH_", 1)
-            yield (f"{name} is ignored: {why}" if why else f"{name} is ignored: there is no such setting{near}")
-
-
-_TYPE_NAMES = ("tuple[", "literal[", "function-")  # what pydantic adds to a place to tell members of a union apart
-_LISTS = ("sbatch_args", "shared", "tags")
-JOIN_SECRET = "MSLAUNCH_SECRET"
-"""Not a setting: its value is read where a node joins, and kept nowhere."""
-NOT_FROM_ENVIRONMENT = {
-    "env": "export the variables themselves, and name them with --env K",
-    "sync": "write launch.sync into the YAML",
-    "kubernetes": "write launch.kubernetes into the YAML",
-}
-"""Settings that no variable gives, and why."""
-
-
-def _one_program(
-    layer: Mapping[str, Any],
-    raw: dict[str, Any],
-    sources: dict[str, str],
-    findings: list[str],
-    where: Callable[[str], str],
-) -> None:
-    """Whoever names a program replaces what was named with less weight, whichever way it was named."""
-    named = [name for name in PROGRAM_SETTINGS if layer.get(name) is not None]
-    if len(named) > 1:
-        findings.append(f"{where(named[0])} and {where(named[1])} both name the program. Keep one.")
-    for name in PROGRAM_SETTINGS if named else ():
-        raw.pop(name, None)
-        sources[name] = "default"
-
-
-def _variable(name: str) -> str:
-    return f"MSLAUNCH_{name.upper()}"
-
-
 def flag_of(name: str) -> Flag | None:
     """Return how a setting is given on the command line, if it is."""
     return next((found for found in LaunchSettings.model_fields[name].metadata if isinstance(found, Flag)), None)
-
-
-def _flag(name: str) -> str:
-    if name == "command":
-        return COMMAND_LINE
-    flag = flag_of(name)
-    return flag.names[0].partition("/")[0] if flag else "--" + name.replace("_", "-")
-
-
-def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[str]) -> LaunchSettings:
-    try:
-        values = LaunchSettings.model_validate(raw)
-    except ValidationError as error:
-        for item in error.errors():
-            name = str(item["loc"][0])
-            key = ".".join(str(part) for part in item["loc"] if not str(part).startswith(_TYPE_NAMES))
-            where = sources[name].split(" (")[0]
-            label = "" if where.startswith("--") else f"{key}: "
-            has_key = name == "sync" and "@" in str(item["input"])
-            got = "" if "env" in item["loc"] or has_key else f", got {item['input']!r}"  # values may be secrets
-            findings.append(f"{where}: {label}{reason(item)}{got}.")
-        raise ConfigError(list(dict.fromkeys(findings))) from None
-    if findings:
-        raise ConfigError(findings)
-    return values
-
-
-def schema() -> dict[str, Any]:
-    """The JSON Schema of a job's YAML, for editors."""
-    from mslaunch.plan.methods import METHODS
-
-    result = ScriptKeys.model_json_schema()
-    launch = LaunchSettings.model_json_schema()
-    launch["properties"]["method"]["examples"] = list(METHODS)  # not an enum: plug-ins add to them
-    result.setdefault("$defs", {}).update(launch.pop("$defs", {}))
-    result["properties"]["launch"] = launch
-    result["title"] = "mslaunch job"
-    result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    return result

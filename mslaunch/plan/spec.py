@@ -10,7 +10,8 @@ from mslaunch.hosts import LOCAL, Host, parse_hostfile, parse_hosts
 from mslaunch.masking import is_secret
 from mslaunch.plan.config import Config
 from mslaunch.plan.model import Checkpoints
-from mslaunch.plan.settings import LaunchSettings, Settings
+from mslaunch.plan.resolve import Settings
+from mslaunch.plan.settings import LaunchSettings
 from mslaunch.ranges import format_ranges
 from mslaunch.ranktable.model import RankTable
 

@@ -11,7 +11,8 @@ import pytest
 from mslaunch.errors import ConfigError, RequestError
 from mslaunch.plan.config import Config, override, parse_config, split_assignments
 from mslaunch.plan.environment import RANK_VARIABLES
-from mslaunch.plan.settings import NOT_FROM_ENVIRONMENT, LaunchSettings, Settings, resolve, schema
+from mslaunch.plan.resolve import NOT_FROM_ENVIRONMENT, Settings, resolve, schema
+from mslaunch.plan.settings import LaunchSettings
 
 
 def settings_of(text: str, flags: dict[str, Any] | None = None, env: dict[str, str] | None = None) -> Settings:

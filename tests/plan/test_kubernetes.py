@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mslaunch.errors import ConfigError, RequestError
 from mslaunch.plan.config import Config, parse_config
 from mslaunch.plan.kubernetes_settings import KubernetesSettings
-from mslaunch.plan.settings import resolve
+from mslaunch.plan.resolve import resolve
 from mslaunch.plan.spec import JobSpec
 from mslaunch.transports.kubernetes.frames import Frame, decode, encode
 from mslaunch.transports.kubernetes.manifests import Objects, merge, object_name, render

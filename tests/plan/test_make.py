@@ -19,7 +19,7 @@ from mslaunch.plan.make import make_plan
 from mslaunch.plan.methods import MethodPlan
 from mslaunch.plan.model import Facts, File, HostFacts, Plan, from_json, to_json
 from mslaunch.plan.program import Program
-from mslaunch.plan.settings import resolve
+from mslaunch.plan.resolve import resolve
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
 from mslaunch.ranktable.generate import from_hosts
 from mslaunch.ranktable.versions import read_table, write_table

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.plan.config import Config
-from mslaunch.plan.settings import resolve
+from mslaunch.plan.resolve import resolve
 from mslaunch.plan.spec import JobSpec
 from mslaunch.transports import registry
 from mslaunch.transports.base import Command

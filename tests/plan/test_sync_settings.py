@@ -6,7 +6,7 @@ import pytest
 
 from mslaunch.errors import ConfigError
 from mslaunch.plan.config import parse_config
-from mslaunch.plan.settings import Settings, resolve
+from mslaunch.plan.resolve import Settings, resolve
 
 
 def settings_of(sync: str) -> Settings:

@@ -1,0 +1,173 @@
+"""The settings of one launch: flags over variables over the YAML over defaults, and where each value came from."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from mslaunch.errors import ConfigError, did_you_mean
+from mslaunch.plan.config import Config, ScriptKeys, reason
+from mslaunch.plan.environment import RANK_VARIABLES, RANKS_ONLY, asked_by_variables
+from mslaunch.plan.program import COMMAND_LINE
+from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
+from mslaunch.plan.settings import LaunchSettings, flag_of
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Validated settings and where each came from."""
+
+    values: LaunchSettings
+    sources: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    """What a person should know about them."""
+
+    def source(self, name: str) -> str:
+        return self.sources[name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Settings from one place; a later layer outweighs an earlier one."""
+
+    values: Mapping[str, Any]
+    source: Callable[[str], str]
+    """Where it has a setting from."""
+    adds_variables: bool = False
+    """Whether its `env` adds to what was given with less weight."""
+
+
+def resolve(
+    flags: Mapping[str, Any], environment: Mapping[str, str], config: Config, assigned: Mapping[str, Any] | None = None
+) -> Settings:
+    """Merge flags over MSLAUNCH_* variables over the YAML over defaults; report every wrong value at once.
+
+    `assigned` is what `--set launch.key=value` gave; a flag of its own outweighs it.
+    """
+    asked = asked_by_variables(environment)
+    layers = (
+        _Layer(config.launch, lambda name: f"{config.where('launch', name)} (launch.{name})"),
+        _Layer(_from_variables(asked), _variable),
+        _Layer(assigned or {}, lambda name: f"--set launch.{name}"),
+        _Layer(flags, _flag, adds_variables=True),
+    )
+    raw: dict[str, Any] = {}
+    sources = dict.fromkeys(LaunchSettings.model_fields, "default")
+    findings: list[str] = []
+    for layer in layers:
+        _one_program(layer, raw, sources, findings)
+        _merge(layer, raw, sources, findings)
+    return Settings(_validate(raw, sources, findings), sources, tuple(_unknown_variables(asked)))
+
+
+def _merge(layer: _Layer, raw: dict[str, Any], sources: dict[str, str], findings: list[str]) -> None:
+    for name, value in layer.values.items():
+        source = layer.source(name)
+        if name not in LaunchSettings.model_fields:
+            findings.append(
+                f"{_place(source)}: launch has no key {name!r}{did_you_mean(name, LaunchSettings.model_fields)}"
+            )
+        elif name == "env" and layer.adds_variables:
+            raw[name] = {**(raw.get(name) or {}), **value}
+            sources[name] = f"{source}, {sources[name]}" if sources[name] != "default" else source
+        else:
+            raw[name], sources[name] = value, source
+
+
+def _from_variables(asked: Mapping[str, str]) -> dict[str, Any]:
+    found = {name: asked.get(_variable(name)) for name in LaunchSettings.model_fields}
+    given = {name: text for name, text in found.items() if text and name not in NOT_FROM_ENVIRONMENT}
+    return {name: _split(text) if name in _LISTS else text for name, text in given.items()}
+
+
+def _split(text: str) -> Any:
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quote that is not closed is a letter
+        return text
+
+
+def _unknown_variables(asked: Mapping[str, str]) -> Iterator[str]:
+    """Tell of variables that are none of ours: a misspelt one would change nothing without a word."""
+    known = [name.upper() for name in LaunchSettings.model_fields if name not in NOT_FROM_ENVIRONMENT]
+    for name in sorted(asked):
+        key = name.removeprefix("MSLAUNCH_")
+        if key not in known and name not in (*RANK_VARIABLES, JOIN_SECRET) and not name.startswith(RANKS_ONLY):
+            why = NOT_FROM_ENVIRONMENT.get(key.lower())
+            near = did_you_mean(key, known).replace("'", "'MSLAUNCH_", 1)
+            yield (f"{name} is ignored: {why}" if why else f"{name} is ignored: there is no such setting{near}")
+
+
+_TYPE_NAMES = ("tuple[", "literal[", "function-")  # what pydantic adds to a place to tell members of a union apart
+_LISTS = ("sbatch_args", "shared", "tags")
+JOIN_SECRET = "MSLAUNCH_SECRET"
+"""Not a setting: its value is read where a node joins, and kept nowhere."""
+NOT_FROM_ENVIRONMENT = {
+    "env": "export the variables themselves, and name them with --env K",
+    "sync": "write launch.sync into the YAML",
+    "kubernetes": "write launch.kubernetes into the YAML",
+}
+"""Settings that no variable gives, and why."""
+
+
+def _one_program(layer: _Layer, raw: dict[str, Any], sources: dict[str, str], findings: list[str]) -> None:
+    """Whoever names a program replaces what was named with less weight, whichever way it was named."""
+    named = [name for name in PROGRAM_SETTINGS if layer.values.get(name) is not None]
+    if len(named) > 1:
+        first, second = (_place(layer.source(name)) for name in named[:2])
+        findings.append(f"{first} and {second} both name the program. Keep one.")
+    for name in PROGRAM_SETTINGS if named else ():
+        raw.pop(name, None)
+        sources[name] = "default"
+
+
+def _place(source: str) -> str:
+    """Return a source without the name of the setting, which messages give themselves."""
+    return source.partition(" (")[0]
+
+
+def _variable(name: str) -> str:
+    return f"MSLAUNCH_{name.upper()}"
+
+
+def _flag(name: str) -> str:
+    if name == "command":
+        return COMMAND_LINE
+    flag = flag_of(name)
+    return flag.names[0].partition("/")[0] if flag else "--" + name.replace("_", "-")
+
+
+def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[str]) -> LaunchSettings:
+    try:
+        values = LaunchSettings.model_validate(raw)
+    except ValidationError as error:
+        for item in error.errors():
+            name = str(item["loc"][0])
+            key = ".".join(str(part) for part in item["loc"] if not str(part).startswith(_TYPE_NAMES))
+            where = _place(sources[name])
+            label = "" if where.startswith("--") else f"{key}: "
+            has_key = name == "sync" and "@" in str(item["input"])
+            got = "" if "env" in item["loc"] or has_key else f", got {item['input']!r}"  # values may be secrets
+            findings.append(f"{where}: {label}{reason(item)}{got}.")
+        raise ConfigError(list(dict.fromkeys(findings))) from None
+    if findings:
+        raise ConfigError(findings)
+    return values
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a job's YAML, for editors."""
+    from mslaunch.plan.methods import METHODS
+
+    result = ScriptKeys.model_json_schema()
+    launch = LaunchSettings.model_json_schema()
+    launch["properties"]["method"]["examples"] = list(METHODS)  # not an enum: plug-ins add to them
+    result.setdefault("$defs", {}).update(launch.pop("$defs", {}))
+    result["properties"]["launch"] = launch
+    result["title"] = "mslaunch job"
+    result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return result

@@ -1,0 +1,143 @@
+"""The kinds of values that settings have: how each is written, and what is wrong with another."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from mslaunch.errors import MslaunchError
+from mslaunch.plan.config import Index
+from mslaunch.plan.environment import VARIABLE
+from mslaunch.plan.tags import WHAT_A_TAG_IS, is_tag
+from mslaunch.ranges import parse_ranges
+
+V = TypeVar("V", dict[str, str], dict[str, str | None])
+
+
+def _ranges(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError('write for example "0-3,6"')
+    if isinstance(value, (str, int)):
+        try:
+            return parse_ranges(str(value), "list")
+        except MslaunchError as error:
+            raise ValueError(str(error).removeprefix("list: ").rstrip(".")) from None
+    return value
+
+
+def _tail(value: Any) -> Any:
+    return value if value in ("all", "none") else _ranges(value)
+
+
+def _core_map(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise ValueError('write it as {"0": "0-9", "1": "10-19"}') from None
+    if not isinstance(value, dict):
+        return value
+    joined = {key: ",".join(map(str, cores)) if isinstance(cores, list) else cores for key, cores in value.items()}
+    return {str(key).removeprefix("device"): cores for key, cores in joined.items()}
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and value.isdigit() else value
+
+
+def _line(value: Any) -> Any:
+    if not isinstance(value, str):  # YAML takes 30:00 for 1800, and 0123 for 83
+        raise ValueError("write it in quotes, or YAML takes it for a number")
+    if not value or "\n" in value or "\r" in value:
+        raise ValueError("one line of text is wanted")
+    return value
+
+
+def _folder(value: Any) -> Any:
+    parts = str(value).split("/")
+    if not isinstance(value, str) or not value or value.startswith("/") or ".." in parts or ":" in value:
+        raise ValueError("name a folder of the project by its relative path, for example data/cache")
+    return value.rstrip("/")
+
+
+def _words(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def _numbers(value: tuple[int, ...]) -> tuple[int, ...]:
+    if not value or min(value) < 0 or len(set(value)) < len(value):
+        raise ValueError('name each number once, for example "0-3,6"')
+    return value
+
+
+def _nodes(value: Any) -> Any:
+    """Read `4`, or `2:4` for at least two and at most four."""
+    if isinstance(value, (list, tuple)) and len(value) == 2:
+        return tuple(value)
+    fewest, colon, most = str(value).partition(":")
+    if isinstance(value, bool) or not all(part.isascii() and part.isdigit() for part in (fewest, most or fewest)):
+        raise ValueError("write a number, or two as 2:4")
+    both = int(fewest[:7]), int((most if colon else fewest)[:7])
+    if not 1 <= both[0] <= both[1] <= 65536:
+        raise ValueError("write a number from 1 on, or two as 2:4, the smaller first")
+    return both
+
+
+def _variables(value: V) -> V:
+    for name, text in value.items():
+        if not VARIABLE.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of a variable: use letters, digits and underscores only")
+        if "\0" in (text or ""):
+            raise ValueError(f"{name!r} cannot hold a NUL")
+    return value
+
+
+def _text(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("text without a NUL is wanted")
+    return value
+
+
+def _tag(value: str) -> str:
+    if not is_tag(value):
+        raise ValueError(f"a tag is {WHAT_A_TAG_IS}")
+    return value
+
+
+def _url(value: str) -> str:
+    scheme, colon, rest = value.partition("://")
+    if scheme not in ("http", "https") or not colon or not rest.strip("/") or not value.isprintable() or " " in value:
+        raise ValueError("write the whole address, for example https://chat.example.com/hook")
+    return value
+
+
+def _path(value: str) -> str:
+    parts = value.encode("utf-8", "surrogateescape").split(b"/")
+    if sum(map(len, parts)) + len(parts) > 4096 or max(map(len, parts)) > 255:
+        raise ValueError("a path is 4,095 bytes long at most, and each name in it 255")
+    return value
+
+
+Numbers = Annotated[tuple[int, ...], AfterValidator(_numbers)]
+Devices = Annotated[Numbers, BeforeValidator(_ranges)]
+Tail = Annotated[Literal["all", "none"] | Numbers, BeforeValidator(_tail)]
+Codes = Annotated[tuple[int, ...], BeforeValidator(_ranges)]
+Variables = Annotated[dict[str, str | None], AfterValidator(_variables)]
+HostVariables = Annotated[dict[str, str], AfterValidator(_variables)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Wait = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Line = Annotated[str, AfterValidator(_text), BeforeValidator(_line)]
+Folder = Annotated[str, AfterValidator(_text), BeforeValidator(_folder)]
+Text = Annotated[str, AfterValidator(_text)]
+Tag = Annotated[str, AfterValidator(_tag)]
+Url = Annotated[Text, AfterValidator(_url)]
+PathText = Annotated[Text, AfterValidator(_path)]
+Nodes = Annotated[tuple[int, int], BeforeValidator(_nodes)]
+CoreMap = Annotated[dict[Index, Devices], BeforeValidator(_core_map)]
+RankOrNone = Annotated[Literal["auto", "none"] | Index, BeforeValidator(_number)]
+Lines = Annotated[tuple[Line, ...], BeforeValidator(_words)]
+Folders = Annotated[tuple[Folder, ...], BeforeValidator(_words)]
+Tags = Annotated[tuple[Tag, ...], BeforeValidator(_words)]
