@@ -21,8 +21,12 @@ CHILD = (
 
 def agent_of(bench: Bench) -> int:
     """The process of the run's agent: the parent of a rank; its own parent is the guard."""
+    return parent_of(wait_for(lambda: started_rank(bench), "the record of a start"))
+
+
+def started_rank(bench: Bench) -> int | None:
     events = map(json.loads, (bench.latest / "events.jsonl").read_text().splitlines())
-    return parent_of(next(event["pid"] for event in events if event["ev"] == "started"))
+    return next((event["pid"] for event in events if event["ev"] == "started"), None)
 
 
 def parent_of(pid: int) -> int:

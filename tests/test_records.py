@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mslaunch import messages
-from mslaunch.agent import main as agent
+from mslaunch.agent import orders
 from mslaunch.diagnose.verdict import Step, Verdict
 from mslaunch.hosts import Host
 from mslaunch.identity import Launcher
@@ -216,5 +216,5 @@ def test_the_file_of_a_sweep_is_as_documented(bench: Bench) -> None:
 
 def test_both_sides_know_the_same_messages() -> None:
     """Every order of the types has its handler in the agent, and handlers are for events that agents send."""
-    assert set(agent.ORDERS) == set(messages.ORDERS)
+    assert set(orders.HANDLERS) == set(messages.ORDERS)
     assert set(HANDLERS) <= set(messages.AGENT_EVENTS)

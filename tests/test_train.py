@@ -307,24 +307,22 @@ def test_the_live_line_shows_progress_in_a_terminal(bench: Bench) -> None:
     bench.write(
         "train.py",
         "import os, time\nfor i in range(1, 9) if os.environ['RANK_ID'] == '0' else ():\n"
-        "    print(f'epoch: 1 step: {i}, loss is 0.{i}', flush=True)\n    time.sleep(0.2)\n"
-        "open('done', 'w').close()\nwhile not os.path.exists('../rank_0/done'): time.sleep(0.02)\n",
+        "    print(f'epoch: 1 step: {i}, loss is 0.{i}', flush=True)\n    time.sleep(0.1)\n"
+        "while not os.path.exists(os.environ['SEEN']): time.sleep(0.02)\n",
     )
-    typescript = bench.folder.parent / "typescript"
-    command = f"{MSLAUNCH} train -n 2"
-    subprocess.run(
-        ["script", "-qec", command, str(typescript)],
-        cwd=bench.folder,
-        env={**bench.env, "TERM": "xterm"},
-        check=True,
-        timeout=60,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
-    screen = typescript.read_bytes().decode()
-    assert "\r2/2 ranks up | epoch 1 step 8 | loss 0.8 | " in screen
-    assert "steps/s" in screen
-    assert "\x1b" not in bench.mslaunch("train", "-n", "2").stdout
+    typescript, seen = bench.folder.parent / "typescript", bench.folder.parent / "seen"
+    env = {**bench.env, "TERM": "xterm", "SEEN": str(seen)}
+    command = ["script", "-qefc", f"{MSLAUNCH} train -n 2", str(typescript)]
+    with subprocess.Popen(
+        command, cwd=bench.folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, text=True
+    ) as process:
+        bench.started.append(process)
+        line = "\r2/2 ranks up | epoch 1 step 8 | loss 0.8 | "
+        wait_for(lambda: typescript.exists() and line in typescript.read_bytes().decode(errors="replace"), line)
+        seen.touch()
+        assert process.wait(60) == 0
+    assert "steps/s" in typescript.read_bytes().decode()
+    assert "\x1b" not in bench.mslaunch("train", "-n", "2", SEEN=str(seen)).stdout
 
 
 def test_a_lot_of_output_loses_no_line(bench: Bench) -> None:

@@ -8,7 +8,7 @@ import select
 import signal
 import time
 
-from mslaunch.agent import guard, processes, wire
+from mslaunch.agent import guard, orders, processes, wire
 from mslaunch.agent.output import Output
 from mslaunch.agent.ranks import Ranks
 from mslaunch.agent.running_clock import RunningClock
@@ -19,17 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from mslaunch import messages
     from mslaunch.agent.activity import Activity
     from mslaunch.agent.files import Collector, Unpacker
     from mslaunch.agent.probe import Listener
 
 POLL = 0.05  # how often growing logs and ending processes are looked at
-LOST_GRACE = 1.0  # what ranks get to end in when the launcher is gone
 STUCK_AFTER = 20.0  # a process that survives SIGKILL this long hangs in the kernel, in a driver or on NFS
 SPARE_FILES = 4  # to read /proc, logs and messages with
 PULSE_EVERY = 1.0  # while data is sent
-FINISH_WAIT = 0.5  # what msrun and mpirun get to end by themselves once all ranks have
 
 
 class Ladder:
@@ -70,7 +67,7 @@ class Agent:
         self.lost_after: float | None = None  # nobody is missed before there is something to do
         self.answers = False
         self.activity: Activity | None = None
-        self.grace = LOST_GRACE
+        self.grace = orders.LOST_GRACE
         self.listener: Listener | None = None
         self.unpacker: Unpacker | None = None
         self.collector: Collector | None = None
@@ -135,117 +132,14 @@ class Agent:
 
     def dispatch(self, order: dict[str, Any]) -> None:
         """Obey one order; one that this version does not know is ignored."""
-        handler = ORDERS.get(order["do"])
+        handler = orders.HANDLERS.get(order["do"])
         if handler is not None:
             try:
                 handler(self, order)
             except OSError as error:
                 self.note(error)
-                if handler is Agent.do_run:
+                if order["do"] == "run":
                     self.output.event("start-failed", role="the job", rank=None, why=str(error))
-
-    def do_probe(self, order: messages.ProbeOrder) -> None:
-        from mslaunch.agent import probe  # here and below: a local agent need not load what only remote ones use
-
-        self.output.event("facts", facts=probe.facts(order))
-
-    def do_listen(self, order: messages.ListenOrder) -> None:
-        from mslaunch.agent.probe import Listener
-
-        self.listener = Listener(order["port"], order["choices"])
-        self.output.event("listening", port=self.listener.port, why=self.listener.why)
-
-    def do_reach(self, order: messages.ReachOrder) -> None:
-        from mslaunch.agent.probe import reach
-
-        self.output.event("reached", why=reach(order["address"], order["port"], order["seconds"]))
-
-    def do_close_port(self, order: messages.OrderMessage) -> None:
-        del order
-        if self.listener is not None:
-            self.listener.close()
-            self.listener = None
-
-    def do_files(self, order: messages.FilesOrder) -> None:
-        from mslaunch.agent.files import Unpacker
-
-        self.unpacker = self.unpacker or Unpacker()
-        try:
-            self.unpacker.receive(order)
-        except (OSError, EOFError, ValueError) as error:
-            self.output.event("files-failed", why=str(error))
-
-    def do_run(self, order: messages.RunOrder) -> None:
-        self.do_close_port(order)
-        self.guard.protect(order["run_dir"])
-        self.lost_after = order["lost_after"]
-        self.answers = order["answers"]
-        self.activity = None
-        self.grace = order["grace"]
-        self.ranks.launch(order)
-
-    def do_stop(self, order: messages.StopOrder) -> None:
-        now = time.monotonic()
-        self.begin_stop(now, now + order["grace"])
-
-    def do_finish(self, order: messages.OrderMessage) -> None:
-        del order
-        self.ranks.end_scheduler()
-        now = time.monotonic()
-        self.begin_stop(now + FINISH_WAIT, now + FINISH_WAIT + LOST_GRACE)
-
-    def do_scheduler(self, order: messages.OrderMessage) -> None:
-        del order
-        self.ranks.start_scheduler()
-
-    def do_joined(self, order: messages.OrderMessage) -> None:
-        del order
-        self.ranks.wake_joining()
-
-    def do_stacks(self, order: messages.OrderMessage) -> None:
-        del order
-        self.ranks.take_stacks()
-
-    def do_warn(self, order: messages.OrderMessage) -> None:
-        del order
-        self.ranks.warn()
-
-    def do_ping(self, order: messages.OrderMessage) -> None:
-        del order
-        if self.answers:
-            self.ranks.pulse()
-        if self.activity is not None:
-            self.output.event("activity", **self.activity.look(self.ranks.running_ranks(), self.clock.advance()))
-
-    def do_activity(self, order: messages.OrderMessage) -> None:
-        """Tell with every ping from now on which ranks still print or compute."""
-        from mslaunch.agent.activity import Activity
-
-        del order
-        self.activity = self.activity or Activity(self.clock.advance())
-
-    def do_pause(self, order: messages.OrderMessage) -> None:
-        """Ctrl-Z: the launcher will be silent until somebody continues it."""
-        del order
-        self.launcher_paused = True
-        self.ranks.suspend_reader(True)
-
-    def do_resume(self, order: messages.OrderMessage) -> None:
-        del order
-        self.launcher_paused = False
-        self.ranks.suspend_reader(False)
-
-    def do_shown(self, order: messages.ShownOrder) -> None:
-        self.output.shown(order["bytes"])
-
-    def do_written(self, order: messages.WrittenOrder) -> None:
-        self.output.window.written(order["bytes"])
-
-    def do_collect(self, order: messages.CollectOrder) -> None:
-        from mslaunch.agent.files import Collector
-
-        if self.collector is None or order["share"] == 1.0:  # one that is on its way is not begun again
-            self.collector = Collector(order, self.output, self.collected)
 
     def collect(self) -> bool:
         """Send a piece of the files that are collected; return whether there may be another one at once."""
@@ -255,10 +149,6 @@ class Agent:
             self.collector = None
         self.output.flush()
         return self.collector is not None and self.collector.is_ready
-
-    def do_bye(self, order: messages.OrderMessage) -> None:
-        del order
-        self.give_up("the launcher took its leave")
 
     def receive_messages(self) -> None:
         self.ranks.receive(_read(self.messages) or b"")
@@ -278,7 +168,7 @@ class Agent:
             self.ladder.ask_at = min(self.ladder.ask_at, ask_at)
             self.ladder.kill_at = min(self.ladder.kill_at, kill_at)
 
-    def give_up(self, why: str, grace: float = LOST_GRACE, number: int | None = None) -> None:
+    def give_up(self, why: str, grace: float = orders.LOST_GRACE, number: int | None = None) -> None:
         """Nobody is there to give orders: end everything that is left, then this process."""
         if self.connected and self.ranks.running:
             self.output.event("abandoned", why=why, signal=number)
@@ -300,34 +190,37 @@ class Agent:
             self.ranks.metrics.look(now)
         if self.sending and self.ladder is None:
             self.watch_sending(now)
-        if self.ladder is None:
-            return
-        if not self.ladder.asked and now >= self.ladder.ask_at:
-            self.ladder.asked = True
+        if self.ladder is not None:
+            self.descend(self.ladder, now)
+
+    def descend(self, ladder: Ladder, now: float) -> None:
+        """Ask everything to end, then end it, then say that nothing is left."""
+        if not ladder.asked and now >= ladder.ask_at:
+            ladder.asked = True
             self.ranks.terminate()
         left = self.ranks.everything()
         self.receive_messages()  # only now: what has ended by this time is known to have ended
         self.ranks.reap()
-        if now >= self.ladder.kill_at + STUCK_AFTER:
+        if now >= ladder.kill_at + STUCK_AFTER:
             if left:
                 self.output.event("stuck", processes=[processes.describe(pid) for pid in left])
             self.end_ladder()
         elif not left and not processes.has_children():
             self.end_ladder()
-        elif now >= self.ladder.kill_at:
+        elif now >= ladder.kill_at:
             processes.signal_all(left, signal.SIGKILL)
 
     def end_ladder(self) -> None:
         """Say that nothing is left, or nothing that can be ended, once the data of launch.sync is sent."""
         self.ladder = None
-        self.sending = self.connected and self.ranks.sync.send()
+        self.sending = self.connected and self.ranks.preparation.sync.send()
         if not self.sending:
             self.tell_idle()
 
     def watch_sending(self, now: float) -> None:
         """Have the launcher know that this agent is alive while data is sent; end once it is."""
-        if not self.ranks.sync.is_copying:
-            self.begin_stop(now, now + LOST_GRACE)  # what the copying process may have left
+        if not self.ranks.preparation.sync.is_copying:
+            self.begin_stop(now, now + orders.LOST_GRACE)  # what the copying process may have left
         elif now >= self.pulse_at:
             self.pulse_at = now + PULSE_EVERY
             self.ranks.pulse()
@@ -336,31 +229,6 @@ class Agent:
         self.ranks.tell_outputs()
         self.output.event("idle")
         self.done = not self.connected
-
-
-ORDERS: dict[str, Callable[[Agent, Any], None]] = {
-    "probe": Agent.do_probe,
-    "listen": Agent.do_listen,
-    "reach": Agent.do_reach,
-    "close-port": Agent.do_close_port,
-    "files": Agent.do_files,
-    "run": Agent.do_run,
-    "stop": Agent.do_stop,
-    "finish": Agent.do_finish,
-    "scheduler": Agent.do_scheduler,
-    "joined": Agent.do_joined,
-    "stacks": Agent.do_stacks,
-    "warn": Agent.do_warn,
-    "ping": Agent.do_ping,
-    "activity": Agent.do_activity,
-    "pause": Agent.do_pause,
-    "resume": Agent.do_resume,
-    "shown": Agent.do_shown,
-    "written": Agent.do_written,
-    "collect": Agent.do_collect,
-    "bye": Agent.do_bye,
-}
-"""What an agent does about each order."""
 
 
 def _read(end: int) -> bytes | None:

@@ -10,15 +10,15 @@ from collections import deque
 from mslaunch import layout
 from mslaunch.agent import processes
 from mslaunch.agent.child import Child, DeadProcess, reap_all
+from mslaunch.agent.earlier_logs import put_aside
 from mslaunch.agent.log_times import LogTimes
 from mslaunch.agent.memory import KernelKills
 from mslaunch.agent.output import Output
+from mslaunch.agent.preparation import Preparation, start_failed
 from mslaunch.agent.rank_messages import RankMessages, read_exit_file
-from mslaunch.agent.setup import SetUp
 from mslaunch.agent.shown_logs import ShownLogs
 from mslaunch.agent.stacks import StackTaking
 from mslaunch.agent.standard_input import StandardInput, suspend
-from mslaunch.agent.sync import Sync
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class Ranks:
         self.message_path = message_path
         self.children: list[Child] = []
         self._by_pid: dict[int, Child] = {}
+        self._speakers: dict[int | None, Child] = {}
+        """Who sends messages: ranks by their number, the scheduler by None."""
         self.shown_logs = ShownLogs(output)
         self.log_times = LogTimes()
         self.metrics: Metrics | None = None
@@ -51,8 +53,7 @@ class Ranks:
         self._taking: StackTaking | None = None
         self._run_dir = ""
         self._order: messages.RunOrder
-        self._setup: SetUp | None = None
-        self.sync = Sync(output, self._fetch_ended)
+        self.preparation = Preparation(output, self._launch_with, lambda: self.stopping)
         self._locks: DeviceLocks | None = None
         self._looked = 0.0
         self.stopping = False
@@ -71,7 +72,8 @@ class Ranks:
         self._written_seen = time.monotonic()
         self.shown_logs.clear()  # of a rank that could not be ended in the attempt before
         self.children = [Child(planned) for planned in order["processes"]]
-        self._keep_earlier_logs(order["attempt"])
+        self._speakers = {child.rank: child for child in self.children if child.role in ("worker", "scheduler")}
+        put_aside([child.planned["log"] for child in self.children], order["attempt"], self.output)
         logs = {child.rank: child.planned["log"] for child in self.children if child.rank is not None}
         self.log_times.begin(list(logs.values()))
         self.metrics = self._begin_metrics() if order["metrics"] is not None and logs else None
@@ -80,13 +82,7 @@ class Ranks:
             self.output.event("devices-held", held=held)
             return
         env = {name: value for name, value in os.environ.items() if name not in order["unset"]}
-        if order["setup"]:
-            try:
-                self._setup = SetUp(order, env)
-            except OSError as error:
-                self.start_failed("launch.setup", None, error)
-        else:
-            self._fetch_data({**env, **order["env"]})
+        self.preparation.begin(order, env)
 
     def _begin_metrics(self) -> Metrics:
         from mslaunch.agent.metrics import Metrics
@@ -105,29 +101,11 @@ class Ranks:
         wanted = sorted(device for device in devices if device is not None)
         return self._locks.take(stem, wanted, {**os.environ, **order["env"]}, os.path.basename(self._run_dir))
 
-    def _fetch_data(self, env: dict[str, str]) -> None:
-        """Fetch the data of launch.sync; the ranks are started after that."""
-        try:
-            is_fetching = self.sync.fetch(self._order, {**env, **self._order["secrets"]})
-        except OSError as error:
-            self.start_failed("launch.sync", None, error)
-        else:
-            if not is_fetching:
-                self._launch_with(env)
-
-    def _fetch_ended(self, why: str | None) -> None:
-        if self.stopping:
-            return
-        if why is None:
-            self._launch_with(self.sync.env)
-        else:
-            self.output.event("sync-failed", why=why)
-
     def _launch_with(self, env: dict[str, str]) -> None:
         order = self._order
         self._taking = None
         self._env = {**env, **order["secrets"], "MSLAUNCH_AGENT": self.message_path}
-        self.sync.ranks_start(order, self._env)
+        self.preparation.sync.ranks_start(order, self._env)
         self._publish()
         for child in self.children:
             if child.rank is not None and child.rank in order["tail"]:
@@ -180,34 +158,9 @@ class Ranks:
                 if now - child.missed > LOOK_EVERY:
                     self._ended(child, *read_exit_file(child.planned["log"]))
 
-    def _set_up_ended(self, setup: SetUp, how: dict[str, Any], stopping: bool) -> None:
-        env = setup.environment() if how["code"] == 0 else None
-        self._setup = None
-        if stopping:
-            return
-        if env is None:
-            self.output.event("setup-failed", code=how["code"], log=setup.log)
-        else:
-            self._fetch_data(env)
-
     @property
     def running(self) -> bool:
-        is_preparing = self._setup is not None or self.sync.is_copying
-        return is_preparing or bool(self._to_start) or any(child.running for child in self.children)
-
-    def _keep_earlier_logs(self, attempt: int) -> None:
-        """Before a restart, put what the attempt before has written aside: log.txt becomes log.0.txt."""
-        for child in self.children if attempt else ():
-            folder, log = os.path.split(child.planned["log"])
-            for name in dict.fromkeys((log, *layout.ATTEMPT_FILES)):  # a script's log has a name of its own
-                earlier = layout.earlier_name(name, attempt - 1)
-                try:
-                    os.rename(os.path.join(folder, name), os.path.join(folder, earlier))
-                except FileNotFoundError:
-                    pass
-                except OSError as error:
-                    self.output.event("agent-note", text=f"output of the attempt before is not put aside: {error}")
-                    return
+        return self.preparation.is_running or bool(self._to_start) or any(child.running for child in self.children)
 
     def _start(self, child: Child) -> None:
         planned = child.planned
@@ -220,12 +173,9 @@ class Ranks:
             child.pid = processes.start(planned["argv"], env, planned["cwd"], planned["log"], stdin=stdin)
             self._by_pid[child.pid] = child
         except OSError as error:
-            self.start_failed(child.role, child.rank, error)
+            start_failed(self.output, child.role, child.rank, error)
         else:
             self._started(child)
-
-    def start_failed(self, role: str, rank: int | None, error: OSError) -> None:
-        self.output.event("start-failed", role=role, rank=rank, why=error.strerror or str(error))
 
     def _started(self, child: Child) -> None:
         child.running = True
@@ -255,7 +205,7 @@ class Ranks:
     def receive(self, data: bytes) -> None:
         """Take the messages of ranks and of their exit recorders."""
         for message in self._messages.feed(data):
-            child = self._child("scheduler" if message["rank"] is None else "worker", message["rank"])
+            child = self._speakers.get(message["rank"])
             if child is not None:
                 self._handle_message(child, message)
 
@@ -302,9 +252,7 @@ class Ranks:
             if child is not None and child.pid != dead.pid and not self.asked:
                 child.add_dead(dead)
         for dead, status in ended:
-            if self._setup is not None and self._setup.pid == dead.pid:
-                self._set_up_ended(self._setup, processes.outcome(status), self.stopping)
-            self.sync.reaped(dead.pid, status)
+            self.preparation.reaped(dead.pid, status)
             child = self._by_pid.pop(dead.pid, None)
             if child is not None and child.running:
                 if child.role == "script":
@@ -397,9 +345,3 @@ class Ranks:
         for child in self.children:
             if child.role == "scheduler" and child.running and child.pid is not None:
                 processes.signal_all([child.pid], signal.SIGKILL)
-
-    def _child(self, role: str, rank: int | None) -> Child | None:
-        for child in self.children:
-            if child.role == role and child.rank == rank:
-                return child
-        return None

@@ -288,8 +288,8 @@ class Attempt:
         self.send_orders(self.run_state.dispatch(event, now))
         if rows := self.run_state.numbers.pop_rows():
             self.keep(rows)
-        if name == "stacks" and self.run_state.groups is not None:
-            self.write({"ev": "stacks-taken", "groups": [group.words() for group in self.run_state.groups]})
+        if name == "stacks" and self.run_state.stacks.groups is not None:
+            self.write({"ev": "stacks-taken", "groups": [group.words() for group in self.run_state.stacks.groups]})
         shown = nothing
         if name == "lines":
             # Once they are on the screen, the agent may send more: the log itself is the buffer.

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
 from mslaunch.launcher.check import Checked, Requirements, check_hosts
-from mslaunch.transports.base import Access, Channel, Transport, close_all
+from mslaunch.transports.base import Access, Channel, Transport
+from mslaunch.transports.streams import close_all
 
 
 @dataclass(frozen=True, slots=True)

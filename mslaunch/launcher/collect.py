@@ -17,7 +17,8 @@ from mslaunch.plan.model import Plan, from_json
 from mslaunch.store.ownership import check_owner
 from mslaunch.store.run import Run
 from mslaunch.transports import registry
-from mslaunch.transports.base import Access, Channel, Pings, Transport, close_all
+from mslaunch.transports.base import Access, Channel, Transport
+from mslaunch.transports.streams import Pings, close_all
 
 SILENCE = 30.0
 

@@ -32,7 +32,8 @@ from mslaunch.store.metrics import MetricsWriter
 from mslaunch.store.room import words_at_end
 from mslaunch.store.signals import ASKING, SUSPEND, Signals
 from mslaunch.store.sizes import measure_within
-from mslaunch.transports.base import Pings, Transport
+from mslaunch.transports.base import Transport
+from mslaunch.transports.streams import Pings
 
 MOST_NOTES = 50
 MEASURE_SECONDS = 1.0

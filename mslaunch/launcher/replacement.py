@@ -13,7 +13,8 @@ from mslaunch.launcher.check import Checked
 from mslaunch.launcher.cluster import Cluster, checked_cluster
 from mslaunch.plan.model import Plan
 from mslaunch.store.signals import ASKING, SUSPEND
-from mslaunch.transports.base import Channel, close_all
+from mslaunch.transports.base import Channel
+from mslaunch.transports.streams import close_all
 
 Rejoin = Callable[[Sequence[Channel], tuple[Host, ...], int], tuple[Plan, Checked]]
 """Checks hosts of which some are new, and plans the job for them, as this attempt."""

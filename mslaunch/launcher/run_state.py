@@ -14,6 +14,7 @@ from mslaunch.errors import NOT_READY, start_advice
 from mslaunch.launcher.decisions import LOST, TIME_IS_UP, Failure, Order
 from mslaunch.launcher.joining import Joining
 from mslaunch.launcher.numbers import NOT_FINITE, Numbers
+from mslaunch.launcher.stack_request import StackRequest
 from mslaunch.metrics.alerts import Alert
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
@@ -55,10 +56,7 @@ class RunState:
         """Seconds that a rank has neither printed nor computed, as its agent saw it after another rank had ended."""
         self.first_end: tuple[float, int] | None = None
         self.last_start = began
-        self.stalled = False
-        self.stacks_from: set[str] = set()
-        self._stacks: dict[int, tuple[stacks.Frame, ...]] = {}
-        self.groups: tuple[stacks.Group, ...] | None = None
+        self.stacks = StackRequest()
         self._finished = False
         self.outputs: list[messages.OutputRow] = []
 
@@ -131,9 +129,7 @@ class RunState:
 
     def ask_for_stacks(self, stalled: bool = False) -> list[Order]:
         """Have every agent take the stacks of its ranks; what for is remembered."""
-        self.stalled = self.stalled or stalled
-        self.stacks_from = {host.name for host in self.plan.hosts}
-        self._stacks, self.groups = {}, None
+        self.stacks.ask([host.name for host in self.plan.hosts], stalled)
         return [Order("stacks")]
 
     def _on_started(self, event: messages.Started, now: float) -> list[Order]:
@@ -195,10 +191,10 @@ class RunState:
 
     def _on_metrics(self, event: messages.Metrics, now: float) -> list[Order]:
         del now
-        return self.tell(self.numbers.receive(event), event["time"])
+        return self.report_alerts(self.numbers.receive(event), event["time"])
 
-    def tell(self, alerts: list[Alert], wall: float) -> list[Order]:
-        """Tell what the numbers of the job show; a loss that is not finite ends the job where that is asked."""
+    def report_alerts(self, alerts: list[Alert], wall: float) -> list[Order]:
+        """Report what the numbers of the job show; a loss that is not finite ends the job where that is asked."""
         orders: list[Order] = []
         for alert in alerts:
             rank = alert.source.rank
@@ -314,23 +310,20 @@ class RunState:
 
     def _on_stacks(self, event: messages.Stacks, now: float) -> list[Order]:
         """Group the stacks once all hosts have sent theirs; a hang is then explained, and ended where that is asked."""
-        for number, text in event["stacks"].items():
-            self._stacks[int(number)] = stacks.parse(text)
-        self.stacks_from.discard(event["host"])
-        if self.stacks_from or self.groups is not None:
+        groups = self.stacks.receive(event)
+        if groups is None:
             return []
-        self.groups = stacks.group(self._stacks)
-        words = "; ".join(group.words() for group in self.groups) or "no rank is running"
-        if not self.stalled:
+        words = "; ".join(group.words() for group in groups) or "no rank is running"
+        if not self.stacks.is_for_a_hang:
             self.notes.append(f"stacks: {words}")
             return []
-        self.stalled = False
+        self.stacks.is_for_a_hang = False
         self.last_output = now
         quiet = f"no output from any rank for {self.plan.limits.stall_timeout:g} s; {words}"
         if self.plan.limits.on_stall == "report":
             self.notes.append(quiet)
             return []
-        odd = stacks.odd_ranks(self.groups)
+        odd = stacks.odd_ranks(groups)
         rank = odd[0] if len(odd) == 1 else None
         log = self.log_of(rank) if rank is not None else None
         host = self.ranks[rank].host if rank is not None else event["host"]

@@ -85,14 +85,19 @@ class Timeouts:
         del now
         limit = self.run_state.plan.limits.stall_timeout
         quiet_since = self.run_state.last_output
-        if limit is None or self.run_state.stalled or quiet_since is None or self.run_state.pulse - quiet_since < limit:
+        if (
+            limit is None
+            or self.run_state.stacks.is_for_a_hang
+            or quiet_since is None
+            or self.run_state.pulse - quiet_since < limit
+        ):
             return []
         return self.run_state.ask_for_stacks(stalled=True)
 
     def _numbers(self, now: float) -> list[Order]:
         """Tell of ranks, hosts and devices whose numbers are not as those of their peers, or not healthy."""
         del now
-        return self.run_state.tell(self.run_state.numbers.check(self._wall), self._wall)
+        return self.run_state.report_alerts(self.run_state.numbers.check(self._wall), self._wall)
 
     def _fail(self, cause: str, summary: str) -> list[Order]:
         """End the job; a rank that others wait for in vain is the one to blame."""

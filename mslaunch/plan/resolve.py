@@ -37,6 +37,8 @@ class _Layer:
     values: Mapping[str, Any]
     source: Callable[[str], str]
     """Where it has a setting from."""
+    unknown: str = "{place}: launch has no key {name!r}"
+    """How messages name a setting that does not exist."""
     adds_variables: bool = False
     """Whether its `env` adds to what was given with less weight."""
 
@@ -53,7 +55,7 @@ def resolve(
         _Layer(config.launch, lambda name: f"{config.where('launch', name)} (launch.{name})"),
         _Layer(_from_variables(asked), _variable),
         _Layer(assigned or {}, lambda name: f"--set launch.{name}"),
-        _Layer(flags, _flag, adds_variables=True),
+        _Layer(flags, _flag, "{name}: there is no such setting", adds_variables=True),
     )
     raw: dict[str, Any] = {}
     sources = dict.fromkeys(LaunchSettings.model_fields, "default")
@@ -68,9 +70,8 @@ def _merge(layer: _Layer, raw: dict[str, Any], sources: dict[str, str], findings
     for name, value in layer.values.items():
         source = layer.source(name)
         if name not in LaunchSettings.model_fields:
-            findings.append(
-                f"{_place(source)}: launch has no key {name!r}{did_you_mean(name, LaunchSettings.model_fields)}"
-            )
+            unknown = layer.unknown.format(place=_place(source), name=name)
+            findings.append(f"{unknown}{did_you_mean(name, LaunchSettings.model_fields)}")
         elif name == "env" and layer.adds_variables:
             raw[name] = {**(raw.get(name) or {}), **value}
             sources[name] = f"{source}, {sources[name]}" if sources[name] != "default" else source
@@ -137,7 +138,7 @@ def _variable(name: str) -> str:
 def _flag(name: str) -> str:
     if name == "command":
         return COMMAND_LINE
-    flag = flag_of(name)
+    flag = flag_of(name) if name in LaunchSettings.model_fields else None
     return flag.names[0].partition("/")[0] if flag else "--" + name.replace("_", "-")
 
 

@@ -6,11 +6,8 @@ docs/transports.md explains how to write one.
 
 from __future__ import annotations
 
-import os
-import queue
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -23,8 +20,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 RunCommand = Callable[[Sequence[str]], "str | None"]
 """Runs a command on a host; returns what it printed, or None where it failed."""
-PING_EVERY = 2.0
-FLUSH_SECONDS = 2.0
 OPENED_AT_ONCE = 64
 
 
@@ -321,79 +316,3 @@ def open_each(hosts: Sequence[Host], open_one: Callable[[Host], tuple[Host, Chan
         hosts=tuple(host for host, _ in opened),
         problems=tuple(result for result in results if isinstance(result, str)),
     )
-
-
-class Sender:
-    """Writes what is to be sent from a thread of its own: a peer that does not read never holds up the launcher."""
-
-    def __init__(self, write: Callable[[bytes], object], done: Callable[[], object] = lambda: None) -> None:
-        self._write = write
-        self._done = done
-        self._queue: queue.SimpleQueue[bytes | threading.Event | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def send(self, data: bytes) -> None:
-        self._queue.put(data)
-
-    def flush(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Wait until everything before has been written, or the peer takes too long."""
-        written = threading.Event()
-        self._queue.put(written)
-        written.wait(seconds)
-
-    def close(self) -> None:
-        """End the stream once everything has been written."""
-        self._queue.put(None)
-
-    def _run(self) -> None:
-        with suppress(OSError, ValueError):  # closed: its end shows on the other stream
-            while (item := self._queue.get()) is not None:
-                if isinstance(item, threading.Event):
-                    item.set()
-                else:
-                    self._write(item)
-        with suppress(OSError):
-            self._done()
-
-
-def write_fully(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def close_all(channels: Sequence[Channel]) -> None:
-    """Close channels side by side, since each may wait for its host; one by one where no thread can be started."""
-    threads = [threading.Thread(target=channel.close, daemon=True) for channel in channels]
-    for thread in threads:
-        try:
-            thread.start()
-        except RuntimeError:
-            thread.run()
-    for thread in threads:
-        if thread.ident is not None:
-            thread.join()
-
-
-class Pings:
-    """Tells the agents every two seconds that the launcher lives, from a thread that no stalled terminal can stall."""
-
-    def __init__(self, channels: Sequence[Channel], lost_after: float | None = None) -> None:
-        """Several pings go out within `lost_after`, however short it is."""
-        self._channels = channels
-        self._every = PING_EVERY if lost_after is None else min(PING_EVERY, lost_after / 4)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._every):
-            for channel in self._channels:
-                channel.send({"to": "*", "do": "ping"})

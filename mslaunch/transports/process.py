@@ -12,8 +12,9 @@ from contextlib import suppress
 from typing import IO, Any
 
 from mslaunch.agent import wire
-from mslaunch.transports.base import Channel, Sender, write_fully
+from mslaunch.transports.base import Channel
 from mslaunch.transports.bundle import AGENT_BOOT, agent_stream
+from mslaunch.transports.streams import Sender, write_fully
 
 KEPT_STDERR = 1 << 16
 CLOSE_SECONDS = 15.0

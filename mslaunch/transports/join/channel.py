@@ -10,9 +10,9 @@ from select import POLLIN, poll
 from typing import Any
 
 from mslaunch.agent import wire
-from mslaunch.transports.base import Sender
 from mslaunch.transports.join.listener import Node
 from mslaunch.transports.join.stream import AGENT, END, PIECE, BrokenStream, frame, record_frame
+from mslaunch.transports.streams import Sender
 
 CLOSE_SECONDS = 15.0
 LAST_SECONDS = 2.0

@@ -153,10 +153,11 @@ class Listener:
         self._tell_once(guest.address, why)
 
     def _tell_once(self, address: str, why: str) -> None:
+        kind = why.partition(" (")[0]  # what OpenSSL says of garbage differs from one try to the next
         with self.changed:
-            if (address, why) in self._told or len(self._told) >= MOST_TOLD:
+            if (address, kind) in self._told or len(self._told) >= MOST_TOLD:
                 return
-            self._told.add((address, why))
+            self._told.add((address, kind))
             more = "; further refusals are not told" if len(self._told) == MOST_TOLD else ""
             self._notes.append(f"a connection from {address} was refused: {why}{more}")
             self.changed.notify_all()

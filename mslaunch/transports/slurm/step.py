@@ -14,11 +14,11 @@ from typing import Any
 from mslaunch.agent import wire
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
-from mslaunch.transports.base import Sender, write_fully
 from mslaunch.transports.bundle import agent_stream
 from mslaunch.transports.process import agent_command
 from mslaunch.transports.slurm.queue import ask, missing
 from mslaunch.transports.slurm.submission import Allotment, parse_gres, parse_tasks
+from mslaunch.transports.streams import Sender, write_fully
 
 _CLOSE_SECONDS = 15.0
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from mslaunch.errors import HostsNotReady, MslaunchError
 from mslaunch.hosts import Host
-from mslaunch.transports.base import Access, Opened, RunCommand, T, Transport, close_all
+from mslaunch.transports.base import Access, Opened, RunCommand, T, Transport
 from mslaunch.transports.local import is_this_machine
 from mslaunch.transports.open_files import raise_limit
+from mslaunch.transports.streams import close_all
 
 
 class SshTransport(Transport):

@@ -1,0 +1,34 @@
+"""One request for the stacks of all ranks: which hosts have not answered yet, and how the stacks group. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mslaunch import messages
+from mslaunch.diagnose import stacks
+
+
+class StackRequest:
+    """The newest request; a new one replaces one that is on its way."""
+
+    def __init__(self) -> None:
+        self.is_for_a_hang = False
+        self.groups: tuple[stacks.Group, ...] | None = None
+        self._waiting_for: set[str] = set()
+        self._stacks: dict[int, tuple[stacks.Frame, ...]] = {}
+
+    def ask(self, hosts: Iterable[str], for_a_hang: bool) -> None:
+        """Begin to wait for the stacks of these hosts."""
+        self.is_for_a_hang = self.is_for_a_hang or for_a_hang
+        self._waiting_for = set(hosts)
+        self._stacks, self.groups = {}, None
+
+    def receive(self, event: messages.Stacks) -> tuple[stacks.Group, ...] | None:
+        """Add the stacks of one host; return the groups when it was the last."""
+        for number, text in event["stacks"].items():
+            self._stacks[int(number)] = stacks.parse(text)
+        self._waiting_for.discard(event["host"])
+        if self._waiting_for or self.groups is not None:
+            return None
+        self.groups = stacks.group(self._stacks)
+        return self.groups
