@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.cli import VERBS
+from tests import forked
 from tests.conftest import MSLAUNCH, ROOT, Bench
 from tests.doc_commands import PAGES, commands, inline_commands, options_of, parse
 from tests.sharded import checkpoints, content_of, strategy_file, write_shard
@@ -163,9 +164,10 @@ def test_every_reason_not_to_run_a_command_is_needed() -> None:
 
 
 @pytest.mark.parametrize("words", [w for w in shown() if w[0] in STARTING and can_run(w)], ids=" ".join)
-def test_a_launch_of_the_documentation_can_be_planned(folder: Bench, words: list[str]) -> None:
-    """With --dry-run, which contacts no host and no queue."""
-    done = folder.mslaunch(words[0], "--dry-run", *words[1:])
+def test_a_launch_of_the_documentation_can_be_planned(prepared: Path, bench: Bench, words: list[str]) -> None:
+    """With --dry-run, which contacts no host and no queue, and writes nothing."""
+    bench.folder = prepared
+    done = forked.run(bench, words[0], "--dry-run", *words[1:])
     assert done.returncode == 0, done.stderr
 
 
@@ -176,7 +178,7 @@ def test_a_command_of_the_documentation_runs(folder: Bench, words: list[str]) ->
     for at, word in enumerate(typed):
         if word in ("-o", "--output", "--bundle") or (word == "--to" and typed[1] in ("import", "export")):
             _remove(folder.folder / typed[at + 1])
-    done = folder.mslaunch(*typed)
+    done = forked.run(folder, *typed)
     assert done.returncode == 0, done.stderr or done.stdout
 
 

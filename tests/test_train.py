@@ -314,8 +314,8 @@ def test_the_live_line_shows_progress_in_a_terminal(bench: Bench) -> None:
     typescript, seen = bench.folder.parent / "typescript", bench.folder.parent / "seen"
     env = {**bench.env, "TERM": "xterm", "SEEN": str(seen)}
     command = ["script", "-qefc", f"{MSLAUNCH} train -n 2", str(typescript)]
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-    process = subprocess.Popen(command, cwd=bench.folder, env=env, text=True, **quiet)
+    nothing = subprocess.DEVNULL
+    process = subprocess.Popen(command, cwd=bench.folder, env=env, text=True, stdin=nothing, stdout=nothing)
     bench.started.append(process)
     line = rb"\r2/2 ranks up \| epoch 1 step \d+ \| loss 0\.5 \| [\d.]+ steps/s \| "
     wait_for(lambda: typescript.exists() and re.search(line, typescript.read_bytes()), "the whole line")
