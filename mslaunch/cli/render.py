@@ -75,7 +75,11 @@ def render(
         run_id=target.name if target else None,
     )
     request = options.request(config, tuple(assignments or ()), flags, context.obj, is_module)
-    plan = api.plan_request(request, elsewhere=True)
+    _render_scripts(api.plan_request(request, elsewhere=True), target)
+
+
+def _render_scripts(plan: api.Plan, target: Path | None) -> None:
+    """Write the scripts with all they need into a new folder, or print them."""
     scripts = [file for file in plan.files if file.path.endswith(".sh")]
     if not scripts:
         raise RequestError(
