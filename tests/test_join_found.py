@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.errors import RequestError
+from mslaunch.errors import MslaunchError, RequestError
+from mslaunch.launcher.request import Request, read_job
 from mslaunch.transports.join.found import Found, find
 from mslaunch.transports.join.guests import read_hello
 from mslaunch.transports.join.part import split_master
 from mslaunch.transports.join.places import Places
-from tests.conftest import Bench
+from tests.conftest import ROOT, Bench
 from tests.join_bed import start_here
 from tests.ssh_bed import HELLO, free_port
 from tests.test_join_attacks import HELLO_RECORD
@@ -49,6 +50,11 @@ PET = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "m", "PET_MAS
             {**VOLCANO, "MA_NUM_HOSTS": "2", "MA_NUM_GPUS": "8"},
             "found ModelArts: nodes 2 (MA_NUM_HOSTS), node rank 1 (VC_TASK_INDEX), "
             "master j-worker-0.j (VC_WORKER_HOSTS), workers per node 8 (MA_NUM_GPUS)",
+        ),
+        (
+            {**VOLCANO, "RANK_TABLE_FILE": "/user/hccl.json"},
+            "found Volcano: nodes 2 (VC_WORKER_NUM), node rank 1 (VC_TASK_INDEX), "
+            "master j-worker-0.j (VC_WORKER_HOSTS), rank table /user/hccl.json (RANK_TABLE_FILE)",
         ),
         (
             OPERATOR,
@@ -243,3 +249,23 @@ def test_ranks_do_not_see_what_the_system_set_for_another_launcher(bench: Bench)
     assert [node.wait() for node in started] == [0, 0], started[1].text
     assert bench.log(1).splitlines()[-1] == "None 7"
     assert os.environ.get("VC_TASK_INDEX") is None
+
+
+TABLE = ROOT / "rank_tables" / "v1.0_2x8.json"
+
+
+@pytest.mark.parametrize(("method", "table"), [("rank-table", TABLE.read_text()), ("dynamic", None)])
+def test_the_table_of_a_system_is_for_the_method_that_needs_one(
+    method: str, table: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On ModelArts, say; MindSpore's own rank assignment needs none."""
+    for name, value in {**VOLCANO, "MA_NUM_HOSTS": "2", "RANK_TABLE_FILE": str(TABLE)}.items():
+        monkeypatch.setenv(name, value)
+    assert read_job(Request(flags={"method": method})).rank_table == table
+
+
+def test_a_table_of_a_system_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**VOLCANO, "RANK_TABLE_FILE": "/no/table.json"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(MslaunchError, match=r"/no/table\.json.*RANK_TABLE_FILE"):
+        read_job(Request(flags={"method": "rank-table"}))

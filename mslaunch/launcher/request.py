@@ -23,6 +23,7 @@ from mslaunch.plan.spec import JobSpec, named_hosts
 from mslaunch.ranktable.findings import SIZE_LIMIT
 from mslaunch.ranktable.validate import validate
 from mslaunch.ranktable.versions import read_table
+from mslaunch.transports.join.found import find as find_system
 
 METHODS_GROUP = "mslaunch.methods"
 
@@ -171,17 +172,20 @@ def _read_config(path: Path | None, text: str | None = None) -> Config:
 
 
 def _rank_table(spec: JobSpec, config_path: Path | None) -> tuple[str, str] | None:
-    """Return the name and text of the rank table that was asked for."""
-    asked = spec.launch.rank_table
+    """Return the name and text of the rank table that was asked for, or that a system gives to all its nodes."""
+    asked, source = spec.launch.rank_table, spec.source("rank_table")
+    if asked is None and spec.launch.method == "rank-table":
+        found = find_system(os.environ)
+        asked, source = (found.rank_table, found.sources.get("rank table", "")) if found else (None, "")
     if asked is None:
         return None
     choices = [Path(asked)]
-    if config_path is not None and not spec.source("rank_table").startswith("-"):
+    if config_path is not None and not source.startswith("-"):
         choices.insert(0, config_path.parent / asked)
     for choice in choices:
         if choice.is_file():
             return str(choice), _table_text(choice)
-    raise RankTableMissing(asked, spec.source("rank_table"))
+    raise RankTableMissing(asked, source)
 
 
 def _table_text(path: Path) -> str:

@@ -27,6 +27,8 @@ class Found:
     port: int | None = None
     slots: int | None = None
     """Ranks for each node."""
+    rank_table: str | None = None
+    """The file that describes the devices of all nodes, for methods that need one."""
     is_launcher: bool | None = None
     """Whether this node launches, where that is not for rank 0 to do."""
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -40,6 +42,7 @@ class Found:
             "master": self.master,
             "port": self.port,
             "workers per node": self.slots,
+            "rank table": self.rank_table,
             "launcher": {True: "this node", False: "another node"}.get(self.is_launcher),  # type: ignore[arg-type]
         }
         told = [f"{name} {value} ({self.sources[name]})" for name, value in values.items() if value is not None]
@@ -75,6 +78,7 @@ _LABELS = {
     "master": "master",
     "port": "port",
     "slots": "workers per node",
+    "rank_table": "rank table",
     "is_launcher": "launcher",
 }
 
@@ -98,6 +102,7 @@ def _volcano(environment: Environment) -> Found | None:
         rank=(rank, source),
         master=(hosts[0] if hosts else None, listed),
         slots=(slots[0] or None, slots[1]),
+        rank_table=(environment.get("RANK_TABLE_FILE") or None, "RANK_TABLE_FILE"),
     )
 
 
