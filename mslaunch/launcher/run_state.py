@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -11,13 +10,13 @@ from mslaunch import layout, messages
 from mslaunch.diagnose import stacks
 from mslaunch.diagnose.verdict import signal_name
 from mslaunch.errors import NOT_READY, start_advice
+from mslaunch.launcher import exits
 from mslaunch.launcher.decisions import LOST, TIME_IS_UP, Failure, Order
 from mslaunch.launcher.joining import Joining
 from mslaunch.launcher.numbers import NOT_FINITE, Numbers
 from mslaunch.launcher.stack_request import StackRequest
 from mslaunch.metrics.alerts import Alert
 from mslaunch.plan.model import Plan
-from mslaunch.ranges import format_ranges
 from mslaunch.store.record import RankRecord, iso
 from mslaunch.store.signals import STACKS, WARNING
 from mslaunch.words import describe_held
@@ -222,19 +221,15 @@ class RunState:
             return self._rank_exited(event, now)
         if self.stopping or self._finished or not self._running:
             return []
-        return self._scheduler_exited(event) if event["role"] == "scheduler" else self._script_exited(event)
+        if event["role"] == "script":
+            return self._script_exited(event)
+        return self.fail(exits.of_scheduler(event, self.plan.run_dir)) if event["code"] != 0 else []
 
     def _rank_exited(self, event: messages.Exited, now: float) -> list[Order]:
-        rank, code, number, when = cast(int, event["rank"]), event["code"], event["signal"], event["time"]
-        if rank in self.raised and number in (signal.SIGTERM, signal.SIGKILL) and self.stopping:
-            code, number = 1, None  # it had failed by itself; only its teardown was cut short
-        crashed = event.get("crashed")
-        if rank in self.done and number:
-            crashed, code, number = number, 0, None
-        if crashed in CRASHES:
-            # MindSpore 2.10 may crash in its own clean-up, when a peer closes its connection at that moment.
-            how = f"by {signal_name(crashed)} while MindSpore was taken apart; its script had ended well before"
-            self.notes.append(f"rank {rank} was ended {how}, so that counts")
+        rank, when = cast(int, event["rank"]), event["time"]
+        code, number, note = exits.counted(event, rank in self.raised and self.stopping, rank in self.done)
+        if note:
+            self.notes.append(note)
         self.joining.end(rank, code, now)
         self.numbers.rank_ended(rank)
         self._running.pop(rank, None)
@@ -276,25 +271,13 @@ class RunState:
             self.notes.append(alone)
         return [Order("finish")]
 
-    def _scheduler_exited(self, event: messages.Exited) -> list[Order]:
-        if event["code"] == 0:
-            return []
-        log = f"{self.plan.run_dir}/{layout.SCHEDULER}/{layout.LOG}"
-        summary = "MindSpore's scheduler died"
-        return self.fail(Failure(event["time"], None, event["host"], LOST, event["signal"], "scheduler", summary, log))
-
     def _script_exited(self, event: messages.Exited) -> list[Order]:
-        scripts = {process.host: process for process in self.plan.processes if process.role == "script"}
-        script = scripts[event["host"]]
+        scripts = [process for process in self.plan.processes if process.role == "script"]
         own = [rank for rank in self.running if len(scripts) == 1 or self.ranks[rank].host == event["host"]]
         if set(own) <= self.done:
             return []  # its own ranks have done their work; those of other hosts are not its business
-        code = 128 + event["signal"] if event["signal"] else event["code"] or 1
-        name = script.argv[-1].rpartition("/")[2]
-        summary = f"{name} ended with code {code} before rank {format_ranges(own)} had"
-        return self.fail(
-            Failure(event["time"], None, event["host"], code, event["signal"], "script", summary, script.log)
-        )
+        script = next(process for process in scripts if process.host == event["host"])
+        return self.fail(exits.of_script(event, script, own))
 
     def _on_setup_failed(self, event: messages.SetupFailed, now: float) -> list[Order]:
         del now
