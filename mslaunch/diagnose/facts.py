@@ -10,7 +10,7 @@ from typing import Literal
 
 from mslaunch.diagnose.literals import required_literals
 
-Kind = Literal["self", "listen", "wait", "root", "missing", "came", "expected", "killed", "address"]
+Kind = Literal["self", "listen", "wait", "root", "missing", "came", "expected", "task", "killed", "address", "tls"]
 _ADDRESS = r"[0-9A-Fa-f.:]{2,45}"
 _PROCESS = re.compile(r"\b[A-Z]{2,12}\((\d{1,10})[,:]|\[PID: (\d{1,10})\]")
 _HEALTHY = ("[INFO]", "[DEBUG]", "[WARNING]", "[EVENT]", "[TRACE]")
@@ -80,6 +80,25 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ),
     (
         "wait",
+        rf"\|\s*(?P<address>{_ADDRESS})(?:%\w+)?\((?P<rank>\d{{1,9}})\)\s*\|"
+        rf"\s*(?P<own_address>{_ADDRESS})(?:%\w+)?\((?P<own_rank>\d{{1,9}})\)\s*\|[^|]*\|"
+        r"\s*(?:time out|no connect|connect fail\w*)\s*\|",
+        False,
+    ),
+    (
+        "wait",
+        rf"Transport init error.*remoteUserrank\[(?P<rank>\d{{1,9}})\]-remoteIpAddr\[(?P<server>{_ADDRESS})"
+        r"(?:/(?P<physical>\d{1,6}))?\]",
+        False,
+    ),
+    (
+        "wait",
+        rf"srcRank \(server (?P<from_server>{_ADDRESS}), device ID (?P<from_physical>\d{{1,6}})\) fails to connect to"
+        rf" dstRank \(server (?P<server>{_ADDRESS}), device ID (?P<physical>\d{{1,6}})\)",
+        False,
+    ),
+    (
+        "wait",
         r"connected p2p timeout.*local logicDevid:(?P<own_device>\d{1,6}), remote physic id:(?P<physical>\d{1,6})",
         False,
     ),
@@ -101,7 +120,8 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ),
     (
         "wait",
-        rf"(?P<what>cqe err)(?:or)? status\[\d+\].*(?:\bip|remoteIP):\s?\[(?P<address>{_ADDRESS})\]",
+        rf"(?P<what>cqe err)(?:or)? status\[\d+\].*(?:(?:\bip|remoteIP):\s?\[|remoteIP\{{.{{0,80}}?deviceIp\[)"
+        rf"(?P<address>{_ADDRESS})\]",
         False,
     ),
     (
@@ -118,11 +138,13 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ("missing", r"Failed to connect agent\[(?P<ranks>[\d,]{1,4000})\]", False),
     ("came", r"connected rankinfo\[LINE \d+\]: (?P<came>[^;]{1,4000})", False),
     ("expected", r"need connect rankNum is \[(?P<ranks>\d{1,9})\]", False),
+    ("task", r"taskType\[Notify Wait\].*\btag\[(?P<tag>[^\]]{1,200})\](?:, index\[(?P<index>\d{1,18})\])?", True),
+    ("tls", r"TLS SWITCH \((?P<tls>\d)\)", True),
     ("killed", r"(?P<what>Out of memory): Kill(?:ed)? process (?P<pid>\d{1,10})", True),
     ("killed", r"(?P<what>Memory cgroup out of memory): Kill(?:ed)? process (?P<pid>\d{1,10})", True),
     ("killed", r"\[(?P<pid>\d{1,10})\]: (?P<what>segfault) at ", True),
-    ("address", r"hccn_tool -i (?P<device>\d{1,6}) -ip -g", True),
-    ("address", rf"^ipaddr:\s?(?P<address>{_ADDRESS})", True),
+    ("address", r"hccn_tool -i (?P<device>\d{1,6}) -ip(?: -inet6)? -g", True),
+    ("address", rf"^(?:ipaddr|ipv6_address):\s?(?P<address>{_ADDRESS})", True),
 )
 
 

@@ -79,10 +79,13 @@ def is_address(text: str) -> bool:
 
 
 def main_process(name: Name, facts: Sequence[Fact]) -> int | None:
-    """Return the process that wrote a log: the one that its name tells, else the one of most of its lines."""
-    if name.pid is not None:
-        return name.pid
+    """Return the process that wrote a log: the one that its name tells, else the one of most of its lines.
+
+    The lines may all have another pid than the name: that of a container, or of a process on the device.
+    """
     counted = Counter(fact.pid for fact in facts if fact.pid is not None)
+    if name.pid is not None and (name.pid in counted or not counted):
+        return name.pid
     return counted.most_common(1)[0][0] if counted else None
 
 
