@@ -30,8 +30,12 @@ LINES = {
     "link row of older versions": f"[ERROR] {HEAD} [7]   |  124.0.0.11(1)   |   124.0.0.21(0)   |  server  | no connect |",
     "transport": f"[ERROR] {HEAD} [Create][DestLink]Transport init error! createLink para:rank[2]-localUserrank[2]-localIpAddr[], dst_rank[0]-remoteUserrank[0]-remoteIpAddr[10.0.0.1/3], machineType[1]",
     "detected": f"[ERROR] {HEAD} This node (server 10.0.0.1, device ID 1) detects that srcRank (server 10.0.0.1, device ID 1) fails to connect to dstRank (server 10.0.0.2, device ID 0).",
+    "data of a task": f"[ERROR] {HEAD} [TaskExecStage][Timeout][Host]FFTS+ run failed, opData information is timeStamp:[2026-03-01-08:00:00.000.000], deviceId[0], index[21], count[256], reduceType[sum], src[0x1], dst[0x2], dataType[float32].",
+    "group of a task": f"[ERROR] {HEAD} [TaskExecStage][Timeout][Host]FFTS+ run failed, groupRank information is group:[g1], user define information[], rankSize[4], rankId[2].",
+    "communicator": f"[INFO] {HEAD} [hccl_comm.cc:129] [1]hcclCommInitInfo:commId[x], rank[0], totalRanks[2], serverId[10.0.0.1], deviceType[4],logicDevId[11], identifier[g1]",
+    "HCCP listens": "[INFO]HCCP(4242,python):2026-03-01-08:00:00.000.000 [ra.c:1]ra_socket_listen_start : Input parameters: [0]th, phy_id[0], local_ip[192.168.1.6], port[16666]",
     "task": f"[ERROR] {HEAD} [TaskExceptionHandler]Task run failed, base information is streamID:[3], taskID[7], taskType[Notify Wait], tag[AllReduce_g1], index[3], AlgType(level 0-1-2):[null-null-ring].",
-    "tls": f"[INFO] HCCP(4242,python3):2026-03-01-08:00:00.000.000 [ra_host.c:1]tid:1, TLS SWITCH (1)",
+    "tls": "[INFO] HCCP(4242,python3):2026-03-01-08:00:00.000.000 [ra_host.c:1]tid:1, TLS SWITCH (1)",
     "p2p": f"[ERROR] {HEAD} connected p2p timeout, timeout:130 s. local logicDevid:0, remote physic id:1.",
     "p2p enable": f"[ERROR] {HEAD} [Create][DestSockets]Wait Enable P2P Failed, src devicePhyId[2], dst devicePhyId[1], ret[16]",
     "notify": "EI0002: [PID: 2969] 2025-10-11-15:09:34.713.335 The Notify register has not received the Notify record from remote rank: [24].",
@@ -129,10 +133,18 @@ def test_logs_of_one_process_are_put_together(tmp_path: Path) -> None:
 
 
 def test_lines_of_another_process_are_given_to_it(tmp_path: Path) -> None:
-    """Each line names the process that wrote it."""
-    write(tmp_path, "w/run/plog/plog-4242_1.log", AGENT, AGENT.replace("4242", "5").replace("rank[6]", "rank[3]"))
+    """Each line of a log that several processes share names the one that wrote it."""
+    write(tmp_path, "w/train.log", AGENT, AGENT, AGENT.replace("4242", "5").replace("rank[6]", "rank[3]"))
     write(tmp_path, "w/debug/plog/plog-5_1.log", "x")
     assert sorted(case.rank or 0 for case in read_folder(tmp_path).cases) == [3, 6]
+
+
+def test_a_plog_is_of_the_process_that_its_name_tells(tmp_path: Path) -> None:
+    """Its lines may have the pid of a container, or that of the process on the device."""
+    for rank in (1, 2):
+        write(tmp_path, f"w/run/plog/plog-10{rank}_1.log", AGENT.replace("rank[6]", f"rank[{rank}]"))
+        write(tmp_path, f"w/debug/device-{rank}/device-10{rank}_1.log", LINES["device"])
+    assert [case.rank for case in read_folder(tmp_path).cases] == [1, 2]
 
 
 def test_a_rank_that_two_hosts_claim_is_given_to_one_only(tmp_path: Path) -> None:

@@ -36,8 +36,9 @@ def chains_of(cases: Sequence[Case], places: Sequence[Place]) -> list[Chain]:
     waits = find_waits(writers, places)
     if not waits:
         return []
-    own = {number for number, case in enumerate(cases) if failed(case) and not is_victim(case)}
-    return [_turned(chain, cases) for chain in find_chains(waits, own)]
+    fallen = {number for number, case in enumerate(cases) if failed(case)}
+    own = {number for number in fallen if not is_victim(cases[number])}
+    return [_turned(chain, cases) for chain in find_chains(waits, own, fallen - own)]
 
 
 def _turned(chain: Chain, cases: Sequence[Case]) -> Chain:
@@ -108,7 +109,8 @@ def _advice(chain: Chain, cases: Sequence[Case], hit: Hit | None) -> str:
 def _summary(chains: Sequence[Chain], cases: Sequence[Case]) -> str:
     logs = [case.log for case in cases]
     found = _difference(chains[0], cases)
-    words = chain_words(chains[0], logs, found and f"{_short(chains[0].culprit, logs)} {found.words}")
+    cause = None if found is None else f"{_short(chains[0].culprit, logs)} is {found.words}"
+    words = chain_words(chains[0], logs, cause)
     others = [f"{_short(chain.peers[0], logs)} to {_short(chain.culprit, logs)}" for chain in chains[1:]]
     if not others:
         return words

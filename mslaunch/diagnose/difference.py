@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,14 @@ from mslaunch.diagnose.facts import Fact
 from mslaunch.words import counted
 
 _TLS = {"0": "off", "1": "on"}
+_COMPARED = {
+    "name": "in {0}, the others of its group in {1}",
+    "index": "in collective {0} of its group, the others in {1}",
+    "count": "in a collective of {0} elements, the others of {1}",
+    "type": "in a collective of {0}, the others of {1}",
+}
+"""What ranks of a group have in common, the most telling first."""
+_SAME_SIZE = re.compile(r"(?:Hcom)?(?:AllReduce|AllGather|ReduceScatter|Broadcast|Reduce)$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,55 +32,67 @@ class Difference:
     words: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """The collective in which a rank waited."""
+
+    fact: Fact
+    group: str
+    values: Mapping[str, str]
+
+
 def in_collective(cases: Sequence[Case], among: Collection[int]) -> Difference | None:
     """Find the rank that waits in another collective than all others of its group, or in an earlier one."""
-    tasks = _first_facts(cases, among, "task")
-    for group in sorted({_group(fact) for fact in tasks.values()}):
-        of_group = {number: fact for number, fact in tasks.items() if _group(fact) == group}
-        names = {number: fact.values["tag"].partition("_")[0] for number, fact in of_group.items()}
-        if len(set(names.values())) > 1:
-            return _told(of_group, names, "{own}", "{others}")
-        numbers = {number: int(fact.values["index"]) for number, fact in of_group.items() if "index" in fact.values}
-        if len(set(numbers.values())) > 1:
-            return _told(of_group, numbers, "its collective {own}", "theirs {others}")
+    tasks = {number: task for number in among if (task := _task(cases[number])) is not None}
+    for group in sorted({task.group for task in tasks.values()}):
+        of_group = {number: task for number, task in tasks.items() if task.group == group}
+        for what, words in _COMPARED.items():
+            values = {number: task.values[what] for number, task in of_group.items() if what in task.values}
+            if len(set(values.values())) > 1:
+                odd, others = _odd_one(values)
+                return Difference(odd, of_group[odd].fact, words.format(values[odd], others))
     return None
 
 
-def _told(facts: Mapping[int, Fact], values: Mapping[int, str | int], own: str, others: str) -> Difference:
-    """Name the one that differs from all others; of two, or of many that all differ, the one that is behind."""
-    counts = Counter(values.values())
-    is_one = len(values) > 2 and sorted(counts.values()) == [1, len(values) - 1]
-    odd = min(values, key=lambda number: (counts[values[number]] if is_one else 0, values[number]))
-    other = next(value for value in values.values() if value != values[odd])
-    words = f"is in {own.format(own=values[odd])}, the others of its group are in {others.format(others=other)}"
-    return Difference(odd, facts[odd], words)
-
-
-def in_tls(cases: Sequence[Case]) -> Difference | None:
-    """Find a rank whose NPU has TLS on where most have it off, or the other way round."""
-    facts = _first_facts(cases, range(len(cases)), "tls")
-    values = {number: fact.values["tls"] for number, fact in facts.items() if fact.values["tls"] in _TLS}
-    counts = Counter(values.values()).most_common()
-    if len(counts) < 2:
+def _task(case: Case) -> _Task | None:
+    """Return the first collective that a rank's log complains of; the size counts where all ranks have the same."""
+    facts = [fact for fact in case.findings.facts if fact.kind == "task"]
+    tagged = next((fact for fact in facts if "tag" in fact.values), None)
+    if tagged is None:
         return None
-    (usual, many), (other, few) = counts[:2]
-    odd = next(number for number, value in values.items() if value == other)
-    names = counted(few, "NPU port"), counted(many, "other")
-    return Difference(odd, facts[odd], f"TLS is {_TLS[other]} for {names[0]} and {_TLS[usual]} for {names[1]}")
+    name, _, group = tagged.values["tag"].partition("_")
+    known = next((fact.values for fact in facts if "count" in fact.values), {}) if _SAME_SIZE.match(name) else {}
+    return _Task(tagged, group, {**known, **tagged.values, "name": name})
 
 
-def _first_facts(cases: Sequence[Case], among: Collection[int], kind: str) -> dict[int, Fact]:
-    found = {}
-    for number in among:
-        fact = next((fact for fact in cases[number].findings.facts if fact.kind == kind), None)
-        if fact is not None:
-            found[number] = fact
-    return found
+def group_of(case: Case) -> list[str]:
+    """Return the groups of ranks, by their names, in whose collectives a rank waited."""
+    task = _task(case)
+    return [] if task is None else [group for group in case.who.groups if group in task.group]
 
 
-def _group(fact: Fact) -> str:
-    """Return the group in the tag of a collective, which begins with the collective's name."""
-    return fact.values["tag"].partition("_")[2]
+def _odd_one(values: Mapping[int, str]) -> tuple[int, str]:
+    """Return the one that differs from all others, else one that is behind; and what the others have."""
+    counts = Counter(values.values())
+    odd = min(values, key=lambda number: (counts[values[number]], len(values[number]), values[number]))
+    return odd, counts.most_common(1)[0][0] if counts[values[odd]] < len(values) / 2 else _other(values, odd)
+
+
+def _other(values: Mapping[int, str], odd: int) -> str:
+    return next(value for value in values.values() if value != values[odd])
+
+
+def in_tls(cases: Sequence[Case], among: Collection[int]) -> Difference | None:
+    """Find the rank whose NPU has TLS on where the others have it off, or the other way round."""
+    told = {number: [fact for fact in cases[number].findings.facts if fact.kind == "tls"] for number in among}
+    # The log of the device counts more than that of the host, which has a switch of its own.
+    facts = {number: max(some, key=lambda fact: "/device-" in fact.log) for number, some in told.items() if some}
+    values = {number: fact.values["tls"] for number, fact in facts.items() if fact.values["tls"] in _TLS}
+    if len(set(values.values())) < 2:
+        return None
+    odd, others = _odd_one(values)
+    few = counted(sum(value == values[odd] for value in values.values()), "NPU port")
+    return Difference(odd, facts[odd], f"TLS is {_TLS[values[odd]]} for {few} and {_TLS[others]} for the others")
 
 
 def turn(chain: Chain, last: int) -> Chain:

@@ -43,13 +43,13 @@ class Form:
 
 
 _SELF = {
-    "ranks": r"\b(?:rankNum|ranks|totalRanks)\[(\d{1,9})\]",
-    "rank": r"\brank\[(\d{1,9})\]",
+    "ranks": r"\b(?:rankNum|ranks|totalRanks|rankSize)\[(\d{1,9})\]",
+    "rank": r"\brank(?:Id)?\[(\d{1,9})\]",
     "server": r"\bserver(?:Id)?\[([^\]%]{1,64})",
     "device": r"\b(?:logicDevId|deviceLogicId|devLogicId|device)\[(\d{1,6})\]",
     "physical": r"\b(?:phydevId|devPhyId)\[(\d{1,6})\]",
     "address": rf"\bdeviceIp\[({_ADDRESS})\]",
-    "group": r"\bidentifier\[([^\]]{1,200})\]",
+    "group": r"\b(?:identifier|group:)\[([^\]]{1,200})\]",
     "root": rf"\bhost ip\[({_ADDRESS})",
     "root_port": r"\bport\[(\d{1,5})\]",
 }
@@ -59,16 +59,24 @@ _GROUP = re.compile(r"\b(?:tag|group|groupname|group name|identifier)\W{1,2}\[?(
 # kind, regex, whether lines of a harmless level count
 _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ("self", r"Entry-HcclCommInit\w*:", True),
+    ("self", r"hcclCommInitInfo:commId\[", True),
     ("self", r"SetupAgent rankNum\[", True),
     ("self", r"hcom init .*rankNum\[", True),
     ("self", r"(?:HcclCommInit\w* failed|Init failed), return\[", True),
     ("self", r"comm error, device\[", True),
+    ("self", r"groupRank information is group:\[", True),
     ("self", r"wait socket establish timeout, role\[\d+\] rank\[", True),
     ("self", r"PostProcess\] This node \S+ rank id: (?P<own_rank>\d{1,9})", True),
     (
         "listen",
         rf"Listen on ip\[(?P<address>{_ADDRESS})\], port\[(?P<port>\d{{1,5}})\].*"
         r"devPhyId\[(?P<physical>\d{1,6})\], devLogicId\[(?P<device>\d{1,6})\]",
+        True,
+    ),
+    (
+        "listen",
+        r"ra_socket_(?:listen_start|batch_connect)\b.*phy_id\[(?P<physical>\d{1,6})\],"
+        rf" local_ip\[(?P<address>{_ADDRESS})\]",
         True,
     ),
     (
@@ -136,9 +144,20 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ("root", r"topo exchange agent get socket timeout", False),
     ("root", r"\[Recv\]\[ClusterInfoMsg\]receive msg", False),
     ("missing", r"Failed to connect agent\[(?P<ranks>[\d,]{1,4000})\]", False),
-    ("came", r"connected rankinfo\[LINE \d+\]: (?P<came>[^;]{1,4000})", False),
+    ("came", r"connected rankinfo\[LINE \d+\]:\s?(?P<came>[^;]{1,4000})", False),
     ("expected", r"need connect rankNum is \[(?P<ranks>\d{1,9})\]", False),
-    ("task", r"taskType\[Notify Wait\].*\btag\[(?P<tag>[^\]]{1,200})\](?:, index\[(?P<index>\d{1,18})\])?", True),
+    (
+        "task",
+        r"(?:taskType\[Notify Wait\]|run failed, base info\w{1,9} is).*\btag\[(?P<tag>[^\]]{1,200})\]"
+        r"(?:, index\[(?P<index>\d{1,18})\])?",
+        False,
+    ),
+    (
+        "task",
+        r"run failed, opData info\w{1,9} is .*\bindex\[(?P<index>\d{1,18})\], count\[(?P<count>\d{1,18})\]"
+        r".*\bdataType\[(?P<type>\w{1,20})\]",
+        False,
+    ),
     ("tls", r"TLS SWITCH \((?P<tls>\d)\)", True),
     ("killed", r"(?P<what>Out of memory): Kill(?:ed)? process (?P<pid>\d{1,10})", True),
     ("killed", r"(?P<what>Memory cgroup out of memory): Kill(?:ed)? process (?P<pid>\d{1,10})", True),

@@ -59,10 +59,11 @@ def read_sources(sources: Sequence[Source], progress: Progress | None = None, na
 
 
 def _sort_in(processes: dict[object, _Process], read: Read, errors: dict[str, Source]) -> None:
-    """Put a log to its process; lines of other processes in it go to theirs."""
+    """Put a log to its process; lines of other processes in a log that several share go to theirs."""
     name = read_name(read.source.name)
     facts = read.findings.facts
     pid = main_process(name, facts)
+    others = [] if pid is None else [fact for fact in facts if fact.pid not in (None, pid)]
     key: object = read.source.name
     if name.is_scheduler:
         key = "scheduler"
@@ -73,14 +74,13 @@ def _sort_in(processes: dict[object, _Process], read: Read, errors: dict[str, So
     own = processes.setdefault(key, _Process())
     own.names.append(name)
     own.reads.append(read)
-    own.facts += [fact for fact in facts if fact.pid in (None, pid)]
+    own.facts += [fact for fact in facts if pid is None or fact.pid in (None, pid)]
     if own.error is None and (source := errors.get(read.source.name.rpartition("/")[0])) is not None:
         own.error = parse_error(source.read_text() or "")
-    for fact in facts:
-        if fact.pid not in (None, pid):
-            other = processes.setdefault((name.place, fact.pid), _Process())
-            other.names.append(Name(name.place, pid=fact.pid, host=name.host))
-            other.facts.append(fact)
+    for fact in others:
+        other = processes.setdefault((name.place, fact.pid), _Process())
+        other.names.append(Name(name.place, pid=fact.pid, host=name.host))
+        other.facts.append(fact)
 
 
 def _who(process: _Process, names_are_true: bool) -> Identity:

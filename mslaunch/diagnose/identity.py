@@ -79,13 +79,11 @@ def is_address(text: str) -> bool:
 
 
 def main_process(name: Name, facts: Sequence[Fact]) -> int | None:
-    """Return the process that wrote a log: the one that its name tells, else the one of most of its lines.
+    """Return the process of most lines of a log; None where its name tells the process, whatever pid its lines have.
 
-    The lines may all have another pid than the name: that of a container, or of a process on the device.
+    They may have another one: that of a container, or of the process on the device.
     """
-    counted = Counter(fact.pid for fact in facts if fact.pid is not None)
-    if name.pid is not None and (name.pid in counted or not counted):
-        return name.pid
+    counted = Counter(fact.pid for fact in facts if fact.pid is not None and name.pid is None)
     return counted.most_common(1)[0][0] if counted else None
 
 

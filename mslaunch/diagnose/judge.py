@@ -6,12 +6,11 @@ import signal as signals
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mslaunch.diagnose import difference
 from mslaunch.diagnose.case import Case, failed, first_hit, is_cause, is_victim, when
 from mslaunch.diagnose.chain import Chain
 from mslaunch.diagnose.chain_words import steps_of
 from mslaunch.diagnose.collective import chain_verdict_parts, chains_of, contradiction
-from mslaunch.diagnose.pattern_tables import built_in_patterns
+from mslaunch.diagnose.group_verdict import of_group, with_tls
 from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Hit, Raised
 from mslaunch.diagnose.verdict import Verdict, signal_name
 from mslaunch.diagnose.waiting import Place
@@ -20,7 +19,6 @@ from mslaunch.words import cut_middle
 # Every rank's server listens in a range of its own: 256 ports from 8118 on, by rank.
 _FIRST_PORT = 8118
 _PORTS_EACH = 256
-_TLS_ROW = "hccl-tls"
 NEAR_THE_END = 20  # lines that MindSpore may still write after an exception
 
 
@@ -35,6 +33,8 @@ def judge(cases: Sequence[Case], places: Sequence[Place] = ()) -> Verdict | None
         return _with_chain(_verdict(cases[chain.culprit.case], cases), chain, cases)
     if chain is not None and all(case.rank is None and not case.findings.raised for case in ranks_first):
         return _of_chain(chains, cases)
+    if chain is None and fallen and not ranks_first and (verdict := of_group(cases)) is not None:
+        return verdict
     first = next(iter(ranks_first), None) or _vanished(cases) or next(iter(fallen), None)
     return None if first is None else _verdict(first, cases)
 
@@ -48,22 +48,7 @@ def _with_chain(verdict: Verdict, chain: Chain, cases: Sequence[Case]) -> Verdic
 
 def _of_chain(chains: Sequence[Chain], cases: Sequence[Case]) -> Verdict:
     """The verdict where nobody shows an error of its own: the end of the chain that most lead to."""
-    verdict = Verdict(**chain_verdict_parts(chains, cases))
-    odd = difference.in_tls(cases)
-    if odd is None:
-        return verdict
-    case = cases[odd.case]
-    row = next(row for row in built_in_patterns() if row.id == _TLS_ROW)
-    return replace(
-        verdict,
-        rank=case.rank,
-        host=case.host,
-        summary=f"{odd.words}, so that they cannot connect; {verdict.summary}",
-        advice=row.advice,
-        log=odd.fact.log,
-        line=odd.fact.line,
-        pattern=row.id,
-    )
+    return with_tls(Verdict(**chain_verdict_parts(chains, cases)), chains[0], cases)
 
 
 def _vanished(cases: Sequence[Case]) -> Case | None:
