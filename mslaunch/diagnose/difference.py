@@ -60,7 +60,9 @@ def _task(case: Case) -> _Task | None:
     tagged = next((fact for fact in facts if "tag" in fact.values), None)
     if tagged is None:
         return None
-    name, _, group = tagged.values["tag"].partition("_")
+    name, _, group = tagged.values["tag"].lstrip("_").partition("_")
+    if "own_rank" in tagged.values:  # PyTorch's, which names no group
+        name, group = tagged.values["tag"], ""
     known = next((fact.values for fact in facts if "count" in fact.values), {}) if _SAME_SIZE.match(name) else {}
     return _Task(tagged, group, {**known, **tagged.values, "name": name})
 

@@ -12,7 +12,7 @@ from mslaunch.diagnose.literals import required_literals
 
 Kind = Literal["self", "listen", "wait", "root", "missing", "came", "expected", "task", "killed", "address", "tls"]
 _ADDRESS = r"[0-9A-Fa-f.:]{2,45}"
-_PROCESS = re.compile(r"\b[A-Z]{2,12}\((\d{1,10})[,:]|\[PID: (\d{1,10})\]")
+_PROCESS = re.compile(r"\b[A-Z]{2,12}\((\d{1,10})[,:]|[\[(]PID: ?(\d{1,10})[\],]")
 _HEALTHY = ("[INFO]", "[DEBUG]", "[WARNING]", "[EVENT]", "[TRACE]")
 WHOLE_JOB = 999_999_999
 """The size of the group where a line names a rank of the whole job, and no size."""
@@ -66,6 +66,7 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ("self", r"comm error, device\[", True),
     ("self", r"groupRank information is group:\[", True),
     ("self", r"wait socket establish timeout, role\[\d+\] rank\[", True),
+    ("self", r"\(PID:\d{1,10}, Device:(?P<own_device>\d{1,6}), RankID:(?:-1|(?P<own_rank>\d{1,9}))\)", True),
     ("self", r"PostProcess\] This node \S+ rank id: (?P<own_rank>\d{1,9})", True),
     (
         "listen",
@@ -95,7 +96,8 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ),
     (
         "wait",
-        rf"Transport init error.*remoteUserrank\[(?P<rank>\d{{1,9}})\]-remoteIpAddr\[(?P<server>{_ADDRESS})"
+        r"Transport init error.*remoteUserrank\[(?P<rank>\d{1,9})\]-(?:remoteIpAddr|remote_ip_addr)"
+        rf"\[(?P<server>{_ADDRESS})"
         r"(?:/(?P<physical>\d{1,6}))?\]",
         False,
     ),
@@ -139,6 +141,11 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
         rf" server (?P<server>{_ADDRESS}), device ID (?P<physical>\d{{1,6}}), device IP (?P<address>{_ADDRESS})",
         False,
     ),
+    (
+        "wait",
+        rf"serverId\[(?P<server>{_ADDRESS})\], deviceId\[(?P<physical>\d{{1,6}})\], (?:Heartbeat Lost|Stuck) Occurred",
+        False,
+    ),
     ("wait", r"Waiting peer rank\W{1,4}(?P<rank>\d{1,9})\b", False),
     ("root", rf"connect server\[(?P<address>{_ADDRESS})(?:%\w+)?\s?:\s?(?P<port>\d{{1,5}})\] failed", False),
     ("root", r"topo exchange agent get socket timeout", False),
@@ -150,6 +157,12 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
         "task",
         r"(?:taskType\[Notify Wait\]|run failed, base info\w{1,9} is).*\btag\[(?P<tag>[^\]]{1,200})\]"
         r"(?:, index\[(?P<index>\d{1,18})\])?",
+        False,
+    ),
+    (
+        "task",
+        r"\[Rank (?P<own_rank>\d{1,9})\] Watchdog caught collective operation timeout: Work\w{1,9}"
+        r"\(SeqNum=(?P<index>\d{1,18}), OpType=(?P<tag>\w{1,40})",
         False,
     ),
     (
@@ -202,6 +215,8 @@ def _fields(text: str, values: Mapping[str, str]) -> dict[str, str]:
     found = {name: match[1] for name, regex in _SELF_FIELDS.items() if (match := regex.search(text))}
     if "root" not in found:
         found.pop("root_port", None)
+    if "own_device" in values:
+        found["device"] = values["own_device"]
     if "own_rank" in values:
         found |= {"rank": values["own_rank"], "ranks": str(WHOLE_JOB)}
     return found

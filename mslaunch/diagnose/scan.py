@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from mslaunch.diagnose import candidates
 from mslaunch.diagnose.candidates import EXCEPTION, PEER, Kind
-from mslaunch.diagnose.exceptions import end_of_exception, exception_text
+from mslaunch.diagnose.exceptions import End, exception_text, find_exception
 from mslaunch.diagnose.facts import Fact, read_fact
 from mslaunch.diagnose.patterns import Match, match_line
 from mslaunch.words import cut_middle
@@ -51,6 +51,10 @@ class Raised:
     end: int = 0
     """The last line of it."""
     log: str = ""
+    is_labelled: bool = False
+    """Whether a launcher put a label before its lines: the log is of several processes."""
+    rank: int | None = None
+    """The rank in that label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +174,12 @@ class Scanner:
             self._note_time(data, timed, starts[at + 1])
             timed = starts[at + 1]
             if EXCEPTION in kind.marks and at >= ended:
-                end = end_of_exception(lines, at, lines[at - 1] if at else self._previous)
+                end = find_exception(lines, at, lines[at - 1] if at else self._previous)
                 if end is not None and end.is_open and not final:
                     return starts[at]
                 if end is not None:
                     ended = end.line
-                    self._add_exception(lines[at:ended], self.lines + at + 1)
+                    self._add_exception(end, self.lines + at + 1, self.lines + ended)
             self._match(lines[at], self.lines + at + 1, kind)
         return len(data)
 
@@ -194,12 +198,11 @@ class Scanner:
         if PEER in kind.marks and (peer := _PEER_GONE.search(line)):
             self._gone[int(peer[1])] = None
 
-    def _add_exception(self, lines: Sequence[bytes], number: int) -> None:
-        summary, text = exception_text(lines)
+    def _add_exception(self, end: End, first: int, last: int) -> None:
+        summary, text = exception_text(end.block)
         text = cut_middle(text, TRACEBACK_LIMIT)
-        last = number + len(lines) - 1
-        raised = Raised(number, cut_middle(summary, SUMMARY_LIMIT), text, _time(self._timed), last, self.log)
-        self._raised.add(raised)
+        summary = cut_middle(summary, SUMMARY_LIMIT)
+        self._raised.add(Raised(first, summary, text, _time(self._timed), last, self.log, end.writer != b"", end.rank))
 
     def _note_time(self, data: bytes, start: int, end: int) -> None:
         """Note the last time that stands in some lines of a block: most often near their end."""

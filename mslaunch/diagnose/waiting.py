@@ -114,7 +114,7 @@ class _Book:
             unknown = server is not None and not any(server in writer.hosts for writer in self.writers)
             named = self._on_device(server, device, waiter) or (named if unknown else set())
         elif server is not None:
-            there = {number for number in named if server in self.writers[number].hosts}
+            there = {number for number in named if server in (self.writers[number].hosts or {server})}
             rank = None if named and not there else rank  # it is the rank in a smaller group
             named = there
         if len(named) == 1:
