@@ -21,6 +21,7 @@ from mslaunch.diagnose.candidates import EXCEPTION, PEER, Kind
 from mslaunch.diagnose.exceptions import End, exception_text, find_exception
 from mslaunch.diagnose.facts import Fact, read_fact
 from mslaunch.diagnose.patterns import Match, match_line
+from mslaunch.diagnose.steps import NO_STEP, WENT_ON, Step, last_step, step_lines
 from mslaunch.words import cut_middle
 
 BLOCK = 1 << 18
@@ -33,8 +34,6 @@ _TIME_SHAPE = b"0000-00-00-00:00:00.000.000"
 _TIME_WINDOW = 4096
 _DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 _FACTS_KEPT = 2000
-_STEPS_TRIED = 64  # lines of a block, from its end, that name an epoch
-_STEP = re.compile(rb"epoch:\s*(\d{1,18}),?\s+step:\s*(\d{1,18})(?!\d)", re.IGNORECASE)
 _PEER_GONE = re.compile(rb"Client connected end of file! Peer \w+ ip: \S+, port: (\d{1,5})\b")
 
 T = TypeVar("T")
@@ -55,6 +54,8 @@ class Raised:
     """Whether a launcher put a label before its lines: the log is of several processes."""
     rank: int | None = None
     """The rank in that label."""
+    steps: int = 0
+    """How many lines between the first finding and this one told a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class Hit:
     match: Match
     time: float | None
     log: str = ""
+    steps: int = 0
+    """How many lines between the first finding and this one told a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Findings:
     raised: tuple[Raised, ...] = ()
     hits: tuple[Hit, ...] = ()
     last_time: float | None = None
-    last_step: tuple[int, int] = (0, 0)
+    last_step: Step = NO_STEP
     gone_ports: tuple[int, ...] = ()
     """Ports of peers whose connection broke while this rank was alive."""
     lines: int = 0
@@ -95,6 +98,9 @@ class _Kept(Generic[T]):
     def items(self) -> list[T]:
         return [*self._first, *self._last]
 
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
 
 @dataclass
 class Scanner:
@@ -106,7 +112,9 @@ class Scanner:
     _rest: bytes = b""
     _previous: bytes = b""
     _timed: bytes = b""
-    _step: tuple[int, int] = (0, 0)
+    _step: Step = NO_STEP
+    _steps: int = 0
+    _noted: int = 0
     _raised: _Kept[Raised] = field(default_factory=_Kept)
     _hits: _Kept[Hit] = field(default_factory=_Kept)
     _first_hits: dict[str, Hit] = field(default_factory=dict)
@@ -139,14 +147,18 @@ class Scanner:
         self._rest = b""
         hits = {hit.line: hit for hit in (*self._hits.items(), *self._first_hits.values())}
         return Findings(
-            raised=tuple(self._raised.items()),
-            hits=tuple(hits[line] for line in sorted(hits)),
+            raised=tuple(raised for raised in self._raised.items() if not self._was_handled(raised)),
+            hits=tuple(hits[line] for line in sorted(hits) if not self._was_handled(hits[line])),
             last_time=_time(self._timed),
             last_step=self._step,
             gone_ports=tuple(self._gone),
             lines=self.lines,
             facts=tuple(self._facts.values()),
         )
+
+    def _was_handled(self, found: Raised | Hit) -> bool:
+        """Tell whether the process trained on after an error; of a log of several processes nobody knows which did."""
+        return self._steps - found.steps >= WENT_ON and not (isinstance(found, Raised) and found.is_labelled)
 
     def _scan(self, data: bytes, final: bool) -> bytes:
         """Scan whole lines; return those from an exception on that has not ended yet."""
@@ -156,8 +168,8 @@ class Scanner:
         scanned = len(data)
         if found or candidates.always():
             scanned = self._look(data, found, final)
-        self._note_time(data, 0, scanned)
-        self._note_step(data, scanned)
+        self._note(data, scanned)
+        self._noted = 0
         self.lines += data.count(b"\n", 0, scanned) + (scanned == len(data) and not data.endswith(b"\n"))
         self._previous = data[data.rfind(b"\n", 0, max(0, scanned - 1)) + 1 : scanned][:16]
         self._unfinished = scanned < len(data)
@@ -169,10 +181,9 @@ class Scanner:
         if data.endswith(b"\n"):
             lines.pop()
         starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
-        ended = timed = 0
+        ended = 0
         for at, kind in _kinds(found, starts):
-            self._note_time(data, timed, starts[at + 1])
-            timed = starts[at + 1]
+            self._note(data, starts[at + 1])
             if EXCEPTION in kind.marks and at >= ended:
                 end = find_exception(lines, at, lines[at - 1] if at else self._previous)
                 if end is not None and end.is_open and not final:
@@ -187,7 +198,7 @@ class Scanner:
         if kind.rows or kind.forms:
             text = line.decode("utf-8", "replace").rstrip("\r")
             if kind.rows and (found := match_line(text, kind.rows)):
-                hit = Hit(number, found, _time(self._timed), self.log)
+                hit = Hit(number, found, _time(self._timed), self.log, self._steps)
                 self._hits.add(hit)
                 self._first_hits.setdefault(found.pattern.id, hit)
             if kind.forms and len(self._facts) < _FACTS_KEPT:
@@ -202,7 +213,18 @@ class Scanner:
         summary, text = exception_text(end.block)
         text = cut_middle(text, TRACEBACK_LIMIT)
         summary = cut_middle(summary, SUMMARY_LIMIT)
-        self._raised.add(Raised(first, summary, text, _time(self._timed), last, self.log, end.writer != b"", end.rank))
+        labels = (end.writer != b"", end.rank)
+        self._raised.add(Raised(first, summary, text, _time(self._timed), last, self.log, *labels, self._steps))
+
+    def _note(self, data: bytes, end: int) -> None:
+        """Note the last time and step up to a place of a block, and, once there is a finding, how many steps follow."""
+        if end <= self._noted:
+            return
+        self._note_time(data, self._noted, end)
+        self._step = max(self._step, last_step(data, self._noted, end))
+        if self._hits or self._raised:
+            self._steps += step_lines(data, self._noted, end)
+        self._noted = end
 
     def _note_time(self, data: bytes, start: int, end: int) -> None:
         """Note the last time that stands in some lines of a block: most often near their end."""
@@ -215,20 +237,6 @@ class Scanner:
                 return
             end = begin + len(_TIME_SHAPE) if begin > start else start
             window *= 4
-
-    def _note_step(self, data: bytes, end: int) -> None:
-        """Note the last step that a block tells of."""
-        for mark in (b"poch:", b"POCH:"):
-            at = data.rfind(mark, 0, end)
-            for _ in range(_STEPS_TRIED):
-                if at < 0:
-                    break
-                line_end = data.find(b"\n", at)
-                found = _STEP.search(data, max(0, at - 1), line_end if line_end >= 0 else len(data))
-                if found:
-                    self._step = max(self._step, (int(found[1]), int(found[2])))
-                    break
-                at = data.rfind(mark, 0, at)
 
 
 def _kinds(found: Sequence[tuple[int, int, int]], starts: Sequence[int]) -> list[tuple[int, Kind]]:
