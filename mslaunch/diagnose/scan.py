@@ -7,12 +7,11 @@ needs (candidates.py) are looked at one by one.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -177,21 +176,21 @@ class Scanner:
 
     def _look(self, data: bytes, found: Sequence[tuple[int, int, int]], final: bool) -> int:
         """Look at every line that may tell something; return how many bytes are done with."""
-        lines = data.split(b"\n")
-        if data.endswith(b"\n"):
-            lines.pop()
-        starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
-        ended = 0
-        for at, kind in _kinds(found, starts):
-            self._note(data, starts[at + 1])
+        lines: list[bytes] = []
+        at = counted = ended = 0
+        for start, end, kind in _candidate_lines(data, found):
+            at += data.count(b"\n", counted, start)
+            counted = start
+            self._note(data, min(end + 1, len(data)))
             if EXCEPTION in kind.marks and at >= ended:
-                end = find_exception(lines, at, lines[at - 1] if at else self._previous)
-                if end is not None and end.is_open and not final:
-                    return starts[at]
-                if end is not None:
-                    ended = end.line
-                    self._add_exception(end, self.lines + at + 1, self.lines + ended)
-            self._match(lines[at], self.lines + at + 1, kind)
+                lines = lines or data.removesuffix(b"\n").split(b"\n")
+                exception = find_exception(lines, at, lines[at - 1] if at else self._previous)
+                if exception is not None and exception.is_open and not final:
+                    return start
+                if exception is not None:
+                    ended = exception.line
+                    self._add_exception(exception, self.lines + at + 1, self.lines + ended)
+            self._match(data[start:end], self.lines + at + 1, kind)
         return len(data)
 
     def _match(self, line: bytes, number: int, kind: Kind) -> None:
@@ -239,12 +238,33 @@ class Scanner:
             window *= 4
 
 
-def _kinds(found: Sequence[tuple[int, int, int]], starts: Sequence[int]) -> list[tuple[int, Kind]]:
-    """Return the lines that may tell something, in order, and what each may tell."""
-    by_line: dict[int, set[int]] = {} if not candidates.always() else {at: set() for at in range(len(starts) - 1)}
-    for literal, start, _ in found:
-        by_line.setdefault(bisect_right(starts, start) - 1, set()).add(literal)
-    return [(at, candidates.kind_of(frozenset(by_line[at]))) for at in sorted(by_line)]
+def _candidate_lines(data: bytes, found: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, Kind]]:
+    """Return the lines that may tell something, in order: where each starts and ends, and what it may tell."""
+    texts: dict[int, tuple[int, set[int]]] = {}
+    if candidates.always():
+        texts = {start: (end, set()) for start, end in _all_lines(data)}
+    end = -1
+    start = 0
+    for literal, at, _ in sorted(found, key=itemgetter(1)):
+        if at >= end:
+            start = data.rfind(b"\n", 0, at) + 1
+            end = _line_end(data, at)
+        texts.setdefault(start, (end, set()))[1].add(literal)
+    for start, (end, literals) in texts.items():
+        yield start, end, candidates.kind_of(frozenset(literals))
+
+
+def _all_lines(data: bytes) -> Iterator[tuple[int, int]]:
+    start = 0
+    while start < len(data):
+        end = _line_end(data, start)
+        yield start, end
+        start = end + 1
+
+
+def _line_end(data: bytes, at: int) -> int:
+    end = data.find(b"\n", at)
+    return end if end >= 0 else len(data)
 
 
 def scan_tail(path: Path, limit: int, lines_before: int = 0) -> Findings:
