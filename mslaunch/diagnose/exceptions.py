@@ -13,6 +13,7 @@ _TRACEBACK = b"Traceback (most recent call last)"
 _FATAL = b"Fatal Python error: "
 _GROUP = b"  + Exception Group Traceback (most recent call last)"
 _FRAME = b'  File "'
+_SOURCE = b"    "
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
 _SYNTAX = re.compile(rb"(SyntaxError|IndentationError|TabError): ")
 _GROUP_SUMMARY = re.compile(r"  \| \S")
@@ -73,6 +74,12 @@ def _end(lines: Sequence[bytes], at: int, before: bytes) -> End | None:
             return End(end, is_open=True)
         return End(end + 1, is_open=False) if _SYNTAX.match(lines[end]) else None
     return None
+
+
+def is_source_line(line: bytes) -> bool:
+    """Tell whether a line of a traceback is one of the source, whose texts tell what may go wrong, not what did."""
+    prefix = None if line.startswith(_SOURCE) else read_prefix(line)
+    return line.startswith(_SOURCE, prefix.size if prefix else 0)
 
 
 def _end_of_chain(lines: Sequence[bytes], at: int) -> End:

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from mslaunch.diagnose import candidates
 from mslaunch.diagnose.candidates import EXCEPTION, PEER, Kind
-from mslaunch.diagnose.exceptions import End, exception_text, find_exception
+from mslaunch.diagnose.exceptions import End, exception_text, find_exception, is_source_line
 from mslaunch.diagnose.facts import Fact, read_fact
 from mslaunch.diagnose.patterns import Match, match_line
 from mslaunch.diagnose.steps import NO_STEP, WENT_ON, Step, last_step, step_lines
@@ -190,7 +190,8 @@ class Scanner:
                 if exception is not None:
                     ended = exception.line
                     self._add_exception(exception, self.lines + at + 1, self.lines + ended)
-            self._match(data[start:end], self.lines + at + 1, kind)
+            if at >= ended or not is_source_line(data[start:end]):
+                self._match(data[start:end], self.lines + at + 1, kind)
         return len(data)
 
     def _match(self, line: bytes, number: int, kind: Kind) -> None:
