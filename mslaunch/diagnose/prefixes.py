@@ -9,7 +9,7 @@ from dataclasses import dataclass
 _PREFIX = re.compile(
     rb"(?:\[rank(?P<torch>\d{1,6})\]: ?"  # PyTorch
     rb"|\[\d{1,3},(?P<mpi>\d{1,6})\]<std(?:err|out)>: ?"  # mpirun --tag-output
-    rb"|(?P<slurm>\d{1,6}): "  # srun --label
+    rb"|(?P<srun>\d{1,6}): "  # srun --label
     rb"|[\w.-]{1,60}: "  # pdsh, DeepSpeed
     rb"|(?:\([\w ]{1,60}\bpid=\d{1,10}(?:, ip=[\w.:]{2,60})?\) |\[[\w-]{1,40}\] )?"  # Ray, vLLM
     rb"(?:ERROR \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d{1,6}\] )?)"
@@ -34,7 +34,7 @@ def read_prefix(line: bytes) -> Prefix | None:
     found = _PREFIX.match(line)
     if not found or not found.end():
         return None
-    rank = found["torch"] or found["mpi"] or found["slurm"]
+    rank = found["torch"] or found["mpi"] or found["srun"]
     return Prefix(found.end(), _CLOCK.sub(b"", found[0]), None if rank is None else int(rank))
 
 
