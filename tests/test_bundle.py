@@ -144,6 +144,18 @@ def test_a_damaged_log_in_a_bundle_is_a_note(bench: Bench) -> None:
         ("Authorization: Bearer abcdefgh.ijk", "Authorization: *** ***"),
         ("got https://me:pw@host/x?token=abc", "got https://***@host/x?token=***"),
         ("login with hf_abcdefghijklmnopqrstuvwx", "login with ***"),
+        (
+            "argv ['a.py', '--api-key', 'abcdef', '--token=abcdef', '-x']",
+            "argv ['a.py', '--api-key', '***', '--token=***', '-x']",
+        ),
+        ("Cookie: sessionid=abcdefgh; theme=dark", "Cookie: ***"),
+        ("AK=ABCDEFGH01234567 SK=abcdefgh0123456789", "AK=*** SK=***"),
+        ("wandb login abcdefgh0123456789", "wandb login ***"),
+        ("key AIzaabcdefgh0123456789abcdefghijklmno", "key ***"),
+        ("MIIEpAIBAAKCAQEAabcdefgh0123456789abcdefgh0123456789abcdefgh0123", "***"),
+        ("abcdefgh0123456789==", "***"),
+        ('{"k": "-----BEGIN PRIVATE KEY-----\\nabcdefgh\\n-----END PRIVATE KEY-----"}', None),
+        ("sk: 3, --lr 0.1 -n 2 --token 7", "sk: 3, --lr 0.1 -n 2 --token 7"),
         ("tokens: 512 key: 3 lr=0.1", "tokens: 512 key: 3 lr=0.1"),
         ("[ERROR] HCCL(1,python):2026-03-01-08:00:00.000.000 [x.cc:1] y", None),
         ('say: "PASSWORD=abc"', 'say: "PASSWORD=***"'),
@@ -153,8 +165,14 @@ def test_a_damaged_log_in_a_bundle_is_a_note(bench: Bench) -> None:
 def test_secrets_in_text_are_masked(text: str, shown: str | None) -> None:
     """By the name before them, by their form, or because they are known; numbers are counts."""
     assert "abcdefgh" not in mask_text(text, ["topsecret1"])
-    if not text.startswith("Authorization"):
+    if not text.startswith("Authorization") and "BEGIN" not in text:
         assert mask_text(text, ["topsecret1"]) == (text if shown is None else shown)
+
+
+def test_words_of_a_command_are_masked_by_the_option_before_them() -> None:
+    """A plan holds commands as lists of words."""
+    words = ["python", "a.py", "--api-key", "abc", "--token=abc", "--lr", "0.1", "--seed", "1"]
+    assert mask_values({"argv": words})["argv"] == [*words[:3], "***", "--token=***", *words[5:]]
 
 
 def test_secrets_in_json_are_masked_by_their_keys() -> None:

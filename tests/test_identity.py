@@ -27,6 +27,15 @@ NODE = (
 LINES = {
     "link row": f"[ERROR] {HEAD} [x.cc:553] [7]   |  10.1.0.2(10)   |  16666  |   10.1.0.1(2)   |  28  |  server  | time out |",
     "link row with TLS": f"[ERROR] {HEAD} [7] | 10.1.0.2(0) | 16666 | 10.1.0.1(1) | 3 | client | time out | DISABLE | LinkInfo",
+    "link row of older versions": f"[ERROR] {HEAD} [7]   |  124.0.0.11(1)   |   124.0.0.21(0)   |  server  | no connect |",
+    "transport": f"[ERROR] {HEAD} [Create][DestLink]Transport init error! createLink para:rank[2]-localUserrank[2]-localIpAddr[], dst_rank[0]-remoteUserrank[0]-remoteIpAddr[10.0.0.1/3], machineType[1]",
+    "detected": f"[ERROR] {HEAD} This node (server 10.0.0.1, device ID 1) detects that srcRank (server 10.0.0.1, device ID 1) fails to connect to dstRank (server 10.0.0.2, device ID 0).",
+    "data of a task": f"[ERROR] {HEAD} [TaskExecStage][Timeout][Host]FFTS+ run failed, opData information is timeStamp:[2026-03-01-08:00:00.000.000], deviceId[0], index[21], count[256], reduceType[sum], src[0x1], dst[0x2], dataType[float32].",
+    "group of a task": f"[ERROR] {HEAD} [TaskExecStage][Timeout][Host]FFTS+ run failed, groupRank information is group:[g1], user define information[], rankSize[4], rankId[2].",
+    "communicator": f"[INFO] {HEAD} [hccl_comm.cc:129] [1]hcclCommInitInfo:commId[x], rank[0], totalRanks[2], serverId[10.0.0.1], deviceType[4],logicDevId[11], identifier[g1]",
+    "HCCP listens": "[INFO]HCCP(4242,python):2026-03-01-08:00:00.000.000 [ra.c:1]ra_socket_listen_start : Input parameters: [0]th, phy_id[0], local_ip[192.168.1.6], port[16666]",
+    "task": f"[ERROR] {HEAD} [TaskExceptionHandler]Task run failed, base information is streamID:[3], taskID[7], taskType[Notify Wait], tag[AllReduce_g1], index[3], AlgType(level 0-1-2):[null-null-ring].",
+    "tls": "[INFO] HCCP(4242,python3):2026-03-01-08:00:00.000.000 [ra_host.c:1]tid:1, TLS SWITCH (1)",
     "p2p": f"[ERROR] {HEAD} connected p2p timeout, timeout:130 s. local logicDevid:0, remote physic id:1.",
     "p2p enable": f"[ERROR] {HEAD} [Create][DestSockets]Wait Enable P2P Failed, src devicePhyId[2], dst devicePhyId[1], ret[16]",
     "notify": "EI0002: [PID: 2969] 2025-10-11-15:09:34.713.335 The Notify register has not received the Notify record from remote rank: [24].",
@@ -36,6 +45,7 @@ LINES = {
     "cluster": f"[ERROR]{HEAD}[t.cc:610]Cluster Exception Location[IP/ID]:[127.10.0.1/1], Arrival Time:[x], ExceptionType:[Heartbeat Lost Occurred]",
     "cqe": f"[ERROR] {HEAD} [Heartbeat]cqe err status[12], time:[x], ip:[192.1.95.102]",
     "new cqe": f"[ERROR] {HEAD} [Heartbeat]cqe error status[12], localIP:[192.1.1.1], remoteIP:[192.1.95.102]",
+    "newest cqe": f"[ERROR] {HEAD} cqe error status[12] remoteIP{{deviceId[6],deviceIp[192.1.95.102]}}",
     "EI0013": "[PID: 3448331] 2025-12-04-21:59:08.232.310 Execution Error ROCE CQE(EI0013): An error CQE occurred. Local information: server 127.0.0.1, device ID 0, device IP 127.10.0.1. Peer information: server 127.0.0.2, device ID 1, device IP 127.10.0.2.",
     "new notify": "EI0002: [PID: 1] A timeout occurs when the Notify register waits for execution. Waiting peer rank: [5]; task information: x",
     "root": f"[ERROR] {HEAD} [Setup]TopoExchangeAgent: connect server[127.10.0.1 : 60000] failed",
@@ -54,6 +64,9 @@ LINES = {
     "segfault": "Mar 15 03:40:50 n1 kernel: [1.2] python[6033]: segfault at 0 ip 00007f sp 00007f error 4 in libx.so",
     "hccn_tool": "/usr/local/Ascend/driver/tools/hccn_tool -i 0 -ip -g",
     "address": "ipaddr:192.1.45.172",
+    "PyTorch on NPUs": "[ERROR] 2025-04-08-18:07:20 (PID:1292363, Device:1, RankID:1) ERR01100 OPS call acl api failed.",
+    "older heartbeat": "        serverId[10.0.0.7], deviceId[0], Heartbeat Lost Occurred, Possible Reason: 1. Process has exited",
+    "watchdog": "[rank1]:[E324 13:00:25.428029551 c.ts:574] [Rank 1] Watchdog caught collective operation timeout: WorkHCCL(SeqNum=196, OpType=ALLREDUCE, Timeout(ms)=3600000) ran for 3600185 milliseconds before timing out.",
     "entry": ENTRY,
     "hcom": HCOM,
     "setup": AGENT,
@@ -123,10 +136,18 @@ def test_logs_of_one_process_are_put_together(tmp_path: Path) -> None:
 
 
 def test_lines_of_another_process_are_given_to_it(tmp_path: Path) -> None:
-    """Each line names the process that wrote it."""
-    write(tmp_path, "w/run/plog/plog-4242_1.log", AGENT, AGENT.replace("4242", "5").replace("rank[6]", "rank[3]"))
+    """Each line of a log that several processes share names the one that wrote it."""
+    write(tmp_path, "w/train.log", AGENT, AGENT, AGENT.replace("4242", "5").replace("rank[6]", "rank[3]"))
     write(tmp_path, "w/debug/plog/plog-5_1.log", "x")
     assert sorted(case.rank or 0 for case in read_folder(tmp_path).cases) == [3, 6]
+
+
+def test_a_plog_is_of_the_process_that_its_name_tells(tmp_path: Path) -> None:
+    """Its lines may have the pid of a container, or that of the process on the device."""
+    for rank in (1, 2):
+        write(tmp_path, f"w/run/plog/plog-10{rank}_1.log", AGENT.replace("rank[6]", f"rank[{rank}]"))
+        write(tmp_path, f"w/debug/device-{rank}/device-10{rank}_1.log", LINES["device"])
+    assert [case.rank for case in read_folder(tmp_path).cases] == [1, 2]
 
 
 def test_a_rank_that_two_hosts_claim_is_given_to_one_only(tmp_path: Path) -> None:

@@ -134,3 +134,13 @@ def test_an_exception_group_is_one_exception() -> None:
     lines += ["    | ValueError: x", "    +------------------------------------", "after"]
     (raised,) = scan(lines).raised
     assert (raised.line, raised.end, raised.summary) == (1, 6, "ExceptionGroup: many (1 sub-exception)")
+
+
+def test_the_source_in_a_traceback_is_no_message() -> None:
+    """A library's line that would raise a known error stands there with its placeholder."""
+    source = "    raise ValueError(\"For 'load_checkpoint', the checkpoint file: {} does not exist\")"
+    message = "ValueError: For 'load_checkpoint', the checkpoint file: /a.ckpt does not exist"
+    for label in ("", "[rank1]: "):
+        lines = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', source, message]
+        (hit,) = scan([f"{label}{line}" for line in lines]).hits
+        assert hit.match.summary == "The checkpoint /a.ckpt is not there."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,18 +15,18 @@ from mslaunch import api, layout
 from mslaunch.cli import basics, explain, options
 from mslaunch.cli.bundle import open_bundle, save_bundle
 from mslaunch.cli.console import verdict_text
+from mslaunch.cli.reading_line import ReadingLine
 from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.folder import Evidence, read_sources
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.sources import Source, files_of
 from mslaunch.errors import RequestError
-from mslaunch.words import byte_count, plain
+from mslaunch.words import plain
 
 if TYPE_CHECKING:
     from mslaunch.api import RankRecord, RunRecord
 
 app = basics.new_app()
-PATIENCE = 2.0  # seconds without a line that shows progress
 NO_FAILURE = {
     "lost": "its launcher was killed, and its ranks were ended then; their logs show no failure of their own",
     "succeeded": "it succeeded",
@@ -128,18 +127,8 @@ def _of_logs(name: str, sources: list[Source]) -> _Found:
 
 def _read(sources: list[Source], names_are_true: bool) -> Evidence:
     """Read logs, with a line that shows how far it is where that takes longer than a moment."""
-    began = time.monotonic()
-    shown = False
-
-    def tell(done: int, total: int) -> None:
-        nonlocal shown
-        seconds = time.monotonic() - began
-        if sys.stderr.isatty() and seconds > PATIENCE:
-            shown = True
-            rate = byte_count(int(done / seconds))
-            print(f"\r{byte_count(done)} of {byte_count(total)} read, {rate}/s  ", end="", file=sys.stderr, flush=True)
-
-    evidence = read_sources(sources, tell, names_are_true)
-    if shown:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-    return evidence
+    line = ReadingLine(sys.stderr)
+    try:
+        return read_sources(sources, line.show, names_are_true)
+    finally:
+        line.clear()

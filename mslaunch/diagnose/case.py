@@ -10,9 +10,10 @@ from mslaunch.diagnose.facts import Fact
 from mslaunch.diagnose.identity import Identity
 from mslaunch.diagnose.scan import Findings, Hit, Raised
 
-_COMPLAINTS = ("wait", "root", "missing", "came")
+_COMPLAINTS = ("wait", "root", "missing", "came", "task")
+_MESSAGE = 40  # lines below an exception in which MindSpore and PyTorch print what CANN said, as part of the message
 # What a rank raises, or is told, because a collective has failed; other exceptions are its own.
-_OF_COLLECTIVES = re.compile(r"(?:\w+\.)*(?:RuntimeError|SystemExit|KeyboardInterrupt|TimeoutError|DistBackendError)\b")
+_OF_COLLECTIVES = re.compile(r"(?:\w+\.)*(?:RuntimeError|SystemExit|KeyboardInterrupt|TimeoutError|Dist\w*Error)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,15 @@ def _has_own_error(case: Case, waits: list[Fact]) -> bool:
     """Tell whether something went wrong before a case began to wait; what it prints afterwards is a consequence."""
     causes = [hit for hit in case.findings.hits if hit.match.pattern.kind == "cause"]
     return any(_is_before(cause, waits) for cause in causes) or any(
-        not _OF_COLLECTIVES.match(raised.summary) or _is_before(raised, waits) for raised in case.findings.raised
+        not is_of_collective(raised)
+        or (_is_before(raised, waits) and not any(tells(raised, wait.log, wait.line) for wait in waits))
+        for raised in case.findings.raised
     )
+
+
+def is_of_collective(raised: Raised) -> bool:
+    """Tell whether an exception is one that a failed collective raises on ranks that did nothing wrong."""
+    return _OF_COLLECTIVES.match(raised.summary) is not None
 
 
 def _is_before(error: Hit | Raised, waits: list[Fact]) -> bool:
@@ -110,10 +118,14 @@ def _is_before(error: Hit | Raised, waits: list[Fact]) -> bool:
 
 def _speaks_of(raised: Raised, case: Case) -> bool:
     """Tell whether an exception is itself the victim's message, not an error beside it."""
-    return any(
-        raised.line <= hit.line <= raised.end + 1 and hit.match.pattern.kind == "victim" and raised.log == hit.log
-        for hit in case.findings.hits
-    )
+    hits = (hit for hit in case.findings.hits if hit.match.pattern.kind == "victim")
+    return any(tells(raised, hit.log, hit.line) for hit in hits)
+
+
+def tells(raised: Raised, log: str, line: int) -> bool:
+    """Tell whether a line belongs to the message of an exception, which goes on below where a collective failed."""
+    below = _MESSAGE if is_of_collective(raised) else 1
+    return raised.log == log and raised.line <= line <= raised.end + below
 
 
 def merge(first: Case, second: Case) -> Case:

@@ -30,10 +30,11 @@ class Chain:
         return self.peers[-1]
 
 
-def find_chains(waits: Sequence[Wait], failed: Collection[int]) -> list[Chain]:
+def find_chains(waits: Sequence[Wait], failed: Collection[int], waiting: Collection[int] = ()) -> list[Chain]:
     """Return a chain for each place where waiting ends, the most telling first.
 
     `failed` are the cases with an error of their own: they end a chain, whatever they complain of afterwards.
+    `waiting` are those that wait as well, for they do not say whom: they are the last to be suspected.
     """
     graph: Graph = {}
     for wait in waits:
@@ -50,13 +51,12 @@ def find_chains(waits: Sequence[Wait], failed: Collection[int]) -> list[Chain]:
         leaves = any(wait.peer not in inside for peer in component for wait in graph[peer])
         if not leaves and any(backwards[peer] for peer in component):
             chains.append(_chain(graph, backwards, component, failed))
-    return sorted(chains, key=_order)
+    return sorted(chains, key=lambda chain: (chain.end != "error", chain.culprit.case in waiting, *_order(chain)))
 
 
 def _order(chain: Chain) -> tuple[object, ...]:
-    """An error of its own tells most, then the number of those who wait, then a log that can be read."""
+    """The number of those who wait tells most, then a log that can be read."""
     return (
-        chain.end != "error",
         -len(chain.leading),
         chain.culprit.case is None,
         _first_time(chain),

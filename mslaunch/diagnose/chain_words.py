@@ -33,15 +33,16 @@ def peer_words(peer: Peer | Step, log: str | None = None) -> str:
     return (f"{peer.host}:{port}" if port else peer.host) or log or "a process that nobody names"
 
 
-def chain_words(chain: Chain, logs: Sequence[str]) -> str:
-    """Say in one line who waits for whom, where that ends, and how many ranks lead there."""
+def chain_words(chain: Chain, logs: Sequence[str], cause: str | None = None) -> str:
+    """Say in one line who waits for whom, where that ends, and how many ranks lead there; of a cycle also the cause."""
     names = [peer_words(peer, None if peer.case is None else logs[peer.case]) for peer in chain.peers]
     if len(names) > _SHOWN:
         left = len(names) - _SHOWN + 1
         names[2 : 2 + left] = [f"{left} more in a row"]
     count = counted(len([peer for peer in chain.leading if peer.case is not None]), "rank")
     if chain.end == "cycle":
-        return f"{_cycle_words(chain, names)} ({count} in it or waiting for it)"
+        reason = cause or "look at the link between them first"
+        return f"{_cycle_words(chain, names)}: {reason} ({count} in it or waiting for it)"
     verbs = [*["waits for"] * (len(names) - 2), _LAST_VERB.get(chain.end, "waits for")]
     words = names[0] + ", which".join(f" {verb} {name}" for verb, name in zip(verbs, names[1:], strict=True))
     lead = "leads" if count == "1 rank" else "lead"
@@ -51,11 +52,10 @@ def chain_words(chain: Chain, logs: Sequence[str]) -> str:
 def _cycle_words(chain: Chain, names: Sequence[str]) -> str:
     around = next(number for number, wait in enumerate(chain.waits) if wait.waiter == chain.waits[-1].peer)
     size = len(chain.peers) - around
-    link = "look at the link between them first"
     if size == 2:
         into = "".join(f"{name} waits for the next; " for name in names[:-2])
-        return f"{into}{names[-2]} and {names[-1]} wait for each other: {link}"
-    return f"{', '.join(names)} wait for each other in a circle: {link}"
+        return f"{into}{names[-2]} and {names[-1]} wait for each other"
+    return f"{', '.join(names)} wait for each other in a circle"
 
 
 def steps_of(chain: Chain, logs: Sequence[str], culprit_line: int | None) -> tuple[Step, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from mslaunch.diagnose import difference
 from mslaunch.diagnose.case import Case, failed, is_victim, when
 from mslaunch.diagnose.chain import Chain, find_chains
 from mslaunch.diagnose.chain_words import chain_words, peer_words, steps_of
@@ -23,6 +24,10 @@ _ADVICE = {
     " compare what both ranks called last: collectives in another order wait for each other likewise.",
     "link": "Compare hccn_tool -i N -link_stat -g and -stat -g at both ends: cable, optics, switch port.",
 }
+_OTHER_COLLECTIVE = (
+    "Compare the data, shapes and branches of that rank with those of the others, and whether it skipped a step:"
+    " all ranks of a group must call the same collectives in the same order."
+)
 
 
 def chains_of(cases: Sequence[Case], places: Sequence[Place]) -> list[Chain]:
@@ -31,8 +36,21 @@ def chains_of(cases: Sequence[Case], places: Sequence[Place]) -> list[Chain]:
     waits = find_waits(writers, places)
     if not waits:
         return []
-    own = {number for number, case in enumerate(cases) if failed(case) and not is_victim(case)}
-    return find_chains(waits, own)
+    fallen = {number for number, case in enumerate(cases) if failed(case)}
+    own = {number for number in fallen if not is_victim(cases[number])}
+    return [_turned(chain, cases) for chain in find_chains(waits, own, fallen - own)]
+
+
+def _turned(chain: Chain, cases: Sequence[Case]) -> Chain:
+    """Let a cycle end with the rank that differs from the others in it."""
+    found = _difference(chain, cases)
+    return chain if found is None else difference.turn(chain, found.case)
+
+
+def _difference(chain: Chain, cases: Sequence[Case]) -> difference.Difference | None:
+    if chain.end != "cycle":  # where waiting ends, the ranks before its end have not come as far as others
+        return None
+    return difference.in_collective(cases, [peer.case for peer in chain.peers if peer.case is not None])
 
 
 def _blamed(case: Case) -> list[Fact]:
@@ -70,8 +88,8 @@ def chain_verdict_parts(chains: Sequence[Chain], cases: Sequence[Case]) -> dict[
         "rank": culprit.rank,
         "host": culprit.host,
         "cause": chain.end,
-        "summary": _summary(chains, logs),
-        "advice": f"{hit.match.summary} {hit.match.pattern.advice}" if hit else _ADVICE[chain.end],
+        "summary": _summary(chains, cases),
+        "advice": _advice(chain, cases, hit),
         "log": last.log if case is None or chain.end in ("cycle", "link") else case.log,
         "line": last.line if case is None or chain.end in ("cycle", "link") else line,
         "pattern": None if hit is None else hit.match.pattern.id,
@@ -82,8 +100,17 @@ def chain_verdict_parts(chains: Sequence[Chain], cases: Sequence[Case]) -> dict[
     }
 
 
-def _summary(chains: Sequence[Chain], logs: Sequence[str]) -> str:
-    words = chain_words(chains[0], logs)
+def _advice(chain: Chain, cases: Sequence[Case], hit: Hit | None) -> str:
+    if _difference(chain, cases) is not None:
+        return _OTHER_COLLECTIVE
+    return f"{hit.match.summary} {hit.match.pattern.advice}" if hit else _ADVICE[chain.end]
+
+
+def _summary(chains: Sequence[Chain], cases: Sequence[Case]) -> str:
+    logs = [case.log for case in cases]
+    found = _difference(chains[0], cases)
+    cause = None if found is None else f"{_short(chains[0].culprit, logs)} is {found.words}"
+    words = chain_words(chains[0], logs, cause)
     others = [f"{_short(chain.peers[0], logs)} to {_short(chain.culprit, logs)}" for chain in chains[1:]]
     if not others:
         return words

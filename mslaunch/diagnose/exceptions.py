@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from mslaunch.diagnose.prefixes import lines_of_process, read_prefix
 from mslaunch.diagnose.stacks import OUR_FRAMES
 
 _TRACEBACK = b"Traceback (most recent call last)"
 _FATAL = b"Fatal Python error: "
 _GROUP = b"  + Exception Group Traceback (most recent call last)"
 _FRAME = b'  File "'
+_SOURCE = b"    "
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
 _SYNTAX = re.compile(rb"(SyntaxError|IndentationError|TabError): ")
 _GROUP_SUMMARY = re.compile(r"  \| \S")
@@ -25,6 +27,12 @@ class End:
     line: int
     is_open: bool
     """Whether lines that are not there yet may belong to it."""
+    block: tuple[bytes, ...] = ()
+    """Its lines, without what a launcher put before them."""
+    writer: bytes = b""
+    """What a launcher put before them, which tells the processes of a log apart."""
+    rank: int | None = None
+    """The rank that a launcher put before them."""
 
 
 def visible(line: bytes) -> bytes:
@@ -32,8 +40,23 @@ def visible(line: bytes) -> bytes:
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
-def end_of_exception(lines: Sequence[bytes], at: int, before: bytes) -> End | None:
-    """Return where the exception that starts at a line ends, or None where none does; `before` is the line above."""
+def find_exception(lines: Sequence[bytes], at: int, before: bytes) -> End | None:
+    """Return the exception that starts at a line, or None where none does; `before` is the line above."""
+    if (end := _end(lines, at, before)) is not None:
+        return replace(end, block=tuple(lines[at : end.line]))
+    line = visible(lines[at])
+    prefix = read_prefix(line)
+    if prefix is None or not line.startswith(_TRACEBACK, prefix.size):
+        return None
+    own = lines_of_process(lines, at + 1, prefix)
+    texts = [line[prefix.size :], *(text for _, text in own)]
+    places = [at, *(number for number, _ in own)]
+    end = _end_of_chain(texts, 0)
+    is_open = end.is_open and places[-1] + 1 == len(lines)
+    return End(places[end.line - 1] + 1, is_open, tuple(texts[: end.line]), prefix.key, prefix.rank)
+
+
+def _end(lines: Sequence[bytes], at: int, before: bytes) -> End | None:
     line = visible(lines[at])
     if line.startswith(_TRACEBACK):
         return _end_of_chain(lines, at)
@@ -51,6 +74,12 @@ def end_of_exception(lines: Sequence[bytes], at: int, before: bytes) -> End | No
             return End(end, is_open=True)
         return End(end + 1, is_open=False) if _SYNTAX.match(lines[end]) else None
     return None
+
+
+def is_source_line(line: bytes) -> bool:
+    """Tell whether a line of a traceback is one of the source, whose texts tell what may go wrong, not what did."""
+    prefix = None if line.startswith(_SOURCE) else read_prefix(line)
+    return line.startswith(_SOURCE, prefix.size if prefix else 0)
 
 
 def _end_of_chain(lines: Sequence[bytes], at: int) -> End:

@@ -10,9 +10,9 @@ from typing import Literal
 
 from mslaunch.diagnose.literals import required_literals
 
-Kind = Literal["self", "listen", "wait", "root", "missing", "came", "expected", "killed", "address"]
+Kind = Literal["self", "listen", "wait", "root", "missing", "came", "expected", "task", "killed", "address", "tls"]
 _ADDRESS = r"[0-9A-Fa-f.:]{2,45}"
-_PROCESS = re.compile(r"\b[A-Z]{2,12}\((\d{1,10})[,:]|\[PID: (\d{1,10})\]")
+_PROCESS = re.compile(r"\b[A-Z]{2,12}\((\d{1,10})[,:]|[\[(]PID: ?(\d{1,10})[\],]")
 _HEALTHY = ("[INFO]", "[DEBUG]", "[WARNING]", "[EVENT]", "[TRACE]")
 WHOLE_JOB = 999_999_999
 """The size of the group where a line names a rank of the whole job, and no size."""
@@ -43,13 +43,13 @@ class Form:
 
 
 _SELF = {
-    "ranks": r"\b(?:rankNum|ranks|totalRanks)\[(\d{1,9})\]",
-    "rank": r"\brank\[(\d{1,9})\]",
+    "ranks": r"\b(?:rankNum|ranks|totalRanks|rankSize)\[(\d{1,9})\]",
+    "rank": r"\brank(?:Id)?\[(\d{1,9})\]",
     "server": r"\bserver(?:Id)?\[([^\]%]{1,64})",
     "device": r"\b(?:logicDevId|deviceLogicId|devLogicId|device)\[(\d{1,6})\]",
     "physical": r"\b(?:phydevId|devPhyId)\[(\d{1,6})\]",
     "address": rf"\bdeviceIp\[({_ADDRESS})\]",
-    "group": r"\bidentifier\[([^\]]{1,200})\]",
+    "group": r"\b(?:identifier|group:)\[([^\]]{1,200})\]",
     "root": rf"\bhost ip\[({_ADDRESS})",
     "root_port": r"\bport\[(\d{1,5})\]",
 }
@@ -59,11 +59,14 @@ _GROUP = re.compile(r"\b(?:tag|group|groupname|group name|identifier)\W{1,2}\[?(
 # kind, regex, whether lines of a harmless level count
 _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ("self", r"Entry-HcclCommInit\w*:", True),
+    ("self", r"hcclCommInitInfo:commId\[", True),
     ("self", r"SetupAgent rankNum\[", True),
     ("self", r"hcom init .*rankNum\[", True),
     ("self", r"(?:HcclCommInit\w* failed|Init failed), return\[", True),
     ("self", r"comm error, device\[", True),
+    ("self", r"groupRank information is group:\[", True),
     ("self", r"wait socket establish timeout, role\[\d+\] rank\[", True),
+    ("self", r"\(PID:\d{1,10}, Device:(?P<own_device>\d{1,6}), RankID:(?:-1|(?P<own_rank>\d{1,9}))\)", True),
     ("self", r"PostProcess\] This node \S+ rank id: (?P<own_rank>\d{1,9})", True),
     (
         "listen",
@@ -72,10 +75,36 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
         True,
     ),
     (
+        "listen",
+        r"ra_socket_(?:listen_start|batch_connect)\b.*phy_id\[(?P<physical>\d{1,6})\],"
+        rf" local_ip\[(?P<address>{_ADDRESS})\]",
+        True,
+    ),
+    (
         "wait",
         rf"\|\s*(?P<address>{_ADDRESS})(?:%\w+)?\((?P<rank>\d{{1,9}})\)\s*\|\s*(?P<port>\d{{1,10}})\s*\|"
         rf"\s*(?P<own_address>{_ADDRESS})(?:%\w+)?\((?P<own_rank>\d{{1,9}})\)\s*\|[^|]*\|[^|]*\|"
         r"\s*(?:time out|no connect|connect fail\w*)\s*\|",
+        False,
+    ),
+    (
+        "wait",
+        rf"\|\s*(?P<address>{_ADDRESS})(?:%\w+)?\((?P<rank>\d{{1,9}})\)\s*\|"
+        rf"\s*(?P<own_address>{_ADDRESS})(?:%\w+)?\((?P<own_rank>\d{{1,9}})\)\s*\|[^|]*\|"
+        r"\s*(?:time out|no connect|connect fail\w*)\s*\|",
+        False,
+    ),
+    (
+        "wait",
+        r"Transport init error.*remoteUserrank\[(?P<rank>\d{1,9})\]-(?:remoteIpAddr|remote_ip_addr)"
+        rf"\[(?P<server>{_ADDRESS})"
+        r"(?:/(?P<physical>\d{1,6}))?\]",
+        False,
+    ),
+    (
+        "wait",
+        rf"srcRank \(server (?P<from_server>{_ADDRESS}), device ID (?P<from_physical>\d{{1,6}})\) fails to connect to"
+        rf" dstRank \(server (?P<server>{_ADDRESS}), device ID (?P<physical>\d{{1,6}})\)",
         False,
     ),
     (
@@ -101,7 +130,8 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ),
     (
         "wait",
-        rf"(?P<what>cqe err)(?:or)? status\[\d+\].*(?:\bip|remoteIP):\s?\[(?P<address>{_ADDRESS})\]",
+        rf"(?P<what>cqe err)(?:or)? status\[\d+\].*(?:(?:\bip|remoteIP):\s?\[|remoteIP\{{.{{0,80}}?deviceIp\[)"
+        rf"(?P<address>{_ADDRESS})\]",
         False,
     ),
     (
@@ -111,18 +141,42 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
         rf" server (?P<server>{_ADDRESS}), device ID (?P<physical>\d{{1,6}}), device IP (?P<address>{_ADDRESS})",
         False,
     ),
+    (
+        "wait",
+        rf"serverId\[(?P<server>{_ADDRESS})\], deviceId\[(?P<physical>\d{{1,6}})\], (?:Heartbeat Lost|Stuck) Occurred",
+        False,
+    ),
     ("wait", r"Waiting peer rank\W{1,4}(?P<rank>\d{1,9})\b", False),
     ("root", rf"connect server\[(?P<address>{_ADDRESS})(?:%\w+)?\s?:\s?(?P<port>\d{{1,5}})\] failed", False),
     ("root", r"topo exchange agent get socket timeout", False),
     ("root", r"\[Recv\]\[ClusterInfoMsg\]receive msg", False),
     ("missing", r"Failed to connect agent\[(?P<ranks>[\d,]{1,4000})\]", False),
-    ("came", r"connected rankinfo\[LINE \d+\]: (?P<came>[^;]{1,4000})", False),
+    ("came", r"connected rankinfo\[LINE \d+\]:\s?(?P<came>[^;]{1,4000})", False),
     ("expected", r"need connect rankNum is \[(?P<ranks>\d{1,9})\]", False),
+    (
+        "task",
+        r"(?:taskType\[Notify Wait\]|run failed, base info\w{1,9} is).*\btag\[(?P<tag>[^\]]{1,200})\]"
+        r"(?:, index\[(?P<index>\d{1,18})\])?",
+        False,
+    ),
+    (
+        "task",
+        r"\[Rank (?P<own_rank>\d{1,9})\] Watchdog caught collective operation timeout: Work\w{1,9}"
+        r"\(SeqNum=(?P<index>\d{1,18}), OpType=(?P<tag>\w{1,40})",
+        False,
+    ),
+    (
+        "task",
+        r"run failed, opData info\w{1,9} is .*\bindex\[(?P<index>\d{1,18})\], count\[(?P<count>\d{1,18})\]"
+        r".*\bdataType\[(?P<type>\w{1,20})\]",
+        False,
+    ),
+    ("tls", r"TLS SWITCH \((?P<tls>\d)\)", True),
     ("killed", r"(?P<what>Out of memory): Kill(?:ed)? process (?P<pid>\d{1,10})", True),
     ("killed", r"(?P<what>Memory cgroup out of memory): Kill(?:ed)? process (?P<pid>\d{1,10})", True),
     ("killed", r"\[(?P<pid>\d{1,10})\]: (?P<what>segfault) at ", True),
-    ("address", r"hccn_tool -i (?P<device>\d{1,6}) -ip -g", True),
-    ("address", rf"^ipaddr:\s?(?P<address>{_ADDRESS})", True),
+    ("address", r"hccn_tool -i (?P<device>\d{1,6}) -ip(?: -inet6)? -g", True),
+    ("address", rf"^(?:ipaddr|ipv6_address):\s?(?P<address>{_ADDRESS})", True),
 )
 
 
@@ -161,6 +215,8 @@ def _fields(text: str, values: Mapping[str, str]) -> dict[str, str]:
     found = {name: match[1] for name, regex in _SELF_FIELDS.items() if (match := regex.search(text))}
     if "root" not in found:
         found.pop("root_port", None)
+    if "own_device" in values:
+        found["device"] = values["own_device"]
     if "own_rank" in values:
         found |= {"rank": values["own_rank"], "ranks": str(WHOLE_JOB)}
     return found

@@ -59,28 +59,40 @@ def read_sources(sources: Sequence[Source], progress: Progress | None = None, na
 
 
 def _sort_in(processes: dict[object, _Process], read: Read, errors: dict[str, Source]) -> None:
-    """Put a log to its process; lines of other processes in it go to theirs."""
+    """Put a log to its process; lines of other processes in a log that several share go to theirs."""
     name = read_name(read.source.name)
     facts = read.findings.facts
     pid = main_process(name, facts)
     key: object = read.source.name
     if name.is_scheduler:
         key = "scheduler"
-    elif name.pid is not None:
-        key = (name.place, name.pid)
-    elif name.rank is not None and not is_kernel_log(read.source.name):
-        key = ("rank", name.place, name.rank)
+    elif name.pid is not None or (name.rank is not None and not is_kernel_log(read.source.name)):
+        key = _key(name)
     own = processes.setdefault(key, _Process())
     own.names.append(name)
     own.reads.append(read)
-    own.facts += [fact for fact in facts if fact.pid in (None, pid)]
     if own.error is None and (source := errors.get(read.source.name.rpartition("/")[0])) is not None:
         own.error = parse_error(source.read_text() or "")
     for fact in facts:
-        if fact.pid not in (None, pid):
-            other = processes.setdefault((name.place, fact.pid), _Process())
-            other.names.append(Name(name.place, pid=fact.pid, host=name.host))
-            other.facts.append(fact)
+        process, writer = own, _other_writer(fact, name, pid)
+        if writer is not None:
+            process = processes.setdefault(_key(writer), _Process())
+            process.names.append(writer)
+        process.facts.append(fact)
+
+
+def _key(name: Name) -> tuple[object, ...]:
+    return ("rank", name.place, name.rank) if name.pid is None else (name.place, name.pid)
+
+
+def _other_writer(fact: Fact, name: Name, pid: int | None) -> Name | None:
+    """Return who wrote a line of a log that several processes share; None for the process that the log is of."""
+    if pid is not None and fact.pid not in (None, pid):
+        return Name(name.place, pid=fact.pid, host=name.host)
+    is_known = fact.pid is not None or name.pid is not None or name.rank is not None
+    if fact.kind == "task" and "own_rank" in fact.values and not is_known:
+        return Name(name.place, int(fact.values["own_rank"]), host=name.host)
+    return None
 
 
 def _who(process: _Process, names_are_true: bool) -> Identity:

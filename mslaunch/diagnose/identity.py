@@ -79,10 +79,11 @@ def is_address(text: str) -> bool:
 
 
 def main_process(name: Name, facts: Sequence[Fact]) -> int | None:
-    """Return the process that wrote a log: the one that its name tells, else the one of most of its lines."""
-    if name.pid is not None:
-        return name.pid
-    counted = Counter(fact.pid for fact in facts if fact.pid is not None)
+    """Return the process of most lines of a log; None where its name tells the process, whatever pid its lines have.
+
+    They may have another one: that of a container, or of the process on the device.
+    """
+    counted = Counter(fact.pid for fact in facts if fact.pid is not None and name.pid is None)
     return counted.most_common(1)[0][0] if counted else None
 
 
@@ -108,6 +109,8 @@ def _add(made: Identity, fact: Fact) -> Identity:
     if fact.kind == "listen":
         made = _with_devices(made, values.get("device"), values.get("physical"))
         return replace(made, addresses=made.addresses | {values["address"]})
+    if fact.kind == "task":
+        return _with_rank(made, values.get("own_rank"), 0)
     if fact.kind == "wait":
         made = _with_devices(made, values.get("own_device"), values.get("own_physical"))
         own = values.get("own_address")

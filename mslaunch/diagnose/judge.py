@@ -6,10 +6,11 @@ import signal as signals
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mslaunch.diagnose.case import Case, failed, first_hit, is_cause, is_victim, when
+from mslaunch.diagnose.case import Case, failed, first_hit, is_cause, is_of_collective, is_victim, tells, when
 from mslaunch.diagnose.chain import Chain
 from mslaunch.diagnose.chain_words import steps_of
 from mslaunch.diagnose.collective import chain_verdict_parts, chains_of, contradiction
+from mslaunch.diagnose.group_verdict import of_group, with_tls
 from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Hit, Raised
 from mslaunch.diagnose.verdict import Verdict, signal_name
 from mslaunch.diagnose.waiting import Place
@@ -32,6 +33,8 @@ def judge(cases: Sequence[Case], places: Sequence[Place] = ()) -> Verdict | None
         return _with_chain(_verdict(cases[chain.culprit.case], cases), chain, cases)
     if chain is not None and all(case.rank is None and not case.findings.raised for case in ranks_first):
         return _of_chain(chains, cases)
+    if chain is None and fallen and not ranks_first and (verdict := of_group(cases)) is not None:
+        return verdict
     first = next(iter(ranks_first), None) or _vanished(cases) or next(iter(fallen), None)
     return None if first is None else _verdict(first, cases)
 
@@ -45,7 +48,7 @@ def _with_chain(verdict: Verdict, chain: Chain, cases: Sequence[Case]) -> Verdic
 
 def _of_chain(chains: Sequence[Chain], cases: Sequence[Case]) -> Verdict:
     """The verdict where nobody shows an error of its own: the end of the chain that most lead to."""
-    return Verdict(**chain_verdict_parts(chains, cases))
+    return with_tls(Verdict(**chain_verdict_parts(chains, cases)), chains[0], cases)
 
 
 def _vanished(cases: Sequence[Case]) -> Case | None:
@@ -75,14 +78,14 @@ def _killed(case: Case) -> Case:
 
 def _verdict(first: Case, cases: Sequence[Case]) -> Verdict:
     others = [case for case in cases if case.rank != first.rank]
-    hit = first_hit(first)
     raised = _last_words(first)
+    hit = _known(first, raised)
     error = first.error or {}
     summary, advice, pattern = _words(first, hit, raised)
     ended = [case for case in others if case.rank is not None and case.exit_code != 0]
     also_failed = _ranks([case for case in ended if case.ended_by_itself or (failed(case) and is_cause(case))])
     return Verdict(
-        rank=first.rank,
+        rank=first.rank if first.rank is not None or raised is None else raised.rank,
         host=first.host,
         exit_code=first.exit_code,
         signal=first.signal,
@@ -112,10 +115,21 @@ def _cause(case: Case) -> str | None:
 def _last_words(case: Case) -> Raised | None:
     """Return the exception that a case ended with; one that stands far above the end of its log was dealt with."""
     last = case.findings.raised[-1] if case.findings.raised else None
+    labelled = [raised for raised in case.findings.raised if raised.is_labelled]
+    if labelled:  # of several processes, the first that failed by itself; what has no label is the launcher's
+        return next((raised for raised in labelled if not is_of_collective(raised)), labelled[0])
     cause = _cause(case)
     if last is None or cause in (None, "exception", "signal", "scheduler", "script"):
         return last
     return last if cause == "exit" and case.findings.lines - last.end <= NEAR_THE_END else None
+
+
+def _known(case: Case, raised: Raised | None) -> Hit | None:
+    """Return the telling pattern of a log; a victim's complaint does not explain an exception of the rank's own."""
+    hit = first_hit(case)
+    if hit is None or raised is None or hit.match.pattern.kind == "cause" or is_of_collective(raised):
+        return hit
+    return hit if tells(raised, hit.log, hit.line) else None
 
 
 def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str | None, str | None]:

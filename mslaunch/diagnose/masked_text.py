@@ -9,12 +9,19 @@ from typing import Any
 from mslaunch.masking import MASK, looks_secret, without_credentials
 
 _NAME = re.compile(r"""(?<![\w-])(?P<name>[A-Za-z_][\w-]{1,80})["']?\s{0,3}[=:]\s{0,3}""")
-_OPTION = re.compile(r"(?<!\S)--(?P<name>[A-Za-z][\w-]{1,80}) +(?=[^\s-])")
+_OPTION = re.compile(r"""(?<![\w-])--?(?P<name>[A-Za-z][\w-]{1,80})(?:=|["']?,? +(?=["']?[^\s"'-]))""")
 _VALUE = re.compile(r"""(?P<mark>["'])(?P<quoted>[^"'\n]{1,4000})(?P=mark)|(?P<bare>[^\s"',;{}\[\]()]{1,4000})""")
-_HEADER = re.compile(r"\b(?P<kind>Bearer|Basic) +[\w.~+/=-]{8,4000}")
+_HEADER = re.compile(r"\b(?P<kind>Bearer|Basic|wandb login) +[\w.~+/=-]{8,4000}")
+_COOKIE = re.compile(r"\b(?P<kind>(?:Set-)?Cookie): +[^\r\n]{1,4000}", re.IGNORECASE)
+_KEY = re.compile(r"-----BEGIN (?P<kind>[A-Z ]{0,40})PRIVATE KEY-----(?:.(?!-----END)){1,20000}.?", re.DOTALL)
+_KEY_LINE = re.compile(r"(?m)^[ \t]{0,8}(?:[A-Za-z0-9+/]{60,120}|[A-Za-z0-9+/]{2,119}={1,2})[ \t\r]{0,8}$")
+"""A line of a key, or of another thing in base64 that explains nothing."""
+_SHORT_NAMES = ("AK", "SK")
+"""What clouds call the two parts of a key; a word in other places, so that the value has to look like one."""
+_LONG_VALUE = 16
 _TOKEN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}"
-    r"|AKIA[0-9A-Z]{16}|xox[abprs]-[\w-]{10,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,})"
+    r"|AKIA[0-9A-Z]{16}|xox[abprs]-[\w-]{10,}|AIza[\w-]{30,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,})"
 )
 _NUMBER = re.compile(r"[+-]?[\d.]{1,15}(?:e[+-]?\d{1,3})?|0x[0-9a-f]{1,16}", re.IGNORECASE)
 SHORTEST = 6  # a known value that is shorter stands in too many words
@@ -27,9 +34,13 @@ def mask_text(text: str, known: Collection[str] = ()) -> str:
             text = text.replace(value, MASK)
     if "=" in text or ":" in text:
         text = _mask_after(_NAME, text)
-    if "--" in text:
+    if "-" in text:
         text = _mask_after(_OPTION, text)
     text = _HEADER.sub(lambda found: f"{found['kind']} {MASK}", text)
+    text = _COOKIE.sub(lambda found: f"{found['kind']}: {MASK}", text)
+    if "PRIVATE KEY-----" in text:
+        text = _KEY.sub(lambda found: f"-----BEGIN {found['kind']}PRIVATE KEY-----{MASK}", text)
+    text = _KEY_LINE.sub(MASK, text)
     return _TOKEN.sub(MASK, without_credentials(text) if "://" in text else text)
 
 
@@ -38,10 +49,16 @@ def mask_values(value: Any, known: Collection[str] = (), name: str = "") -> Any:
     if isinstance(value, Mapping):
         return {key: mask_values(one, known, str(key)) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [mask_values(one, known, name) for one in value]
+        before = ["", *value]  # of the words of a command, an option names the word after it
+        return [mask_values(one, known, _option(before[at]) or name) for at, one in enumerate(value)]
     if not isinstance(value, str):
         return value
     return MASK if looks_secret(name) and not _NUMBER.fullmatch(value) else mask_text(value, known)
+
+
+def _option(word: Any) -> str:
+    """Return the name of an option that has its value in the next word."""
+    return word.lstrip("-") if isinstance(word, str) and word.startswith("-") and "=" not in word else ""
 
 
 def _mask_after(names: re.Pattern[str], text: str) -> str:
@@ -49,9 +66,15 @@ def _mask_after(names: re.Pattern[str], text: str) -> str:
     parts: list[str] = []
     done = 0
     for found in names.finditer(text):
-        value = _VALUE.match(text, found.end()) if found.start() >= done and looks_secret(found["name"]) else None
-        if value is not None and not _NUMBER.fullmatch(value["quoted"] or value["bare"]):
+        value = _VALUE.match(text, found.end()) if found.start() >= done else None
+        if value is not None and _is_secret(found["name"], value["quoted"] or value["bare"]):
             mark = value["mark"] or ""
             parts += [text[done : found.end()], mark, MASK, mark]
             done = value.end()
     return "".join([*parts, text[done:]])
+
+
+def _is_secret(name: str, value: str) -> bool:
+    if name.upper() in _SHORT_NAMES:
+        return len(value) >= _LONG_VALUE
+    return looks_secret(name) and not _NUMBER.fullmatch(value)

@@ -13,7 +13,13 @@ from mslaunch.diagnose.literals import required_literals
 from mslaunch.diagnose.pattern_tables import Pattern, built_in_patterns, read_added
 
 _OWN_LINES = ("[WARNING] ", "[INFO] ")  # of MindSpore's own log
-_LEVELS = ("[DEBUG]", "[INFO]", "[WARNING]")  # of lines below an error, in MindSpore's log and CANN's
+_LEVELS = (
+    "[DEBUG]",
+    "[TRACE]",
+    "[EVENT]",
+    "[INFO]",
+    "[WARNING]",
+)  # of lines below an error, in MindSpore's log and CANN's
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,20 +7,20 @@ needs (candidates.py) are looked at one by one.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from mslaunch.diagnose import candidates
 from mslaunch.diagnose.candidates import EXCEPTION, PEER, Kind
-from mslaunch.diagnose.exceptions import end_of_exception, exception_text
+from mslaunch.diagnose.exceptions import End, exception_text, find_exception, is_source_line
 from mslaunch.diagnose.facts import Fact, read_fact
 from mslaunch.diagnose.patterns import Match, match_line
+from mslaunch.diagnose.steps import NO_STEP, WENT_ON, Step, last_step, step_lines
 from mslaunch.words import cut_middle
 
 BLOCK = 1 << 18
@@ -33,8 +33,6 @@ _TIME_SHAPE = b"0000-00-00-00:00:00.000.000"
 _TIME_WINDOW = 4096
 _DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 _FACTS_KEPT = 2000
-_STEPS_TRIED = 64  # lines of a block, from its end, that name an epoch
-_STEP = re.compile(rb"epoch:\s*(\d{1,18}),?\s+step:\s*(\d{1,18})(?!\d)", re.IGNORECASE)
 _PEER_GONE = re.compile(rb"Client connected end of file! Peer \w+ ip: \S+, port: (\d{1,5})\b")
 
 T = TypeVar("T")
@@ -51,6 +49,12 @@ class Raised:
     end: int = 0
     """The last line of it."""
     log: str = ""
+    is_labelled: bool = False
+    """Whether a launcher put a label before its lines: the log is of several processes."""
+    rank: int | None = None
+    """The rank in that label."""
+    steps: int = 0
+    """How many lines between the first finding and this one told a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Hit:
     match: Match
     time: float | None
     log: str = ""
+    steps: int = 0
+    """How many lines between the first finding and this one told a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,7 @@ class Findings:
     raised: tuple[Raised, ...] = ()
     hits: tuple[Hit, ...] = ()
     last_time: float | None = None
-    last_step: tuple[int, int] = (0, 0)
+    last_step: Step = NO_STEP
     gone_ports: tuple[int, ...] = ()
     """Ports of peers whose connection broke while this rank was alive."""
     lines: int = 0
@@ -91,6 +97,9 @@ class _Kept(Generic[T]):
     def items(self) -> list[T]:
         return [*self._first, *self._last]
 
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
 
 @dataclass
 class Scanner:
@@ -102,7 +111,9 @@ class Scanner:
     _rest: bytes = b""
     _previous: bytes = b""
     _timed: bytes = b""
-    _step: tuple[int, int] = (0, 0)
+    _step: Step = NO_STEP
+    _steps: int = 0
+    _noted: int = 0
     _raised: _Kept[Raised] = field(default_factory=_Kept)
     _hits: _Kept[Hit] = field(default_factory=_Kept)
     _first_hits: dict[str, Hit] = field(default_factory=dict)
@@ -135,14 +146,18 @@ class Scanner:
         self._rest = b""
         hits = {hit.line: hit for hit in (*self._hits.items(), *self._first_hits.values())}
         return Findings(
-            raised=tuple(self._raised.items()),
-            hits=tuple(hits[line] for line in sorted(hits)),
+            raised=tuple(raised for raised in self._raised.items() if not self._was_handled(raised)),
+            hits=tuple(hits[line] for line in sorted(hits) if not self._was_handled(hits[line])),
             last_time=_time(self._timed),
             last_step=self._step,
             gone_ports=tuple(self._gone),
             lines=self.lines,
             facts=tuple(self._facts.values()),
         )
+
+    def _was_handled(self, found: Raised | Hit) -> bool:
+        """Tell whether the process trained on after an error; of a log of several processes nobody knows which did."""
+        return self._steps - found.steps >= WENT_ON and not (isinstance(found, Raised) and found.is_labelled)
 
     def _scan(self, data: bytes, final: bool) -> bytes:
         """Scan whole lines; return those from an exception on that has not ended yet."""
@@ -152,8 +167,8 @@ class Scanner:
         scanned = len(data)
         if found or candidates.always():
             scanned = self._look(data, found, final)
-        self._note_time(data, 0, scanned)
-        self._note_step(data, scanned)
+        self._note(data, scanned)
+        self._noted = 0
         self.lines += data.count(b"\n", 0, scanned) + (scanned == len(data) and not data.endswith(b"\n"))
         self._previous = data[data.rfind(b"\n", 0, max(0, scanned - 1)) + 1 : scanned][:16]
         self._unfinished = scanned < len(data)
@@ -161,29 +176,29 @@ class Scanner:
 
     def _look(self, data: bytes, found: Sequence[tuple[int, int, int]], final: bool) -> int:
         """Look at every line that may tell something; return how many bytes are done with."""
-        lines = data.split(b"\n")
-        if data.endswith(b"\n"):
-            lines.pop()
-        starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
-        ended = timed = 0
-        for at, kind in _kinds(found, starts):
-            self._note_time(data, timed, starts[at + 1])
-            timed = starts[at + 1]
+        lines: list[bytes] = []
+        at = counted = ended = 0
+        for start, end, kind in _candidate_lines(data, found):
+            at += data.count(b"\n", counted, start)
+            counted = start
+            self._note(data, min(end + 1, len(data)))
             if EXCEPTION in kind.marks and at >= ended:
-                end = end_of_exception(lines, at, lines[at - 1] if at else self._previous)
-                if end is not None and end.is_open and not final:
-                    return starts[at]
-                if end is not None:
-                    ended = end.line
-                    self._add_exception(lines[at:ended], self.lines + at + 1)
-            self._match(lines[at], self.lines + at + 1, kind)
+                lines = lines or data.removesuffix(b"\n").split(b"\n")
+                exception = find_exception(lines, at, lines[at - 1] if at else self._previous)
+                if exception is not None and exception.is_open and not final:
+                    return start
+                if exception is not None:
+                    ended = exception.line
+                    self._add_exception(exception, self.lines + at + 1, self.lines + ended)
+            if at >= ended or not is_source_line(data[start:end]):
+                self._match(data[start:end], self.lines + at + 1, kind)
         return len(data)
 
     def _match(self, line: bytes, number: int, kind: Kind) -> None:
         if kind.rows or kind.forms:
             text = line.decode("utf-8", "replace").rstrip("\r")
             if kind.rows and (found := match_line(text, kind.rows)):
-                hit = Hit(number, found, _time(self._timed), self.log)
+                hit = Hit(number, found, _time(self._timed), self.log, self._steps)
                 self._hits.add(hit)
                 self._first_hits.setdefault(found.pattern.id, hit)
             if kind.forms and len(self._facts) < _FACTS_KEPT:
@@ -194,12 +209,22 @@ class Scanner:
         if PEER in kind.marks and (peer := _PEER_GONE.search(line)):
             self._gone[int(peer[1])] = None
 
-    def _add_exception(self, lines: Sequence[bytes], number: int) -> None:
-        summary, text = exception_text(lines)
+    def _add_exception(self, end: End, first: int, last: int) -> None:
+        summary, text = exception_text(end.block)
         text = cut_middle(text, TRACEBACK_LIMIT)
-        last = number + len(lines) - 1
-        raised = Raised(number, cut_middle(summary, SUMMARY_LIMIT), text, _time(self._timed), last, self.log)
-        self._raised.add(raised)
+        summary = cut_middle(summary, SUMMARY_LIMIT)
+        labels = (end.writer != b"", end.rank)
+        self._raised.add(Raised(first, summary, text, _time(self._timed), last, self.log, *labels, self._steps))
+
+    def _note(self, data: bytes, end: int) -> None:
+        """Note the last time and step up to a place of a block, and, once there is a finding, how many steps follow."""
+        if end <= self._noted:
+            return
+        self._note_time(data, self._noted, end)
+        self._step = max(self._step, last_step(data, self._noted, end))
+        if self._hits or self._raised:
+            self._steps += step_lines(data, self._noted, end)
+        self._noted = end
 
     def _note_time(self, data: bytes, start: int, end: int) -> None:
         """Note the last time that stands in some lines of a block: most often near their end."""
@@ -213,27 +238,34 @@ class Scanner:
             end = begin + len(_TIME_SHAPE) if begin > start else start
             window *= 4
 
-    def _note_step(self, data: bytes, end: int) -> None:
-        """Note the last step that a block tells of."""
-        for mark in (b"poch:", b"POCH:"):
-            at = data.rfind(mark, 0, end)
-            for _ in range(_STEPS_TRIED):
-                if at < 0:
-                    break
-                line_end = data.find(b"\n", at)
-                found = _STEP.search(data, max(0, at - 1), line_end if line_end >= 0 else len(data))
-                if found:
-                    self._step = max(self._step, (int(found[1]), int(found[2])))
-                    break
-                at = data.rfind(mark, 0, at)
+
+def _candidate_lines(data: bytes, found: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, Kind]]:
+    """Return the lines that may tell something, in order: where each starts and ends, and what it may tell."""
+    texts: dict[int, tuple[int, set[int]]] = {}
+    if candidates.always():
+        texts = {start: (end, set()) for start, end in _all_lines(data)}
+    end = -1
+    start = 0
+    for literal, at, _ in sorted(found, key=itemgetter(1)):
+        if at >= end:
+            start = data.rfind(b"\n", 0, at) + 1
+            end = _line_end(data, at)
+        texts.setdefault(start, (end, set()))[1].add(literal)
+    for start, (end, literals) in texts.items():
+        yield start, end, candidates.kind_of(frozenset(literals))
 
 
-def _kinds(found: Sequence[tuple[int, int, int]], starts: Sequence[int]) -> list[tuple[int, Kind]]:
-    """Return the lines that may tell something, in order, and what each may tell."""
-    by_line: dict[int, set[int]] = {} if not candidates.always() else {at: set() for at in range(len(starts) - 1)}
-    for literal, start, _ in found:
-        by_line.setdefault(bisect_right(starts, start) - 1, set()).add(literal)
-    return [(at, candidates.kind_of(frozenset(by_line[at]))) for at in sorted(by_line)]
+def _all_lines(data: bytes) -> Iterator[tuple[int, int]]:
+    start = 0
+    while start < len(data):
+        end = _line_end(data, start)
+        yield start, end
+        start = end + 1
+
+
+def _line_end(data: bytes, at: int) -> int:
+    end = data.find(b"\n", at)
+    return end if end >= 0 else len(data)
 
 
 def scan_tail(path: Path, limit: int, lines_before: int = 0) -> Findings:

@@ -106,13 +106,20 @@ class _Book:
         address = values.get("address")
         device = int(values["physical"]) if "physical" in values else None
         named = self._in_group(rank, values.get("group")) if rank is not None else set()
+        server = values.get("server")
         if address is not None:
             named = self._at_address(address, named, waiter)
         elif device is not None:
-            named = self._on_device(values.get("server"), device, waiter)
+            # A host that no log names may be one by another address; then the rank is all that is known.
+            unknown = server is not None and not any(server in writer.hosts for writer in self.writers)
+            named = self._on_device(server, device, waiter) or (named if unknown else set())
+        elif server is not None:
+            there = {number for number in named if server in (self.writers[number].hosts or {server})}
+            rank = None if named and not there else rank  # it is the rank in a smaller group
+            named = there
         if len(named) == 1:
             return self.peer(next(iter(named)))
-        return self._outside(rank, address, values.get("server"), device, values.get("port"), waiter)
+        return self._outside(rank, address, server, device, values.get("port"), waiter)
 
     def _in_group(self, rank: int, group: str | None) -> set[int]:
         """Return the processes with a rank: in the group that the line names, else in the job."""
@@ -180,13 +187,20 @@ def find_waits(writers: Sequence[Writer], places: Sequence[Place] = ()) -> list[
     book = _Book(writers, places)
     waits = []
     for number, writer in enumerate(writers):
-        waiter = book.peer(number)
         for fact in writer.facts:
+            waiter = _waiter(book, number, fact)
             for peer in _peers(book, number, fact):
-                if peer.case != number and peer != Peer():
+                if peer != waiter and peer != Peer():
                     is_link = fact.values.get("what") in _LINK
                     waits.append(Wait(waiter, peer, fact.log, fact.line, fact.time, is_link))
     return waits
+
+
+def _waiter(book: _Book, number: int, fact: Fact) -> Peer:
+    """Return who waits: whoever wrote the line, but for lines that name another process."""
+    if "from_server" not in fact.values:
+        return book.peer(number)
+    return book.find({"server": fact.values["from_server"], "physical": fact.values["from_physical"]}, number)
 
 
 def _peers(book: _Book, number: int, fact: Fact) -> Iterator[Peer]:
