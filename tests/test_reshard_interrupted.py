@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mslaunch.checkpoint.file_io import mapped, write_at
 from mslaunch.checkpoint.layout import Layout
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.transform import Target
@@ -30,6 +31,7 @@ from tests.sharded import (
 )
 
 SMALL = ("ckpt", "reshard", str(checkpoints("tp2")), "--from", str(strategy_file("tp2")), "-o", "new")
+SHORTER = r"net.ckpt: not a whole checkpoint: it became shorter while it was read"
 COPIES = {"w": {"dev_matrix": [4], "tensor_map": [-1, -1]}}
 """Four replicas of one parameter."""
 
@@ -178,15 +180,35 @@ def test_a_target_that_cannot_be_made_is_told(bench: Bench) -> None:
     assert names(bench.folder) == ["file"]
 
 
-def test_a_source_that_is_cut_while_it_is_read_leaves_nothing(tmp_path: Path) -> None:
-    """What was planned is no longer there; that is told with the file's name."""
-    path = write_shard(tmp_path / "old" / "net.ckpt", {"w": ("Int8", (8, 512), bytes(4096))})
-    target = Strategy("s", {0: {"w": Layout((2,), ((), (0,)))}}, False)
-    planned = plan(tmp_path / "old", None, Target(target))
+@pytest.mark.parametrize("cut", [((0,), ()), ((), (0,))], ids=["rows", "columns"])
+@pytest.mark.parametrize("columns", [512, 4096])
+def test_a_source_that_is_cut_while_it_is_read_leaves_nothing(
+    tmp_path: Path, columns: int, cut: tuple[tuple[int, ...], ...]
+) -> None:
+    """What was planned is no longer there; that is told with the file's name, whichever way its bytes go."""
+    path = write_shard(tmp_path / "old" / "net.ckpt", {"w": ("Int8", (8, columns), bytes(8 * columns))})
+    planned = plan(tmp_path / "old", None, Target(Strategy("s", {0: {"w": Layout((2,), cut)}}, False)))
     os.truncate(path, 2000)
-    with pytest.raises(ShardUnreadable, match=r"net.ckpt: not a whole checkpoint: it became shorter while it was read"):
+    with pytest.raises(ShardUnreadable, match=SHORTER):
         planned.write(tmp_path / "new")
     assert names(tmp_path) == ["old"]
+
+
+def test_a_source_that_is_cut_while_it_is_written_ends_nothing_else(tmp_path: Path) -> None:
+    """Memory of a file that has become shorter is an error of the write, and not a signal."""
+    path = tmp_path / "net.ckpt"
+    path.write_bytes(bytes(1 << 20))
+    source, target = os.open(path, os.O_RDONLY), os.open(tmp_path / "new", os.O_WRONLY | os.O_CREAT)
+
+    def copy() -> None:
+        with mapped(source, path, 100, 1 << 19) as data:
+            os.truncate(path, 0)
+            write_at(target, data, 0)
+
+    with pytest.raises(ShardUnreadable, match=SHORTER):
+        copy()
+    os.close(source)
+    os.close(target)
 
 
 def test_the_new_set_is_read_only_by_its_owner(tmp_path: Path) -> None:

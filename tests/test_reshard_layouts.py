@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mslaunch.checkpoint import ckpt, stream
-from mslaunch.checkpoint.blocks import cut_blocks, row_places
+from mslaunch.checkpoint import block_plan, ckpt, file_io, writer
+from mslaunch.checkpoint.blocks import cut_blocks, row_length, row_places
 from mslaunch.checkpoint.layout import Layout, box, intersection, whole, whole_shape
 from mslaunch.checkpoint.strategy import read_strategy
 from mslaunch.checkpoint.transform import Target
@@ -95,13 +95,14 @@ def moves(draw: st.DrawFn) -> tuple[Cut, Cut, tuple[int, ...]]:
     return one, other, tuple(shape)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     moves(),
     st.sampled_from([*TYPES]),
     st.sampled_from([".ckpt", ".safetensors"]),
     st.sampled_from([8, 24, 100, 1000, 64 << 10]),
     st.sampled_from([1, 16, 1024]),
+    st.sampled_from([16, 64 << 10]),
     st.sampled_from([1, 3, 1024]),
     st.sampled_from([16, 100, 512 << 20]),
 )
@@ -112,6 +113,7 @@ def test_any_layout_becomes_any_other(
     suffix: str,
     block: int,
     short: int,
+    long: int,
     vectors: int,
     split: int,
 ) -> None:
@@ -121,9 +123,12 @@ def test_any_layout_becomes_any_other(
     shutil.rmtree(folder, ignore_errors=True)
     array = np.arange(prod(shape), dtype="u8").astype(TYPES[dtype]).reshape(shape)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream, "BLOCK", block)
-        patch.setattr(stream, "SHORT_ROW", short)
-        patch.setattr(stream, "IOV_MAX", vectors)
+        block_plan.plan_block.cache_clear()
+        patch.setattr(block_plan, "SHORT_RUN", short)
+        patch.setattr(block_plan, "LONG_RUN", long)
+        patch.setattr(file_io, "WRITE", 1 + vectors)
+        patch.setattr(writer, "BLOCK", block)
+        patch.setattr(writer, "IOV_MAX", vectors)
         patch.setattr(ckpt, "SPLIT_ABOVE", split)
         for rank in range(one.ranks):
             part = one.slice(array, rank)
@@ -173,7 +178,7 @@ def test_rows_of_a_box_lie_where_they_are_said_to(data: st.DataObject, shape: tu
     part = tuple((since, max(since + 1, to)) for since, to in ends)
     around = tuple((0, size) for size in shape)
     memory = np.arange(prod(shape) * itemsize).reshape(*shape, itemsize)
-    length, places = row_places(part, around, itemsize)
+    length, places = row_length(part, around, itemsize), row_places(part, around, itemsize)
     rows = [memory.ravel()[place : place + length] for place in places]
     assert np.array_equal(np.concatenate(rows), memory[tuple(slice(*ends) for ends in part)].ravel())
 

@@ -33,30 +33,29 @@ def cut_blocks(shape: tuple[int, ...], itemsize: int, limit: int) -> Iterator[Bo
             yield (*fixed, (begin, min(begin + rows, shape[axis])), *rest)
 
 
-def row_places(part: Box, whole: Box, itemsize: int) -> tuple[int, list[int]]:
-    """Return the length of the rows of a box, and where each lies in the bytes of a box around it."""
-    axis = len(part)
-    length = itemsize
-    while axis > 0:
+def row_length(part: Box, whole: Box, itemsize: int) -> int:
+    """Return how many bytes of a box are one stretch in those of a box around it."""
+    return prod(box_shape(part[_row_axis(part, whole) :])) * itemsize
+
+
+def _row_axis(part: Box, whole: Box) -> int:
+    """The dimension from which on the bytes of a box are one stretch."""
+    axis = max(len(part) - 1, 0)
+    while axis > 0 and part[axis] == whole[axis]:
         axis -= 1
-        length *= part[axis][1] - part[axis][0]
-        if part[axis] != whole[axis]:
-            break
+    return axis
+
+
+def row_places(part: Box, whole: Box, itemsize: int) -> list[int]:
+    """Return where each row of a box lies in the bytes of a box around it."""
+    axis = _row_axis(part, whole)
     places = [offset_of(((since, since) for since, _ in part), whole, itemsize)]
     stride = prod(box_shape(whole)[axis:]) * itemsize
     for index in range(axis - 1, -1, -1):
         count = part[index][1] - part[index][0]
         places = [place + more for more in range(0, count * stride, stride) for place in places]
         stride *= whole[index][1] - whole[index][0]
-    return length, places
-
-
-def is_stretch(part: Box, whole: Box) -> bool:
-    """Tell whether the bytes of a box are one stretch in those of a box around it."""
-    axis = len(part) - 1
-    while axis >= 0 and part[axis] == whole[axis]:
-        axis -= 1
-    return all(to - since == 1 for since, to in part[: max(axis, 0)])
+    return places
 
 
 def copy_box(

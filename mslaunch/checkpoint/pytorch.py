@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from mslaunch.checkpoint.pickles import StorageRef, TensorRef, read_pickle
+from mslaunch.checkpoint.pickled_values import StorageRef, TensorRef
+from mslaunch.checkpoint.pickles import read_pickle
 from mslaunch.checkpoint.tensor import Malformed, Part
 from mslaunch.checkpoint.views import ITEMS, View
 

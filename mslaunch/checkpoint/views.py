@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mslaunch.checkpoint.blocks import pieces
+from mslaunch.checkpoint.file_io import read_fully
 from mslaunch.checkpoint.layout import Box, Shape, box_shape
 from mslaunch.checkpoint.tensor import ITEM_SIZES, Part, Tensor
-from mslaunch.errors import ShardUnreadable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -171,12 +170,3 @@ def _read(file: _File, view: View, box: Box, out: Array) -> None:
             slice(half[0] - since, half[1] - since) if index == axis else slice(None) for index in range(len(box))
         )
         _read(file, view, (*box[:axis], half, *box[axis + 1 :]), out[place])
-
-
-def read_fully(fd: int, path: Path, room: memoryview, at: int) -> None:
-    got = 0
-    while got < len(room):
-        count = os.preadv(fd, [room[got:]], at + got)
-        if count == 0:
-            raise ShardUnreadable(str(path), "it became shorter while it was read")
-        got += count

@@ -1,0 +1,249 @@
+"""Moves tensors from shards to new shards, block by block: bounded buffers, several threads, no value touched."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from itertools import accumulate, count
+from math import prod
+from pathlib import Path
+
+from mslaunch.checkpoint.block_plan import BlockPlan, plan_block
+from mslaunch.checkpoint.blocks import copy_box, cut_blocks, offset_of, pieces
+from mslaunch.checkpoint.file_io import mapped, read_fully, reserve, write_at
+from mslaunch.checkpoint.layout import Box, box_shape, intersection
+from mslaunch.checkpoint.reshard import Assembly, ReshardPlan
+from mslaunch.checkpoint.shard import frame
+from mslaunch.checkpoint.tensor import FileLayout, Part, Tensor
+from mslaunch.checkpoint.views import View, bytes_of, read_box
+
+BLOCK = 4 << 20
+THREADS = min(8, os.cpu_count() or 2)
+IOV_MAX = 1024
+
+Progress = Callable[[int], None]
+
+
+class _Slice:
+    """What one file holds of a block."""
+
+    __slots__ = ("box", "content", "fd", "offset", "path", "place", "size")
+
+    def __init__(self, fd: int, source: tuple[Box, Path, Tensor | View], box: Box, itemsize: int) -> None:
+        self.fd = fd
+        self.place, self.path, self.content = source
+        """What the whole slice is of its parameter, and where it lies."""
+        self.box = box
+        """What of it lies in the block."""
+        self.offset = offset_of(box, self.place, itemsize)
+        self.size = prod(box_shape(box)) * itemsize
+
+    def stretch(self) -> int | None:
+        """Where its bytes lie in the file, if they are in one stretch there."""
+        if isinstance(self.content, View):
+            return None
+        places = list(pieces(self.content.parts, self.offset, self.size))
+        return places[0][0] if len(places) == 1 else None
+
+    @contextmanager
+    def to_write(self, room: memoryview) -> Iterator[memoryview]:
+        """Its bytes, for the kernel to copy."""
+        at = self.stretch()
+        if at is None:
+            yield self.load(room)
+            return
+        with mapped(self.fd, self.path, at, self.size) as data:
+            yield data
+
+    def load(self, room: memoryview) -> memoryview:
+        """Its bytes, read into the room where they are not made anew."""
+        if isinstance(self.content, View):
+            here = _within(self.box, self.place)
+            return bytes_of(read_box(self.fd, self.path, self.content, here))
+        for at, begin, length in pieces(self.content.parts, self.offset, self.size):
+            read_fully(self.fd, self.path, room[begin : begin + length], at)
+        return room[: self.size]
+
+
+class _Target:
+    """What the new files want of a block."""
+
+    __slots__ = ("box", "outputs", "size")
+
+    def __init__(self, box: Box, outputs: list[tuple[int, tuple[Part, ...], int]], itemsize: int) -> None:
+        self.box = box
+        self.outputs = outputs
+        """Open files, where the parameter lies in each, and where the box begins in that."""
+        self.size = prod(box_shape(box)) * itemsize
+
+    def write(self, data: memoryview, place: int = 0) -> None:
+        for fd, parts, offset in self.outputs:
+            for at, begin, length in pieces(parts, offset + place, len(data)):
+                write_at(fd, data[begin : begin + length], at)
+
+
+class _Scratch(threading.local):
+    """Two buffers a thread, used again for every block: fresh memory would cost more than the copying."""
+
+    def __init__(self) -> None:
+        self.incoming = memoryview(mmap.mmap(-1, BLOCK))
+        self.outgoing = memoryview(mmap.mmap(-1, BLOCK))
+        self.rows = lru_cache(maxsize=16)(self._rows)
+
+    def _rows(self, plan: BlockPlan, begins: tuple[int, ...], source: int) -> list[memoryview]:
+        """Where the bytes of a slice go in the outgoing buffer, in their order; each box begins at its place there."""
+        places = sorted(
+            (since, begins[runs.target] + to, runs.length)
+            for runs in plan.runs
+            if runs.source == source
+            for since, to in zip(runs.source_places, runs.target_places, strict=True)
+        )
+        return [self.outgoing[to : to + length] for _, to, length in places]
+
+
+class Writer:
+    """Open files, and the threads that fill them."""
+
+    def __init__(self, job: ReshardPlan, paths: Mapping[int, Path], progress: Progress) -> None:
+        self.job = job
+        self.paths = paths
+        self.progress = progress
+        self.frames: dict[int, FileLayout] = {
+            rank: frame(paths[rank], tensors, job.framework) for rank, tensors in job.shards.items()
+        }
+        self.inputs: dict[Path, int] = {}
+        self.outputs: dict[int, int] = {}
+        self.failed = threading.Event()
+        self.scratch = _Scratch()
+        self.turn = count()
+
+    def run(self) -> None:
+        with ExitStack() as opened:
+            for assembly in self.job.assemblies:
+                for _, path, _ in assembly.sources:
+                    if path not in self.inputs:
+                        self.inputs[path] = os.open(path, os.O_RDONLY)
+                        opened.callback(os.close, self.inputs[path])
+            for rank, path in self.paths.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self.outputs[rank] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                opened.callback(os.close, self.outputs[rank])
+                self._begin(rank)
+            self._move_all()
+
+    def _begin(self, rank: int) -> None:
+        reserve(self.outputs[rank], self.frames[rank].size)
+        for at, head in self.frames[rank].heads:
+            os.pwrite(self.outputs[rank], head, at)
+
+    def _move_all(self) -> None:
+        pool = ThreadPoolExecutor(THREADS)
+        try:
+            with _undisturbed():
+                moves = [pool.submit(self._move, *task) for task in self._tasks()]
+            done, _ = wait(moves, return_when=FIRST_EXCEPTION)
+            for move in done:
+                move.result()
+        finally:
+            self.failed.set()  # what is still under way stops at its next block
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _tasks(self) -> Iterator[tuple[Assembly, list[Box]]]:
+        """Cut the work into pieces of a few blocks, so that all threads have some to the end."""
+        for assembly in self.job.assemblies:
+            blocks = list(cut_blocks(assembly.shape, assembly.itemsize, BLOCK))
+            for begin in range(0, len(blocks), 8):
+                yield assembly, blocks[begin : begin + 8]
+
+    def _move(self, assembly: Assembly, blocks: list[Box]) -> None:
+        for block in blocks:
+            if self.failed.is_set():
+                return
+            self.progress(self._move_block(assembly, block))
+
+    def _move_block(self, assembly: Assembly, block: Box) -> int:
+        """Move one block of the whole tensor from its slices to every target that has part of it."""
+        itemsize = assembly.itemsize
+        slices = [
+            _Slice(self.inputs[source[1]], source, common, itemsize)
+            for source in assembly.sources
+            if (common := intersection(source[0], block)) is not None
+        ]
+        targets = [
+            self._target(assembly, place, common, ranks)
+            for place, ranks in assembly.targets
+            if (common := intersection(place, block)) is not None
+        ]
+        sources, wanted = (tuple(_within(one.box, block) for one in some) for some in (slices, targets))
+        plan = plan_block(sources, wanted, itemsize, prod(box_shape(block)) * itemsize)
+        if plan.direct:
+            self._move_runs(plan, slices, targets)
+        elif plan.scattered and all(one.stretch() is not None for one in slices):
+            self._scatter(plan, slices, targets)
+        else:
+            self._copy_boxes(slices, targets, itemsize)
+        return sum(target.size * len(target.outputs) for target in targets)
+
+    def _target(self, assembly: Assembly, place: Box, box: Box, ranks: tuple[int, ...]) -> _Target:
+        offset = offset_of(box, place, assembly.itemsize)
+        outputs = [(self.outputs[rank], self.frames[rank].places[assembly.name], offset) for rank in ranks]
+        return _Target(box, outputs, assembly.itemsize)
+
+    def _move_runs(self, plan: BlockPlan, slices: list[_Slice], targets: list[_Target]) -> None:
+        """Write each run from where it lies."""
+        for number, one in enumerate(slices):
+            with one.to_write(self.scratch.incoming) as data:
+                for runs in plan.runs:
+                    if runs.source == number:
+                        for since, to in zip(runs.source_places, runs.target_places, strict=True):
+                            targets[runs.target].write(data[since : since + runs.length], to)
+
+    def _scatter(self, plan: BlockPlan, slices: list[_Slice], targets: list[_Target]) -> None:
+        """Let the kernel read each slice into the rows of all boxes, and write these."""
+        *begins, _ = accumulate((target.size for target in targets), initial=0)
+        for number, one in enumerate(slices):
+            rows = self.scratch.rows(plan, tuple(begins), number)
+            at = one.stretch() or 0
+            for first in range(0, len(rows), IOV_MAX):
+                some = rows[first : first + IOV_MAX]
+                size = sum(map(len, some))
+                if os.preadv(one.fd, some, at) < size:  # rare: take it row by row
+                    for row, begin in zip(some, accumulate(map(len, some), initial=at), strict=False):
+                        read_fully(one.fd, one.path, row, begin)
+                at += size
+        turn = next(self.turn)  # two threads would wait for each other at one file
+        for number in range(turn, turn + len(targets)):
+            target, begin = targets[number % len(targets)], begins[number % len(targets)]
+            target.write(self.scratch.outgoing[begin : begin + target.size])
+
+    def _copy_boxes(self, slices: list[_Slice], targets: list[_Target], itemsize: int) -> None:
+        """Read the slices, and put each box together in memory."""
+        ends = accumulate((one.size for one in slices), initial=0)
+        loaded = [one.load(self.scratch.incoming[begin:]) for one, begin in zip(slices, ends, strict=False)]
+        for target in targets:
+            piece = self.scratch.outgoing[: target.size]
+            for one, data in zip(slices, loaded, strict=True):
+                common = intersection(one.box, target.box)
+                if common is not None:
+                    copy_box(common, data, one.box, piece, target.box, itemsize)
+            target.write(piece)
+
+
+def _within(part: Box, around: Box) -> Box:
+    return tuple((a - since, b - since) for (a, b), (since, _) in zip(part, around, strict=True))
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let signals wait: a handler's exception, while a thread is just being started, would take that thread apart."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
