@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,8 +23,7 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 def main(run_dir: str, project: str, code: str, *command: str) -> int:
     """Run the launcher to its end; return its exit code."""
-    with suppress(FileNotFoundError):  # an image may have the code itself
-        _unpack(Path(code), Path(project))
+    _unpack(Path(code), Path(project))
     with tempfile.TemporaryDirectory() as own:
         log = Path(own) / layout.LAUNCHER_LOG
         with log.open("wb") as output:
@@ -44,6 +44,10 @@ def main(run_dir: str, project: str, code: str, *command: str) -> int:
 
 
 def _unpack(code: Path, project: Path) -> None:
+    """Put the code where the submitter has it; an archive, or a folder of the image or of a volume."""
+    if code.is_dir():
+        shutil.copytree(code, project, symlinks=True, dirs_exist_ok=True)
+        return
     with tarfile.open(code) as archive:
         if hasattr(tarfile, "data_filter"):
             archive.extractall(project, filter="data")
