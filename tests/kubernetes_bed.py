@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.conftest import ROOT
 from tests.join_bed import nodes
@@ -41,6 +42,10 @@ class ControlPlane:
     @property
     def kubeconfig(self) -> Path:
         return self.folder / "kubeconfig"
+
+    @property
+    def port(self) -> str:
+        return str(yaml.safe_load(self.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]).rpartition(":")[2]
 
     def left(self, namespace: str = "default") -> list[str]:
         """Every object of any job that is there."""

@@ -31,6 +31,7 @@ _NODE_PATIENCE = 75.0
 _OVERLAP = 15.0
 """Seconds of a log that are read again after a pause: a line may be on its way for a while."""
 _LAST_LINES = 20
+NO_WORD = "the launcher ended without a word."
 
 Pod = dict[str, Any]
 
@@ -40,6 +41,7 @@ class Following:
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self._folder = folder
+        self._launcher_log = folder / layout.LAUNCHER_LOG
         self._cluster = cluster
         self.has_ended = False
         self._heard = ("", 0.0)
@@ -117,11 +119,15 @@ class Following:
         """Record the failure of a job for whose workers the launcher would wait in vain; say whether it is one."""
         if self._record(mirror).get("state") != "queued":
             return False
-        name, code = failed[0]["metadata"]["name"], exit_code_of(failed[0])
+        ending = first_ending(failed, "") or self._early_ending(failed[0])
+        return self._close(mirror, exit_code_of(failed[0]), ending)
+
+    def _early_ending(self, pod: Pod) -> dict[str, Any]:
+        """The verdict for a pod that ended before the job began: what it printed last."""
+        name, code = pod["metadata"]["name"], exit_code_of(pod)
         *_, last = ["no word", *(line.decode(errors="replace") for line in self._cluster.log(name, False) if line)]
         summary = f"pod {name} ended with code {code} before the job began: {last[:300]}"
-        verdict = {"cause": TRANSPORT, "summary": summary, "exit_code": code}
-        return self._close(mirror, code, first_ending(failed, "") or verdict)
+        return {"cause": TRANSPORT, "summary": summary, "exit_code": code}
 
     def _finish(self, mirror: Mirror, launcher: Pod | None, code: int) -> bool:
         """Record how the run ended, with what Kubernetes knows of it, and delete its objects."""
@@ -131,6 +137,8 @@ class Following:
         elif code != 0 and record.get("state") != "stopped":
             with suppress(NotFound, MslaunchError):
                 ending = self._settled_ending(lost_host(record))
+        if ending is None and launcher is not None and code != 0 and not self._launcher_log.exists():
+            ending = self._early_ending(launcher)
         return self._close(mirror, code, ending)
 
     def _record(self, mirror: Mirror) -> dict[str, Any]:
@@ -157,10 +165,10 @@ class Following:
 
     def _last_lines(self) -> str:
         with suppress(OSError):
-            lines = (self._folder / layout.LAUNCHER_LOG).read_text(errors="replace").splitlines()
+            lines = self._launcher_log.read_text(errors="replace").splitlines()
             told = [line.removeprefix("mslaunch: ") for line in lines[-_LAST_LINES:]]
-            return "\n".join(told) or "the launcher ended without a word."
-        return "the launcher ended without a word."
+            return "\n".join(told) or NO_WORD
+        return NO_WORD
 
 
 def _launcher(pods: list[Pod]) -> Pod | None:
