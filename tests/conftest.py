@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
 from mslaunch.agent.guard import processes_with
 from tests import slurm_bed, ssh_bed
+
+if TYPE_CHECKING:
+    from tests.kubernetes_bed import ControlPlane
 
 ROOT = Path(__file__).parent.parent
 MSLAUNCH = str(Path(sys.executable).with_name("mslaunch"))
@@ -196,6 +199,27 @@ def site(bench: Bench, slurm: slurm_bed.Slurm) -> Iterator[Bench]:
     yield bench
     slurm.run("scancel", "-u", "root")
     wait_for(lambda: not slurm.run("squeue", "-h").stdout, "Slurm's queue to be empty")
+
+
+@pytest.fixture(scope="session")
+def plane() -> Iterator[ControlPlane]:
+    """A Kubernetes control plane of our own, started once."""
+    from tests.kubernetes_bed import control_plane
+
+    with control_plane() as made:
+        yield made
+
+
+@pytest.fixture
+def submitter(bench: Bench, plane: ControlPlane) -> Iterator[Bench]:
+    """A folder to submit to Kubernetes from; nothing of any job may be left after the test."""
+    bench.env["KUBECONFIG"] = str(plane.kubeconfig)
+    yield bench
+    try:
+        wait_for(lambda: not plane.left(), f"all objects to be deleted; at first {plane.left()}", 60)
+        wait_for(lambda: not plane.kubelet.running(), "all pods to end", 60)
+    finally:
+        plane.batch.delete_collection_namespaced_job("default", propagation_policy="Background")
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ def complete_objects(plan: Plan) -> str:
 
     from mslaunch.store.folder import fill
     from mslaunch.store.layout import RunFolder
-    from mslaunch.transports.kubernetes.manifests import object_name, to_yaml
+    from mslaunch.transports.kubernetes.manifests import to_yaml
     from mslaunch.transports.kubernetes.submission import further_objects
 
     with tempfile.TemporaryDirectory() as own:
@@ -32,7 +32,7 @@ def complete_objects(plan: Plan) -> str:
         fill(plan, RunFolder(folder))
         objects = list(yaml.safe_load_all(object_text(plan)))
         namespace = objects[0]["metadata"].get("namespace")
-        further = further_objects(folder, object_name(plan.run_id), {})
+        further = further_objects(folder, next(one for one in objects if one["kind"] == "Job"), {})
     for one in further if namespace else ():
         one["metadata"]["namespace"] = namespace
     return to_yaml([*further, *objects])

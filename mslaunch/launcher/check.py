@@ -107,7 +107,7 @@ def _problems(
         problems.append(f"{facts['unwritable']}, so no run can be kept there. Give another --runs-dir.")
     elif facts["free"] < LEAST_ROOM:
         problems.append(f"the disk is full: {facts['free'] >> 20} MB are free for {wanted.run_dir}. Free some.")
-    if facts["shared"] and facts["script"] != checksum(wanted.script):
+    if facts["shared"] and facts["script"] not in (None, checksum(wanted.script)):  # one with the runs only has none
         problems.append(
             f"{wanted.script} differs from the one here, though the folder is shared. Wait for its file server."
         )

@@ -26,6 +26,8 @@ def _quantity(value: str) -> str:
 def _path(value: str) -> str:
     if not value.startswith("/") or "\0" in value or len(value) > 4095:
         raise ValueError("write an absolute path")
+    if ":" in value:
+        raise ValueError("a path in a pod has no colon")
     return value
 
 
@@ -59,6 +61,9 @@ class KubernetesSettings(BaseModel):
     volcano: bool = Field(False, description="A Job of Volcano, whose pods are scheduled together.")
     queue: Name | None = Field(None, description="Queue of Volcano.")
     python: str = Field("python3", description="The Python of the image that has mslaunch.")
+    code: Path | None = Field(
+        None, description="Folder of the project in the image or on a volume; by default the code is sent from here."
+    )
     device_resource: str | None = Field(
         None, description="Resource of the devices; by default that of the job's device_target."
     )

@@ -1,14 +1,22 @@
 #!/bin/bash
-# Builds etcd, kube-apiserver, kube-controller-manager and kube-scheduler 1.20 from Debian's sources, for the tests.
-# Needs root and apt. Takes about ten minutes once; the programs are kept in $KUBE_HOME/bin (~/.cache/mslaunch-kubernetes/bin).
+# Builds kube-apiserver, kube-controller-manager and kube-scheduler 1.20 from Debian's sources, for the tests; etcd and
+# kubectl are Debian's own. Needs root and apt. Takes about ten minutes and 4 GB once; what is kept are the programs in
+# $KUBE_HOME/bin (~/.cache/mslaunch-kubernetes/bin).
 set -euo pipefail
 home=${KUBE_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/mslaunch-kubernetes}
-if [ -x "$home/bin/kube-scheduler" ]; then echo "$home/bin"; exit 0; fi
+is_built() { [ -x "$home/bin/kube-scheduler" ]; }
+if is_built; then echo "$home/bin"; exit 0; fi
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
   echo "building the Kubernetes control plane needs root and apt" >&2; exit 1
 fi
 work=$home/work
-mkdir -p "$work/apt/parts" "$work/apt/lists/partial" "$work/go" "$work/gopath/src/k8s.io" "$home/bin"
+mkdir -p "$home/bin"
+exec 9> "$home/lock"
+flock 9  # another build may be under way
+if is_built; then echo "$home/bin"; exit 0; fi
+rm -rf "$work"
+trap 'cd /; rm -rf "$work"' EXIT
+mkdir -p "$work/apt/parts" "$work/apt/lists/partial" "$work/go" "$work/gopath/src/k8s.io" "$work/bin"
 cd "$work"
 
 # The archive that this machine installs from, asked for sources; its own lists stay as they are.
@@ -18,15 +26,16 @@ done
 : > apt/sources.list
 if [ -s /etc/apt/sources.list ]; then sed -n 's/^deb /deb-src /p' /etc/apt/sources.list > apt/sources.list; fi
 sources() {
-  apt-get -qq -o Dir::Etc::sourcelist="$work/apt/sources.list" -o Dir::Etc::sourceparts="$work/apt/parts" \
+  apt-get -qq -o APT::Sandbox::User=root -o Dir::Etc::sourcelist="$work/apt/sources.list" -o Dir::Etc::sourceparts="$work/apt/parts" \
     -o Dir::State::lists="$work/apt/lists" "$@"
 }
 apt-get -qq update
 sources update
 sources source --download-only 'kubernetes=1.20*' 2>/dev/null || sources source --download-only kubernetes
-apt-get -qq download golang-1.19-go golang-1.19-src etcd-server golang-github-modern-go-reflect2-dev
+apt-get -qq -o APT::Sandbox::User=root download golang-1.19-go golang-1.19-src etcd-server kubernetes-client \
+  golang-github-modern-go-reflect2-dev
 for package in *.deb; do dpkg -x "$package" packages; done
-install -m 755 packages/usr/bin/etcd "$home/bin/etcd"
+cp packages/usr/bin/etcd packages/usr/bin/kubectl bin/
 
 cp -r packages/usr/share/go-1.19/. go/
 cp -r packages/usr/lib/go-1.19/. go/ 2>/dev/null || true
@@ -50,7 +59,9 @@ packages=$(grep -rl --include='*.go' '+k8s:openapi-gen=true' staging/src/k8s.io 
 "$work/openapi-gen" --logtostderr -O zz_generated.openapi -p k8s.io/kubernetes/pkg/generated/openapi \
   -h hack/boilerplate/boilerplate.generatego.txt -r "$work/violations" -o "$GOPATH/src" -i "$packages" 2>/dev/null
 version=k8s.io/kubernetes/vendor/k8s.io/component-base/version
-go build -ldflags "-X $version.gitVersion=v1.20.2 -X $version.gitMajor=1 -X $version.gitMinor=20" -o "$home/bin/" \
+go build -ldflags "-X $version.gitVersion=v1.20.2 -X $version.gitMajor=1 -X $version.gitMinor=20" -o "$work/bin/" \
   ./cmd/kube-apiserver ./cmd/kube-controller-manager ./cmd/kube-scheduler
-cd "$home"; rm -rf "$work"
+for program in etcd kubectl kube-apiserver kube-controller-manager kube-scheduler; do  # the last one tells that all are there
+  mv "$work/bin/$program" "$home/bin/$program"
+done
 echo "$home/bin"

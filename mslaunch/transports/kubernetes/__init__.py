@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from mslaunch.errors import MslaunchError, RequestError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _ASK_EVERY = 2.0
 _GONE_SECONDS = 120.0
-_RUN_STATES = {"Succeeded": "succeeded", "Failed": "failed"}
+_OVER = ("Succeeded", "Failed")
 
 
 class KubernetesQueue:
@@ -56,14 +57,17 @@ class KubernetesQueue:
         namespace = root["metadata"].get("namespace") or cluster.default_namespace(context)
         job = cluster.JobName(namespace, name, root["apiVersion"].startswith(cluster.VOLCANO[0]), context)
         others = [one for one in objects if one is not root]
-        others = [*submission.further_objects(run_dir, name, secrets or {}), *others]
+        others = [*submission.further_objects(run_dir, root, secrets or {}), *others]
         with guard.guarded(str(job)):
             self._create(cluster.Cluster(job), root, others)
         return str(job)
 
     def _create(self, cluster: Cluster, root: dict[str, Any], others: list[dict[str, Any]]) -> None:
         """Create the launcher's Job, then all that it owns."""
-        made = cluster.create(root)
+        from mslaunch.transports.kubernetes.manifests import SUBMISSION
+
+        annotations = {**root["metadata"].get("annotations", {}), SUBMISSION: token_hex(8)}
+        made = cluster.create({**root, "metadata": {**root["metadata"], "annotations": annotations}})
         owner = {key: made[key] for key in ("apiVersion", "kind")}
         owner |= {key: made["metadata"][key] for key in ("name", "uid")}
         try:
@@ -121,11 +125,12 @@ class KubernetesQueue:
     def cancel(self, job: str) -> None:
         """End the launcher first, so that it ends the ranks; then delete everything, and wait until it is gone."""
         from mslaunch.transports.kubernetes.cluster import NotFound, part_of
+        from mslaunch.transports.kubernetes.states import is_over
 
         cluster = self._cluster(job)
         try:
             cluster.hold()
-            self._wait(lambda: not any(part_of(pod) == "launcher" and _is_there(pod) for pod in cluster.pods(60)))
+            self._wait(lambda: all(is_over(pod) for pod in cluster.pods(60) if part_of(pod) == "launcher"))
         except NotFound:
             pass
         self.kill(job)
@@ -185,30 +190,26 @@ class KubernetesQueue:
         return self._clusters[job]
 
 
-def _is_there(pod: Mapping[str, Any]) -> bool:
-    return (pod.get("status") or {}).get("phase") not in _RUN_STATES
-
-
 def _judge(cluster: Cluster, root: Mapping[str, Any], pods: list[dict[str, Any]]) -> JobState:
     """How a job stands, from its launcher's Job and its pods."""
     from mslaunch.transports.kubernetes.cluster import part_of
-    from mslaunch.transports.kubernetes.states import ending_of, why_it_waits, why_pods_are_missing
+    from mslaunch.transports.kubernetes.states import phase_of_job, why_it_waits, why_pods_are_missing
 
     if root["metadata"].get("deletionTimestamp"):
         return JobState("running", "Terminating", is_finishing=True)
-    for pod in pods:
-        phase = (pod.get("status") or {}).get("phase")
-        if part_of(pod) == "launcher" and phase in _RUN_STATES:
-            ending = ending_of(pod)
-            return JobState(_RUN_STATES[phase], ending[0] if ending else phase)
+    phases = [(part_of(pod), (pod.get("status") or {}).get("phase") or "Pending") for pod in pods]
+    by_part = dict(phases)
+    phase = by_part.get("launcher") or phase_of_job(root)
+    if phase in _OVER:  # whoever follows the job is about to record how it ended
+        return JobState("running", phase, is_finishing=True)
     for pod in pods:
         if why := why_it_waits(pod):
             return JobState("queued", "Pending", f"pod {pod['metadata']['name']}: {why}")
     parts = {"launcher": cluster.job.name, "worker": f"{cluster.job.name}-worker"}
     for part, name in {} if cluster.job.volcano else parts.items():
-        if not any(part_of(pod) == part for pod in pods) and (why := why_pods_are_missing(cluster.events(name))):
+        if part not in by_part and (why := why_pods_are_missing(cluster.events(name))):
             return JobState("queued", "Pending", f"job {name}: {why}")
-    waiting = not pods or any((pod.get("status") or {}).get("phase") in (None, "Pending") for pod in pods)
+    waiting = not pods or any(phase == "Pending" for _, phase in phases)
     return JobState("queued" if waiting else "running", "Pending" if waiting else "Running")
 
 
@@ -217,7 +218,7 @@ class KubernetesTransport(Transport):
 
     name = "kubernetes"
     label = "Kubernetes"
-    own_settings = ("nodes", "image", "namespace", "volcano", "kubernetes")
+    own_settings = ("nodes", "image", "namespace", "volcano", "kubernetes", "join_timeout")
     devices_advice = "Kubernetes gives the devices. Leave it out."
     queue = KubernetesQueue()
 

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
+from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.limits import Unreadable
 from mslaunch.errors import NotReadyError, RequestError
-from mslaunch.transports.kubernetes.manifests import PART_LABEL, RUN_LABEL
+from mslaunch.transports.kubernetes.manifests import PART_LABEL, RUN_LABEL, SUBMISSION
 
 SECONDS = 20
+QUIET_SECONDS = 10
+"""How long a log may be silent before the pod is looked at again: its node may be lost."""
 PATIENCE = 60.0
 _PAUSE = 1.0
+_HOW = {"_preload_content": False, "_request_timeout": SECONDS}
 _AGAIN = (429, 500, 502, 503, 504)
 _KINDS = {
     "Service": "service",
     "Secret": "secret",
     "ConfigMap": "config_map",
 }
+_CUSTOM_VERBS = {"read": "get"}
 VOLCANO = ("batch.volcano.sh", "v1alpha1")
 
 
@@ -49,6 +54,15 @@ class NotFound(Exception):
     """There is no such object."""
 
 
+class Conflict(Exception):
+    """There is such an object already."""
+
+    def __init__(self, what: str, is_repeated: bool) -> None:
+        super().__init__(what)
+        self.is_repeated = is_repeated
+        """Whether an earlier request may have created it."""
+
+
 class Unreachable(NotReadyError):
     """The API server does not answer, or refuses."""
 
@@ -64,14 +78,13 @@ def connect(context: str | None) -> Any:
         ) from None
     try:
         return config.new_client_from_config(context=context)
-    except config.ConfigException as error:
-        if context is None:
+    except Exception as error:  # the client reads the file without checking what stands in it
+        if context is None and isinstance(error, config.ConfigException):
             with suppress(config.ConfigException):
                 config.load_incluster_config()
                 return client.ApiClient()
-        raise RequestError(
-            f"the kubeconfig cannot be used: {error}. Set KUBECONFIG, or see `kubectl config`."
-        ) from None
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise RequestError(f"the kubeconfig cannot be used: {why}. Set KUBECONFIG, or see `kubectl config`.") from None
 
 
 def default_namespace(context: str | None) -> str:
@@ -100,96 +113,70 @@ class Cluster:
         self._custom = client.CustomObjectsApi(api)
 
     def create(self, body: Mapping[str, Any]) -> Any:
-        """Create an object; one that is there already, since an answer was lost, is taken."""
-        kind, namespace = body["kind"], self.job.namespace
-        if kind == "Job" and body["apiVersion"].startswith(VOLCANO[0]):
-            make = lambda: self._custom.create_namespaced_custom_object(  # noqa: E731
-                *VOLCANO, namespace, "jobs", dict(body), _preload_content=False, _request_timeout=SECONDS
-            )
+        """Create an object; one that was created by a request whose answer was lost is taken."""
+        kind, name = body["kind"], body["metadata"]["name"]
+        if kind != "Job":
+            make = getattr(self._core, f"create_namespaced_{_KINDS[kind]}")
+            request: Callable[[], Any] = partial(make, self.job.namespace, dict(body), **_HOW)
         else:
-            owner = self._batch if kind == "Job" else self._core
-            method = getattr(owner, f"create_namespaced_{_KINDS.get(kind, 'job')}")
-            make = lambda: method(namespace, dict(body), _preload_content=False, _request_timeout=SECONDS)  # noqa: E731
-        return _ask(make, f"create {kind} {body['metadata']['name']}", PATIENCE)
+            request = self._about_job("create", dict(body))
+        try:
+            return _ask(request, f"create {kind} {name}", PATIENCE)
+        except Conflict as conflict:
+            if kind != "Job":
+                if conflict.is_repeated:
+                    return body
+            elif _mark(found := self.root(PATIENCE)) and _mark(found) == _mark(body):
+                return found
+            raise NotReadyError(f"{conflict} Give another --run-id.") from None
 
     def root(self, patience: float = 0.0) -> dict[str, Any]:
         """The launcher's Job, which owns all other objects."""
-        name, namespace = self.job.name, self.job.namespace
-        how = {"_preload_content": False, "_request_timeout": SECONDS}
-        if self.job.volcano:
-            read = lambda: self._custom.get_namespaced_custom_object(*VOLCANO, namespace, "jobs", name, **how)  # noqa: E731
-        else:
-            read = lambda: self._batch.read_namespaced_job(name, namespace, **how)  # noqa: E731
-        found: dict[str, Any] = _ask(read, f"read Job {name}", patience)
+        found: dict[str, Any] = _ask(self._about_job("read"), f"read Job {self.job.name}", patience)
         return found
 
     def pods(self, patience: float = 0.0) -> list[dict[str, Any]]:
-        found = _ask(
-            lambda: self._core.list_namespaced_pod(
-                self.job.namespace,
-                label_selector=f"{RUN_LABEL}={self.job.name}",
-                _preload_content=False,
-                _request_timeout=SECONDS,
-            ),
-            "list pods",
-            patience,
-        )
-        return list(found.get("items") or ())
+        chosen = {"label_selector": f"{RUN_LABEL}={self.job.name}"}
+        request = partial(self._core.list_namespaced_pod, self.job.namespace, **chosen, **_HOW)
+        return list(_ask(request, "list pods", patience).get("items") or ())
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The events of a Job, which say why it makes no pods."""
-        found = _ask(
-            lambda: self._core.list_namespaced_event(
-                self.job.namespace,
-                field_selector=f"involvedObject.name={name}",
-                _preload_content=False,
-                _request_timeout=SECONDS,
-            ),
-            "list events",
-            0.0,
-        )
-        return list(found.get("items") or ())
+        chosen = {"field_selector": f"involvedObject.name={name}"}
+        request = partial(self._core.list_namespaced_event, self.job.namespace, **chosen, **_HOW)
+        return list(_ask(request, "list events", 0.0).get("items") or ())
 
     def hold(self) -> None:
         """Let the launcher's Job have no pod any more: its launcher gets SIGTERM, and the workers are there still."""
-        if self.job.volcano:
-            return
-        _ask(
-            lambda: self._batch.patch_namespaced_job(
-                self.job.name,
-                self.job.namespace,
-                {"spec": {"parallelism": 0}},
-                _preload_content=False,
-                _request_timeout=SECONDS,
-            ),
-            f"stop Job {self.job.name}",
-            PATIENCE,
-        )
+        if not self.job.volcano:
+            request = self._about_job("patch", {"spec": {"parallelism": 0}})
+            _ask(request, f"stop Job {self.job.name}", PATIENCE)
 
     def delete(self, patience: float = PATIENCE) -> None:
         """Delete the launcher's Job and with it all that it owns."""
-        name, namespace = self.job.name, self.job.namespace
-        how = {"propagation_policy": "Foreground", "_preload_content": False, "_request_timeout": SECONDS}
-        if self.job.volcano:
-            remove = lambda: self._custom.delete_namespaced_custom_object(*VOLCANO, namespace, "jobs", name, **how)  # noqa: E731
-        else:
-            remove = lambda: self._batch.delete_namespaced_job(name, namespace, **how)  # noqa: E731
         with suppress(NotFound):
-            _ask(remove, f"delete Job {name}", patience)
+            request = self._about_job("delete", propagation_policy="Foreground")
+            _ask(request, f"delete Job {self.job.name}", patience)
 
-    def log(self, pod: str, follow: bool) -> Iterator[bytes]:
-        """Yield the lines of a pod's log; a stream that breaks off just ends."""
+    def _about_job(self, verb: str, body: Any = None, **options: Any) -> Callable[[], Any]:
+        """A request about the launcher's Job, which may be one of Volcano."""
+        bodies = () if body is None else (body,)
+        named = () if verb == "create" else (self.job.name,)
+        if self.job.volcano:
+            method = getattr(self._custom, f"{_CUSTOM_VERBS.get(verb, verb)}_namespaced_custom_object")
+            return partial(method, *VOLCANO, self.job.namespace, "jobs", *named, *bodies, **options, **_HOW)
+        method = getattr(self._batch, f"{verb}_namespaced_job")
+        return partial(method, *named, self.job.namespace, *bodies, **options, **_HOW)
+
+    def log(self, pod: str, follow: bool, since: float | None = None) -> Iterator[bytes]:
+        """Yield the lines of a pod's log, of the last seconds only where told; a stream that breaks off just ends."""
         import urllib3
         from kubernetes.client import ApiException
 
+        options: dict[str, Any] = {"since_seconds": int(since) + 1} if since is not None else {}
+        options |= {"follow": follow, "_preload_content": False, "_request_timeout": (SECONDS, QUIET_SECONDS)}
         try:
-            answer = self._core.read_namespaced_pod_log(
-                pod,
-                self.job.namespace,
-                follow=follow,
-                _preload_content=False,
-                _request_timeout=(SECONDS, 3600 if follow else SECONDS),
-            )
+            answer = self._core.read_namespaced_pod_log(pod, self.job.namespace, **options)
             rest = b""
             for data in answer.stream(1 << 16, decode_content=False):
                 *lines, rest = (rest + data).split(b"\n")
@@ -202,29 +189,37 @@ def part_of(pod: Mapping[str, Any]) -> str:
     return str(pod["metadata"].get("labels", {}).get(PART_LABEL, ""))
 
 
+def _mark(job: Mapping[str, Any]) -> str:
+    return str((job["metadata"].get("annotations") or {}).get(SUBMISSION) or "")
+
+
 def _ask(request: Callable[[], Any], what: str, patience: float) -> Any:
     """Make a request, again and again for so many seconds where the server cannot be reached or is busy."""
     import urllib3
     from kubernetes.client import ApiException
 
     until = time.monotonic() + patience
+    is_repeated = False
     while True:
         try:
-            return json.loads(request().data)
+            return parse_json(request().data)
         except ApiException as error:
+            why = _message(error)
             if error.status == 404:
                 raise NotFound(what) from None
             if error.status == 409 and what.startswith("create"):
-                raise NotReadyError(f"cannot {what}: {_message(error)} Give another --run-id.") from None
-            if error.status not in (0, None, *_AGAIN) or time.monotonic() > until:
-                raise Unreachable(f"cannot {what}: {_message(error)}") from None
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            if time.monotonic() > until:
-                raise Unreachable(f"cannot {what}: the API server cannot be reached: {error}.") from None
+                raise Conflict(f"cannot {what}: {why}", is_repeated) from None
+            if error.status not in (0, None, *_AGAIN):
+                raise Unreachable(f"cannot {what}: {why}") from None
+        except (urllib3.exceptions.HTTPError, OSError, Unreadable) as error:
+            why = f"the API server cannot be reached: {error}."
+        if time.monotonic() > until:
+            raise Unreachable(f"cannot {what}: {why}") from None
+        is_repeated = True
         time.sleep(_PAUSE)
 
 
 def _message(error: Any) -> str:
-    with suppress(ValueError, TypeError, AttributeError):
-        return str(json.loads(error.body)["message"]).rstrip(".") + "."
+    with suppress(ValueError, TypeError, KeyError, AttributeError):
+        return str(parse_json(error.body)["message"]).rstrip(".") + "."
     return f"the API server answers {error.status} {error.reason}."

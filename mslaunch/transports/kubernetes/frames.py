@@ -7,7 +7,6 @@ says where it belongs, so a stream that was cut off is read again from its begin
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 import zlib
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch import layout
+from mslaunch.documents.json_text import parse_json
 
 MARK = "mslaunch-file "
 PIECE = 8 << 10  # a line stays below the 16 KB at which container runtimes split lines
@@ -50,13 +50,13 @@ def decode(line: bytes) -> Frame | None:
     if not line.startswith(MARK.encode()) or len(line) > _LARGEST_LINE:
         return None
     try:
-        raw = json.loads(line[len(MARK) :])
+        raw = parse_json(line[len(MARK) :])
         if "end" in raw:
             return Frame(int(raw["n"]), exit_code=int(raw["end"]))
         unpack = zlib.decompressobj()
         data = unpack.decompress(base64.b64decode(raw["z"], validate=True), PIECE + 1)
         frame = Frame(int(raw["n"]), str(raw["file"]), int(raw["at"]), data)
-    except (ValueError, KeyError, TypeError, RecursionError, binascii.Error, zlib.error):
+    except (ValueError, KeyError, TypeError, zlib.error):
         return None
     fits = _NAME.fullmatch(frame.file) and WHOLE <= frame.at < 1 << 40 and len(data) <= PIECE
     return frame if fits else None
@@ -118,7 +118,7 @@ class Scan:
         yield self._frame(name, WHOLE, data[:PIECE])
         for at in range(PIECE, len(data), PIECE):
             yield self._frame(name, at, data[at : at + PIECE])
-        if len(data) > PIECE:
+        if len(data) >= PIECE:
             yield self._frame(name, len(data))  # an empty piece at the end: the file is complete
 
     def _frame(self, file: str = "", at: int = 0, data: bytes = b"", exit_code: int | None = None) -> Frame:

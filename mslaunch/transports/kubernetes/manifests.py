@@ -19,6 +19,10 @@ RUN_LABEL = "mslaunch-run"
 PART_LABEL = "mslaunch-part"
 CONTEXT = "mslaunch/context"
 """Annotation of the launcher's Job: the context of the kubeconfig that it was submitted with."""
+CODE = "mslaunch/code"
+"""Annotation of the launcher's Job: where pods have the project's code, which is not sent then."""
+SUBMISSION = "mslaunch/submission"
+"""Annotation of the launcher's Job: a random text, by which its submitter knows it again."""
 SECRET_KEY = "join.secret"
 SECRET_DIR = "/run/mslaunch/secret"
 CODE_DIR = "/run/mslaunch/code"
@@ -41,6 +45,7 @@ class Objects:
     restarts: int
     grace: float
     image: str
+    join_timeout: float
     volcano: bool
     namespace: str | None
     command: tuple[str, ...]
@@ -110,8 +115,10 @@ def _values(objects: Objects) -> dict[str, Any]:
     user = {"name": "USER", "value": "mslaunch"}
     device = settings.device_resource or RESOURCES.get(objects.target)
     worker = {**settings.resources, **({device: str(objects.ranks_per_node)} if device else {})}
+    annotations = {CONTEXT: settings.context, CODE: settings.code}
     return {
         "k": settings,
+        "annotations": {name: value for name, value in annotations.items() if value},
         "name": objects.name,
         "count": f"{counted(objects.nodes * objects.ranks_per_node, 'rank')} in {counted(objects.nodes, 'worker pod')}",
         "labels": lambda part: labels(objects.name, part),
@@ -141,14 +148,14 @@ def _limits(resources: Mapping[str, str]) -> dict[str, dict[str, str]]:
 def _launcher_command(objects: Objects) -> list[str]:
     python = objects.settings.python
     words = [python, "-m", "mslaunch.transports.kubernetes.pod", objects.run_dir, objects.project]
-    return [*words, f"{CODE_DIR}/{CODE_KEY}", python, "-m", "mslaunch", *objects.command]
+    return [*words, objects.settings.code or f"{CODE_DIR}/{CODE_KEY}", python, "-m", "mslaunch", *objects.command]
 
 
 def _worker_command(objects: Objects) -> list[str]:
     words = [objects.settings.python, "-m", "mslaunch", "agent", "--join", f"{objects.name}:{PORT}"]
     runs_dir = objects.run_dir.rpartition("/")[0]
     words += ["--secret-file", f"{SECRET_DIR}/{SECRET_KEY}", "--workers-per-node", str(objects.ranks_per_node)]
-    return [*words, "--runs-dir", runs_dir]
+    return [*words, "--join-timeout", f"{objects.join_timeout:g}", "--runs-dir", runs_dir]
 
 
 def _mounts(objects: Objects, part: str) -> list[dict[str, Any]]:

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from mslaunch import layout
+from mslaunch.transports.kubernetes.endings import OVER, read_record
 from mslaunch.transports.kubernetes.frames import PIECE, WHOLE, Frame, decode
 
+TRANSPORT = "kubernetes"
 STATE = "kubernetes.mirror"
-"""Holds the number of the last piece that was written; whoever writes to the folder has it locked."""
+"""Holds the number of the last piece that was written and the pod that it came from; a writer has it locked."""
 _JSON = (layout.RECORD, layout.PLAN)
+_NUMBER = 20
 _LARGEST = 512 << 20
 
 
@@ -25,16 +28,23 @@ class Mirror:
     def __init__(self, folder: Path, file: int) -> None:
         self.folder = folder
         self.exit_code: int | None = None
+        self.final: dict[str, Any] | None = None
+        """The record of a run that has ended: nobody may see it before it holds what Kubernetes knows."""
         self._file = file
-        self._last = _number(os.pread(file, 32, 0))
+        state = os.pread(file, 300, 0)
+        self._last, self._pod = _number(state[:_NUMBER]), state[_NUMBER:].decode(errors="replace").strip()
         self._partial: dict[str, bytearray] = {}
 
-    def feed(self, lines: Iterable[bytes]) -> None:
-        """Write what a pod's log says, to its end."""
+    def feed(self, pod: str, lines: Iterable[bytes], is_whole: bool = True) -> bool:
+        """Write what a pod's log says, to its end; say whether a part of the log that was left out is missing."""
+        if pod != self._pod:  # a launcher that was started again counts anew
+            self._pod, self._last, self._partial = pod, 0, {}
         for line in lines:
             frame = decode(line)
             if frame is None:
                 continue
+            if not is_whole and frame.number > self._last + 1:
+                return True
             if frame.exit_code is not None:
                 self.exit_code = frame.exit_code
             elif frame.number > self._last:
@@ -43,7 +53,18 @@ class Mirror:
                 self._collect(frame)  # the first part of a file whose rest is new
             if frame.number > self._last:
                 self._last = frame.number
-                os.pwrite(self._file, f"{frame.number:<20}".encode(), 0)
+                self._save_number()
+        return False
+
+    def close(self, record: dict[str, Any]) -> None:
+        """Write the record of a run that has ended."""
+        self.final = None
+        self._write(layout.RECORD, json.dumps({**record, "transport": TRANSPORT}, indent=1).encode())
+        self._save_number()
+
+    def _save_number(self) -> None:
+        if self.final is None:  # else whoever comes next has to read the record again
+            os.pwrite(self._file, f"{self._last:<{_NUMBER}}{self._pod:<253}".encode(), 0)
 
     def _apply(self, frame: Frame) -> None:
         if frame.file.endswith(".json"):
@@ -77,25 +98,25 @@ class Mirror:
         return None
 
     def _replace(self, name: str, content: bytes) -> None:
-        if name in _JSON:
-            content = _as_submitted(content)
+        record = read_record(content) if name in _JSON else None
+        if record is None:
+            self._write(name, content)
+            return
+        # The launcher in its pod knows of nodes that join it only; the submitter finds the run by its own transport.
+        record["transport"] = TRANSPORT
+        is_final = name == layout.RECORD and record.get("state") in OVER
+        if name == layout.RECORD:
+            self.final = record if is_final else None
+        if not is_final:
+            self._write(name, json.dumps(record, indent=1).encode())
+
+    def _write(self, name: str, content: bytes) -> None:
         path = self.folder / name
         path.parent.mkdir(mode=0o700, exist_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         with suppress(OSError):
             beside.write_bytes(content)
             beside.replace(path)
-
-
-def _as_submitted(content: bytes) -> bytes:
-    """The record of a run that its submitter finds again: the pod's launcher knows of nodes that join it only."""
-    try:
-        raw = json.loads(content)
-    except (ValueError, RecursionError):
-        return content
-    if not isinstance(raw, dict):
-        return content
-    return json.dumps({**raw, "transport": "kubernetes"}, indent=1).encode()
 
 
 def _number(text: bytes) -> int:
@@ -115,14 +136,3 @@ def locked(folder: Path) -> Iterator[Mirror | None]:
         yield Mirror(folder, file)
     finally:
         os.close(file)
-
-
-def amend(folder: Path, verdict: dict[str, Any]) -> None:
-    """Put what Kubernetes knows about a failure into the run's verdict; the rank and its log stay."""
-    path = folder / layout.RECORD
-    with suppress(OSError, ValueError):
-        raw = json.loads(path.read_bytes())
-        raw["verdict"] = {**(raw.get("verdict") or {}), **verdict}
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        beside.write_text(json.dumps(raw, indent=1))
-        beside.replace(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,8 +23,10 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 def main(run_dir: str, project: str, code: str, *command: str) -> int:
     """Run the launcher to its end; return its exit code."""
-    with suppress(FileNotFoundError):  # an image may have the code itself
+    try:
         _unpack(Path(code), Path(project))
+    except (OSError, tarfile.TarError) as error:
+        sys.exit(f"mslaunch: the code cannot be put into {project}: {error}")
     with tempfile.TemporaryDirectory() as own:
         log = Path(own) / layout.LAUNCHER_LOG
         with log.open("wb") as output:
@@ -44,6 +47,14 @@ def main(run_dir: str, project: str, code: str, *command: str) -> int:
 
 
 def _unpack(code: Path, project: Path) -> None:
+    """Put the code where the submitter has it; an archive, or a folder of the image or of a volume."""
+    if code.is_dir():
+        for path in code.iterdir():  # not the folder itself: the mount point is not the pod's user's
+            if path.is_dir() and not path.is_symlink():
+                shutil.copytree(path, project / path.name, symlinks=True, dirs_exist_ok=True)
+            else:
+                shutil.copy2(path, project / path.name, follow_symlinks=False)
+        return
     with tarfile.open(code) as archive:
         if hasattr(tarfile, "data_filter"):
             archive.extractall(project, filter="data")

@@ -18,15 +18,23 @@ class Ending:
     advice: str
 
 
+_AGAIN = "Start the job again, or give --max-restarts."
 ENDINGS = {
     "OOMKilled": Ending(
         "it used more memory than its limit (OOMKilled)", "Raise memory in launch.kubernetes.resources."
     ),
     "Evicted": Ending("its node evicted it (Evicted)", "Its node ran short: see the pod's message and its requests."),
-    "NodeLost": Ending("its node was lost (NodeLost)", "Start the job again, or give --max-restarts."),
-    "NodeShutdown": Ending("its node was shut down (NodeShutdown)", "Start the job again, or give --max-restarts."),
-    "Shutdown": Ending("its node was shut down (Shutdown)", "Start the job again, or give --max-restarts."),
-    "Terminated": Ending("its node was shut down (Terminated)", "Start the job again, or give --max-restarts."),
+    "EvictionByEvictionAPI": Ending("it was evicted, as draining its node does (EvictionByEvictionAPI)", _AGAIN),
+    "TerminationByKubelet": Ending("its node ended it (TerminationByKubelet)", _AGAIN),
+    "DeletionByTaintManager": Ending("a taint drove it from its node (DeletionByTaintManager)", _AGAIN),
+    "DeletionByPodGC": Ending("its node is gone (DeletionByPodGC)", _AGAIN),
+    "PreemptionByScheduler": Ending(
+        "a pod of higher priority took its place (PreemptionByScheduler)", "Give launch.kubernetes.priority_class."
+    ),
+    "NodeLost": Ending("its node was lost (NodeLost)", _AGAIN),
+    "NodeShutdown": Ending("its node was shut down (NodeShutdown)", _AGAIN),
+    "Shutdown": Ending("its node was shut down (Shutdown)", _AGAIN),
+    "Terminated": Ending("its node was shut down (Terminated)", _AGAIN),
     "Preempting": Ending("a pod of higher priority took its place", "Give launch.kubernetes.priority_class."),
     "DeadlineExceeded": Ending("its time was over (DeadlineExceeded)", "Raise activeDeadlineSeconds in the patch."),
     "UnexpectedAdmissionError": Ending(
@@ -39,7 +47,8 @@ ENDINGS = {
         "its command could not be started (StartError)", "The image needs mslaunch: launch.kubernetes.python."
     ),
 }
-"""By the reason of the pod, or that of its container."""
+"""By the reason of the pod, of its container, or of its condition DisruptionTarget (from version 1.26 on)."""
+_DELETED = Ending("it was deleted, by somebody or with its node", _AGAIN)
 
 WAITING = {
     "ImagePullBackOff": "its image cannot be pulled",
@@ -53,7 +62,15 @@ WAITING = {
     "PodInitializing": "",
 }
 """By the reason that a container waits for; an empty text is no trouble."""
-_INSUFFICIENT = re.compile(r"Insufficient ([\w./-]+)")
+_JOB_PHASES = {
+    "Complete": "Succeeded",
+    "Completed": "Succeeded",
+    "Failed": "Failed",
+    "Aborted": "Failed",
+    "Terminated": "Failed",
+}
+"""By the condition of a Job, or the phase of one of Volcano."""
+_INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*\w)")
 
 
 def why_it_waits(pod: Pod) -> str:
@@ -61,9 +78,9 @@ def why_it_waits(pod: Pod) -> str:
     status = pod.get("status") or {}
     if status.get("phase") not in (None, "Pending"):
         return ""
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return _unschedulable(str(condition.get("message") or condition.get("reason") or ""))
+    scheduled = _condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        return _unschedulable(str(scheduled.get("message") or scheduled.get("reason") or ""))
     for container in status.get("containerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason = waiting.get("reason", "")
@@ -90,35 +107,71 @@ def why_pods_are_missing(events: Iterable[Mapping[str, Any]]) -> str:
     return f"{what} ({message[:300]})"
 
 
-def ending_of(pod: Pod) -> tuple[str, Ending] | None:
-    """Why Kubernetes ended a pod, with the sentence; None where its own program ended it."""
+def ending_of(pod: Pod) -> Ending | None:
+    """Why Kubernetes ended a pod; None where its own program ended it."""
     status = pod.get("status") or {}
-    terminated = [
-        (container.get("state") or {}).get("terminated") or {} for container in status.get("containerStatuses") or ()
-    ]
-    reasons = [str(one.get("reason") or "") for one in terminated]
-    for reason in (*reasons, str(status.get("reason") or "")):
-        if reason in ENDINGS:
-            return reason, ENDINGS[reason]
-    return None
+    reasons = [str(one.get("reason") or "") for one in _terminated(pod)]
+    reasons.append(str(status.get("reason") or ""))
+    reasons.append(str(_condition(pod, "DisruptionTarget").get("reason") or ""))
+    reasons.append("NodeLost" if is_on_lost_node(pod) else "")
+    return next((ENDINGS[reason] for reason in reasons if reason in ENDINGS), None)
 
 
-def first_ending(pods: Sequence[Pod]) -> dict[str, Any] | None:
-    """The verdict for the first pod that Kubernetes ended, as far as it differs from the launcher's own."""
+def is_on_lost_node(pod: Pod) -> bool:
+    """Whether the node's controller has taken the pod for lost: it is not ready, and its kubelet gives no reason."""
+    ready = _condition(pod, "Ready")
+    is_running = (pod.get("status") or {}).get("phase") == "Running"
+    return is_running and ready.get("status") in ("False", "Unknown") and not ready.get("reason")
+
+
+def first_ending(pods: Sequence[Pod], lost: str) -> dict[str, Any] | None:
+    """What the verdict has to say of the first pod that Kubernetes ended, or of the lost host's pod."""
     found = [(pod, why) for pod in pods if (why := ending_of(pod)) is not None]
-    if not found:
-        return None
-    pod, (_, ending) = min(found, key=lambda one: _ended(one[0]))
-    node = (pod.get("spec") or {}).get("nodeName") or "no node"
-    message = str((pod.get("status") or {}).get("message") or "")[:300]
-    told = f": {message}" if message else ""
-    summary = f"pod {pod['metadata']['name']} on {node} was ended: {ending.words}{told}."
-    return {"cause": "kubernetes", "summary": summary, "advice": ending.advice}
+    if found:
+        pod, ending = min(found, key=lambda one: _ended(one[0]))
+        node = (pod.get("spec") or {}).get("nodeName") or "no node"
+        return _verdict(f"{pod['metadata']['name']} on {node}", ending, (pod.get("status") or {}).get("message"))
+    present = [pod["metadata"]["name"] for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    return _verdict(lost, _DELETED) if lost and lost not in present else None
+
+
+def _verdict(pod: str, ending: Ending, message: object = None) -> dict[str, Any]:
+    told = f": {str(message)[:300]}" if message else ""
+    return {
+        "cause": "kubernetes",
+        "summary": f"pod {pod} was ended: {ending.words}{told}.",
+        "advice": ending.advice,
+    }
+
+
+def is_over(pod: Pod) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def phase_of_job(root: Mapping[str, Any]) -> str:
+    """Succeeded or Failed where a Job, or one of Volcano, is over; else empty."""
+    status = root.get("status") or {}
+    done = [one.get("type") for one in status.get("conditions") or () if one.get("status") == "True"]
+    words = {*done, (status.get("state") or {}).get("phase")}
+    return next((phase for word, phase in _JOB_PHASES.items() if word in words), "")
+
+
+def _condition(pod: Pod, kind: str) -> Mapping[str, Any]:
+    found = (pod.get("status") or {}).get("conditions") or ()
+    return next((one for one in found if one.get("type") == kind), {})
+
+
+def _terminated(pod: Pod) -> list[Mapping[str, Any]]:
+    containers = (pod.get("status") or {}).get("containerStatuses") or ()
+    return [(container.get("state") or {}).get("terminated") or {} for container in containers]
+
+
+def exit_code_of(pod: Pod) -> int:
+    """The exit code of a pod that failed."""
+    codes = [int(one["exitCode"]) for one in _terminated(pod) if "exitCode" in one]
+    return next((code for code in codes if code), 1)
 
 
 def _ended(pod: Pod) -> str:
-    times = [
-        ((container.get("state") or {}).get("terminated") or {}).get("finishedAt") or ""
-        for container in (pod.get("status") or {}).get("containerStatuses") or ()
-    ]
+    times = [str(one.get("finishedAt") or "") for one in _terminated(pod)]
     return max(times, default="") or "9"

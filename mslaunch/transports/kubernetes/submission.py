@@ -17,14 +17,26 @@ from mslaunch.plan.model import File, Plan
 from mslaunch.plan.spec import JobSpec, agree_on_workers
 from mslaunch.transports.base import Command
 from mslaunch.transports.kubernetes import manifests
-from mslaunch.transports.kubernetes.manifests import CODE_DIR, CODE_KEY, PORT, SECRET_DIR, SECRET_KEY, Objects, labels
+from mslaunch.transports.kubernetes.manifests import (
+    CODE,
+    CODE_DIR,
+    CODE_KEY,
+    PORT,
+    SECRET_DIR,
+    SECRET_KEY,
+    Objects,
+    labels,
+)
 from mslaunch.words import counted
 
 OBJECTS = layout.script("kubernetes.yaml")
 JOB_CONFIG = layout.script("job.yaml")
 LARGEST_CODE = 900 << 10  # an object of Kubernetes has 1 MiB at most, in base64
 
-_SUBMITTING = ("transport", "nodes", "image", "namespace", "volcano", "kubernetes")
+WEEK = 7 * 86400.0
+"""How long launcher and workers wait for each other by default: a pod may be in a queue for days."""
+
+_SUBMITTING = ("transport", "nodes", "image", "namespace", "volcano", "kubernetes", "join_timeout")
 _PLACED = ("runs_dir", "run_id", "script", "module", "command", "rank_table", "env", "nnodes", "master", "secret_file")
 
 
@@ -46,9 +58,12 @@ def make_objects(spec: JobSpec, plan: Plan, command: Command) -> Objects:
     if not image:
         raise RequestError(f"{spec.source('transport')}: which image? Give --image, or launch.kubernetes.image.")
     project = plan.job_dir
+    if ":" in project or ":" in plan.run_dir:
+        raise RequestError(f"{project}: a path in a pod has no colon. Rename the folder.")
     if Path(project) in (Path("/"), Path("/tmp"), *Path(CODE_DIR).parents):
         raise RequestError(f"{project}: pods cannot have the project there. Put it into a folder of its own.")
     nodes = len(plan.hosts)
+    timeout = WEEK if spec.source("join_timeout") == "default" else launch.join_timeout
     return Objects(
         run_id=plan.run_id,
         run_dir=plan.run_dir,
@@ -59,17 +74,18 @@ def make_objects(spec: JobSpec, plan: Plan, command: Command) -> Objects:
         restarts=launch.max_restarts,
         grace=launch.grace,
         image=image,
+        join_timeout=timeout,
         volcano=launch.kubernetes.volcano if launch.volcano is None else launch.volcano,
         namespace=launch.namespace or launch.kubernetes.namespace,
-        command=tuple(_command_words(command, plan, nodes)),
+        command=tuple(_command_words(command, plan, nodes, timeout)),
         settings=launch.kubernetes,
     )
 
 
-def _command_words(command: Command, plan: Plan, nodes: int) -> list[str]:
+def _command_words(command: Command, plan: Plan, nodes: int, timeout: float) -> list[str]:
     """The launcher's command line in its pod: what was asked for, for nodes that join."""
     words = [command.verb, *command.own, "--transport=join", f"--nnodes={nodes}", "--launcher-only"]
-    words += [f"--master=:{PORT}", f"--secret-file={SECRET_DIR}/{SECRET_KEY}"]
+    words += [f"--join-timeout={timeout:g}", f"--master=:{PORT}", f"--secret-file={SECRET_DIR}/{SECRET_KEY}"]
     words += [f"--runs-dir={plan.run_dir.rpartition('/')[0]}", f"--run-id={plan.run_id}"]
     words += [f"--config={CODE_DIR}/{Path(JOB_CONFIG).name}"] if command.config is not None else []
     words += [f"--rank-table={command.rank_table}"] if command.rank_table else []
@@ -102,20 +118,22 @@ def pack_code(code: Path) -> bytes:
     if packed.tell() > LARGEST_CODE:
         raise RequestError(
             f"{code}: the code has {packed.tell() >> 10} KB packed, and Kubernetes takes {LARGEST_CODE >> 10} KB. "
-            "Put large files on a volume (launch.kubernetes.volumes), or into the image."
+            "Put the project into the image or on a volume and name its folder there (launch.kubernetes.code)."
         )
     return packed.getvalue()
 
 
-def further_objects(run_dir: Path, name: str, env: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The Secret with the nodes' secret, made now, that with the variables of the ranks, and the code."""
+def further_objects(run_dir: Path, root: Mapping[str, Any], env: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The Secret with the nodes' secret, made now, that with the variables of the ranks, and config and code."""
+    name, annotations = root["metadata"]["name"], root["metadata"].get("annotations", {})
     config = run_dir / JOB_CONFIG
     code: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": name, "labels": labels(name, "code")},
-        "binaryData": {CODE_KEY: base64.b64encode(pack_code(run_dir / layout.CODE)).decode()},
     }
+    if CODE not in annotations:
+        code["binaryData"] = {CODE_KEY: base64.b64encode(pack_code(run_dir / layout.CODE)).decode()}
     if config.exists():
         code["data"] = {config.name: config.read_text()}
     made = [code, _secret(name, "secret", {SECRET_KEY: random.token_hex(32)})]
