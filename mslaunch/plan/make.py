@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 
 from mslaunch import layout
 from mslaunch.errors import RequestError
@@ -113,6 +114,8 @@ def _shown(spec: JobSpec, name: str) -> Any:
     value = getattr(spec.launch, name)
     if name == "webhook" and value:
         return f"{value.partition('://')[0]}://{MASK}"
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_defaults=True)
     return {key: None if key in spec.secrets else text for key, text in value.items()} if name == "env" else value
 
 
