@@ -13,6 +13,8 @@ from moto.server import ThreadedMotoServer
 
 from tests.conftest import Bench, wait_for
 from tests.driven_agent import driven_agent
+from tests.join_bed import start_here
+from tests.ssh_bed import free_port
 
 KEYS = {"AWS_ACCESS_KEY_ID": "an-access-key", "AWS_SECRET_ACCESS_KEY": "a-secret-key-of-this-test"}
 MOXING = '''"""A stand-in for moxing: a bucket is a folder of this machine."""
@@ -250,6 +252,16 @@ def test_keys_reach_other_hosts_over_ssh(far: Bench, store: Any, address: str) -
     assert far.log(1) == "data/one.txt\n"
     assert {"out/rank_0/sub/a.txt", "out/rank_1/sub/a.txt"} <= set(names(store))
     assert KEYS["AWS_SECRET_ACCESS_KEY"] not in (far.latest / "plan.json").read_text()
+
+
+def test_nodes_that_join_fetch_and_send_each_for_itself(bench: Bench, store: Any, address: str) -> None:
+    """The keys are those of each node's own environment."""
+    write_config(bench, "obs://bucket/data", "obs://bucket/out", workers_per_node=1)
+    bench.write("train.py", WRITE)
+    line = ["train", "-c", "cfg.yaml", "--nnodes", "2", "--master", f"127.0.0.1:{free_port()}", "--node-rank"]
+    nodes = [start_here(bench, *line, str(rank), **KEYS, S3_ENDPOINT_URL=address) for rank in (0, 1)]
+    assert [node.wait() for node in nodes] == [0, 0], nodes[0].text
+    assert [name for name in names(store) if "out" in name] == ["out/rank_0/sub/a.txt", "out/rank_1/sub/a.txt"]
 
 
 def test_an_agent_that_sends_is_heard_of_and_can_be_stopped(tmp_path: Path) -> None:
