@@ -137,13 +137,14 @@ def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str
     if case.out_of_memory:
         who = f"its child process {case.child} was " if case.child else ""
         return (
-            f"{who}killed by the kernel: out of memory",
+            f"{who}killed by the kernel: out of memory{f' ({case.told_by})' if case.told_by else ''}",
             "Use fewer workers or data-loading processes per host, or a host with more memory.",
             "out-of-memory",
         )
     message = (case.error or {}).get("message") or (raised.summary if raised else None) or case.summary
     if case.signal and (raised is None or not raised.summary.startswith("Fatal")):
-        message = case.summary or f"killed by {signal_name(case.signal)}"
+        where = f", as {case.told_by} says" if case.told_by else ""
+        message = case.summary or f"killed by {signal_name(case.signal)}{where}"
     if case.child and case.cause in ("signal", "exit"):
         by = signal_name(case.child_signal or 0)
         message = f"{message}, after its child process {case.child} was killed by {by}"
