@@ -194,6 +194,16 @@ def test_what_the_kernel_says_of_a_rank_is_the_ranks_end(tmp_path: Path, name: s
     assert summary.replace("DMESG", str(tmp_path / "dmesg")) in verdict.summary
 
 
+def test_other_failures_in_a_log_of_the_kernel_are_told_too(tmp_path: Path) -> None:
+    """Its lines have nothing to do with each other, so that none is a consequence of the first."""
+    full = "Mar 15 03:40:49 n1 kernel: nf_conntrack: nf_conntrack: table full, dropping packet"
+    write(tmp_path, "messages", full, LINES["kernel"], full)
+    verdict = judge(read_folder(tmp_path).cases)
+    assert verdict is not None
+    assert verdict.pattern == "connection-table"
+    assert str(verdict.advice).endswith("Line 2: The kernel killed a process for lack of host memory.")
+
+
 def test_a_pid_that_two_hosts_have_is_of_the_host_whose_kernel_tells_it(tmp_path: Path) -> None:
     """The kernel's log stands in the folder of its host."""
     for host, rank in (("worker-0", 3), ("worker-1", 6)):

@@ -103,19 +103,32 @@ def chain_verdict_parts(chains: Sequence[Chain], cases: Sequence[Case]) -> dict[
 def _advice(chain: Chain, cases: Sequence[Case], hit: Hit | None) -> str:
     if _difference(chain, cases) is not None:
         return _OTHER_COLLECTIVE
-    return f"{hit.match.summary} {hit.match.pattern.advice}" if hit else _ADVICE[chain.end]
+    words = f"{hit.match.summary} {hit.match.pattern.advice}" if hit else _ADVICE[chain.end]
+    beside = difference.in_collective(cases, [peer.case for peer in chain.peers if peer.case is not None])
+    if beside is None:
+        return words
+    odd = next(peer for peer in chain.peers if peer.case == beside.case)
+    name = _short(odd, [case.log for case in cases])
+    return f"{words} {name[0].upper()}{name[1:]} is {beside.words}."
 
 
 def _summary(chains: Sequence[Chain], cases: Sequence[Case]) -> str:
     logs = [case.log for case in cases]
-    found = _difference(chains[0], cases)
-    cause = None if found is None else f"{_short(chains[0].culprit, logs)} is {found.words}"
-    words = chain_words(chains[0], logs, cause)
+    words = chain_words(chains[0], logs, _ending(chains[0], cases))
     others = [f"{_short(chain.peers[0], logs)} to {_short(chain.culprit, logs)}" for chain in chains[1:]]
     if not others:
         return words
     more = f" and {len(others) - _OTHERS_SHOWN} more" if len(others) > _OTHERS_SHOWN else ""
     return f"{words}; another chain leads from {', from '.join(others[:_OTHERS_SHOWN])}{more}"
+
+
+def _ending(chain: Chain, cases: Sequence[Case]) -> str | None:
+    """Say what is known of the end of a chain; None where there is no more than its kind."""
+    if (found := _difference(chain, cases)) is not None:
+        return f"{_short(chain.culprit, [case.log for case in cases])} is {found.words}"
+    if chain.end == "silent" and chain.culprit.case is not None and failed(cases[chain.culprit.case]):
+        return "which waits as well and does not say for whom: look there first"
+    return None
 
 
 def _short(peer: Peer, logs: Sequence[str]) -> str:
