@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from mslaunch.diagnose import difference
@@ -15,6 +16,7 @@ from mslaunch.diagnose.scan import Hit
 from mslaunch.diagnose.waiting import Peer, Place, Wait, Writer, find_waits
 
 _OTHERS_SHOWN = 3
+_MOST_WAIT = 2  # ranks that lead to a process, before the one silent log is taken for its own
 _ADVICE = {
     "silent": "See whether its process still runs (`mslaunch stacks`, py-spy), and whether its device and network are"
     " well (npu-smi info, hccn_tool -i N -link -g).",
@@ -38,7 +40,19 @@ def chains_of(cases: Sequence[Case], places: Sequence[Place]) -> list[Chain]:
         return []
     fallen = {number for number, case in enumerate(cases) if failed(case)}
     own = {number for number in fallen if not is_victim(cases[number])}
-    return [_turned(chain, cases) for chain in find_chains(waits, own, fallen - own)]
+    return [_turned(_with_silent(chain, cases), cases) for chain in find_chains(waits, own, fallen - own)]
+
+
+def _with_silent(chain: Chain, cases: Sequence[Case]) -> Chain:
+    """Take the one log that shows no error, and does not say whose it is, for that of a process named by its place."""
+    silent = [number for number, case in enumerate(cases) if case.rank is not None and not failed(case)]
+    if chain.end != "outside" or len(silent) != 1 or len(chain.leading) < _MOST_WAIT:
+        return chain
+    case, culprit = cases[silent[0]], chain.culprit
+    if case.host or case.device is not None or culprit.rank not in (None, case.rank):
+        return chain
+    found = Peer(silent[0], case.rank, culprit.host, culprit.device)
+    return replace(chain, peers=(*chain.peers[:-1], found), end="silent")
 
 
 def _turned(chain: Chain, cases: Sequence[Case]) -> Chain:

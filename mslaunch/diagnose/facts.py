@@ -195,9 +195,11 @@ def forms() -> tuple[Form, ...]:
     return tuple(made)
 
 
-def read_fact(text: str, among: tuple[Form, ...], line: int, time: float | None, log: str) -> Fact | None:
-    """Return what a line says of its writer or of a peer; None where no form fits."""
-    head = text[:_HEAD]
+def read_fact(
+    text: str, among: tuple[Form, ...], line: int, time: float | None, log: str, level: int = 0
+) -> Fact | None:
+    """Return what a line says of its writer or of a peer; None where no form fits. Its level is behind a label."""
+    head = text[level : level + _HEAD]
     for form in among:
         found = form.regex.search(text)
         if found is None or (not form.always and head.startswith(_HEALTHY)):

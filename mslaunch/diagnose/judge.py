@@ -139,6 +139,9 @@ def _last_words(case: Case) -> Raised | None:
 
 def _known(case: Case, raised: Raised | None) -> Hit | None:
     """Return the telling pattern of a log; a victim's complaint does not explain an exception of the rank's own."""
+    if raised is not None and raised.is_labelled:  # other lines may be of other processes
+        told = (hit for hit in case.findings.hits if raised.line <= hit.line <= raised.end)
+        return next(told, None)
     hit = first_hit(case)
     if hit is None or raised is None or hit.match.pattern.kind == "cause" or is_of_collective(raised):
         return hit
