@@ -118,6 +118,76 @@ def test_a_zip_that_is_no_bundle_is_refused_in_one_sentence(bench: Bench, about:
     assert "Traceback" not in done.stderr
 
 
+def write_zip(path: Path, names: list[str], method: int = zipfile.ZIP_DEFLATED, text: bytes = b"x\n") -> None:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("bundle.json", b'{"record": null}')
+        for name in names:
+            archive.writestr(name, text)
+
+
+def encrypt(path: Path) -> None:
+    """Say in the headers of a zip file that its members are encrypted."""
+    data = bytearray(path.read_bytes())
+    for mark, flags in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
+        at = data.find(mark)
+        while at >= 0:
+            data[at + flags] |= 1
+            at = data.find(mark, at + 4)
+    path.write_bytes(data)
+
+
+def make_hostile(path: Path, kind: str) -> None:
+    if kind == "outside":
+        write_zip(path, ["logs/../../evil.log"])
+    elif kind == "absolute":
+        write_zip(path, ["logs//evil.log"])
+    elif kind == "other packing":
+        write_zip(path, ["logs/worker_0.log"], zipfile.ZIP_LZMA)
+    elif kind == "bomb":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("bundle.json", b'{"record": null}')
+            archive.writestr("logs/worker_0.log", b"x\n")
+            archive.filelist[1].file_size = 3 << 30
+    else:
+        write_zip(path, ["logs/worker_0.log"])
+        if kind == "encrypted":
+            encrypt(path)
+        else:
+            data = path.read_bytes()
+            path.write_bytes(data[: {"cut off": len(data) - 10, "half": len(data) // 2, "empty": 0}[kind]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("outside", "it names a file outside of it, '../../evil.log'"),
+        ("absolute", "it names a file outside of it"),
+        ("other packing", "worker_0.log is packed in a way that bundles are not"),
+        ("bomb", "it would unpack to more than 2 GB"),
+        ("encrypted", "is encrypted"),
+        ("cut off", "not a zip file that can be read; it may be cut off"),
+        ("half", "not a zip file that can be read"),
+        ("empty", "not a zip file that can be read"),
+    ],
+)
+def test_a_hostile_zip_is_refused_in_one_sentence(bench: Bench, kind: str, words: str) -> None:
+    """Nothing of it is written anywhere."""
+    make_hostile(bench.folder / "b.zip", kind)
+    before = sorted(bench.folder.parent.rglob("*"))
+    done = bench.mslaunch("diagnose", "b.zip")
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sorted(bench.folder.parent.rglob("*")) == before
+
+
+def test_a_bundle_of_many_logs_is_opened_once(bench: Bench) -> None:
+    """The list of its members is not read again for each of them, which would take minutes."""
+    write_zip(bench.folder / "b.zip", [f"logs/worker_{number}.log" for number in range(20_000)])
+    done = bench.mslaunch("diagnose", "b.zip")
+    assert "no sign of a failure" in done.stdout, done.stderr
+
+
 def test_a_damaged_log_in_a_bundle_is_a_note(bench: Bench) -> None:
     """The others are read."""
     bench.write("logs/worker_0.log", "Traceback (most recent call last):\nValueError: x\n")

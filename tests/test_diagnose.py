@@ -75,6 +75,15 @@ def test_a_healthy_log_is_no_failure() -> None:
     assert judge([Case("worker_0.log", 0, findings=scan(healthy))]) is None
 
 
+@pytest.mark.parametrize("name", ["scheduler-port-busy", "repeated-registration", "extra-node"])
+def test_what_mindspore_prints_as_a_warning_counts_as_one(name: str) -> None:
+    """The scheduler refuses a node or a port with a warning; rows that took it for an error would overlook it."""
+    pattern = next(pattern for pattern in PATTERNS if pattern.id == name)
+    found = match_line(pattern.example.replace("[ERROR]", "[WARNING]"))
+    assert found is not None
+    assert found.pattern.id == name
+
+
 def test_a_victim_is_not_the_cause() -> None:
     """A time-out that came first does not hide the error of the rank that was waited for."""
     waiting = scan(["EI0006: Getting socket times out. Reason: Remote Rank did not send the data in time."])

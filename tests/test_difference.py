@@ -140,3 +140,13 @@ def test_a_lost_heartbeat_of_older_versions_blames_the_first_address(tmp_path: P
         1, 130.0, "[t.cc:340][7]server:10.0.0.1/5, server:10.0.0.1/1, Heartbeat Lost Occurred, Possible Reason: 1."
     )
     assert verdict_of(job.write()).rank == 5
+
+
+def test_the_end_of_a_chain_that_waits_as_well_is_not_called_silent(tmp_path: Path) -> None:
+    """It says that it waited, but not for whom."""
+    job = Job(tmp_path, 8)
+    job.waits(1, 5, form="notify")
+    job.says(5, 130.0, "[adapter_hccp.cc:872][1][Recv][RaSocket]errNo[0x13] Wait timeout for sockets recv")
+    verdict = verdict_of(job.write())
+    assert verdict.rank == 5
+    assert "which waits as well and does not say for whom: look there first" in verdict.summary

@@ -62,6 +62,11 @@ LINES = {
     "older kernel": "Mar 15 03:40:50 n1 kernel: [16794.2] Out of memory: Kill process 6033 (python) score 367 or sacrifice child",
     "container": "[16794.2] Memory cgroup out of memory: Killed process 6033 (python) total-vm:1kB",
     "segfault": "Mar 15 03:40:50 n1 kernel: [1.2] python[6033]: segfault at 0 ip 00007f sp 00007f error 4 in libx.so",
+    "oom": "[1.2] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=a,oom_memcg=/p,task_memcg=/p/c,task=python,pid=6033,uid=0",
+    "trap": "[1.2] traps: python3[6033] general protection fault ip:7f sp:7f error:0 in libc.so.6[7f+1]",
+    "opcode": "[1.2] traps: python3[6033] trap invalid opcode ip:7f sp:7f error:0 in libx.so[7f+1]",
+    "memory": "[1.2] Memory failure: 0x2043f3: Killing python:6033 due to hardware memory corruption",
+    "Xid": "[1.2] NVRM: Xid (PCI:0000:01:00): 31, pid=6033, name=python, Ch 00000008, intr 10000000. MMU Fault",
     "hccn_tool": "/usr/local/Ascend/driver/tools/hccn_tool -i 0 -ip -g",
     "address": "ipaddr:192.1.45.172",
     "PyTorch on NPUs": "[ERROR] 2025-04-08-18:07:20 (PID:1292363, Device:1, RankID:1) ERR01100 OPS call acl api failed.",
@@ -165,7 +170,19 @@ def test_a_name_is_read_alike_wherever_the_folder_is() -> None:
     assert re.fullmatch("w/process_log", read_name("w/process_log/debug/plog/plog-7_1.log").place)
 
 
-@pytest.mark.parametrize(("name", "summary"), [("older kernel", "out of memory"), ("segfault", "SIGSEGV")])
+@pytest.mark.parametrize(
+    ("name", "summary"),
+    [
+        ("older kernel", "killed by the kernel: out of memory (DMESG:2)"),
+        ("container", "out of memory"),
+        ("oom", "out of memory"),
+        ("segfault", "killed by SIGSEGV, as DMESG:2 says"),
+        ("trap", "SIGSEGV"),
+        ("opcode", "SIGILL"),
+        ("memory", "SIGBUS"),
+        ("Xid", "A program failed on the GPU at 0000:01:00 (Xid 31)."),
+    ],
+)
 def test_what_the_kernel_says_of_a_rank_is_the_ranks_end(tmp_path: Path, name: str, summary: str) -> None:
     """An excerpt of dmesg beside the logs names a pid; the rank with that pid is the culprit."""
     write(tmp_path, "plog-6033_1.log", AGENT.replace("4242", "6033"))
@@ -174,4 +191,25 @@ def test_what_the_kernel_says_of_a_rank_is_the_ranks_end(tmp_path: Path, name: s
     verdict = judge(read_folder(tmp_path).cases)
     assert verdict is not None
     assert verdict.rank == 6
-    assert summary in verdict.summary
+    assert summary.replace("DMESG", str(tmp_path / "dmesg")) in verdict.summary
+
+
+def test_other_failures_in_a_log_of_the_kernel_are_told_too(tmp_path: Path) -> None:
+    """Its lines have nothing to do with each other, so that none is a consequence of the first."""
+    full = "Mar 15 03:40:49 n1 kernel: nf_conntrack: nf_conntrack: table full, dropping packet"
+    write(tmp_path, "messages", full, LINES["kernel"], full)
+    verdict = judge(read_folder(tmp_path).cases)
+    assert verdict is not None
+    assert verdict.pattern == "connection-table"
+    assert str(verdict.advice).endswith("Line 2: The kernel killed a process for lack of host memory.")
+
+
+def test_a_pid_that_two_hosts_have_is_of_the_host_whose_kernel_tells_it(tmp_path: Path) -> None:
+    """The kernel's log stands in the folder of its host."""
+    for host, rank in (("worker-0", 3), ("worker-1", 6)):
+        line = AGENT.replace("4242", "6033").replace("rank[6]", f"rank[{rank}]").replace("10.0.0.2", f"10.0.0.{rank}")
+        write(tmp_path, f"{host}/plog-6033_1.log", line)
+    write(tmp_path, "worker-1/dmesg", LINES["kernel"])
+    verdict = judge(read_folder(tmp_path).cases)
+    assert verdict is not None
+    assert verdict.rank == 6

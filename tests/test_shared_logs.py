@@ -17,6 +17,8 @@ LABELS = {
     "mpirun": ("[1,3]<stderr>:", 3),
     "srun": ("3: ", 3),
     "DeepSpeed": ("worker-1: ", None),
+    "DeepSpeed and torchrun": ("worker-1: [rank3]: ", 3),
+    "container": ("2026-03-01T08:00:00.123456789Z stderr F ", None),
     "Ray": ("(Worker pid=45464, ip=10.0.0.1) ", None),
     "vLLM": ("(Worker_TP3 pid=45464) ERROR 06-09 06:57:48 [multiproc_executor.py:581] ", None),
     "vLLM, one process": ("ERROR 04-09 21:56:46 [diffusion_worker.py:744] ", None),
@@ -98,3 +100,29 @@ def test_a_completion_error_before_the_line_that_names_the_peer_is_of_the_link(t
     )
     assert (verdict.rank, verdict.cause) == (3, "link")
     assert "lost the network link to 192.168.2.6" in verdict.summary
+
+
+def test_the_level_of_a_line_is_behind_its_label() -> None:
+    """A warning with the words of an error is none, whoever put a label before it."""
+    line = "[INFO] HCCL(1,python):2026-03-01-09:00:00.000.000 [x.cc:1] error cqe status: 0x0"
+    for label in ("", "[rank1]: ", "2026-03-01T08:00:00.1Z stdout F ", "(W pid=7) "):
+        assert scan([f"{label}{line}"]).hits == ()
+        assert len(scan([f"{label}{line.replace('INFO', 'ERROR')}"]).hits) == 1
+
+
+def test_a_line_of_another_process_does_not_explain_an_exception(tmp_path: Path) -> None:
+    """In a log that several share, only the lines of the exception itself are looked up."""
+    lines = [f"2: {line}" for line in (*RAISED, "FileNotFoundError: /data/x")]
+    verdict = verdict_of(tmp_path, train="\n".join((*lines, "OSError: [Errno 122] Disk quota exceeded")))
+    assert (verdict.rank, verdict.summary, verdict.advice) == (2, "FileNotFoundError: /data/x", None)
+
+
+def test_the_one_log_without_an_error_is_that_of_the_lost_process(tmp_path: Path) -> None:
+    """Others name it by host and device, and its own log says neither."""
+    lost = (
+        f"{CANN}    Cluster Exception Location[IP/ID]:[10.0.0.1/2], Discoverer:[10.0.0.1/0],"
+        " ExceptionType:[Heartbeat Lost Occurred]"
+    )
+    verdict = verdict_of(tmp_path, worker_0=lost, worker_1=lost, worker_2="epoch: 1 step: 1, loss is 3\n")
+    assert (verdict.rank, verdict.cause, verdict.victims) == (2, "silent", (0, 1))
+    assert "waits for rank 2 (10.0.0.1, device 2), which left no error" in verdict.summary

@@ -86,6 +86,8 @@ def _look_at(what: str | None, runs_dir: str | None, everything: bool) -> _Found
     path = Path(what) if what else None
     if path is not None and path.is_file():
         if not zipfile.is_zipfile(path):
+            if path.suffix == ".zip":
+                raise RequestError(f"{path}: not a zip file that can be read; it may be cut off. Copy it once more.")
             return _of_logs(str(path), [Source(path.name, str(path), path.stat().st_size)])
         record, sources = open_bundle(path)
         return _of_run(record, sources, everything) if record else _of_logs(str(path), sources)

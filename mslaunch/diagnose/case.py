@@ -43,6 +43,8 @@ class Case:
     """What its logs say of who wrote them."""
     ended_by_itself: bool = False
     """The launcher saw it fail before anybody asked it to end."""
+    told_by: str = ""
+    """The line of the kernel's log that says how it ended."""
 
     @property
     def name(self) -> str:

@@ -34,7 +34,7 @@ def find_chains(waits: Sequence[Wait], failed: Collection[int], waiting: Collect
     """Return a chain for each place where waiting ends, the most telling first.
 
     `failed` are the cases with an error of their own: they end a chain, whatever they complain of afterwards.
-    `waiting` are those that wait as well, for they do not say whom: they are the last to be suspected.
+    `waiting` are those that wait as well, for they do not say whom: of equal ones they are suspected last.
     """
     graph: Graph = {}
     for wait in waits:
@@ -51,13 +51,15 @@ def find_chains(waits: Sequence[Wait], failed: Collection[int], waiting: Collect
         leaves = any(wait.peer not in inside for peer in component for wait in graph[peer])
         if not leaves and any(backwards[peer] for peer in component):
             chains.append(_chain(graph, backwards, component, failed))
-    return sorted(chains, key=lambda chain: (chain.end != "error", chain.culprit.case in waiting, *_order(chain)))
+    return sorted(chains, key=lambda chain: _order(chain, waiting))
 
 
-def _order(chain: Chain) -> tuple[object, ...]:
-    """The number of those who wait tells most, then a log that can be read."""
+def _order(chain: Chain, waiting: Collection[int]) -> tuple[object, ...]:
+    """An error of its own tells most, then the number of those who wait, then a log that can be read."""
     return (
+        chain.end != "error",
         -len(chain.leading),
+        chain.culprit.case in waiting,
         chain.culprit.case is None,
         _first_time(chain),
         chain.peers[0].rank or 0,

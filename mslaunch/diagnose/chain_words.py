@@ -33,20 +33,20 @@ def peer_words(peer: Peer | Step, log: str | None = None) -> str:
     return (f"{peer.host}:{port}" if port else peer.host) or log or "a process that nobody names"
 
 
-def chain_words(chain: Chain, logs: Sequence[str], cause: str | None = None) -> str:
-    """Say in one line who waits for whom, where that ends, and how many ranks lead there; of a cycle also the cause."""
+def chain_words(chain: Chain, logs: Sequence[str], ending: str | None = None) -> str:
+    """Say in one line who waits for whom, where that ends, and how many ranks lead there."""
     names = [peer_words(peer, None if peer.case is None else logs[peer.case]) for peer in chain.peers]
     if len(names) > _SHOWN:
         left = len(names) - _SHOWN + 1
         names[2 : 2 + left] = [f"{left} more in a row"]
     count = counted(len([peer for peer in chain.leading if peer.case is not None]), "rank")
     if chain.end == "cycle":
-        reason = cause or "look at the link between them first"
+        reason = ending or "look at the link between them first"
         return f"{_cycle_words(chain, names)}: {reason} ({count} in it or waiting for it)"
     verbs = [*["waits for"] * (len(names) - 2), _LAST_VERB.get(chain.end, "waits for")]
     words = names[0] + ", which".join(f" {verb} {name}" for verb, name in zip(verbs, names[1:], strict=True))
     lead = "leads" if count == "1 rank" else "lead"
-    return f"{words}, {_ENDS[chain.end]} ({count} {lead} there)"
+    return f"{words}, {ending or _ENDS[chain.end]} ({count} {lead} there)"
 
 
 def _cycle_words(chain: Chain, names: Sequence[str]) -> str:

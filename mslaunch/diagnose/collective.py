@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from mslaunch.diagnose import difference
@@ -15,6 +16,7 @@ from mslaunch.diagnose.scan import Hit
 from mslaunch.diagnose.waiting import Peer, Place, Wait, Writer, find_waits
 
 _OTHERS_SHOWN = 3
+_MOST_WAIT = 2  # ranks that lead to a process, before the one silent log is taken for its own
 _ADVICE = {
     "silent": "See whether its process still runs (`mslaunch stacks`, py-spy), and whether its device and network are"
     " well (npu-smi info, hccn_tool -i N -link -g).",
@@ -38,7 +40,19 @@ def chains_of(cases: Sequence[Case], places: Sequence[Place]) -> list[Chain]:
         return []
     fallen = {number for number, case in enumerate(cases) if failed(case)}
     own = {number for number in fallen if not is_victim(cases[number])}
-    return [_turned(chain, cases) for chain in find_chains(waits, own, fallen - own)]
+    return [_turned(_with_silent(chain, cases), cases) for chain in find_chains(waits, own, fallen - own)]
+
+
+def _with_silent(chain: Chain, cases: Sequence[Case]) -> Chain:
+    """Take the one log that shows no error, and does not say whose it is, for that of a process named by its place."""
+    silent = [number for number, case in enumerate(cases) if case.rank is not None and not failed(case)]
+    if chain.end != "outside" or len(silent) != 1 or len(chain.leading) < _MOST_WAIT:
+        return chain
+    case, culprit = cases[silent[0]], chain.culprit
+    if case.host or case.device is not None or culprit.rank not in (None, case.rank):
+        return chain
+    found = Peer(silent[0], case.rank, culprit.host, culprit.device)
+    return replace(chain, peers=(*chain.peers[:-1], found), end="silent")
 
 
 def _turned(chain: Chain, cases: Sequence[Case]) -> Chain:
@@ -103,19 +117,32 @@ def chain_verdict_parts(chains: Sequence[Chain], cases: Sequence[Case]) -> dict[
 def _advice(chain: Chain, cases: Sequence[Case], hit: Hit | None) -> str:
     if _difference(chain, cases) is not None:
         return _OTHER_COLLECTIVE
-    return f"{hit.match.summary} {hit.match.pattern.advice}" if hit else _ADVICE[chain.end]
+    words = f"{hit.match.summary} {hit.match.pattern.advice}" if hit else _ADVICE[chain.end]
+    beside = difference.in_collective(cases, [peer.case for peer in chain.peers if peer.case is not None])
+    if beside is None:
+        return words
+    odd = next(peer for peer in chain.peers if peer.case == beside.case)
+    name = _short(odd, [case.log for case in cases])
+    return f"{words} {name[0].upper()}{name[1:]} is {beside.words}."
 
 
 def _summary(chains: Sequence[Chain], cases: Sequence[Case]) -> str:
     logs = [case.log for case in cases]
-    found = _difference(chains[0], cases)
-    cause = None if found is None else f"{_short(chains[0].culprit, logs)} is {found.words}"
-    words = chain_words(chains[0], logs, cause)
+    words = chain_words(chains[0], logs, _ending(chains[0], cases))
     others = [f"{_short(chain.peers[0], logs)} to {_short(chain.culprit, logs)}" for chain in chains[1:]]
     if not others:
         return words
     more = f" and {len(others) - _OTHERS_SHOWN} more" if len(others) > _OTHERS_SHOWN else ""
     return f"{words}; another chain leads from {', from '.join(others[:_OTHERS_SHOWN])}{more}"
+
+
+def _ending(chain: Chain, cases: Sequence[Case]) -> str | None:
+    """Say what is known of the end of a chain; None where there is no more than its kind."""
+    if (found := _difference(chain, cases)) is not None:
+        return f"{_short(chain.culprit, [case.log for case in cases])} is {found.words}"
+    if chain.end == "silent" and chain.culprit.case is not None and failed(cases[chain.culprit.case]):
+        return "which waits as well and does not say for whom: look there first"
+    return None
 
 
 def _short(peer: Peer, logs: Sequence[str]) -> str:

@@ -45,7 +45,7 @@ def find_exception(lines: Sequence[bytes], at: int, before: bytes) -> End | None
     if (end := _end(lines, at, before)) is not None:
         return replace(end, block=tuple(lines[at : end.line]))
     line = visible(lines[at])
-    prefix = read_prefix(line)
+    prefix = read_prefix(line[: line.find(_TRACEBACK)])
     if prefix is None or not line.startswith(_TRACEBACK, prefix.size):
         return None
     own = lines_of_process(lines, at + 1, prefix)

@@ -174,7 +174,11 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ("tls", r"TLS SWITCH \((?P<tls>\d)\)", True),
     ("killed", r"(?P<what>Out of memory): Kill(?:ed)? process (?P<pid>\d{1,10})", True),
     ("killed", r"(?P<what>Memory cgroup out of memory): Kill(?:ed)? process (?P<pid>\d{1,10})", True),
+    ("killed", r"oom-kill:.*\bpid=(?P<pid>\d{1,10})\b", True),
     ("killed", r"\[(?P<pid>\d{1,10})\]: (?P<what>segfault) at ", True),
+    ("killed", r"traps: .{1,20}\[(?P<pid>\d{1,10})\] (?P<what>general protection|trap invalid opcode)", True),
+    ("killed", r"Killing .{1,20}:(?P<pid>\d{1,10}) due to (?P<what>hardware memory corruption)", True),
+    ("killed", r"NVRM: (?P<what>Xid) \(PCI:[\w:.]{1,30}\): \d{1,4}, pid='?(?P<pid>\d{1,10})\b", True),
     ("address", r"hccn_tool -i (?P<device>\d{1,6}) -ip(?: -inet6)? -g", True),
     ("address", rf"^(?:ipaddr|ipv6_address):\s?(?P<address>{_ADDRESS})", True),
 )
@@ -191,9 +195,11 @@ def forms() -> tuple[Form, ...]:
     return tuple(made)
 
 
-def read_fact(text: str, among: tuple[Form, ...], line: int, time: float | None, log: str) -> Fact | None:
-    """Return what a line says of its writer or of a peer; None where no form fits."""
-    head = text[:_HEAD]
+def read_fact(
+    text: str, among: tuple[Form, ...], line: int, time: float | None, log: str, level: int = 0
+) -> Fact | None:
+    """Return what a line says of its writer or of a peer; None where no form fits. Its level is behind a label."""
+    head = text[level : level + _HEAD]
     for form in among:
         found = form.regex.search(text)
         if found is None or (not form.always and head.startswith(_HEALTHY)):

@@ -12,6 +12,7 @@ from mslaunch.diagnose.chain_words import steps_of
 from mslaunch.diagnose.collective import chain_verdict_parts, chains_of, contradiction
 from mslaunch.diagnose.group_verdict import of_group, with_tls
 from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Hit, Raised
+from mslaunch.diagnose.sources import is_kernel_log
 from mslaunch.diagnose.verdict import Verdict, signal_name
 from mslaunch.diagnose.waiting import Place
 from mslaunch.words import cut_middle
@@ -19,6 +20,7 @@ from mslaunch.words import cut_middle
 # Every rank's server listens in a range of its own: 256 ports from 8118 on, by rank.
 _FIRST_PORT = 8118
 _PORTS_EACH = 256
+_MOST_BESIDE = 5
 NEAR_THE_END = 20  # lines that MindSpore may still write after an exception
 
 
@@ -91,7 +93,7 @@ def _verdict(first: Case, cases: Sequence[Case]) -> Verdict:
         signal=first.signal,
         cause=_cause(first) or ("exception" if raised or error else "pattern" if hit else "unknown"),
         summary=cut_middle(summary, SUMMARY_LIMIT),
-        advice=advice and cut_middle(advice, SUMMARY_LIMIT),
+        advice=cut_middle(" ".join((advice or "", *_beside(first, hit))).strip(), SUMMARY_LIMIT) or None,
         log=(raised or hit or first).log or first.log,
         line=raised.line if raised else hit.line if hit else first.findings.lines or None,
         traceback=cut_middle(error.get("traceback") or (raised.traceback if raised else ""), TRACEBACK_LIMIT) or None,
@@ -100,6 +102,17 @@ def _verdict(first: Case, cases: Sequence[Case]) -> Verdict:
         victims=tuple(rank for rank in _ranks(ended) if rank not in also_failed),
         step=first.findings.last_step if any(first.findings.last_step) else None,
     )
+
+
+def _beside(case: Case, first: Hit | None) -> list[str]:
+    """Name the other failures in a log of the kernel's, whose lines have nothing to do with each other."""
+    if first is None or not is_kernel_log(case.log):
+        return []
+    found = {first.match.pattern.id: ""}
+    for hit in case.findings.hits:
+        if hit.match.pattern.kind == "cause":
+            found.setdefault(hit.match.pattern.id, f"Line {hit.line}: {hit.match.summary}")
+    return [words for words in found.values() if words][:_MOST_BESIDE]
 
 
 def _ranks(cases: Sequence[Case]) -> tuple[int, ...]:
@@ -126,6 +139,9 @@ def _last_words(case: Case) -> Raised | None:
 
 def _known(case: Case, raised: Raised | None) -> Hit | None:
     """Return the telling pattern of a log; a victim's complaint does not explain an exception of the rank's own."""
+    if raised is not None and raised.is_labelled:  # other lines may be of other processes
+        told = (hit for hit in case.findings.hits if raised.line <= hit.line <= raised.end)
+        return next(told, None)
     hit = first_hit(case)
     if hit is None or raised is None or hit.match.pattern.kind == "cause" or is_of_collective(raised):
         return hit
@@ -137,13 +153,14 @@ def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str
     if case.out_of_memory:
         who = f"its child process {case.child} was " if case.child else ""
         return (
-            f"{who}killed by the kernel: out of memory",
+            f"{who}killed by the kernel: out of memory{f' ({case.told_by})' if case.told_by else ''}",
             "Use fewer workers or data-loading processes per host, or a host with more memory.",
             "out-of-memory",
         )
     message = (case.error or {}).get("message") or (raised.summary if raised else None) or case.summary
     if case.signal and (raised is None or not raised.summary.startswith("Fatal")):
-        message = case.summary or f"killed by {signal_name(case.signal)}"
+        where = f", as {case.told_by} says" if case.told_by else ""
+        message = case.summary or f"killed by {signal_name(case.signal)}{where}"
     if case.child and case.cause in ("signal", "exit"):
         by = signal_name(case.child_signal or 0)
         message = f"{message}, after its child process {case.child} was killed by {by}"

@@ -76,11 +76,11 @@ def is_healthy_noise(line: str) -> bool:
     return line.startswith(_OWN_LINES) and match_line(line, _healthy_rows()) is not None
 
 
-def match_line(line: str, among: tuple[Row, ...] | None = None) -> Match | None:
-    """Return the first pattern that fits a line, of all or of these rows."""
+def match_line(line: str, among: tuple[Row, ...] | None = None, level: int = 0) -> Match | None:
+    """Return the first pattern that fits a line, of all or of these rows; its level stands behind some characters."""
     for row in rows() if among is None else among:
         quick = row.literals is None or any(literal in line for literal in row.literals)
-        if quick and not line.startswith(row.ignores) and (found := row.regex.search(line)):
+        if quick and not line.startswith(row.ignores, level) and (found := row.regex.search(line)):
             blamed = found[row.pattern.blames] if row.pattern.blames else None
             return Match(row.pattern, _fill(row.pattern.summary, found), blamed)
     return None

@@ -20,6 +20,7 @@ from mslaunch.diagnose.candidates import EXCEPTION, PEER, Kind
 from mslaunch.diagnose.exceptions import End, exception_text, find_exception, is_source_line
 from mslaunch.diagnose.facts import Fact, read_fact
 from mslaunch.diagnose.patterns import Match, match_line
+from mslaunch.diagnose.prefixes import label_size
 from mslaunch.diagnose.steps import NO_STEP, WENT_ON, Step, last_step, step_lines
 from mslaunch.words import cut_middle
 
@@ -197,12 +198,13 @@ class Scanner:
     def _match(self, line: bytes, number: int, kind: Kind) -> None:
         if kind.rows or kind.forms:
             text = line.decode("utf-8", "replace").rstrip("\r")
-            if kind.rows and (found := match_line(text, kind.rows)):
+            level = label_size(line)  # labels are ASCII
+            if kind.rows and (found := match_line(text, kind.rows, level)):
                 hit = Hit(number, found, _time(self._timed), self.log, self._steps)
                 self._hits.add(hit)
                 self._first_hits.setdefault(found.pattern.id, hit)
             if kind.forms and len(self._facts) < _FACTS_KEPT:
-                fact = read_fact(text, kind.forms, number, _time(self._timed), self.log)
+                fact = read_fact(text, kind.forms, number, _time(self._timed), self.log, level)
                 if fact is not None:
                     same = (fact.kind, fact.pid, *fact.values.items())
                     self._facts.setdefault(same if fact.kind != "address" else (number,), fact)

@@ -11,11 +11,12 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, cast
 
 from mslaunch import layout
-from mslaunch.documents.limits import MOST_BYTES
+from mslaunch.documents.limits import MOST_BYTES, Unreadable
 
 _LOG = re.compile(r"\.(?:log|txt|out|err)(?:[.-]\d{1,14})*(?:\.gz)?$")
 _SYSTEM_LOG = re.compile(r"^(?:dmesg|messages|syslog|kern)(?:[.-]\w{1,14})*(?:\.gz)?$")
@@ -31,7 +32,8 @@ _EARLIER_FILES, _EARLIER_PLOG = (
     for names in ((layout.LOG, layout.STACK), (layout.PLOG,))
 )
 _EARLIER = re.compile(rf"(?:^|/)(?:{_EARLIER_FILES})$|(?:^|/){_EARLIER_PLOG}/")  # of attempts before the last
-_MOST_UNPACKED = 8 << 30  # of a bundle; ours hold 20 MB that unpack to some hundreds
+_MOST_UNPACKED = 2 << 30  # of a bundle; ours hold 20 MB that unpack to some hundreds
+_MOST_MEMBERS = 100_000
 BROKEN = (
     *(OSError, EOFError, ValueError, KeyError, IndexError, OverflowError, RuntimeError, NotImplementedError),
     *(struct.error, zlib.error, zipfile.BadZipFile),
@@ -60,8 +62,7 @@ class Source:
     def open(self) -> IO[bytes]:
         """Open the text of it, unpacked."""
         if self.bundle is not None:
-            with zipfile.ZipFile(self.bundle) as archive:
-                raw = archive.open(self.path)  # keeps the file open
+            raw = _open_archive(self.bundle, os.getpid()).open(self.path)
         else:
             raw = Path(self.path).open("rb", buffering=0)  # noqa: SIM115 - the caller closes it
         return cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if self.name.endswith(".gz") else raw
@@ -90,16 +91,30 @@ def files_of(folder: Path) -> list[Source]:
     return sorted(found, key=lambda source: source.name.split("/"))
 
 
+@lru_cache(1)
+def _open_archive(bundle: str, pid: int) -> zipfile.ZipFile:
+    """Open a bundle once in each process: its list of members may be long, and a forked process shares the offset."""
+    del pid
+    return zipfile.ZipFile(bundle)
+
+
 def members_of(bundle: Path) -> list[Source]:
-    """Return the logs of a bundle; what claims to unpack to more than a bundle ever does is left out."""
-    found, left = [], _MOST_UNPACKED
+    """Return the logs of a bundle; one that was made to do harm, or that we never make, is Unreadable."""
     with zipfile.ZipFile(bundle) as archive:
-        for member in archive.infolist():
-            is_log = member.filename.startswith(MEMBERS) and not member.is_dir()
-            if is_log and member.compress_type in _PACKED and member.file_size <= left:
-                left -= member.file_size
-                name = member.filename[len(MEMBERS) :]
-                found.append(Source(name, member.filename, member.file_size, str(bundle)))
+        members = archive.infolist()
+    if len(members) > _MOST_MEMBERS:
+        raise Unreadable(f"it holds {len(members):,} files, and a bundle at most {_MOST_MEMBERS:,}")
+    found = []
+    for member in members:
+        if member.filename.startswith(MEMBERS) and not member.is_dir():
+            name = member.filename[len(MEMBERS) :]
+            if {"", ".", ".."} & set(name.split("/")):
+                raise Unreadable(f"it names a file outside of it, {name!r}")
+            if member.compress_type not in _PACKED:
+                raise Unreadable(f"{name} is packed in a way that bundles are not")
+            found.append(Source(name, member.filename, member.file_size, str(bundle)))
+    if sum(source.size for source in found) > _MOST_UNPACKED:
+        raise Unreadable(f"it would unpack to more than {_MOST_UNPACKED >> 30} GB, and a bundle never does")
     return found
 
 
