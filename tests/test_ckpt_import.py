@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -269,6 +270,14 @@ def test_wrong_requests_change_nothing(bench: Bench, args: tuple[str, ...], word
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert sorted(bench.folder.iterdir()) == before
+
+
+def test_a_pipe_is_no_checkpoint(bench: Bench) -> None:
+    """It is refused at once, and nobody waits for its other end."""
+    os.mkfifo(bench.folder / "net.pth")
+    done = bench.mslaunch("ckpt", "import", "net.pth", "--to", "a.ckpt")
+    assert done.returncode == 2
+    assert done.stderr == "mslaunch: net.pth: not a state_dict that can be read: it is no regular file.\n"
 
 
 def test_the_same_weights_have_no_difference(bench: Bench) -> None:
