@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from itertools import accumulate, count
 from math import prod
@@ -55,11 +55,12 @@ class _Slice:
     def to_write(self, room: memoryview) -> Iterator[memoryview]:
         """Its bytes, for the kernel to copy."""
         at = self.stretch()
-        if at is None:
-            yield self.load(room)
-            return
-        with mapped(self.fd, self.path, at, self.size) as data:
-            yield data
+        data: memoryview | None = None
+        with ExitStack() as opened:
+            if at is not None:
+                with suppress(OSError):  # some file systems map no files
+                    data = opened.enter_context(mapped(self.fd, self.path, at, self.size))
+            yield self.load(room) if data is None else data
 
     def load(self, room: memoryview) -> memoryview:
         """Its bytes, read into the room where they are not made anew."""
