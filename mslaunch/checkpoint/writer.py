@@ -95,17 +95,15 @@ class _Scratch(threading.local):
     def __init__(self) -> None:
         self.incoming = memoryview(mmap.mmap(-1, BLOCK))
         self.outgoing = memoryview(mmap.mmap(-1, BLOCK))
-        self.rows = lru_cache(maxsize=16)(self._rows)
+        self.rows = lru_cache(maxsize=8)(self._rows)
 
-    def _rows(self, plan: BlockPlan, begins: tuple[int, ...], source: int) -> list[memoryview]:
-        """Where the bytes of a slice go in the outgoing buffer, in their order; each box begins at its place there."""
-        places = sorted(
-            (since, begins[runs.target] + to, runs.length)
-            for runs in plan.runs
-            if runs.source == source
-            for since, to in zip(runs.source_places, runs.target_places, strict=True)
-        )
-        return [self.outgoing[to : to + length] for _, to, length in places]
+    def _rows(self, plan: BlockPlan, begins: tuple[int, ...]) -> list[list[memoryview]]:
+        """Where the bytes of each slice go in the outgoing buffer, in order; each box begins at its place there."""
+        places: list[list[tuple[int, int, int]]] = [[] for _ in range(1 + max(runs.source for runs in plan.runs))]
+        for runs in plan.runs:
+            for since, to in zip(runs.source_places, runs.target_places, strict=True):
+                places[runs.source].append((since, begins[runs.target] + to, runs.length))
+        return [[self.outgoing[to : to + length] for _, to, length in sorted(some)] for some in places]
 
 
 class Writer:
@@ -208,8 +206,7 @@ class Writer:
     def _scatter(self, plan: BlockPlan, slices: list[_Slice], targets: list[_Target]) -> None:
         """Let the kernel read each slice into the rows of all boxes, and write these."""
         *begins, _ = accumulate((target.size for target in targets), initial=0)
-        for number, one in enumerate(slices):
-            rows = self.scratch.rows(plan, tuple(begins), number)
+        for one, rows in zip(slices, self.scratch.rows(plan, tuple(begins)), strict=True):
             at = one.stretch() or 0
             for first in range(0, len(rows), IOV_MAX):
                 some = rows[first : first + IOV_MAX]
