@@ -78,11 +78,13 @@ def own_cpu(command: list[str], folder: Path, env: Mapping[str, str] | None = No
 
 
 def _start(command: list[str], folder: Path, env: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+    # Where Python may write no bytecode, each command would compile all of mslaunch, which no installation does.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return subprocess.Popen(
         command,
         cwd=folder,
         # msrun starts whatever `python` is first on PATH.
-        env={**os.environ, "GLOG_v": "3", "PATH": f"{BIN}:{os.environ['PATH']}", **(env or {})},
+        env={**inherited, "GLOG_v": "3", "PATH": f"{BIN}:{os.environ['PATH']}", **(env or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

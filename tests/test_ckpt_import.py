@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from tests.sharded import (
     write_hollow,
     write_shard,
 )
-from tests.torch_files import save_state
+from tests.torch_files import Saved, save_state, save_zip
 
 
 def floats(*shape: int) -> tuple[str, tuple[int, ...], bytes]:
@@ -92,15 +93,29 @@ def test_without_a_network_only_what_is_certain_is_renamed(bench: Bench) -> None
 
 
 def test_export_is_the_way_back(bench: Bench) -> None:
-    """To PyTorch's names and shapes, in a file that says so."""
+    """To PyTorch's names and shapes, in a file that says so; PyTorch's counter is not needed for loading it."""
     save_state(bench.folder / "net.pth", TORCH)
     write_shard(bench.folder / "net.ckpt", MINDSPORE)
-    done = bench.mslaunch("ckpt", "export", "net.ckpt", "--to", "net.safetensors", "--like", "net.pth", "--partial")
-    assert done.returncode == 0
-    assert "bn.num_batches_tracked (scalar) gets no weights" in done.stderr
+    done = bench.mslaunch("ckpt", "export", "net.ckpt", "--to", "net.safetensors", "--like", "net.pth")
+    assert (done.returncode, done.stderr) == (0, "")
     expected = {name: value for name, value in TORCH.items() if "batches" not in name}
     assert content_of(bench.folder / "net.safetensors") == expected
     assert b'"format":"pt"' in (bench.folder / "net.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("kept", ["emb", "head"])
+def test_of_tied_weights_one_partner_is_enough(bench: Bench, kept: str) -> None:
+    """The network in MindSpore has one of the two; on the way back both get its values."""
+    dtype, shape, data = floats(10, 4)
+    tied = {f"{name}.weight": Saved("0", dtype, shape) for name in ("emb", "head")}
+    save_zip(bench.folder / "net.pth", tied, {"0": data})
+    write_shard(bench.folder / "init.ckpt", {f"{kept}.embedding_table": (dtype, shape, bytes(len(data)))})
+    done = bench.mslaunch("ckpt", "import", "net.pth", "--to", "net.ckpt", "--like", "init.ckpt")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert content_of(bench.folder / "net.ckpt") == {f"{kept}.embedding_table": (dtype, shape, data)}
+    back = bench.mslaunch("ckpt", "export", "net.ckpt", "--to", "back.safetensors", "--like", "net.pth")
+    assert (back.returncode, back.stderr) == (0, "")
+    assert bench.mslaunch("ckpt", "diff", "net.pth", "back.safetensors").returncode == 0
 
 
 def test_export_without_a_network_gives_the_words_of_torch(bench: Bench) -> None:
@@ -255,6 +270,14 @@ def test_wrong_requests_change_nothing(bench: Bench, args: tuple[str, ...], word
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert sorted(bench.folder.iterdir()) == before
+
+
+def test_a_pipe_is_no_checkpoint(bench: Bench) -> None:
+    """It is refused at once, and nobody waits for its other end."""
+    os.mkfifo(bench.folder / "net.pth")
+    done = bench.mslaunch("ckpt", "import", "net.pth", "--to", "a.ckpt")
+    assert done.returncode == 2
+    assert done.stderr == "mslaunch: net.pth: not a state_dict that can be read: it is no regular file.\n"
 
 
 def test_the_same_weights_have_no_difference(bench: Bench) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -101,6 +103,9 @@ WRONG = {
     "two changes": ("rules: [{from: a, to: b, transpose: true, insert: 0}]", "one of transpose, insert"),
     "wrong heads": ("rules: [{from: a, to: b, heads: 3}]", "write heads: {head_dim: 128"),
     "odd heads": ("rules: [{from: a, to: b, heads: {head_dim: 3, from: halves, to: pairs}}]", "an even number"),
+    "a bad expression": ("rules: [{from: 'a(', to: b}]", "rule 1: 'a(' is not a regular expression: missing )"),
+    "a repetition too large": ("rules: [{from: 'a{99999999999}', to: b}]", "the repetition number is too large"),
+    "groups too deep": (f"rules: [{{drop: '{'(' * 5000}'}}]", "…' is not a regular expression: maximum recursion"),
     "wrong sizes": ("rules: [{from: a, to: [b, c], split: 0, sizes: [1]}]", "`sizes` are the proportions"),
 }
 
@@ -116,8 +121,8 @@ def test_a_wrong_file_of_rules_is_refused(tmp_path: Path, kind: str) -> None:
 
 
 IMPOSSIBLE = {
-    "a bad expression": ("{from: 'a(', to: b}", "not a regular expression"),
     "a group too many": (r"{from: a, to: '\1'}", "cannot be filled in"),
+    "a group's number of 5,000 digits": (rf"{{from: a, to: '\g<{'9' * 5000}>'}}", "cannot be filled in"),
     "two of one name": (r"{from: '\w', to: x}", "two parameters would get this name"),
     "a part that is not there": ("{from: [a, zz], to: c, concat: 0}", "zz is not there to be put together with a"),
     "unequal parts": ("{from: [a, b], to: c, concat: 1}", "the parts of c have the sizes [6, 3]. Give `sizes`"),
@@ -147,6 +152,33 @@ def test_a_rule_without_a_way_back_is_refused_on_export(tmp_path: Path, text: st
     rules = read_rules(rules_file(tmp_path, rf"rules: [{{from: '{text}', to: 'x'}}]"))
     with pytest.raises(RequestError, match="cannot be turned round for the way back"):
         reverse_rules(rules)
+
+
+def test_a_group_that_the_rule_does_not_have_is_refused_on_export(tmp_path: Path) -> None:
+    """One group is there and one is used, but it is another."""
+    rules = read_rules(rules_file(tmp_path, r"rules: [{from: '(a)', to: 'x\3'}]"))
+    with pytest.raises(RequestError, match="cannot be turned round for the way back"):
+        reverse_rules(rules)
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+b", "(a|a)*b", "(.*)(.*)(.*)(.*)(.*)(.*)(.*)x"])
+def test_an_expression_that_would_not_end_is_refused(tmp_path: Path, pattern: str) -> None:
+    """The rule and the name are told; the timer is the caller's again."""
+    weights = opened(tmp_path, {"a" * 100 + "!": A})
+    rules = read_rules(rules_file(tmp_path, f"rules: [{{from: z, to: y}}, {{from: '{pattern}', to: c}}]"))
+    before = signal.getsignal(signal.SIGVTALRM)
+    with pytest.raises(RequestError, match=r"rules.yaml, rule 2: its regular expression took more than 0.2 s for 'aaa"):
+        apply_rules(weights, rules)
+    assert signal.getsignal(signal.SIGVTALRM) == before
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
+
+
+def test_rules_are_applied_in_any_thread(tmp_path: Path) -> None:
+    """Signals are the main thread's: in others there is no limit of time, and no error."""
+    weights = opened(tmp_path, {"a": A})
+    rules = read_rules(rules_file(tmp_path, "rules: [{from: a, to: b}]"))
+    with ThreadPoolExecutor(1) as pool:
+        assert list(pool.submit(apply_rules, weights, rules).result()) == ["b"]
 
 
 def test_an_unknown_network_is_refused_with_the_known_ones() -> None:

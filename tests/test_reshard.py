@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import shutil
 from pathlib import Path
@@ -285,6 +286,24 @@ def test_a_file_system_that_reserves_no_room_will_do(tmp_path: Path, monkeypatch
     monkeypatch.setattr(file_io, "_fallocate", lambda *_: errno.EOPNOTSUPP)
     plan(checkpoints("tp2"), strategy_of("tp2"), Target(strategy_of("tp4"))).write(tmp_path / "new")
     assert contents_of(tmp_path / "new") == contents_of(checkpoints("tp4"))
+
+
+def test_a_file_system_that_maps_no_files_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files are read; the new ones are the same."""
+
+    anonymous = mmap.mmap
+
+    def refuse(fd: int, *args: int, **more: int) -> mmap.mmap:
+        if fd < 0:
+            return anonymous(fd, *args, **more)
+        raise OSError(errno.ENODEV, "No such device")
+
+    content: Content = {"w": ("Int8", (4, 1 << 18), os.urandom(1 << 20))}
+    write_shard(tmp_path / "old" / "net.ckpt", content)
+    planned = plan(tmp_path / "old", None, Target())
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    planned.write(tmp_path / "new")
+    assert contents_of(tmp_path / "new") == {0: content}
 
 
 def test_room_is_reserved_before_anything_is_written(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -106,7 +107,7 @@ def test_of_two_at_once_one_wins(bench: Bench) -> None:
     assert (quick.returncode, quick.stderr) == (0, "")
     assert partial_of(bench) == bench.folder / f".new.partial-{slow.pid}"
     code, said = end(slow, signal.SIGCONT)
-    assert (code, said) == (2, "mslaunch: new: is there already. Give another -o, or remove it.\n")
+    assert (code, said) == (2, "mslaunch: new: is there already. Give another name, or remove it.\n")
     assert names(bench.folder) == ["large.ckpt", "large.json", "new"]
     assert contents_of(bench.folder / "new") == contents_of(checkpoints("full"))
 
@@ -118,6 +119,27 @@ def test_two_that_start_together_make_one_set(bench: Bench) -> None:
     assert sorted(process.returncode for process in both) == [0, 2], said
     assert names(bench.folder) == ["new"]
     assert contents_of(bench.folder / "new") == contents_of(checkpoints("full"))
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["hard links", "no hard links"])
+def test_a_file_that_has_come_meanwhile_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """Of two at once to one file, the second says so."""
+    target = tmp_path / "new.ckpt"
+    planned = plan(checkpoints("tp2"), strategy_of("tp2"), Target())
+    if not links:
+        monkeypatch.setattr(os, "link", refuse_link)
+    planned.write_file(target)
+    known = target.read_bytes()
+    with pytest.raises(RequestError, match=r"new\.ckpt: is there already\."):
+        plan(checkpoints("tp4"), strategy_of("tp4"), Target()).write_file(target)
+    assert target.read_bytes() == known
+    assert names(tmp_path) == ["new.ckpt"]
+
+
+def refuse_link(*args: object) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted", *map(str, args))
 
 
 def test_a_folder_of_a_living_process_is_left_alone(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from mslaunch.checkpoint.matching import (
     guess_names,
     match_names,
     plain_names,
+    tied_names,
 )
 from mslaunch.checkpoint.names import apply_rules, read_rules, reverse_rules
 from mslaunch.checkpoint.opening import Weights, open_weights
@@ -95,7 +96,8 @@ def plan_export(source: Path, naming: Naming, strategy: Strategy | None, target:
     back = reverse_rules(read_rules(naming.rules)) if naming.rules else []
     renamed = apply_rules(found, back)
     if naming.like:
-        match = match_names(renamed, _shapes(open_weights(naming.like, key=naming.key)), TO_PYTORCH)
+        like = open_weights(naming.like, key=naming.key)
+        match = match_names(renamed, _shapes(like), TO_PYTORCH, tied_names(like))
     else:
         match = Match(renamed if naming.rules else plain_names(renamed), ())
     _check(source, match, naming)

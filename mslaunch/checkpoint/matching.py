@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mslaunch.checkpoint import weights as change
@@ -40,29 +40,66 @@ class Match:
     problems: tuple[str, ...]
 
 
-def match_names(weights: Mapping[str, Weight], wanted: Wanted, words: Mapping[str, tuple[str, ...]]) -> Match:
-    """Give each weight the name of its partner, and its shape; `words` is one of the two tables above."""
+def match_names(
+    weights: Mapping[str, Weight],
+    wanted: Wanted,
+    words: Mapping[str, tuple[str, ...]],
+    tied: Mapping[str, Sequence[str]] | None = None,
+) -> Match:
+    """Give each weight the name of its partner, and its shape; `words` is one of the two tables above.
+
+    Of weights that are tied, one partner is enough; `tied` are those of the wanted ones.
+    """
+    taken, alone = _find_partners(weights, wanted, words)
+    for name, others in (tied or {}).items():
+        if name not in taken and (sources := [taken[other] for other in others if other in taken]):
+            taken[name] = sources[0]
+    known = set(taken)
+    missing = [
+        name
+        for name in wanted
+        if name not in taken and name not in _OF_TRAINING and not is_derived(name, known) and not _is_counter(name)
+    ]
+    made = {new: _fitted(change.rename(weights[old], new), wanted[new]) for new, old in taken.items()}
+    return Match(made, tuple(_problems(weights, wanted, alone, missing)))
+
+
+def _find_partners(
+    weights: Mapping[str, Weight], wanted: Wanted, words: Mapping[str, tuple[str, ...]]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return which weight each wanted name gets, and why the others get none."""
     endings = _by_ending(wanted)
     partners: dict[str, list[str]] = defaultdict(list)
     alone: dict[str, str] = {}
+    without: list[str] = []
     for name, weight in weights.items():
         found = _partners(name, weight, wanted, endings, words)
         if len(found) == 1:
             partners[found[0]].append(name)
         elif found:
             alone[name] = f"fits {' and '.join(found[:3])}"
-        elif name.rpartition(".")[2] not in _ONLY_PYTORCH:
-            alone[name] = "has no partner"
+        elif not _is_counter(name):
+            without.append(name)
     taken = {partner: names[0] for partner, names in partners.items() if len(names) == 1}
+    tied, placed = tied_names(weights), set(taken.values())
+    alone |= {name: "has no partner" for name in without if placed.isdisjoint(tied.get(name, ()))}
     for partner, names in partners.items():
         if len(names) > 1:
             alone |= {name: f"is one of {len(names)} that fit {partner}" for name in names}
-    known = set(taken)
-    missing = [
-        name for name in wanted if name not in taken and name not in _OF_TRAINING and not is_derived(name, known)
-    ]
-    made = {new: _fitted(change.rename(weights[old], new), wanted[new]) for new, old in taken.items()}
-    return Match(made, tuple(_problems(weights, wanted, alone, missing)))
+    return taken, alone
+
+
+def tied_names(weights: Mapping[str, Weight]) -> dict[str, list[str]]:
+    """The names of all weights that have the same bytes, for each of them."""
+    groups: dict[object, list[str]] = defaultdict(list)
+    for name, weight in weights.items():
+        if weight.pieces and weight.nbytes:
+            groups[weight.dtype, weight.pieces].append(name)
+    return {name: names for names in groups.values() if len(names) > 1 for name in names}
+
+
+def _is_counter(name: str) -> bool:
+    return name.rpartition(".")[2] in _ONLY_PYTORCH
 
 
 def _by_ending(names: Iterable[str]) -> dict[str, list[str]]:
@@ -142,7 +179,7 @@ def guess_names(weights: Mapping[str, Weight]) -> dict[str, Weight]:
     made: dict[str, Weight] = {}
     for name, weight in weights.items():
         base, dot, last = name.rpartition(".")
-        if last in _ONLY_PYTORCH:
+        if _is_counter(name):
             continue
         word = _guess(weights, base, last, weight)
         made[f"{base}{dot}{word}"] = change.rename(weight, f"{base}{dot}{word}")

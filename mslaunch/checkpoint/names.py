@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mslaunch.checkpoint import weights as change
+from mslaunch.checkpoint.patterns import LONGEST_MATCH, TookLong, compile_pattern, limited_matching
 from mslaunch.checkpoint.weights import Weight
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import RequestError, did_you_mean
@@ -45,10 +46,7 @@ class Rule:
     """From which order of the rows of a head to which."""
 
     def match(self, name: str) -> re.Match[str] | None:
-        try:
-            return re.fullmatch(self.sources[0], name)
-        except re.error as error:
-            raise RequestError(f"{self.where}: not a regular expression: {error}.") from None
+        return compile_pattern(self.where, self.sources[0]).fullmatch(name)
 
     def reverse(self) -> Rule | None:
         """The rule that undoes this one; None for one that leaves parameters out."""
@@ -57,7 +55,7 @@ class Rule:
         groups = _GROUP.findall(self.sources[0])
         outside = _GROUP.sub("", self.sources[0])
         used = set(_REFERENCE.findall(self.targets[0]))
-        if _SPECIAL.search(outside) or len(used) != len(groups):
+        if _SPECIAL.search(outside) or used != {str(number) for number in range(1, len(groups) + 1)}:
             raise RequestError(
                 f"{self.where}: cannot be turned round for the way back: write plain text and groups in `from`, and "
                 f"use every group in the first `to`."
@@ -128,6 +126,7 @@ def _rule(where: str, row: Any) -> Rule:
     sizes = _numbers(where, row.get("sizes", []))
     if sizes and (len(sizes) != max(len(sources), len(targets)) or min(sizes) < 1):
         raise RequestError(f"{where}: `sizes` are the proportions of the parts, one from 1 on for each.")
+    compile_pattern(where, sources[0])
     transpose = row.get("transpose")
     head_dim, heads = _heads(where, row.get("heads"))
     return Rule(
@@ -185,8 +184,8 @@ def apply_rules(weights: Mapping[str, Weight], rules: Sequence[Rule]) -> dict[st
     for name, weight in weights.items():
         if name in used:
             continue
-        rule, match = next(((rule, match) for rule in rules if (match := rule.match(name))), (None, None))
-        new = list(_apply(rule, match, weights, used)) if rule and match else [weight]
+        found = first_match(rules, name)
+        new = list(_apply(*found, weights, used)) if found else [weight]
         for one in new:
             if one.name in made:
                 raise RequestError(f"{one.name}: two parameters would get this name, {name} is one. Correct the rules.")
@@ -197,11 +196,28 @@ def apply_rules(weights: Mapping[str, Weight], rules: Sequence[Rule]) -> dict[st
     return made
 
 
+def first_match(rules: Sequence[Rule], name: str) -> tuple[Rule, re.Match[str]] | None:
+    """Return the first rule that matches a name, and how; one that takes too long to tell is refused."""
+    rule = None
+    try:
+        with limited_matching():
+            for rule in rules:
+                if match := rule.match(name):
+                    return rule, match
+    except TookLong:
+        where = rule.where if rule else "the rules"
+        raise RequestError(
+            f"{where}: its regular expression took more than {LONGEST_MATCH} s for {name[:60]!r}. Write a simpler "
+            f"one, without repetitions inside repetitions."
+        ) from None
+    return None
+
+
 def _apply(rule: Rule, match: re.Match[str], weights: Mapping[str, Weight], used: set[str]) -> Iterator[Weight]:
-    names = [_expand(rule, match, template) for template in rule.targets]
+    names = [expand(rule, match, template) for template in rule.targets]
     if not names:
         return
-    parts = [match[0], *(_expand(rule, match, template) for template in rule.sources[1:])]
+    parts = [match[0], *(expand(rule, match, template) for template in rule.sources[1:])]
     missing = [part for part in parts if part not in weights]
     if missing:
         raise RequestError(f"{rule.where}: {missing[0]} is not there to be put together with {match[0]}.")
@@ -221,10 +237,11 @@ def _apply(rule: Rule, match: re.Match[str], weights: Mapping[str, Weight], used
         yield change.rename(whole, names[0])
 
 
-def _expand(rule: Rule, match: re.Match[str], template: str) -> str:
+def expand(rule: Rule, match: re.Match[str], template: str) -> str:
+    """Fill in a template with the groups of a match."""
     try:
         return match.expand(template)
-    except (re.error, IndexError) as error:
+    except (re.error, IndexError, ValueError, OverflowError) as error:
         raise RequestError(f"{rule.where}: {template!r} cannot be filled in: {error}.") from None
 
 

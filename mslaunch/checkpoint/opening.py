@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from pathlib import Path
@@ -132,7 +133,10 @@ def _read(path: Path, read: Callable[[int, int], Mapping[str, View]]) -> Mapping
     except OSError as error:
         raise ShardUnreadable(str(path), error.strerror or str(error)) from None
     try:
-        return read(fd, os.fstat(fd).st_size)
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise Malformed("it is no regular file")
+        return read(fd, found.st_size)
     except (Malformed, OSError) as error:
         raise RequestError(f"{path}: not a state_dict that can be read: {str(error).removesuffix('.')}.") from None
     finally:

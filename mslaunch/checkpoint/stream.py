@@ -37,7 +37,19 @@ def write_file(job: ReshardPlan, path: Path, progress: Progress = lambda _: None
     """Write a job of one shard to a file."""
     with _beside(job, path) as beside:
         Writer(job, dict.fromkeys(job.shards, beside / path.name), progress).run()
-        (beside / path.name).rename(path)
+        _publish(beside / path.name, path)
+
+
+def _publish(made: Path, path: Path) -> None:
+    """Give a file its name, unless another has got it meanwhile."""
+    try:
+        os.link(made, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+        made.rename(path)
 
 
 @contextmanager
@@ -54,11 +66,11 @@ def _beside(job: ReshardPlan, target: Path) -> Iterator[Path]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NotReadyError(
                 f"{target}: the disk is full; nothing was kept. {job.nbytes / 1e6:,.0f} MB are needed: free some, "
-                f"or give another -o."
+                f"or write elsewhere."
             ) from None
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise RequestError(f"{target}: is there already. Give another -o, or remove it.") from None
-        raise NotReadyError(f"{target}: cannot be written: {error.strerror or error}. Give another -o.") from None
+            raise RequestError(f"{target}: is there already. Give another name, or remove it.") from None
+        raise NotReadyError(f"{target}: cannot be written: {error.strerror or error}. Write elsewhere.") from None
     finally:
         if ours:
             shutil.rmtree(beside, ignore_errors=True)
@@ -70,7 +82,7 @@ def _check_room(nbytes: int, folder: Path) -> None:
     if free < nbytes:
         raise NotReadyError(
             f"{folder}: {nbytes / 1e6:,.0f} MB are needed and {free / 1e6:,.0f} MB are free there. "
-            f"Free some, or give another -o."
+            f"Free some, or write elsewhere."
         )
 
 

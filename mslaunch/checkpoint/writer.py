@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from itertools import accumulate, count
 from math import prod
@@ -55,11 +55,12 @@ class _Slice:
     def to_write(self, room: memoryview) -> Iterator[memoryview]:
         """Its bytes, for the kernel to copy."""
         at = self.stretch()
-        if at is None:
-            yield self.load(room)
-            return
-        with mapped(self.fd, self.path, at, self.size) as data:
-            yield data
+        data: memoryview | None = None
+        with ExitStack() as opened:
+            if at is not None:
+                with suppress(OSError):  # some file systems map no files
+                    data = opened.enter_context(mapped(self.fd, self.path, at, self.size))
+            yield self.load(room) if data is None else data
 
     def load(self, room: memoryview) -> memoryview:
         """Its bytes, read into the room where they are not made anew."""
@@ -94,17 +95,15 @@ class _Scratch(threading.local):
     def __init__(self) -> None:
         self.incoming = memoryview(mmap.mmap(-1, BLOCK))
         self.outgoing = memoryview(mmap.mmap(-1, BLOCK))
-        self.rows = lru_cache(maxsize=16)(self._rows)
+        self.rows = lru_cache(maxsize=8)(self._rows)
 
-    def _rows(self, plan: BlockPlan, begins: tuple[int, ...], source: int) -> list[memoryview]:
-        """Where the bytes of a slice go in the outgoing buffer, in their order; each box begins at its place there."""
-        places = sorted(
-            (since, begins[runs.target] + to, runs.length)
-            for runs in plan.runs
-            if runs.source == source
-            for since, to in zip(runs.source_places, runs.target_places, strict=True)
-        )
-        return [self.outgoing[to : to + length] for _, to, length in places]
+    def _rows(self, plan: BlockPlan, begins: tuple[int, ...]) -> list[list[memoryview]]:
+        """Where the bytes of each slice go in the outgoing buffer, in order; each box begins at its place there."""
+        places: list[list[tuple[int, int, int]]] = [[] for _ in range(1 + max(runs.source for runs in plan.runs))]
+        for runs in plan.runs:
+            for since, to in zip(runs.source_places, runs.target_places, strict=True):
+                places[runs.source].append((since, begins[runs.target] + to, runs.length))
+        return [[self.outgoing[to : to + length] for _, to, length in sorted(some)] for some in places]
 
 
 class Writer:
@@ -207,8 +206,7 @@ class Writer:
     def _scatter(self, plan: BlockPlan, slices: list[_Slice], targets: list[_Target]) -> None:
         """Let the kernel read each slice into the rows of all boxes, and write these."""
         *begins, _ = accumulate((target.size for target in targets), initial=0)
-        for number, one in enumerate(slices):
-            rows = self.scratch.rows(plan, tuple(begins), number)
+        for one, rows in zip(slices, self.scratch.rows(plan, tuple(begins)), strict=True):
             at = one.stretch() or 0
             for first in range(0, len(rows), IOV_MAX):
                 some = rows[first : first + IOV_MAX]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mslaunch.checkpoint.names import Rule, read_rules
+from mslaunch.checkpoint.names import Rule, expand, first_match, read_rules
 from mslaunch.errors import RequestError
 from mslaunch.trace.reading import Output, Trace, read_trace
 
@@ -70,15 +69,12 @@ def compare_traces(first: Path, second: Path, names: str | None = None, toleranc
 
 def rename(name: str, rules: Sequence[Rule]) -> str:
     """Return a module's name by the first rule that matches it, or that matches its weight or bias."""
+    simple = [rule for rule in rules if len(rule.sources) == len(rule.targets) == 1]
     for ending in PARAMETERS:
-        for rule in rules:
-            match = rule.match(name + ending)
-            if match and len(rule.sources) == len(rule.targets) == 1:
-                try:
-                    new = match.expand(rule.targets[0])
-                except (re.error, IndexError) as error:
-                    raise RequestError(f"{rule.where}: {rule.targets[0]!r} cannot be filled in: {error}.") from None
-                return new.rpartition(".")[0] if ending else new
+        if found := first_match(simple, name + ending):
+            rule, match = found
+            new = expand(rule, match, rule.targets[0])
+            return new.rpartition(".")[0] if ending else new
     return name
 
 
