@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -48,19 +49,19 @@ class ControlPlane:
         return str(yaml.safe_load(self.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]).rpartition(":")[2]
 
     def left(self, namespace: str = "default") -> list[str]:
-        """Every object of any job that is there."""
-        lists = [
-            ("Job", self.batch.list_namespaced_job),
-            ("Pod", self.core.list_namespaced_pod),
-            ("Service", self.core.list_namespaced_service),
-            ("Secret", self.core.list_namespaced_secret),
-            ("ConfigMap", self.core.list_namespaced_config_map),
-        ]
-        found = []
-        for kind, ask in lists:
-            for one in ask(namespace, label_selector="mslaunch-run").items:
-                found.append(f"{kind} {one.metadata.name}")
-        return found
+        """The objects of one kind of any job that are there."""
+        lists = {
+            "Pod": self.core.list_namespaced_pod,
+            "Job": self.batch.list_namespaced_job,
+            "Service": self.core.list_namespaced_service,
+            "Secret": self.core.list_namespaced_secret,
+            "ConfigMap": self.core.list_namespaced_config_map,
+        }
+        for kind, ask in lists.items():
+            answer = ask(namespace, label_selector="mslaunch-run", _preload_content=False)
+            if found := json.loads(answer.data)["items"]:
+                return [f"{kind} {one['metadata']['name']}" for one in found]
+        return []
 
     def pods(self, part: str) -> list[str]:
         found = self.core.list_namespaced_pod("default", label_selector=f"mslaunch-part={part}").items

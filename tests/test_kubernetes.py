@@ -44,24 +44,15 @@ def test_a_job_is_submitted_and_followed(submitter: Bench) -> None:
 
 def test_two_jobs_with_odd_names_run_at_once(submitter: Bench, tmp_path: Path) -> None:
     """A folder, a script and a run may be called what they like; a secret variable is in no file of the run."""
-    folder = tmp_path / "it's a $HOME & «jöb»"
-    folder.mkdir()
-    (folder / "träin it.py").write_text("import os\nprint('token', os.environ['API_TOKEN'][::-1], flush=True)\n")
-    submitter.write("train.py", HELLO)
-    plain = submitter.start("train", *KUBE)
-    odd = subprocess.run(
-        [submitter.program, "train", *KUBE, "--run-id", "My_Run.1", "--env", "API_TOKEN=hunter2hunter2", "träin it.py"],
-        cwd=folder,
-        env=submitter.env,
-        capture_output=True,
-        text=True,
-    )
-    assert odd.returncode == 0, odd.stdout + odd.stderr
-    run = folder / "mslaunch-runs" / "My_Run.1"
-    assert "2retnuh2retnuh" in (run / "rank_1" / "log.txt").read_text()
-    assert not any(b"hunter2hunter2" in path.read_bytes() for path in run.rglob("*") if path.is_file())
-    output, _ = plain.communicate(timeout=120)
-    assert plain.returncode == 0, output
+    submitter.folder = tmp_path / "it's a $HOME & «jöb»"
+    submitter.write("träin it.py", "import os\nprint('token', os.environ['API_TOKEN'][::-1], flush=True)\n")
+    options = (*KUBE, "--env", "API_TOKEN=hunter2hunter2", "--run-id")
+    started = [submitter.start("train", *options, run, "träin it.py") for run in ("My_Run.1", "my-run-1")]
+    outputs = [process.communicate(timeout=120)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], outputs
+    for run in ("My_Run.1", "my-run-1"):
+        assert "2retnuh2retnuh" in (submitter.runs / run / "rank_1" / "log.txt").read_text()
+    assert not any(b"hunter2hunter2" in path.read_bytes() for path in submitter.runs.rglob("*") if path.is_file())
 
 
 def test_a_rank_that_fails_is_the_verdict(submitter: Bench) -> None:
@@ -157,15 +148,15 @@ def test_workers_that_cannot_start_end_the_job(submitter: Bench) -> None:
 def test_a_lost_api_server_does_not_end_a_job(submitter: Bench, plane: ControlPlane) -> None:
     """It is killed while the job prints; the submitter waits for it, and has every line in the end."""
     submitter.write(
-        "train.py", "import time\nfor n in range(80):\n    print('line', n, flush=True)\n    time.sleep(0.1)\n"
+        "train.py", "import time\nfor n in range(50):\n    print('line', n, flush=True)\n    time.sleep(0.1)\n"
     )
     watching = submitter.start("train", *KUBE)
     wait_for(lambda: "line 1" in submitter.log(0), "rank 0 to print")
     with plane.without_server(), pytest.raises(subprocess.TimeoutExpired):
-        watching.wait(3)
+        watching.wait(2)
     output, _ = watching.communicate(timeout=120)
     assert watching.returncode == 0, output
-    assert submitter.log(0).splitlines() == [f"line {number}" for number in range(80)]
+    assert submitter.log(0).splitlines() == [f"line {number}" for number in range(50)]
 
 
 ALL_REDUCE = """
