@@ -26,6 +26,7 @@ HOME = Path(os.environ.get("KUBE_HOME") or _CACHE / "mslaunch-kubernetes")
 MISSING = "the Kubernetes control plane is not built: run `make kubernetes`"
 PODS = 12
 """How many pods can run at once, over all jobs."""
+_KINDS = {"Job": "job", "Pod": "pod", "Service": "service", "Secret": "secret", "ConfigMap": "config_map"}
 _SERVER = 1
 """The API server's line among the pids."""
 
@@ -50,18 +51,16 @@ class ControlPlane:
 
     def left(self, namespace: str = "default") -> list[str]:
         """The objects of one kind of any job that are there."""
-        lists = {
-            "Pod": self.core.list_namespaced_pod,
-            "Job": self.batch.list_namespaced_job,
-            "Service": self.core.list_namespaced_service,
-            "Secret": self.core.list_namespaced_secret,
-            "ConfigMap": self.core.list_namespaced_config_map,
-        }
-        for kind, ask in lists.items():
-            answer = ask(namespace, label_selector="mslaunch-run", _preload_content=False)
-            if found := json.loads(answer.data)["items"]:
-                return [f"{kind} {one['metadata']['name']}" for one in found]
-        return []
+        return next(filter(None, (self._names(kind, namespace) for kind in ("Pod", *_KINDS))), [])
+
+    def has(self, kind: str) -> bool:
+        return bool(self._names(kind, "default"))
+
+    def _names(self, kind: str, namespace: str) -> list[str]:
+        api = self.batch if kind == "Job" else self.core
+        ask = getattr(api, f"list_namespaced_{_KINDS[kind]}")
+        answer = ask(namespace, label_selector="mslaunch-run", _preload_content=False)
+        return [f"{kind} {one['metadata']['name']}" for one in json.loads(answer.data)["items"]]
 
     def pods(self, part: str) -> list[str]:
         found = self.core.list_namespaced_pod("default", label_selector=f"mslaunch-part={part}").items

@@ -74,11 +74,35 @@ def test_ctrl_c_cancels_the_job(submitter: Bench, plane: ControlPlane) -> None:
 
 
 def test_a_submitter_that_is_killed_leaves_nothing(submitter: Bench, plane: ControlPlane) -> None:
-    """A process of its own deletes the job."""
-    watching = start_sleeping(submitter)
-    watching.kill()
-    watching.wait()
-    wait_for(lambda: not plane.left(), "all objects to be deleted")
+    """A process of its own deletes the job, whenever that is: while its objects are created, just after, and later."""
+    submitter.write("train.py", SLEEP)
+    for kind in ("Job", "Service", "Pod"):
+        watching = submitter.start("train", *KUBE)
+        wait_for(partial(plane.has, kind), f"a {kind}")
+        watching.kill()
+        watching.wait()
+        wait_for(lambda: not plane.left(), "all objects to be deleted")
+
+
+def test_what_cannot_be_created_whole_is_deleted(submitter: Bench, plane: ControlPlane) -> None:
+    """Here a quota refuses the Service; the job of the same name that is there already is left alone."""
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"services": "0"}}}
+    submitter.write("train.py", SLEEP)
+    assert submitter.mslaunch("train", *KUBE, "--run-id", "same", "--detach").returncode == 0
+    (submitter.runs / "same").rename(submitter.folder / "elsewhere")
+    again = submitter.mslaunch("train", *KUBE, "--run-id", "same")
+    assert 'jobs.batch "same" already exists. Give another --run-id.' in again.stderr
+    plane.core.create_namespaced_resource_quota("default", quota)
+    try:
+        wait_for(lambda: plane.core.read_namespaced_resource_quota("none", "default").status.hard, "the quota")
+        done = submitter.mslaunch("train", *KUBE, "--run-id", "other")
+    finally:
+        plane.core.delete_namespaced_resource_quota("none", "default")
+    assert done.returncode == 3
+    assert "cannot create Service other: " in done.stderr
+    wait_for(lambda: not any("other" in name for name in plane.left()), "the objects to be deleted")
+    assert plane.has("Pod")
+    plane.batch.delete_namespaced_job("same", "default", propagation_policy="Foreground")
 
 
 def test_a_pod_out_of_memory_is_the_cause(submitter: Bench, plane: ControlPlane) -> None:

@@ -108,7 +108,7 @@ class Cluster:
         self.job = job
         self._core = client.CoreV1Api(api)
         self._batch = client.BatchV1Api(api)
-        self._custom = client.CustomObjectsApi(api)
+        self._custom = client.CustomObjectsApi(api) if job.volcano else None  # loading it takes a while
 
     def create(self, body: Mapping[str, Any]) -> Any:
         """Create an object; one that was created by a request whose answer was lost is taken."""
@@ -124,7 +124,7 @@ class Cluster:
             if kind != "Job":
                 if conflict.is_repeated:
                     return body
-            elif _mark(found := self.root(PATIENCE)) and _mark(found) == _mark(body):
+            elif mark_of(found := self.root(PATIENCE)) and mark_of(found) == mark_of(body):
                 return found
             raise NotReadyError(f"{conflict} Give another --run-id.") from None
 
@@ -190,7 +190,7 @@ def part_of(pod: Mapping[str, Any]) -> str:
     return str(pod["metadata"].get("labels", {}).get(PART_LABEL, ""))
 
 
-def _mark(job: Mapping[str, Any]) -> str:
+def mark_of(job: Mapping[str, Any]) -> str:
     return str((job["metadata"].get("annotations") or {}).get(SUBMISSION) or "")
 
 
