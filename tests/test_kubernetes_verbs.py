@@ -188,3 +188,15 @@ def test_a_broken_kubeconfig_is_one_sentence(bench: Bench, content: str) -> None
     assert done.returncode == 2, done.stdout + done.stderr
     assert "the kubeconfig cannot be used: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_job_of_volcano_is_created_and_deleted(submitter: Bench, plane: ControlPlane) -> None:
+    """The API server knows the kind; nobody makes pods of it here, so the job waits."""
+    submitter.write("train.py", HELLO)
+    done = submitter.mslaunch("train", *KUBE, "--volcano", "--detach")
+    assert done.returncode == 0, done.stderr
+    assert "default/volcano/" in done.stdout
+    assert plane.has("Service")
+    assert "queued" in submitter.mslaunch("status").stdout
+    stopped = submitter.mslaunch("stop")
+    assert stopped.returncode == 0, stopped.stderr
