@@ -87,7 +87,7 @@ class Kubelet:
         self.core.patch_node_status(name, {"status": status})
 
     def _run(self) -> None:
-        while not self._stop.wait(0.1):
+        while not self._stop.wait(0.2):
             with suppress(Exception):  # the control plane may be away for a while
                 self._turn()
 

@@ -44,24 +44,15 @@ def test_a_job_is_submitted_and_followed(submitter: Bench) -> None:
 
 def test_two_jobs_with_odd_names_run_at_once(submitter: Bench, tmp_path: Path) -> None:
     """A folder, a script and a run may be called what they like; a secret variable is in no file of the run."""
-    folder = tmp_path / "it's a $HOME & «jöb»"
-    folder.mkdir()
-    (folder / "träin it.py").write_text("import os\nprint('token', os.environ['API_TOKEN'][::-1], flush=True)\n")
-    submitter.write("train.py", HELLO)
-    plain = submitter.start("train", *KUBE)
-    odd = subprocess.run(
-        [submitter.program, "train", *KUBE, "--run-id", "My_Run.1", "--env", "API_TOKEN=hunter2hunter2", "träin it.py"],
-        cwd=folder,
-        env=submitter.env,
-        capture_output=True,
-        text=True,
-    )
-    assert odd.returncode == 0, odd.stdout + odd.stderr
-    run = folder / "mslaunch-runs" / "My_Run.1"
-    assert "2retnuh2retnuh" in (run / "rank_1" / "log.txt").read_text()
-    assert not any(b"hunter2hunter2" in path.read_bytes() for path in run.rglob("*") if path.is_file())
-    output, _ = plain.communicate(timeout=120)
-    assert plain.returncode == 0, output
+    submitter.folder = tmp_path / "it's a $HOME & «jöb»"
+    submitter.write("träin it.py", "import os\nprint('token', os.environ['API_TOKEN'][::-1], flush=True)\n")
+    options = (*KUBE, "--env", "API_TOKEN=hunter2hunter2", "--run-id")
+    started = [submitter.start("train", *options, run, "träin it.py") for run in ("My_Run.1", "my-run-1")]
+    outputs = [process.communicate(timeout=120)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], outputs
+    for run in ("My_Run.1", "my-run-1"):
+        assert "2retnuh2retnuh" in (submitter.runs / run / "rank_1" / "log.txt").read_text()
+    assert not any(b"hunter2hunter2" in path.read_bytes() for path in submitter.runs.rglob("*") if path.is_file())
 
 
 def test_a_rank_that_fails_is_the_verdict(submitter: Bench) -> None:
@@ -83,11 +74,35 @@ def test_ctrl_c_cancels_the_job(submitter: Bench, plane: ControlPlane) -> None:
 
 
 def test_a_submitter_that_is_killed_leaves_nothing(submitter: Bench, plane: ControlPlane) -> None:
-    """A process of its own deletes the job."""
-    watching = start_sleeping(submitter)
-    watching.kill()
-    watching.wait()
-    wait_for(lambda: not plane.left(), "all objects to be deleted")
+    """A process of its own deletes the job, whenever that is: while its objects are created, just after, and later."""
+    submitter.write("train.py", SLEEP)
+    for kind in ("Job", "Service", "Pod"):
+        watching = submitter.start("train", *KUBE)
+        wait_for(partial(plane.has, kind), f"a {kind}")
+        watching.kill()
+        watching.wait()
+        wait_for(lambda: not plane.left(), "all objects to be deleted")
+
+
+def test_what_cannot_be_created_whole_is_deleted(submitter: Bench, plane: ControlPlane) -> None:
+    """Here a quota refuses the Service; the job of the same name that is there already is left alone."""
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"services": "0"}}}
+    submitter.write("train.py", SLEEP)
+    assert submitter.mslaunch("train", *KUBE, "--run-id", "same", "--detach").returncode == 0
+    (submitter.runs / "same").rename(submitter.folder / "elsewhere")
+    again = submitter.mslaunch("train", *KUBE, "--run-id", "same")
+    assert 'jobs.batch "same" already exists. Give another --run-id.' in again.stderr
+    plane.core.create_namespaced_resource_quota("default", quota)
+    try:
+        wait_for(lambda: plane.core.read_namespaced_resource_quota("none", "default").status.hard, "the quota")
+        done = submitter.mslaunch("train", *KUBE, "--run-id", "other")
+    finally:
+        plane.core.delete_namespaced_resource_quota("none", "default")
+    assert done.returncode == 3
+    assert "cannot create Service other: " in done.stderr
+    wait_for(lambda: not any("other" in name for name in plane.left()), "the objects to be deleted")
+    assert plane.has("Pod")
+    plane.batch.delete_namespaced_job("same", "default", propagation_policy="Foreground")
 
 
 def test_a_pod_out_of_memory_is_the_cause(submitter: Bench, plane: ControlPlane) -> None:
@@ -157,15 +172,15 @@ def test_workers_that_cannot_start_end_the_job(submitter: Bench) -> None:
 def test_a_lost_api_server_does_not_end_a_job(submitter: Bench, plane: ControlPlane) -> None:
     """It is killed while the job prints; the submitter waits for it, and has every line in the end."""
     submitter.write(
-        "train.py", "import time\nfor n in range(80):\n    print('line', n, flush=True)\n    time.sleep(0.1)\n"
+        "train.py", "import time\nfor n in range(50):\n    print('line', n, flush=True)\n    time.sleep(0.1)\n"
     )
     watching = submitter.start("train", *KUBE)
     wait_for(lambda: "line 1" in submitter.log(0), "rank 0 to print")
     with plane.without_server(), pytest.raises(subprocess.TimeoutExpired):
-        watching.wait(3)
+        watching.wait(2)
     output, _ = watching.communicate(timeout=120)
     assert watching.returncode == 0, output
-    assert submitter.log(0).splitlines() == [f"line {number}" for number in range(80)]
+    assert submitter.log(0).splitlines() == [f"line {number}" for number in range(50)]
 
 
 ALL_REDUCE = """

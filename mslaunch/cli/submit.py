@@ -27,18 +27,18 @@ def submit(
 ) -> int:
     """Submit a planned job; follow it to its end unless it is to be left alone."""
     asked = _Asked()  # from here on: a job that is in the queue must not be forgotten
-    run, job = api.submit(prepared, queue)
-    if detach and asked.number is None:
-        told = {"run_id": run.run_id, "run_dir": str(run.path), f"{prepared.plan.transport}_job": job}
-        words = f"{run.run_id} is {queue.label} job {job}. Follow it with: mslaunch attach {run.run_id}"
-        print(json.dumps(told) if as_json else words)
-        return 0
-    screen = _cover(view, run) if view else Screen(2 if as_json else 1)
-    try:
-        with queue.guard(job):
+    with queue.guard(detach):
+        run, job = api.submit(prepared, queue)
+        if detach and asked.number is None:
+            told = {"run_id": run.run_id, "run_dir": str(run.path), f"{prepared.plan.transport}_job": job}
+            words = f"{run.run_id} is {queue.label} job {job}. Follow it with: mslaunch attach {run.run_id}"
+            print(json.dumps(told) if as_json else words)
+            return 0
+        screen = _cover(view, run) if view else Screen(2 if as_json else 1)
+        try:
             return _Follower(run, prepared.plan, queue, job, as_json, asked, screen).run()
-    finally:
-        screen.uncover()
+        finally:
+            screen.uncover()
 
 
 def _cover(view: ViewProcess, run: api.Run) -> Screen:

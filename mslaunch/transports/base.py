@@ -161,8 +161,11 @@ class JobQueue(Protocol):
     def update(self, run_dir: Path, job: str) -> None:
         """Bring the run's folder up to date, where the launcher in the job does not write to it itself."""
 
-    def guard(self, job: str) -> AbstractContextManager[None]:
-        """Return what surrounds the following of a job that is to end with its submitter, where the queue has that."""
+    def guard(self, is_kept: bool) -> AbstractContextManager[None]:
+        """Return what surrounds the submitting and following of a job.
+
+        One that is not to be kept ends with its submitter, where the queue has that.
+        """
 
 
 def _ignore(text: str) -> None:

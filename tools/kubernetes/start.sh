@@ -29,9 +29,9 @@ clusters: [{name: test, cluster: {server: "https://127.0.0.1:$port", certificate
 users: [{name: admin, user: {token: "$token"}}]
 contexts: [{name: test, context: {cluster: test, user: admin}}]
 END
-# A node that reports nothing is lost after 12 s instead of 40; claims are bound after 1 s instead of 15.
+# A node that reports nothing is lost after 8 s instead of 40; claims are bound after 1 s instead of 15.
 start kube-controller-manager --kubeconfig kubeconfig --service-account-private-key-file accounts.key $ttl \
-  --node-monitor-period 2s --node-monitor-grace-period 12s --pvclaimbinder-sync-period 1s \
+  --node-monitor-period 2s --node-monitor-grace-period 8s --pvclaimbinder-sync-period 1s \
   --secure-port $((port + 3)) --port 0 --bind-address 127.0.0.1 --leader-elect=false
 start kube-scheduler --kubeconfig kubeconfig --secure-port $((port + 4)) --port 0 --bind-address 127.0.0.1 --leader-elect=false
 if ! ready; then echo "the API server did not start; see $folder/kube-apiserver.log" >&2; exit 1; fi

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mslaunch.transports.base import Command
     from mslaunch.transports.kubernetes.cluster import Cluster
     from mslaunch.transports.kubernetes.following import Following
+    from mslaunch.transports.kubernetes.guard import Guard
 
 _ASK_EVERY = 2.0
 _GONE_SECONDS = 120.0
@@ -33,6 +34,7 @@ class KubernetesQueue:
     def __init__(self) -> None:
         self._clusters: dict[str, Cluster] = {}
         self._answers: dict[str, tuple[float, JobState | None]] = {}
+        self._guard: Guard | None = None
         self._following: dict[Path, Following] = {}
 
     def current_job(self, environment: Mapping[str, str]) -> CurrentJob | None:
@@ -58,25 +60,24 @@ class KubernetesQueue:
         job = cluster.JobName(namespace, name, root["apiVersion"].startswith(cluster.VOLCANO[0]), context)
         others = [one for one in objects if one is not root]
         others = [*submission.further_objects(run_dir, root, secrets or {}), *others]
-        with guard.guarded(str(job)):
+        mark = token_hex(8)
+        annotations = {**root["metadata"].get("annotations", {}), manifests.SUBMISSION: mark}
+        root = {**root, "metadata": {**root["metadata"], "annotations": annotations}}
+        with nullcontext(self._guard) if self._guard else guard.guarding() as guarding:
+            guarding.watch(str(job), mark)  # it also deletes what a failure leaves half made
             self._create(cluster.Cluster(job), root, others)
+            if guarding is not self._guard:
+                guarding.release()
         return str(job)
 
     def _create(self, cluster: Cluster, root: dict[str, Any], others: list[dict[str, Any]]) -> None:
         """Create the launcher's Job, then all that it owns."""
-        from mslaunch.transports.kubernetes.manifests import SUBMISSION
-
-        annotations = {**root["metadata"].get("annotations", {}), SUBMISSION: token_hex(8)}
-        made = cluster.create({**root, "metadata": {**root["metadata"], "annotations": annotations}})
+        made = cluster.create(root)
         owner = {key: made[key] for key in ("apiVersion", "kind")}
         owner |= {key: made["metadata"][key] for key in ("name", "uid")}
-        try:
-            for one in others:
-                metadata = {**one["metadata"], "ownerReferences": [{**owner, "blockOwnerDeletion": True}]}
-                cluster.create({**one, "metadata": metadata})
-        except BaseException:
-            cluster.delete()
-            raise
+        for one in others:
+            metadata = {**one["metadata"], "ownerReferences": [{**owner, "blockOwnerDeletion": True}]}
+            cluster.create({**one, "metadata": metadata})
 
     def submit_array(
         self,
@@ -174,13 +175,22 @@ class KubernetesQueue:
         self._following[run_dir] = Following(run_dir, self._cluster(job))
 
     @contextmanager
-    def guard(self, job: str) -> Iterator[None]:
-        """Delete the job at the end, and also if this process is killed meanwhile."""
-        from mslaunch.transports.kubernetes.guard import guarded
+    def guard(self, is_kept: bool) -> Iterator[None]:
+        """Delete a job that is submitted inside the block at its end, and also if this process is killed meanwhile."""
+        from mslaunch.transports.kubernetes.guard import guarding
 
-        with guarded(job):
+        if is_kept:
             yield
-            self._cluster(job).delete()  # the thread that does so too ends with this process
+            return
+        with guarding() as guard:
+            self._guard = guard
+            try:
+                yield
+                with suppress(MslaunchError):  # where this fails, the guard tries again
+                    self._cluster(guard.job).delete()  # the thread that does so too ends with this process
+                    guard.release()
+            finally:
+                self._guard = None
 
     def _cluster(self, job: str) -> Cluster:
         from mslaunch.transports.kubernetes.cluster import Cluster, parse_job

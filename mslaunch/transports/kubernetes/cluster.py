@@ -15,8 +15,6 @@ from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.transports.kubernetes.manifests import PART_LABEL, RUN_LABEL, SUBMISSION
 
 SECONDS = 20
-QUIET_SECONDS = 10
-"""How long a log may be silent before the pod is looked at again: its node may be lost."""
 PATIENCE = 60.0
 _PAUSE = 1.0
 _HOW = {"_preload_content": False, "_request_timeout": SECONDS}
@@ -110,7 +108,7 @@ class Cluster:
         self.job = job
         self._core = client.CoreV1Api(api)
         self._batch = client.BatchV1Api(api)
-        self._custom = client.CustomObjectsApi(api)
+        self._custom = client.CustomObjectsApi(api) if job.volcano else None  # loading it takes a while
 
     def create(self, body: Mapping[str, Any]) -> Any:
         """Create an object; one that was created by a request whose answer was lost is taken."""
@@ -126,7 +124,7 @@ class Cluster:
             if kind != "Job":
                 if conflict.is_repeated:
                     return body
-            elif _mark(found := self.root(PATIENCE)) and _mark(found) == _mark(body):
+            elif mark_of(found := self.root(PATIENCE)) and mark_of(found) == mark_of(body):
                 return found
             raise NotReadyError(f"{conflict} Give another --run-id.") from None
 
@@ -168,13 +166,16 @@ class Cluster:
         method = getattr(self._batch, f"{verb}_namespaced_job")
         return partial(method, *named, self.job.namespace, *bodies, **options, **_HOW)
 
-    def log(self, pod: str, follow: bool, since: float | None = None) -> Iterator[bytes]:
-        """Yield the lines of a pod's log, of the last seconds only where told; a stream that breaks off just ends."""
+    def log(self, pod: str, follow: float = 0.0, since: float | None = None) -> Iterator[bytes]:
+        """Yield the lines of a pod's log, of the last seconds only where told; a stream that breaks off just ends.
+
+        It is followed until it has been silent for so many seconds.
+        """
         import urllib3
         from kubernetes.client import ApiException
 
         options: dict[str, Any] = {"since_seconds": int(since) + 1} if since is not None else {}
-        options |= {"follow": follow, "_preload_content": False, "_request_timeout": (SECONDS, QUIET_SECONDS)}
+        options |= {"follow": follow > 0, "_preload_content": False, "_request_timeout": (SECONDS, follow or SECONDS)}
         try:
             answer = self._core.read_namespaced_pod_log(pod, self.job.namespace, **options)
             rest = b""
@@ -189,7 +190,7 @@ def part_of(pod: Mapping[str, Any]) -> str:
     return str(pod["metadata"].get("labels", {}).get(PART_LABEL, ""))
 
 
-def _mark(job: Mapping[str, Any]) -> str:
+def mark_of(job: Mapping[str, Any]) -> str:
     return str((job["metadata"].get("annotations") or {}).get(SUBMISSION) or "")
 
 

@@ -28,6 +28,10 @@ _STATUS_PATIENCE = 5.0
 """Seconds in which a pod's status follows the end of the pod."""
 _NODE_PATIENCE = 75.0
 """Seconds in which Kubernetes notices a lost node: 40 or 50 by default, and up to 60 for the pods of a deleted one."""
+_QUIET = 10.0
+"""How long a log may be silent before the pods are looked at again: a node may be lost."""
+_EARLY_QUIET = 2.0
+"""The same before the job begins: workers may have ended, or wait for something."""
 _OVERLAP = 15.0
 """Seconds of a log that are read again after a pause: a line may be on its way for a while."""
 _LAST_LINES = 20
@@ -46,6 +50,7 @@ class Following:
         self.has_ended = False
         self._heard = ("", 0.0)
         """The pod whose log was read last, and when its last line came."""
+        self._alone_since = time.monotonic()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -98,17 +103,22 @@ class Following:
             return self._finish(mirror, launcher, mirror.exit_code)
         workers = [pod for pod in pods if part_of(pod) == "worker"]
         is_alone = bool(workers) and all(map(is_over, workers))
-        if is_over(launcher) or (is_alone and is_on_lost_node(launcher)):
+        if is_over(launcher):
             return self._finish(mirror, launcher, exit_code_of(launcher))
+        if not (is_alone and is_on_lost_node(launcher)):
+            self._alone_since = time.monotonic()
+        elif time.monotonic() - self._alone_since > _NODE_PATIENCE:  # a node may come back
+            return self._close(mirror, 1, first_ending([launcher], launcher["metadata"]["name"]))
         failed = [pod for pod in workers if (pod.get("status") or {}).get("phase") == "Failed"]
         return is_alone and bool(failed) and self._never_began(mirror, failed)
 
     def _read(self, mirror: Mirror, pod: str, follow: bool) -> None:
         """Read a pod's log from where this process has left off and some before, else from its beginning."""
         since = time.monotonic() - self._heard[1] + _OVERLAP if self._heard[0] == pod else None
+        quiet = _EARLY_QUIET if self._record(mirror).get("state") == "queued" else _QUIET
 
         def lines() -> Iterator[bytes]:
-            for line in self._cluster.log(pod, follow, since):
+            for line in self._cluster.log(pod, quiet if follow else 0.0, since):
                 self._heard = (pod, time.monotonic())
                 yield line
 
@@ -125,7 +135,7 @@ class Following:
     def _early_ending(self, pod: Pod) -> dict[str, Any]:
         """The verdict for a pod that ended before the job began: what it printed last."""
         name, code = pod["metadata"]["name"], exit_code_of(pod)
-        *_, last = ["no word", *(line.decode(errors="replace") for line in self._cluster.log(name, False) if line)]
+        *_, last = ["no word", *(line.decode(errors="replace") for line in self._cluster.log(name) if line)]
         summary = f"pod {name} ended with code {code} before the job began: {last[:300]}"
         return {"cause": TRANSPORT, "summary": summary, "exit_code": code}
 

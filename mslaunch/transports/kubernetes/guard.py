@@ -8,34 +8,68 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_MAIN = (
-    "import sys; sys.path.append(sys.argv[1]); from mslaunch.transports.kubernetes.guard import main; main(sys.argv[2])"
-)
-_DONE = b"done"
+_MAIN = "import sys; sys.path.append(sys.argv[1]); from mslaunch.transports.kubernetes.guard import main; main()"
 PATIENCE = 600.0
 
 
+class Guard:
+    """The process, and the job that it is to delete."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.job = ""
+        self._process = process
+
+    def watch(self, job: str, mark: str) -> None:
+        """Have a job deleted if this process is killed: the one that has this mark, and no other of its name."""
+        self.job = job
+        self._tell(f"{job} {mark}")
+
+    def release(self) -> None:
+        """Leave the job alone from now on."""
+        self.job = ""
+        self._tell("")
+
+    def close(self) -> None:
+        """End the process, unless it has something to delete: it goes on with that by itself."""
+        with suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        if not self.job:
+            self._process.wait()
+
+    def _tell(self, line: str) -> None:
+        with suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.flush()
+
+
 @contextmanager
-def guarded(job: str) -> Iterator[None]:
-    """Have a job deleted if this process is killed inside the block."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _MAIN, str(Path(__file__).parents[3]), job],
+def guarding() -> Iterator[Guard]:
+    """Have what is watched, and not released, deleted when the block or this process ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _MAIN, str(Path(__file__).parents[3])],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-    ) as process:
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                process.communicate(_DONE)
+    )
+    guard = Guard(process)
+    try:
+        yield guard
+    finally:
+        guard.close()
 
 
-def main(job: str) -> None:
-    """Wait for the end of the pipe; delete the job unless all was well."""
-    if sys.stdin.buffer.read() == _DONE:
+def main() -> None:
+    """Wait for the end of the pipe; delete the job that its last line names."""
+    lines = sys.stdin.read().splitlines()
+    if not lines or not lines[-1]:
         return
-    from mslaunch.transports.kubernetes.cluster import Cluster, parse_job
+    from mslaunch.transports.kubernetes.cluster import Cluster, NotFound, mark_of, parse_job
 
-    Cluster(parse_job(job)).delete(PATIENCE)
+    job, _, mark = lines[-1].rpartition(" ")
+    cluster = Cluster(parse_job(job))
+    with suppress(NotFound):
+        if mark_of(cluster.root(PATIENCE)) == mark:
+            cluster.delete(PATIENCE)

@@ -113,7 +113,6 @@ def ending_of(pod: Pod) -> Ending | None:
     reasons = [str(one.get("reason") or "") for one in _terminated(pod)]
     reasons.append(str(status.get("reason") or ""))
     reasons.append(str(_condition(pod, "DisruptionTarget").get("reason") or ""))
-    reasons.append("NodeLost" if is_on_lost_node(pod) else "")
     return next((ENDINGS[reason] for reason in reasons if reason in ENDINGS), None)
 
 
@@ -129,10 +128,17 @@ def first_ending(pods: Sequence[Pod], lost: str) -> dict[str, Any] | None:
     found = [(pod, why) for pod in pods if (why := ending_of(pod)) is not None]
     if found:
         pod, ending = min(found, key=lambda one: _ended(one[0]))
-        node = (pod.get("spec") or {}).get("nodeName") or "no node"
-        return _verdict(f"{pod['metadata']['name']} on {node}", ending, (pod.get("status") or {}).get("message"))
-    present = [pod["metadata"]["name"] for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-    return _verdict(lost, _DELETED) if lost and lost not in present else None
+        return _verdict(f"{pod['metadata']['name']} on {_node(pod)}", ending, (pod.get("status") or {}).get("message"))
+    if not lost:
+        return None
+    own = [pod for pod in pods if pod["metadata"]["name"] == lost]
+    if any(map(is_on_lost_node, own)):
+        return _verdict(f"{lost} on {_node(own[0])}", ENDINGS["NodeLost"])
+    return None if own and not own[0]["metadata"].get("deletionTimestamp") else _verdict(lost, _DELETED)
+
+
+def _node(pod: Pod) -> str:
+    return (pod.get("spec") or {}).get("nodeName") or "no node"
 
 
 def _verdict(pod: str, ending: Ending, message: object = None) -> dict[str, Any]:

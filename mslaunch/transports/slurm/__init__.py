@@ -80,8 +80,8 @@ class SlurmQueue:
     def update(self, run_dir: Path, job: str) -> None:
         """The launcher in the job writes to the run's folder, which nodes share."""
 
-    def guard(self, job: str) -> AbstractContextManager[None]:
-        del job
+    def guard(self, is_kept: bool) -> AbstractContextManager[None]:
+        del is_kept
         return nullcontext()  # a job stays in the queue, whatever becomes of its submitter
 
 
