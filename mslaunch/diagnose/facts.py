@@ -109,7 +109,8 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ),
     (
         "wait",
-        r"connected p2p timeout.{0,400}?local logicDevid:(?P<own_device>\d{1,6}), remote physic id:(?P<physical>\d{1,6})",
+        r"connected p2p timeout.{0,400}?local logicDevid:(?P<own_device>\d{1,6}),"
+        r" remote physic id:(?P<physical>\d{1,6})",
         False,
     ),
     (
