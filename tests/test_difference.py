@@ -42,6 +42,24 @@ def test_the_rank_in_another_collective_is_named(tmp_path: Path, different: dict
     assert words in verdict.summary
 
 
+def test_few_that_differ_from_most_are_counted(tmp_path: Path) -> None:
+    """The first of them is named."""
+    job = Job(tmp_path, 8)
+    for rank in range(8):
+        in_task(job, rank, name="AllGather" if rank in (3, 6) else "AllReduce")
+    verdict = verdict_of(job.write())
+    assert verdict.rank == 3
+    assert "is in AllGather (as 1 other), the others of its group in AllReduce" in verdict.summary
+
+
+def test_two_halves_that_differ_blame_nobody(tmp_path: Path) -> None:
+    """Ranks of a job may wait in two groups, each with its own collectives."""
+    job = Job(tmp_path, RANKS)
+    for rank in range(RANKS):
+        in_task(job, rank, index=3 + rank % 2)
+    assert "is in collective" not in verdict_of(job.write()).summary
+
+
 def test_a_circle_ends_with_the_rank_in_another_collective(tmp_path: Path) -> None:
     """Ranks wait for each other in a circle; the one in another collective is the culprit."""
     job = Job(tmp_path, RANKS)
@@ -80,7 +98,7 @@ def test_two_ends_that_differ_in_tls_are_told(tmp_path: Path) -> None:
         write_tls(job, rank, int(rank == 9))
     verdict = verdict_of(job.write())
     assert (verdict.cause, verdict.pattern) == ("cycle", "hccl-tls")
-    assert "TLS is off for 1 NPU port and on for the others" in verdict.summary
+    assert "TLS is on for 1 NPU port and off for the others" in verdict.summary
 
 
 def test_tls_is_not_blamed_where_the_peer_said_nothing(tmp_path: Path) -> None:

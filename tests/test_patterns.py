@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from mslaunch.cli import explain
 from mslaunch.cli.explain import meaning
+from mslaunch.diagnose.facts import Form, forms
 from mslaunch.diagnose.literals import required_literals
 from mslaunch.diagnose.pattern_tables import Pattern, built_in_patterns, parse_table
 from mslaunch.diagnose.patterns import match_line
@@ -161,6 +163,13 @@ def test_no_row_reads_a_line_of_any_length_again_and_again(pattern: Pattern) -> 
     except ModuleNotFoundError:  # Python 3.10
         parser = importlib.import_module("sre_parse")
     assert all(int(limit) <= 400 for limit in any_repeats(parser.parse(pattern.regex)))
+
+
+@pytest.mark.parametrize("form", forms(), ids=lambda form: form.regex.pattern[:40])
+def test_forms_of_lines_are_bounded_too(form: Form) -> None:
+    """A line of a megabyte that begins a form a thousand times must not take seconds."""
+    parser = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
+    assert all(int(limit) <= 600 for limit in any_repeats(parser.parse(form.regex.pattern)))
 
 
 @pytest.mark.parametrize("code", CODES)

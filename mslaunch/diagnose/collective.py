@@ -16,7 +16,7 @@ from mslaunch.diagnose.scan import Hit
 from mslaunch.diagnose.waiting import Peer, Place, Wait, Writer, find_waits
 
 _OTHERS_SHOWN = 3
-_MOST_WAIT = 2  # ranks that lead to a process, before the one silent log is taken for its own
+_ENOUGH = 2  # ranks that must lead to a process before the one silent log is taken for its own
 _ADVICE = {
     "silent": "See whether its process still runs (`mslaunch stacks`, py-spy), and whether its device and network are"
     " well (npu-smi info, hccn_tool -i N -link -g).",
@@ -46,7 +46,7 @@ def chains_of(cases: Sequence[Case], places: Sequence[Place]) -> list[Chain]:
 def _with_silent(chain: Chain, cases: Sequence[Case]) -> Chain:
     """Take the one log that shows no error, and does not say whose it is, for that of a process named by its place."""
     silent = [number for number, case in enumerate(cases) if case.rank is not None and not failed(case)]
-    if chain.end != "outside" or len(silent) != 1 or len(chain.leading) < _MOST_WAIT:
+    if chain.end != "outside" or len(silent) != 1 or len(chain.leading) < _ENOUGH:
         return chain
     case, culprit = cases[silent[0]], chain.culprit
     if case.host or case.device is not None or culprit.rank not in (None, case.rank):

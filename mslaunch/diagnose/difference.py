@@ -48,9 +48,10 @@ def in_collective(cases: Sequence[Case], among: Collection[int]) -> Difference |
         of_group = {number: task for number, task in tasks.items() if task.group == group}
         for what, words in _COMPARED.items():
             values = {number: task.values[what] for number, task in of_group.items() if what in task.values}
-            if len(set(values.values())) > 1:
-                odd, others = _odd_one(values)
-                return Difference(odd, of_group[odd].fact, words.format(values[odd], others))
+            if (odd := _odd_one(values)) is not None:
+                alike = sum(value == values[odd] for value in values.values()) - 1
+                own = f"{values[odd]} (as {counted(alike, 'other')})" if alike else values[odd]
+                return Difference(odd, of_group[odd].fact, words.format(own, _other(values, odd)))
     return None
 
 
@@ -73,11 +74,13 @@ def group_of(case: Case) -> list[str]:
     return [] if task is None else [group for group in case.who.groups if group in task.group]
 
 
-def _odd_one(values: Mapping[int, str]) -> tuple[int, str]:
-    """Return the one that differs from all others, else one that is behind; and what the others have."""
+def _odd_one(values: Mapping[int, str]) -> int | None:
+    """Return one of the few that differ from most, of two the one that is behind; None where that is not clear."""
     counts = Counter(values.values())
-    odd = min(values, key=lambda number: (counts[values[number]], len(values[number]), values[number]))
-    return odd, counts.most_common(1)[0][0] if counts[values[odd]] < len(values) / 2 else _other(values, odd)
+    few = min(counts.values(), default=0)
+    if len(counts) != 2 or (len(values) > 2 and few * 2 >= len(values)):
+        return None
+    return min(values, key=lambda number: (counts[values[number]], len(values[number]), values[number]))
 
 
 def _other(values: Mapping[int, str], odd: int) -> str:
@@ -92,9 +95,11 @@ def in_tls(cases: Sequence[Case], among: Collection[int]) -> Difference | None:
     values = {number: fact.values["tls"] for number, fact in facts.items() if fact.values["tls"] in _TLS}
     if len(set(values.values())) < 2:
         return None
-    odd, others = _odd_one(values)
-    few = counted(sum(value == values[odd] for value in values.values()), "NPU port")
-    return Difference(odd, facts[odd], f"TLS is {_TLS[values[odd]]} for {few} and {_TLS[others]} for the others")
+    rarest = Counter(values.values()).most_common()[-1][0]
+    odd = next(number for number, value in values.items() if value == rarest)
+    few = counted(sum(value == rarest for value in values.values()), "NPU port")
+    usual = _TLS[_other(values, odd)]
+    return Difference(odd, facts[odd], f"TLS is {_TLS[rarest]} for {few} and {usual} for the others")
 
 
 def turn(chain: Chain, last: int) -> Chain:

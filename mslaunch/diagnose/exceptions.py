@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mslaunch.diagnose.prefixes import lines_of_process, read_prefix
+from mslaunch.diagnose.prefixes import Prefix, lines_of_process, read_prefix
 from mslaunch.diagnose.stacks import OUR_FRAMES
 
 _TRACEBACK = b"Traceback (most recent call last)"
@@ -17,6 +17,7 @@ _SOURCE = b"    "
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
 _SYNTAX = re.compile(rb"(SyntaxError|IndentationError|TabError): ")
 _GROUP_SUMMARY = re.compile(r"  \| \S")
+_LINES_READ = (16, 128, 1000)  # of an exception with a label before its lines
 _TO_CHAIN, _TO_TRACEBACK = 3, 4  # how many lines below the end of an exception the next one of its chain may begin
 
 
@@ -48,10 +49,18 @@ def find_exception(lines: Sequence[bytes], at: int, before: bytes) -> End | None
     prefix = read_prefix(line[: line.find(_TRACEBACK)])
     if prefix is None or not line.startswith(_TRACEBACK, prefix.size):
         return None
-    own = lines_of_process(lines, at + 1, prefix)
-    texts = [line[prefix.size :], *(text for _, text in own)]
+    return _end_of_labelled(lines, at, line[prefix.size :], prefix)
+
+
+def _end_of_labelled(lines: Sequence[bytes], at: int, first: bytes, prefix: Prefix) -> End:
+    """Return where an exception with a label before its lines ends; most are short, so that few lines are read."""
+    for most in _LINES_READ:
+        own = lines_of_process(lines, at + 1, prefix, most)
+        texts = [first, *(text for _, text in own)]
+        end = _end_of_chain(texts, 0)
+        if not end.is_open or len(own) < most:
+            break
     places = [at, *(number for number, _ in own)]
-    end = _end_of_chain(texts, 0)
     is_open = end.is_open and places[-1] + 1 == len(lines)
     return End(places[end.line - 1] + 1, is_open, tuple(texts[: end.line]), prefix.key, prefix.rank)
 

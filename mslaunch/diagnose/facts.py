@@ -61,7 +61,7 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ("self", r"Entry-HcclCommInit\w*:", True),
     ("self", r"hcclCommInitInfo:commId\[", True),
     ("self", r"SetupAgent rankNum\[", True),
-    ("self", r"hcom init .*rankNum\[", True),
+    ("self", r"hcom init .{0,400}?rankNum\[", True),
     ("self", r"(?:HcclCommInit\w* failed|Init failed), return\[", True),
     ("self", r"comm error, device\[", True),
     ("self", r"groupRank information is group:\[", True),
@@ -70,13 +70,13 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ("self", r"PostProcess\] This node \S+ rank id: (?P<own_rank>\d{1,9})", True),
     (
         "listen",
-        rf"Listen on ip\[(?P<address>{_ADDRESS})\], port\[(?P<port>\d{{1,5}})\].*"
+        rf"Listen on ip\[(?P<address>{_ADDRESS})\], port\[(?P<port>\d{{1,5}})\].{{0,400}}?"
         r"devPhyId\[(?P<physical>\d{1,6})\], devLogicId\[(?P<device>\d{1,6})\]",
         True,
     ),
     (
         "listen",
-        r"ra_socket_(?:listen_start|batch_connect)\b.*phy_id\[(?P<physical>\d{1,6})\],"
+        r"ra_socket_(?:listen_start|batch_connect)\b.{0,100}?phy_id\[(?P<physical>\d{1,6})\],"
         rf" local_ip\[(?P<address>{_ADDRESS})\]",
         True,
     ),
@@ -96,7 +96,7 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ),
     (
         "wait",
-        r"Transport init error.*remoteUserrank\[(?P<rank>\d{1,9})\]-(?:remoteIpAddr|remote_ip_addr)"
+        r"Transport init error.{0,300}?remoteUserrank\[(?P<rank>\d{1,9})\]-(?:remoteIpAddr|remote_ip_addr)"
         rf"\[(?P<server>{_ADDRESS})"
         r"(?:/(?P<physical>\d{1,6}))?\]",
         False,
@@ -109,7 +109,8 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ),
     (
         "wait",
-        r"connected p2p timeout.*local logicDevid:(?P<own_device>\d{1,6}), remote physic id:(?P<physical>\d{1,6})",
+        r"connected p2p timeout.{0,400}?local logicDevid:(?P<own_device>\d{1,6}),"
+        r" remote physic id:(?P<physical>\d{1,6})",
         False,
     ),
     (
@@ -119,24 +120,24 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
         False,
     ),
     ("wait", r"Notify record from remote rank\W{0,3}\[(?P<rank>\d{1,9})\]", False),
-    ("wait", r"TaskExceptionHandler.*remote rank\W{0,3}\[(?P<rank>\d{1,9})\]", False),
-    ("wait", r"\bEI0012\b.*Remote rank\W{0,3}\[(?P<rank>\d{1,9})\]", False),
-    ("wait", r"GetRankBasicInfo from rank\[(?P<rank>\d{1,9})\].*(?:fail|error|timeout)", False),
+    ("wait", r"TaskExceptionHandler.{0,400}?remote rank\W{0,3}\[(?P<rank>\d{1,9})\]", False),
+    ("wait", r"\bEI0012\b.{0,400}?Remote rank\W{0,3}\[(?P<rank>\d{1,9})\]", False),
+    ("wait", r"GetRankBasicInfo from rank\[(?P<rank>\d{1,9})\].{0,400}?(?:fail|error|timeout)", False),
     (
         "wait",
         rf"Cluster Exception Location\[IP/ID\]:\[(?P<server>{_ADDRESS})/(?P<physical>\d{{1,6}})\]"
-        r"(?:.*ExceptionType:\[(?P<what>[^\]]{1,80})\])?",
+        r"(?:.{0,400}?ExceptionType:\[(?P<what>[^\]]{1,80})\])?",
         False,
     ),
     (
         "wait",
-        rf"(?P<what>cqe err)(?:or)? status\[\d+\].*(?:(?:\bip|remoteIP):\s?\[|remoteIP\{{.{{0,80}}?deviceIp\[)"
+        rf"(?P<what>cqe err)(?:or)? status\[\d+\].{{0,400}}?(?:(?:\bip|remoteIP):\s?\[|remoteIP\{{.{{0,80}}?deviceIp\[)"
         rf"(?P<address>{_ADDRESS})\]",
         False,
     ),
     (
         "wait",
-        rf"(?P<what>EI0013)\b.*Local information: server (?P<own_server>{_ADDRESS}), device ID"
+        rf"(?P<what>EI0013)\b.{{0,400}}?Local information: server (?P<own_server>{_ADDRESS}), device ID"
         rf" (?P<own_physical>\d{{1,6}}), device IP (?P<own_address>{_ADDRESS})\W+Peer information:"
         rf" server (?P<server>{_ADDRESS}), device ID (?P<physical>\d{{1,6}}), device IP (?P<address>{_ADDRESS})",
         False,
@@ -155,7 +156,7 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ("expected", r"need connect rankNum is \[(?P<ranks>\d{1,9})\]", False),
     (
         "task",
-        r"(?:taskType\[Notify Wait\]|run failed, base info\w{1,9} is).*\btag\[(?P<tag>[^\]]{1,200})\]"
+        r"(?:taskType\[Notify Wait\]|run failed, base info\w{1,9} is).{0,300}?\btag\[(?P<tag>[^\]]{1,200})\]"
         r"(?:, index\[(?P<index>\d{1,18})\])?",
         False,
     ),
@@ -167,14 +168,14 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
     ),
     (
         "task",
-        r"run failed, opData info\w{1,9} is .*\bindex\[(?P<index>\d{1,18})\], count\[(?P<count>\d{1,18})\]"
-        r".*\bdataType\[(?P<type>\w{1,20})\]",
+        r"run failed, opData info\w{1,9} is .{0,200}?\bindex\[(?P<index>\d{1,18})\], count\[(?P<count>\d{1,18})\]"
+        r".{0,300}?\bdataType\[(?P<type>\w{1,20})\]",
         False,
     ),
     ("tls", r"TLS SWITCH \((?P<tls>\d)\)", True),
     ("killed", r"(?P<what>Out of memory): Kill(?:ed)? process (?P<pid>\d{1,10})", True),
     ("killed", r"(?P<what>Memory cgroup out of memory): Kill(?:ed)? process (?P<pid>\d{1,10})", True),
-    ("killed", r"oom-kill:.*\bpid=(?P<pid>\d{1,10})\b", True),
+    ("killed", r"oom-kill:.{0,600}?\bpid=(?P<pid>\d{1,10})\b", True),
     ("killed", r"\[(?P<pid>\d{1,10})\]: (?P<what>segfault) at ", True),
     ("killed", r"traps: .{1,20}\[(?P<pid>\d{1,10})\] (?P<what>general protection|trap invalid opcode)", True),
     ("killed", r"Killing .{1,20}:(?P<pid>\d{1,10}) due to (?P<what>hardware memory corruption)", True),

@@ -22,7 +22,6 @@ _LABEL = re.compile(b"|".join(_LABELS))
 _ANY = re.compile(b"|".join((*_LABELS, *_WORDS)))
 _TIME = re.compile(rb"%b|\d\d:\d\d:\d\d" % _LABELS[2])  # it tells no process
 _MOST_LABELS = 3
-_MOST_LINES = 1000  # of one exception
 _MOST_OTHERS = 100  # lines of other processes in a row between two lines of an exception
 
 
@@ -39,7 +38,7 @@ class Prefix:
 
 
 def read_prefix(line: bytes, most: int = _MOST_LABELS) -> Prefix | None:
-    """Return what was put before a line, by one after another; None where nothing was."""
+    """Return the labels before a line; None where there are none."""
     size = labels = 0
     rank = None
     while labels < most and (found := _ANY.match(line, size)):
@@ -58,8 +57,8 @@ def label_size(line: bytes) -> int:
     return size
 
 
-def lines_of_process(lines: Sequence[bytes], at: int, prefix: Prefix) -> list[tuple[int, bytes]]:
-    """Return the lines from one on that have its prefix, without it, and where they stand."""
+def lines_of_process(lines: Sequence[bytes], at: int, prefix: Prefix, most: int) -> list[tuple[int, bytes]]:
+    """Return some lines from one on that have its prefix, without it, and where they stand."""
     found: list[tuple[int, bytes]] = []
     others = 0
     for number in range(at, len(lines)):
@@ -72,6 +71,6 @@ def lines_of_process(lines: Sequence[bytes], at: int, prefix: Prefix) -> list[tu
             break
         else:
             others += 1
-        if len(found) == _MOST_LINES:
+        if len(found) == most:
             break
     return found
