@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, count
 from math import prod
@@ -72,21 +73,30 @@ class _Slice:
         return room[: self.size]
 
 
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """An open file; the kernel lets one thread write to it at a time, and the others would use up CPU time waiting."""
+
+    fd: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
 class _Target:
     """What the new files want of a block."""
 
     __slots__ = ("box", "outputs", "size")
 
-    def __init__(self, box: Box, outputs: list[tuple[int, tuple[Part, ...], int]], itemsize: int) -> None:
+    def __init__(self, box: Box, outputs: list[tuple[_Output, tuple[Part, ...], int]], itemsize: int) -> None:
         self.box = box
         self.outputs = outputs
         """Open files, where the parameter lies in each, and where the box begins in that."""
         self.size = prod(box_shape(box)) * itemsize
 
     def write(self, data: memoryview, place: int = 0) -> None:
-        for fd, parts, offset in self.outputs:
+        for output, parts, offset in self.outputs:
             for at, begin, length in pieces(parts, offset + place, len(data)):
-                write_at(fd, data[begin : begin + length], at)
+                with output.lock:
+                    write_at(output.fd, data[begin : begin + length], at)
 
 
 class _Scratch(threading.local):
@@ -117,7 +127,7 @@ class Writer:
             rank: frame(paths[rank], tensors, job.framework) for rank, tensors in job.shards.items()
         }
         self.inputs: dict[Path, int] = {}
-        self.outputs: dict[int, int] = {}
+        self.outputs: dict[int, _Output] = {}
         self.failed = threading.Event()
         self.scratch = _Scratch()
         self.turn = count()
@@ -131,15 +141,17 @@ class Writer:
                         opened.callback(os.close, self.inputs[path])
             for rank, path in self.paths.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self.outputs[rank] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                opened.callback(os.close, self.outputs[rank])
-                self._begin(rank)
+                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                opened.callback(os.close, fd)
+                self._begin(fd, self.frames[rank])
+                self.outputs[rank] = _Output(fd)
             self._move_all()
 
-    def _begin(self, rank: int) -> None:
-        reserve(self.outputs[rank], self.frames[rank].size)
-        for at, head in self.frames[rank].heads:
-            os.pwrite(self.outputs[rank], head, at)
+    @staticmethod
+    def _begin(fd: int, layout: FileLayout) -> None:
+        reserve(fd, layout.size)
+        for at, head in layout.heads:
+            os.pwrite(fd, head, at)
 
     def _move_all(self) -> None:
         pool = ThreadPoolExecutor(THREADS)
