@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -200,3 +201,35 @@ def test_a_job_of_volcano_is_created_and_deleted(submitter: Bench, plane: Contro
     assert "queued" in submitter.mslaunch("status").stdout
     stopped = submitter.mslaunch("stop")
     assert stopped.returncode == 0, stopped.stderr
+
+
+CREATE_TWICE = """
+import copy
+from mslaunch.errors import NotReadyError
+from mslaunch.transports.kubernetes.cluster import Cluster, parse_job
+from mslaunch.transports.kubernetes.manifests import SUBMISSION
+
+pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
+body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "twice", "annotations": {SUBMISSION: "a"}}}
+body["spec"] = {"parallelism": 0, "template": {"spec": pod}}
+cluster = Cluster(parse_job("default/twice"))
+first = cluster.create(body)
+print(cluster.create(body)["metadata"]["uid"] == first["metadata"]["uid"])
+other = copy.deepcopy(body)
+other["metadata"]["annotations"][SUBMISSION] = "b"
+try:
+    cluster.create(other)
+except NotReadyError as error:
+    print(error)
+cluster.delete()
+"""
+
+
+def test_a_job_is_known_again_when_the_answer_to_its_creation_was_lost(submitter: Bench) -> None:
+    """Created once more it is the same; one of another submission is refused."""
+    command = [sys.executable, "-c", CREATE_TWICE]
+    done = subprocess.run(command, env=submitter.env, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "True",
+        'cannot create Job twice: jobs.batch "twice" already exists. Give another --run-id.',
+    ], done.stderr
