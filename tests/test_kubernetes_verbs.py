@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.conftest import ROOT, Bench, wait_for
 from tests.join_bed import start_here
 from tests.kubernetes_bed import HOME, ControlPlane
 from tests.terminal_bed import start_in_tmux
-from tests.test_kubernetes import HELLO, KUBE
+from tests.test_kubernetes import HELLO, KUBE, SMALL
 
 STEPS = """
 import time
@@ -100,7 +101,7 @@ def test_objects_of_a_finished_job_are_deleted_by_the_cluster(submitter: Bench, 
     """Nobody looks at it again: ttlSecondsAfterFinished and the owner do it."""
     submitter.write("train.py", HELLO)
     keep = ("--set", "launch.kubernetes={keep_seconds: 1}")
-    assert submitter.mslaunch("train", *KUBE, *keep, "--detach").returncode == 0
+    assert submitter.mslaunch("train", *SMALL, *keep, "--detach").returncode == 0
     wait_for(lambda: not plane.left(), "all objects to be deleted", 120)
 
 
@@ -110,7 +111,7 @@ def test_kubectl_runs_the_rendered_file(submitter: Bench) -> None:
     if not Path(kubectl).exists():
         pytest.skip("kubectl is not there: remove ~/.cache/mslaunch-kubernetes and run `make kubernetes`")
     submitter.write("train.py", HELLO)
-    done = submitter.mslaunch("render", "--method", "kubernetes", *KUBE[2:], "-o", "job.yaml")
+    done = submitter.mslaunch("render", "--method", "kubernetes", *SMALL[2:], "-o", "job.yaml")
     assert done.returncode == 0, done.stderr
     objects = yaml.safe_load_all((submitter.folder / "job.yaml").read_text())
     job = next(f"job/{one['metadata']['name']}" for one in objects if one["kind"] == "Job")
@@ -142,7 +143,7 @@ def test_a_submitter_in_a_pod_needs_the_documented_role_only(submitter: Bench, p
     program.chmod(0o755)
     submitter.program = str(program)
     submitter.write("train.py", STEPS)
-    assert submitter.mslaunch("train", *KUBE, "--detach").returncode == 0
+    assert submitter.mslaunch("train", *SMALL, "--detach").returncode == 0
     wait_for(lambda: "step: 5," in submitter.mslaunch("logs", "--rank", "0").stdout, "the log")
     stopped = submitter.mslaunch("stop")
     assert stopped.returncode == 0, stopped.stderr
@@ -173,7 +174,7 @@ def test_code_that_is_too_large_is_told_before_anything_is_created(submitter: Be
     submitter.write("train.py", HELLO)
     for number in range(4):
         submitter.write(f"table_{number}.py", f"DATA = '{base64.b64encode(os.urandom(300 << 10)).decode()}'\n")
-    done = submitter.mslaunch("train", *KUBE)
+    done = submitter.mslaunch("train", *SMALL)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "KB packed, and Kubernetes takes 900 KB" in done.stderr
     assert "launch.kubernetes.code" in done.stderr
@@ -184,7 +185,7 @@ def test_code_that_is_too_large_is_told_before_anything_is_created(submitter: Be
 def test_a_broken_kubeconfig_is_one_sentence(bench: Bench, content: str) -> None:
     bench.write("train.py", HELLO)
     bench.env["KUBECONFIG"] = str(bench.write("kubeconfig", content))
-    done = bench.mslaunch("train", *KUBE)
+    done = bench.mslaunch("train", *SMALL)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "the kubeconfig cannot be used: " in done.stderr
     assert "Traceback" not in done.stderr
@@ -193,10 +194,42 @@ def test_a_broken_kubeconfig_is_one_sentence(bench: Bench, content: str) -> None
 def test_a_job_of_volcano_is_created_and_deleted(submitter: Bench, plane: ControlPlane) -> None:
     """The API server knows the kind; nobody makes pods of it here, so the job waits."""
     submitter.write("train.py", HELLO)
-    done = submitter.mslaunch("train", *KUBE, "--volcano", "--detach")
+    done = submitter.mslaunch("train", *SMALL, "--volcano", "--detach")
     assert done.returncode == 0, done.stderr
     assert "default/volcano/" in done.stdout
     assert plane.has("Service")
     assert "queued" in submitter.mslaunch("status").stdout
     stopped = submitter.mslaunch("stop")
     assert stopped.returncode == 0, stopped.stderr
+
+
+CREATE_TWICE = """
+import copy
+from mslaunch.errors import NotReadyError
+from mslaunch.transports.kubernetes.cluster import Cluster, parse_job
+from mslaunch.transports.kubernetes.manifests import SUBMISSION
+
+pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
+body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "twice", "annotations": {SUBMISSION: "a"}}}
+body["spec"] = {"parallelism": 0, "template": {"spec": pod}}
+cluster = Cluster(parse_job("default/twice"))
+first = cluster.create(body)
+print(cluster.create(body)["metadata"]["uid"] == first["metadata"]["uid"])
+other = copy.deepcopy(body)
+other["metadata"]["annotations"][SUBMISSION] = "b"
+try:
+    cluster.create(other)
+except NotReadyError as error:
+    print(error)
+cluster.delete()
+"""
+
+
+def test_a_job_is_known_again_when_the_answer_to_its_creation_was_lost(submitter: Bench) -> None:
+    """Created once more it is the same; one of another submission is refused."""
+    command = [sys.executable, "-c", CREATE_TWICE]
+    done = subprocess.run(command, env=submitter.env, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "True",
+        'cannot create Job twice: jobs.batch "twice" already exists. Give another --run-id.',
+    ], done.stderr
