@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,18 +61,23 @@ FILTERS = {"words": _words, "name": _name, "line": _line, "commands": Shell}
 """What templates write otherwise than as one word; `commands` are the user's own, from launch.setup."""
 
 
-def render(name: str, values: Mapping[str, Any]) -> str:
+def fill(template: str, values: Mapping[str, Any], write: Callable[[Any], str], filters: Mapping[str, Any]) -> str:
+    """Fill in a template; `write` makes text of every value, so that none is mistaken for a part of the template."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(template_source),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # shell, not HTML
-        finalize=quote,
+        autoescape=False,  # shell or YAML, not HTML
+        finalize=write,
     )
-    environment.filters.update(FILTERS)
-    return environment.get_template(f"{name}.j2").render(**values)
+    environment.filters.update(filters)
+    return environment.get_template(template).render(**values)
+
+
+def render(name: str, values: Mapping[str, Any]) -> str:
+    return fill(f"{name}.j2", values, quote, FILTERS)
 
 
 def render_script(name: str, job: PlacedJob, env: Mapping[str, str], node: int, cluster: bool) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mslaunch.errors import RequestError
 from mslaunch.plan.kubernetes_settings import KubernetesSettings
-from mslaunch.plan.render import template_source
+from mslaunch.plan.render import fill
 from mslaunch.words import counted
 
 PORT = 29400
@@ -71,19 +71,8 @@ def labels(name: str, part: str) -> dict[str, str]:
 
 def render(objects: Objects) -> str:
     """Render the Service and the jobs of launcher and workers, with what `patch` adds."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(template_source),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # YAML, not HTML
-        finalize=_quote,
-    )
-    environment.filters.update(comment=_comment, indented=_indented)
-    text = environment.get_template("kubernetes.yaml.j2").render(**_values(objects))
+    filters = {"comment": _comment, "indented": _indented}
+    text = fill("kubernetes.yaml.j2", _values(objects), _quote, filters)
     return _patched(text, objects) if objects.settings.patch else text
 
 
