@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -91,3 +92,15 @@ def test_every_line_of_the_threat_model_names_a_test_that_exists() -> None:
         assert named, row
         source = next((ROOT / "tests").rglob(named[1])).read_text()
         assert f"def {named[2]}(" in source, row
+
+
+ENGLISH = [path for path in DOCS if "zh" not in path.parent.name and "zh-CN" not in path.name and path.name != "cli.md"]
+
+
+@pytest.mark.parametrize("path", ENGLISH, ids=lambda path: str(path.relative_to(ROOT)))
+def test_lines_of_text_are_short(path: Path) -> None:
+    """At most 100 characters, for terminals and diffs; code, tables and what cannot be broken may be longer."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if not line.startswith(("    ", "|"))]
+    unbroken = [re.sub(r"`[^`]+`", lambda code: code[0].replace(" ", "_"), line) for line in lines]
+    assert [line for line in unbroken if len(line) > 100 and " " in line[4:101]] == []

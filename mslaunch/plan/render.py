@@ -61,8 +61,8 @@ FILTERS = {"words": _words, "name": _name, "line": _line, "commands": Shell}
 """What templates write otherwise than as one word; `commands` are the user's own, from launch.setup."""
 
 
-def fill(template: str, values: Mapping[str, Any], write: Callable[[Any], str], filters: Mapping[str, Any]) -> str:
-    """Fill in a template; `write` makes text of every value, so that none is mistaken for a part of the template."""
+def fill(template: str, values: Mapping[str, Any], write: Callable[[Any], object], filters: Mapping[str, Any]) -> str:
+    """Fill in a template; `write` quotes every value, so that none is mistaken for a part of the text."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(template_source),
         undefined=jinja2.StrictUndefined,
