@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from mslaunch.metrics.table import built_in_rows
 from tests.conftest import ROOT
 
 
 def formats() -> str:
     """The list for the page, made from the table."""
-    return "\n\n".join(
-        f"**{row.framework}**: {', '.join(f'`{name}`' for name in row.values)}\n\n    {row.example.strip()}"
-        for row in built_in_rows()
-    )
+    parts = []
+    for row in built_in_rows():
+        heading = f"**{row.framework}**: {', '.join(f'`{name}`' for name in row.values)}"
+        parts += [textwrap.fill(heading, 100, break_on_hyphens=False), f"    {row.example.strip()}"]
+    return "\n\n".join(parts)
 
 
 def test_the_pages_list_the_lines_that_are_known() -> None:
