@@ -17,6 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import mslaunch
+
 
 def now() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -64,15 +66,8 @@ def start_process(namespace: str, script: Path, log: Path) -> subprocess.Popen[b
 def pod_script(pod: dict[str, Any], mounts: dict[str, Path], hosts: Path, environment: Mapping[str, str]) -> str:
     """What a container runtime does, as a script: mounts, host name, user, environment, command."""
     user = str(pod["spec"]["securityContext"]["runAsUser"])
-    python = Path(os.path.realpath(sys.executable)).parents[1]  # an interpreter below root's home is not for others
     lines = ["set -e", "mount --make-rprivate /", f"hostname {shlex.quote(pod['metadata']['name'])}"]
-    if python.is_relative_to("/root"):
-        kept = hosts.parent / "python"
-        kept.mkdir(exist_ok=True)
-        lines += [f"mount --bind {python} {kept}", "mount -t tmpfs -o mode=755 none /root"]
-        lines += [f"mkdir -p {python}", f"mount --bind {kept} {python}"]
-    for folder in ("/tmp", "/run"):
-        lines.append(f"mount -t tmpfs -o mode=1777 none {folder}")
+    lines += _own_folders(hosts.parent)
     for path in sorted(mounts):
         place = shlex.quote(path)
         lines += [f"mkdir -p {place}", f"mount --bind {shlex.quote(str(mounts[path]))} {place}"]
@@ -82,6 +77,21 @@ def pod_script(pod: dict[str, Any], mounts: dict[str, Path], hosts: Path, enviro
     as_user = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs", "--bounding-set=-all"]
     lines.append(f"exec {shlex.join([*as_user, *command])}")
     return "\n".join(lines) + "\n"
+
+
+def _own_folders(spare: Path) -> list[str]:
+    """Give a pod its own /tmp, /run and home; the interpreter and mslaunch, which are its image, stay where they are."""
+    folders = {"/root": "755", "/tmp": "1777", "/run": "1777"}
+    image = {Path(os.path.realpath(sys.executable)).parents[1], Path(sys.prefix), Path(mslaunch.__file__).parents[1]}
+    hidden = [path for path in sorted(image) if any(path.is_relative_to(folder) for folder in folders)]
+    before, after = [], []
+    for number, path in enumerate(hidden):
+        kept = spare / f"image-{number}"
+        kept.mkdir(exist_ok=True)
+        place = shlex.quote(str(path))
+        before.append(f"mount --bind {place} {kept}")
+        after += [f"mkdir -p {place}", f"mount --bind {kept} {place}"]
+    return [*before, *(f"mount -t tmpfs -o mode={mode} none {name}" for name, mode in folders.items()), *after]
 
 
 def serve_logs(folder: Path, find: Callable[[str], PodProcess | None]) -> ThreadingHTTPServer:
