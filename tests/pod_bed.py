@@ -80,7 +80,7 @@ def pod_script(pod: dict[str, Any], mounts: dict[str, Path], hosts: Path, enviro
 
 
 def _own_folders(spare: Path) -> list[str]:
-    """Give a pod its own /tmp, /run and home; the interpreter and mslaunch, which are its image, stay where they are."""
+    """Give a pod its own /tmp, /run and home; the interpreter and mslaunch, its image, stay where they are."""
     folders = {"/root": "755", "/tmp": "1777", "/run": "1777"}
     image = {Path(os.path.realpath(sys.executable)).parents[1], Path(sys.prefix), Path(mslaunch.__file__).parents[1]}
     hidden = [path for path in sorted(image) if any(path.is_relative_to(folder) for folder in folders)]
