@@ -200,6 +200,44 @@ def test_shards_that_differ_are_refused_without_a_strategy(served: Bench) -> Non
     assert not served.runs.exists()
 
 
+@pytest.mark.parametrize("named", ["script: train.py", "module: train", "command: [python, train.py]"])
+def test_infer_does_not_run_what_the_config_names_for_training(served: Bench, named: str) -> None:
+    """infer.py beside the config counts more than the config's program, and that is told."""
+    served.write("train.py", "raise SystemExit('trained')")
+    served.write("cfg.yaml", f"launch:\n  {named}\n")
+    done = served.mslaunch("infer", "--ckpt", "ckpt", "--config", "cfg.yaml")
+    assert done.returncode == 0, done.stdout
+    setting = named.partition(":")[0]
+    assert f"infer.py is run, not what cfg.yaml:2 (launch.{setting}) names; --script FILE runs another" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "typed", [("--script", "serve.py"), ("--set", "launch.script=serve.py"), ("serve.py",)], ids=lambda typed: typed[0]
+)
+def test_a_script_that_is_typed_counts_more_than_infer_py(served: Bench, typed: tuple[str, ...]) -> None:
+    """Only what the config names counts less."""
+    served.write("serve.py", "print('served')")
+    served.write("cfg.yaml", "launch:\n  script: train.py\n")
+    done = served.mslaunch("infer", "--ckpt", "ckpt", "--config", "cfg.yaml", *typed)
+    assert (done.returncode, served.log(0)) == (0, "served\n"), done.stderr
+
+
+def test_the_script_of_the_config_is_run_where_there_is_no_infer_py(served: Bench) -> None:
+    """A config that is written for inference names its script."""
+    (served.folder / "infer.py").rename(served.folder / "serve.py")
+    served.write("cfg.yaml", "launch:\n  script: serve.py\n")
+    assert served.mslaunch("infer", "--ckpt", "ckpt", "--config", "cfg.yaml").returncode == 0
+    assert told(served, 1)[0].endswith("rank_1/net-1_10.ckpt")
+
+
+def test_a_config_that_names_an_infer_py_elsewhere_is_followed(served: Bench) -> None:
+    """It names the script for inference itself, so there is nothing to tell."""
+    served.write("serving/infer.py", "print('served')")
+    served.write("cfg.yaml", "launch:\n  script: serving/infer.py\n")
+    done = served.mslaunch("infer", "--ckpt", "ckpt", "--config", "cfg.yaml")
+    assert (done.returncode, served.log(0), "is run, not" in done.stdout) == (0, "served\n", False)
+
+
 def test_a_set_that_is_not_complete_starts_nothing(served: Bench) -> None:
     """All findings are told, exit code 2, and no run is made."""
     for step in (9, 10):

@@ -25,7 +25,7 @@ def infer(
     context: typer.Context,
     strategy: Annotated[
         str | None,
-        typer.Option("--strategy", help="How the checkpoint is cut; by default the strategy in its folder.", metavar="FILE"),
+        typer.Option("--strategy", help="How the checkpoint is cut; by default a file beside it.", metavar="FILE"),
     ] = None,
     ckpt: Annotated[
         str | None,
@@ -79,7 +79,7 @@ def _checkpoint(ckpt: str | None, strategy: str | None) -> Path:
         return Path(ckpt)
     if strategy:
         return Path(strategy).parent
-    raise RequestError("which checkpoint? Name its folder with --ckpt DIR, and with --strategy FILE how it is cut where no strategy lies there.")
+    raise RequestError("which checkpoint? Name its folder with --ckpt DIR, and with --strategy FILE how it is cut.")
 
 
 def _path(name: str | None) -> Path | None:
