@@ -67,7 +67,7 @@ class LaunchSettings(BaseModel):
     )
     script: Annotated[PathText | None, Flag("--script", metavar="FILE")] = Field(
         None,
-        description="The script; by default train.py beside the config, then here; for infer infer.py, then the YAML's.",
+        description="The script; by default train.py beside the config, then here; infer: infer.py, then the YAML's.",
     )
     module: Text | None = Field(None, description="A Python module instead of a script, as `python -m` takes it.")
     command: Annotated[tuple[Text, ...] | None, BeforeValidator(split_words)] = Field(
