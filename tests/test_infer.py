@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mslaunch.checkpoint.shard import read_shard
+from mslaunch.checkpoint.strategy import read_strategy, write_strategy
 from tests.conftest import Bench
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -149,12 +150,92 @@ def test_a_strategy_of_one_rank_still_says_where_to_cut(served: Bench) -> None:
 
 
 def test_without_a_strategy_every_rank_gets_the_same_file(served: Bench) -> None:
-    """Plain data-parallel inference; that rank 0's is taken of several is said."""
+    """Plain data-parallel inference; that rank 0's is taken of several that are the same is said."""
     one = str(FIXTURES / "checkpoints/full/rank_0/net.ckpt")
     assert served.mslaunch("infer", "--ckpt", one, "--workers", "2").returncode == 0
     assert told(served, 1) == [one, [one, one]]
-    done = served.mslaunch("infer", "--ckpt", "ckpt", "--workers", "2")
+    done = served.mslaunch("infer", "--ckpt", str(FIXTURES / "checkpoints/dp4"), "--workers", "2")
     assert "every rank is given rank 0's" in done.stdout
+    assert told(served, 1)[0].endswith("rank_0/net0.ckpt")
+
+
+@pytest.mark.parametrize("name", ["strategy.json", "strategy.ckpt", "train_strategy.ckpt"])
+def test_the_strategy_beside_the_shards_counts_where_none_is_named(served: Bench, name: str) -> None:
+    """Its ranks are started, each gets its own shard, and which file says so is told."""
+    written = (served.folder / "ckpt/strategy.json").rename(served.folder / "ckpt" / name)
+    if name.endswith(".ckpt"):
+        read = read_strategy(FIXTURES / "strategies/tp4/strategy_0.json")
+        written.write_bytes(write_strategy(sorted(read.stages[0].items())))
+    done = served.mslaunch("infer", "--ckpt", "ckpt")
+    assert done.returncode == 0, done.stderr
+    assert [Path(told(served, rank)[0]).parent.name for rank in range(4)] == [f"rank_{rank}" for rank in range(4)]
+    assert f"cut as ckpt/{name} says" in done.stdout
+
+
+def test_two_strategies_beside_the_shards_are_refused(served: Bench) -> None:
+    """Which one belongs to the shards is for the user to say."""
+    shutil.copy(served.folder / "ckpt/strategy.json", served.folder / "ckpt/train_strategy.ckpt")
+    done = served.mslaunch("infer", "--ckpt", "ckpt")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "mslaunch: ckpt: has strategy.json and train_strategy.ckpt. "
+        "Say with --strategy FILE which one belongs to the shards.\n",
+    )
+
+
+def test_a_strategy_in_a_folder_without_shards_is_left_alone(served: Bench) -> None:
+    """A folder with one whole model is no set of shards, whatever else it holds."""
+    served.write("plain/strategy.json", (served.folder / "ckpt/strategy.json").read_text())
+    shutil.copy(FIXTURES / "checkpoints/full/rank_0/net.ckpt", served.folder / "plain/net.ckpt")
+    assert served.mslaunch("infer", "--ckpt", "plain", "--workers", "2").returncode == 0
+    assert told(served, 1)[0] == str(served.folder / "plain/net.ckpt")
+
+
+def test_shards_that_differ_are_refused_without_a_strategy(served: Bench) -> None:
+    """Rank 0's slices for all ranks would give wrong answers, so nothing is started."""
+    (served.folder / "ckpt/strategy.json").unlink()
+    done = served.mslaunch("infer", "--ckpt", "ckpt", "--workers", "2")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "ckpt: shards of 4 ranks, and no --strategy; they are not the same" in done.stderr
+    assert not served.runs.exists()
+
+
+@pytest.mark.parametrize("named", ["script: train.py", "module: train", "command: [python, train.py]"])
+def test_infer_does_not_run_what_the_config_names_for_training(served: Bench, named: str) -> None:
+    """infer.py beside the config counts more than the config's program, and that is told."""
+    served.write("train.py", "raise SystemExit('trained')")
+    served.write("cfg.yaml", f"launch:\n  {named}\n")
+    done = served.mslaunch("infer", "--ckpt", "ckpt", "--config", "cfg.yaml")
+    assert done.returncode == 0, done.stdout
+    setting = named.partition(":")[0]
+    assert f"infer.py is run, not what cfg.yaml:2 (launch.{setting}) names; --script FILE runs another" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "typed", [("--script", "serve.py"), ("--set", "launch.script=serve.py"), ("serve.py",)], ids=lambda typed: typed[0]
+)
+def test_a_script_that_is_typed_counts_more_than_infer_py(served: Bench, typed: tuple[str, ...]) -> None:
+    """Only what the config names counts less."""
+    served.write("serve.py", "print('served')")
+    served.write("cfg.yaml", "launch:\n  script: train.py\n")
+    done = served.mslaunch("infer", "--ckpt", "ckpt", "--config", "cfg.yaml", *typed)
+    assert (done.returncode, served.log(0)) == (0, "served\n"), done.stderr
+
+
+def test_the_script_of_the_config_is_run_where_there_is_no_infer_py(served: Bench) -> None:
+    """A config that is written for inference names its script."""
+    (served.folder / "infer.py").rename(served.folder / "serve.py")
+    served.write("cfg.yaml", "launch:\n  script: serve.py\n")
+    assert served.mslaunch("infer", "--ckpt", "ckpt", "--config", "cfg.yaml").returncode == 0
+    assert told(served, 1)[0].endswith("rank_1/net-1_10.ckpt")
+
+
+def test_a_config_that_names_an_infer_py_elsewhere_is_followed(served: Bench) -> None:
+    """It names the script for inference itself, so there is nothing to tell."""
+    served.write("serving/infer.py", "print('served')")
+    served.write("cfg.yaml", "launch:\n  script: serving/infer.py\n")
+    done = served.mslaunch("infer", "--ckpt", "ckpt", "--config", "cfg.yaml")
+    assert (done.returncode, served.log(0), "is run, not" in done.stdout) == (0, "served\n", False)
 
 
 def test_a_set_that_is_not_complete_starts_nothing(served: Bench) -> None:
@@ -177,7 +258,7 @@ def test_a_set_that_is_not_complete_starts_nothing(served: Bench) -> None:
         (("--strategy", "none.json", "--ckpt", "ckpt"), "none.json: not a strategy file"),
         (("--ckpt", "nowhere"), "nowhere: no such checkpoint"),
         (("--strategy", "ckpt/strategy.json", "--workers", "3"), "cannot be cut into 3 equal parts"),
-        (("--ckpt", "ckpt", "--predict-strategy", "ckpt/strategy.json"), "--predict-strategy needs --strategy"),
+        (("--ckpt", "ckpt/rank_0", "--predict-strategy", "ckpt/strategy.json"), "--predict-strategy needs --strategy"),
         (("--strategy", "ckpt/strategy.json", "--script", "other.py"), "other.py: no such script"),
     ],
 )

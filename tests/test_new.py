@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,6 +48,36 @@ def test_a_project_of_any_example_imports_its_modules_from_src(bench: Bench, exa
         assert not [line for line in lines if line.split()[:2] in [["from", name] for name in moved]], path
     done = bench.mslaunch("train", "-n", "2", "--config", "mine/config.yaml", "--dry-run")
     assert done.returncode == 0, done.stderr
+
+
+def commands(readme: Path) -> list[str]:
+    return [line for line in readme.read_text().splitlines() if line.startswith("    ")]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_steps_of_a_project_are_those_of_its_example(bench: Bench, example: str) -> None:
+    """Its README has every command of the example's, and the first of them is printed."""
+    done = bench.mslaunch("new", "mine", "--from", example)
+    steps = commands(bench.folder / "mine/README.md")
+    assert steps == commands(ROOT / "examples" / example / "README.md")
+    assert done.stdout.endswith(f"\ncd mine && {steps[0].strip()}\n")
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_readme_of_a_project_names_files_where_they_are(bench: Bench, example: str) -> None:
+    """The modules that its table lists are in src/, under the project's own title."""
+    bench.mslaunch("new", "mine", "--from", example)
+    text = (bench.folder / "mine/README.md").read_text()
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `") and (".py`" in line)]
+    named = {name for row in rows for name in re.findall(r"`(\S+\.py)`", row)}
+    have = {name for name in names(bench.folder / "mine") if name.endswith(".py") and name != "src/__init__.py"}
+    assert (text.splitlines()[0], named) == ("# mine", have)
+
+
+def test_the_printed_line_can_be_pasted(bench: Bench) -> None:
+    """A name with a space is quoted."""
+    done = bench.mslaunch("new", "my proj")
+    assert "\ncd 'my proj' && mslaunch train " in done.stdout
 
 
 @pytest.mark.mindspore

@@ -17,6 +17,8 @@ _RANK = re.compile(rf"{run_layout.RANK}(\d+)")
 DEPTH = 5
 """How deep in a rank's folder checkpoints are looked for."""
 _NO_CHECKPOINT = ("_breakpoint.ckpt",)
+STRATEGIES = ("strategy.ckpt", "strategy.json", "train_strategy.ckpt")
+"""What a strategy is called that lies beside the shards it belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,17 @@ def find_set(path: Path, ranks: int | None = None, step: str | None = None, pref
     if not steps:
         return ShardSet(path, {rank: _only_one(rank, found[rank]) for rank in sorted(found)}, None)
     return _newest(path, by_step, steps, expected)
+
+
+def strategy_beside(path: Path) -> Path | None:
+    """Find the strategy that lies in a folder of shards; None where there is none, or the folder has no shards."""
+    if not path.is_dir() or not any(_RANK.search(entry.name) for entry in path.iterdir()):
+        return None
+    found = [path / name for name in STRATEGIES if (path / name).is_file()]
+    if len(found) > 1:
+        names = " and ".join(file.name for file in found)
+        raise RequestError(f"{path}: has {names}. Say with --strategy FILE which one belongs to the shards.")
+    return found[0] if found else None
 
 
 def parse_step(text: str | None) -> tuple[int, int] | None:

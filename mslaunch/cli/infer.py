@@ -25,7 +25,7 @@ def infer(
     context: typer.Context,
     strategy: Annotated[
         str | None,
-        typer.Option("--strategy", help="How the checkpoint is cut; none: each rank gets the same.", metavar="FILE"),
+        typer.Option("--strategy", help="How the checkpoint is cut; by default a file beside it.", metavar="FILE"),
     ] = None,
     ckpt: Annotated[
         str | None,

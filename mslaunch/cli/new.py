@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -18,12 +19,8 @@ DEFAULT = "single_inference"
 STARTED = 'if __name__ == "__main__":'
 """A line of what is started; the other modules of an example are imported, and become those of src/."""
 IGNORED = "*.ckpt\n*.pth\n*.safetensors\nkernel_meta/\nmslaunch-runs/\n__pycache__/\n"
-START = {
-    "train.py": "mslaunch train --workers 2 --config config.yaml",
-    "eval.py": "mslaunch train --workers 1 --config config.yaml --script eval.py",
-    "infer.py": "mslaunch infer --workers 1 --config config.yaml --script infer.py --ckpt CHECKPOINT",
-}
-"""The line that starts a script."""
+COMMAND = re.compile(r"^    (\S.*)$", re.MULTILINE)
+"""A command of a README; the first one is the first step."""
 
 
 @app.command()
@@ -33,7 +30,7 @@ def new(
         str, typer.Option("--from", help="An example that `mslaunch examples list` shows.", metavar="EXAMPLE")
     ] = DEFAULT,
 ) -> None:
-    """Begin a project: config.yaml, train.py and others, and src/. It runs at once on this machine's device."""
+    """Begin a project: config.yaml, train.py and others, and src/. Its first step is printed, README.md has all."""
     origin = examples.find_example(source)
     if not (origin / "train.py").is_file():
         raise RequestError(f"{source} cannot begin a project: it has no train.py. Take another example.")
@@ -41,7 +38,9 @@ def new(
     files = plan_project(origin, target.name)
     _write(target, files)
     basics.say(f"{target}: {', '.join(sorted(path for path in files if '/' not in path and path[0] != '.'))}, src/")
-    print(f"cd {target} && {START['train.py']}")
+    basics.say("the first step is below; README.md has the others")
+    first = COMMAND.search(files["README.md"])
+    print(f"cd {shlex.quote(str(target))}" + (f" && {first[1]}" if first else ""))
 
 
 def plan_project(origin: Path, name: str) -> dict[str, str]:
@@ -49,7 +48,7 @@ def plan_project(origin: Path, name: str) -> dict[str, str]:
     texts = {path.name: path.read_text() for pattern in ("*.py", "*.yaml") for path in sorted(origin.glob(pattern))}
     modules = [file.removesuffix(".py") for file in texts if file.endswith(".py") and STARTED not in texts[file]]
     own = re.compile(rf"^(\s*)from ({'|'.join(modules) or '(?!)'}) import ", re.MULTILINE)
-    files = {"README.md": _readme(name, origin.name, texts), ".gitignore": IGNORED, "src/__init__.py": ""}
+    files = {"README.md": _readme(name, origin, modules), ".gitignore": IGNORED, "src/__init__.py": ""}
     for file, text in texts.items():
         place = f"src/{file}" if file.removesuffix(".py") in modules and file.endswith(".py") else file
         files[place] = own.sub(r"\1from src.\2 import ", text) if file.endswith(".py") else text
@@ -59,13 +58,11 @@ def plan_project(origin: Path, name: str) -> dict[str, str]:
     return files
 
 
-def _readme(name: str, example: str, texts: dict[str, str]) -> str:
-    lines = "".join(f"    {line}\n" for script, line in START.items() if script in texts)
-    return (
-        f"# {name}\n\nBegun from mslaunch's example {example}, whose README says more:\n\n"
-        f"    mslaunch examples copy {example}\n\nTo start it:\n\n{lines}\n"
-        "`config.yaml` holds what can be set; `--set key=value` sets it for one run. Network and data are in `src/`.\n"
-    )
+def _readme(name: str, origin: Path, modules: list[str]) -> str:
+    """Return the example's README under the project's name, with its modules in src/."""
+    _, _, text = (origin / "README.md").read_text().partition("\n")
+    text = re.sub(rf"`({'|'.join(modules) or '(?!)'})\.py`", r"`src/\1.py`", text)
+    return f"# {name}\n\nBegun from mslaunch's example {origin.name}.\n{text}"
 
 
 def _write(target: Path, files: dict[str, str]) -> None:

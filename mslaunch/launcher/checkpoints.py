@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mslaunch.checkpoint.sets import ShardSet, find_set
-from mslaunch.checkpoint.shard import read_shard
+from mslaunch.checkpoint.sets import ShardSet, find_set, strategy_beside
+from mslaunch.checkpoint.shard import Shard, read_shard
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.stream import Progress
 from mslaunch.checkpoint.transform import STRATEGY, Planned, Target, new_names, plan_transform
-from mslaunch.checkpoint.verify import SetIsWrong, verify
+from mslaunch.checkpoint.verify import SetIsWrong, differing_parameter, verify
 from mslaunch.errors import Disagreement, MslaunchError, RequestError
 from mslaunch.plan.model import Checkpoints
 
@@ -34,10 +34,13 @@ class Chooser:
     prefix: str | None = None
 
     def __post_init__(self) -> None:
+        named = self.strategy is not None
+        self.strategy = self.strategy or strategy_beside(self.path)
+        self.beside = self.strategy is not None and not named
         self.trained = read_strategy(self.strategy) if self.strategy else None
         self.wanted = read_strategy(self.predict) if self.predict else None
         if self.wanted and not self.trained:
-            raise RequestError("--predict-strategy needs --strategy: it says how the checkpoint is cut now.")
+            raise RequestError("--predict-strategy needs --strategy FILE, which says how the checkpoint is cut now.")
         ranks = self.trained.world_size if self.trained else None
         self.found = find_set(self.path, ranks, self.step, self.prefix)
         self.planned: Planned | None = None
@@ -61,15 +64,23 @@ class Chooser:
             raise SetIsWrong(self.found, verified.errors)
         notes = tuple(f"checkpoint {self.path}: {finding.words()}" for finding in verified.findings)
         if self.trained is None:
-            return self._same_for_all(workers, notes)
+            return self._same_for_all(workers, verified.shards, notes)
+        if self.beside:
+            notes = (*notes, f"checkpoint {self.path}: cut as {self.strategy} says, which lies beside the shards")
         if self._fits(workers, self.trained):
             files = tuple(str(self.found.files[rank].resolve()) for rank in range(workers))
             return self._checkpoints(files, str(Path(self.strategy or "").resolve()), notes, "as it was trained")
         return self._resharded(workers, run_dir, notes, self.trained)
 
-    def _same_for_all(self, workers: int, notes: tuple[str, ...]) -> Checkpoints:
+    def _same_for_all(self, workers: int, shards: Mapping[int, Shard], notes: tuple[str, ...]) -> Checkpoints:
         if len(self.found.files) > 1:
             ranks = f"{len(self.found.files)} ranks, and no --strategy"
+            if different := differing_parameter(shards):
+                rank, name = different
+                raise RequestError(
+                    f"{self.path}: shards of {ranks}; they are not the same ({name} of rank {rank} differs). Say with "
+                    f"--strategy FILE how they are cut, or name with --ckpt FILE the one that all ranks are to load."
+                )
             notes = (*notes, f"checkpoint {self.path}: {ranks}: every rank is given rank 0's")
         file = str(self.found.files[min(self.found.files)].resolve())
         return self._checkpoints((file,) * workers, None, notes, "the same on each rank")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from mslaunch.errors import PythonMissing, RequestError, ScriptMissing, did_you_mean
 from mslaunch.plan.config_argument import imported_modules, takes_config
-from mslaunch.plan.program import COMMAND_LINE, PYTHON, Program, is_python, python_version, read_python
-from mslaunch.plan.spec import JobSpec
+from mslaunch.plan.program import COMMAND_LINE, PYTHON, SETTINGS, Program, is_python, python_version, read_python
+from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec
 from mslaunch.store.layout import runs_root
 
 TEXT_LIMIT = 1 << 18
@@ -35,6 +35,10 @@ class FoundProgram:
 def find_program(spec: JobSpec, config_path: Path | None) -> FoundProgram:
     """Find what was named, or the default script; every kind of program is told apart here and nowhere else."""
     launch, args = spec.launch, spec.script_args
+    if (named := _named_for_training(spec)) and _default_files(spec, config_path):
+        found = _default_script(spec, config_path)
+        note = f"{spec.default_script} is run, not what {spec.source(named)} names; --script FILE runs another"
+        return replace(found, notes=(*found.notes, note))
     if launch.module is not None:
         return _module(spec, launch.module, args, config_path, "module")
     if launch.command is not None:
@@ -91,8 +95,7 @@ def _found_script(spec: JobSpec, file: Path, args: tuple[str, ...], notes: tuple
 def _default_script(spec: JobSpec, config_path: Path | None) -> FoundProgram:
     """The script that is meant where none is named: beside the config, else in the current folder."""
     name = spec.default_script
-    places = dict.fromkeys(Path(place) for place in ((config_path.parent if config_path else Path()), Path()))
-    files = [file for place in places if (file := _first_file([place / name])) is not None]
+    files = _default_files(spec, config_path)
     if not files:
         beside = f"{name} beside the config or in the current folder" if config_path else name
         missing = str((config_path.parent if config_path else Path()) / name)
@@ -100,6 +103,18 @@ def _default_script(spec: JobSpec, config_path: Path | None) -> FoundProgram:
     both = len(files) > 1 and files[0] != files[1]
     notes = (f"{name} is there twice; the one beside the config is taken: {files[0]}",) if both else ()
     return _found_script(spec, files[0], spec.script_args, notes)
+
+
+def _named_for_training(spec: JobSpec) -> str | None:
+    """The setting with which a config names a program that another verb is not to run: it would train anew."""
+    if spec.default_script in (TRAIN_SCRIPT, Path(spec.launch.script or "").name):
+        return None
+    return next((name for name in SETTINGS if spec.source(name).endswith(f"(launch.{name})")), None)
+
+
+def _default_files(spec: JobSpec, config_path: Path | None) -> list[Path]:
+    places = dict.fromkeys(Path(place) for place in ((config_path.parent if config_path else Path()), Path()))
+    return [file for place in places if (file := _first_file([place / spec.default_script])) is not None]
 
 
 def _module(spec: JobSpec, name: str, args: tuple[str, ...], config_path: Path | None, setting: str) -> FoundProgram:

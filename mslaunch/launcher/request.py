@@ -19,7 +19,7 @@ from mslaunch.plan.model import Checkpoints, File
 from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.plan.program import settings_of
 from mslaunch.plan.resolve import Settings, resolve
-from mslaunch.plan.spec import JobSpec, named_hosts
+from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec, named_hosts
 from mslaunch.ranktable.findings import SIZE_LIMIT
 from mslaunch.ranktable.validate import validate
 from mslaunch.ranktable.versions import read_table
@@ -42,7 +42,7 @@ class Request:
     """What is to be said of the request itself."""
     offers_stdin: bool = False
     """A rank may read the standard input of this process."""
-    default_script: str = "train.py"
+    default_script: str = TRAIN_SCRIPT
     default_workers: int | None = None
     choose_checkpoints: Callable[[int, str], Checkpoints] | None = None
     """Says which files a job of so many ranks, in this run's folder, is given."""

@@ -66,7 +66,8 @@ class LaunchSettings(BaseModel):
         Field(None, description="How many ranks to start.")
     )
     script: Annotated[PathText | None, Flag("--script", metavar="FILE")] = Field(
-        None, description="The script; by default train.py (infer: infer.py) beside the config, then here."
+        None,
+        description="The script; by default train.py beside the config, then here; infer: infer.py, then the YAML's.",
     )
     module: Text | None = Field(None, description="A Python module instead of a script, as `python -m` takes it.")
     command: Annotated[tuple[Text, ...] | None, BeforeValidator(split_words)] = Field(

@@ -15,6 +15,8 @@ from mslaunch.plan.settings import LaunchSettings
 from mslaunch.ranges import format_ranges
 from mslaunch.ranktable.model import RankTable
 
+TRAIN_SCRIPT = "train.py"
+
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
@@ -25,8 +27,8 @@ class JobSpec:
     script_args: tuple[str, ...] = ()
     rank_table: RankTable | None = None
     checkpoints: Checkpoints | None = None
-    default_script: str = "train.py"
-    """Looked for beside the config where no script is named."""
+    default_script: str = TRAIN_SCRIPT
+    """Looked for beside the config where no script is named; another verb's counts more than one the config names."""
     default_workers: int | None = None
     """How many ranks where nothing else says it."""
 
