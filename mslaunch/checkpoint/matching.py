@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from mslaunch.checkpoint import weights as change
@@ -23,6 +23,8 @@ TO_MINDSPORE = {
 }
 """What MindSpore's layers call a parameter, by what PyTorch's call it."""
 TO_PYTORCH = {theirs: (ours,) for ours, names in TO_MINDSPORE.items() for theirs in names}
+_EITHER_WAY = {**TO_PYTORCH, **TO_MINDSPORE}
+"""What the layers of the other framework call a parameter, whichever of the two has named it."""
 _ONLY_PYTORCH = ("num_batches_tracked",)
 """Counters of PyTorch's layers that MindSpore's do not have."""
 _OF_TRAINING = ("global_step", "learning_rate", "beta1_power", "beta2_power", "momentum", "epoch_num", "step_num")
@@ -38,6 +40,16 @@ class Match:
 
     weights: dict[str, Weight]
     problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Two sets of weights whose partners have the same names: those of the second."""
+
+    first: dict[str, Weight]
+    second: dict[str, Weight]
+    renamed: dict[str, str]
+    """The names of the first that were changed, and what they became."""
 
 
 def match_names(
@@ -62,6 +74,33 @@ def match_names(
     ]
     made = {new: _fitted(change.rename(weights[old], new), wanted[new]) for new, old in taken.items()}
     return Match(made, tuple(_problems(weights, wanted, alone, missing)))
+
+
+def pair_names(first: Mapping[str, Weight], second: Mapping[str, Weight]) -> Pairs:
+    """Pair two sets of weights for a comparison: equal names are partners, the others are matched as by an import."""
+    rest = {name: weight for name, weight in first.items() if name not in second}
+    wanted = {name: weight.shape for name, weight in second.items() if name not in first}
+    taken, _ = _find_partners(rest, wanted, _EITHER_WAY)
+    renamed = {old: new for new, old in taken.items()}
+    common = first.keys() & second.keys()
+    unneeded = _unneeded(first, common | renamed.keys(), second), _unneeded(second, common | taken.keys(), first)
+    made: dict[str, Weight] = {}
+    for old, weight in first.items():
+        if old not in unneeded[0]:
+            new = renamed.get(old, old)
+            shape = second[new].shape if new in second and not weight.packed else weight.shape
+            made[new] = _fitted(change.rename(weight, new), shape if _fits(weight.shape, shape) else None)
+    return Pairs(made, {name: one for name, one in second.items() if name not in unneeded[1]}, renamed)
+
+
+def _unneeded(weights: Mapping[str, Weight], paired: Set[str], others: Mapping[str, Weight]) -> set[str]:
+    """Names without a partner that need none: tied to a paired one, or counters where the others have no counter."""
+    tied, has_counters = tied_names(weights), any(map(_is_counter, others))
+    return {
+        name
+        for name in weights.keys() - paired
+        if not paired.isdisjoint(tied.get(name, ())) or (_is_counter(name) and not has_counters)
+    }
 
 
 def _find_partners(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -92,7 +93,10 @@ def diff_weights(
     as_json: basics.Json = False,
 ) -> None:
     """Compare two sets of weights; exit code 1 if they differ."""
-    found = checkpoints.diff_weights(first, second, names=names, strategy=strategy, key=key)
+    compared = checkpoints.compare_weights(first, second, names=names, strategy=strategy, key=key)
+    found = compared.differences
+    if compared.renamed:
+        print(f"mslaunch: {plain(_renamed_words(compared.renamed))}", file=sys.stderr)
     if as_json:
         print(json.dumps([asdict(one) for one in found], indent=1))
     elif found:
@@ -101,6 +105,11 @@ def diff_weights(
     else:
         print(f"{first} and {second}: the same")
     raise typer.Exit(1 if found else 0)
+
+
+def _renamed_words(renamed: Mapping[str, str]) -> str:
+    old, new = next(iter(renamed.items()))
+    return f"{counted(len(renamed), 'name')} matched as by import: {old} is {new}{' …' if len(renamed) > 1 else ''}"
 
 
 def _row(one: Difference) -> tuple[str, ...]:
