@@ -174,6 +174,39 @@ def test_rules_and_a_network_work_together(bench: Bench) -> None:
     assert content_of(bench.folder / "net.ckpt")["new.weight"] == ("Float32", (3, 4), expected)
 
 
+RULES = {
+    "llama": ["mslaunch: --names llama: its 9 rules apply to no parameter; the first one is "],
+    "typo.yaml": ["mslaunch: typo.yaml, rule 2 (fc.wieght) applies to no parameter"],
+    "good.yaml": [],
+}
+
+
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("verb", ["import", "diff", "no partner"])
+def test_a_rule_that_applies_to_nothing_is_told(bench: Bench, rules: str, verb: str) -> None:
+    """A typo, or the rules of another network; also where parameters have no partner for that reason."""
+    bench.write("typo.yaml", "rules: [{from: 'fc.bias', to: out.bias}, {from: fc.wieght, to: out.weight}]")
+    bench.write("good.yaml", "rules: [{from: 'fc.(weight|bias)', to: 'out.\\1'}]")
+    save_state(bench.folder / "net.pth", {"fc.weight": floats(2, 3), "fc.bias": floats(2)})
+    write_shard(bench.folder / "init.ckpt", {"out.weight": floats(2, 3), "out.bias": floats(2)})
+    args = {
+        "import": ("import", "net.pth", "--to", "net.ckpt"),
+        "diff": ("diff", "net.pth", "init.ckpt"),
+        "no partner": ("import", "net.pth", "--to", "net.ckpt", "--like", "init.ckpt"),
+    }
+    done = bench.mslaunch("ckpt", *args[verb], "--names", rules)
+    told = [line for line in done.stderr.splitlines() if "no parameter" in line]
+    assert len(told) == len(RULES[rules])
+    assert all(line.startswith(start) for line, start in zip(told, RULES[rules], strict=True))
+
+
+def test_ready_rules_may_be_unused_in_part(bench: Bench) -> None:
+    """They cover variants of a network."""
+    save_state(bench.folder / "net.pth", {"model.norm.weight": floats(4)})
+    done = bench.mslaunch("ckpt", "import", "net.pth", "--to", "net.ckpt", "--names", "llama")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 STRATEGY = json_strategy(
     {
         "fc.weight": {"dev_matrix": [2], "tensor_map": [-1, 0]},

@@ -32,6 +32,11 @@ class PlannedWeights:
         return self.renamed.left_out
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence for each rule that applies to no parameter."""
+        return self.renamed.notes
+
+    @property
     def nbytes(self) -> int:
         return self.planned.job.nbytes
 
@@ -50,6 +55,8 @@ class ComparedWeights:
     differences: tuple[Difference, ...]
     renamed: Mapping[str, str]
     """Names of the first that are called otherwise in the second, and what they are called there."""
+    notes: tuple[str, ...] = ()
+    """A sentence for each rule that applies to no parameter."""
 
 
 def import_weights(
@@ -104,11 +111,14 @@ def compare_weights(
     from mslaunch.checkpoint.matching import pair_names
     from mslaunch.checkpoint.names import apply_rules, read_rules
     from mslaunch.checkpoint.opening import open_weights
+    from mslaunch.checkpoint.rule_use import unused_rules
 
     layout = _strategy(strategy)
     one, other = (open_weights(Path(path), layout if _is_ranks(path) else None, key) for path in (first, second))
-    pairs = pair_names(apply_rules(one, read_rules(names)) if names else one, other)
-    return ComparedWeights(tuple(compare(pairs.first, pairs.second)), pairs.renamed)
+    rules = read_rules(names) if names else []
+    pairs = pair_names(apply_rules(one, rules), other)
+    notes = unused_rules(names or "", rules, one)
+    return ComparedWeights(tuple(compare(pairs.first, pairs.second)), pairs.renamed, notes)
 
 
 def _naming(names: str | None, like: str | None, dtype: str | None, partial: bool, key: str | None = None) -> Naming:

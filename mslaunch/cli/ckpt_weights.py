@@ -95,8 +95,7 @@ def diff_weights(
     """Compare two sets of weights; exit code 1 if they differ."""
     compared = checkpoints.compare_weights(first, second, names=names, strategy=strategy, key=key)
     found = compared.differences
-    if compared.renamed:
-        print(f"mslaunch: {plain(_renamed_words(compared.renamed))}", file=sys.stderr)
+    _note(*compared.notes, *([_renamed_words(compared.renamed)] if compared.renamed else ()))
     if as_json:
         print(json.dumps([asdict(one) for one in found], indent=1))
     elif found:
@@ -105,6 +104,11 @@ def diff_weights(
     else:
         print(f"{first} and {second}: the same")
     raise typer.Exit(1 if found else 0)
+
+
+def _note(*sentences: str) -> None:
+    for sentence in sentences:
+        print(f"mslaunch: {plain(sentence)}", file=sys.stderr)
 
 
 def _renamed_words(renamed: Mapping[str, str]) -> str:
@@ -130,10 +134,9 @@ def _check_target(name: str, single: bool) -> None:
 
 
 def _write(weights: PlannedWeights, source: str) -> None:
-    for sentence in weights.left_out[:SHOWN]:
-        print(f"mslaunch: {source}: left out: {plain(sentence)}", file=sys.stderr)
+    _note(*weights.notes, *(f"{source}: left out: {sentence}" for sentence in weights.left_out[:SHOWN]))
     if len(weights.left_out) > SHOWN:
-        print(f"mslaunch: {source}: and {len(weights.left_out) - SHOWN} more were left out", file=sys.stderr)
+        _note(f"{source}: and {len(weights.left_out) - SHOWN} more were left out")
     began = time.monotonic()
     with progress_bar() as progress:
         weights.write(progress(weights.nbytes))
