@@ -110,11 +110,12 @@ def compare_weights(
     from mslaunch.checkpoint.diff import compare
     from mslaunch.checkpoint.matching import pair_names
     from mslaunch.checkpoint.names import apply_rules, read_rules
-    from mslaunch.checkpoint.opening import open_weights
+    from mslaunch.checkpoint.opening import check_key, open_weights
     from mslaunch.checkpoint.rule_use import unused_rules
 
     layout = _strategy(strategy)
     one, other = (open_weights(Path(path), layout if _is_ranks(path) else None, key) for path in (first, second))
+    check_key(key, one, other)
     rules = read_rules(names) if names else []
     pairs = pair_names(apply_rules(one, rules), other)
     notes = unused_rules(names or "", rules, one)

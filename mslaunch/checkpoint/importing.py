@@ -19,7 +19,7 @@ from mslaunch.checkpoint.matching import (
     tied_names,
 )
 from mslaunch.checkpoint.names import apply_rules, read_rules, reverse_rules
-from mslaunch.checkpoint.opening import Weights, open_weights
+from mslaunch.checkpoint.opening import Weights, check_key, open_weights
 from mslaunch.checkpoint.rule_use import unused_rules
 from mslaunch.checkpoint.strategy import Strategy
 from mslaunch.checkpoint.tensor import ITEM_SIZES
@@ -70,6 +70,7 @@ class Renamed:
 def plan_import(source: Path, naming: Naming, strategy: Strategy | None, target: Path) -> tuple[Planned, Renamed]:
     """Plan MindSpore checkpoints from PyTorch's weights: one file, or one for each rank of a strategy."""
     found = open_weights(source, key=naming.key)
+    check_key(naming.key, found)
     wanted = open_weights(naming.like) if naming.like else {}
     rules = read_rules(naming.rules) if naming.rules else []
     renamed, notes = apply_rules(found, rules), unused_rules(naming.rules or "", rules, found)

@@ -11,6 +11,7 @@ from mslaunch.checkpoint.layout import Shape
 from mslaunch.checkpoint.tensor import shape_words
 from mslaunch.checkpoint.verify import is_derived
 from mslaunch.checkpoint.weights import Weight
+from mslaunch.errors import RequestError
 
 SHOWN = 8
 _CONV1D = 2
@@ -73,7 +74,11 @@ def match_names(
         if name not in taken and name not in _OF_TRAINING and not is_derived(name, known) and not _is_counter(name)
     ]
     made = {new: _fitted(change.rename(weights[old], new), wanted[new]) for new, old in taken.items()}
-    return Match(made, tuple(_problems(weights, wanted, alone, missing)))
+    shapes = _other_shapes(weights, {name: wanted[name] for name in missing}, alone, words)
+    rest = {name: why for name, why in alone.items() if name not in shapes}
+    unmatched = [name for name in missing if name not in shapes.values()]
+    mismatches = (_shape_problem(name, weights[name].shape, new, wanted[new]) for name, new in shapes.items())
+    return Match(made, (*mismatches, *_problems(weights, wanted, rest, unmatched)))
 
 
 def pair_names(first: Mapping[str, Weight], second: Mapping[str, Weight]) -> Pairs:
@@ -186,6 +191,23 @@ def _fitted(weight: Weight, wanted: Shape | None) -> Weight:
     return change.insert_dimension(weight, _CONV1D) if longer else change.remove_dimension(weight, _CONV1D)
 
 
+def _other_shapes(
+    weights: Mapping[str, Weight], missing: Wanted, alone: Iterable[str], words: Mapping[str, tuple[str, ...]]
+) -> dict[str, str]:
+    """Return the weights whose only fault is their shape, each with the wanted name that it would get."""
+    of_any_shape = dict.fromkeys(missing)
+    endings = _by_ending(missing)
+    found = {name: _partners(name, weights[name], of_any_shape, endings, words) for name in alone}
+    single = {name: partners[0] for name, partners in found.items() if len(partners) == 1}
+    return {name: new for name, new in single.items() if not _fits(weights[name].shape, missing[new])}
+
+
+def _shape_problem(name: str, shape: Shape, new: str, wanted: Shape | None) -> str:
+    what = name if name == new else f"{name}, {new}"
+    hint = "; `transpose: true` in a rule?" if wanted == shape[::-1] else ""
+    return f"{what}: shape {shape_words(shape)}, wanted {_shape_words(wanted)}{hint}"
+
+
 def _problems(
     weights: Mapping[str, Weight], wanted: Wanted, alone: Mapping[str, str], missing: list[str]
 ) -> Iterator[str]:
@@ -220,9 +242,16 @@ def guess_names(weights: Mapping[str, Weight]) -> dict[str, Weight]:
         base, dot, last = name.rpartition(".")
         if _is_counter(name):
             continue
-        word = _guess(weights, base, last, weight)
-        made[f"{base}{dot}{word}"] = change.rename(weight, f"{base}{dot}{word}")
+        _put(made, weights, weight, f"{base}{dot}{_guess(weights, base, last, weight)}")
     return made
+
+
+def _put(made: dict[str, Weight], weights: Mapping[str, Weight], weight: Weight, new: str) -> None:
+    if new in made or (new in weights and new != weight.name):
+        raise RequestError(
+            f"{new}: {weight.name} would get this name, and another parameter has it or gets it. Give --names RULES."
+        )
+    made[new] = change.rename(weight, new)
 
 
 def _guess(weights: Mapping[str, Weight], base: str, last: str, weight: Weight) -> str:
@@ -244,5 +273,5 @@ def plain_names(weights: Mapping[str, Weight]) -> dict[str, Weight]:
     for name, weight in weights.items():
         base, dot, last = name.rpartition(".")
         new = f"{base}{dot}{TO_PYTORCH.get(last, (last,))[0]}"
-        made[new] = change.rename(weight, new)
+        _put(made, weights, weight, new)
     return made

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mslaunch.checkpoint.names import READY, Rule, first_match
-from mslaunch.words import counted
 
 SHOWN = 8
 
@@ -20,11 +19,10 @@ def unused_rules(name: str, rules: Sequence[Rule], parameters: Iterable[str]) ->
     used = {found[0].where for one in listed if (found := first_match(rules, one))}
     unused = [rule for rule in rules if rule.where not in used]
     if unused and not used:
-        count = f"its {counted(len(rules), 'rule')} " + ("applies" if len(rules) == 1 else "apply")
-        first = f"; the first one is {rules[0].sources[0]!r}, the first parameter is {listed[0]}" if listed else ""
-        return (f"--names {name}: {count} to no parameter{first}",)
+        first = f"; the first one matches {rules[0].sources[0]}, the first parameter is {listed[0]}" if listed else ""
+        return (f"--names {name}: no rule of it applies to a parameter{first}",)
     if (READY / f"{name}.yaml").exists() and not Path(name).exists():
         return ()
     notes = [f"{rule.where} ({rule.sources[0]}) applies to no parameter" for rule in unused[:SHOWN]]
-    more = [f"--names {name}: {len(unused) - SHOWN} more rules apply to none"] if len(unused) > SHOWN else []
+    more = [f"--names {name}: {len(unused) - SHOWN} more of its rules are without use"] if len(unused) > SHOWN else []
     return (*notes, *more)
