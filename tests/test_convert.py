@@ -99,6 +99,7 @@ def test_a_truncated_file_is_not_converted(bench: Bench) -> None:
         ((*RESHARD, "-o", "new", "--to", "x", "--to-tp", "2"), "--to and --to-tp both name the new layout"),
         ((*RESHARD, "-o", "new", "--format", "onnx"), "one of ckpt, safetensors is wanted, got 'onnx'"),
         (("ckpt", "reshard", str(FILE), "-o", "new"), "neither --from nor --to is given"),
+        (("ckpt", "reshard", str(FILE), "-o", "new", "--to-tp", "2"), "--to-tp needs --from"),
         (("ckpt", "convert", str(FILE), "-o", "file"), "the new file's name must end in .safetensors"),
         (("ckpt", "convert", str(FILE), "-o", "a.safetensors"), "a.safetensors: is there already"),
         (("ckpt", "convert", str(FILE), "-o", "a.safetensors", "--format", "ckpt"), "must end in .ckpt"),

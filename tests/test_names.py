@@ -123,7 +123,7 @@ def test_a_wrong_file_of_rules_is_refused(tmp_path: Path, kind: str) -> None:
 IMPOSSIBLE = {
     "a group too many": (r"{from: a, to: '\1'}", "cannot be filled in"),
     "a group's number of 5,000 digits": (rf"{{from: a, to: '\g<{'9' * 5000}>'}}", "cannot be filled in"),
-    "two of one name": (r"{from: '\w', to: x}", "two parameters would get this name"),
+    "two of one name": (r"{from: '\w', to: x}", "x: a and b would both get this name"),
     "a part that is not there": ("{from: [a, zz], to: c, concat: 0}", "zz is not there to be put together with a"),
     "unequal parts": ("{from: [a, b], to: c, concat: 1}", "the parts of c have the sizes [6, 3]. Give `sizes`"),
     "shapes that do not fit": ("{from: [a, b], to: c, concat: 0}", "cannot be put together in dimension 0"),

@@ -157,6 +157,49 @@ def test_rules_for_parameters_name_modules_too(bench: Bench) -> None:
     assert (told["only_first"], told["only_second"]) == (["dropout"], ["cast"])
 
 
+LAYERS: dict[str, Any] = {"conv": Tensor([1.0]), "fc": Tensor([2.0]), "": Tensor([3.0])}
+
+
+@pytest.mark.parametrize("pair", [("a", "e"), ("e", "a")])
+def test_a_word_before_all_names_does_no_harm(bench: Bench, pair: tuple[str, str]) -> None:
+    """A network inside a wrapper is compared module by module with the bare one, on either side."""
+    record(bench.folder / "a", **LAYERS)
+    wrapped: dict[str, Any] = {
+        "net_conv": Tensor([1.0]),
+        "net_fc": Tensor([2.5]),
+        "net": Tensor([3.0]),
+        "": Tensor([9.0]),
+    }
+    record(bench.folder / "e", **wrapped)
+    done = bench.mslaunch("trace", "compare", *pair, "--json")
+    told = json.loads(done.stdout)
+    names = [tuple(one[side]["name"] for side in ("first", "second")) for one in told["outputs"]]
+    bare, inside = ["conv", "fc", ""], ["net.conv", "net.fc", "net"]
+    assert names == list(zip(bare, inside, strict=True) if pair[0] == "a" else zip(inside, bare, strict=True))
+    assert (done.returncode, told["first_different"]["name"].endswith("fc")) == (1, True)
+    assert told["only_second" if pair[0] == "a" else "only_first"] == ["(network)"]
+    assert told["notes"] == ["e: `net.` before its names is left out"]
+
+
+def test_wrappers_that_fit_equally_are_not_guessed(bench: Bench) -> None:
+    """Two parts of a network that are built alike."""
+    record(bench.folder / "a", fc=Tensor([1.0]), out=Tensor([1.0]))
+    record(bench.folder / "b", x_fc=Tensor([1.0]), y_fc=Tensor([1.0]), out=Tensor([1.0]))
+    done = bench.mslaunch("trace", "compare", "a", "b", "--json")
+    assert [one["second"]["name"] for one in json.loads(done.stdout)["outputs"]] == ["out"]
+
+
+def test_networks_compared_only_as_a_whole_are_not_the_same(bench: Bench) -> None:
+    """Where no module has a partner, the exit code is 1 and the way out is told."""
+    record(bench.folder / "a", **LAYERS)
+    others: dict[str, Any] = {"x": Tensor([1.0]), "y": Tensor([2.0]), "": Tensor([3.0])}
+    record(bench.folder / "b", **others)
+    done = bench.mslaunch("trace", "compare", "a", "b")
+    assert done.returncode == 1
+    assert "only the networks as a whole were compared: 2 outputs of a and 2 of b have no partner" in done.stdout
+    assert json.loads(bench.mslaunch("trace", "compare", "a", "b", "--json").stdout)["same"] is False
+
+
 def broken(folder: Path, kind: str) -> None:
     index = folder / "trace.json"
     if kind == "no folder":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,11 @@ class PlannedWeights:
         return self.renamed.left_out
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """A sentence for each rule that applies to no parameter."""
+        return self.renamed.notes
+
+    @property
     def nbytes(self) -> int:
         return self.planned.job.nbytes
 
@@ -41,6 +46,17 @@ class PlannedWeights:
             self.planned.write_file(self.target, progress)
         else:
             self.planned.write(self.target, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedWeights:
+    """What differs between two sets of weights."""
+
+    differences: tuple[Difference, ...]
+    renamed: Mapping[str, str]
+    """Names of the first that are called otherwise in the second, and what they are called there."""
+    notes: tuple[str, ...] = ()
+    """A sentence for each rule that applies to no parameter."""
 
 
 def import_weights(
@@ -84,13 +100,26 @@ def diff_weights(
     first: str, second: str, *, names: str | None = None, strategy: str | None = None, key: str | None = None
 ) -> list[Difference]:
     """Compare two sets of weights; `names` are rules for the first, `strategy` is that of shards of ranks."""
+    return list(compare_weights(first, second, names=names, strategy=strategy, key=key).differences)
+
+
+def compare_weights(
+    first: str, second: str, *, names: str | None = None, strategy: str | None = None, key: str | None = None
+) -> ComparedWeights:
+    """Compare as diff_weights does, and return as well which names were taken for which."""
     from mslaunch.checkpoint.diff import compare
+    from mslaunch.checkpoint.matching import pair_names
     from mslaunch.checkpoint.names import apply_rules, read_rules
-    from mslaunch.checkpoint.opening import open_weights
+    from mslaunch.checkpoint.opening import check_key, open_weights
+    from mslaunch.checkpoint.rule_use import unused_rules
 
     layout = _strategy(strategy)
     one, other = (open_weights(Path(path), layout if _is_ranks(path) else None, key) for path in (first, second))
-    return list(compare(apply_rules(one, read_rules(names)) if names else one, other))
+    check_key(key, one, other)
+    rules = read_rules(names) if names else []
+    pairs = pair_names(apply_rules(one, rules), other)
+    notes = unused_rules(names or "", rules, one)
+    return ComparedWeights(tuple(compare(pairs.first, pairs.second)), pairs.renamed, notes)
 
 
 def _naming(names: str | None, like: str | None, dtype: str | None, partial: bool, key: str | None = None) -> Naming:

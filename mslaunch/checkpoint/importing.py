@@ -19,7 +19,8 @@ from mslaunch.checkpoint.matching import (
     tied_names,
 )
 from mslaunch.checkpoint.names import apply_rules, read_rules, reverse_rules
-from mslaunch.checkpoint.opening import Weights, open_weights
+from mslaunch.checkpoint.opening import Weights, check_key, open_weights
+from mslaunch.checkpoint.rule_use import unused_rules
 from mslaunch.checkpoint.strategy import Strategy
 from mslaunch.checkpoint.tensor import ITEM_SIZES
 from mslaunch.checkpoint.transform import Planned
@@ -49,8 +50,8 @@ class Naming:
 class NoPartner(MslaunchError):
     """Parameters that have found no partner, or two."""
 
-    def __init__(self, path: Path, problems: tuple[str, ...]) -> None:
-        shown = [f"{path}: {problem}" for problem in problems[:SHOWN]]
+    def __init__(self, path: Path, problems: tuple[str, ...], notes: tuple[str, ...] = ()) -> None:
+        shown = [*notes, *(f"{path}: {problem}" for problem in problems[:SHOWN])]
         more = f"and {len(problems) - SHOWN} more; " if len(problems) > SHOWN else ""
         shown.append(f"{path}: {more}nothing was written. Give --names RULES, or --partial to leave these out.")
         super().__init__("\n".join(shown))
@@ -62,20 +63,24 @@ class Renamed:
 
     weights: Weights
     left_out: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """A sentence for each rule that applies to no parameter."""
 
 
 def plan_import(source: Path, naming: Naming, strategy: Strategy | None, target: Path) -> tuple[Planned, Renamed]:
     """Plan MindSpore checkpoints from PyTorch's weights: one file, or one for each rank of a strategy."""
     found = open_weights(source, key=naming.key)
+    check_key(naming.key, found)
     wanted = open_weights(naming.like) if naming.like else {}
-    renamed = apply_rules(found, read_rules(naming.rules)) if naming.rules else found
+    rules = read_rules(naming.rules) if naming.rules else []
+    renamed, notes = apply_rules(found, rules), unused_rules(naming.rules or "", rules, found)
     if naming.like:
         match = match_names(renamed, _shapes(wanted), TO_MINDSPORE)
     elif strategy is not None:
         match = _match_strategy(renamed if naming.rules else guess_names(renamed), strategy)
     else:
         match = Match(renamed if naming.rules else guess_names(renamed), ())
-    _check(source, match, naming)
+    _check(source, match, naming, notes)
     weights = _cast(match.weights, naming.dtype)
     names = {0: target.name}
     if strategy is not None:
@@ -85,7 +90,7 @@ def plan_import(source: Path, naming: Naming, strategy: Strategy | None, target:
             )
         names = {rank: f"{run_layout.rank_folder(rank)}/model{rank}.ckpt" for rank in range(strategy.world_size)}
     planned = Planned(plan_weights(list(weights.values()), strategy), names, strategy, {}, ())
-    return planned, Renamed(weights, match.problems)
+    return planned, Renamed(weights, match.problems, notes)
 
 
 def plan_export(source: Path, naming: Naming, strategy: Strategy | None, target: Path) -> tuple[Planned, Renamed]:
@@ -94,16 +99,16 @@ def plan_export(source: Path, naming: Naming, strategy: Strategy | None, target:
         raise RequestError(f"--to {target}: the new file's name must end in .safetensors.")
     found = open_weights(source, strategy)
     back = reverse_rules(read_rules(naming.rules)) if naming.rules else []
-    renamed = apply_rules(found, back)
+    renamed, notes = apply_rules(found, back), unused_rules(naming.rules or "", back, found)
     if naming.like:
         like = open_weights(naming.like, key=naming.key)
         match = match_names(renamed, _shapes(like), TO_PYTORCH, tied_names(like))
     else:
         match = Match(renamed if naming.rules else plain_names(renamed), ())
-    _check(source, match, naming)
+    _check(source, match, naming, notes)
     weights = _cast(match.weights, naming.dtype)
     planned = Planned(plan_weights(list(weights.values()), None, "pt"), {0: target.name}, None, {}, ())
-    return planned, Renamed(weights, match.problems)
+    return planned, Renamed(weights, match.problems, notes)
 
 
 def _shapes(weights: Weights) -> Mapping[str, tuple[int, ...] | None]:
@@ -119,9 +124,9 @@ def _match_strategy(weights: Weights, strategy: Strategy) -> Match:
     return Match(weights, tuple(f"{name}, which {strategy.name} lists, gets no weights" for name in missing))
 
 
-def _check(source: Path, match: Match, naming: Naming) -> None:
+def _check(source: Path, match: Match, naming: Naming, notes: tuple[str, ...]) -> None:
     if match.problems and not naming.partial:
-        raise NoPartner(source, match.problems)
+        raise NoPartner(source, match.problems, notes)
     if not match.weights:
         raise RequestError(f"{source}: no parameter has a partner, so there is nothing to write.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from mslaunch.checkpoint import weights as change
@@ -11,6 +11,7 @@ from mslaunch.checkpoint.layout import Shape
 from mslaunch.checkpoint.tensor import shape_words
 from mslaunch.checkpoint.verify import is_derived
 from mslaunch.checkpoint.weights import Weight
+from mslaunch.errors import RequestError
 
 SHOWN = 8
 _CONV1D = 2
@@ -23,6 +24,8 @@ TO_MINDSPORE = {
 }
 """What MindSpore's layers call a parameter, by what PyTorch's call it."""
 TO_PYTORCH = {theirs: (ours,) for ours, names in TO_MINDSPORE.items() for theirs in names}
+_EITHER_WAY = {**TO_PYTORCH, **TO_MINDSPORE}
+"""What the layers of the other framework call a parameter, whichever of the two has named it."""
 _ONLY_PYTORCH = ("num_batches_tracked",)
 """Counters of PyTorch's layers that MindSpore's do not have."""
 _OF_TRAINING = ("global_step", "learning_rate", "beta1_power", "beta2_power", "momentum", "epoch_num", "step_num")
@@ -38,6 +41,16 @@ class Match:
 
     weights: dict[str, Weight]
     problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Two sets of weights whose partners have the same names: those of the second."""
+
+    first: dict[str, Weight]
+    second: dict[str, Weight]
+    renamed: dict[str, str]
+    """The names of the first that were changed, and what they became."""
 
 
 def match_names(
@@ -61,7 +74,38 @@ def match_names(
         if name not in taken and name not in _OF_TRAINING and not is_derived(name, known) and not _is_counter(name)
     ]
     made = {new: _fitted(change.rename(weights[old], new), wanted[new]) for new, old in taken.items()}
-    return Match(made, tuple(_problems(weights, wanted, alone, missing)))
+    shapes = _other_shapes(weights, {name: wanted[name] for name in missing}, alone, words)
+    rest = {name: why for name, why in alone.items() if name not in shapes}
+    unmatched = [name for name in missing if name not in shapes.values()]
+    mismatches = (_shape_problem(name, weights[name].shape, new, wanted[new]) for name, new in shapes.items())
+    return Match(made, (*mismatches, *_problems(weights, wanted, rest, unmatched)))
+
+
+def pair_names(first: Mapping[str, Weight], second: Mapping[str, Weight]) -> Pairs:
+    """Pair two sets of weights for a comparison: equal names are partners, the others are matched as by an import."""
+    rest = {name: weight for name, weight in first.items() if name not in second}
+    wanted = {name: weight.shape for name, weight in second.items() if name not in first}
+    taken, _ = _find_partners(rest, wanted, _EITHER_WAY)
+    renamed = {old: new for new, old in taken.items()}
+    common = first.keys() & second.keys()
+    unneeded = _unneeded(first, common | renamed.keys(), second), _unneeded(second, common | taken.keys(), first)
+    made: dict[str, Weight] = {}
+    for old, weight in first.items():
+        if old not in unneeded[0]:
+            new = renamed.get(old, old)
+            shape = second[new].shape if new in second and not weight.packed else weight.shape
+            made[new] = _fitted(change.rename(weight, new), shape if _fits(weight.shape, shape) else None)
+    return Pairs(made, {name: one for name, one in second.items() if name not in unneeded[1]}, renamed)
+
+
+def _unneeded(weights: Mapping[str, Weight], paired: Set[str], others: Mapping[str, Weight]) -> set[str]:
+    """Names without a partner that need none: tied to a paired one, or counters where the others have no counter."""
+    tied, has_counters = tied_names(weights), any(map(_is_counter, others))
+    return {
+        name
+        for name in weights.keys() - paired
+        if not paired.isdisjoint(tied.get(name, ())) or (_is_counter(name) and not has_counters)
+    }
 
 
 def _find_partners(
@@ -147,6 +191,23 @@ def _fitted(weight: Weight, wanted: Shape | None) -> Weight:
     return change.insert_dimension(weight, _CONV1D) if longer else change.remove_dimension(weight, _CONV1D)
 
 
+def _other_shapes(
+    weights: Mapping[str, Weight], missing: Wanted, alone: Iterable[str], words: Mapping[str, tuple[str, ...]]
+) -> dict[str, str]:
+    """Return the weights whose only fault is their shape, each with the wanted name that it would get."""
+    of_any_shape = dict.fromkeys(missing)
+    endings = _by_ending(missing)
+    found = {name: _partners(name, weights[name], of_any_shape, endings, words) for name in alone}
+    single = {name: partners[0] for name, partners in found.items() if len(partners) == 1}
+    return {name: new for name, new in single.items() if not _fits(weights[name].shape, missing[new])}
+
+
+def _shape_problem(name: str, shape: Shape, new: str, wanted: Shape | None) -> str:
+    what = name if name == new else f"{name}, {new}"
+    hint = "; `transpose: true` in a rule?" if wanted == shape[::-1] else ""
+    return f"{what}: shape {shape_words(shape)}, wanted {_shape_words(wanted)}{hint}"
+
+
 def _problems(
     weights: Mapping[str, Weight], wanted: Wanted, alone: Mapping[str, str], missing: list[str]
 ) -> Iterator[str]:
@@ -181,9 +242,16 @@ def guess_names(weights: Mapping[str, Weight]) -> dict[str, Weight]:
         base, dot, last = name.rpartition(".")
         if _is_counter(name):
             continue
-        word = _guess(weights, base, last, weight)
-        made[f"{base}{dot}{word}"] = change.rename(weight, f"{base}{dot}{word}")
+        _put(made, weights, weight, f"{base}{dot}{_guess(weights, base, last, weight)}")
     return made
+
+
+def _put(made: dict[str, Weight], weights: Mapping[str, Weight], weight: Weight, new: str) -> None:
+    if new in made or (new in weights and new != weight.name):
+        raise RequestError(
+            f"{new}: {weight.name} would get this name, and another parameter has it or gets it. Give --names RULES."
+        )
+    made[new] = change.rename(weight, new)
 
 
 def _guess(weights: Mapping[str, Weight], base: str, last: str, weight: Weight) -> str:
@@ -205,5 +273,5 @@ def plain_names(weights: Mapping[str, Weight]) -> dict[str, Weight]:
     for name, weight in weights.items():
         base, dot, last = name.rpartition(".")
         new = f"{base}{dot}{TO_PYTORCH.get(last, (last,))[0]}"
-        made[new] = change.rename(weight, new)
+        _put(made, weights, weight, new)
     return made

@@ -180,6 +180,7 @@ def reverse_rules(rules: Sequence[Rule]) -> list[Rule]:
 def apply_rules(weights: Mapping[str, Weight], rules: Sequence[Rule]) -> dict[str, Weight]:
     """Apply to each name the first rule that matches it; a name that none matches stays."""
     made: dict[str, Weight] = {}
+    came_from: dict[str, str] = {}
     used: set[str] = set()
     for name, weight in weights.items():
         if name in used:
@@ -188,8 +189,9 @@ def apply_rules(weights: Mapping[str, Weight], rules: Sequence[Rule]) -> dict[st
         new = list(_apply(*found, weights, used)) if found else [weight]
         for one in new:
             if one.name in made:
-                raise RequestError(f"{one.name}: two parameters would get this name, {name} is one. Correct the rules.")
-            made[one.name] = one
+                both = f"{came_from[one.name]} and {name}"
+                raise RequestError(f"{one.name}: {both} would both get this name. Correct the rules.")
+            made[one.name], came_from[one.name] = one, name
     for name in used & made.keys():
         if made[name] is weights[name]:  # it came before the one that it is put together with
             del made[name]

@@ -43,6 +43,14 @@ def open_weights(path: Path, strategy: Strategy | None = None, key: str | None =
     return _open_files(_siblings(path), key)
 
 
+def check_key(key: str | None, *opened: Weights) -> None:
+    """Refuse a key where none of the files has any: only those of torch.save do."""
+    files = [_file_of(weight) for weights in opened for weight in weights.values()]
+    if key is not None and files and all(path.suffix not in pytorch.SUFFIXES for path in files):
+        known = ", ".join(pytorch.SUFFIXES)
+        raise RequestError(f"--key {key}: {files[0]} has no keys; only {known} files have. Leave --key out.")
+
+
 def _open_folder(folder: Path, strategy: Strategy | None, key: str | None) -> Weights:
     for pattern in _INDEXES:
         if found := sorted(folder.glob(pattern)):

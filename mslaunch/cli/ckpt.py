@@ -18,7 +18,7 @@ from mslaunch.checkpoint.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.verify import SetIsWrong, verify
 from mslaunch.cli import basics, ckpt_weights
 from mslaunch.cli.basics import columns
-from mslaunch.cli.progress_bar import progress_bar, size_words
+from mslaunch.cli.progress_bar import progress_bar, size_words, written_words
 from mslaunch.errors import RequestError
 from mslaunch.words import counted
 
@@ -62,7 +62,7 @@ def show(source: Source, step: Step = None, prefix: Prefix = None, as_json: basi
     rows += [(str(r), found.name_of(r), str(len(s.tensors)), size_words(s.size)) for r, s in shards.items()]
     total = size_words(sum(shard.size for shard in shards.values()))
     step_is = f"epoch {found.step[0]}, step {found.step[1]}" if found.step else "no step in the names"
-    print(f"{source}: {len(shards)} ranks, {step_is}, {total}\n\n{columns(rows)}", end="")
+    print(f"{source}: {counted(len(shards), 'rank')}, {step_is}, {total}\n\n{columns(rows)}", end="")
 
 
 @app.command("verify")
@@ -87,7 +87,7 @@ def verify_set(
         if not result.errors:
             of = f", step {found.step[0]}_{found.step[1]}" if found.step else ""
             against = f" and as {strategy} says" if strategy else ""
-            print(f"{source}: {len(found.files)} ranks{of}: complete{against}")
+            print(f"{source}: {counted(len(found.files), 'rank')}{of}: complete{against}")
     raise typer.Exit(2 if result.errors else 0)
 
 
@@ -109,6 +109,11 @@ def reshard(
 
     if to and to_tp:
         raise RequestError("--to and --to-tp both name the new layout. Give one of them.")
+    if to_tp and not cut_by:
+        raise RequestError(
+            "--to-tp needs --from: the strategy of the source says where each parameter is cut. "
+            "To cut a whole model, write a strategy and give --to."
+        )
     if not (cut_by or to):
         raise RequestError("neither --from nor --to is given. Name the strategy of the source, of the target, or both.")
     layout = _strategy(cut_by)
@@ -117,9 +122,8 @@ def reshard(
     for warning in planned.warnings:
         print(f"mslaunch: {source}: {warning.words()}", file=sys.stderr)
     if left := planned.job.left_out:
-        print(
-            f"mslaunch: left out, since {to} does not list them: {len(left)} parameters ({left[0]} …)", file=sys.stderr
-        )
+        count = counted(len(left), "parameter")
+        print(f"mslaunch: left out, since {to} does not list them: {count} ({left[0]} …)", file=sys.stderr)
     _write(planned, Path(output))
 
 
@@ -155,10 +159,8 @@ def _write(planned: Planned, target: Path, single: bool = False) -> None:
     with progress_bar() as progress:
         bar = progress(planned.job.nbytes)
         planned.write_file(target, bar) if single else planned.write(target, bar)
-    took = max(time.monotonic() - began, 1e-6)
     ranks = counted(len(planned.names), "rank")
-    rate = f" in {took:.1f} s, {planned.job.nbytes / took / 1e9:.1f} GB/s" if took > 0.1 else ""
-    print(f"{target}: {ranks}, {size_words(planned.job.nbytes)}{rate}")
+    print(f"{target}: {ranks}, {written_words(planned.job.nbytes, time.monotonic() - began)}")
 
 
 def _strategy(name: str | None) -> Strategy | None:
@@ -181,4 +183,4 @@ def _plain(shard: Shard) -> dict[str, Any]:
 def _table(shard: Shard) -> str:
     rows = [("PARAMETER", "TYPE", "SHAPE", "SIZE")]
     rows += [(t.name, t.dtype, str(list(t.shape)), size_words(t.nbytes)) for t in shard.tensors.values()]
-    return f"{shard.path}: {len(shard.tensors)} parameters, {size_words(shard.size)}\n\n{columns(rows)}"
+    return f"{shard.path}: {counted(len(shard.tensors), 'parameter')}, {size_words(shard.size)}\n\n{columns(rows)}"

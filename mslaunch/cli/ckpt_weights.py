@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ import typer
 
 from mslaunch.api import checkpoints
 from mslaunch.cli import basics
-from mslaunch.cli.progress_bar import progress_bar, size_words
+from mslaunch.cli.progress_bar import progress_bar, written_words
 from mslaunch.errors import RequestError
 from mslaunch.words import counted, plain
 
@@ -22,6 +23,22 @@ if TYPE_CHECKING:
     from mslaunch.checkpoint.diff import Difference
 
 SHOWN = 8
+_ONE_TARGET = "Give --to FILE for one file, or -o FOLDER together with --strategy for shards."
+_NOTHING = f"neither --to nor -o says where to write. {_ONE_TARGET}"
+_BOTH = f"--to and -o both say where to write. {_ONE_TARGET}"
+_WHERE_TO = {
+    (False, False, False): _NOTHING,
+    (False, False, True): _NOTHING,
+    (True, True, False): _BOTH,
+    (True, True, True): _BOTH,
+    (
+        False,
+        True,
+        False,
+    ): f"-o writes one shard a rank and needs --strategy, which says how they are cut. {_ONE_TARGET}",
+    (True, False, True): f"--strategy cuts the weights into one shard a rank, and --to is one file. {_ONE_TARGET}",
+}
+"""What is wrong with a request, by which of --to, -o and --strategy it gives."""
 Names = Annotated[
     str | None,
     typer.Option("--names", help="A YAML file of rules, or llama, qwen, bert, resnet.", metavar="RULES"),
@@ -54,10 +71,10 @@ def import_weights(
     key: Key = None,
 ) -> None:
     """Write PyTorch's weights as a MindSpore checkpoint, or as the shards of ranks."""
-    if (to is None) == (output is None) or (output is None) != (strategy is None):
-        raise RequestError("say where to: --to FILE, or -o FOLDER together with --strategy.")
+    if problem := _WHERE_TO.get((to is not None, output is not None, strategy is not None)):
+        raise RequestError(problem)
     target = to or output or ""
-    _check_target(target, single=to is not None)
+    _check_target(target, (".ckpt", ".safetensors") if to else ())
     planned = checkpoints.import_weights(
         source, target, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial, key=key
     )
@@ -74,7 +91,7 @@ def export_weights(
     partial: Partial = False,
 ) -> None:
     """Write a MindSpore checkpoint with PyTorch's names; shards are merged on the way."""
-    _check_target(to, single=True)
+    _check_target(to, (".safetensors",))
     planned = checkpoints.export_weights(
         source, to, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial
     )
@@ -92,7 +109,9 @@ def diff_weights(
     as_json: basics.Json = False,
 ) -> None:
     """Compare two sets of weights; exit code 1 if they differ."""
-    found = checkpoints.diff_weights(first, second, names=names, strategy=strategy, key=key)
+    compared = checkpoints.compare_weights(first, second, names=names, strategy=strategy, key=key)
+    found = compared.differences
+    _note(*compared.notes, *([_renamed_words(compared.renamed)] if compared.renamed else ()))
     if as_json:
         print(json.dumps([asdict(one) for one in found], indent=1))
     elif found:
@@ -103,6 +122,16 @@ def diff_weights(
     raise typer.Exit(1 if found else 0)
 
 
+def _note(*sentences: str) -> None:
+    for sentence in sentences:
+        print(f"mslaunch: {plain(sentence)}", file=sys.stderr)
+
+
+def _renamed_words(renamed: Mapping[str, str]) -> str:
+    old, new = next(iter(renamed.items()))
+    return f"{counted(len(renamed), 'name')} matched as by import: {old} is {new}{' …' if len(renamed) > 1 else ''}"
+
+
 def _row(one: Difference) -> tuple[str, ...]:
     kind = f"{one.kind}, {one.not_finite} not finite" if one.not_finite else one.kind
     numbers = ("" if value is None else f"{value:.3g}" for value in (one.max, one.mean))
@@ -110,26 +139,25 @@ def _row(one: Difference) -> tuple[str, ...]:
     return (one.name, kind, *numbers, cosine, one.first or "", one.second or "")
 
 
-def _check_target(name: str, single: bool) -> None:
+def _check_target(name: str, suffixes: tuple[str, ...]) -> None:
+    """Refuse a target that is there; `suffixes` are those that a file may have, none where it is a folder."""
     target = Path(name)
     if not target.name:
         raise RequestError(f"{name}: has no name. Name a file or folder that is not there yet.")
-    if single and target.suffix not in (".ckpt", ".safetensors"):
-        raise RequestError(f"--to {name}: the new file's name must end in .ckpt or .safetensors.")
-    if target.exists() and (single or not target.is_dir() or any(target.iterdir())):
+    if suffixes and target.suffix not in suffixes:
+        raise RequestError(f"--to {name}: the new file's name must end in {' or '.join(suffixes)}.")
+    if target.exists() and (suffixes or not target.is_dir() or any(target.iterdir())):
         raise RequestError(f"{name}: is there already. Give another name, or remove it.")
 
 
 def _write(weights: PlannedWeights, source: str) -> None:
-    for sentence in weights.left_out[:SHOWN]:
-        print(f"mslaunch: {source}: left out: {plain(sentence)}", file=sys.stderr)
+    _note(*weights.notes, *(f"{source}: left out: {sentence}" for sentence in weights.left_out[:SHOWN]))
     if len(weights.left_out) > SHOWN:
-        print(f"mslaunch: {source}: and {len(weights.left_out) - SHOWN} more were left out", file=sys.stderr)
+        _note(f"{source}: and {len(weights.left_out) - SHOWN} more were left out")
     began = time.monotonic()
     with progress_bar() as progress:
         weights.write(progress(weights.nbytes))
-    took = max(time.monotonic() - began, 1e-6)
-    rate = f" in {took:.1f} s, {weights.nbytes / took / 1e9:.1f} GB/s" if took > 0.1 else ""
+    written = written_words(weights.nbytes, time.monotonic() - began)
     ranks = "" if weights.single else f"{counted(len(weights.planned.names), 'rank')}, "
     count = counted(len(weights.renamed.weights), "parameter")
-    print(f"{weights.target}: {ranks}{count}, {size_words(weights.nbytes)}{rate}")
+    print(f"{weights.target}: {ranks}{count}, {written}")

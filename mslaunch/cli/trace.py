@@ -37,7 +37,8 @@ def compare(
         str | None, typer.Option("--names", help="Rules for the names of A, as of `ckpt import`.", metavar="RULES")
     ] = None,
     tolerance: Annotated[
-        float, typer.Option("--tolerance", help="The largest difference, relative to the largest value.")
+        float,
+        typer.Option("--tolerance", help="The largest difference, relative to the largest value; 0.001 by default."),
     ] = 1e-3,
     as_json: basics.Json = False,
 ) -> None:
@@ -47,7 +48,7 @@ def compare(
         print(json.dumps(_plain(found), indent=1))
     else:
         _show(found, first, second, tolerance)
-    raise typer.Exit(1 if found.first_different else 0)
+    raise typer.Exit(0 if found.is_same else 1)
 
 
 def _show(found: Comparison, first: str, second: str, tolerance: float) -> None:
@@ -62,8 +63,15 @@ def _show(found: Comparison, first: str, second: str, tolerance: float) -> None:
             more = f" and {len(only) - SHOWN} more" if len(only) > SHOWN else ""
             basics.say(f"only in {folder}: {', '.join(only[:SHOWN])}{more}")
     different = found.first_different
+    if found.only_whole:
+        basics.say(
+            f"only the networks as a whole were compared: {counted(len(found.only_first), 'output')} of {first} and "
+            f"{len(found.only_second)} of {second} have no partner. Write rules for the names and give --names RULES."
+        )
     if different is None:
-        basics.say(f"{counted(len(found.pairs), 'output')}, the same within {tolerance:g}")
+        alone = len(found.only_first) + len(found.only_second)
+        without = f"; {alone} without a partner" if alone else ""
+        basics.say(f"{counted(len(found.pairs), 'output')}, the same within {tolerance:g}{without}")
         return
     count = sum(not pair.is_same for pair in found.pairs)
     basics.say(
@@ -108,7 +116,7 @@ def _plain(found: Comparison) -> dict[str, Any]:
     ]
     different = found.first_different
     return {
-        "same": different is None,
+        "same": found.is_same,
         "first_different": different and _output(different.first),
         "outputs": pairs,
         "only_first": list(found.only_first),

@@ -13,6 +13,7 @@ import numpy as np
 from mslaunch.checkpoint.names import Rule, expand, first_match, read_rules
 from mslaunch.errors import RequestError
 from mslaunch.trace.reading import Output, Trace, read_trace
+from mslaunch.trace.wrapping import find_wrappers, unwrap
 
 TOLERANCE = 1e-3
 PARAMETERS = ("", ".weight", ".bias")
@@ -43,6 +44,17 @@ class Comparison:
     def first_different(self) -> Pair | None:
         return next((pair for pair in self.pairs if not pair.is_same), None)
 
+    @property
+    def only_whole(self) -> bool:
+        """Whether the networks' own outputs alone were compared, though both have modules."""
+        return bool(self.only_first and self.only_second) and not any(
+            pair.first.name or pair.second.name for pair in self.pairs
+        )
+
+    @property
+    def is_same(self) -> bool:
+        return self.first_different is None and not self.only_whole
+
 
 def compare_traces(first: Path, second: Path, names: str | None = None, tolerance: float = TOLERANCE) -> Comparison:
     """Compare two trace folders; `names` are rules for the names of the first."""
@@ -50,10 +62,12 @@ def compare_traces(first: Path, second: Path, names: str | None = None, toleranc
         raise RequestError(f"--tolerance {tolerance}: a number from 0 on is wanted, for example {TOLERANCE}.")
     one, other = read_trace(first), read_trace(second)
     rules = read_rules(names) if names else []
-    partners = {(output.name, output.call, output.output): output for output in other.outputs}
+    new_names = {output.name: rename(output.name, rules) for output in one.outputs}
+    before = find_wrappers(set(new_names.values()), {output.name for output in other.outputs})
+    partners = {_key(output.name, output, before[1]): output for output in other.outputs}
     pairs, only_first = [], []
     for output in sorted(one.outputs, key=lambda output: output.order):
-        partner = partners.pop((rename(output.name, rules), output.call, output.output), None)
+        partner = partners.pop(_key(new_names[output.name], output, before[0]), None)
         if partner is None:
             only_first.append(label(output))
         else:
@@ -64,7 +78,15 @@ def compare_traces(first: Path, second: Path, names: str | None = None, toleranc
             f"Write rules for the names and give --names RULES."
         )
     notes = [f"{trace.folder}: {note}" for trace in (one, other) for note in trace.notes]
+    wrapped = zip((one, other), before, strict=True)
+    notes += [f"{trace.folder}: `{word}.` before its names is left out" for trace, word in wrapped if word]
     return Comparison(tuple(pairs), tuple(only_first), tuple(map(label, partners.values())), tuple(notes))
+
+
+def _key(name: str, output: Output, before: str) -> tuple[str | None, str, int, str]:
+    """What an output and its partner have in common; what is outside of a wrapped network has its own name."""
+    inside = unwrap(name, before)
+    return (inside, "" if inside is not None else name, output.call, output.output)
 
 
 def rename(name: str, rules: Sequence[Rule]) -> str:

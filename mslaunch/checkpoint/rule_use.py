@@ -1,0 +1,28 @@
+"""Tells which rules apply to no parameter: a typo in a rule, or rules for another network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from mslaunch.checkpoint.names import READY, Rule, first_match
+
+SHOWN = 8
+
+
+def unused_rules(name: str, rules: Sequence[Rule], parameters: Iterable[str]) -> tuple[str, ...]:
+    """Return a sentence for each rule of a file that applies to no parameter, or one where none applies.
+
+    Rules that come with mslaunch cover variants of a network, so some of them may be unused.
+    """
+    listed = list(parameters)
+    used = {found[0].where for one in listed if (found := first_match(rules, one))}
+    unused = [rule for rule in rules if rule.where not in used]
+    if unused and not used:
+        first = f"; the first one matches {rules[0].sources[0]}, the first parameter is {listed[0]}" if listed else ""
+        return (f"--names {name}: no rule of it applies to a parameter{first}",)
+    if (READY / f"{name}.yaml").exists() and not Path(name).exists():
+        return ()
+    notes = [f"{rule.where} ({rule.sources[0]}) applies to no parameter" for rule in unused[:SHOWN]]
+    more = [f"--names {name}: {len(unused) - SHOWN} more of its rules are without use"] if len(unused) > SHOWN else []
+    return (*notes, *more)
