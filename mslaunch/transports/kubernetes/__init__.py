@@ -244,3 +244,9 @@ class KubernetesTransport(Transport):
 
         del named
         return planned_hosts(spec)
+
+    def notes(self, spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
+        from mslaunch.transports.kubernetes.submission import describe_pods
+
+        del environment
+        return (describe_pods(spec),)
