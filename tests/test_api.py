@@ -151,7 +151,7 @@ def test_a_rank_that_exits_with_a_code_has_failed_and_the_stopped_ones_have_not(
     [
         (lambda: mslaunch.Job("nowhere.py"), "nowhere.py: no such script"),
         (lambda: mslaunch.Job("train.py", wokers=2), "wokers: there is no such setting; did you mean 'workers'?"),
-        (lambda: mslaunch.Job("train.py", workers=0), "--workers: input should be greater than or equal to 1"),
+        (lambda: mslaunch.Job("train.py", workers=0), "--workers: write 1 or more"),
         (lambda: mslaunch.Job("train.py", config="no.yaml"), "no.yaml: no such config"),
         (lambda: mslaunch.Job("train.py", args="--lr 1"), "args: write a list"),
         (lambda: mslaunch.Job("train.py", values={"seed": {1}}), "values: seed: YAML has no set"),

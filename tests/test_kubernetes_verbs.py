@@ -189,7 +189,7 @@ def test_a_broken_kubeconfig_is_one_sentence(bench: Bench, content: str) -> None
     bench.env["KUBECONFIG"] = str(bench.write("kubeconfig", content))
     done = bench.mslaunch("train", *SMALL)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "the kubeconfig cannot be used: " in done.stderr
+    assert "kubeconfig cannot be used: " in done.stderr
     assert "Traceback" not in done.stderr
 
 

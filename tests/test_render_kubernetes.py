@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import sys
 
 import yaml
 
@@ -37,3 +38,23 @@ def test_an_image_is_needed(bench: Bench) -> None:
     done = bench.mslaunch("train", "--transport", "kubernetes", "-N", "2", "--workers", "4")
     assert done.returncode == 2
     assert "which image? Give --image" in done.stderr
+
+
+def test_what_is_printed_says_what_it_leaves_out(bench: Bench) -> None:
+    """Secret and code are for a private file, and the jobs do not start without them."""
+    bench.write("train.py", "print('hi')\n")
+    done = bench.mslaunch("render", *OPTIONS)
+    assert done.stdout.startswith("# Secret and ConfigMap are written with -o only.\n")
+    assert [one["kind"] for one in yaml.safe_load_all(done.stdout)] == ["Service", "Job", "Job"]
+
+
+def test_a_dry_run_shows_the_pods_image_namespace_and_python(bench: Bench) -> None:
+    """The Python of the machine that submits is not theirs."""
+    bench.write("train.py", "print('hi')\n")
+    options = ("--transport", "kubernetes", "--image", "job:1", "--namespace", "team", "-N", "2", "--workers", "4")
+    python = "launch.kubernetes={python: /opt/py/bin/python3}"
+    done = bench.mslaunch("train", *options, "--set", python, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "pods run image job:1 in namespace team\n" in done.stdout
+    assert "    /opt/py/bin/python3 /" in done.stdout
+    assert sys.executable not in done.stdout

@@ -9,13 +9,14 @@ from mslaunch import api
 from mslaunch.errors import RequestError
 
 METHOD = "kubernetes"
+_LEFT_OUT = "# Secret and ConfigMap are written with -o only.\n"
 
 
 def render_objects(request: api.Request, output: str | None) -> None:
     """Write the objects, with code and secret; without a file, print those that hold neither."""
     plan = api.plan_request(request)
     if output is None:
-        print(api.object_text(plan), end="")
+        print(_LEFT_OUT + api.object_text(plan), end="")
         return
     target = Path(output)
     content = api.complete_objects(plan)

@@ -27,7 +27,7 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
     try:
         import cloudpickle
     except ImportError:
-        raise RequestError('mslaunch.launch() needs cloudpickle: pip install "mslaunch[functions]".') from None
+        raise RequestError("mslaunch.launch() needs cloudpickle. Run pip install cloudpickle.") from None
     try:
         pickled = cloudpickle.dumps((function, args, dict(kwargs)))
     except Exception as error:  # whatever __reduce__ of the caller's own classes raises

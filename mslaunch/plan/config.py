@@ -15,6 +15,7 @@ from mslaunch.documents.limits import Unreadable, to_float
 from mslaunch.documents.yaml_text import compose_yaml, construct_yaml, parse_yaml
 from mslaunch.errors import ConfigError, RequestError, did_you_mean
 from mslaunch.masking import is_secret
+from mslaunch.plan.wrong_values import reason
 from mslaunch.ranges import MOST
 
 _Path = tuple[str, ...]
@@ -222,16 +223,6 @@ def _check_script_keys(config: Config) -> None:
                 for item in error.errors()
             ]
         ) from None
-
-
-def reason(item: Any) -> str:
-    """Say what pydantic found, in this program's words."""
-    message = str(item["msg"]).removeprefix("Value error, ")
-    if item["type"] == "string_pattern_mismatch":
-        return "use letters, digits, dots, dashes and underscores only"
-    if item["type"] == "literal_error" and isinstance(item["input"], str):
-        message += did_you_mean(item["input"], re.findall(r"'([^']+)'", message)).rstrip("?")
-    return message[:1].lower() + message[1:]
 
 
 def _near_misses(config: Config) -> Iterator[str]:

@@ -7,7 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from mslaunch.errors import did_you_mean
+
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_RESOURCES = ("cpu", "memory", "ephemeral-storage")
+_PARTS = ("launcher", "worker", "service")
 _QUANTITY = re.compile(r"[0-9]{1,18}(\.[0-9]{1,9})?([EPTGMK]i|[EPTGMkm])?")
 
 
@@ -31,9 +35,26 @@ def _path(value: str) -> str:
     return value
 
 
+def _resources(value: dict[str, str]) -> dict[str, str]:
+    for name in value:
+        if name not in _RESOURCES and not name.startswith("hugepages-") and "/" not in name:
+            near = did_you_mean(name, _RESOURCES).rstrip("?")
+            raise ValueError(f"there is no resource {name!r}{near or '; write cpu, memory, or a name with /'}")
+    return value
+
+
+def _parts(value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    for name in value:
+        if name not in _PARTS:
+            near = did_you_mean(name, _PARTS).rstrip("?")
+            raise ValueError(f"there is no object {name!r}{near or '; there are: ' + ', '.join(_PARTS)}")
+    return value
+
+
 Name = Annotated[str, AfterValidator(_name)]
 Path = Annotated[str, AfterValidator(_path)]
 Quantity = Annotated[str, AfterValidator(_quantity)]
+Resources = Annotated[dict[str, Quantity], AfterValidator(_resources)]
 
 
 def _names(value: Any) -> Any:
@@ -67,10 +88,10 @@ class KubernetesSettings(BaseModel):
     device_resource: str | None = Field(
         None, description="Resource of the devices; by default that of the job's device_target."
     )
-    resources: dict[str, Quantity] = Field(
+    resources: Resources = Field(
         default_factory=dict, description="Further resources of each worker pod: {cpu: 8, memory: 64Gi}."
     )
-    launcher_resources: dict[str, Quantity] = Field(
+    launcher_resources: Resources = Field(
         default_factory=dict, description="Resources of the launcher's pod, which needs no device."
     )
     node_selector: dict[str, str] = Field(default_factory=dict, description="Labels of nodes for worker pods.")
@@ -87,6 +108,6 @@ class KubernetesSettings(BaseModel):
     keep_seconds: int = Field(
         3600, ge=0, le=2**31 - 1, description="Seconds after which the objects of a finished job are deleted."
     )
-    patch: dict[str, dict[str, Any]] = Field(
+    patch: Annotated[dict[str, dict[str, Any]], AfterValidator(_parts)] = Field(
         default_factory=dict, description="Merged into the objects, by their part: launcher, worker, service."
     )

@@ -10,11 +10,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from mslaunch.errors import ConfigError, did_you_mean
-from mslaunch.plan.config import Config, ScriptKeys, reason
+from mslaunch.plan.config import Config, ScriptKeys
 from mslaunch.plan.environment import RANK_VARIABLES, RANKS_ONLY, asked_by_variables
 from mslaunch.plan.program import COMMAND_LINE
 from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.plan.settings import LaunchSettings, flag_of
+from mslaunch.plan.wrong_values import place_of, reason, unknown_key, without_other_members
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,6 @@ def _unknown_variables(asked: Mapping[str, str]) -> Iterator[str]:
             yield (f"{name} is ignored: {why}" if why else f"{name} is ignored: there is no such setting{near}")
 
 
-_TYPE_NAMES = ("tuple[", "literal[", "function-")  # what pydantic adds to a place to tell members of a union apart
 _LISTS = ("sbatch_args", "shared", "tags")
 JOIN_SECRET = "MSLAUNCH_SECRET"
 """Not a setting: its value is read where a node joins, and kept nowhere."""
@@ -146,13 +146,15 @@ def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[st
     try:
         values = LaunchSettings.model_validate(raw)
     except ValidationError as error:
-        for item in error.errors():
-            name = str(item["loc"][0])
-            key = ".".join(str(part) for part in item["loc"] if not str(part).startswith(_TYPE_NAMES))
+        for item in without_other_members(error.errors()):
+            name, key = str(item["loc"][0]), ".".join(place_of(item))
             where = _place(sources[name])
+            if unknown := unknown_key(LaunchSettings, item):
+                findings.append(f"{where}: {unknown}")
+                continue
             label = "" if where.startswith("--") else f"{key}: "
-            has_key = name == "sync" and "@" in str(item["input"])
-            got = "" if "env" in item["loc"] or has_key else f", got {item['input']!r}"  # values may be secrets
+            has_secret = "env" in item["loc"] or (name == "sync" and "@" in str(item["input"]))
+            got = "" if has_secret or item["type"] == "missing" else f", got {item['input']!r}"
             findings.append(f"{where}: {label}{reason(item)}{got}.")
         raise ConfigError(list(dict.fromkeys(findings))) from None
     if findings:

@@ -21,7 +21,7 @@ AT_ONCE = 8
 """Files that are copied at the same time."""
 NEITHER = (
     f"neither moxing nor boto3 can be imported by {sys.executable}, and launch.sync needs one of them. "
-    "Install it there, for example with pip install 'mslaunch[obs]'."
+    "Install it there, for example with pip install boto3."
 )
 
 

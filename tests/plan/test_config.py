@@ -221,8 +221,8 @@ def test_no_config_is_an_empty_config() -> None:
         ("{name: acc, regex: '(x*)'}", "matches an empty line"),
         ("{name: 1 acc, regex: '(x)'}", "begin with a letter"),
         ("{name: rank, regex: '(x)'}", "no metric is called rank"),
-        ("{name: acc}", "field required"),
-        ("{name: acc, regexp: '(x)', regex: '(x)'}", "extra inputs are not permitted"),
+        ("{name: acc}", "it is missing"),
+        ("{name: acc, regexp: '(x)', regex: '(x)'}", "has no key 'regexp'; did you mean 'regex'?"),
     ],
 )
 def test_a_wrong_metric_is_refused_with_its_place(entry: str, words: str) -> None:
@@ -230,5 +230,36 @@ def test_a_wrong_metric_is_refused_with_its_place(entry: str, words: str) -> Non
     config = parse_config(f"launch:\n  workers: 2\n  metrics: [{entry}]\n", "cfg.yaml")
     with pytest.raises(ConfigError) as caught:
         resolve({}, {}, config)
-    assert "cfg.yaml:3: metrics.0" in str(caught.value)
+    assert str(caught.value).startswith(("cfg.yaml:3: metrics.0", "cfg.yaml:3: launch.metrics.0"))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("kubernetes: {imagee: x}", "launch.kubernetes has no key 'imagee'; did you mean 'image'?"),
+        ("kubernetes: {user: 0}", "kubernetes.user: write 1 or more, got 0."),
+        ("kubernetes: {volumes: /data}", "kubernetes.volumes: write a list, such as [a, b], got '/data'."),
+        ("kubernetes: x", "kubernetes: write keys and values, such as {key: value}, got 'x'."),
+        (
+            "kubernetes: {patch: {wroker: {}}}",
+            "kubernetes.patch: there is no object 'wroker'; did you mean 'worker', got {'wroker': {}}.",
+        ),
+        (
+            "kubernetes: {resources: {cpus: 4}}",
+            "kubernetes.resources: there is no resource 'cpus'; did you mean 'cpu', got {'cpus': 4}.",
+        ),
+        (
+            "kubernetes: {volumes: [{claim: x, path: /a, readonly: true}]}",
+            "launch.kubernetes.volumes.0 has no key 'readonly'; did you mean 'read_only'?",
+        ),
+        ("sync: {befor: []}", "launch.sync has no key 'befor'; did you mean 'before'?"),
+        ("hosts: [{address: a, devicse: 3}]", "launch.hosts.0 has no key 'devicse'; did you mean 'devices'?"),
+        ("hosts: [3]", "hosts.0: write keys and values, such as {key: value}, got 3."),
+    ],
+)
+def test_a_wrong_value_inside_a_setting_is_one_sentence(setting: str, expected: str) -> None:
+    """It says what to write in its place, and names the nearest key for an unknown one."""
+    with pytest.raises(ConfigError) as caught:
+        resolve({}, {}, parse_config(f"launch:\n  {setting}\n", "cfg.yaml"))
+    assert str(caught.value) == f"cfg.yaml:2: {expected}"

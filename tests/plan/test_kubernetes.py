@@ -94,7 +94,10 @@ def test_a_patch_of_nothing_is_told() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("launch:\n  kubernetes:\n    imag: x\n", "job.yaml:2: kubernetes.imag: "),
+        (
+            "launch:\n  kubernetes:\n    imag: x\n",
+            "job.yaml:2: launch.kubernetes has no key 'imag'; did you mean 'image'",
+        ),
         ("launch:\n  kubernetes: {shared_memory: a lot}\n", "kubernetes.shared_memory: write an amount such as 16Gi"),
         ("launch:\n  kubernetes: {volumes: [{claim: data}]}\n", "kubernetes.volumes.0.path"),
         ("launch:\n  kubernetes: {code: /a:b}\n", "kubernetes.code: a path in a pod has no colon"),

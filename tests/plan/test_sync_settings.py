@@ -24,7 +24,7 @@ def test_both_directions_are_read_and_shown_in_one_line() -> None:
     ("sync", "words"),
     [
         ("7", "sync: "),
-        ("{befor: []}", "sync.befor: "),
+        ("{befor: []}", "launch.sync has no key 'befor'"),
         ("{before: {from: obs://b/d, to: /c}}", "sync.before: "),
         ("{before: [{from: obs://b/d}]}", "sync.before.0.to: "),
         ("{before: [{from: /data, to: /c}]}", "sync.before.0.from: name a bucket and a folder in it"),

@@ -63,9 +63,11 @@ class KubernetesQueue:
         mark = token_hex(8)
         annotations = {**root["metadata"].get("annotations", {}), manifests.SUBMISSION: mark}
         root = {**root, "metadata": {**root["metadata"], "annotations": annotations}}
+        there = cluster.Cluster(job)
+        there.reach()  # before the guard has a job to delete
         with nullcontext(self._guard) if self._guard else guard.guarding() as guarding:
             guarding.watch(str(job), mark)  # it also deletes what a failure leaves half made
-            self._create(cluster.Cluster(job), root, others)
+            self._create(there, root, others)
             if guarding is not self._guard:
                 guarding.release()
         return str(job)
@@ -242,3 +244,9 @@ class KubernetesTransport(Transport):
 
         del named
         return planned_hosts(spec)
+
+    def notes(self, spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
+        from mslaunch.transports.kubernetes.submission import describe_pods
+
+        del environment
+        return (describe_pods(spec),)

@@ -12,10 +12,14 @@ from typing import Any
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
 from mslaunch.errors import NotReadyError, RequestError
+from mslaunch.transports.kubernetes.client_errors import one_line, why_no_answer, why_unusable
 from mslaunch.transports.kubernetes.manifests import PART_LABEL, RUN_LABEL, SUBMISSION
 
 SECONDS = 20
 PATIENCE = 60.0
+FIRST_PATIENCE = 5.0
+"""How long to wait for an API server's first answer: nothing was created so far, and somebody waits."""
+_FIRST_SECONDS = 3
 _PAUSE = 1.0
 _HOW = {"_preload_content": False, "_request_timeout": SECONDS}
 _AGAIN = (429, 500, 502, 503, 504)
@@ -65,6 +69,14 @@ class Unreachable(NotReadyError):
     """The API server does not answer, or refuses."""
 
 
+class NoAnswer(Unreachable):
+    """The API server does not answer."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"cannot {what}: {why}")
+        self.why = why
+
+
 @lru_cache(maxsize=8)
 def connect(context: str | None) -> Any:
     """Load the kubeconfig, or the configuration of the pod that this process runs in."""
@@ -72,17 +84,19 @@ def connect(context: str | None) -> Any:
         from kubernetes import client, config
     except ImportError:
         raise RequestError(
-            "--transport kubernetes: the Python package kubernetes is missing. Install mslaunch[kubernetes]."
+            "--transport kubernetes: the Python package kubernetes is missing. "
+            "Run pip install '.[kubernetes]' in its clone."
         ) from None
+    settings = client.Configuration()
+    settings.retries = False  # `_ask` repeats requests, and knows how long
     try:
-        return config.new_client_from_config(context=context)
+        return config.new_client_from_config(context=context, client_configuration=settings)
     except Exception as error:  # the client reads the file without checking what stands in it
         if context is None and isinstance(error, config.ConfigException):
             with suppress(config.ConfigException):
-                config.load_incluster_config()
-                return client.ApiClient()
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise RequestError(f"the kubeconfig cannot be used: {why}. Set KUBECONFIG, or see `kubectl config`.") from None
+                config.load_incluster_config(client_configuration=settings)
+                return client.ApiClient(settings)
+        raise RequestError(why_unusable(error, context)) from None
 
 
 def default_namespace(context: str | None) -> str:
@@ -106,9 +120,20 @@ class Cluster:
 
         api = connect(job.context)
         self.job = job
+        self._server = str(api.configuration.host)
         self._core = client.CoreV1Api(api)
         self._batch = client.BatchV1Api(api)
         self._custom = client.CustomObjectsApi(api) if job.volcano else None  # loading it takes a while
+
+    def reach(self) -> None:
+        """Wait a little for an answer of the API server, before anything is created."""
+        try:
+            with suppress(NotFound):
+                request = self._about_job("read", _request_timeout=_FIRST_SECONDS)
+                self._ask(request, f"read Job {self.job.name}", FIRST_PATIENCE)
+        except NoAnswer as error:
+            advice = "Nothing was submitted. See `kubectl cluster-info`, or set KUBECONFIG."
+            raise Unreachable(f"{error.why} {advice}") from None
 
     def create(self, body: Mapping[str, Any]) -> Any:
         """Create an object; one that was created by a request whose answer was lost is taken."""
@@ -119,7 +144,7 @@ class Cluster:
         else:
             request = self._about_job("create", dict(body))
         try:
-            return _ask(request, f"create {kind} {name}", PATIENCE)
+            return self._ask(request, f"create {kind} {name}", PATIENCE)
         except Conflict as conflict:
             if kind != "Job":
                 if conflict.is_repeated:
@@ -130,31 +155,31 @@ class Cluster:
 
     def root(self, patience: float = 0.0) -> dict[str, Any]:
         """The launcher's Job, which owns all other objects."""
-        found: dict[str, Any] = _ask(self._about_job("read"), f"read Job {self.job.name}", patience)
+        found: dict[str, Any] = self._ask(self._about_job("read"), f"read Job {self.job.name}", patience)
         return found
 
     def pods(self, patience: float = 0.0) -> list[dict[str, Any]]:
         chosen = {"label_selector": f"{RUN_LABEL}={self.job.name}"}
         request = partial(self._core.list_namespaced_pod, self.job.namespace, **chosen, **_HOW)
-        return list(_ask(request, "list pods", patience).get("items") or ())
+        return list(self._ask(request, "list pods", patience).get("items") or ())
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """The events of a Job, which say why it makes no pods."""
         chosen = {"field_selector": f"involvedObject.name={name}"}
         request = partial(self._core.list_namespaced_event, self.job.namespace, **chosen, **_HOW)
-        return list(_ask(request, "list events", 0.0).get("items") or ())
+        return list(self._ask(request, "list events", 0.0).get("items") or ())
 
     def hold(self) -> None:
         """Let the launcher's Job have no pod any more: its launcher gets SIGTERM, and the workers are there still."""
         if not self.job.volcano:
             request = self._about_job("patch", {"spec": {"parallelism": 0}})
-            _ask(request, f"stop Job {self.job.name}", PATIENCE)
+            self._ask(request, f"stop Job {self.job.name}", PATIENCE)
 
     def delete(self, patience: float = PATIENCE) -> None:
         """Delete the launcher's Job and with it all that it owns."""
         with suppress(NotFound):
             request = self._about_job("delete", propagation_policy="Foreground")
-            _ask(request, f"delete Job {self.job.name}", patience)
+            self._ask(request, f"delete Job {self.job.name}", patience)
 
     def _about_job(self, verb: str, body: Any = None, **options: Any) -> Callable[[], Any]:
         """A request about the launcher's Job, which may be one of Volcano."""
@@ -162,9 +187,36 @@ class Cluster:
         named = () if verb == "create" else (self.job.name,)
         if self.job.volcano:
             method = getattr(self._custom, f"{_CUSTOM_VERBS.get(verb, verb)}_namespaced_custom_object")
-            return partial(method, *VOLCANO, self.job.namespace, "jobs", *named, *bodies, **options, **_HOW)
+            return partial(method, *VOLCANO, self.job.namespace, "jobs", *named, *bodies, **{**_HOW, **options})
         method = getattr(self._batch, f"{verb}_namespaced_job")
-        return partial(method, *named, self.job.namespace, *bodies, **options, **_HOW)
+        return partial(method, *named, self.job.namespace, *bodies, **{**_HOW, **options})
+
+    def _ask(self, request: Callable[[], Any], what: str, patience: float) -> Any:
+        """Make a request, again and again for so many seconds where the server cannot be reached or is busy."""
+        import urllib3
+        from kubernetes.client import ApiException
+
+        until = time.monotonic() + patience
+        is_repeated = False
+        while True:
+            try:
+                return parse_json(request().data)
+            except ApiException as error:
+                why = _message(error)
+                if error.status == 404:
+                    raise NotFound(what) from None
+                if error.status == 409 and what.startswith("create"):
+                    raise Conflict(f"cannot {what}: {why}", is_repeated) from None
+                if error.status not in (0, None, *_AGAIN):
+                    raise Unreachable(f"cannot {what}: {why}") from None
+                if not error.status:  # the client's own form of an error of TLS
+                    why = f"the API server at {self._server} is not trusted: {one_line(error.reason)}."
+            except (urllib3.exceptions.HTTPError, OSError, Unreadable) as error:
+                why = f"the API server at {self._server} does not answer: {why_no_answer(error)}."
+            if time.monotonic() > until:
+                raise NoAnswer(what, why) from None
+            is_repeated = True
+            time.sleep(_PAUSE)
 
     def log(self, pod: str, follow: float = 0.0, since: float | None = None) -> Iterator[bytes]:
         """Yield the lines of a pod's log, of the last seconds only where told; a stream that breaks off just ends.
@@ -192,32 +244,6 @@ def part_of(pod: Mapping[str, Any]) -> str:
 
 def mark_of(job: Mapping[str, Any]) -> str:
     return str((job["metadata"].get("annotations") or {}).get(SUBMISSION) or "")
-
-
-def _ask(request: Callable[[], Any], what: str, patience: float) -> Any:
-    """Make a request, again and again for so many seconds where the server cannot be reached or is busy."""
-    import urllib3
-    from kubernetes.client import ApiException
-
-    until = time.monotonic() + patience
-    is_repeated = False
-    while True:
-        try:
-            return parse_json(request().data)
-        except ApiException as error:
-            why = _message(error)
-            if error.status == 404:
-                raise NotFound(what) from None
-            if error.status == 409 and what.startswith("create"):
-                raise Conflict(f"cannot {what}: {why}", is_repeated) from None
-            if error.status not in (0, None, *_AGAIN):
-                raise Unreachable(f"cannot {what}: {why}") from None
-        except (urllib3.exceptions.HTTPError, OSError, Unreadable) as error:
-            why = f"the API server cannot be reached: {error}."
-        if time.monotonic() > until:
-            raise Unreachable(f"cannot {what}: {why}") from None
-        is_repeated = True
-        time.sleep(_PAUSE)
 
 
 def _message(error: Any) -> str:

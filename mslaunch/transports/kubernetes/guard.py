@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _MAIN = "import sys; sys.path.append(sys.argv[1]); from mslaunch.transports.kubernetes.guard import main; main()"
-PATIENCE = 600.0
+PATIENCE = 300.0
 
 
 class Guard:

@@ -184,7 +184,8 @@ def _patched(text: str, objects: Objects) -> str:
     known = {one["metadata"]["labels"][PART_LABEL] for one in found}
     for part in objects.settings.patch:
         if part not in known:
-            raise RequestError(f"launch.kubernetes.patch.{part}: there is no such object. There are {sorted(known)}.")
+            there = ", ".join(sorted(known))
+            raise RequestError(f"launch.kubernetes.patch.{part}: there is no such object. There are: {there}.")
     patch = objects.settings.patch
     return to_yaml([merge(one, patch.get(one["metadata"]["labels"][PART_LABEL], {})) for one in found])
 

@@ -49,7 +49,16 @@ def planned_hosts(spec: JobSpec) -> tuple[Host, ...]:
             f"{counted(ranks, 'rank')} ({spec.source('workers')}) cannot be spread evenly over {nodes} pods "
             f"({spec.source('nodes')}). Ask for a multiple of {nodes}."
         )
-    return tuple(Host(f"worker{i}", f"worker{i}", tuple(range(ranks // nodes))) for i in range(nodes))
+    python = spec.launch.python or spec.launch.kubernetes.python
+    each = tuple(range(ranks // nodes))
+    return tuple(Host(f"worker{i}", f"worker{i}", each, python=python) for i in range(nodes))
+
+
+def describe_pods(spec: JobSpec) -> str:
+    """Say which image the pods run, and where."""
+    own = spec.launch.kubernetes
+    image, namespace = spec.launch.image or own.image, spec.launch.namespace or own.namespace
+    return f"pods run image {image} in {f'namespace {namespace}' if namespace else 'the namespace of the kubeconfig'}"
 
 
 def make_objects(spec: JobSpec, plan: Plan, command: Command) -> Objects:
