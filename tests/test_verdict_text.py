@@ -146,6 +146,6 @@ def test_a_forked_child_does_not_speak_for_its_rank(bench: Bench) -> None:
 
 def test_lines_of_healthy_runs_are_not_among_the_last_lines(tmp_path: Path) -> None:
     """MindSpore's retries while the cluster forms read like the cause; what the script printed stays."""
-    retry = "[WARNING] DISTRIBUTED(1,7f,python) [cluster_context.cc:316] BuildCluster] Topology build timed out., retry(1/1200)."
+    retry = "[WARNING] DISTRIBUTED(1,7f,python) BuildCluster] Topology build timed out., retry(1/1200)."
     (tmp_path / "log.txt").write_text(f"loss 0.5\n{retry}\n")
     assert untold_lines(Verdict(log=str(tmp_path / "log.txt"))) == ["loss 0.5"]

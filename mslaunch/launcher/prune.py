@@ -1,4 +1,4 @@
-"""Removes runs, or their checkpoints: never one that is alive, tagged keep, another user's, or that another run refers to.
+"""Removes runs, or their checkpoints: never one that is alive, has the tag keep, is another user's, or is referred to.
 
 A run is renamed first, to a name that no list shows, and then deleted: a kill in between leaves a folder that the next
 prune deletes. Links are removed, never what they point to.
