@@ -42,11 +42,23 @@ def test_status_and_diagnose_show_the_same_verdict(bench: Bench, verb: str) -> N
 
 
 def test_a_chained_traceback_is_not_among_the_last_lines(bench: Bench) -> None:
-    """Once as output of the rank, once in the verdict; what the rank printed before is there still."""
+    """Once, in the verdict; what the rank printed before is there still."""
+    bench.write("train.py", CHAINED)
+    shown = bench.mslaunch("train", "-n", "1", "--tail", "none").stdout
+    assert shown.count(FIRST_FRAME) == 1
+    assert "The last lines of its log:\n    before\n" in shown
+
+
+def test_a_traceback_that_is_on_the_screen_is_not_repeated(bench: Bench) -> None:
+    """The verdict has its last frame and its message; `diagnose` has all of it."""
     bench.write("train.py", CHAINED)
     shown = bench.mslaunch("train", "-n", "1").stdout
-    assert shown.count(FIRST_FRAME) == 2
-    assert "The last lines of its log:\n    before\n" in shown
+    verdict = shown[shown.index("First to fail") :]
+    assert shown.count(FIRST_FRAME) == 1
+    assert "Its last frame (the whole traceback is above):\n    File " in verdict
+    assert "raise ValueError" in verdict
+    assert "\n  line two\n" in verdict
+    assert FIRST_FRAME in bench.mslaunch("diagnose").stdout
 
 
 @pytest.mark.parametrize("message", ["'\\n'.join(f'row {n}' for n in range(50000)) + 'end'", "'x' * 500_000 + 'end'"])
