@@ -85,6 +85,13 @@ def test_a_rank_that_waits_for_a_core_is_told_on_a_full_machine() -> None:
     assert [(alert.kind, alert.source.rank) for alert in told] == [("starved", 3)]
 
 
+@pytest.mark.parametrize(("cpu", "kinds"), [(0.02, []), (0.2, ["starved"])])
+def test_a_rank_that_sleeps_does_not_starve(cpu: float, kinds: list[str]) -> None:
+    """It wants a core for moments only, and waits for most of them; one that would use a core does starve."""
+    told = watch(lambda one, look: {"cpu_wait": 0.85 if one == 3 else 0.3, "cpu": cpu, "step": look})
+    assert [alert.kind for alert in told] == kinds
+
+
 def test_a_machine_that_is_full_starves_nobody_in_particular() -> None:
     """All ranks wait for cores alike."""
     assert watch(lambda one, look: {"cpu_wait": 0.5 + 0.05 * one, "step": look}) == []

@@ -201,3 +201,19 @@ def test_a_host_name_counts_where_others_may_reach_the_server() -> None:
     assert access.judge("GET", {**headers, "host": "node2:8390"}) is not None
     assert access.judge("GET", {**headers, "host": "[::1"}) is not None
     assert access.judge("DELETE", {**headers, "host": "node1"}) is not None
+
+
+def test_a_folder_that_is_not_there_is_refused(bench: Bench) -> None:
+    """A page without runs would hide the slip of the pen."""
+    done = bench.mslaunch("ui", "--runs-dir", "nosuch")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "mslaunch: --runs-dir nosuch: no such folder. Name one that holds runs.\n",
+    )
+
+
+def test_the_folder_and_the_way_to_end_are_told(bench: Bench) -> None:
+    """In one line below the address."""
+    output = start_ui(bench).process.stdout
+    assert output is not None
+    assert output.readline() == f"Shows the runs in {bench.runs}. Ctrl-C ends it.\n"

@@ -12,13 +12,16 @@ import pytest
 
 from mslaunch.metrics.rows import Row, Source, Spread
 from mslaunch.metrics.series import SeriesTable
+from mslaunch.store.metrics import MetricsWriter
 from mslaunch.ui import log_text
 from mslaunch.ui.bounds import REPORT
 from mslaunch.ui.curves import make_curves
 from mslaunch.ui.heat import make_heat
+from mslaunch.ui.library import Library
 from mslaunch.ui.log_text import search, shown_line, window, window_before
 from mslaunch.ui.page import report_page
 from mslaunch.ui.timeline import describe_events, make_timeline, read_events
+from tests.past_runs import make_run
 
 
 def table_of(ranks: int, steps: int, name: str = "loss") -> SeriesTable:
@@ -249,3 +252,14 @@ def test_no_text_ends_the_script_that_holds_it() -> None:
     held = page.partition('id="document">')[2].partition("</script>")[0]
     assert json.loads(held) == {"text": "</script><!--<script>\u2028"}
     assert "<title>&lt;b&gt;</title>" in page
+
+
+def test_the_list_has_the_numbers_of_the_first_rank(tmp_path: Path) -> None:
+    """As curves, comparison and live line do, whichever rank told something last; of the newest attempt."""
+    folder = make_run(tmp_path, "one")
+    writer = MetricsWriter(folder.metrics)
+    told = ((0, 0, 9, 9.0), (1, 0, 1, 0.75), (1, 0, 2, 0.5), (1, 1, 1, 0.9))
+    writer.write([Row(1.0, Source(attempt, rank), {"step": step, "loss": loss}) for attempt, rank, step, loss in told])
+    writer.close()
+    (listed,) = Library(str(tmp_path)).summaries()
+    assert listed["values"] == {"step": 2, "loss": 0.5}

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,6 +130,20 @@ def test_the_verdict_stands_on_top_with_its_traceback(shown: Visit) -> None:
     verdict = shown.page.locator(".verdict")
     assert "Rank 1 on localhost" in verdict.inner_text()
     assert "</script><script>document.title" in verdict.locator("pre").inner_text()
+
+
+def test_a_run_takes_as_long_as_its_record_says(shown: Visit, failed: Path) -> None:
+    """From its start to its end, as the terminal said; not from the first word of an agent."""
+    record = newest(failed.parent / "mslaunch-runs").record
+    lasted = datetime.fromisoformat(str(record.ended)) - datetime.fromisoformat(record.started)
+    told = shown.page.locator("#end dt", has_text="Took").locator("xpath=following-sibling::dd").inner_text()
+    assert float(told.removesuffix(" s")) == pytest.approx(lasted.total_seconds(), abs=0.1)
+
+
+def test_ranks_that_join_nothing_are_running_in_the_timeline(shown: Visit) -> None:
+    """A script without init() would be starting for as long as it runs."""
+    assert shown.page.locator("#timeline .key .phase").all_inner_texts() == ["running", "failure"]
+    assert shown.page.locator("#timeline .track .phase.running").count() == 4
 
 
 def test_what_a_log_contains_is_shown_as_text(shown: Visit) -> None:

@@ -48,6 +48,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
             made.write("cfg.yaml", f"lr: {rate}\nseed: 1\napi_token: hush-{word}\n")
             made.mslaunch("train", "--workers", "2", "--config", "cfg.yaml", "--run-id", name)
             tell(newest(made.runs), ranks=2, steps=range(100 if name == "small" else 50))
+        made.mslaunch("note", "small", "with warm-up", "--tag", "baseline")
         made.write("train.py", "raise ValueError('<i>wrong</i>')\n")
         made.mslaunch("train", "--run-id", "wrong")
         yield made
@@ -97,6 +98,31 @@ def test_runs_are_listed_and_searched(page: Visit) -> None:
     search.fill("")
     page.page.get_by_label("State").select_option("succeeded")
     assert names(page) == ["large", "small"]
+
+
+@pytest.mark.parametrize("words", ["baseline", "warm-up"])
+def test_runs_are_found_by_their_tags_and_notes(page: Visit, words: str) -> None:
+    """Which the list shows."""
+    page.page.get_by_role("link", name="small").wait_for()
+    page.page.get_by_label("Search", exact=True).fill(words)
+    assert names(page) == ["small"]
+    assert "baseline\twith warm-up" in page.page.locator("#runs tbody tr").inner_text()
+
+
+def test_the_page_of_a_run_shows_its_tags_and_notes(page: Visit) -> None:
+    """Beside how it stands."""
+    page.page.get_by_role("link", name="small").click()
+    page.page.locator("#end").get_by_text("baseline", exact=True).wait_for()
+    page.page.locator("#end li", has_text="with warm-up").wait_for()
+
+
+def test_step_times_that_hardly_differ_have_one_colour(page: Visit) -> None:
+    """Red is half as slow again as blue at least, though these differ by a tenth."""
+    page.page.get_by_role("link", name="small").click()
+    page.page.locator("#heat canvas").wait_for()
+    scale = page.page.locator("#heat p.quiet", has_text="(red)").inner_text()
+    low, high = re.findall(r"[\d.]+(?= s \()", scale)
+    assert float(high) == pytest.approx(float(low) * 1.5, rel=1e-3)
 
 
 def test_chosen_runs_are_laid_over_each_other(page: Visit) -> None:

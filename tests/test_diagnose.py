@@ -84,6 +84,28 @@ def test_what_mindspore_prints_as_a_warning_counts_as_one(name: str) -> None:
     assert found.pattern.id == name
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RuntimeError: Socket Timeout",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "RuntimeError: Connection reset by peer",
+        "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:40123",
+        "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 0.",
+        "RuntimeError: NCCL communicator was aborted on rank 0.",
+        "TimeoutError: [Errno 110] Connection timed out",
+    ],
+)
+def test_a_broken_connection_is_not_the_cause_beside_another_exception(tmp_path: Path, message: str) -> None:
+    """Logs without time stamps: the rank whose exception is about itself is named."""
+    frame = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    run()\n'
+    (tmp_path / "worker_0.log").write_text(f"{frame}{message}\n")
+    (tmp_path / "worker_1.log").write_text(f"{frame}FileNotFoundError: data.rec\n")
+    verdict = judge(read_folder(tmp_path).cases)
+    assert verdict is not None
+    assert (verdict.rank, verdict.victims) == (1, (0,))
+
+
 def test_a_victim_is_not_the_cause() -> None:
     """A time-out that came first does not hide the error of the rank that was waited for."""
     waiting = scan(["EI0006: Getting socket times out. Reason: Remote Rank did not send the data in time."])
@@ -211,3 +233,10 @@ def test_any_bytes_can_be_diagnosed(tmp_path: Path, content: bytes) -> None:
     cases = read_folder(tmp_path).cases
     assert len(cases) == 1
     judge(cases)
+
+
+def test_a_name_that_is_nothing_is_said_to_be_so(bench: Bench) -> None:
+    """In a folder without runs too, where it may have been meant as a folder of logs."""
+    done = bench.mslaunch("diagnose", "nosuch")
+    assert done.returncode == 2
+    assert done.stderr.startswith("mslaunch: nosuch: no such folder, run or zip.")

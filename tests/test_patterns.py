@@ -266,3 +266,12 @@ def test_an_added_row_without_an_example_counts_on_every_level(bench: Bench) -> 
     bench.write("logs/worker_0.log", "[INFO] the quota of anna is used up\n")
     done = bench.mslaunch("diagnose", "logs", "--json", XDG_CONFIG_HOME=str(bench.folder / "config"))
     assert json.loads(done.stdout)["pattern"] == "site-quota"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("nosuch", ""), ("fused-sparse-deprecatd", "; the nearest is fused-sparse-deprecated")]
+)
+def test_only_what_is_near_is_called_near(bench: Bench, name: str, near: str) -> None:
+    """A name that resembles nothing gets the way to the list alone."""
+    said = f"mslaunch: {name!r} is no known failure{near}. `mslaunch diagnose --list` shows all.\n"
+    assert bench.mslaunch("diagnose", "--explain", name).stderr == said

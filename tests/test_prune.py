@@ -350,3 +350,13 @@ def test_all_checkpoints_can_be_dropped_and_links_are_not_followed(tmp_path: Pat
     prune(tmp_path / "runs", ALL, "drop")
     assert [path for path in checkpoints(run.path) if "shared" not in path] == []
     assert (outside / "net-1_10.ckpt").read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize("text", ['{"tags": ["keep"]}', "no JSON"])
+def test_a_run_with_the_tag_keep_stays(bench: Bench, text: str) -> None:
+    """It is named, with the reason; tags that cannot be read protect their run too."""
+    make_run(bench.runs, "one").labels.write_text(text)
+    make_run(bench.runs, "two")
+    pruned = prune(bench.runs, ALL)
+    assert [one.name for one in pruned.removed] == ["two"]
+    assert pruned.kept == {"one": "it has the tag keep" if "keep" in text else "its tags cannot be read"}

@@ -402,3 +402,8 @@ def test_two_launches_at_once_both_remember_their_folder(tmp_path: Path, monkeyp
         started.append(subprocess.Popen([sys.executable, "-c", code, str(folder)]))
     assert [process.wait(timeout=60) for process in started] == [0] * 8
     assert sorted(known_folders.known()) == folders
+
+
+def test_a_list_without_runs_has_no_table(bench: Bench) -> None:
+    """The sentence says all; a header alone would read like a run without a name."""
+    assert bench.mslaunch("ps").stdout == ""

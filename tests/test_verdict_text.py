@@ -42,11 +42,23 @@ def test_status_and_diagnose_show_the_same_verdict(bench: Bench, verb: str) -> N
 
 
 def test_a_chained_traceback_is_not_among_the_last_lines(bench: Bench) -> None:
-    """Once as output of the rank, once in the verdict; what the rank printed before is there still."""
+    """Once, in the verdict; what the rank printed before is there still."""
+    bench.write("train.py", CHAINED)
+    shown = bench.mslaunch("train", "-n", "1", "--tail", "none").stdout
+    assert shown.count(FIRST_FRAME) == 1
+    assert "The last lines of its log:\n    before\n" in shown
+
+
+def test_a_traceback_that_is_on_the_screen_is_not_repeated(bench: Bench) -> None:
+    """The verdict has its last frame and its message; `diagnose` has all of it."""
     bench.write("train.py", CHAINED)
     shown = bench.mslaunch("train", "-n", "1").stdout
-    assert shown.count(FIRST_FRAME) == 2
-    assert "The last lines of its log:\n    before\n" in shown
+    verdict = shown[shown.index("First to fail") :]
+    assert shown.count(FIRST_FRAME) == 1
+    assert "Its last frame (the whole traceback is above):\n    File " in verdict
+    assert "raise ValueError" in verdict
+    assert "\n  line two\n" in verdict
+    assert FIRST_FRAME in bench.mslaunch("diagnose").stdout
 
 
 @pytest.mark.parametrize("message", ["'\\n'.join(f'row {n}' for n in range(50000)) + 'end'", "'x' * 500_000 + 'end'"])
@@ -142,3 +154,10 @@ def test_a_forked_child_does_not_speak_for_its_rank(bench: Bench) -> None:
     )
     done = bench.mslaunch("train", "-n", "1")
     assert (done.returncode, bench.record()["verdict"]["summary"]) == (137, "was killed by SIGKILL")
+
+
+def test_lines_of_healthy_runs_are_not_among_the_last_lines(tmp_path: Path) -> None:
+    """MindSpore's retries while the cluster forms read like the cause; what the script printed stays."""
+    retry = "[WARNING] DISTRIBUTED(1,7f,python) BuildCluster] Topology build timed out., retry(1/1200)."
+    (tmp_path / "log.txt").write_text(f"loss 0.5\n{retry}\n")
+    assert untold_lines(Verdict(log=str(tmp_path / "log.txt"))) == ["loss 0.5"]

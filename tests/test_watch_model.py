@@ -82,6 +82,13 @@ def test_on_a_busy_machine_no_rank_is_slow() -> None:
     assert {state for _, state in states(overview_of(new_record(3), table))} == {"running"}
 
 
+def test_a_filter_that_no_rank_fits_is_said() -> None:
+    """An empty table would look like a run without ranks."""
+    drawn = lines_of(overview_of(new_record(2), table_of(2)), Choices(filter="nosuch"), 100, 30)
+    assert " No rank fits the filter 'nosuch'." in drawn
+    assert not any("STEP TIME" in line for line in drawn)
+
+
 def test_slow_steps_are_no_silence() -> None:
     """A job whose steps take a minute prints one a minute."""
     table = SeriesTable()

@@ -85,7 +85,8 @@ def prune(
 ) -> Pruned:
     """Remove the runs of a folder that fit all that is given, or with `checkpoints` (keep-best, drop) only those.
 
-    Runs that are alive, another user's, or that another run refers to stay. `ended_before` is in seconds since 1970.
+    Runs that are alive, tagged keep, another user's, or that another run refers to stay. `ended_before` is in seconds
+    since 1970.
     """
     from pathlib import Path
 

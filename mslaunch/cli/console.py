@@ -6,7 +6,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mslaunch.cli.describe import describe_end, describe_outputs, describe_verdict
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 RED, NO_COLOUR = "\x1b[31m", "\x1b[0m"
 LONGEST_LINE = 4096  # the log has the rest
+LINES_KNOWN = 200  # that were shown last: a traceback among them is not repeated
 BAR_LINE_EVERY = 5.0  # seconds between two states of a progress bar where there is no terminal
 
 
@@ -39,6 +41,7 @@ class Console:
         self._bar_shown: dict[int, float] = {}
         self._is_typed_to = plan.stdin is not None and os.isatty(0)
         self._is_line_open = False
+        self._last_shown: deque[tuple[int, str]] = deque(maxlen=LINES_KNOWN)
 
     def open(self) -> None:
         plan = self.plan
@@ -71,7 +74,9 @@ class Console:
         """Say how it ended; a failure with its whole verdict, last on the screen."""
         ended = describe_end(final, time.monotonic() - self.began)
         self.say([ended, *describe_outputs(final, self._run_dir)])
-        self.screen.write(verdict_text(final, self.screen.is_terminal))
+        failed = final.verdict.rank if final.verdict else None
+        above = [line for rank, line in self._last_shown if rank == failed]
+        self.screen.write(verdict_text(final, self.screen.is_terminal, above))
         self.screen.close()
 
     def say(self, lines: list[str]) -> None:
@@ -90,6 +95,7 @@ class Console:
         self._bar_shown.pop(rank, None)
         prefix = self._prefix(event)
         told = [line for line in lines if not is_healthy_noise(line)]
+        self._last_shown.extend((rank, line) for line in told)
         self._write("".join(f"{prefix}{plain_output(line, LONGEST_LINE)}\n" for line in told), then=shown)
 
     def _show_bar(self, event: Mapping[str, Any]) -> None:
@@ -145,9 +151,9 @@ def headline(run_state: RunState) -> str:
     return f"{who}{what}{rest}"
 
 
-def verdict_text(final: RunRecord, terminal: bool) -> str:
+def verdict_text(final: RunRecord, terminal: bool, above: Collection[str] = ()) -> str:
     """A failed run's verdict: in a terminal between two rules, nothing beside its lines: paths can be copied."""
-    lines = describe_verdict(final)
+    lines = describe_verdict(final, above)
     if not lines:
         return ""
     if not terminal:

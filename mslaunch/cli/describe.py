@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ LAST_LINES = 10
 OUTPUTS_SHOWN = 4
 _LINE_LIMIT = 500
 _LINES_SHOWN = 80  # of a traceback; the record has more of it, and the log all
+_FRAME = '  File "'
 _RANKS_SHOWN = 4
 _STEPS_SHOWN = 8
 
@@ -104,14 +106,17 @@ def _output_words(one: OutputRecord, world_size: int) -> str:
     return plain(f"{folder}/{one.path} ({files}{byte_count(one.bytes)}{which})")
 
 
-def describe_verdict(record: RunRecord) -> list[str]:
-    """Say everything that is known about the first failure: who, what, why, and where to read on."""
+def describe_verdict(record: RunRecord, above: Collection[str] = ()) -> list[str]:
+    """Say everything that is known about the first failure: who, what, why, and where to read on.
+
+    Of a traceback whose lines are all among those `above` on the screen, only the last frame is shown.
+    """
     verdict = record.verdict
     if verdict is None:
         return []
     lines = [_who(record, verdict), *_some(verdict.summary.splitlines()[: 1 if verdict.traceback else None])]
     if verdict.traceback:
-        shown = verdict.traceback.rstrip().splitlines()
+        shown = _unless_above(verdict.traceback.rstrip().splitlines(), above)
         lines += _some(shown[1:]) if shown[:1] == [verdict.summary] else ["", *_some(shown)]
     if shown := untold_lines(verdict):
         lines += ["", "The last lines of its log:", *(f"  {line}" for line in shown[-LAST_LINES:])]
@@ -119,6 +124,13 @@ def describe_verdict(record: RunRecord) -> list[str]:
     if verdict.advice:
         lines.append(f"advice: {verdict.advice}")
     return [plain(cut_line(line, _LINE_LIMIT)) for line in lines] + [plain(line) for line in _read_on(verdict)]
+
+
+def _unless_above(traceback: list[str], above: Collection[str]) -> list[str]:
+    last = max((at for at, line in enumerate(traceback) if line.startswith(_FRAME)), default=0)
+    if not last or not set(traceback) <= set(above):
+        return traceback
+    return ["Its last frame (the whole traceback is above):", *traceback[last:]]
 
 
 def _read_on(verdict: Verdict) -> list[str]:

@@ -20,11 +20,11 @@ from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.folder import Evidence, read_sources
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.sources import Source, files_of
-from mslaunch.errors import RequestError
+from mslaunch.errors import NoSuchRun, RequestError
 from mslaunch.words import plain
 
 if TYPE_CHECKING:
-    from mslaunch.api import RankRecord, RunRecord
+    from mslaunch.api import RankRecord, Run, RunRecord
 
 app = basics.new_app()
 NO_FAILURE = {
@@ -93,9 +93,18 @@ def _look_at(what: str | None, runs_dir: str | None, everything: bool) -> _Found
         return _of_run(record, sources, everything) if record else _of_logs(str(path), sources)
     if path is not None and path.is_dir() and not (path / layout.RECORD).is_file():
         return _of_logs(str(path), files_of(path))
-    run = api.find_run(what, runs_dir)
+    run = _find_run(what, runs_dir)
     record = run.record
     return _of_run(record, files_of(run.path) if everything or not _is_judged(record) else [], everything)
+
+
+def _find_run(what: str | None, runs_dir: str | None) -> Run:
+    try:
+        return api.find_run(what, runs_dir)
+    except NoSuchRun:
+        if what in (None, layout.LATEST):
+            raise
+        raise RequestError(f"{what}: no such folder, run or zip. `mslaunch ps` lists the runs.") from None
 
 
 def _is_judged(record: RunRecord) -> bool:

@@ -46,8 +46,8 @@ def _find(name: str, patterns: Sequence[Pattern]) -> list[Pattern]:
     found = [pattern for pattern in patterns if wanted in (pattern.id, *(code.casefold() for code in pattern.codes))]
     if not found:
         known = {text.casefold(): text for pattern in patterns for text in (pattern.id, *pattern.codes)}
-        near = [known[text] for text in get_close_matches(wanted, list(known), n=3, cutoff=0.5)]
-        nearest = f"; the nearest are {', '.join(near)}" if near else ""
+        near = [known[text] for text in get_close_matches(wanted, list(known), n=3, cutoff=0.6)]
+        nearest = f"; the nearest {'are' if len(near) > 1 else 'is'} {', '.join(near)}" if near else ""
         raise RequestError(f"{name!r} is no known failure{nearest}. `mslaunch diagnose --list` shows all.")
     return sorted(found, key=lambda pattern: wanted not in pattern.regex.casefold())
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from mslaunch.diagnose.patterns import is_healthy_noise
 from mslaunch.diagnose.stacks import OUR_FRAMES
 from mslaunch.diagnose.verdict import Verdict
 
@@ -16,12 +17,12 @@ _NOISE = re.compile("|".join((r"Event base dispatch success|^Extension modules: 
 
 
 def untold_lines(verdict: Verdict) -> list[str]:
-    """Return the last lines of a verdict's log, without its traceback and its summary."""
+    """Return the last lines of a verdict's log, without its traceback, its summary and what healthy runs write too."""
     lines, is_whole = read_tail(Path(verdict.log or ""))
     traceback = _visible_lines((verdict.traceback or "").rstrip())
     told = {*traceback, *_visible_lines(verdict.summary)}
     left = leave_out(lines, traceback, is_whole)
-    return [line for line in left if line not in told and not _NOISE.search(line)]
+    return [line for line in left if not (line in told or _NOISE.search(line) or is_healthy_noise(line))]
 
 
 def leave_out(lines: Sequence[str], traceback: Sequence[str], is_whole: bool) -> list[str]:

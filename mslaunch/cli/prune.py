@@ -41,7 +41,7 @@ def prune(
 ) -> None:
     """Remove old runs, or their checkpoints, and say what that frees. A run must fit all that is given.
 
-    Never a run that is alive, another user's, or that another run refers to.
+    Never a run that is alive, has the tag keep, is another user's, or that another run refers to.
     """
     before = None if older_than is None else parse_since(older_than, time.time(), "--older-than")
     pruned = api.prune(runs_dir, keep, before, check_states(state), checkpoints, dry_run)

@@ -88,7 +88,8 @@ def ps(
     if not lines and not hidden:
         fix = "start one with `mslaunch train`, or name their folder with --runs-dir."
         print("No run fits." if wanted else f"No runs here yet: {fix}", file=sys.stderr)
-    _print(lines, size)
+    if lines:
+        _print(lines, size)
     if hidden:
         print(f"... {counted(hidden, 'older run')}; --all shows {'it' if hidden == 1 else 'them'}", file=sys.stderr)
     total = 0 if hidden else sum(one.bytes or 0 for _, one in found if not isinstance(one, RecordUnreadable))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from mslaunch import api
 from mslaunch.api import browser
 from mslaunch.cli import basics, options
+from mslaunch.errors import RequestError
 
 app = basics.new_app()
 
@@ -29,5 +31,7 @@ def ui(
     allow_stop: Annotated[bool, typer.Option("--allow-stop", help="Runs can be stopped in the page.")] = False,
 ) -> None:
     """Show all runs of a folder in the browser, live: curves, logs, stacks, comparison."""
+    if runs_dir is not None and not Path(runs_dir).is_dir():
+        raise RequestError(f"--runs-dir {runs_dir}: no such folder. Name one that holds runs.")
     folder = runs_dir or api.default_runs_dir()
     browser.serve_ui(folder, host, port, token_file, allow_stop, lambda text: print(text, flush=True))

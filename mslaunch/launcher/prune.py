@@ -1,4 +1,4 @@
-"""Removes runs, or their checkpoints: never one that is alive, another user's, or that another run refers to.
+"""Removes runs, or their checkpoints: never one that is alive, has the tag keep, is another user's, or is referred to.
 
 A run is renamed first, to a name that no list shows, and then deleted: a kill in between leaves a folder that the next
 prune deletes. Links are removed, never what they point to.
@@ -24,7 +24,7 @@ from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, SweepAlive
 from mslaunch.launcher.prune_checkpoints import surplus
 from mslaunch.launcher.prune_choice import Candidate, Choice, Criteria, choose, find_links, runs_below
-from mslaunch.store import record, sweep
+from mslaunch.store import labels, record, sweep
 from mslaunch.store.history import list_runs
 from mslaunch.store.layout import RunFolder, SweepFolder
 from mslaunch.store.liveness import current
@@ -34,6 +34,8 @@ from mslaunch.store.sizes import entries
 PRUNED = ".pruned-"
 """How the folder of a run is called while it is deleted."""
 CHECKPOINTS = ("keep-best", "drop")
+KEEP = "keep"
+"""The tag of runs that are never removed."""
 MOST_PLANS = 10_000
 RUNS_DIR = "mslaunch-runs"
 """What folders of runs are called by default."""
@@ -111,7 +113,16 @@ def _protection(folder: RunFolder, now: record.RunRecord, holds_sweep: bool = Fa
         return "processes of it are left; `mslaunch stop` ends them"
     if folder.sweep and not holds_sweep and sweep.is_under_way(folder.sweep):
         return "its sweep is under way"
-    return None
+    return _label_protection(folder)
+
+
+def _label_protection(folder: RunFolder) -> str | None:
+    """Why the labels of a run protect it; None where they do not."""
+    try:
+        tags = labels.read_strictly(folder).tags
+    except RecordUnreadable:
+        return "its tags cannot be read"
+    return f"it has the tag {KEEP}" if KEEP in tags else None
 
 
 def _links(runs_dir: Path, folders: dict[str, RunFolder]) -> dict[str, set[str]]:

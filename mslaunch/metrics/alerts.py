@@ -20,6 +20,7 @@ CHECK_EVERY = 2.0
 STALE = 30.0  # seconds after which a number says nothing about now
 LOSSES_WATCHED = 64  # ranks whose losses are compared with their own past; one that is not finite is told of any
 PAST = 20  # losses that a jump is judged by
+LEAST_WANTED = 0.3  # cores that a rank would use if it waited for none
 JUMP = 10.0  # times as far from the median as any of the past ones
 
 Values = Mapping[str, Number]
@@ -54,6 +55,8 @@ def _percent(share: float) -> str:
 
 def _starved(own: Values, peers: Medians) -> bool:
     wait, of_peers = own.get("cpu_wait", 0), peers.get("cpu_wait", 1)
+    if own.get("cpu", math.inf) < LEAST_WANTED * (1 - wait):  # of a rank that sleeps, waits are short and many
+        return False
     return wait >= 0.25 and (wait >= of_peers + 0.2 or 1 - wait <= (1 - of_peers) / 3)  # on a full machine all wait
 
 

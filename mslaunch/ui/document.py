@@ -16,6 +16,8 @@ from mslaunch.errors import MslaunchError
 from mslaunch.masking import MASK, looks_secret, masked, without_credentials
 from mslaunch.metrics.series import SeriesTable
 from mslaunch.plan.model import Plan
+from mslaunch.store import labels
+from mslaunch.store.layout import RunFolder
 from mslaunch.store.record import RunRecord
 from mslaunch.store.run import Run
 from mslaunch.ui import curves, heat, log_text, timeline
@@ -25,6 +27,7 @@ from mslaunch.words import cut_middle, plain
 MOST_HOSTS = 256
 MOST_LOGS = 1024
 MOST_ATTEMPTS = 50
+MOST_LABELS = 50
 LONGEST = 1e8  # seconds of a job: what is said to have been earlier was not
 SHORT = 1000  # characters of a text that is no traceback and no configuration
 LOG_OF_THE_FAILED = 64_000
@@ -46,6 +49,7 @@ def make_document(run: Run, table: SeriesTable, now: float, bounds: Bounds, rank
         "made": now,
         "start": start,
         "record": _record(record, bounds),
+        "labels": describe_labels(run.folder),
         "attempt": len(record.attempts),
         "curves": curves.make_curves(table, start, bounds, wanted),
         "ranks": _last_values(table, record, bounds),
@@ -83,6 +87,13 @@ def _record(record: RunRecord, bounds: Bounds) -> Document:
         "verdict": bounded(verdict, bounds.texts),
         "attempts": [bounded({**attempt, "resume": None}, SHORT) for attempt in attempts],
     }
+
+
+def describe_labels(folder: RunFolder) -> Document:
+    """Return the tags and the newest notes of a run."""
+    found = labels.read(folder)
+    notes = [[note.time, note.text] for note in found.notes[-MOST_LABELS:]]
+    return {"tags": bounded(found.tags, SHORT, MOST_LABELS), "notes": bounded(notes, SHORT, MOST_LABELS)}
 
 
 def _last_values(table: SeriesTable, record: RunRecord, bounds: Bounds) -> list[Document]:

@@ -23,7 +23,7 @@ from mslaunch.store.record import ENDED
 from mslaunch.store.run import Run, runs
 from mslaunch.ui import curves
 from mslaunch.ui.bounds import LIVE
-from mslaunch.ui.document import make_document
+from mslaunch.ui.document import describe_labels, make_document
 from mslaunch.words import plain
 
 LISTED_EVERY = 1.0
@@ -54,9 +54,11 @@ class _Entry:
     run: Run
     record: Stamp | None = None
     metrics: Stamp | None = None
+    labels: Stamp | None = None
     asked: float = 0.0
     summary: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
+    labelled: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -103,7 +105,7 @@ class Library:
         with self._lock:
             self._list()
             newest = list(self._entries.items())[::-1]
-            listed = [{"name": plain(name), **self._summary(entry)} for name, entry in newest]
+            listed = [{"name": plain(name), **self._summary(entry), **self._labels(entry)} for name, entry in newest]
             for (_, entry), row in list(zip(newest, listed, strict=True))[:VALUES_OF]:
                 row["values"] = self._values(entry)
         return [row for row in listed if "state" in row]
@@ -127,6 +129,12 @@ class Library:
             entry.metrics = found
             entry.values = _last_values(entry.run.folder.metrics)
         return entry.values
+
+    def _labels(self, entry: _Entry) -> dict[str, Any]:
+        found = stamp(entry.run.folder.labels)
+        if found != entry.labels:
+            entry.labels, entry.labelled = found, describe_labels(entry.run.folder) if found else {}
+        return entry.labelled
 
     def document(self, name: str, ranks: Sequence[int] = ()) -> tuple[str, bytes]:
         """Return the document of a run as JSON, and a tag that changes with it."""
@@ -155,7 +163,7 @@ class Library:
                 state = self._summary(self._entries.get(name) or _Entry(run)).get("state", "")
             tick = 0 if state in ENDED else int(time.monotonic() / 10)
             folder = run.folder
-            files = (folder.record, folder.events, folder.metrics, folder.plan)
+            files = (folder.record, folder.events, folder.metrics, folder.plan, folder.labels)
             made_from += [name, state, tick, *map(stamp, files)]
         return hashlib.sha256(repr(made_from).encode("utf-8", "replace")).hexdigest()[:24]
 
@@ -182,7 +190,7 @@ def _read_summary(folder: RunFolder) -> dict[str, Any]:
 
 
 def _last_values(path: Path) -> dict[str, Any]:
-    """Return the last step and loss that any rank told, from the end of the file."""
+    """Return the last step and loss, of the first rank that told them, from the end of the file."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -190,9 +198,10 @@ def _last_values(path: Path) -> dict[str, Any]:
             rows = [row for line in file.read(END).split(b"\n") if (row := read_row(line)) is not None]
     except OSError:
         return {}
+    newest = max((row.source.attempt for row in rows), default=0)
+    ranked = [(row.source.rank, row) for row in rows if row.source.rank is not None and row.source.attempt == newest]
     last: dict[str, Any] = {}
-    for row in rows:
-        if row.source.rank is not None:
-            values = {name: number for name in _LISTED if (number := row.last(name)) is not None}
-            last |= {name: curves.number(number) for name, number in values.items()}
+    for _, row in sorted(ranked, key=lambda one: -one[0]):  # stable: of each rank, the latest row is the last
+        values = {name: number for name in _LISTED if (number := row.last(name)) is not None}
+        last |= {name: curves.number(number) for name, number in values.items()}
     return last

@@ -12,6 +12,7 @@ from mslaunch.store.history import list_runs
 from mslaunch.ui.access import Access
 from mslaunch.ui.library import Library
 from mslaunch.ui.server import listen, make_app, names_of, new_token, serve
+from mslaunch.words import plain
 
 SHORTEST_TOKEN = 20
 LONGEST_TOKEN = 500
@@ -32,6 +33,7 @@ def serve_runs(
     tell(f"http://{shown}:{bound}/?token={token}")
     if names_of(host):
         tell("note: others can reach this server, and nothing is encrypted on the way; an SSH tunnel would be safer")
+    tell(f"Shows the runs in {plain(str(Path(runs_dir).absolute()))}. Ctrl-C ends it.")
     serve(listening, make_app(Library(runs_dir, may_stop), access, may_stop))
 
 
@@ -58,8 +60,8 @@ def _read_token(path: Path) -> str:
         token = path.read_text(errors="replace")[: LONGEST_TOKEN + 1].strip()
     except OSError as error:
         raise NotReadyError(f"{path}: cannot read a token ({error.strerror}). Name another --token-file.") from None
-    plain = token.isascii() and token.replace("-", "").replace("_", "").isalnum()
-    if not plain or not SHORTEST_TOKEN <= len(token) <= LONGEST_TOKEN:
+    is_plain = token.isascii() and token.replace("-", "").replace("_", "").isalnum()
+    if not is_plain or not SHORTEST_TOKEN <= len(token) <= LONGEST_TOKEN:
         raise RequestError(
             f"{path}: a token of {SHORTEST_TOKEN} letters and digits or more is wanted. Remove it: a new one is made."
         )

@@ -156,6 +156,8 @@ def _table(
     start = 0 if is_free and at < room else max(0, min(at - room // 2, len(rows) - room))
     shown = rows[start : start + room]
     where = f"{start + 1}-{start + len(shown)} of {len(rows)} ── " if len(rows) > len(shown) else ""
+    if not rows and now.filter:
+        return [fit(f" No rank fits the filter {plain(now.filter)!r}.", columns)][:height], ""
     lines = [f"{BOLD} {heading(chosen)}{NORMAL}"]
     for row in shown:
         text = f" {row_text(chosen, row)}"

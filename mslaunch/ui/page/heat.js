@@ -2,6 +2,7 @@
 import { clear, durationText, el, table, valueText } from "./text.js";
 
 const ROW = 12, FOOT = 18, LABELS = 58;
+const LEAST_SPREAD = 1.5;  // red is at least so much slower than blue: equal ranks have equal colours
 const RAMP = [[38, 84, 150], [30, 140, 150], [110, 190, 110], [240, 200, 70], [220, 70, 50]];
 
 function colourOf(share) {
@@ -32,7 +33,7 @@ export class HeatMap {
     if (!heat) return;
     const all = heat.cells.flat().filter((value) => value !== null).sort((one, other) => one - other);
     this.low = all[Math.floor(all.length * 0.02)];
-    this.high = all[Math.ceil(all.length * 0.98) - 1];
+    this.high = Math.max(all[Math.ceil(all.length * 0.98) - 1], this.low * LEAST_SPREAD);
     this.scale.textContent = `Seconds a step, from ${valueText("step_time", this.low)} (blue) to ${valueText("step_time", this.high)} (red).`;
     this.canvas.setAttribute("aria-label", `Step times of ranks ${heat.rows[0]} to ${heat.rows.at(-1)} over time; ${this.scale.textContent}`);
     clear(this.values, table(["ranks", "mean", "greatest"], heat.rows.map((name, i) => this.summary(name, heat.cells[i])), "Step times by rank"));

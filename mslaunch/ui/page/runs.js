@@ -12,7 +12,7 @@ function lasted(run) {
 export class RunList {
   constructor(open, compare) {
     Object.assign(this, { open, runs: [], chosen: new Set() });
-    this.search = el("input", { type: "search", placeholder: "name, script or state", oninput: () => this.fill() });
+    this.search = el("input", { type: "search", placeholder: "name, tag, note, script or state", oninput: () => this.fill() });
     this.state = el("select", { onchange: () => this.fill() }, ...["all", "running", "queued", "succeeded", "failed", "stopped", "lost"].map((state) => el("option", { text: state })));
     this.compare = el("button", { type: "button", text: "Compare chosen runs", disabled: true, onclick: () => compare([...this.chosen]) });
     this.note = el("p", { class: "quiet", role: "status" });
@@ -27,10 +27,10 @@ export class RunList {
 
   fill() {
     const wanted = this.search.value.trim().toLowerCase(), state = this.state.value;
-    const matching = this.runs.filter((run) => (state === "all" || run.state === state) && (!wanted || [run.name, run.script, run.state, run.summary ?? ""].some((text) => text.toLowerCase().includes(wanted))));
-    const rows = matching.slice(0, SHOWN).map((run) => [this.box(run), el("a", { href: `#${new URLSearchParams({ run: run.name })}`, text: run.name }), badge(run.state), run.ranks, valueText("step", run.values?.step), valueText("loss", run.values?.loss), dateText(run.started), lasted(run), run.script, run.summary ?? ""]);
+    const matching = this.runs.filter((run) => (state === "all" || run.state === state) && (!wanted || [run.name, run.script, run.state, run.summary ?? "", ...(run.tags ?? []), ...(run.notes ?? []).map(([, text]) => text)].some((text) => text.toLowerCase().includes(wanted))));
+    const rows = matching.slice(0, SHOWN).map((run) => [this.box(run), el("a", { href: `#${new URLSearchParams({ run: run.name })}`, text: run.name }), badge(run.state), run.ranks, valueText("step", run.values?.step), valueText("loss", run.values?.loss), dateText(run.started), lasted(run), run.script, run.summary ?? "", (run.tags ?? []).join(", "), run.notes?.at(-1)?.[1] ?? ""]);
     const focused = document.activeElement?.getAttribute("data-run");
-    clear(this.body, table(["", "run", "state", "ranks", "step", "loss", "started", "took", "program", "why"], rows, "Runs"));
+    clear(this.body, table(["", "run", "state", "ranks", "step", "loss", "started", "took", "program", "why", "tags", "note"], rows, "Runs"));
     if (focused) this.body.querySelector(`[data-run="${CSS.escape(focused)}"]`)?.focus();
     this.note.textContent = !this.runs.length ? "No runs here yet: start one with `mslaunch train`." : `${matching.length} of ${this.runs.length} runs${matching.length > SHOWN ? `, the newest ${SHOWN} are shown` : ""}`;
   }

@@ -32,9 +32,14 @@ function verdictOf(verdict) {
       ...fact("Log", verdict.log ? `${verdict.log}${verdict.line ? `:${verdict.line}` : ""}` : null)));
 }
 
-function lastsFor(doc) {
+function lastsFor(doc, start) {
   const until = doc.record.ended ? Date.parse(doc.record.ended) / 1000 : doc.made;
-  return Math.max(0, until - doc.start);
+  return Math.max(0, until - start);
+}
+
+// The time as the record has it; what an attempt before took is in no record but in the events.
+function took(doc) {
+  return lastsFor(doc, doc.record.attempts.length ? doc.start : Date.parse(doc.record.started) / 1000);
 }
 
 // How far the job is, where its lines tell the number of steps and epochs.
@@ -71,7 +76,7 @@ export class RunView {
   }
 
   show(doc) {
-    const { record } = doc, length = lastsFor(doc);
+    const { record } = doc, length = lastsFor(doc, doc.start);
     clear(this.how,
       el("dl", { class: "facts wide" },
         ...boxed("State", badge(record.state)),
@@ -79,12 +84,14 @@ export class RunView {
         ...boxed("Progress", progressOf(doc)),
         ...boxed("Started", dateText(record.started)),
         ...boxed("Ended", record.ended ? dateText(record.ended) : null),
-        ...boxed("Took", durationText(length)),
+        ...boxed("Took", durationText(took(doc))),
         ...boxed("Program", record.script),
         ...boxed("Ranks", record.world_size),
         ...boxed("Method", `${record.method}, ${record.transport}`),
         ...boxed("Attempts", record.attempts.length ? record.attempts.length + 1 : null),
+        ...boxed("Tags", doc.labels.tags.join(", ")),
         ...boxed("Folder", doc.folder)),
+      doc.labels.notes.length ? el("ul", { class: "notes" }, ...doc.labels.notes.map(([time, text]) => el("li", { text: `${dateText(time)} ${text}` }))) : null,
       verdictOf(record.verdict),
       ...record.attempts.filter((attempt) => attempt.verdict).map((attempt) => el("details", {}, el("summary", { text: `Attempt ${attempt.attempt}: ${attempt.verdict.summary}` }), verdictOf(attempt.verdict))),
       record.notes.length ? el("ul", { class: "notes" }, ...record.notes.map((note) => el("li", { text: note }))) : null);

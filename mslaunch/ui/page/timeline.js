@@ -3,9 +3,9 @@ import { clear, durationText, el } from "./text.js";
 
 const SHOWN = 32;
 
-function phases(span, until) {
+function phases(span, until, first) {
   const end = span.ended ?? until;
-  const points = [["starting", span.started], ["joining", span.joining], ["joined", span.joined]].filter(([, at]) => at !== undefined);
+  const points = [[first, span.started], ["joining", span.joining], ["joined", span.joined]].filter(([, at]) => at !== undefined);
   return points.map(([name, at], i) => [name, at, points[i + 1]?.[1] ?? end]);
 }
 
@@ -27,12 +27,16 @@ export class Timeline {
     this.rows = el("div", { class: "timeline", role: "list", "aria-label": "Ranks over time" });
     this.more = el("button", { type: "button", onclick: () => { this.isWhole = true; this.show(this.timeline, this.until); } });
     this.foot = el("p", { class: "quiet axis" });
-    this.element = el("div", {}, el("p", { class: "key" }, ...["starting", "joining", "joined"].map((name) => el("span", { class: `phase ${name}`, text: name })), el("span", { class: "phase failure", text: "failure" })), this.rows, this.foot, this.more);
+    this.key = el("p", { class: "key" });
+    this.element = el("div", {}, this.key, this.rows, this.foot, this.more);
     this.isWhole = false;
   }
 
   show(timeline, until) {
-    Object.assign(this, { timeline, until });
+    const joins = timeline.spans.some((span) => span.joining !== undefined || span.joined !== undefined);
+    Object.assign(this, { timeline, until, first: joins ? "starting" : "running" });
+    const names = joins ? ["starting", "joining", "joined", "failure"] : ["running", "failure"];
+    clear(this.key, ...names.map((name) => el("span", { class: `phase ${name}`, text: name })));
     const byRank = Map.groupBy ? Map.groupBy(timeline.spans, (span) => span.rank) : groups(timeline.spans);
     const all = [...byRank.entries()];
     const failedFirst = all.length > SHOWN && !this.isWhole ? all.sort(([, one], [, other]) => Number(hasFailed(other)) - Number(hasFailed(one))) : all;
@@ -52,7 +56,7 @@ export class Timeline {
       return element;
     };
     for (const span of spans) {
-      for (const [name, from, to] of phases(span, this.until)) track.append(place(el("span", { class: `phase ${name}` }), from, to));
+      for (const [name, from, to] of phases(span, this.until, this.first)) track.append(place(el("span", { class: `phase ${name}` }), from, to));
       if (outcome(span) === "failed") track.append(place(el("span", { class: "phase failure" }), span.failed ?? span.ended, span.failed ?? span.ended));
       if (outcome(span) === "stopped") track.append(place(el("span", { class: "phase stopped" }), span.ended, span.ended));
     }
