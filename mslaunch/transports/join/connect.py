@@ -71,7 +71,7 @@ def connect(member: Member, tell: Tell, seconds: float | None) -> Accepted:
             tell(f"waiting for the launcher at {member.part.place}: {why}")
         if until is not None and time.monotonic() > until:
             raise NotReadyError(
-                f"{member.part.place}: no launcher within {seconds:g} s: {why}. Start it, give another --master, or "
+                f"{member.part.place}: no launcher within {seconds:g} s: {why}. Start it, check its address, or "
                 f"wait longer with --join-timeout."
             )
         time.sleep(pause * random.uniform(0.5, 1.0))
