@@ -137,6 +137,7 @@ def test_advice_to_an_agent_names_no_flag_that_it_lacks(job: Bench, net: Nodes) 
     assert node.wait() == 3
     assert "Start it, check its address, or wait longer with --join-timeout." in node.text
     assert "--master" not in node.text
+    assert f"waiting for the launcher at {net.master}, up to 1 s: " in node.text
 
 
 def test_too_few_nodes_are_told_to_all(job: Bench, net: Nodes) -> None:

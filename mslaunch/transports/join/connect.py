@@ -68,7 +68,8 @@ def connect(member: Member, tell: Tell, seconds: float | None) -> Accepted:
             why = str(error)
         if why not in told:
             told.add(why)
-            tell(f"waiting for the launcher at {member.part.place}: {why}")
+            limit = "" if seconds is None else f", up to {seconds:g} s"
+            tell(f"waiting for the launcher at {member.part.place}{limit}: {why}")
         if until is not None and time.monotonic() > until:
             raise NotReadyError(
                 f"{member.part.place}: no launcher within {seconds:g} s: {why}. Start it, check its address, or "
