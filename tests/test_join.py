@@ -13,6 +13,7 @@ import pytest
 from mslaunch.hosts import Host
 from mslaunch.transports.base import Access
 from mslaunch.transports.join import JoinTransport
+from mslaunch.words import limit_of_wait
 from tests import join_bed, netns_bed
 from tests.conftest import ROOT, Bench, wait_for
 from tests.join_bed import SECRET, Nodes, start_here
@@ -387,3 +388,8 @@ def test_nodes_that_have_joined_cannot_be_reached_again() -> None:
     """`mslaunch collect` says so of each, instead of trying."""
     opened = JoinTransport().open((Host("n1", "10.0.0.2", (0,)),), Access("python3"))
     assert opened.problems == ("n1: it has joined by itself, and cannot be reached again. Look there.",)
+
+
+def test_a_wait_of_a_week_is_told_in_hours() -> None:
+    """As in pods; what was typed in seconds stays so."""
+    assert [limit_of_wait(seconds) for seconds in (5.0, 600.0, 604800.0, -0.2)] == ["5 s", "600 s", "168 h", "0 s"]

@@ -26,7 +26,7 @@ from mslaunch.transports.join.secret import Secret, find_secret, how_to_give, ow
 from mslaunch.transports.join.sockets import Address, is_local, listen, listen_everywhere, resolve
 from mslaunch.transports.local import LocalChannel
 from mslaunch.transports.open_files import raise_limit
-from mslaunch.words import counted
+from mslaunch.words import counted, limit_of_wait
 
 _LOOK_EVERY = 0.5
 _TELL_EVERY = 1.0
@@ -127,7 +127,7 @@ class JoinTransport(Transport):
                 told, tell_at = len(nodes), time.monotonic() + _TELL_EVERY
                 come = f": {', '.join(node.name for node in nodes[:8])}" if nodes else ""
                 whom = counted(part.most - own, "other node" if own else "node")
-                wait = f"waiting at {part.place} for {whom}, up to {max(0.0, until - time.monotonic()):.0f} s"
+                wait = f"waiting at {part.place} for {whom}, up to {limit_of_wait(until - time.monotonic())}"
                 self.tell(f"{wait}; {told} joined{come}")
             if (left := until - time.monotonic()) <= 0:
                 if len(nodes) + own >= part.fewest:
