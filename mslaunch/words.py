@@ -27,6 +27,11 @@ def counted(count: int, word: str) -> str:
     return f"{count} {plural(word, count)}"
 
 
+def limit_of_wait(seconds: float) -> str:
+    """`600 s` as it was typed, and `168 h` for what nobody counts in seconds."""
+    return f"{seconds / 3600:.0f} h" if seconds >= 7200 else f"{max(seconds, 0.0):.0f} s"
+
+
 def byte_count(size: int) -> str:
     """`512 B`, `1.2 KB`, `96 MB`."""
     number = float(size)

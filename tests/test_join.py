@@ -13,6 +13,7 @@ import pytest
 from mslaunch.hosts import Host
 from mslaunch.transports.base import Access
 from mslaunch.transports.join import JoinTransport
+from mslaunch.words import limit_of_wait
 from tests import join_bed, netns_bed
 from tests.conftest import ROOT, Bench, wait_for
 from tests.join_bed import SECRET, Nodes, start_here
@@ -73,6 +74,8 @@ def test_all_nodes_show_the_same_failure(job: Bench, net: Nodes) -> None:
         assert "First to fail: rank 2, host n2, device 0 (exit code 1)" in node.text
         assert "ValueError: NaN" in node.text
     assert "rank 2: ValueError: NaN" in started[2].text.partition("First to fail")[0]
+    told = [f"the paths below are those of the launcher at {net.master}" in node.text for node in started]
+    assert told == [False, True, True]
 
 
 def test_code_is_sent_and_logs_are_collected_where_no_folder_is_shared(job: Bench, net: Nodes) -> None:
@@ -114,6 +117,28 @@ def test_as_many_nodes_as_come_in_time_are_enough(job: Bench, net: Nodes) -> Non
     launcher = net.start(job, 0, *train(net, "2:3", 0, "--join-timeout", "4"))
     assert (launcher.wait(), other.wait()) == (0, 0), launcher.text + other.text
     assert job.record()["world_size"] == 2
+    assert "for 2 other nodes, up to 4 s; " in launcher.text
+    assert "going on with 2 nodes of 3 after 4 s (--nnodes, --join-timeout)" in launcher.text
+
+
+def test_a_second_node_0_on_a_machine_is_asked_about(job: Bench, net: Nodes) -> None:
+    """Two nodes were given the same rank: the port is the first one's."""
+    first = net.start(job, 0, *train(net, 2, 0))
+    wait_for(lambda: "waiting at" in first.text, "the launcher")
+    second = net.start(job, 0, *train(net, 2, 0))
+    assert second.wait() == 3
+    assert "Is another node 0 running here? If not, give another --master on all nodes." in second.text
+    first.process.terminate()
+    first.wait()
+
+
+def test_advice_to_an_agent_names_no_flag_that_it_lacks(job: Bench, net: Nodes) -> None:
+    """`agent --join` has no --master."""
+    node = net.start(job, 1, "agent", "--join", net.master, "--join-timeout", "1")
+    assert node.wait() == 3
+    assert "Start it, check its address, or wait longer with --join-timeout." in node.text
+    assert "--master" not in node.text
+    assert f"waiting for the launcher at {net.master}, up to 1 s: " in node.text
 
 
 def test_too_few_nodes_are_told_to_all(job: Bench, net: Nodes) -> None:
@@ -122,7 +147,7 @@ def test_too_few_nodes_are_told_to_all(job: Bench, net: Nodes) -> None:
     launcher = net.start(job, 0, *train(net, 3, 0, "--join-timeout", "4"))
     assert (launcher.wait(), other.wait()) == (3, 3), launcher.text + other.text
     for node in (launcher, other):
-        assert "1 of 2 nodes have joined within 4 s (n1)" in node.text
+        assert "2 of 3 nodes are there after 4 s (the launcher, n1)" in node.text
     assert not job.runs.exists() or not (job.runs / "latest").exists()
 
 
@@ -341,7 +366,7 @@ def test_a_job_goes_on_with_fewer_nodes_where_that_is_allowed(job: Bench, net: N
     launcher = _lose_node(job, net, "1:2", "--join-timeout", "3")
     assert launcher.wait() == 0, launcher.text
     assert job.record()["world_size"] == 1
-    assert "with 1 ranks, without n1" in launcher.text
+    assert "with 1 rank, without n1" in launcher.text
 
 
 def test_waiting_for_a_node_can_be_ended(job: Bench, net: Nodes) -> None:
@@ -363,3 +388,8 @@ def test_nodes_that_have_joined_cannot_be_reached_again() -> None:
     """`mslaunch collect` says so of each, instead of trying."""
     opened = JoinTransport().open((Host("n1", "10.0.0.2", (0,)),), Access("python3"))
     assert opened.problems == ("n1: it has joined by itself, and cannot be reached again. Look there.",)
+
+
+def test_a_wait_of_a_week_is_told_in_hours() -> None:
+    """As in pods; what was typed in seconds stays so."""
+    assert [limit_of_wait(seconds) for seconds in (5.0, 600.0, 604800.0, -0.2)] == ["5 s", "600 s", "168 h", "0 s"]

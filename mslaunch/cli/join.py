@@ -25,7 +25,9 @@ def follow(member: Member, as_json: bool = False, for_ever: bool = False) -> int
         say(line)
     if record is not None:
         say(describe_end(record, time.monotonic() - began))
-        print(verdict_text(record, False), end="", flush=True)
+        if verdict := verdict_text(record, False):
+            say(f"the paths below are those of the launcher at {member.part.place}")
+            print(verdict, end="", flush=True)
         if as_json:
             print(json.dumps(record.to_dict(), indent=1))
     return code

@@ -26,6 +26,7 @@ from mslaunch.plan.next_attempt import (
 from mslaunch.store.folder import write_atomically, write_files
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.record import AttemptSummary, RunRecord
+from mslaunch.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def _saved(resume: Mapping[int, str]) -> tuple[int, int] | None:
 def _note(again: Plan, endings: Sequence[Ending], wait: float, resume: dict[int, str], lost: set[str]) -> str:
     source = f"resuming from {Path(next(iter(resume.values()))).name}" if resume else "from the start"
     gone = sorted(lost - {host.name for host in again.hosts})
-    fewer = f" with {again.world_size} ranks, without {', '.join(gone)}" if gone else ""
+    fewer = f" with {counted(again.world_size, 'rank')}, without {', '.join(gone)}" if gone else ""
     fewer = fewer or (f" with {', '.join(sorted(lost))} again" if lost else "")
     most = again.attempt + 1 + again.restarts.limit - spent(endings)
     progress = "; there was progress, so no restart is used up" if progressed(endings)[-1] else ""

@@ -152,7 +152,8 @@ def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[st
             if unknown := unknown_key(LaunchSettings, item):
                 findings.append(f"{where}: {unknown}")
                 continue
-            label = "" if where.startswith("--") else f"{key}: "
+            is_named = where.startswith("--") and (key == name or not where.startswith("--set "))
+            label = "" if is_named else f"{key}: "
             has_secret = "env" in item["loc"] or (name == "sync" and "@" in str(item["input"]))
             got = "" if has_secret or item["type"] == "missing" else f", got {item['input']!r}"
             findings.append(f"{where}: {label}{reason(item)}{got}.")

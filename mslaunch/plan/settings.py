@@ -136,7 +136,10 @@ class LaunchSettings(BaseModel):
     )
     workers_per_node: Annotated[
         Annotated[Count, Field(le=65536)] | None, Flag("--workers-per-node", kind=int, metavar="N")
-    ] = Field(None, description="Ranks of each node that joins; by default one for each of its devices.")
+    ] = Field(
+        None,
+        description="Ranks of each node, or of this one where it joins; by default one for each of its devices.",
+    )
     launcher_only: Annotated[bool, Flag("--launcher-only", kind=bool)] = Field(
         False, description="Launch for the nodes that join, and run no rank here."
     )

@@ -263,3 +263,10 @@ def test_a_wrong_value_inside_a_setting_is_one_sentence(setting: str, expected: 
     with pytest.raises(ConfigError) as caught:
         resolve({}, {}, parse_config(f"launch:\n  {setting}\n", "cfg.yaml"))
     assert str(caught.value) == f"cfg.yaml:2: {expected}"
+
+
+def test_a_wrong_value_inside_an_assignment_names_its_key() -> None:
+    """`--set` gives a whole section at once."""
+    with pytest.raises(ConfigError) as caught:
+        resolve({}, {}, Config(), {"kubernetes": {"user": 0}})
+    assert str(caught.value) == "--set launch.kubernetes: kubernetes.user: write 1 or more, got 0."

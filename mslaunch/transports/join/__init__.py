@@ -26,7 +26,7 @@ from mslaunch.transports.join.secret import Secret, find_secret, how_to_give, ow
 from mslaunch.transports.join.sockets import Address, is_local, listen, listen_everywhere, resolve
 from mslaunch.transports.local import LocalChannel
 from mslaunch.transports.open_files import raise_limit
-from mslaunch.words import counted
+from mslaunch.words import counted, limit_of_wait
 
 _LOOK_EVERY = 0.5
 _TELL_EVERY = 1.0
@@ -126,9 +126,15 @@ class JoinTransport(Transport):
             if len(nodes) != told and time.monotonic() >= tell_at:
                 told, tell_at = len(nodes), time.monotonic() + _TELL_EVERY
                 come = f": {', '.join(node.name for node in nodes[:8])}" if nodes else ""
-                self.tell(f"waiting at {part.place} for {counted(part.most - own, 'node')}; {told} joined{come}")
+                whom = counted(part.most - own, "other node" if own else "node")
+                wait = f"waiting at {part.place} for {whom}, up to {limit_of_wait(until - time.monotonic())}"
+                self.tell(f"{wait}; {told} joined{come}")
             if (left := until - time.monotonic()) <= 0:
                 if len(nodes) + own >= part.fewest:
+                    have = counted(len(nodes) + own, "node")
+                    self.tell(
+                        f"going on with {have} of {part.most} after {part.timeout:g} s (--nnodes, --join-timeout)"
+                    )
                     return nodes
                 raise _too_few(part, nodes, own)
             with listener.changed:
@@ -280,7 +286,7 @@ def _resolved(part: Part, tell: Callable[[str], None]) -> list[Address]:
     while not (addresses := resolve(part.master, part.port)):
         if time.monotonic() > until:
             raise NotReadyError(
-                f"{part.place}: the name does not resolve, after {part.timeout:g} s. Give another --master."
+                f"{part.place}: the name does not resolve, after {part.timeout:g} s. Check the launcher's name."
             )
         time.sleep(_LOOK_EVERY)
     return addresses
@@ -320,10 +326,11 @@ def _own_channel(host: Host) -> LocalChannel:
 
 
 def _too_few(part: Part, nodes: Sequence[Node], own: int) -> HostsNotReady:
-    come = ", ".join(node.name for node in nodes) or "none"
+    come = ", ".join([*(["the launcher"] if own else []), *(node.name for node in nodes)]) or "none"
     return HostsNotReady(
         [
-            f"{part.place}: {len(nodes)} of {part.fewest - own} nodes have joined within {part.timeout:g} s ({come}). "
+            f"{part.place}: {len(nodes) + own} of {counted(part.fewest, 'node')} are there after {part.timeout:g} s "
+            f"({come}). "
             f"See what mslaunch shows on the others, or wait longer with --join-timeout."
         ]
     )

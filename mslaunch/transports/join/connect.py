@@ -19,6 +19,7 @@ from mslaunch.transports.join.part import Part
 from mslaunch.transports.join.secret import Secret
 from mslaunch.transports.join.sockets import Address, resolve
 from mslaunch.transports.join.stream import RECORD, BrokenStream, TlsStream, keep_alive, read_record, record_frame
+from mslaunch.words import limit_of_wait
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 20.0
@@ -68,10 +69,11 @@ def connect(member: Member, tell: Tell, seconds: float | None) -> Accepted:
             why = str(error)
         if why not in told:
             told.add(why)
-            tell(f"waiting for the launcher at {member.part.place}: {why}")
+            limit = "" if seconds is None else f", up to {limit_of_wait(seconds)}"
+            tell(f"waiting for the launcher at {member.part.place}{limit}: {why}")
         if until is not None and time.monotonic() > until:
             raise NotReadyError(
-                f"{member.part.place}: no launcher within {seconds:g} s: {why}. Start it, give another --master, or "
+                f"{member.part.place}: no launcher within {seconds:g} s: {why}. Start it, check its address, or "
                 f"wait longer with --join-timeout."
             )
         time.sleep(pause * random.uniform(0.5, 1.0))

@@ -73,7 +73,10 @@ def listen_everywhere(part: Part) -> list[socket.socket]:
 
 def _cannot_listen(part: Part, error: OSError) -> RequestError | NotReadyError:
     if error.errno == errno.EADDRINUSE:
-        return NotReadyError(f"{part.place}: the port is in use on this machine. Give another --master on all nodes.")
+        return NotReadyError(
+            f"{part.place}: the port is in use on this machine. Is another node 0 running here? "
+            "If not, give another --master on all nodes."
+        )
     return NotReadyError(f"{part.place}: cannot listen there: {error.strerror}. Give another --master on all nodes.")
 
 
