@@ -112,11 +112,9 @@ class Bench:
 
     def leftovers(self) -> list[int]:
         """Every process of any run that was launched from here, wherever its runs lie."""
-        return [
-            pid
-            for run in self.folder.parent.rglob("run.json")
-            for pid in processes_with(f"MSLAUNCH_RUN_DIR={run.parent}")
-        ]
+        walked = os.walk(self.folder.parent)  # passes over folders that vanish meanwhile
+        runs = [folder for folder, _, files in walked if "run.json" in files]
+        return [pid for run in runs for pid in processes_with(f"MSLAUNCH_RUN_DIR={run}")]
 
 
 @pytest.fixture
