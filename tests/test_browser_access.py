@@ -178,7 +178,7 @@ def test_what_is_not_installed_is_told_with_the_command_that_installs_it(missing
     code = f"import sys; sys.modules[{missing!r}] = None; from mslaunch.cli import run; sys.exit(run(['ui']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ)
     assert done.returncode == 3
-    assert done.stderr.endswith("and `mslaunch ui` needs it. Run pip install '.[ui]' in its clone.\n")
+    assert done.stderr.endswith("and `mslaunch ui` needs it. Run pip install '.[ui]' in the clone of mslaunch.\n")
     assert done.stderr.count("\n") == 1
 
 

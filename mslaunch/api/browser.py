@@ -41,6 +41,7 @@ def serve_ui(
         from mslaunch.ui import start
     except ImportError as error:
         raise NotReadyError(
-            f"{error.name or error} is not installed, and `mslaunch ui` needs it. Run pip install '.[ui]' in its clone."
+            f"{error.name or error} is not installed, and `mslaunch ui` needs it. "
+            "Run pip install '.[ui]' in the clone of mslaunch."
         ) from None
     start.serve_runs(runs_dir, host, port, token_file, may_stop, tell)

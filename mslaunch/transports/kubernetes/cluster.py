@@ -85,7 +85,7 @@ def connect(context: str | None) -> Any:
     except ImportError:
         raise RequestError(
             "--transport kubernetes: the Python package kubernetes is missing. "
-            "Run pip install '.[kubernetes]' in its clone."
+            "Run pip install '.[kubernetes]' in the clone of mslaunch."
         ) from None
     settings = client.Configuration()
     settings.retries = False  # `_ask` repeats requests, and knows how long
