@@ -101,3 +101,9 @@ def pieces(parts: tuple[Part, ...], offset: int, length: int) -> Iterator[tuple[
             yield at + since - begin, done, to - since
             done += to - since
         begin += size
+
+
+def one_stretch(parts: tuple[Part, ...], offset: int, length: int) -> int | None:
+    """Where a stretch of a tensor lies in the file; None where it lies in several parts, or is empty."""
+    places = list(pieces(parts, offset, length))
+    return places[0][0] if len(places) == 1 else None

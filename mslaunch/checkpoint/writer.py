@@ -16,7 +16,7 @@ from math import prod
 from pathlib import Path
 
 from mslaunch.checkpoint.block_plan import BlockPlan, plan_block
-from mslaunch.checkpoint.blocks import copy_box, cut_blocks, offset_of, pieces
+from mslaunch.checkpoint.blocks import copy_box, cut_blocks, offset_of, one_stretch, pieces
 from mslaunch.checkpoint.file_io import mapped, read_fully, reserve, write_at
 from mslaunch.checkpoint.layout import Box, box_shape, intersection
 from mslaunch.checkpoint.reshard import Assembly, ReshardPlan
@@ -34,7 +34,7 @@ Progress = Callable[[int], None]
 class _Slice:
     """What one file holds of a block."""
 
-    __slots__ = ("box", "content", "fd", "offset", "path", "place", "size")
+    __slots__ = ("at", "box", "content", "fd", "offset", "path", "place", "size")
 
     def __init__(self, fd: int, source: tuple[Box, Path, Tensor | View], box: Box, itemsize: int) -> None:
         self.fd = fd
@@ -44,23 +44,17 @@ class _Slice:
         """What of it lies in the block."""
         self.offset = offset_of(box, self.place, itemsize)
         self.size = prod(box_shape(box)) * itemsize
-
-    def stretch(self) -> int | None:
+        self.at = None if isinstance(self.content, View) else one_stretch(self.content.parts, self.offset, self.size)
         """Where its bytes lie in the file, if they are in one stretch there."""
-        if isinstance(self.content, View):
-            return None
-        places = list(pieces(self.content.parts, self.offset, self.size))
-        return places[0][0] if len(places) == 1 else None
 
     @contextmanager
     def to_write(self, room: memoryview) -> Iterator[memoryview]:
         """Its bytes, for the kernel to copy."""
-        at = self.stretch()
         data: memoryview | None = None
         with ExitStack() as opened:
-            if at is not None:
+            if self.at is not None:
                 with suppress(OSError):  # some file systems map no files
-                    data = opened.enter_context(mapped(self.fd, self.path, at, self.size))
+                    data = opened.enter_context(mapped(self.fd, self.path, self.at, self.size))
             yield self.load(room) if data is None else data
 
     def load(self, room: memoryview) -> memoryview:
@@ -99,6 +93,22 @@ class _Target:
                     write_at(output.fd, data[begin : begin + length], at)
 
 
+class _Vector:
+    """Rows that the kernel fills in one call."""
+
+    __slots__ = ("rows", "size")
+
+    def __init__(self, rows: list[memoryview]) -> None:
+        self.rows = rows
+        self.size = sum(map(len, rows))
+
+    def fill(self, fd: int, path: Path, at: int) -> None:
+        if os.preadv(fd, self.rows, at) < self.size:  # rare: take it row by row
+            for row in self.rows:
+                read_fully(fd, path, row, at)
+                at += len(row)
+
+
 class _Scratch(threading.local):
     """Two buffers a thread, used again for every block: fresh memory would cost more than the copying."""
 
@@ -107,13 +117,14 @@ class _Scratch(threading.local):
         self.outgoing = memoryview(mmap.mmap(-1, BLOCK))
         self.rows = lru_cache(maxsize=8)(self._rows)
 
-    def _rows(self, plan: BlockPlan, begins: tuple[int, ...]) -> list[list[memoryview]]:
+    def _rows(self, plan: BlockPlan, begins: tuple[int, ...]) -> list[list[_Vector]]:
         """Where the bytes of each slice go in the outgoing buffer, in order; each box begins at its place there."""
         places: list[list[tuple[int, int, int]]] = [[] for _ in range(1 + max(runs.source for runs in plan.runs))]
         for runs in plan.runs:
             for since, to in zip(runs.source_places, runs.target_places, strict=True):
                 places[runs.source].append((since, begins[runs.target] + to, runs.length))
-        return [[self.outgoing[to : to + length] for _, to, length in sorted(some)] for some in places]
+        rows = ([self.outgoing[to : to + length] for _, to, length in sorted(some)] for some in places)
+        return [[_Vector(row[at : at + IOV_MAX]) for at in range(0, len(row), IOV_MAX)] for row in rows]
 
 
 class Writer:
@@ -195,7 +206,7 @@ class Writer:
         plan = plan_block(sources, wanted, itemsize, prod(box_shape(block)) * itemsize)
         if plan.direct:
             self._move_runs(plan, slices, targets)
-        elif plan.scattered and all(one.stretch() is not None for one in slices):
+        elif plan.scattered and all(one.at is not None for one in slices):
             self._scatter(plan, slices, targets)
         else:
             self._copy_boxes(slices, targets, itemsize)
@@ -218,15 +229,11 @@ class Writer:
     def _scatter(self, plan: BlockPlan, slices: list[_Slice], targets: list[_Target]) -> None:
         """Let the kernel read each slice into the rows of all boxes, and write these."""
         *begins, _ = accumulate((target.size for target in targets), initial=0)
-        for one, rows in zip(slices, self.scratch.rows(plan, tuple(begins)), strict=True):
-            at = one.stretch() or 0
-            for first in range(0, len(rows), IOV_MAX):
-                some = rows[first : first + IOV_MAX]
-                size = sum(map(len, some))
-                if os.preadv(one.fd, some, at) < size:  # rare: take it row by row
-                    for row, begin in zip(some, accumulate(map(len, some), initial=at), strict=False):
-                        read_fully(one.fd, one.path, row, begin)
-                at += size
+        for one, vectors in zip(slices, self.scratch.rows(plan, tuple(begins)), strict=True):
+            at = one.at or 0
+            for vector in vectors:
+                vector.fill(one.fd, one.path, at)
+                at += vector.size
         turn = next(self.turn)  # two threads would wait for each other at one file
         for number in range(turn, turn + len(targets)):
             target, begin = targets[number % len(targets)], begins[number % len(targets)]

@@ -177,6 +177,8 @@ def _load(verb: str) -> Any:
     finally:
         if ours:
             del os.environ[name]  # the ranks may want theirs
+        gc.freeze()  # what is loaded stays
+        gc.set_threshold(10_000)  # typer loads more when it is called
         gc.enable()
 
 
