@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import shutil
 from pathlib import Path
@@ -35,7 +34,6 @@ from tests.sharded import (
     strategy_file,
     strategy_of,
     write_anew,
-    write_hollow,
     write_shard,
     write_with_mindspore,
 )
@@ -246,20 +244,21 @@ def test_steps_and_prefixes_are_carried_on(tmp_path: Path) -> None:
 
 def test_writes_are_of_the_size_that_costs_the_kernel_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices of 64 KB, so cut that the kernel gives the file no more than 32 KB of memory in one stretch."""
-    ends, sizes = [], []
+    written: list[tuple[int, int]] = []
     pwrite = os.pwrite
 
     def noted(fd: int, data: bytes, at: int) -> int:
-        sizes.append(len(data))
-        ends.append(at + len(data))
+        written.append((at, len(data)))
         return pwrite(fd, data, at)
 
-    write_hollow(tmp_path / "old" / "net.ckpt", {"w": (12, 1 << 18)})
-    planned = plan(tmp_path / "old", None, Target())
+    content = os.urandom(300_000)
     monkeypatch.setattr(os, "pwrite", noted)
-    planned.write(tmp_path / "new")
-    assert max(sizes) == 64 << 10
-    assert sum(end % (64 << 10) != 32 << 10 for end in ends) <= 5  # the head, and the end of each block
+    with (tmp_path / "new").open("wb") as file:
+        file_io.write_at(file.fileno(), memoryview(content), 100)
+    kb = 1 << 10
+    middle = [(at, 64 * kb) for at in range(32 * kb, 288 * kb, 64 * kb)]
+    assert written == [(100, 32 * kb - 100), *middle, (288 * kb, 300_100 - 288 * kb)]
+    assert (tmp_path / "new").read_bytes() == bytes(100) + content
 
 
 def test_a_stretch_passes_no_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,20 +287,22 @@ def test_a_file_system_that_reserves_no_room_will_do(tmp_path: Path, monkeypatch
     assert contents_of(tmp_path / "new") == contents_of(checkpoints("tp4"))
 
 
-def test_a_file_system_that_maps_no_files_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files are read; the new ones are the same."""
+@pytest.mark.parametrize("count", [0, 70_000], ids=["at once", "half-way"])
+def test_files_that_the_kernel_cannot_copy_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """From one file system to another, or where one cannot; the new files are the same."""
+    copy = os.copy_file_range
 
-    anonymous = mmap.mmap
+    def refuse(fd: int, target: int, length: int, at: int, to: int) -> int:
+        if at < count:
+            return copy(fd, target, min(count, length), at, to)
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
-    def refuse(fd: int, *args: int, **more: int) -> mmap.mmap:
-        if fd < 0:
-            return anonymous(fd, *args, **more)
-        raise OSError(errno.ENODEV, "No such device")
-
-    content: Content = {"w": ("Int8", (4, 1 << 18), os.urandom(1 << 20))}
+    content: Content = {"w": ("Int8", (4, 1 << 19), os.urandom(1 << 21))}
     write_shard(tmp_path / "old" / "net.ckpt", content)
     planned = plan(tmp_path / "old", None, Target())
-    monkeypatch.setattr(mmap, "mmap", refuse)
+    monkeypatch.setattr(os, "copy_file_range", refuse)
     planned.write(tmp_path / "new")
     assert contents_of(tmp_path / "new") == {0: content}
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint.file_io import mapped, write_at
 from mslaunch.checkpoint.layout import Layout
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.transform import Target
@@ -214,23 +213,6 @@ def test_a_source_that_is_cut_while_it_is_read_leaves_nothing(
     with pytest.raises(ShardUnreadable, match=SHORTER):
         planned.write(tmp_path / "new")
     assert names(tmp_path) == ["old"]
-
-
-def test_a_source_that_is_cut_while_it_is_written_ends_nothing_else(tmp_path: Path) -> None:
-    """Memory of a file that has become shorter is an error of the write, and not a signal."""
-    path = tmp_path / "net.ckpt"
-    path.write_bytes(bytes(1 << 20))
-    source, target = os.open(path, os.O_RDONLY), os.open(tmp_path / "new", os.O_WRONLY | os.O_CREAT)
-
-    def copy() -> None:
-        with mapped(source, path, 100, 1 << 19) as data:
-            os.truncate(path, 0)
-            write_at(target, data, 0)
-
-    with pytest.raises(ShardUnreadable, match=SHORTER):
-        copy()
-    os.close(source)
-    os.close(target)
 
 
 def test_the_new_set_is_read_only_by_its_owner(tmp_path: Path) -> None:

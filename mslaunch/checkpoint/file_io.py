@@ -1,20 +1,16 @@
-"""Bytes of files: a stretch as memory, reads that fill their buffer, writes of the size that costs least."""
+"""Bytes of files: stretches copied inside the kernel, reads that fill their buffer, writes that cost least."""
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from mslaunch.errors import ShardUnreadable
 
 WRITE = 64 << 10
 """Longer ones take Linux up to four times the CPU time: it then wants longer stretches of memory for the file."""
-_READ_AT_ONCE = mmap.MAP_PRIVATE | mmap.MAP_POPULATE
-"""A page that is not there when it is to be written costs the kernel a second attempt."""
 
 
 def became_shorter(path: Path) -> ShardUnreadable:
@@ -30,28 +26,25 @@ def read_fully(fd: int, path: Path, room: memoryview, at: int) -> None:
         got += count
 
 
-@contextmanager
-def mapped(fd: int, path: Path, at: int, length: int) -> Iterator[memoryview]:
-    """A stretch of a file as memory, to be passed to `write_at` and nowhere else.
+def copy_stretch(fd: int, path: Path, at: int, target: int, to: int, length: int) -> None:
+    """Copy a stretch of a file to a place in another, inside the kernel where it can."""
+    done = _copy_in_kernel(fd, at, target, to, length)
+    if done < length:
+        room = memoryview(bytearray(min(length - done, 1 << 20)))
+        for begin in range(done, length, len(room)):
+            some = room[: length - begin]
+            read_fully(fd, path, some, at + begin)
+            write_at(target, some, to + begin)
 
-    The kernel then copies it from file to file once. Should the file become shorter meanwhile, a system call ends with
-    EFAULT; reading that memory here would end the process.
-    """
-    more = at % mmap.ALLOCATIONGRANULARITY
-    try:
-        window = mmap.mmap(fd, more + length, _READ_AT_ONCE, mmap.PROT_READ, offset=at - more)
-    except ValueError:  # longer than the file
-        raise became_shorter(path) from None
-    try:
-        with memoryview(window) as view, view[more:] as stretch:
-            yield stretch
-    except OSError as error:
-        if error.errno == errno.EFAULT:
-            raise became_shorter(path) from None
-        raise
-    finally:
-        with suppress(BufferError):  # an error's traceback may hold a piece of it
-            window.close()
+
+def _copy_in_kernel(fd: int, at: int, target: int, to: int, length: int) -> int:
+    """Return how much was copied; what hindered the rest, be it the file's end, reading and writing will tell."""
+    done = 0
+    if hasattr(os, "copy_file_range"):
+        with suppress(OSError):  # two file systems, or one that cannot
+            while done < length and (count := os.copy_file_range(fd, target, length - done, at + done, to + done)):
+                done += count
+    return done
 
 
 def write_at(fd: int, data: memoryview, at: int) -> None:

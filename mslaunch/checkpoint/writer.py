@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, count
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mslaunch.checkpoint.block_plan import BlockPlan, plan_block
 from mslaunch.checkpoint.blocks import copy_box, cut_blocks, offset_of, one_stretch, pieces
-from mslaunch.checkpoint.file_io import mapped, read_fully, reserve, write_at
+from mslaunch.checkpoint.file_io import copy_stretch, read_fully, reserve, write_at
 from mslaunch.checkpoint.layout import Box, box_shape, intersection
 from mslaunch.checkpoint.reshard import Assembly, ReshardPlan
 from mslaunch.checkpoint.shard import frame
@@ -46,16 +46,6 @@ class _Slice:
         self.size = prod(box_shape(box)) * itemsize
         self.at = None if isinstance(self.content, View) else one_stretch(self.content.parts, self.offset, self.size)
         """Where its bytes lie in the file, if they are in one stretch there."""
-
-    @contextmanager
-    def to_write(self, room: memoryview) -> Iterator[memoryview]:
-        """Its bytes, for the kernel to copy."""
-        data: memoryview | None = None
-        with ExitStack() as opened:
-            if self.at is not None:
-                with suppress(OSError):  # some file systems map no files
-                    data = opened.enter_context(mapped(self.fd, self.path, self.at, self.size))
-            yield self.load(room) if data is None else data
 
     def load(self, room: memoryview) -> memoryview:
         """Its bytes, read into the room where they are not made anew."""
@@ -87,10 +77,20 @@ class _Target:
         self.size = prod(box_shape(box)) * itemsize
 
     def write(self, data: memoryview, place: int = 0) -> None:
+        for output, at, begin, length in self._pieces(place, len(data)):
+            with output.lock:
+                write_at(output.fd, data[begin : begin + length], at)
+
+    def copy(self, source: _Slice, since: int, size: int, place: int) -> None:
+        """Write a stretch of a slice that is one in its file."""
+        for output, at, begin, length in self._pieces(place, size):
+            with output.lock:
+                copy_stretch(source.fd, source.path, (source.at or 0) + since + begin, output.fd, at, length)
+
+    def _pieces(self, place: int, size: int) -> Iterator[tuple[_Output, int, int, int]]:
         for output, parts, offset in self.outputs:
-            for at, begin, length in pieces(parts, offset + place, len(data)):
-                with output.lock:
-                    write_at(output.fd, data[begin : begin + length], at)
+            for piece in pieces(parts, offset + place, size):
+                yield output, *piece
 
 
 class _Vector:
@@ -220,11 +220,15 @@ class Writer:
     def _move_runs(self, plan: BlockPlan, slices: list[_Slice], targets: list[_Target]) -> None:
         """Write each run from where it lies."""
         for number, one in enumerate(slices):
-            with one.to_write(self.scratch.incoming) as data:
-                for runs in plan.runs:
-                    if runs.source == number:
-                        for since, to in zip(runs.source_places, runs.target_places, strict=True):
-                            targets[runs.target].write(data[since : since + runs.length], to)
+            data = one.load(self.scratch.incoming) if one.at is None else None
+            for runs in plan.runs:
+                if runs.source == number:
+                    target = targets[runs.target]
+                    for since, to in zip(runs.source_places, runs.target_places, strict=True):
+                        if data is None:
+                            target.copy(one, since, runs.length, to)
+                        else:
+                            target.write(data[since : since + runs.length], to)
 
     def _scatter(self, plan: BlockPlan, slices: list[_Slice], targets: list[_Target]) -> None:
         """Let the kernel read each slice into the rows of all boxes, and write these."""
