@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -240,6 +239,8 @@ def _same_slices(
 
 
 def _digests(shard: Shard, names: set[str]) -> dict[str, bytes]:
+    import hashlib  # not for every start: it loads OpenSSL
+
     result = {}
     try:
         with shard.path.open("rb") as file:

@@ -11,7 +11,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate, count
+from itertools import accumulate
 from math import prod
 from pathlib import Path
 
@@ -87,6 +87,10 @@ class _Target:
             with output.lock:
                 copy_stretch(source.fd, source.path, (source.at or 0) + since + begin, output.fd, at, length)
 
+    def busy(self) -> bool:
+        """Whether another thread is writing there just now."""
+        return any(output.lock.locked() for output, _, _ in self.outputs)
+
     def _pieces(self, place: int, size: int) -> Iterator[tuple[_Output, int, int, int]]:
         for output, parts, offset in self.outputs:
             for piece in pieces(parts, offset + place, size):
@@ -141,7 +145,6 @@ class Writer:
         self.outputs: dict[int, _Output] = {}
         self.failed = threading.Event()
         self.scratch = _Scratch()
-        self.turn = count()
 
     def run(self) -> None:
         with ExitStack() as opened:
@@ -238,9 +241,10 @@ class Writer:
             for vector in vectors:
                 vector.fill(one.fd, one.path, at)
                 at += vector.size
-        turn = next(self.turn)  # two threads would wait for each other at one file
-        for number in range(turn, turn + len(targets)):
-            target, begin = targets[number % len(targets)], begins[number % len(targets)]
+        left = list(zip(targets, begins, strict=True))
+        while left:
+            free = (number for number, (target, _) in enumerate(left) if not target.busy())
+            target, begin = left.pop(next(free, 0))
             target.write(self.scratch.outgoing[begin : begin + target.size])
 
     def _copy_boxes(self, slices: list[_Slice], targets: list[_Target], itemsize: int) -> None:
