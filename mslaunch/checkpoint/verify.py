@@ -255,19 +255,6 @@ def _digests(shard: Shard, names: set[str]) -> dict[str, bytes]:
     return result
 
 
-def differing_parameter(shards: Mapping[int, Shard]) -> tuple[int, str] | None:
-    """Find a rank and its first parameter that is not the first rank's; single values, such as counters, may differ."""
-    first, *others = sorted(shards)
-    for rank in others:
-        own, other = shards[first].tensors, shards[rank].tensors
-        for name in dict.fromkeys((*own, *other)):
-            if name not in own or name not in other or own[name].words() != other[name].words():
-                return rank, name
-            if prod(own[name].shape) > 1 and _digests(shards[first], {name}) != _digests(shards[rank], {name}):
-                return rank, name
-    return None
-
-
 class SetIsWrong(MslaunchError):
     """A set that cannot be used, with everything that is wrong with it."""
 

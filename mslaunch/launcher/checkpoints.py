@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from mslaunch.checkpoint.replicas import differing_parameter
 from mslaunch.checkpoint.sets import ShardSet, find_set, strategy_beside
 from mslaunch.checkpoint.shard import Shard, read_shard
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.stream import Progress
 from mslaunch.checkpoint.transform import STRATEGY, Planned, Target, new_names, plan_transform
-from mslaunch.checkpoint.verify import SetIsWrong, differing_parameter, verify
+from mslaunch.checkpoint.verify import SetIsWrong, verify
 from mslaunch.errors import Disagreement, MslaunchError, RequestError
 from mslaunch.plan.model import Checkpoints
 
