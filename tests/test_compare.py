@@ -93,12 +93,14 @@ def launch(bench: Bench, name: str, rate: float, **env: str) -> RunFolder:
 def test_two_runs_are_compared_in_all_that_they_keep(bench: Bench) -> None:
     """Configuration, code, environment, versions and metrics of real runs; in words and as JSON."""
     bench.write("train.py", "import numpy\nprint(1)\n")
-    launch(bench, "one", 0.1, GLOG_v="2")
+    launch(bench, "one", 0.1, GLOG_v="2", TERM_PROGRAM="tmux", PYENV_SHELL="bash")
     bench.write("train.py", "import numpy\nprint(2)\n")
     launch(bench, "two", 0.2, GLOG_v="3")
     shown = bench.mslaunch("compare", "one", "two")
     assert shown.returncode == 0, shown.stderr
-    assert "launch settings: the same\n" in shown.stdout
+    assert shown.stdout.startswith("run")  # and no empty line
+    assert "launch settings: the same\n\nconfig (2 more are the same)\n" in shown.stdout
+    assert "\n\n\n" not in shown.stdout
     assert "versions: the same\n" in shown.stdout
     assert "-print(1)" in shown.stdout
     told = json.loads(bench.mslaunch("compare", "one", "two", "--json").stdout)

@@ -49,6 +49,8 @@ def test_notes_and_tags_are_added_later_and_shown(bench: Bench) -> None:
     done = bench.mslaunch("note", "one", "with warm-up, much better", "--tag", "keep", "--tag", "x")
     assert done.stdout.splitlines()[0] == "tags: keep, x"
     bench.mslaunch("note", "one", "--remove-tag", "x")
+    again = bench.mslaunch("note", "one", "--remove-tag", "x")
+    assert (again.returncode, again.stderr) == (2, "mslaunch: the run has no tag 'x' to remove; it has keep.\n")
     assert json.loads(bench.mslaunch("note", "one", "--json").stdout)["tags"] == ["keep"]
     listed = bench.mslaunch("ps").stdout
     assert "TAGS" in listed

@@ -261,50 +261,11 @@ def test_writes_are_of_the_size_that_costs_the_kernel_least(tmp_path: Path, monk
     assert (tmp_path / "new").read_bytes() == bytes(100) + content
 
 
-def test_a_stretch_passes_no_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is contiguous in source and target is copied once, by the kernel."""
-    reads = []
-    preadv = os.preadv
-
-    def noted(fd: int, rooms: list[bytearray], at: int) -> int:
-        reads.append(at)
-        return preadv(fd, rooms, at)
-
-    content: Content = {"w": ("Int8", (4, 1 << 18), os.urandom(1 << 20))}
-    write_shard(tmp_path / "old" / "net.ckpt", content)
-    target = Strategy("s", {0: {"w": Layout((2,), ((0,), ()))}}, False)
-    planned = plan(tmp_path / "old", None, Target(target))
-    monkeypatch.setattr(os, "preadv", noted)
-    planned.write(tmp_path / "new")
-    assert reads == []
-    assert b"".join(shard["w"][2] for shard in contents_of(tmp_path / "new").values()) == content["w"][2]
-
-
 def test_a_file_system_that_reserves_no_room_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """NFS 3 has no fallocate; the files are the same."""
     monkeypatch.setattr(file_io, "_fallocate", lambda *_: errno.EOPNOTSUPP)
     plan(checkpoints("tp2"), strategy_of("tp2"), Target(strategy_of("tp4"))).write(tmp_path / "new")
     assert contents_of(tmp_path / "new") == contents_of(checkpoints("tp4"))
-
-
-@pytest.mark.parametrize("count", [0, 70_000], ids=["at once", "half-way"])
-def test_files_that_the_kernel_cannot_copy_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
-    """From one file system to another, or where one cannot; the new files are the same."""
-    copy = os.copy_file_range
-
-    def refuse(fd: int, target: int, length: int, at: int, to: int) -> int:
-        if at < count:
-            return copy(fd, target, min(count, length), at, to)
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-
-    content: Content = {"w": ("Int8", (4, 1 << 19), os.urandom(1 << 21))}
-    write_shard(tmp_path / "old" / "net.ckpt", content)
-    planned = plan(tmp_path / "old", None, Target())
-    monkeypatch.setattr(os, "copy_file_range", refuse)
-    planned.write(tmp_path / "new")
-    assert contents_of(tmp_path / "new") == {0: content}
 
 
 def test_room_is_reserved_before_anything_is_written(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ class BlockPlan:
 
     runs: tuple[Runs, ...]
     direct: bool
-    """Each run is long, or alone: it is written straight from its file."""
+    """Each run is long, or alone: it is written as it was read."""
     scattered: bool
     """Every byte of the slices goes to one box, in runs that the kernel can read into their places."""
 

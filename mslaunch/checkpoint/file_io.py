@@ -1,10 +1,9 @@
-"""Bytes of files: stretches copied inside the kernel, reads that fill their buffer, writes that cost least."""
+"""Bytes of files: reads that fill their buffer, writes that cost least."""
 
 from __future__ import annotations
 
 import errno
 import os
-from contextlib import suppress
 from pathlib import Path
 
 from mslaunch.errors import ShardUnreadable
@@ -24,27 +23,6 @@ def read_fully(fd: int, path: Path, room: memoryview, at: int) -> None:
         if count == 0:
             raise became_shorter(path)
         got += count
-
-
-def copy_stretch(fd: int, path: Path, at: int, target: int, to: int, length: int) -> None:
-    """Copy a stretch of a file to a place in another, inside the kernel where it can."""
-    done = _copy_in_kernel(fd, at, target, to, length)
-    if done < length:
-        room = memoryview(bytearray(min(length - done, 1 << 20)))
-        for begin in range(done, length, len(room)):
-            some = room[: length - begin]
-            read_fully(fd, path, some, at + begin)
-            write_at(target, some, to + begin)
-
-
-def _copy_in_kernel(fd: int, at: int, target: int, to: int, length: int) -> int:
-    """Return how much was copied; what hindered the rest, be it the file's end, reading and writing will tell."""
-    done = 0
-    if hasattr(os, "copy_file_range"):
-        with suppress(OSError):  # two file systems, or one that cannot
-            while done < length and (count := os.copy_file_range(fd, target, length - done, at + done, to + done)):
-                done += count
-    return done
 
 
 def write_at(fd: int, data: memoryview, at: int) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mslaunch.checkpoint.block_plan import BlockPlan, plan_block
 from mslaunch.checkpoint.blocks import copy_box, cut_blocks, offset_of, one_stretch, pieces
-from mslaunch.checkpoint.file_io import copy_stretch, read_fully, reserve, write_at
+from mslaunch.checkpoint.file_io import read_fully, reserve, write_at
 from mslaunch.checkpoint.layout import Box, box_shape, intersection
 from mslaunch.checkpoint.reshard import Assembly, ReshardPlan
 from mslaunch.checkpoint.shard import frame
@@ -77,24 +77,14 @@ class _Target:
         self.size = prod(box_shape(box)) * itemsize
 
     def write(self, data: memoryview, place: int = 0) -> None:
-        for output, at, begin, length in self._pieces(place, len(data)):
-            with output.lock:
-                write_at(output.fd, data[begin : begin + length], at)
-
-    def copy(self, source: _Slice, since: int, size: int, place: int) -> None:
-        """Write a stretch of a slice that is one in its file."""
-        for output, at, begin, length in self._pieces(place, size):
-            with output.lock:
-                copy_stretch(source.fd, source.path, (source.at or 0) + since + begin, output.fd, at, length)
+        for output, parts, offset in self.outputs:
+            for at, begin, length in pieces(parts, offset + place, len(data)):
+                with output.lock:
+                    write_at(output.fd, data[begin : begin + length], at)
 
     def busy(self) -> bool:
         """Whether another thread is writing there just now."""
         return any(output.lock.locked() for output, _, _ in self.outputs)
-
-    def _pieces(self, place: int, size: int) -> Iterator[tuple[_Output, int, int, int]]:
-        for output, parts, offset in self.outputs:
-            for piece in pieces(parts, offset + place, size):
-                yield output, *piece
 
 
 class _Vector:
@@ -221,17 +211,13 @@ class Writer:
         return _Target(box, outputs, assembly.itemsize)
 
     def _move_runs(self, plan: BlockPlan, slices: list[_Slice], targets: list[_Target]) -> None:
-        """Write each run from where it lies."""
+        """Read each slice, and write its runs."""
         for number, one in enumerate(slices):
-            data = one.load(self.scratch.incoming) if one.at is None else None
+            data = one.load(self.scratch.incoming)
             for runs in plan.runs:
                 if runs.source == number:
-                    target = targets[runs.target]
                     for since, to in zip(runs.source_places, runs.target_places, strict=True):
-                        if data is None:
-                            target.copy(one, since, runs.length, to)
-                        else:
-                            target.write(data[since : since + runs.length], to)
+                        targets[runs.target].write(data[since : since + runs.length], to)
 
     def _scatter(self, plan: BlockPlan, slices: list[_Slice], targets: list[_Target]) -> None:
         """Let the kernel read each slice into the rows of all boxes, and write these."""

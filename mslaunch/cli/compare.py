@@ -37,9 +37,16 @@ def compare(
     if as_json:
         print(json.dumps(found.to_dict(), indent=1))
         return
-    for section in found.sections:
-        print(_describe(section, found.runs), end="")
-    print(_describe_code(found, None if diff else DIFF_SHOWN), end="")
+    parts = [_describe(section, found.runs) for section in found.sections]
+    print(_apart([*parts, _describe_code(found, None if diff else DIFF_SHOWN)]), end="")
+
+
+def _apart(parts: list[str]) -> str:
+    """Put an empty line between two parts unless both are one line."""
+    text = ""
+    for before, part in zip(["", *parts], parts, strict=False):
+        text += "\n" * bool(before and max(before.count("\n"), part.count("\n")) > 1) + part
+    return text
 
 
 def _describe(section: Section, runs: tuple[str, ...]) -> str:
@@ -49,7 +56,7 @@ def _describe(section: Section, runs: tuple[str, ...]) -> str:
     rest = f" ({section.equal} more are the same)" if section.equal else ""
     rows = [("", *runs)]
     rows += [(one.name, *(_cell(words(value)) for value in one.values)) for one in section.differences]
-    return f"\n{name}{rest}\n" + "".join(f"  {line}\n" for line in columns(rows).splitlines())
+    return f"{name}{rest}\n" + "".join(f"  {line}\n" for line in columns(rows).splitlines())
 
 
 def _cell(text: str) -> str:
@@ -62,7 +69,7 @@ def _describe_code(found: Comparison, most: int | None) -> str:
         return f"code: not known of {', '.join(map(plain, found.without_code))}\n"
     if not found.code:
         return f"code: the same ({counted(found.equal_files, 'file')})\n"
-    lines = ["", f"code ({counted(found.equal_files, 'file')} the same)"]
+    lines = [f"code ({counted(found.equal_files, 'file')} the same)"]
     for one in found.code:
         lines.append(f"  {one.path}: {one.kind} in {one.run}")
         shown = one.diff if most is None else one.diff[:most]

@@ -104,5 +104,9 @@ def add_note(labels: Labels, time: str, text: str) -> Labels:
 
 def change_tags(labels: Labels, add: Sequence[str], remove: Sequence[str]) -> Labels:
     """Add and remove tags; each is there once, in the order in which they came."""
+    for tag in remove:
+        if tag not in labels.tags:
+            has = f"it has {', '.join(labels.tags)}" if labels.tags else "it has no tags"
+            raise RequestError(f"the run has no tag {tag!r} to remove; {has}.")
     kept = [tag for tag in labels.tags if tag not in remove]
     return replace(labels, tags=tuple(dict.fromkeys([*kept, *map(check_tag, add)]))[:MOST])

@@ -28,12 +28,17 @@ _OF_THE_RUN = ("run_id", "runs_dir", "tags", "on_end", "webhook")
 _OF_THE_SHELL = frozenset(
     (
         *("PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "TMUX", "TMUX_PANE", "WINDOWID", "STY"),
+        *("COLORTERM", "LS_COLORS", "LESSOPEN", "LESSCLOSE", "PS1", "PROMPT_COMMAND", "VIRTUAL_ENV_PROMPT"),
+        *("PYENV_SHELL", "HISTFILE", "LC_TERMINAL", "LC_TERMINAL_VERSION"),
         *("XDG_SESSION_ID", "INVOCATION_ID", "JOURNAL_STREAM", "DBUS_SESSION_BUS_ADDRESS"),
         *("MASTER_PORT", "MS_SCHED_PORT", "MS_NODE_ID", "RANK_TABLE_FILE"),
     )
 )
 """Variables that differ from launch to launch whatever the job is."""
-_PREFIXES_OF_THE_RUN = ("MSLAUNCH_", "SSH_", "SLURM_", "SLURMD_", "VSCODE_", "PMI", "OMPI_")
+_PREFIXES_OF_THE_RUN = (
+    *("MSLAUNCH_", "SSH_", "SLURM_", "SLURMD_", "PMI", "OMPI_"),
+    *("TERM_", "VSCODE_", "GNOME_TERMINAL_", "KITTY_", "ITERM_"),
+)
 _PROGRESS = ("step", "steps", "epoch", "epochs", "total_step", "stopped")
 _RESOURCES = ("cpu", "cpu_wait", "memory", "threads", "read_rate", "write_rate")
 
