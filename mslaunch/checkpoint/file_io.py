@@ -12,16 +12,12 @@ WRITE = 64 << 10
 """Longer ones take Linux up to four times the CPU time: it then wants longer stretches of memory for the file."""
 
 
-def became_shorter(path: Path) -> ShardUnreadable:
-    return ShardUnreadable(str(path), "it became shorter while it was read")
-
-
 def read_fully(fd: int, path: Path, room: memoryview, at: int) -> None:
     got = 0
     while got < len(room):
         count = os.preadv(fd, [room[got:]], at + got)
         if count == 0:
-            raise became_shorter(path)
+            raise ShardUnreadable(str(path), "it became shorter while it was read")
         got += count
 
 
