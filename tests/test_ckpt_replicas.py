@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,10 +63,11 @@ def test_a_parameter_that_is_split_in_one_file_only_is_the_same(
     assert differing_parameter({0: whole, 1: split}) is None
 
 
-def test_a_file_that_became_shorter_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [lambda path: os.truncate(path, 20), Path.unlink], ids=["shorter", "gone"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     """It is not taken for one that differs."""
     paths = [write_shard(tmp_path / f"rank_{rank}/net.ckpt", SAME) for rank in range(2)]
     shards = {rank: read_shard(path) for rank, path in enumerate(paths)}
-    os.truncate(paths[1], 20)
+    damage(paths[1])
     with pytest.raises(ShardUnreadable, match="rank_1"):
         differing_parameter(shards)

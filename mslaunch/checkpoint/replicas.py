@@ -37,12 +37,19 @@ def _other_header(one: Shard, other: Shard) -> str | None:
 
 
 def _other_bytes(one: Shard, other: Shard) -> str | None:
-    with one.path.open("rb") as file, other.path.open("rb") as beside:
+    with _opened(one) as file, _opened(other) as beside:
         for name, tensor in one.tensors.items():
             for begin in range(0, tensor.nbytes if prod(tensor.shape) > 1 else 0, CHUNK):
                 if _window(one, file, name, begin) != _window(other, beside, name, begin):
                     return name
     return None
+
+
+def _opened(shard: Shard) -> BinaryIO:
+    try:
+        return shard.path.open("rb")
+    except OSError as error:
+        raise ShardUnreadable(str(shard.path), str(error)) from None
 
 
 def _window(shard: Shard, file: BinaryIO, name: str, begin: int) -> bytes:
