@@ -26,17 +26,15 @@ SHOWN = 8
 _ONE_TARGET = "Give --to FILE for one file, or -o FOLDER together with --strategy for shards."
 _NOTHING = f"neither --to nor -o says where to write. {_ONE_TARGET}"
 _BOTH = f"--to and -o both say where to write. {_ONE_TARGET}"
+_NO_CUTS = f"-o writes one shard a rank and needs --strategy, which says how they are cut. {_ONE_TARGET}"
+_NO_FOLDER = f"--strategy cuts the weights into one shard a rank, and --to is one file. {_ONE_TARGET}"
 _WHERE_TO = {
     (False, False, False): _NOTHING,
     (False, False, True): _NOTHING,
     (True, True, False): _BOTH,
     (True, True, True): _BOTH,
-    (
-        False,
-        True,
-        False,
-    ): f"-o writes one shard a rank and needs --strategy, which says how they are cut. {_ONE_TARGET}",
-    (True, False, True): f"--strategy cuts the weights into one shard a rank, and --to is one file. {_ONE_TARGET}",
+    (False, True, False): _NO_CUTS,
+    (True, False, True): _NO_FOLDER,
 }
 """What is wrong with a request, by which of --to, -o and --strategy it gives."""
 Names = Annotated[

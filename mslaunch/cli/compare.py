@@ -45,7 +45,9 @@ def _apart(parts: list[str]) -> str:
     """Put an empty line between two parts unless both are one line."""
     text = ""
     for before, part in zip(["", *parts], parts, strict=False):
-        text += "\n" * bool(before and max(before.count("\n"), part.count("\n")) > 1) + part
+        if before and max(before.count("\n"), part.count("\n")) > 1:
+            text += "\n"
+        text += part
     return text
 
 
