@@ -21,7 +21,9 @@ from tests.run_bed import newest, tell
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-HOSTILE = """import os, sys
+# Rank 1 fails when the others have said all: they would be ended before it otherwise.
+HOSTILE = """import os, sys, time
+from pathlib import Path
 rank = int(os.environ["RANK_ID"])
 out = sys.stdout
 print("y" * 3_000_000)
@@ -30,6 +32,9 @@ print("hello from", rank)
 print("<script>document.title = 'taken'</script><img src=x onerror=alert(1)>")
 print("\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07 nul:\\0:")
 out.flush()
+Path(__file__).with_name(f"said.{rank}").touch()
+while rank == 1 and len(list(Path(__file__).parent.glob("said.*"))) < 4:
+    time.sleep(0.01)
 if rank == 1:
     raise ValueError("</script><script>document.title = 'taken'</script>")
 """
