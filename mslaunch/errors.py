@@ -58,6 +58,13 @@ class RankTableUnreadable(RequestError):
         )
 
 
+class StrategyMissing(RequestError):
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path}: no such strategy file. Name the file that MindSpore wrote for strategy_ckpt_save_file."
+        )
+
+
 class StrategyUnreadable(RequestError):
     def __init__(self, path: str, why: str, hint: str = "") -> None:
         fix = hint or "Name the file that MindSpore wrote for strategy_ckpt_save_file"

@@ -16,7 +16,7 @@ from mslaunch.checkpoint import protobuf
 from mslaunch.checkpoint.layout import Layout
 from mslaunch.checkpoint.stages import merge_stages
 from mslaunch.checkpoint.strategy import read_strategy, write_strategy
-from mslaunch.errors import RequestError, StrategyUnreadable
+from mslaunch.errors import RequestError, StrategyMissing, StrategyUnreadable
 from tests.conftest import Bench
 from tests.sharded import FIXTURES, STRATEGIES, checkpoints, json_strategy, strategy_file, write_anew
 
@@ -220,7 +220,7 @@ def test_what_is_no_file_is_no_strategy(tmp_path: Path) -> None:
         read_strategy(tmp_path / "pipe.ckpt")
     with pytest.raises(StrategyUnreadable, match="it is a folder"):
         read_strategy(tmp_path)
-    with pytest.raises(StrategyUnreadable, match="No such file"):
+    with pytest.raises(StrategyMissing, match="no such strategy file"):
         read_strategy(tmp_path / "none.ckpt")
 
 

@@ -13,7 +13,7 @@ from mslaunch.checkpoint import protobuf
 from mslaunch.checkpoint.layout import Layout
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
-from mslaunch.errors import StrategyUnreadable
+from mslaunch.errors import StrategyMissing, StrategyUnreadable
 
 SIZE_LIMIT = 256 << 20
 _MOST_STAGES = 1 << 12
@@ -99,6 +99,8 @@ def _bytes_of(path: Path) -> bytes:
         raise StrategyUnreadable(
             str(path), "it is a folder", "Name one file, or merge it: mslaunch strategy merge"
         ) from None
+    except FileNotFoundError:
+        raise StrategyMissing(str(path)) from None
     except OSError as error:
         raise StrategyUnreadable(str(path), error.strerror or str(error)) from None
     if data == b"\x0a":
