@@ -82,11 +82,11 @@ def _relocated(record: RunRecord, path: Path, sources: tuple[Source, ...]) -> Ru
     """Name logs by their place in the bundle: the paths of another machine mean nothing here."""
     if record.verdict is None:
         return record
-    names = sorted((source.name for source in sources), key=len, reverse=True)
+    longest_first = sorted(sources, key=lambda source: len(source.name), reverse=True)
 
     def place(log: str | None) -> str | None:
-        found = next((name for name in names if log and f"/{log}".endswith(f"/{name}")), None)
-        return f"{path}/{found}" if found else log and f"{path}/{Path(log).name}"
+        found = next((source for source in longest_first if log and f"/{log}".endswith(f"/{source.name}")), None)
+        return found.shown if found else log and f"{path}/{Path(log).name}"
 
     chain = tuple(replace(step, log=place(step.log)) for step in record.verdict.chain)
     return replace(record, verdict=replace(record.verdict, log=place(record.verdict.log), chain=chain))

@@ -57,7 +57,7 @@ class Source:
     @property
     def shown(self) -> str:
         """The path that people get to see."""
-        return self.path if self.bundle is None else f"{self.bundle}/{self.name}"
+        return self.path if self.bundle is None else f"{self.bundle}/{self.path}"
 
     def open(self) -> IO[bytes]:
         """Open the text of it, unpacked."""
