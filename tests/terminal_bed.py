@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import shlex
 import shutil
 import struct
@@ -92,5 +93,5 @@ def start_in_tmux(bench: Bench, *args: str, columns: int, lines: int = 24) -> Tm
 
 def wait_for_the_end(made: Tmux) -> str:
     """Wait until the command has ended; return everything that was shown."""
-    wait_for(lambda: "ended with" in made.text(), "the command in tmux to end", TIMEOUT)
+    wait_for(lambda: re.search(r"^ended with \d+", made.text(), re.MULTILINE), "the command in tmux to end", TIMEOUT)
     return made.text()

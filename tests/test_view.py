@@ -38,7 +38,7 @@ def test_the_end_of_a_job_ends_its_view(bench: Bench, waiting: Path) -> None:
 
 def test_a_failure_is_explained_after_the_view(bench: Bench, waiting: Path) -> None:
     """With the verdict and the code of the rank that failed."""
-    bench.write("train.py", WAITS + "raise SystemExit(7) if os.environ['RANK_ID'] == '1' else 0\n")
+    bench.write("train.py", WAITS + "raise SystemExit(7 if os.environ['RANK_ID'] == '1' else 0)\n")
     with watching(bench, *VIEW) as made:
         sees(made, "2 running")
         waiting.touch()
