@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mslaunch import api
 from mslaunch.checkpoint.shard import read_shard
 from mslaunch.checkpoint.strategy import read_strategy, write_strategy
 from tests.conftest import Bench
@@ -109,6 +111,23 @@ def test_kept_sets_go_with_their_last_run(served: Bench) -> None:
     shutil.rmtree(served.latest)
     assert served.mslaunch("infer", "--strategy", "ckpt/strategy.json", "--workers", "1").returncode == 0
     assert len(list((served.runs / ".checkpoints").iterdir())) == 1
+
+
+def test_runs_keep_their_sets_where_there_are_no_hard_links(served: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run's files outlive the kept set, which the next infer forgets."""
+
+    def refused(self: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted", str(self), None, str(target))
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    given = []
+    for workers in (2, 1):
+        run = served.runs / f"with-{workers}"
+        run.mkdir(parents=True)
+        chooser = api.choose_checkpoint(served.folder / "ckpt")
+        given.append(chooser.choose(workers, str(run)).files[0])
+        chooser.prepare(run, lambda nbytes: lambda done: None)
+    assert shapes(given[0]) == shapes(str(FIXTURES / "checkpoints/tp2/rank_0/net0.ckpt"))
 
 
 def test_one_rank_gets_the_whole_model(served: Bench) -> None:
@@ -255,7 +274,7 @@ def test_a_set_that_is_not_complete_starts_nothing(served: Bench) -> None:
     [
         ((), "which checkpoint?"),
         (("--strategy", "ckpt/rank_0/net-1_9.ckpt", "--ckpt", "ckpt"), "looks like a checkpoint"),
-        (("--strategy", "none.json", "--ckpt", "ckpt"), "none.json: not a strategy file"),
+        (("--strategy", "none.json", "--ckpt", "ckpt"), "none.json: no such strategy file"),
         (("--ckpt", "nowhere"), "nowhere: no such checkpoint"),
         (("--strategy", "ckpt/strategy.json", "--workers", "3"), "cannot be cut into 3 equal parts"),
         (("--ckpt", "ckpt/rank_0", "--predict-strategy", "ckpt/strategy.json"), "--predict-strategy needs --strategy"),

@@ -290,9 +290,9 @@ def test_files_with_a_name_elsewhere_are_not_counted(tmp_path: Path) -> None:
     assert pruning._room_of(run.path) > 1_000_000
 
 
-def save(run: Path, epoch: int, at: float, ranks: Iterable[int] = (0, 1)) -> None:
+def save(run: Path, epoch: int, at: float, ranks: Iterable[int] = (0, 1), name: str = "net") -> None:
     for rank in ranks:
-        path = run / f"rank_{rank}" / "ckpt" / f"net-{epoch}_10.ckpt"
+        path = run / f"rank_{rank}" / "ckpt" / f"{name}-{epoch}_10.ckpt"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(WHOLE)
         os.utime(path, (at, at))
@@ -337,6 +337,21 @@ def test_where_no_checkpoint_is_whole_all_stay(tmp_path: Path) -> None:
         (run.rank(rank) / "ckpt" / "net-1_10.ckpt").write_bytes(b"half")
     assert prune(tmp_path, ALL, "keep-best").removed == ()
     assert len(checkpoints(run.path)) == 2
+
+
+def test_the_best_of_each_network_is_kept(tmp_path: Path) -> None:
+    """A script may save several: two on all ranks, one on rank 0 alone, one of which nothing is whole."""
+    run = make_run(tmp_path, "one")
+    for epoch in (1, 2):
+        save(run.path, epoch, 1000.0 * epoch, name="generator")
+        save(run.path, epoch, 1000.0 * epoch, name="critic")
+        save(run.path, epoch, 1000.0 * epoch, ranks=(0,), name="average")
+    (run.rank(1) / "ckpt" / "critic-2_10.ckpt").write_bytes(b"half")
+    (run.rank(1) / "ckpt" / "torn-1_10.ckpt").write_bytes(b"half")
+    prune(tmp_path, ALL, "keep-best")
+    on_both = ["ckpt/critic-1_10.ckpt", "ckpt/generator-2_10.ckpt"]
+    expected = ["rank_0/ckpt/average-2_10.ckpt", "rank_1/ckpt/torn-1_10.ckpt"]
+    assert checkpoints(run.path) == sorted(expected + [f"rank_{rank}/{name}" for rank in (0, 1) for name in on_both])
 
 
 def test_all_checkpoints_can_be_dropped_and_links_are_not_followed(tmp_path: Path) -> None:

@@ -163,8 +163,8 @@ def _is_as_planned(kept: Path, planned: Planned) -> bool:
 def _link(source: str, target: str) -> None:
     try:
         Path(target).hardlink_to(source)
-    except OSError:  # a file system without hard links
-        Path(target).symlink_to(source)
+    except OSError:  # a file system without hard links; a symbolic one would not keep the set from being forgotten
+        shutil.copyfile(source, target)
 
 
 def _forget_unused(folder: Path, but: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,15 +23,29 @@ ByRank = dict[int, dict[Step, list[Path]]]
 
 
 def surplus(folder: RunFolder, keep_best: bool) -> list[Path]:
-    """Return the checkpoint files that can go; with `keep_best` none where no step is whole on all ranks that save."""
+    """Return the checkpoint files that can go; with `keep_best` all but the best step of each network."""
     found = find_checkpoints(folder)
-    kept: set[Path] = set()
-    if keep_best:
-        best = _best(folder, found)
-        if best is None:
-            return []
-        kept = {path for steps in found.values() for path in steps.get(best, ())}
-    return sorted(path for steps in found.values() for paths in steps.values() for path in paths if path not in kept)
+    kept = {path for network in _by_network(found) for path in _kept(folder, network)} if keep_best else set()
+    return sorted(path for path in _files(found) if path not in kept)
+
+
+def _by_network(found: ByRank) -> Iterable[ByRank]:
+    """Take apart what a script saves under several names (two networks of a GAN), each with the ranks that save it."""
+    networks: dict[str, ByRank] = {}
+    for rank, steps in found.items():
+        for step, paths in steps.items():
+            networks.setdefault(step[2], {}).setdefault(rank, {})[step] = paths
+    return networks.values()
+
+
+def _kept(folder: RunFolder, network: ByRank) -> Iterable[Path]:
+    """The files of the best step; all files where no step is whole on all ranks that save."""
+    best = _best(folder, network)
+    return _files(network) if best is None else (path for steps in network.values() for path in steps.get(best, ()))
+
+
+def _files(found: ByRank) -> Iterator[Path]:
+    return (path for steps in found.values() for paths in steps.values() for path in paths)
 
 
 def find_checkpoints(folder: RunFolder) -> ByRank:
@@ -52,8 +66,6 @@ def find_checkpoints(folder: RunFolder) -> ByRank:
 
 def _best(folder: RunFolder, found: ByRank) -> Step | None:
     """The whole step with the least loss, where that is known of all; else the newest whole one."""
-    if not found:
-        return None
     common = set.intersection(*(set(steps) for steps in found.values()))
     loss = _losses(folder, found, common)
     for step in sorted(loss, key=lambda step: (loss[step], [-number for number in step[:2]])):
