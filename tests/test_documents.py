@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.typed import make
-from mslaunch.documents.yaml_text import MOST_VALUES, compose_yaml, construct_yaml, parse_yaml
+from mslaunch.documents.yaml_text import MOST_VALUES, compose_yaml, construct_yaml, parse_yaml, write_yaml
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
@@ -106,6 +107,17 @@ def test_a_file_of_any_length_is_read_up_to_a_bound(tmp_path: Path) -> None:
     with pytest.raises(Unreadable, match="not text in UTF-8") as error:
         read_text(path)
     assert error.value.line == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-3", 0.001), ("-2E5", -2e5), ("+1.e2", 100.0), ("'1e-3'", "1e-3"), ("1e", "1e"), ("e3", "e3")],
+)
+def test_numbers_with_an_exponent_are_numbers(text: str, value: Any) -> None:
+    """Without a dot too, which YAML 1.1 wants; text that looks like one is written in quotes."""
+    assert parse_yaml(text) == value
+    written = write_yaml([value])
+    assert parse_yaml(written) == yaml.safe_load(written) == value
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,20 @@ def test_help_and_choices_come_from_the_second_and_third_document(
     assert "100% of the mode" in capsys.readouterr().out
 
 
+def test_a_number_with_an_exponent_is_a_number(config: str) -> None:
+    """As for --set; what stands in quotes is text."""
+    Path(config).write_text("lr: 1e-3\nname: '1e-3'\n")
+    assert load_config(config, argv=[]) == {"lr": 0.001, "name": "1e-3"}
+    assert load_config(config, argv=["--lr", "0.5"]).lr == 0.5
+
+
+def test_any_name_may_stand_in_the_file(config: str) -> None:
+    """Those of flags that are there already, names with dashes, and names that are no text."""
+    Path(config).write_text("help: me\nconfig_path: here\nbatch-size: 8\n7: seven\n")
+    expected = {"help": "me", "config_path": "here", "batch-size": 16, 7: "seven"}
+    assert load_config(config, argv=["--batch-size", "16"]) == expected
+
+
 def test_no_configuration_says_how_to_give_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A script started by hand without one gets a sentence."""
     monkeypatch.delenv("MSLAUNCH_CONFIG", raising=False)

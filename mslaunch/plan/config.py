@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -11,7 +10,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from mslaunch.documents.limits import Unreadable, to_float
+from mslaunch.documents.limits import Unreadable
 from mslaunch.documents.yaml_text import compose_yaml, construct_yaml, parse_yaml
 from mslaunch.errors import ConfigError, RequestError, did_you_mean
 from mslaunch.masking import is_secret
@@ -19,7 +18,6 @@ from mslaunch.plan.wrong_values import reason
 from mslaunch.ranges import MOST
 
 _Path = tuple[str, ...]
-_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 
 
 def _no_bool(value: Any) -> Any:
@@ -174,9 +172,9 @@ def split_assignments(assignments: tuple[str, ...]) -> tuple[tuple[str, ...], di
 
 
 def read_scalar(raw: str) -> Any:
-    """Read a value as YAML does, except that 1e-3 is the number that everybody means."""
+    """Read a value as YAML does; what is no YAML is text."""
     try:
-        return to_float(raw) if _EXPONENT.fullmatch(raw) else parse_yaml(raw)
+        return parse_yaml(raw)
     except Unreadable:
         return raw
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, Callable
+
+_TAKEN = ("config_path", "help")
+"""Flags that load_config has itself: values of these names come from the file alone."""
 
 
 class Config(dict):  # type: ignore[type-arg]
@@ -41,12 +45,11 @@ def load_config(path: str | os.PathLike[str] | None = None, argv: Sequence[str] 
         parents=[first], allow_abbrev=False, description=f"Flags override {known.config_path}."
     )
     for name, value in values.items():
-        if not isinstance(value, (dict, list)):
-            parser.add_argument(
-                f"--{name}", type=_type_of(value), default=value, help=_text(helps.get(name)), choices=choices.get(name)
-            )
+        if isinstance(name, str) and name not in _TAKEN and not isinstance(value, (dict, list)):
+            about: dict[str, Any] = {"help": _text(helps.get(name)), "choices": choices.get(name)}
+            parser.add_argument(f"--{name}", dest=name, type=_type_of(value), default=value, **about)
     given = vars(parser.parse_args(rest))
-    given.pop("config_path")
+    del given["config_path"]
     return Config({name: _attributes(value) for name, value in {**values, **given}.items()})
 
 
@@ -61,12 +64,20 @@ def read_documents(path: str) -> tuple[dict[str, Any], dict[str, Any], dict[str,
             raise
         path = beside
     with open(path, encoding="utf-8") as file:
-        documents = [json.load(file)] if path.endswith(".json") else list(yaml.safe_load_all(file))
+        documents = [json.load(file)] if path.endswith(".json") else list(yaml.load_all(file, _loader(yaml)))
     values, helps, choices = [*documents, None, None, None][:3]
     if not isinstance(values, dict):
         raise ValueError(f"{path}: the first document must be a mapping of names to values")
     values.pop("launch", None)
     return values, helps or {}, choices or {}
+
+
+def _loader(yaml: Any) -> Any:
+    """PyYAML's safe loader, except that 1e-3 is the number that everybody means, as for mslaunch itself."""
+    derived: Any = type("Loader", (yaml.SafeLoader,), {})
+    exponent = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")
+    derived.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
+    return derived
 
 
 def _type_of(value: Any) -> Callable[[str], Any]:
