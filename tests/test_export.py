@@ -73,6 +73,17 @@ def test_a_second_export_replaces_the_first(tmp_path: Path) -> None:
     assert first[0].stat().st_size == size
 
 
+def test_runs_of_two_sweeps_do_not_mix(tmp_path: Path) -> None:
+    """Members of sweeps are called 1, 2 and so on in each."""
+    written = []
+    for sweep in ("A", "B"):
+        run = with_metrics(tmp_path / "runs" / sweep, "1")
+        (run.path.parent / "sweep.json").write_text("{}")
+        written.append(export.write_tensorboard(RunFolder(run.path), tmp_path / "tb"))
+    assert not set(written[0]) & set(written[1])
+    assert written[1][0].is_relative_to(tmp_path / "tb" / "B" / "1")
+
+
 def test_more_ranks_than_files_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are closed and opened again; none loses anything."""
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from mslaunch.runtime import Config, init_env, load_config
+from mslaunch.runtime import Config, init_env, load_config, save_strategy
 
 YAML = "lr: 0.1\nepochs: 3\nshuffle: true\nname: net\nnothing:\nnet:\n  width: 8\nlaunch:\n  workers: 2\n"
 
@@ -90,3 +91,26 @@ def test_init_env_names_the_right_values(values: dict[str, str], words: str) -> 
     """A wrong target or mode is refused before MindSpore is touched."""
     with pytest.raises(ValueError, match=words):
         init_env(Config(values))
+
+
+NETWORK = SimpleNamespace(get_parameters=lambda: [SimpleNamespace(name="w", shape=(4, 8))])
+
+
+@pytest.mark.parametrize(("cut", "mapped"), [(0, [0, -1]), (1, [-1, 0]), (-1, [-1, 0])])
+def test_a_strategy_by_hand_says_where_a_parameter_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int, mapped: list[int]
+) -> None:
+    """Dimensions may be counted from the end."""
+    monkeypatch.setenv("RANK_SIZE", "2")
+    save_strategy(tmp_path / "s.json", NETWORK, {"w": cut})
+    layout = json.loads((tmp_path / "s.json").read_text())["parallel_layout_item"]["w"]
+    assert layout["tensor_map"] == mapped
+    assert layout["tensor_shape"] == [size * (2 if at == 0 else 1) for size, at in zip((4, 8), mapped, strict=True)]
+
+
+@pytest.mark.parametrize("cut", [2, -3])
+def test_a_dimension_that_is_not_there_is_refused(tmp_path: Path, cut: int) -> None:
+    """The slices would be taken for whole parameters."""
+    with pytest.raises(ValueError, match=f"w has 2 dimensions, and cannot be cut along dimension {cut}"):
+        save_strategy(tmp_path / "s.json", NETWORK, {"w": cut})
+    assert not list(tmp_path.iterdir())

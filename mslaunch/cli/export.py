@@ -39,4 +39,4 @@ def export(
             print(f"{csv}: {counted(rows, 'row')} of {found.name}")
     if tensorboard is not None:
         files = api.export_tensorboard(found, tensorboard)
-        print(f"{tensorboard}/{found.run_id}: {counted(len(files), 'event file')}")
+        print(f"{tensorboard}/{found.name}: {counted(len(files), 'event file')}")

@@ -71,12 +71,13 @@ def distributed_predict(model: Any, *data: Any) -> Any:
     return model.predict(*data)
 
 
-def save_strategy(path: str, net: Any, cuts: Mapping[str, int]) -> None:
+def save_strategy(path: str | os.PathLike[str], net: Any, cuts: Mapping[str, int]) -> None:
     """Write the strategy of a network whose parameters were cut by hand, so that its shards can be transformed.
 
     `cuts` says along which dimension a parameter is cut over all ranks; parameters that it does not name are whole.
     Rank 0 writes. The file is MindSpore's JSON form, so its name must end in .json.
     """
+    path = os.fspath(path)
     if not path.endswith(".json"):
         raise ValueError(f"{path}: the strategy is written as JSON; give it a name that ends in .json.")
     if os.environ.get("RANK_ID", "0") != "0":
@@ -90,7 +91,7 @@ def save_strategy(path: str, net: Any, cuts: Mapping[str, int]) -> None:
         )
     items = {}
     for name, shape in shapes.items():
-        cut = cuts.get(name)
+        cut = _dimension(name, shape, cuts[name]) if name in cuts else None
         items[name] = {
             "dev_matrix": [ranks],
             "tensor_map": [0 if index == cut else -1 for index in range(len(shape))],
@@ -106,6 +107,13 @@ def save_strategy(path: str, net: Any, cuts: Mapping[str, int]) -> None:
     with open(beside, "w", encoding="utf-8") as file:
         json.dump(whole, file)
     os.replace(beside, path)
+
+
+def _dimension(name: str, shape: list[int], cut: int) -> int:
+    """The dimension that is meant, counted from the end where it is negative."""
+    if not -len(shape) <= cut < len(shape):
+        raise ValueError(f"{name} has {len(shape)} dimensions, and cannot be cut along dimension {cut}.")
+    return cut % len(shape)
 
 
 def _told() -> dict[str, Any]:

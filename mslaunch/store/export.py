@@ -93,7 +93,7 @@ def _path(folder: RunFolder, target: Path, row: Row) -> Path:
     name += f".{source.attempt}" if source.attempt else ""
     return (
         target
-        / folder.run_id
+        / folder.name
         / name
         / f"{EVENTS}.{min(max(0, int(row.time)), LAST_SECOND):010d}.{_safe(folder.run_id)}"
     )
