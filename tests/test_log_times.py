@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -14,6 +17,7 @@ from mslaunch.cli.times import parse_since
 from mslaunch.errors import RequestError
 from mslaunch.store.timed_log import BLOCK, LogLines, Selection, TimedLog, merge_logs
 from tests.conftest import Bench, wait_for
+from tests.watch_bed import make_run
 
 # Each rank waits for the other one's line, so that the order is known.
 IN_TURNS = """\
@@ -194,3 +198,30 @@ def test_following_goes_on_where_the_merged_lines_end(bench: Bench) -> None:
     first = follower.stdout.readline()
     go.touch()
     assert [line.split()[-1] for line in (first, *follower.stdout)] == ["one", "half", "three"]
+
+
+def logs_within(bench: Bench, limit: str) -> subprocess.Popen[str]:
+    command = f"{limit}; exec {shlex.join([bench.program, 'logs', '-f'])}"
+    return subprocess.Popen(
+        ["bash", "-c", command], cwd=bench.folder, env=bench.env, stdout=PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def test_more_logs_are_followed_than_a_shell_lets_open(bench: Bench) -> None:
+    """Up to what the system allows; beyond that, ranks are not left out in silence."""
+    made = make_run(bench.runs, 30)
+    for rank in range(30):
+        made.log(rank, f"first of {rank}\n")
+    with logs_within(bench, "ulimit -Sn 40") as follower:
+        assert follower.stdout
+        first = [follower.stdout.readline() for _ in range(30)]
+        for rank in range(30):
+            made.log(rank, f"second of {rank}\n")
+        made.end("succeeded")
+        rest = follower.stdout.read().splitlines()
+    assert all("first of" in line for line in first)
+    assert rest == [f"[rank {rank}] second of {rank}" for rank in range(30)]
+    with logs_within(bench, "ulimit -n 80") as follower:
+        assert follower.stdout
+        assert "30 logs cannot be followed at once" in follower.stdout.read()
+    assert follower.returncode == 2

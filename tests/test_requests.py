@@ -75,6 +75,14 @@ def test_nodes_that_slurm_has_not_chosen_cannot_be_checked(bench: Bench) -> None
     assert done.stderr.startswith("mslaunch: --transport: Slurm chooses the hosts when a job starts")
 
 
+def test_a_folder_that_cannot_be_made_is_found_by_check(bench: Bench) -> None:
+    """As by train, in a sentence."""
+    bench.write("file", "")
+    done = bench.mslaunch("check", "--runs-dir", "file/runs")
+    assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
+    assert "file/runs: cannot write the run's folder: Not a directory. Give another --runs-dir." in done.stderr
+
+
 def test_a_busy_port_is_refused_with_its_holder(bench: Bench) -> None:
     """Nothing is started, and the process that holds the port is named."""
     bench.write("train.py", "print('started')\n")

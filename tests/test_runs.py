@@ -407,3 +407,13 @@ def test_two_launches_at_once_both_remember_their_folder(tmp_path: Path, monkeyp
 def test_a_list_without_runs_has_no_table(bench: Bench) -> None:
     """The sentence says all; a header alone would read like a run without a name."""
     assert bench.mslaunch("ps").stdout == ""
+
+
+def test_runs_go_on_in_a_copy_whose_link_became_a_folder(bench: Bench) -> None:
+    """As `cp -rL` leaves it: the folder `latest` stays, and nothing is left beside it."""
+    bench.write("train.py", "print('hello')\n")
+    (bench.runs / "latest").mkdir(parents=True)
+    done = bench.mslaunch("train", "-n", "1", "--run-id", "one")
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in bench.runs.glob(".latest*")) == []
+    assert bench.mslaunch("status").stdout.startswith("one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 POLL = 0.1
 AT_ONCE = 1 << 16  # characters that are printed together
+SPARE = 64  # open files that are left to everything else
 _NO_TIME = "-".ljust(len("2024-01-31 12:00:00.000"))
 
 app = basics.new_app()
@@ -60,6 +62,8 @@ def logs(
     began = None if since is None else parse_since(since, time.time())
     wanted = api.Selection(matches, began, lines, with_rest=not follow)
     show = Show(len(sources) > 1, timestamps)
+    if follow:
+        _make_room(len(sources))
     try:
         show.lines(api.merge_logs(sources, wanted))
         if follow:
@@ -88,6 +92,18 @@ def _follow(run: Run, sources: list[TimedLog], matches: Callable[[str], bool] | 
             time.sleep(POLL)
     for rank, follower in followers:
         show.lines(new(rank, follower.rest()))
+
+
+def _make_room(logs: int) -> None:
+    """Allow this process to hold so many logs open at once, or refuse."""
+    limit = resource.RLIMIT_NOFILE
+    _, most = resource.getrlimit(limit)
+    resource.setrlimit(limit, (most, most))
+    if most != resource.RLIM_INFINITY and logs > most - SPARE:
+        raise RequestError(
+            f"{logs} logs cannot be followed at once: a process may open {most} files here (ulimit -Hn). "
+            f"Name some of the ranks, for example --rank 0-{max(0, most - SPARE - 1)}."
+        )
 
 
 def _earlier(record: RunRecord, attempt: int | None) -> int | None:

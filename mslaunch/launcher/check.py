@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from mslaunch.agent.probe import DEVICE_FILES, checksum
-from mslaunch.errors import HostsNotReady
+from mslaunch.errors import HostsNotReady, RunsFolderUnwritable
 from mslaunch.hosts import Host
 from mslaunch.launcher.converse import converse
 from mslaunch.launcher.facts import PORTS
+from mslaunch.store.folder import why
 from mslaunch.transports.base import Channel
 from mslaunch.words import describe_held
 
@@ -180,15 +181,18 @@ def _reach(channels: Sequence[Channel], hosts: Sequence[Host], port: int | None)
 @contextmanager
 def _nonce(folder: Path) -> Any:
     """A file with a random text: a host that reads the same shares the folder with this machine."""
-    made = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
     text = secrets.token_hex(16)
     path = folder / f".nonce-{text[:8]}"
-    path.write_text(text)
+    try:
+        made = not folder.exists()
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise RunsFolderUnwritable(str(folder), why(error)) from None
     try:
         yield {"nonce": str(path), "nonce_text": text}
     finally:
-        path.unlink()
+        path.unlink(missing_ok=True)
         if made:
             with suppress(OSError):
                 folder.rmdir()

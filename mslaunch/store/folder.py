@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -108,10 +109,11 @@ def _point_latest(folder: Path) -> None:
 
 
 def _latest(runs_dir: Path) -> Path:
-    """The caller's own link: in a folder that users share, `latest` may be another's, and not ours to replace."""
+    """The caller's own link: `latest` may be another user's, or a folder in a copy of runs, and not ours to replace."""
     link = runs_dir / layout.LATEST
     with contextlib.suppress(OSError):
-        if link.lstat().st_uid != os.geteuid():
+        found = link.lstat()
+        if not stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid():
             return runs_dir / layout.latest_of(os.geteuid())
     return link
 
