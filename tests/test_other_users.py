@@ -193,7 +193,11 @@ def test_without_umask_others_cannot_write_into_the_folder_of_runs(bench: Bench)
     subprocess.run(["sh", "-c", command], cwd=bench.folder, env=bench.env, check=True, capture_output=True)
     modes = [path.stat().st_mode & 0o777 for path in (bench.folder / "new", bench.folder / "new" / "runs")]
     assert modes == [0o755, 0o755]
-    assert (bench.folder / "new" / "runs" / "latest").resolve().stat().st_mode & 0o777 == 0o700
+    run = (bench.folder / "new" / "runs" / "latest").resolve()
+    assert run.stat().st_mode & 0o777 == 0o700
+    ours = [path for path in run.rglob("*") if path.is_file() and not path.is_symlink() and "code" not in path.parts]
+    assert len(ours) > 8
+    assert [path.name for path in ours if path.stat().st_mode & 0o077] == []
 
 
 HOSTILE = {"started": "yesterday", "world_size": "many", "ranks": 3, "launcher": {"pid": "self"}, "script": ["x"]}

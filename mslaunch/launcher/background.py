@@ -118,7 +118,7 @@ class BackgroundRun(Run):
 @atexit.register
 def _stop_all() -> None:
     """Stop what still runs when the program ends, all at once, so that the records say how the runs ended."""
-    runs = [run for run in _running if run._is_ours]
+    runs = [run for run in tuple(_running) if run._is_ours]
     for run in runs:
         run.send(signal.SIGTERM)
     for run in runs:

@@ -84,9 +84,9 @@ def check_hosts(
         problems = _problems(host, event["facts"], first, wanted, hosts[0].name)
         reports[host.name] = Report(host, event["facts"], 0.0 if abs(skew) <= slack else skew, tuple(problems))
     port, unreached = _reach(channels, hosts, wanted.port)
-    for name, why in unreached.items():
+    for name, reason in unreached.items():
         old = reports[name]
-        reports[name] = Report(old.host, old.facts, old.skew, (*old.problems, why))
+        reports[name] = Report(old.host, old.facts, old.skew, (*old.problems, reason))
     ahead = [(name, report.skew) for name, report in reports.items() if abs(report.skew) > SKEW_NOTICE]
     notes = tuple(f"{name}: its clock is {skew:+.1f} s off; times are corrected for it" for name, skew in ahead)
     return Checked(reports, port, notes)

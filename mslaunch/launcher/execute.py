@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import time
 from collections.abc import Mapping
@@ -270,7 +271,8 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self._file: TextIO | None = None
         with suppress(OSError):
-            self._file = path.open("a", encoding="utf-8", buffering=1)
+            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._file = os.fdopen(opened, "a", encoding="utf-8", buffering=1)
             if path.stat().st_size == 0:
                 self.write({"ev": "schema", "schema_version": SCHEMA_VERSION})
 

@@ -28,7 +28,7 @@ def index_path() -> Path | None:
 
 
 def remember(runs_dir: Path) -> None:
-    """Add a folder of runs, unless it is the last one already; prune the list where it has grown long."""
+    """Add a folder of runs, unless it is there already; prune the list where it has grown long."""
     path = index_path()
     if path is None or "\n" in str(runs_dir):
         return

@@ -90,7 +90,7 @@ def done() -> None:
 def write_json(path: str, data: dict[str, Value]) -> None:
     """Write a file that others read while it is written: beside it first, then renamed."""
     beside = f"{path}.{os.getpid()}"
-    with open(beside, "w", encoding="utf-8") as file:
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
         file.write(to_json(data) + "\n")
     os.replace(beside, path)
 
