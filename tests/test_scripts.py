@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -77,6 +79,62 @@ def test_a_linked_script_belongs_to_the_folder_of_its_link(bench: Bench) -> None
     bench.write("data.txt", "here")
     (bench.folder / "train.py").symlink_to(real / "t.py")
     assert "[rank 0] here" in bench.mslaunch("train", "-n", "1").stdout
+
+
+READS = "import os, sys\nfor name in sys.argv[2:]: print(open(name).read(), end=' ')\nprint(open('here').read())\n"
+
+
+@pytest.mark.parametrize("typed", ["../lib/train.py", "{lib}/train.py"])
+def test_a_script_beside_this_folder_runs_here(bench: Bench, typed: str) -> None:
+    """As with Python: what it is given and what it opens by itself is looked for where the command was typed."""
+    for folder in ("lib", "work"):
+        bench.write(f"{folder}/configs/a.yaml", folder)
+        bench.write(f"{folder}/here", f"opened in {folder}")
+    bench.write("lib/train.py", READS)
+    bench.write("work/my.yaml", "my")
+    here = bench.folder / "work"
+    command = ("train", "-n", "1", typed.format(lib=bench.folder / "lib"), "--config", "configs/a.yaml", "my.yaml")
+    done = subprocess.run([bench.program, *command], cwd=here, env=bench.env, capture_output=True, text=True)
+    assert "[rank 0] work my opened in work\n" in done.stdout
+    assert "lib/train.py" in (here / "mslaunch-runs" / "latest" / "plan.json").read_text()
+    bench.write("lib/train.py", "open('written', 'w').close(); import helper; print(helper.__file__)\n")
+    bench.write("lib/helper.py", "")
+    done = subprocess.run([bench.program, *command], cwd=here, env=bench.env, capture_output=True, text=True)
+    assert "latest/code/lib/helper.py" in done.stdout.replace(
+        str((here / "mslaunch-runs" / "latest").resolve()), "latest"
+    )
+    assert not (here / "written").exists()
+
+
+def test_a_script_far_away_brings_its_folder_and_reads_what_it_is_given_here(
+    bench: Bench, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A path of an argument is this folder's even where the script's has one of the same name; a note says so."""
+    far = tmp_path_factory.mktemp("far")
+    home = str(Path(os.path.commonpath([far, bench.folder])))
+    for folder, place in (("far", far), ("work", bench.folder)):
+        (place / "configs").mkdir()
+        (place / "configs" / "a.yaml").write_text(folder)
+        (place / "here").write_text(f"opened in {folder}")
+    (far / "train.py").write_text(READS)
+    done = bench.mslaunch("train", "-n", "1", str(far / "train.py"), "--config", "configs/a.yaml", HOME=home)
+    assert "[rank 0] work opened in far\n" in done.stdout
+    assert (
+        "lies elsewhere: the ranks work in a mirror of its folder, not of this one (--cwd submit: here)" in done.stdout
+    )
+
+
+@pytest.mark.parametrize("how", ["exported", "typed"])
+def test_a_variable_that_leads_out_of_the_folder_leads_to_the_same_place(bench: Bench, how: str) -> None:
+    """A rank's folder lies elsewhere, so the variable is made absolute, and that is noted."""
+    bench.write("data/a", "found")
+    bench.write("scripts/train.py", "import os; print(open(os.environ['DATA_PATH'] + '/a').read())\n")
+    typed = ("--env", "DATA_PATH=../data") if how == "typed" else ()
+    env = bench.env if typed else {**bench.env, "DATA_PATH": "../data"}
+    command = [bench.program, "train", "-n", "1", *typed, "train.py"]
+    done = subprocess.run(command, cwd=bench.folder / "scripts", env=env, capture_output=True, text=True)
+    assert "[rank 0] found\n" in done.stdout
+    assert f"../data is given to the script as {bench.folder / 'data'}" in done.stdout
 
 
 def test_the_script_of_an_earlier_run_can_be_run_again(bench: Bench) -> None:

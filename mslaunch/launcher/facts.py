@@ -119,18 +119,24 @@ def new_run_id() -> str:
 def outside_paths(spec: JobSpec, args: tuple[str, ...], submit_dir: Path, project: Project) -> frozenset[str]:
     """Name the paths that exist from the submit folder, but would not from a rank's folder."""
     runs_dir = runs_root(Path(spec.launch.runs_dir).resolve())
-    return frozenset(_outside(candidates(args, spec.config.values), submit_dir, project, runs_dir))
+    typed = {name: value for name, value in spec.launch.env.items() if value is not None}
+    named = candidates(args, spec.config.values, {**os.environ, **typed})
+    return frozenset(_outside(named, submit_dir, project, runs_dir))
 
 
 def _outside(names: Iterable[str], submit_dir: Path, project: Project, runs_dir: Path) -> Iterable[str]:
     job_dir = project.root / project.workdir
     for name in names:
         with suppress(OSError):  # what cannot be looked at is left as it was given
-            there = (submit_dir / name).exists()
-            seen_by_ranks = not (submit_dir / name).resolve().is_relative_to(runs_dir)
-            inside = seen_by_ranks and ".." not in Path(name).parts and (job_dir / name).exists()
+            meant, there = submit_dir / name, (submit_dir / name).exists()
+            seen_by_ranks = not meant.resolve().is_relative_to(runs_dir)
+            inside = seen_by_ranks and ".." not in Path(name).parts and _is_same(meant, job_dir / name)
             if there and (not inside or name == "."):
                 yield name
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
 
 
 def _this_machine(spec: JobSpec, python: str) -> HostFacts:
@@ -143,7 +149,8 @@ def gather(
 ) -> Facts:
     """Ask this machine for everything that a job's plan needs; what runs elsewhere needs no MindSpore here."""
     submit_dir = Path.cwd()
-    project = find_project(found.job_dir, found.file, os.environ.get("HOME"))
+    source = found.file if found.program.is_in_job or found.program.kind == "module" else None
+    project = find_project(found.job_dir, source, os.environ.get("HOME"))
     run_id = spec.launch.run_id or new_run_id()
     python = find_python(spec)
     if elsewhere is None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mslaunch.errors import PythonMissing, RequestError, ScriptMissing, did_you_mean
+from mslaunch.launcher.project import is_beside
 from mslaunch.plan.config_argument import imported_modules, takes_config
 from mslaunch.plan.program import COMMAND_LINE, PYTHON, SETTINGS, Program, is_python, python_version, read_python
 from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec
@@ -84,7 +85,12 @@ def _script(spec: JobSpec, name: str, args: tuple[str, ...], config_path: Path |
         raise ScriptMissing(str(choices[-1]), spec.source(setting), _near(choices[-1]))
     if setting == "script" and file.suffix != ".py":
         return _executable(spec, file, args)
-    return _found_script(spec, file, args)
+    if not _is_typed(spec, setting) or file.is_relative_to(Path.cwd()):
+        return _found_script(spec, file, args)
+    if is_beside(file, Path.cwd(), os.environ.get("HOME")):
+        return FoundProgram(Program("script", os.path.relpath(file), args), Path.cwd(), file)
+    note = f"{file} lies elsewhere: the ranks work in a mirror of its folder, not of this one (--cwd submit: here)"
+    return _found_script(spec, file, args, (note,) if spec.launch.cwd != "submit" else ())
 
 
 def _found_script(spec: JobSpec, file: Path, args: tuple[str, ...], notes: tuple[str, ...] = ()) -> FoundProgram:
@@ -217,10 +223,13 @@ def _version(python: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def _is_typed(spec: JobSpec, setting: str) -> bool:
+    return spec.source(setting).startswith(("-", COMMAND_LINE))
+
+
 def _places(spec: JobSpec, name: str, config_path: Path | None, setting: str) -> list[Path]:
     """Where a name may be: what a config says is relative to the config first."""
-    typed = spec.source(setting).startswith(("-", COMMAND_LINE))
-    return [Path(name)] if typed or config_path is None else [config_path.parent / name, Path(name)]
+    return [Path(name)] if _is_typed(spec, setting) or config_path is None else [config_path.parent / name, Path(name)]
 
 
 def _first_file(choices: Iterable[Path]) -> Path | None:

@@ -14,6 +14,7 @@ _READ = {".py", ".yaml", ".yml", ".sh"}
 _MOST_FILES = 200
 _MOST_BYTES = 1 << 20
 _DEPTH = 2
+_SHORTEST = 2  # "/" and one name: a disk, /tmp, /home
 _HIGHEST = 3
 """How many folders above the job's folder a source may name."""
 
@@ -37,20 +38,31 @@ class Project:
 
 
 def find_project(job_dir: Path, file: Path | None, home: str | None) -> Project:
-    """Find the root that holds everything that a job's sources name; `file` is that of its program.
+    """Find the root that holds everything that a job's sources name; `file` is that of its program, if it is a source.
 
-    It is the job's folder. Where a source names a path above that, such as ../data, the root is the folder in which
-    that path begins. Sources of the same repository are copied from there on; what lies outside of it is linked.
+    It is the job's folder, or the one that holds both that and the program. Where a source names a path above it, such
+    as ../data, the root is the folder in which that path begins. Sources of the same repository are copied from there
+    on; what lies outside of it is linked.
     """
-    root = job_dir
-    for named in _paths_above(job_dir, file) if file is not None and file.is_relative_to(job_dir) else ():
-        while not named.is_relative_to(root):
-            root = root.parent
-    repository = next((folder for folder in (job_dir, *job_dir.parents) if _is_repository(folder)), job_dir)
+    own = root = _common(job_dir, file.parent) if file is not None else job_dir
+    for named in _paths_above(job_dir, file) if file is not None else ():
+        root = _common(root, named)
+    repository = next((folder for folder in (own, *own.parents) if _is_repository(folder)), own)
     if Path(home or "/").is_relative_to(repository):  # dotfiles are kept in a repository, too
-        repository = job_dir
+        repository = own
     sources = root if root.is_relative_to(repository) else repository
     return Project(root, job_dir.relative_to(root), sources.relative_to(root))
+
+
+def is_beside(file: Path, here: Path, home: str | None) -> bool:
+    """Tell whether a file and a folder belong together: what holds both is near, and is nobody's home or disk."""
+    both = _common(here, file.parent)
+    is_small = len(both.parts) > _SHORTEST and not Path(home or "/").is_relative_to(both)
+    return is_small and len(here.parts) - len(both.parts) <= _HIGHEST
+
+
+def _common(one: Path, other: Path) -> Path:
+    return Path(os.path.commonpath([one, other]))
 
 
 def _is_repository(folder: Path) -> bool:

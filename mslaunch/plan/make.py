@@ -43,7 +43,9 @@ def make_plan(
     unset = environment.inherited_launch_variables(facts.environment)
     table = _rank_table(spec, hosts, facts)
     ours = _common_env(spec, facts, hosts, attempt, table)
-    env = {**ours, **reach.env, **_user_env(spec, facts)}
+    typed = _user_env(spec, facts)
+    env = {**ours, **reach.env, **paths.rewrite_variables(facts.environment, absolute), **typed}
+    env |= paths.rewrite_variables(typed, absolute)
     start = method or methods.METHODS[spec.launch.method]
     started = start(_job(spec, hosts, facts, env, program))
     return Plan(

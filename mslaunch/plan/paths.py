@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-_PATH_KEY = re.compile(r"path|dir|file|root|folder|ckpt|checkpoint|data", re.IGNORECASE)
+_PATH_KEY = re.compile(r"path|dir|file|root|folder|ckpt|checkpoint|data|config|cfg|yaml|json", re.IGNORECASE)
 _OPTION = re.compile(r"(--?[\w.-]+)=(.*)", re.DOTALL)
 
 
-def candidates(args: tuple[str, ...], values: Mapping[str, Any]) -> frozenset[str]:
-    """Name every relative path that the script may be given in its arguments or its configuration."""
+def candidates(args: tuple[str, ...], values: Mapping[str, Any], variables: Mapping[str, str]) -> frozenset[str]:
+    """Name every relative path that the script may be given in its arguments, its configuration or its environment."""
     found: set[str] = set()
 
     def note(text: str) -> str:
@@ -20,7 +20,14 @@ def candidates(args: tuple[str, ...], values: Mapping[str, Any]) -> frozenset[st
 
     rewrite_args(args, note)
     rewrite_values(values, note)
+    rewrite_variables(variables, note)
     return frozenset(found)
+
+
+def rewrite_variables(variables: Mapping[str, str], change: Callable[[str], str]) -> dict[str, str]:
+    """Return the variables that lead out of the submit folder, with `change` applied: the rest works as it is."""
+    leading_out = {name: text for name, text in variables.items() if text.startswith("../") and _PATH_KEY.search(name)}
+    return {name: new for name, text in leading_out.items() if (new := change(text)) != text}
 
 
 def rewrite_args(args: tuple[str, ...], change: Callable[[str], str]) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ def test_paths_are_found_in_arguments_and_values() -> None:
     """A slash makes a path, and so does a key that says so; a plain word does not."""
     args = ("--data_dir", "../data", "--mode", "train", "--ckpt=best", "-v", "in/x.rec", "/abs", "--url=http://x/y")
     values = {"train_dir": "data", "mode": "train", "files": ["a/b", 3], "nested": {"root": "r"}, "none": None}
-    assert candidates(args, values) == {"../data", "best", "in/x.rec", "data", "a/b", "r"}
+    variables = {"DATA_PATH": "../set", "OUT_DIR": "out", "PS1": "../>", "HOME": "/root"}
+    assert candidates(args, values, variables) == {"../data", "best", "in/x.rec", "data", "a/b", "r", "../set"}
 
 
 def test_only_what_changes_is_changed() -> None:
