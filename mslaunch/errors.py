@@ -121,6 +121,11 @@ class RunsFolderUnwritable(NotReadyError):
         super().__init__(f"{path}: cannot write the run's folder: {why}. Give another --runs-dir.")
 
 
+class LaunchedElsewhere(NotReadyError):
+    def __init__(self, name: str, place: str, verb: str) -> None:
+        super().__init__(f"{name} was launched on {place}. Run `mslaunch {verb}` there.")
+
+
 class LimitReached(NotReadyError):
     """This machine, or a limit of this user, has no more of what a launch needs."""
 

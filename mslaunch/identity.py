@@ -32,6 +32,14 @@ def boot_id() -> str:
         return ""
 
 
+def pid_namespace() -> str:
+    """Name the namespace in which this process has its pid."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Launcher:
     """The process that runs a job, told apart from any other that may get its pid."""
@@ -42,6 +50,8 @@ class Launcher:
     boot_id: str
     in_process: bool = False
     """It is a thread of another program, so the pid is that program's: never signal it."""
+    pid_namespace: str = ""
+    """The namespace of the pid; empty in records of earlier versions."""
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -50,20 +60,20 @@ class Launcher:
 def this_process(in_process: bool = False) -> Launcher:
     """Describe this process as a launcher, or as the program that one is a thread of."""
     pid = os.getpid()
-    return Launcher(pid, start_time(pid), socket.gethostname(), boot_id(), in_process)
-
-
-def read_launcher(raw: dict[str, Any]) -> Launcher:
-    """Read what `to_dict` wrote; a file may hold anything, and the pid of nothing but a process is ever used."""
-    who = Launcher(**{name: raw[name] for name in Launcher.__slots__ if name in raw})
-    numbers = (who.pid, who.start_time or 0)
-    if not all(type(number) is int for number in numbers) or who.pid < 1:
-        raise ValueError(f"launcher: {who.pid!r} is not the pid of one")
-    return who
+    return Launcher(pid, start_time(pid), socket.gethostname(), boot_id(), in_process, pid_namespace())
 
 
 def is_here(who: Launcher) -> bool:
-    return who.host == socket.gethostname()
+    """Tell whether a process is of this host, and would be seen from here: a container has pids of its own."""
+    if who.host != socket.gethostname():
+        return False
+    here = pid_namespace()
+    return who.boot_id != boot_id() or not who.pid_namespace or not here or who.pid_namespace == here
+
+
+def place_of(who: Launcher) -> str:
+    """Say where a process is that is not here."""
+    return who.host if who.host != socket.gethostname() else f"{who.host} in another container"
 
 
 def is_alive(who: Launcher) -> bool:

@@ -17,7 +17,7 @@ from mslaunch.agent.guard import end_run, processes_with
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
 from mslaunch.documents.typed import make
-from mslaunch.errors import AmbiguousRun, NoSuchRun, NotReadyError, RequestError
+from mslaunch.errors import AmbiguousRun, LaunchedElsewhere, NoSuchRun, NotReadyError, RequestError
 from mslaunch.store import ownership, record, requests
 from mslaunch.store.layout import RunFolder, SweepFolder, is_file
 from mslaunch.store.liveness import current, job_of, queue_of
@@ -114,7 +114,7 @@ def stop(folder: RunFolder, wait: float) -> record.RunRecord:
         return _stop_job(folder, queue, job, wait)
     launcher = now.launcher
     if now.state not in record.ENDED and launcher is not None and not identity.is_here(launcher):
-        raise NotReadyError(f"{folder.run_id} was launched on {launcher.host}. Run `mslaunch stop` there.")
+        raise LaunchedElsewhere(folder.run_id, identity.place_of(launcher), "stop")
     asked = None
     for _ in _ticks(wait):
         now = current(folder)

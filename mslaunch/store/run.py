@@ -11,7 +11,7 @@ from mslaunch import identity
 from mslaunch.agent.follow import Follower
 from mslaunch.agent.outputs import scan
 from mslaunch.diagnose.verdict import Verdict
-from mslaunch.errors import MslaunchError, NotReadyError, RequestError
+from mslaunch.errors import LaunchedElsewhere, MslaunchError, NotReadyError, RequestError
 from mslaunch.metrics.rows import Number, Source
 from mslaunch.plan.model import Plan
 from mslaunch.store import history, ownership, requests
@@ -238,7 +238,7 @@ class Run:
                 f"{found.run_id} is not running ({found.state}). Stacks can be taken of a running job only."
             )
         if not identity.is_here(found.launcher):
-            raise NotReadyError(f"{found.run_id} was launched on {found.launcher.host}. Run `mslaunch stacks` there.")
+            raise LaunchedElsewhere(found.run_id, identity.place_of(found.launcher), "stacks")
         seen = self.folder.events.stat().st_size
         requests.ask(self.folder, found.launcher, "stacks")
         groups = next(history.stacks_taken(self.folder, seen, STACKS_SECONDS), None)

@@ -19,9 +19,9 @@ from mslaunch import identity
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.typed import make
 from mslaunch.errors import (
+    LaunchedElsewhere,
     MslaunchError,
     NoSuchSweep,
-    NotReadyError,
     RecordUnreadable,
     RunsFolderUnwritable,
     SweepAlive,
@@ -189,7 +189,7 @@ def stop(folder: SweepFolder) -> None:
     launcher = found.launcher
     if launcher is not None and is_under_way(folder):
         if not identity.is_here(launcher):
-            raise NotReadyError(f"{folder.sweep_id} was launched on {launcher.host}. Run `mslaunch stop` there.")
+            raise LaunchedElsewhere(folder.sweep_id, identity.place_of(launcher), "stop")
         requests.ask(folder, launcher, "stop")
         while is_under_way(folder):
             time.sleep(POLL)
