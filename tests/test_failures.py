@@ -323,11 +323,12 @@ def test_out_of_memory_is_called_that(bench: Bench, small_memory: Path) -> None:
     assert verdict_of(bench)["pattern"] == "out-of-memory"
 
 
-def test_a_full_disk_does_not_end_the_launcher(bench: Bench) -> None:
-    """Events may be lost; ranks are ended, and the exit code is right."""
+@pytest.mark.parametrize("size", ["1000k", "3m"])
+def test_a_full_disk_does_not_end_the_launcher(bench: Bench, size: str) -> None:
+    """Ranks are ended, and the exit code is right; how it ended is recorded where there was room to begin with."""
     small = bench.folder.parent / "small"
     small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1000k", "tmpfs", str(small)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(small)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
         pytest.skip("a small file system cannot be mounted here")
     try:
@@ -336,6 +337,10 @@ def test_a_full_disk_does_not_end_the_launcher(bench: Bench) -> None:
         assert done.returncode == 1, done.stdout + done.stderr
         assert "No space left on device" in done.stdout
         assert "Traceback" not in done.stderr
+        is_recorded = "failed" in bench.mslaunch("status", "--runs-dir", str(small)).stdout
+        is_told = "run.json could not be written: the disk is full" in done.stdout
+        assert (is_recorded, is_told) == ((False, True) if size == "1000k" else (True, False))
+        assert not list((small / "latest").glob(".run*"))
     finally:
         subprocess.run(["umount", str(small)], check=True)
 

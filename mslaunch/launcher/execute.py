@@ -28,6 +28,7 @@ from mslaunch.messages import SCHEMA_VERSION
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
 from mslaunch.store import record
+from mslaunch.store.folder import why
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.metrics import MetricsWriter
 from mslaunch.store.room import words_at_end
@@ -173,8 +174,7 @@ class _Execution:
         """Keep how the run ended, then run its hooks; what they and the disk give reason to say is a note."""
         own = measure_within(self.folder.path, MEASURE_SECONDS)
         self.now = replace(self.now, bytes=own)
-        _save(self.folder, self.now)
-        notes = words_at_end(self.folder, own)
+        notes = _save(self.folder, self.now) + words_at_end(self.folder, own)
         if hooks:
             notes += run_hooks(hooks, self.folder, self.now, self.environment, self.signals)
         if notes:
@@ -213,10 +213,13 @@ def begun_again(now: record.RunRecord, plan: Plan) -> record.RunRecord:
     return replace(now, state="running", world_size=plan.world_size, ended=None, exit_code=None, verdict=None)
 
 
-def _save(folder: RunFolder, now: record.RunRecord) -> None:
-    # A full disk must not end a job, nor hide how it ended: the screen and the exit code still tell.
-    with suppress(OSError):
+def _save(folder: RunFolder, now: record.RunRecord) -> list[str]:
+    """Write run.json, and say in a note if that was not possible: a full disk must not end a job."""
+    try:
         record.save(folder, now)
+    except OSError as error:
+        return [f"{folder.record} could not be written: {why(error)}"]
+    return []
 
 
 def wait_before_restart(again: NextAttempt, attempt: Attempt) -> int | None:

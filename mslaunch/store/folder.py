@@ -20,15 +20,22 @@ from mslaunch.store.layout import RunFolder, SweepFolder, runs_root
 from mslaunch.store.snapshot import mirror
 from mslaunch.transports.bundle import BOOT, write_bundle
 
+RESERVED = 256 << 10  # bytes for the last record of a run
+RESERVED_PER_RANK = 1 << 10
 NAMED = 4  # entries that are named where several could not be read
 
 
 def write_atomically(path: Path, content: str, mode: int = 0o600) -> None:
     beside = path.with_name(f".{path.name}.{_writer()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-    with os.fdopen(os.open(beside, flags, mode), "wb") as file:
-        file.write(content.encode("utf-8", "surrogateescape"))  # arguments and paths need not be text
-    beside.replace(path)
+    try:
+        with os.fdopen(os.open(beside, flags, mode), "wb") as file:
+            file.write(content.encode("utf-8", "surrogateescape"))  # arguments and paths need not be text
+        beside.replace(path)
+    except OSError:  # a full disk
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
 
 
 def _writer() -> str:
@@ -92,6 +99,19 @@ def fill(plan: Plan, folder: RunFolder) -> None:
         plugins.warn(f"left out of the run's code, since they cannot be read: {', '.join(skipped[:NAMED])}{more}")
     write_atomically(folder.boot, BOOT)
     write_atomically(folder.plan, to_json(plan))
+    _reserve(folder.reserve, RESERVED + plan.world_size * RESERVED_PER_RANK)
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Take room on the disk, so that a job which fills it can still be recorded; where there is none, none is taken."""
+    with contextlib.suppress(OSError):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.posix_fallocate(file, 0, size)
+        except OSError:
+            path.unlink()
+        finally:
+            os.close(file)
 
 
 def write_files(root: Path, files: tuple[File, ...]) -> None:

@@ -69,6 +69,10 @@ class RunFolder:
         return self.path / layout.ZIP
 
     @property
+    def reserve(self) -> Path:
+        return self.path / layout.RESERVE
+
+    @property
     def boot(self) -> Path:
         return self.path / layout.BOOT
 

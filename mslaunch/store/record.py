@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Annotated, Any
@@ -169,6 +170,10 @@ def queued(plan: Plan, now: float, in_process: bool = False) -> RunRecord:
 
 
 def save(folder: RunFolder, record: RunRecord) -> None:
+    """Write run.json; how a run ended takes the room that was reserved for it."""
+    if record.state in ENDED:
+        with suppress(OSError):
+            folder.reserve.unlink()
     write_atomically(folder.record, to_json(record))
 
 
