@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -11,6 +11,7 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from mslaunch.documents.limits import DEEPEST, LONGEST_NUMBER, MOST_BYTES, Unreadable, too_deep
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is ten times faster
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 MOST_VALUES = 100_000
 """Those that aliases repeat are counted as often as they stand there: they can multiply, level by level."""
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
@@ -52,6 +53,17 @@ def construct_yaml(node: yaml.Node) -> Any:
         return _Constructor().construct_document(node)
     except yaml.YAMLError as error:
         raise _located(error) from None
+
+
+def serialize_yaml(nodes: Sequence[yaml.Node]) -> str:
+    """Write nodes as text, in their order and style, without comments, or raise Unreadable."""
+    try:
+        text = yaml.serialize_all(nodes, Dumper=_Dumper, allow_unicode=True, explicit_start=len(nodes) > 1 or None)
+    except yaml.YAMLError as error:
+        raise _located(error) from None
+    except UnicodeError:
+        raise Unreadable("not text in UTF-8") from None
+    return str(text)
 
 
 class _Constructor(SafeConstructor):
