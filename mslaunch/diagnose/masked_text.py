@@ -29,7 +29,8 @@ _HARMLESS = re.compile(
 )
 """Numbers, which are counts, switches, and what marks a place in a text: `<s>`, `[PAD]`."""
 _CALL = re.compile(r"[A-Za-z_][\w.]{0,200}(?:\([^\n]{0,1000}\)|\[[^\n]{0,1000}\])")
-"""Code, as tracebacks quote it: `tokens = tokenizer(text)`."""
+_MADE_BY_CODE = ("TOKEN", "KEY")
+"""What code makes and calls so: tracebacks quote `tokens = tokenizer(text)`."""
 SHORTEST = 6  # a known value that is shorter stands in too many words
 
 
@@ -78,4 +79,5 @@ def _mask_after(names: re.Pattern[str], text: str) -> str:
 def _is_masked(name: str, value: re.Match[str], text: str) -> bool:
     if not is_secret_value(name, value["quoted"] or value["bare"]):
         return False
-    return value["bare"] is None or _CALL.match(text, value.start()) is None
+    is_code = value["bare"] is not None and name.upper().rstrip("S").endswith(_MADE_BY_CODE)
+    return not (is_code and _CALL.match(text, value.start()))
