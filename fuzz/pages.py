@@ -25,6 +25,17 @@ _FILES = {
     "rank_0/log.txt": samples("log")[0],
     "config.json": b'{"lr": 0.1, "model": {"layers": 12}}',
 }
+_CONFIG = b"""\
+lr: 1e-4
+model: &m {layers: 12, pad_token: "<pad>"}
+ssh_private_key: |
+  line one of it
+  line two of it
+tokens: [first-token, *m]
+launch: {env: [{name: HF_TOKEN, value: third-token}]}
+---
+help: text
+"""
 
 
 def _open(name: str) -> Callable[[Path], Callable[[bytes], object]]:
@@ -57,5 +68,6 @@ BORDERS = (
     Border("page-events", samples("events"), mutate_records(b"\n"), _open("events.jsonl")),
     Border("page-metrics", samples("metrics"), mutate_records(b"\n"), _open("metrics.jsonl")),
     Border("page-log", samples("log"), mutate_bytes, _open("rank_0/log.txt")),
+    Border("page-config-yaml", (_CONFIG,), mutate_bytes, _open("config.yaml")),
     Border("page-config", (_FILES["config.json"],), mutate_json, _open("config.json")),
 )
