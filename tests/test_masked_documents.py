@@ -175,6 +175,7 @@ def test_what_is_secret_by_name_is_known_in_every_spelling() -> None:
         {"credentials": {"user": "somebody9", "region": "cn-north-4", "endpoint": "obs.example.com", "auth": "oauth"}},
         {"auth": "kerberos", "sort_key": "created_at", "tokens": ["hello", "default"]},
         {"password": 123456789, "token": "12345678"},
+        {"password_file": "/data/of/everybody", "tokens_dir": "/data/of/everybody"},
     ],
 )
 def test_short_and_common_words_are_masked_where_they_stand_only(config: dict[str, Any]) -> None:

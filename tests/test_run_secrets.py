@@ -141,8 +141,24 @@ def test_the_folder_of_the_run_keeps_its_configuration(failed: Bench) -> None:
 
 
 def test_a_secret_at_the_cut_of_a_long_text_is_masked_before_it_is_cut(bench: Bench) -> None:
-    """Half a secret is not known any more."""
+    """Half a secret is not known any more: in a line of a log, in a command and in a note."""
     bench.write("cfg.yaml", f"password: {'k9' * 200}\n")
     bench.write("train.py", "import sys\nsys.exit('x' * 1900 + 'k9' * 200)\n")
+    note = "y" * 1000 + "k9" * 200 + "z" * 200
+    bench.mslaunch("train", "-c", "cfg.yaml", "--run-id", "x", "--", "--note", note)
+    bench.mslaunch("note", "x", note)
+    shown = document(bench)
+    assert "zzz" in shown["plan"]["command"]
+    assert shown["labels"]["notes"][0][1].endswith("zzz")
+    assert "k9k9k9" not in json.dumps(shown)
+
+
+def test_a_secret_at_the_cut_of_a_long_line_is_not_in_a_bundle(bench: Bench) -> None:
+    """A line of a log is masked before it is cut."""
+    bench.write("cfg.yaml", f"password: {'k9' * 200}\n")
+    bench.write("train.py", "print('x' * 8000 + 'k9' * 200)\nraise SystemExit(1)\n")
     bench.mslaunch("train", "-c", "cfg.yaml", "--run-id", "x")
-    assert "k9k9k9" not in json.dumps(document(bench))
+    bench.mslaunch("diagnose", "x", "--bundle", "b.zip")
+    log = contents(bench.folder / "b.zip")["logs/rank_0/log.txt"]
+    assert b"xxx" in log
+    assert b"k9k9" not in log

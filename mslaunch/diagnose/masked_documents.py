@@ -25,9 +25,11 @@ _NAMES_ALONE = ("secrets", "sources")
 """Of a plan: names of variables, and settings, which have no secrets."""
 _DESCRIBING = (
     *("USER", "USERNAME", "ACCOUNT", "EMAIL", "NAME", "HOST", "ENDPOINT", "REGION", "ZONE", "BUCKET", "URL", "URI"),
-    *("TYPE", "KIND", "METHOD", "MODE", "SCHEME", "PROVIDER", "VERSION", "PATH", "FILE"),
+    *("TYPE", "KIND", "METHOD", "MODE", "SCHEME", "PROVIDER", "VERSION"),
 )
 """Keys beside a secret whose values are masked there, and may stand anywhere else."""
+_PLACES = ("PATH", "FILE", "DIR", "FOLDER", "SOCK")
+"""Ends of names of what says where a secret is: `token_file`."""
 _CHOSEN = ("PASS", "PWD", "PASSWORD", "PASSWD", "PASSPHRASE", "SECRET")
 """What people choose themselves, and may be a word; keys and tokens are made by programs."""
 _WORD = re.compile(r"[A-Za-z]{1,11}|[a-z]+(?:_[a-z]+)+")
@@ -122,7 +124,8 @@ def _is_told_apart(place: Place, text: str) -> bool:
     """Tell whether a secret can be masked everywhere without taking other words with it."""
     if not SHORTEST <= len(text) <= _LONGEST_KNOWN or text == MASK:
         return False
-    if not looks_secret(place.name) and place.name.upper().split("_")[-1] in _DESCRIBING:
+    last = place.name.upper().split("_")[-1]
+    if last in _PLACES or (last in _DESCRIBING and not looks_secret(place.name)):
         return False
     return place.secret.upper().rstrip("S").endswith(_CHOSEN) or not _WORD.fullmatch(text)
 

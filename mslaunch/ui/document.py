@@ -34,6 +34,7 @@ MOST_LABELS = 50
 LONGEST = 1e8  # seconds of a job: what is said to have been earlier was not
 SHORT = 1000  # characters of a text that is no traceback and no configuration
 LOG_OF_THE_FAILED = 64_000
+LONGEST_MASKED = 20_000  # characters of a short text that are masked, of which fewer are shown
 LARGEST_PARSED = 500_000  # characters of a configuration; a larger one is masked line by line
 
 Document = dict[str, Any]
@@ -54,7 +55,7 @@ def make_document(
         "made": now,
         "start": start,
         "record": _record(record, bounds, known),
-        "labels": mask_texts(describe_labels(run.folder), known),
+        "labels": describe_labels(run.folder, known),
         "attempt": len(record.attempts),
         "curves": curves.make_curves(table, start, bounds, wanted),
         "ranks": _last_values(table, record, bounds),
@@ -96,14 +97,14 @@ def _record(record: RunRecord, bounds: Bounds, known: Collection[str]) -> Docume
 
 def _shown(value: Any, characters: int, known: Collection[str]) -> Any:
     """Return a value with bounded texts; they are masked before they are cut, since half a secret is not known."""
-    return bounded(mask_texts(bounded(value, 2 * characters), known), characters)
+    return bounded(mask_texts(bounded(value, max(2 * characters, LONGEST_MASKED)), known), characters)
 
 
-def describe_labels(folder: RunFolder) -> Document:
-    """Return the tags and the newest notes of a run."""
+def describe_labels(folder: RunFolder, known: Collection[str]) -> Document:
+    """Return the tags and the newest notes of a run, without its secrets."""
     found = labels.read(folder)
     notes = [[note.time, note.text] for note in found.notes[-MOST_LABELS:]]
-    return {"tags": bounded(found.tags, SHORT, MOST_LABELS), "notes": bounded(notes, SHORT, MOST_LABELS)}
+    return {"tags": _shown(found.tags[:MOST_LABELS], SHORT, known), "notes": _shown(notes, SHORT, known)}
 
 
 def _last_values(table: SeriesTable, record: RunRecord, bounds: Bounds) -> list[Document]:

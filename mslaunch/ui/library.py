@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mslaunch.diagnose.masked_documents import TELLING, mask_texts
+from mslaunch.diagnose.masked_documents import TELLING
 from mslaunch.diagnose.masked_text import mask_text
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, read_text
@@ -156,7 +156,7 @@ class Library:
         if found != entry.labels:
             entry.labels, entry.labelled = found, {}
             if found:
-                entry.labelled = mask_texts(describe_labels(entry.run.folder), self._secrets(entry))
+                entry.labelled = describe_labels(entry.run.folder, self._secrets(entry))
         return entry.labelled
 
     def document(self, name: str, ranks: Sequence[int] = ()) -> tuple[str, bytes]:
