@@ -150,6 +150,14 @@ def test_files_in_a_plan_are_masked_as_documents() -> None:
     assert find_secrets([("plan.json", shown.replace("***", "hush-hush"))], {})[:1] == ("hush-hush",)
 
 
+def test_a_text_of_lines_in_a_value_is_masked_with_what_is_below_a_name() -> None:
+    """A configuration may hold another one; what stands around it stays as it was."""
+    text = "first: 1\r\ncredentials:\n  a: hush\n  b:\n  - hush\nlast: 2"
+    shown = json.loads(mask_document("config.json", json.dumps({"x": text})))["x"]
+    assert "hush" not in shown
+    assert (shown[:11], shown[-8:]) == ("first: 1\r\nc", "\nlast: 2")
+
+
 def test_an_environment_is_masked_by_the_names_of_its_lines() -> None:
     """All of a value, whatever stands in it."""
     text = "A=1 2\nDB_PASSWORD=hush hush, 'hush'\nTOKENIZERS_PARALLELISM=false\n"

@@ -57,7 +57,7 @@ def _mask_json_line(line: str, known: Collection[str]) -> str:
     try:
         return json.dumps(_masker(known).mask_value(parse_json(line)))
     except Unreadable:
-        return mask_outline(line, known).rstrip("\n")
+        return mask_outline(line, known)
 
 
 def _mask_yaml(text: str, known: Collection[str]) -> str:

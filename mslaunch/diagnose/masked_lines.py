@@ -35,7 +35,7 @@ def _mask_assignment(line: str, known: Collection[str]) -> str:
 
 def mask_outline(text: str, known: Collection[str] = ()) -> str:
     """Mask what looks like YAML or JSON, with the lines that are indented below a secret's name."""
-    return "".join(f"{line}\n" for line in _masked_outline(text.splitlines(), known))
+    return "\n".join(_masked_outline(text.split("\n"), known))
 
 
 @dataclass(frozen=True, slots=True)

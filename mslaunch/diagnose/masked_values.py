@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from mslaunch.diagnose.masked_lines import mask_outline
 from mslaunch.diagnose.masked_text import is_secret_value, mask_text
 from mslaunch.masking import MASK, looks_secret
 
@@ -82,7 +83,7 @@ class Masker:
     def mask_leaf(self, text: str, place: Place) -> str:
         """Return a text with its secrets masked."""
         if not is_secret_value(place.secret or place.name, text):
-            return mask_text(text, self.known)
+            return mask_text(mask_outline(text) if "\n" in text else text, self.known)
         if self.note:
             self.note(place, text)
         return MASK
