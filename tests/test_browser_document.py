@@ -167,7 +167,7 @@ def test_events_that_are_none_are_left_out(tmp_path: Path) -> None:
     path.write_text("\n".join([*wrong, '{"ev": "note", "time": 2.0, "text": "a\\u001b[31mb"}', ""]))
     events = list(read_events(path))
     assert [event["ev"] for event in events] == ["x", "note"]
-    assert describe_events(events, 1.0, 10) == [
+    assert describe_events(events, 1.0, 10, str) == [
         [None, "x", "", 'why {"a": [1]}'],
         [1.0, "note", "", "a\\x1b[31mb"],
     ]

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mslaunch.diagnose.masked_documents import TELLING
+from mslaunch.diagnose.masked_text import mask_text
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import MslaunchError, NoSuchRun
@@ -21,6 +23,7 @@ from mslaunch.store.layout import RunFolder
 from mslaunch.store.metrics import Metrics
 from mslaunch.store.record import ENDED
 from mslaunch.store.run import Run, runs
+from mslaunch.store.run_secrets import secrets_of
 from mslaunch.ui import curves
 from mslaunch.ui.bounds import LIVE
 from mslaunch.ui.document import describe_labels, make_document
@@ -28,6 +31,7 @@ from mslaunch.words import plain
 
 LISTED_EVERY = 1.0
 ASKED_EVERY = 5.0  # whether a run that goes on is still alive; a queue is slow to answer
+LONGEST_SUMMARY = 160
 KEPT = 8  # runs whose numbers are in memory
 VALUES_OF = 200  # newest runs whose last numbers are listed
 END = 1 << 16  # bytes of metrics.jsonl that the last numbers are looked for in
@@ -55,6 +59,9 @@ class _Entry:
     record: Stamp | None = None
     metrics: Stamp | None = None
     labels: Stamp | None = None
+    telling: tuple[Stamp | None, ...] | None = None
+    known: tuple[str, ...] = ()
+    """What is secret of it."""
     asked: float = 0.0
     summary: dict[str, Any] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
@@ -110,11 +117,25 @@ class Library:
                 row["values"] = self._values(entry)
         return [row for row in listed if "state" in row]
 
+    def secrets(self, name: str) -> tuple[str, ...]:
+        """Return what must not be shown of a run."""
+        run = self.find(name)
+        with self._lock:
+            return self._secrets(self._entries.get(name) or _Entry(run))
+
+    def _secrets(self, entry: _Entry) -> tuple[str, ...]:
+        found = tuple(stamp(entry.run.path / name) for name in TELLING)
+        if found != entry.telling:
+            entry.telling, entry.known = found, secrets_of(entry.run.folder, os.environ)
+        return entry.known
+
     def _summary(self, entry: _Entry) -> dict[str, Any]:
         folder, now = entry.run.folder, time.monotonic()
         found = stamp(folder.record)
         if found != entry.record:
             entry.record, entry.summary, entry.asked = found, _read_summary(folder), 0.0
+            if entry.summary.get("summary"):
+                entry.summary["summary"] = mask_text(entry.summary["summary"], self._secrets(entry))[:LONGEST_SUMMARY]
         if entry.summary and entry.summary["state"] not in ENDED and now - entry.asked > ASKED_EVERY:
             entry.asked = now
             try:
@@ -133,7 +154,9 @@ class Library:
     def _labels(self, entry: _Entry) -> dict[str, Any]:
         found = stamp(entry.run.folder.labels)
         if found != entry.labels:
-            entry.labels, entry.labelled = found, describe_labels(entry.run.folder) if found else {}
+            entry.labels, entry.labelled = found, {}
+            if found:
+                entry.labelled = describe_labels(entry.run.folder, self._secrets(entry))
         return entry.labelled
 
     def document(self, name: str, ranks: Sequence[int] = ()) -> tuple[str, bytes]:
@@ -148,7 +171,7 @@ class Library:
             kept.metrics.update()
             tag = self.tag([name], ranks)
             if tag != kept.tag:
-                made = make_document(run, kept.metrics.table, time.time(), LIVE, ranks)
+                made = make_document(run, kept.metrics.table, time.time(), LIVE, self.secrets(name), ranks)
                 made["may_stop"] = self._may_stop
                 kept.text = json.dumps(made, separators=(",", ":"), allow_nan=False).encode()
                 kept.tag = tag
@@ -185,7 +208,7 @@ def _read_summary(folder: RunFolder) -> dict[str, Any]:
         "script": texts["script"] or "",
         "ranks": ranks if type(ranks) is int else None,
         "code": code if type(code) is int else None,
-        "summary": plain(why.split("\n")[0])[:160] if isinstance(why, str) else None,
+        "summary": plain(why.split("\n")[0])[: 10 * LONGEST_SUMMARY] if isinstance(why, str) else None,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from mslaunch.words import cut_line, plain
 MOST_BYTES = 64 << 20
 LONGEST_LINE = 1 << 20
 LONGEST_TEXT = 300
+LONGEST_MASKED = 100 * LONGEST_TEXT
 _POINTS = {
     "started": "started",
     "imported": "imported",
@@ -80,10 +81,10 @@ def _bounded(spans: list[Event], most: int) -> list[Event]:
     return [kept[key] for key in sorted(kept)]
 
 
-def describe_events(events: list[Event], start: float, most: int) -> list[list[Any]]:
-    """Return events as time, name, who and words: the first ones and the last ones."""
+def describe_events(events: list[Event], start: float, most: int, mask: Callable[[str], str]) -> list[list[Any]]:
+    """Return events as time, name, who and words without secrets: the first ones and the last ones."""
     shown = events if len(events) <= most else [*events[: most // 4], *events[-(most - most // 4) :]]
-    return [[_time(event, start), plain(event["ev"])[:40], _who(event), _words(event)] for event in shown]
+    return [[_time(event, start), plain(event["ev"])[:40], _who(event), _words(event, mask)] for event in shown]
 
 
 def _who(event: Event) -> str:
@@ -92,11 +93,12 @@ def _who(event: Event) -> str:
     return plain(" on ".join(part for part in (name, host) if part and isinstance(part, str)))[:120]
 
 
-def _words(event: Event) -> str:
+def _words(event: Event, mask: Callable[[str], str]) -> str:
     if isinstance(event.get("text"), str):
-        return cut_line(plain(event["text"]), LONGEST_TEXT)
+        return cut_line(plain(mask(event["text"][:LONGEST_MASKED])), LONGEST_TEXT)
     rest = {name: value for name, value in event.items() if name not in _LEFT_OUT and value is not None}
-    return cut_line(plain(", ".join(f"{name} {_value(value)}" for name, value in rest.items())), LONGEST_TEXT)
+    text = ", ".join(f"{name} {_value(value)}" for name, value in rest.items())
+    return cut_line(plain(mask(text[:LONGEST_MASKED])), LONGEST_TEXT)
 
 
 def _value(value: Any) -> str:
