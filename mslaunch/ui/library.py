@@ -16,7 +16,7 @@ from typing import Any
 from mslaunch.diagnose.masked_documents import TELLING
 from mslaunch.diagnose.masked_text import mask_text
 from mslaunch.documents.json_text import parse_json
-from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.documents.limits import Unreadable, open_file, read_text
 from mslaunch.errors import MslaunchError, NoSuchRun
 from mslaunch.metrics.rows import read_row
 from mslaunch.store.layout import RunFolder
@@ -215,7 +215,7 @@ def _read_summary(folder: RunFolder) -> dict[str, Any]:
 def _last_values(path: Path) -> dict[str, Any]:
     """Return the last step and loss, of the first rank that told them, from the end of the file."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(max(0, size - END))
             rows = [row for line in file.read(END).split(b"\n") if (row := read_row(line)) is not None]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.limits import open_file
 from mslaunch.ui.bounds import Bounds
 from mslaunch.words import cut_line, plain
 
@@ -32,7 +33,7 @@ Event = dict[str, Any]
 def read_events(path: Path) -> Iterator[Event]:
     """Yield the events of a file; a line that is none is left out."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             read = 0
             while read < MOST_BYTES and (line := file.readline(LONGEST_LINE)):
                 read += len(line)
