@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from mslaunch.metrics.rows import Row, Source, Spread, merge, read_row, write_row
-from mslaunch.metrics.series import SeriesTable
+from mslaunch.metrics.series import SeriesTable, last_step_came
 from mslaunch.metrics.thin import thin
-from mslaunch.store.metrics import Metrics, MetricsWriter, last_values, read_rows
+from mslaunch.store.metrics import Metrics, MetricsWriter, last_table, last_values, read_rows
 
 RANK_3 = Source(0, 3)
 
@@ -178,6 +178,16 @@ def test_the_last_values_of_a_long_file_come_from_its_end(tmp_path: Path) -> Non
     found = last_values(path, 2)
     assert found[Source(0, 1)] == {"step": 1}
     assert found[Source(0, 0)]["step"] == 7
+
+
+def test_the_last_step_of_a_rank_that_hangs_is_found(tmp_path: Path) -> None:
+    """Its load is measured on and on, and pushes the step far up in the file."""
+    path = tmp_path / "metrics.jsonl"
+    load = Row(9.0, Source(0, 0), {"name_" + "x" * 50 + str(i): i for i in range(50)})
+    with path.open("w") as file:
+        file.write(write_row(Row(5.0, Source(0, 0), {"step": 7})))
+        file.writelines(write_row(load) for _ in range(1500))
+    assert last_step_came(last_table(path, 1, with_steps=True).of(Source(0, 0))) == 5.0
 
 
 def test_series_have_the_step_that_was_known_then() -> None:

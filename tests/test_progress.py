@@ -40,6 +40,15 @@ def test_the_share_that_is_done_counts_epochs_and_steps() -> None:
 
 
 @pytest.mark.parametrize(
+    ("age", "step_time", "last"),
+    [(29, 0.3, "3.3 steps/s"), (47, 0.3, "no step for 47 s"), (47, 5.0, "5 s/step"), (51, 5.0, "no step for 51 s")],
+)
+def test_a_speed_of_long_ago_is_not_told(age: float, step_time: float, last: str) -> None:
+    """After 30 s without a step, or after the time of ten steps where that is longer."""
+    assert progress_words({"step": 7, "step_time": step_time}, age) == ["step 7", last]
+
+
+@pytest.mark.parametrize(
     ("seconds", "words"), [(8, "8 s"), (700, "12 min"), (12_600, "3.5 h"), (181_440, "2.1 days"), (0, "0 s")]
 )
 def test_a_duration_has_one_unit(seconds: float, words: str) -> None:

@@ -249,3 +249,14 @@ def test_data_that_is_not_fetched_ends_the_job() -> None:
     assert tell(run_state, event("sync-failed", 1, why="no bucket")) == STOP
     failure = run_state.failures[0]
     assert (failure.exit_code, failure.summary) == (3, "launch.sync failed on localhost: no bucket")
+
+
+def test_the_age_of_a_step_does_not_depend_on_the_clock_of_its_host() -> None:
+    """A host whose clock is an hour behind makes steps as any other; samples of its load are no steps."""
+    run_state = run_state_of(1)
+    behind = 3600.0
+    rows = [{"rank": 0, "device": None, "time": 98.0 - behind, "values": {"step": 7}}]
+    run_state.dispatch(event("metrics", 100.0 - behind, rows=rows), 100.0)
+    rows = [{"rank": 0, "device": None, "time": 140.0 - behind, "values": {"cpu": 0.1}}]
+    run_state.dispatch(event("metrics", 140.0 - behind, rows=rows), 140.0)
+    assert run_state.numbers.shown(0, 145.0) == ({"step": 7, "cpu": 0.1}, 47.0)

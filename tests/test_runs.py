@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from mslaunch.cli import VERBS
 from mslaunch.store import known_folders
 from mslaunch.store.record import ENDED
 from tests.conftest import MSLAUNCH, Bench, wait_for
+from tests.watch_bed import make_run
 
 TALK = "import os\nfor i in range(3): print('rank', os.environ['RANK_ID'], 'line', i)\n"
 UNTIL_GO = """import os, time
@@ -43,6 +45,15 @@ def test_ps_and_status_tell_how_runs_ended(bench: Bench) -> None:
     assert status.startswith("bad: failed, exit code 4")
     assert "First to fail: rank " in status
     assert "good: succeeded" in bench.mslaunch("status", "go").stdout
+
+
+def test_status_tells_that_a_running_job_makes_no_step(bench: Bench) -> None:
+    """And no speed, which was that of then."""
+    run = make_run(bench.runs, 2)
+    run.step(7, time.time() - 47)
+    shown = bench.mslaunch("status").stdout
+    assert "epoch 1/2 step 7/500 | loss 1.25 | no step for 4" in shown
+    assert "steps/s" not in shown
 
 
 def test_a_run_is_named_by_an_unambiguous_beginning(bench: Bench) -> None:

@@ -40,7 +40,7 @@ def overview_of(record: RunRecord, table: SeriesTable | None = None, **more: Any
     table = table or table_of(record.world_size)
     happened = more.pop("happened", Happened())
     rows = make_rows(record, table, happened, NOW)
-    progress, curve = find_progress(record, table), find_curve(record, table, None)
+    progress, curve = find_progress(record, table, NOW), find_curve(record, table, None)
     return Overview("big", record, rows, count_states(rows), progress, curve, happened, **more)
 
 
@@ -129,6 +129,18 @@ def test_progress_is_told_with_the_time_left() -> None:
     assert found is not None
     assert found.share == pytest.approx(0.05)
     assert found.words == ("epoch 1/2 step 10/100", "loss 0.5", "1.0 steps/s", "3 min left")
+
+
+def test_a_job_that_makes_no_step_shows_no_speed() -> None:
+    """The speed and the time left were those of then; a run that has ended is not said to be silent."""
+    table = SeriesTable()
+    table.add(Row(NOW - 57 + step, Source(0, 0), {"step": step, "steps": 100}) for step in range(11))
+    running = find_progress(new_record(1), table, NOW)
+    ended = find_progress(new_record(1, state="succeeded"), table, NOW)
+    assert running is not None
+    assert running.words == ("step 10/100", "no step for 47 s")
+    assert ended is not None
+    assert ended.words == ("step 10/100", "1.0 steps/s", "2 min left")
 
 
 def test_the_rate_counts_from_where_steps_began_again() -> None:

@@ -123,7 +123,7 @@ class Console:
         if run_state.joining.joined and len(run_state.joining.joined) < run_state.plan.world_size:
             parts.append(f"{len(run_state.joining.joined)} joined")
         shown = self.plan.tail[0] if self.plan.tail else 0
-        return " | ".join([*parts, *progress_words(run_state.numbers.shown(shown))])
+        return " | ".join([*parts, *progress_words(*run_state.numbers.shown(shown, time.monotonic()))])
 
     def _draw(self, status: str) -> None:
         seconds = int(time.monotonic() - self.began)

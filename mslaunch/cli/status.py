@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from datetime import datetime
 
 from mslaunch import api
@@ -13,6 +14,7 @@ from mslaunch.cli.console import verdict_text
 from mslaunch.cli.describe import describe_attempts, duration, how_it_ended
 from mslaunch.cli.describe_labels import describe_labels
 from mslaunch.cli.numbers import last_to_json, number_columns
+from mslaunch.cli.watch.model import find_progress
 from mslaunch.words import plain
 
 NOTES_SHOWN = 5
@@ -32,7 +34,8 @@ def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: b
     code = "" if found.exit_code is None else f", exit code {found.exit_code}"
     print(plain(f"{shown.name}: {found.state}{code}, {duration(found, datetime.now().astimezone())}"))
     where = f", {job}" if (job := shown.queue_job) else ""
-    print(plain(f"{found.world_size} ranks, {found.method}{where}, {found.script}; {shown.path}") + "\n")
+    print(plain(f"{found.world_size} ranks, {found.method}{where}, {found.script}; {shown.path}"))
+    print(_progress(shown, found))
     if told := describe_labels(labels):
         print(told)
     print(describe_attempts(found), end="")
@@ -48,3 +51,9 @@ def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: b
     if found.verdict:
         print()
         print(verdict_text(found, sys.stdout.isatty()), end="")
+
+
+def _progress(run: api.Run, found: api.RunRecord) -> str:
+    """Say how far a running job is, and since when it makes no step."""
+    progress = find_progress(found, run.last_table(), time.time()) if found.state == "running" else None
+    return f"{plain(' | '.join(progress.words))}\n" if progress else ""

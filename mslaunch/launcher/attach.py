@@ -52,6 +52,9 @@ class AttachedRun:
         yield from self._read_events()
         if self._metrics.update():
             self.run_state.numbers.last = self._metrics.all_last()
+            ahead = time.time() - time.monotonic()
+            came = self._metrics.steps_came()
+            self.run_state.numbers.step_came = {rank: when - ahead for rank, when in came.items()}
 
     def rest(self) -> Iterator[Notice]:
         """Yield what is left when the run has ended, last lines without a newline included."""

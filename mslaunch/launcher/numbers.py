@@ -5,6 +5,7 @@ from __future__ import annotations
 from mslaunch import messages
 from mslaunch.metrics.alerts import Alert, Alerts
 from mslaunch.metrics.rows import Number, Row, Source, parse_values
+from mslaunch.metrics.series import SIGNS_OF_STEPS
 from mslaunch.plan.model import Plan
 
 NOT_FINITE = "loss not finite"
@@ -19,14 +20,18 @@ class Numbers:
         self._new: list[Row] = []
         self.last: dict[int, dict[str, Number]] = {}
         """The last numbers of every rank by name."""
+        self.step_came: dict[int, float] = {}
+        """When the last step of every rank came, by the clock of `receive`: those of hosts differ."""
 
-    def receive(self, event: messages.Metrics) -> list[Alert]:
+    def receive(self, event: messages.Metrics, now: float) -> list[Alert]:
         """Take what a host has told; return what a person should be told of it."""
         rows = [self._row(event["host"], row) for row in event["rows"]]
         self._new += rows
         for row in rows:
             if row.source.rank is not None:
                 last = self.last.setdefault(row.source.rank, {})
+                if not SIGNS_OF_STEPS.isdisjoint(row.values):
+                    self.step_came[row.source.rank] = now - max(0.0, event["time"] - row.time)
                 last.update({name: number for name in row.values if (number := row.last(name)) is not None})
         return self._alerts.see(rows)
 
@@ -35,9 +40,14 @@ class Numbers:
         of_host = (None, None) if rank is not None else (host, row["device"])
         return Row(row["time"], Source(self._attempt, rank, *of_host), parse_values(row["values"]))
 
-    def shown(self, preferred: int) -> dict[str, Number]:
-        """Return the numbers of this rank, or of the first one that told any: with a pipeline, the last ranks do."""
-        return self.last.get(preferred) or next(iter(self.last.values()), {})
+    def shown(self, preferred: int, now: float) -> tuple[dict[str, Number], float | None]:
+        """Return the numbers of this rank, or of the first one that told any, and how long ago its last step came.
+
+        With a pipeline, the last ranks tell them.
+        """
+        rank = preferred if self.last.get(preferred) else next(iter(self.last), preferred)
+        came = self.step_came.get(rank)
+        return self.last.get(rank, {}), None if came is None else now - came
 
     def check(self, wall: float) -> list[Alert]:
         """Compare the ranks, hosts and devices from time to time; return what a person should be told."""

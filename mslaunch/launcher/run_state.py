@@ -189,8 +189,7 @@ class RunState:
         return []
 
     def _on_metrics(self, event: messages.Metrics, now: float) -> list[Order]:
-        del now
-        return self.report_alerts(self.numbers.receive(event), event["time"])
+        return self.report_alerts(self.numbers.receive(event, now), event["time"])
 
     def report_alerts(self, alerts: list[Alert], wall: float) -> list[Order]:
         """Report what the numbers of the job show; a loss that is not finite ends the job where that is asked."""

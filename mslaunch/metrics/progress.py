@@ -9,13 +9,26 @@ from mslaunch.metrics.rows import Number
 
 Values = Mapping[str, Number]
 
+SILENT_SECONDS = 30.0
+SILENT_STEPS = 10
 
-def progress_words(values: Values) -> list[str]:
-    """Say it in the parts of a status line: `epoch 1/2 step 150/400`, `loss 0.53`, `25.0 steps/s`, `12 min left`."""
+
+def is_silent(age: float, step_time: Number | None) -> bool:
+    """Tell whether a rank that has told steps has told none for long; `age`: seconds since the last one."""
+    return age > max(SILENT_SECONDS, SILENT_STEPS * (step_time or 0.0))
+
+
+def progress_words(values: Values, age: float | None = None) -> list[str]:
+    """Say it in the parts of a status line: `epoch 1/2 step 150/400`, `loss 0.53`, `25.0 steps/s`, `12 min left`.
+
+    `age` is how many seconds ago the last step came: beyond a limit, the speed of then says nothing about now.
+    """
     where = [_of("epoch", values, "epochs"), _of("step", values, "steps")]
     parts = [" ".join(word for word in where if word)]
     if "loss" in values:
         parts.append(f"loss {short(values['loss'])}")
+    if age is not None and is_silent(age, values.get("step_time")):
+        return [part for part in (*parts, f"no step for {duration_words(age)}") if part]
     if (rate := steps_per_second(values)) is not None:
         parts.append(f"{rate:.1f} steps/s" if rate >= 1 else f"{1 / rate:.3g} s/step")
     if (left := seconds_left(values)) is not None:

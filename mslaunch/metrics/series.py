@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mslaunch.metrics.rows import Number, Row, Source, Spread
 
 STEP_NAMES = ("total_step", "step")
 """What says how far a rank is, the better one first: `step` may begin again with every epoch."""
+SIGNS_OF_STEPS = frozenset({*STEP_NAMES, "loss"})
+"""What a rank tells as often as it makes steps."""
 
 
 def _numbers() -> array[float]:
@@ -95,3 +97,8 @@ class SeriesTable:
 def step_of(values: dict[str, Number]) -> Number | None:
     """Return how far a rank is, counted over epochs where that is known."""
     return next((values[name] for name in STEP_NAMES if name in values), None)
+
+
+def last_step_came(series: Mapping[str, Series]) -> float | None:
+    """Return when the last step of a rank came; None where none did."""
+    return max((series[name].time[-1] for name in SIGNS_OF_STEPS & series.keys()), default=None)

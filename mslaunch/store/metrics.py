@@ -11,7 +11,7 @@ from pathlib import Path
 from mslaunch.agent.follow import Follower
 from mslaunch.documents.limits import open_file
 from mslaunch.metrics.rows import Number, Row, Source, read_row, write_row
-from mslaunch.metrics.series import Series, SeriesTable
+from mslaunch.metrics.series import SIGNS_OF_STEPS, Series, SeriesTable, last_step_came
 from mslaunch.metrics.thin import thin
 
 LARGEST = 12 << 20  # when the file is this long, it is thinned
@@ -180,8 +180,15 @@ class Metrics:
 
     def all_last(self) -> dict[int, dict[str, Number]]:
         """Return the last numbers of every rank, of its last attempt."""
-        of_ranks = sorted(source for source in self.table.sources if source.rank is not None)
-        return {source.rank: self.table.last(source) for source in of_ranks if source.rank is not None}
+        return {source.rank: self.table.last(source) for source in self._of_ranks() if source.rank is not None}
+
+    def steps_came(self) -> dict[int, float]:
+        """Return when the last step of every rank came, in its last attempt."""
+        found = {source.rank: last_step_came(self.table.of(source)) for source in self._of_ranks()}
+        return {rank: when for rank, when in found.items() if rank is not None and when is not None}
+
+    def _of_ranks(self) -> list[Source]:
+        return sorted(source for source in self.table.sources if source.rank is not None)
 
     def series(self, name: str, rank: int = 0, attempt: int | None = None) -> Series:
         """Return a number of a rank over time, in one attempt or the last one; an empty series where it told none."""
@@ -197,18 +204,22 @@ class Metrics:
 
 def last_values(path: Path, sources: int) -> dict[Source, dict[str, Number]]:
     """Return the last numbers of every source, without reading a long file where its end has them all."""
+    table = last_table(path, sources)
+    return {source: table.last(source) for source in table.sources}
+
+
+def last_table(path: Path, sources: int, with_steps: bool = False) -> SeriesTable:
+    """Return the numbers at the end of a file where that tells of all sources, `with_steps` of steps also."""
     try:
         size = path.stat().st_size
     except OSError:
-        return {}
+        return SeriesTable()
     piece = PIECE
     while True:
         start = max(0, size - piece)
-        found: dict[Source, dict[str, Number]] = {}
-        for row in read_rows(path, start=start):
-            known = found.setdefault(row.source, {})
-            known.update({name: number for name in row.values if (number := row.last(name)) is not None})
-        ranks = sum(1 for source in found if source.rank is not None)
-        if not start or ranks >= sources:
-            return found
+        table = SeriesTable()
+        table.add(read_rows(path, start=start))
+        ranks = sum(1 for source in table.sources if source.rank is not None)
+        if not start or (ranks >= sources and (not with_steps or not SIGNS_OF_STEPS.isdisjoint(table.names()))):
+            return table
         piece *= 4

@@ -13,11 +13,12 @@ from mslaunch.agent.outputs import scan
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import LaunchedElsewhere, MslaunchError, NotReadyError, RequestError
 from mslaunch.metrics.rows import Number, Source
+from mslaunch.metrics.series import SeriesTable
 from mslaunch.plan.model import Plan
 from mslaunch.store import history, ownership, requests
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.liveness import current, job_of, queue_of
-from mslaunch.store.metrics import Metrics, last_values
+from mslaunch.store.metrics import Metrics, last_table, last_values
 from mslaunch.store.record import ENDED, RankRecord, RunRecord, read_plan, save
 from mslaunch.store.run_events import RunEnded, RunEvent, follow_events
 from mslaunch.store.timed_log import TimedLog
@@ -222,6 +223,10 @@ class Run:
     def last_numbers(self) -> dict[Source, dict[str, Number]]:
         """Return the last numbers of every rank, host and device; quicker than all of them."""
         return last_values(self.folder.metrics, self.record.world_size)
+
+    def last_table(self) -> SeriesTable:
+        """Return the newest numbers with their times, the last steps among them."""
+        return last_table(self.folder.metrics, self.record.world_size, with_steps=True)
 
     def stop(self) -> Result:
         """Stop the run, and wait until nothing of it is left."""

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from mslaunch.cli.watch.progress import JobProgress, make_progress, step_time_of
 from mslaunch.metrics.alerts import RANK_RULES
+from mslaunch.metrics.progress import is_silent
 from mslaunch.metrics.rows import Number, Source
-from mslaunch.metrics.series import Series, SeriesTable, step_of
+from mslaunch.metrics.series import Series, SeriesTable, last_step_came, step_of
 
 if TYPE_CHECKING:
     from mslaunch.api import RankRecord, RunRecord
@@ -24,8 +25,6 @@ DEMANDING = frozenset({"failed", "suspended", "silent"})
 STATES = {"stopped": "suspended", "starved": "slow", "slow": "slow"}
 """The rules of alerts that show in a rank's state; `stopped` means that mslaunch has ended it."""
 COMPARED = ("step_time", "cpu_wait", "cpu")
-SILENT_SECONDS = 30.0
-SILENT_STEPS = 10
 MOST_POINTS = 2000  # of a curve
 
 
@@ -164,8 +163,8 @@ def _trouble(own: Mapping[str, Number], peers: Mapping[str, float], is_silent: b
 
 def _is_silent(series: Mapping[str, Series], peers: Mapping[str, float], now: float) -> bool:
     """Tell whether a rank that has printed steps has printed none for long."""
-    came = [series[name].time[-1] for name in ("step", "total_step", "loss") if name in series]
-    return bool(came) and now - max(came) > max(SILENT_SECONDS, SILENT_STEPS * _usual(series, peers))
+    came = last_step_came(series)
+    return came is not None and is_silent(now - came, _usual(series, peers))
 
 
 def _usual(series: Mapping[str, Series], peers: Mapping[str, float]) -> float:
@@ -183,11 +182,12 @@ def find_curve(record: RunRecord, table: SeriesTable, chosen: int | None) -> Cur
     return None
 
 
-def find_progress(record: RunRecord, table: SeriesTable) -> JobProgress | None:
+def find_progress(record: RunRecord, table: SeriesTable, now: float) -> JobProgress | None:
     """Return how far the first rank is that prints its steps."""
+    at = now if record.state == "running" else None
     for rank in record.ranks:
         source = Source(len(record.attempts), rank.rank)
-        if table.of(source) and (found := make_progress(table.last(source), table.of(source))):
+        if table.of(source) and (found := make_progress(table.last(source), table.of(source), at)):
             return found
     return None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mslaunch.metrics.progress import progress_words, share_done
 from mslaunch.metrics.rows import Number
-from mslaunch.metrics.series import STEP_NAMES, Series
+from mslaunch.metrics.series import STEP_NAMES, Series, last_step_came
 
 RECENT = 50
 """How many of the last steps tell how fast the job is now."""
@@ -25,13 +25,17 @@ class JobProgress:
     """What part of the work is done, from 0 to 1."""
 
 
-def make_progress(last: Mapping[str, Number], series: Mapping[str, Series]) -> JobProgress | None:
-    """Return how far a rank is; None where it has printed neither step nor epoch."""
+def make_progress(
+    last: Mapping[str, Number], series: Mapping[str, Series], now: float | None = None
+) -> JobProgress | None:
+    """Return how far a rank is; None where it has printed neither step nor epoch. `now`: while it runs."""
     if not last.keys() & {*STEP_NAMES, "epoch"}:
         return None
     measured = step_time_of(series)
     values = {**last, **({} if measured is None else {"step_time": measured})}
-    return JobProgress(tuple(progress_words(values)), share_done(values))
+    came = last_step_came(series)
+    age = None if now is None or came is None else now - came
+    return JobProgress(tuple(progress_words(values, age)), share_done(values))
 
 
 def step_time_of(series: Mapping[str, Series]) -> float | None:

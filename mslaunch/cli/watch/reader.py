@@ -56,14 +56,15 @@ class RunReader:
         record = self._read_record()
         table = self._read_metrics() if with_metrics else self._table
         happened = self._events.read()
-        rows = make_rows(record, table, happened, time.time())
+        now = time.time()
+        rows = make_rows(record, table, happened, now)
         rank = first_of(rows) if chosen is None else chosen
         return Overview(
             self._run.name,
             record,
             rows,
             count_states(rows),
-            find_progress(record, table),
+            find_progress(record, table, now),
             find_curve(record, table, chosen),
             happened,
             self._queue_job,
