@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ class GrowingLog:
 
     def __init__(self, path: Path, *asked: LinePattern) -> None:
         self.path = path
-        self.metrics = LogMetrics(str(path), LinePatterns(order(*asked)["patterns"], lambda _: None))
+        self.ahead = 0.0
+        patterns = LinePatterns(order(*asked)["patterns"], lambda _: None)
+        self.metrics = LogMetrics(str(path), patterns, lambda: time.time() + self.ahead)
 
     def write(self, data: bytes) -> None:
         with self.path.open("ab") as file:
@@ -213,6 +216,32 @@ def test_the_time_of_a_step_is_taken_where_no_line_tells_it() -> None:
     for row, when in zip(rows, (100.0, 101.0, 102.0, 103.0), strict=True):
         counter.add_to(row, when, is_last=True)
     assert [row.get("step_time") for row in rows] == [None, 0.1, None, 0.4]
+
+
+def last_after(log: GrowingLog, data: bytes, seconds: float) -> tuple[float, dict[str, Any]]:
+    """Write data that comes so much later; return how much later its last row is said to have come, and the row."""
+    log.write(data)
+    written = time.time() + seconds
+    os.utime(log.path, (written, written))
+    log.ahead = seconds + 0.5
+    when, values = log.metrics.read(20, LIMIT)[-1]
+    return when - written + seconds, values
+
+
+@pytest.mark.parametrize("noise", [b"", b"a long text\n" * 1000])
+def test_a_long_text_after_a_step_does_not_change_its_time(log: GrowingLog, noise: bytes) -> None:
+    """As a table that a job prints after each step."""
+    last_after(log, loss_lines(1, 2) + noise, 1)
+    when, values = last_after(log, loss_lines(3, 7) + 2 * noise, 11)
+    assert when == pytest.approx(11, abs=0.1)
+    assert values["step_time"] == pytest.approx(2, rel=0.1)
+
+
+def test_a_text_that_may_have_come_later_gives_no_step_time(log: GrowingLog) -> None:
+    """The traceback of a rank that fails comes at once or much later than its last step."""
+    last_after(log, loss_lines(1, 2), 1)
+    _, values = last_after(log, loss_lines(3, 7) + b"Traceback (most recent call last):\n" * 9, 11)
+    assert (values["step"], values.get("step_time")) == (7, None)
 
 
 def test_the_time_of_a_step_that_lines_tell_is_left_alone() -> None:

@@ -255,7 +255,7 @@ def test_the_age_of_a_step_does_not_depend_on_the_clock_of_its_host() -> None:
     """A host whose clock is an hour behind makes steps as any other; samples of its load are no steps."""
     run_state = run_state_of(1)
     behind = 3600.0
-    rows = [{"rank": 0, "device": None, "time": 98.0 - behind, "values": {"step": 7}}]
+    rows: list[dict[str, Any]] = [{"rank": 0, "device": None, "time": 98.0 - behind, "values": {"step": 7}}]
     run_state.dispatch(event("metrics", 100.0 - behind, rows=rows), 100.0)
     rows = [{"rank": 0, "device": None, "time": 140.0 - behind, "values": {"cpu": 0.1}}]
     run_state.dispatch(event("metrics", 140.0 - behind, rows=rows), 140.0)

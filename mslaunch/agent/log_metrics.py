@@ -12,7 +12,7 @@ from mslaunch.agent.metric_values import is_odd
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any, TypeVar
 
     from mslaunch.agent.line_patterns import LinePatterns
@@ -42,13 +42,13 @@ class StepCounter:
         self._told = False
         self._lacks_steps = False
         self._bar_steps: Any = None
-        self._seen: tuple[bool, float, float] | None = None
+        self._seen: dict[bool, tuple[bool, float, float]] = {}
 
-    def add_to_all(self, rows: list[Timed]) -> None:
-        """Add what is known to rows that were read together."""
+    def add_to_all(self, rows: list[Timed], is_followed: bool = False) -> None:
+        """Add what is known to rows that were read together; `is_followed`: by text that may have come later."""
         rows[:] = [row for row in rows if self._is_of_training(row[1])]
         for number, (when, values) in enumerate(rows):
-            self.add_to(values, when, is_last=number == len(rows) - 1)
+            self.add_to(values, when, number == len(rows) - 1, is_followed)
 
     def _is_of_training(self, values: Values) -> bool:
         """Leave out progress bars, but the first one of a training whose other lines tell no step."""
@@ -59,7 +59,7 @@ class StepCounter:
             self._bar_steps = values["steps"]
         return self._lacks_steps and values["steps"] == self._bar_steps
 
-    def add_to(self, values: Values, when: float, is_last: bool) -> None:
+    def add_to(self, values: Values, when: float, is_last: bool, is_followed: bool = False) -> None:
         """Add total_step and step_time to a row; `is_last`: of those that were read together."""
         step: Any = values.get("step")
         epoch: Any = values.get("epoch")
@@ -72,7 +72,7 @@ class StepCounter:
             if total not in (None, step):
                 values["total_step"] = total
         if is_last and not self._told:
-            self._take_time(values, (total is None, step if total is None else total, when))
+            self._take_time(values, (total is None, step if total is None else total, when), is_followed)
 
     def _count(self, epoch: int, step: int, steps: Any) -> float | None:
         """Return the steps since the first epoch; None where it is not known how many an epoch has."""
@@ -89,27 +89,32 @@ class StepCounter:
             return step
         return None if per_epoch is None else int((epoch - self._first_epoch) * per_epoch + step)
 
-    def _take_time(self, values: Values, seen: tuple[bool, float, float]) -> None:
-        """Compare with what was seen before: whether steps are those of an epoch only, how many, and when."""
-        if self._seen is not None and self._seen[0] == seen[0]:
-            steps, seconds = seen[1] - self._seen[1], seen[2] - self._seen[2]
+    def _take_time(self, values: Values, seen: tuple[bool, float, float], is_followed: bool) -> None:
+        """Compare with what was seen before: whether steps are those of an epoch only, how many, and when.
+
+        A step that is followed by other text has the time of that text: it is compared with another such one only.
+        """
+        before = self._seen.get(is_followed)
+        if before is not None and before[0] == seen[0]:
+            steps, seconds = seen[1] - before[1], seen[2] - before[2]
             if steps > 0 and seconds > 0:
                 values["step_time"] = round(seconds / steps, 6)
             elif steps == 0:
                 return
-        self._seen = seen
+        self._seen[is_followed] = seen
 
 
 class LogMetrics:
     """One log, which need not exist yet; one that was cut or replaced is read from its start."""
 
-    def __init__(self, path: str, patterns: LinePatterns) -> None:
+    def __init__(self, path: str, patterns: LinePatterns, clock: Callable[[], float] = time.time) -> None:
         self._path = path
         self._patterns = patterns
         self._offset = 0
         self._file = 0
         self._partial = b""
-        self._looked = time.time()
+        self._clock = clock
+        self._looked = clock()
         self._steps = StepCounter()
 
     def read(self, most: int, limit: int, is_last: bool = False) -> list[Timed]:
@@ -117,18 +122,19 @@ class LogMetrics:
 
         Where the log has grown by more, pieces from all over the new part are read. `is_last`: nothing more comes.
         """
-        now = time.time()
+        now = self._clock()
         began, self._looked = self._looked, now
         written, data = self._new_data(limit, is_last)
         if not data:
             return []
         ended = written if began <= written <= now else now
-        rows: list[Timed] = []
-        for end, line in self._chosen_lines(data, most):
-            values = self._patterns.read(line)
-            if values:
-                rows.append((round(began + (ended - began) * end / len(data), 3), values))
-        self._steps.add_to_all(rows)
+        read = [(end, self._patterns.read(line)) for end, line in self._chosen_lines(data, most)]
+        found = [(end, values) for end, values in read if values]
+        if not found:
+            return []
+        last = found[-1][0]  # not the end of the data: a text after it, as a traceback, takes no time by its length
+        rows = [(round(began + (ended - began) * end / max(1, last), 3), values) for end, values in found]
+        self._steps.add_to_all(rows, is_followed=bool(data[last:].strip()))
         return rows
 
     def _new_data(self, limit: int, is_last: bool) -> tuple[float, bytes]:
