@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mslaunch.api import RankRecord, Run, RunRecord
 
 app = basics.new_app()
+NOTES_SHOWN = 5
 NO_FAILURE = {
     "lost": "its launcher was killed, and its ranks were ended then; their logs show no failure of their own",
     "succeeded": "it succeeded",
@@ -67,6 +68,7 @@ def diagnose(
         print(json.dumps(record.verdict.to_dict() if record.verdict else None, indent=1))
     elif record.verdict is None:
         print(f"{record.run_id}: {NO_FAILURE.get(record.state, 'no sign of a failure in the logs')}")
+        print("".join(f"note: {plain(note)}\n" for note in record.notes[-NOTES_SHOWN:]), end="")
     else:
         print(verdict_text(record, sys.stdout.isatty()), end="")
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from mslaunch import messages
 from mslaunch.metrics.alerts import Alert, Alerts
 from mslaunch.metrics.rows import Number, Row, Source, parse_values
-from mslaunch.metrics.series import SIGNS_OF_STEPS
+from mslaunch.metrics.series import SIGNS_OF_STEPS, step_of
 from mslaunch.plan.model import Plan
+from mslaunch.words import named_ranks
 
 NOT_FINITE = "loss not finite"
 
@@ -22,6 +25,8 @@ class Numbers:
         """The last numbers of every rank by name."""
         self.step_came: dict[int, float] = {}
         """When the last step of every rank came, by the clock of `receive`: those of hosts differ."""
+        self._not_finite: dict[int, Number | None] = {}
+        """Since which step the loss of a rank is NaN or infinite."""
 
     def receive(self, event: messages.Metrics, now: float) -> list[Alert]:
         """Take what a host has told; return what a person should be told of it."""
@@ -33,6 +38,10 @@ class Numbers:
                 if not SIGNS_OF_STEPS.isdisjoint(row.values):
                     self.step_came[row.source.rank] = now - max(0.0, event["time"] - row.time)
                 last.update({name: number for name in row.values if (number := row.last(name)) is not None})
+                if math.isfinite(last.get("loss", 0)):
+                    self._not_finite.pop(row.source.rank, None)
+                else:
+                    self._not_finite.setdefault(row.source.rank, step_of(last))
         return self._alerts.see(rows)
 
     def _row(self, host: str, row: messages.MetricRow) -> Row:
@@ -48,6 +57,15 @@ class Numbers:
         rank = preferred if self.last.get(preferred) else next(iter(self.last), preferred)
         came = self.step_came.get(rank)
         return self.last.get(rank, {}), None if came is None else now - came
+
+    def describe_losses(self) -> list[str]:
+        """Say of which ranks the last loss is not finite: with such a loss a job has learned nothing since then."""
+        if not self._not_finite:
+            return []
+        steps = [step for step in self._not_finite.values() if step is not None]
+        since = f" since step {min(steps):g}" if steps else ""
+        loss = self.last[min(self._not_finite)]["loss"]
+        return [f"loss is {loss}{since} ({named_ranks(self._not_finite)})"]
 
     def check(self, wall: float) -> list[Alert]:
         """Compare the ranks, hosts and devices from time to time; return what a person should be told."""

@@ -268,6 +268,7 @@ class RunState:
             self.failures.append(Failure(when, None, host, 1, None, "no init", f"{alone} (launch.require_init)"))
         elif alone:
             self.notes.append(alone)
+        self.notes += self.numbers.describe_losses()
         return [Order("finish")]
 
     def _script_exited(self, event: messages.Exited) -> list[Order]:
