@@ -78,7 +78,7 @@ def test_a_segmentation_fault_shows_the_python_stack(bench: Bench) -> None:
 
 
 def test_a_rank_that_ends_well_before_the_others_is_reported_and_then_a_failure(bench: Bench) -> None:
-    """At once as a note; after launch.exit_skew as exit code 124."""
+    """Soon as a note; after launch.exit_skew as exit code 124."""
     bench.write("train.py", "import os, time\nif os.environ['RANK_ID'] == '0': time.sleep(60)\n")
     bench.write("cfg.yaml", "launch:\n  exit_skew: 2\n  config_arg: null\n")
     done = bench.mslaunch("train", "-n", "3", "-c", "cfg.yaml")
@@ -113,13 +113,26 @@ def skewed() -> tuple[RunState, Timeouts]:
     run_state = run_state_of(3, exit_skew=30)
     timeouts = Timeouts(run_state)
     tell(run_state, exited(0, 10.0))
-    assert timeouts.check(12.0, 0.0) == [Order("activity")]
+    assert timeouts.check(14.0, 0.0) == [Order("activity")]
     run_state.pop_notes()
     return run_state, timeouts
 
 
 def active(silent: dict[str, float], idle: dict[str, float]) -> dict[str, Any]:
     return event("activity", 60.0, silent=silent, idle=idle)
+
+
+@pytest.mark.parametrize(("skew", "notice"), [(300, 30.0), (36_000, 30.0), (100, 10.0), (2, 1.0)])
+def test_ranks_that_go_on_are_told_of_after_a_while(skew: float, notice: float) -> None:
+    """Ranks of a healthy job end a moment apart, and rank 0 may save a checkpoint; its agent looks at it at once."""
+    run_state = run_state_of(2, exit_skew=skew)
+    timeouts = Timeouts(run_state)
+    tell(run_state, exited(1, 10.0))
+    orders = [timeouts.check(now, 0.0) for now in (10.5, 11.0, 10.0 + notice - 0.01)]
+    before = run_state.pop_notes() if notice > 1 else []
+    timeouts.check(10.0 + notice, 0.0)
+    assert (orders[:2], before) == ([[], [Order("activity")]], [])
+    assert [note.partition(";")[0] for note in run_state.pop_notes()] == ["rank 1 has ended with code 0"]
 
 
 def test_ranks_that_wait_for_one_that_computes_are_no_hang() -> None:

@@ -10,7 +10,9 @@ from mslaunch.words import named_ranks
 
 JOIN_NOTICE = 60.0
 ABSENT_NOTICE = 2.0  # what a rank said before it ended may come a moment after its end
-SKEW_NOTICE = 1.0  # ranks of a healthy job do not end in the same millisecond
+SKEW_LOOK = 1.0  # ranks of a healthy job do not end in the same millisecond
+SKEW_NOTICE = 30.0  # rank 0 of a healthy job may save a checkpoint, which is nothing to tell
+SKEW_SHARE = 0.1  # of launch.exit_skew, where that is sooner
 
 
 class Timeouts:
@@ -20,7 +22,7 @@ class Timeouts:
         self.run_state = run_state
         self._job_began = run_state.began if job_began is None else job_began
         self._join_noticed = self._absent_noticed = False
-        self._skew_noticed = self._silence_noticed = False
+        self._skew_looked = self._skew_noticed = self._silence_noticed = False
         self._wall = 0.0
         self._checks = (self._time_limit, self._exit_skew, self._join, self._stall, self._numbers)
 
@@ -46,10 +48,12 @@ class Timeouts:
         when = max(when, run_state.last_start)  # a thousand ranks are not started at once
         skew = run_state.plan.limits.exit_skew
         others = named_ranks(run_state.running)
-        if now - when >= SKEW_NOTICE and not self._skew_noticed:
+        if now - when >= max(SKEW_LOOK, min(SKEW_NOTICE, SKEW_SHARE * skew)) and not self._skew_noticed:
             self._skew_noticed = True
             limit = f"silence without computing counts as a hang after {skew:g} s (launch.exit_skew)"
             run_state.notes.append(f"rank {rank} has ended with code 0; {others} may go on; {limit}")
+        if now - when >= SKEW_LOOK and not self._skew_looked:
+            self._skew_looked = True
             return [Order("activity")]
         hopeless = run_state.joining.hopeless_since()
         if hopeless is not None and now - hopeless >= skew:
