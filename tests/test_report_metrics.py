@@ -45,6 +45,14 @@ def test_numbers_of_other_libraries_are_taken(tmp_path: Path) -> None:
     assert told_by(tmp_path, text) == [{"loss": 0.5, "n": 2.0, "bad": "nan", "low": "-inf", "huge": 1e30}]
 
 
+def test_steps_of_other_libraries_are_integers(tmp_path: Path) -> None:
+    """So that the time of a step is taken, as with Python's own."""
+    text = "import numpy as np, time\nfor i in range(3):\n    report(step=np.int64(i))\n    time.sleep(0.4)\n"
+    told = told_by(tmp_path, text)
+    assert [type(row["step"]) for row in told] == [int] * 3
+    assert "step_time" in told[-1]
+
+
 def test_what_is_no_number_or_no_name_is_left_out(tmp_path: Path) -> None:
     """Nothing is raised, and the rest counts."""
     text = (

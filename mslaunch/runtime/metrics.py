@@ -6,6 +6,7 @@ one or at the end; of very many, some.
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import time
@@ -131,11 +132,21 @@ class Reporter:
         return self._pipe
 
 
+def _whole(value: Any) -> int | None:
+    """Return an integer of any kind as Python's own: a step must be one; None for what is none."""
+    try:
+        return operator.index(value)
+    except Exception:  # a float, an array, whatever a foreign object does
+        return None
+
+
 def _text(value: Any) -> str:
     """Write a number as JSON, or as a word where JSON has none; empty for what is no number."""
     if type(value) is int:
         return repr(value) if -(1 << 63) < value < 1 << 63 else _text(float(value))
     try:
+        if type(value) is not float and (whole := _whole(value)) is not None:
+            return _text(whole)
         value = float(value)
     except Exception:  # whatever a foreign object does
         return ""
