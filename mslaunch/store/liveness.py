@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from mslaunch.transports import registry
 from mslaunch.transports.base import JobQueue
 
 
-def current(folder: RunFolder) -> RunRecord:
+def current(folder: RunFolder, read: Callable[[RunFolder], RunRecord] = read) -> RunRecord:
     """Read a record; a run whose launcher is no longer there is lost, whatever the file still says."""
     record = read(folder)
     launcher = record.launcher

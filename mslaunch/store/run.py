@@ -20,6 +20,7 @@ from mslaunch.store.layout import RunFolder
 from mslaunch.store.liveness import current, job_of, queue_of
 from mslaunch.store.metrics import Metrics, last_table, last_values
 from mslaunch.store.record import ENDED, RankRecord, RunRecord, read_plan, save
+from mslaunch.store.record_reader import RecordReader
 from mslaunch.store.run_events import RunEnded, RunEvent, follow_events
 from mslaunch.store.timed_log import TimedLog
 
@@ -93,6 +94,7 @@ class Run:
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
+        self._read = RecordReader()
 
     def __repr__(self) -> str:
         return f"<mslaunch.Run {self.run_id}>"
@@ -120,7 +122,7 @@ class Run:
     @property
     def record(self) -> RunRecord:
         """Everything that is known about the run now."""
-        return current(self.folder)
+        return current(self.folder, self._read)
 
     @property
     def state(self) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mslaunch.cli.describe import describe_verdict
 from mslaunch.cli.last_lines import read_tail
 from mslaunch.cli.watch.events import EventReader
 from mslaunch.cli.watch.model import Overview, count_states, find_curve, find_progress, first_of, make_rows
+from mslaunch.documents.stamp import Stamp, stamp_of
 from mslaunch.errors import MslaunchError
 from mslaunch.metrics.series import SeriesTable
 
@@ -22,17 +22,6 @@ EVERY = 0.5  # seconds between two looks at the folder
 LONGEST_PAUSE = 3.0
 SHARE = 20  # reading takes a twentieth of a core at most, also with 10,000 ranks
 ALIVE_EVERY = 3.0  # seconds between two looks at a record that has not changed: is its launcher still there?
-
-Stamp = tuple[int, int, int]
-
-
-def stamp_of(path: Path) -> Stamp | None:
-    """Return what differs as soon as a file does; None where there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class RunReader:
