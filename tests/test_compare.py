@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import Any
 
 import pytest
@@ -110,6 +111,20 @@ def test_two_runs_are_compared_in_all_that_they_keep(bench: Bench) -> None:
     assert [(one["path"], one["kind"]) for one in told["code"]["changes"] if one["path"] != "cfg.yaml"] == [
         ("train.py", "changed")
     ]
+
+
+def test_output_of_the_launches_is_no_code(bench: Bench) -> None:
+    """A file that a launch prints to is not in its own snapshot; what earlier ones printed is not compared."""
+    bench.write("train.py", "print(1)\n")
+    for name, output in (("a", "a.txt"), ("b", "nohup.out")):
+        with (bench.folder / output).open("w") as file:
+            command = [bench.program, "train", "-n", "1", "--run-id", name]
+            subprocess.run(command, cwd=bench.folder, env=bench.env, stdout=file, check=True, stdin=subprocess.DEVNULL)
+        assert not (bench.runs / name / "code" / output).exists()
+    (bench.folder / "a.txt").unlink()
+    bench.mslaunch("train", "-n", "1", "--run-id", "c")
+    assert (bench.runs / "c" / "code" / "nohup.out").exists()
+    assert "\ncode: the same" in bench.mslaunch("compare", "a", "c").stdout
 
 
 def test_a_run_is_the_same_as_itself(bench: Bench) -> None:

@@ -23,6 +23,8 @@ from mslaunch.store.sizes import entries
 
 MOST_CODE_FILES = 20_000
 LARGEST_TEXT = 1 << 20
+_OUTPUT_SUFFIXES = frozenset({".log", ".out"})
+"""What earlier runs have printed: a script may read it, so the snapshot holds it, but it is no code."""
 _OF_THE_RUN = ("run_id", "runs_dir", "tags", "on_end", "webhook")
 """Settings that say nothing about the job."""
 _OF_THE_SHELL = frozenset(
@@ -126,9 +128,9 @@ def _code(folder: RunFolder) -> dict[str, CodeFile] | None:
     for entry in entries(folder.code):
         if len(found) >= MOST_CODE_FILES:
             break
-        if "/__pycache__" in entry.path:
-            continue
         path = Path(entry.path)
+        if "/__pycache__" in entry.path or path.suffix in _OUTPUT_SUFFIXES:
+            continue
         with suppress(OSError):
             if entry.is_symlink():
                 found[str(path.relative_to(folder.code))] = CodeFile(None, f"link to {os.readlink(path)}")  # noqa: PTH115

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +30,8 @@ def mirror(
     Below `sources` (a path in `root`) text files of up to 1 MB are copied where they lie at the top or in a folder that
     holds Python. Small folders become folders of links, so that a rank can have its own of them; everything else is one
     link. Runs are left out, wherever they lie, and so are folders of runs and what `render` wrote. `shared` names
-    folders in `root` that ranks write to: they are made where they are missing, and linked.
+    folders in `root` that ranks write to: they are made where they are missing, and linked. The file that is this
+    process's own output (`mslaunch train > out.txt`) is left out: it is no source, and no input either.
     """
     made = _Mirror(leave_out, tuple(root / name for name in shared))
     made.make(root, code, sources)
@@ -54,6 +57,7 @@ class _Mirror:
         self._leave_out = leave_out
         self._shared = shared
         self._shared_above = {above for folder in shared for above in folder.parents}
+        self._own_output = _own_output()
         self._copied = 0
         self._seen = 0
         self.unread: list[Path] = []
@@ -77,10 +81,18 @@ class _Mirror:
         """What a folder holds, but for runs."""
         try:
             with os.scandir(folder) as found:
-                entries = [(Path(entry.path), _leads_to_folder(entry)) for entry in found]
+                some = [entry for entry in found if not self._is_own_output(entry)]
+                entries = [(Path(entry.path), _leads_to_folder(entry)) for entry in some]
         except OSError:  # it has vanished meanwhile
             return []
         return sorted(path for path, is_folder in entries if not is_folder or not _is_run(path, self._leave_out))
+
+    def _is_own_output(self, entry: os.DirEntry[str]) -> bool:
+        own = self._own_output.get(entry.inode())  # most entries cost no further call
+        try:
+            return own is not None and entry.stat(follow_symlinks=False).st_dev == own
+        except OSError:  # it has vanished meanwhile
+            return False
 
     def _place(self, source: Path, target: Path) -> None:
         """Mirror one entry of the project's top, or of a folder that holds a shared one."""
@@ -163,6 +175,17 @@ class _Mirror:
             pass
         else:
             target.symlink_to(source)
+
+
+def _own_output() -> dict[int, int]:
+    """Return the files that standard output and error of this process go to, as inodes with their devices."""
+    found: dict[int, int] = {}
+    for number in (1, 2):
+        with suppress(OSError):  # it may be closed
+            file = os.fstat(number)
+            if stat.S_ISREG(file.st_mode):
+                found[file.st_ino] = file.st_dev
+    return found
 
 
 def _is_readable(folder: Path) -> bool:
