@@ -18,7 +18,7 @@ from mslaunch.hosts import Host
 from mslaunch.launcher.attempt import SAVE_SHARE, TICK, Attempt, Clock
 from mslaunch.launcher.cluster import Cluster
 from mslaunch.launcher.decisions import LOST, TIME_IS_UP
-from mslaunch.launcher.execute import wait_before_restart
+from mslaunch.launcher.execute import announce_restart, wait_before_restart
 from mslaunch.launcher.file_transfer import FileTransfer
 from mslaunch.launcher.restarts import NextAttempt
 from mslaunch.launcher.run_state import RunState
@@ -275,6 +275,7 @@ def test_a_restart_is_recorded_and_shown(replay: MakeReplay) -> None:
     summary = AttemptSummary(0, None, 1, None, None)
     again = NextAttempt(next_attempt(found.plan, 9000, {}), 30.0, "attempt 2 of 3", summary)
     found.signals.send(signal.SIGTERM)
+    announce_restart(again, found.attempt)
     assert wait_before_restart(again, found.attempt) == signal.SIGTERM
     assert found.recorded[-1] == {"ev": "restart", "attempt": 1, "time": found.time.wall}
     assert found.recorded[-2] == {"ev": "note", "text": "attempt 2 of 3", "time": found.time.wall}

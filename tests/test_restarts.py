@@ -96,6 +96,26 @@ def test_ctrl_c_ends_the_pause_before_a_restart(bench: Bench) -> None:
     assert bench.record()["state"] == "stopped"
 
 
+def test_between_two_attempts_status_tells_how_the_ranks_ended(bench: Bench) -> None:
+    """No rank runs while the launcher waits; the one that was stopped is no failure."""
+    bench.write("train.py", "import os, time\nif os.environ['RANK_ID'] == '1': raise SystemExit(5)\ntime.sleep(600)\n")
+    bench.write("cfg.yaml", "launch:\n  backoff: 60\n  config_arg: null\n")
+    process = bench.start("train", "-n", "2", "-c", "cfg.yaml", "--max-restarts", "5")
+    try:
+        wait_for(lambda: bench.runs.exists() and "waiting for" in bench.mslaunch("status").stdout, "the pause")
+        shown = bench.mslaunch("status").stdout
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert ": waiting for attempt 2, " in shown.splitlines()[0]
+    assert "note: attempt 2 of 6 in 60 s" in shown
+    rows = [line.split() for line in shown.splitlines() if "localhost" in line]
+    assert [next(word for word in row if word in ("running", "stopped", "failed")) for row in rows] == [
+        "stopped",
+        "failed",
+    ]
+
+
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_that_only_asks_does_not_end_the_pause(bench: Bench, number: signal.Signals) -> None:
     """A warning, or a wish for stacks, while no rank is there; the Ctrl-C after it ends the run."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mslaunch import layout
 from mslaunch.cli.basics import columns, lasting
 from mslaunch.cli.last_lines import untold_lines
+from mslaunch.cli.state_words import state_words
 from mslaunch.diagnose.chain_words import END_OF_WAITING, peer_words
 from mslaunch.diagnose.verdict import Step, Verdict, signal_name
 from mslaunch.masking import masked
@@ -85,7 +86,7 @@ def describe_attempts(record: RunRecord) -> str:
         why = "" if one.verdict is None else who + first_line(one.verdict.summary, 100)
         rows.append((str(one.attempt), ended, "" if one.exit_code is None else str(one.exit_code), why))
     code = "" if record.exit_code is None else str(record.exit_code)
-    rows.append((str(len(record.attempts)), "", code, record.state))
+    rows.append((str(len(record.attempts)), "", code, state_words(record)))
     return columns(rows) + "\n"
 
 

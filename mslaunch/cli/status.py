@@ -14,6 +14,7 @@ from mslaunch.cli.console import verdict_text
 from mslaunch.cli.describe import describe_attempts, duration, how_it_ended
 from mslaunch.cli.describe_labels import describe_labels
 from mslaunch.cli.numbers import last_to_json, number_columns
+from mslaunch.cli.state_words import state_words
 from mslaunch.cli.watch.model import find_progress
 from mslaunch.words import plain
 
@@ -32,7 +33,7 @@ def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: b
         print(json.dumps({**found.to_dict(), "metrics": numbers, "labels": labels.to_dict()}, indent=1))
         return
     code = "" if found.exit_code is None else f", exit code {found.exit_code}"
-    print(plain(f"{shown.name}: {found.state}{code}, {duration(found, datetime.now().astimezone())}"))
+    print(plain(f"{shown.name}: {state_words(found)}{code}, {duration(found, datetime.now().astimezone())}"))
     where = f", {job}" if (job := shown.queue_job) else ""
     print(plain(f"{found.world_size} ranks, {found.method}{where}, {found.script}; {shown.path}"))
     print(_progress(shown, found))

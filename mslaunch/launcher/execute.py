@@ -153,6 +153,8 @@ class _Execution:
                 self._end(attempt, again)
                 return False
             self.now = replace(self.now, attempts=(*self.now.attempts, again.summary))
+            announce_restart(again, attempt)
+            _save(self.folder, replace(self.now, state="running", ended=None, exit_code=None, verdict=None))
             if number := wait_before_restart(again, attempt):
                 self.now = replace(self.now, state="stopped", exit_code=128 + number, verdict=None)
                 self._end(attempt, "")
@@ -222,13 +224,17 @@ def _save(folder: RunFolder, now: record.RunRecord) -> list[str]:
     return []
 
 
+def announce_restart(again: NextAttempt, attempt: Attempt) -> None:
+    """Tell and record that there is to be another attempt."""
+    attempt.run_state.notes.append(again.note)
+    restart = {"ev": "restart", "attempt": again.plan.attempt, "time": attempt.clock.wall()}
+    attempt.notify(restart)
+    attempt.write(restart)
+
+
 def wait_before_restart(again: NextAttempt, attempt: Attempt) -> int | None:
     """Wait before the next attempt; return the signal that ended the wait, if one did."""
     clock = attempt.clock
-    attempt.run_state.notes.append(again.note)
-    restart = {"ev": "restart", "attempt": again.plan.attempt, "time": clock.wall()}
-    attempt.notify(restart)
-    attempt.write(restart)
     poll = select.poll()
     poll.register(attempt.signals.fileno(), select.POLLIN)
     until = clock.monotonic() + again.pause
