@@ -151,7 +151,7 @@ def _plan_unseen(job: ReadJob, transport: Transport) -> Plan:
     if transport.queue is not None:
         spec = replace(spec, default_workers=sum(len(host.devices) for host in hosts))
     python = find_python(spec)
-    known = {host.name: HostFacts(host.python or python, tuple(range(len(host.devices)))) for host in hosts}
+    known = {host.name: HostFacts(host.python or python, _assumed_cores(spec, host)) for host in hosts}
     target = spec.config.values.get("device_target") or "CPU"
     facts = gather(spec, job.program, target, job.rank_table, Elsewhere(known, spec.launch.master_port))
     plan = _plan_elsewhere(replace(job, spec=spec), hosts, facts, transport)
@@ -160,6 +160,12 @@ def _plan_unseen(job: ReadJob, transport: Transport) -> Plan:
         return plan
     files = transport.queue.files(spec, plan, _own_command(job))
     return replace(plan, files=(*plan.files, *files))
+
+
+def _assumed_cores(spec: JobSpec, host: Host) -> tuple[int, ...]:
+    """The cores that a host is taken to have until it tells: one for each rank, and those that the job names."""
+    named = (core for cores in (spec.launch.core_map or {}).values() for core in cores)
+    return tuple(sorted({*range(len(host.devices)), *named}))
 
 
 def _file(found: FoundProgram) -> str:
