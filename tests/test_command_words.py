@@ -11,7 +11,7 @@ import pytest
 import typer
 import yaml
 
-from mslaunch.api import make_request, plan_request, read
+from mslaunch.api import make_request, plan_request, prepare, read
 from mslaunch.cli import arguments, options, train
 from mslaunch.plan.config import Config, split_assignments
 from mslaunch.plan.model import File
@@ -130,6 +130,44 @@ def test_the_command_line_reads_every_setting_back(name: str, value: Any) -> Non
     else:
         read_back, asked = settings_of(found, assignments), settings_of(flags, command.assignments)
         assert read_back == asked
+
+
+@pytest.mark.parametrize(("name", "value"), CASES, ids=[f"{name}-{at}" for at, (name, _) in enumerate(CASES)])
+def test_a_setting_that_has_been_read_is_read_back_too(name: str, value: Any) -> None:
+    """As one that a variable gave: it is passed on with the type that the model has."""
+    asked = settings_of({name: value})
+    command = Command(("mslaunch",), "train", (), {name: getattr(asked, name)}, (), None, (), None, ())
+    if name not in PLACED:
+        assert settings_of(*parsed(command_words(command, "")[1:])) == asked
+
+
+def test_a_pod_has_what_variables_of_its_submitter_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not inherit them: MSLAUNCH_* settings are words, and the value of --env K goes with the secrets."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"MSLAUNCH_GRACE": "3", "MSLAUNCH_TAGS": "a b", "MSLAUNCH_BACKOFF": "7", "K": "v"}.items():
+        monkeypatch.setenv(name, value)
+    Path("train.py").write_text("print(1)\n")
+    flags = {"transport": "kubernetes", "image": "i", "workers": 1, "env": {"K": None}}
+    prepared = prepare(make_request(None, ("launch.backoff=8",), flags))
+    words, _ = submitted(prepared.plan.files, "kubernetes")
+    assert {"--set=launch.grace=3.0", "--tag=a", "--tag=b", "--set=launch.backoff=8", "--env=K"} <= {*words}
+    assert not [word for word in words if "7" in word and "backoff" in word]
+    assert prepared.secrets == {"K": "v"}
+
+
+@pytest.mark.parametrize("transport", ["slurm", "kubernetes"])
+def test_a_secret_of_an_assignment_is_in_no_file(
+    transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--set launch.env: the job has the variable's name, and its value with the secrets."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("print(1)\n")
+    flags = {"transport": transport, "workers": 1} | ({"image": "i"} if transport == "kubernetes" else {})
+    prepared = prepare(make_request(None, ("launch.env={A: 1, K_TOKEN: hush-4711}",), flags))
+    words, _ = submitted(prepared.plan.files, transport)
+    assert {'--set=launch.env={"A": 1, "K_TOKEN": null}', "--env=K_TOKEN"} <= {*words}
+    assert prepared.secrets == {"K_TOKEN": "hush-4711"}
+    assert not [file.path for file in prepared.plan.files if "hush-4711" in file.content]
 
 
 def asked_of(transport: str) -> dict[str, Any]:
