@@ -347,14 +347,16 @@ def test_what_is_no_url_is_refused(bench: Bench, url: str) -> None:
 
 @pytest.mark.parametrize("verb", ["train", "sweep"])
 def test_a_queues_job_posts_to_the_url_of_an_option(site: Bench, verb: str) -> None:
-    """It outweighs the variable, which the job inherits, in the job as well."""
+    """It outweighs the variable, which the job inherits, in the job as well; the command of on_end has neither."""
     several = ("--set", "launch.grace=1,2") if verb == "sweep" else ()
+    several = (*several, "--set", "launch.on_end=env > ended.env")
     args = (verb, "--transport", "slurm", "--workers", "1", "--run-id", "one", *several)
     with serving(200) as server, serving(200) as other:
         done = site.mslaunch(*args, "--set", f"launch.webhook={server.url}", MSLAUNCH_WEBHOOK=other.url)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(server.bodies) == (2 if several else 1)
+    assert len(server.bodies) == (2 if verb == "sweep" else 1)
     assert other.bodies == []
+    assert "s3cr3t" not in (site.folder / "ended.env").read_text()
     assert holding_url(site.runs) == []
 
 
