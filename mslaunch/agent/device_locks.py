@@ -98,11 +98,19 @@ def _lock(file: int) -> bool:
 
 
 def _open_existing(name: str) -> int | None:
-    """Open a lock's file as it is: with O_CREAT, the kernel may refuse a file of another user in such a folder."""
+    """Open a lock's file as it is: with O_CREAT, the kernel may refuse a file of another user in such a folder.
+
+    A file with another name is refused: it may be any file of ours that another user has linked here.
+    """
     try:
-        return os.open(os.path.join(FOLDER, name), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        file = os.open(os.path.join(FOLDER, name), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
+    found = os.fstat(file)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+        return file
+    os.close(file)
+    return None
 
 
 def _open(name: str) -> int | None:
