@@ -222,13 +222,26 @@ def test_more_devices_than_are_visible_are_refused(
 
 
 def test_a_variable_that_shows_nothing_means_the_cpu(bench: Bench, tmp_path: Path) -> None:
-    """Unless the configuration wants a GPU."""
+    """As with every program that uses CUDA."""
     bench.write("train.py", "")
     files = [f"nvidia{number}" for number in EIGHT]
     args = ("train", "--dry-run", "--json", "train.py")
     done = on_devices(bench, tmp_path / "dev", files, *args, **cuda(""))
     assert json.loads(done.stdout)["device_target"] == "CPU", done.stderr
     assert "CUDA_VISIBLE_DEVICES= shows 0 of 8 GPU devices" in json.loads(done.stdout)["notes"]
+
+
+def test_a_gpu_that_is_configured_and_hidden_is_refused(bench: Bench, tmp_path: Path) -> None:
+    """It is there, so the variable is what to change."""
+    bench.write("train.py", "")
+    bench.write("cfg.yaml", "device_target: GPU\n")
+    args = ("train", "-c", "cfg.yaml", "--dry-run", "train.py")
+    done = on_devices(bench, tmp_path / "dev", ["nvidia0", "nvidia1"], *args, **cuda("-1"))
+    assert done.returncode == 3
+    assert done.stderr == (
+        "mslaunch: device 0 is not visible: 1 rank is asked for, and CUDA_VISIBLE_DEVICES=-1 shows 0 of 2 GPU devices. "
+        "Change CUDA_VISIBLE_DEVICES, or write device_target: CPU.\n"
+    )
 
 
 @pytest.mark.parametrize(("target", "files", "name"), TREES)

@@ -131,11 +131,13 @@ def local_host(spec: JobSpec, workers: int, found: tuple[int, ...], target: str,
 
 def _not_visible(missing: list[int], workers: int, found: tuple[int, ...], limit: str) -> str:
     asked = f"{workers} ranks are asked for" if workers > 1 else "1 rank is asked for"
-    counted = f", which ranks number {format_ranges(found)}" if found else ""
+    wrong = f"device {format_ranges(missing)} is not visible: {asked}, and {limit}"
     variable = limit.partition("=")[0]
+    if not found:
+        return f"{wrong}. Change {variable}, or write device_target: CPU."
     return (
-        f"device {format_ranges(missing)} is not visible: {asked}, and {limit}{counted}. Ask for fewer --workers, "
-        f"name visible ones with --devices, or change {variable}."
+        f"{wrong}, which ranks number {format_ranges(found)}. Ask for fewer --workers, name visible ones with "
+        f"--devices, or change {variable}."
     )
 
 
