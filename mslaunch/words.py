@@ -114,6 +114,12 @@ def first_line(text: str, limit: int = 300) -> str:
     return cut_line(plain((text[: 2 * limit].splitlines() or [""])[0]), limit)
 
 
+def describe_limit(by: str, files: Collection[int | None], there: int, target: str) -> str:
+    """Say what hides devices of a machine, how many are left, and which, by their numbers on the machine."""
+    known = "" if None in files or not files else f" ({','.join(map(str, files))})"
+    return f"{plain(by)} shows {len(files)} of {counted(there, f'{target} device')}{known}"
+
+
 def describe_held(held: Mapping[int, str]) -> list[str]:
     """Name the devices that other runs use, by who uses them, and the ways out."""
     users: dict[str, list[int]] = {}

@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mslaunch.agent.probe import DEVICE_FILES
+from mslaunch.agent.visible_devices import DEVICE_FILES
 from mslaunch.errors import HostsNotReady, MslaunchError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.launcher.check import Checked, Requirements, check_devices, check_hosts
 from mslaunch.launcher.cluster import Cluster, connect
-from mslaunch.launcher.facts import Elsewhere, check_held_devices, find_devices, find_python, gather, new_run_id
+from mslaunch.launcher.devices import check_held_devices, find_devices, job_variables
+from mslaunch.launcher.facts import Elsewhere, find_python, gather, new_run_id
 from mslaunch.launcher.hooks import CARRIED, Hooks, run_hooks
 from mslaunch.launcher.job_command import own_command
 from mslaunch.launcher.program import FoundProgram
@@ -136,17 +137,21 @@ def _hooks(spec: JobSpec) -> Hooks:
 def _plan_here(job: ReadJob, transport: Transport, elsewhere: bool = False) -> Plan:
     """Plan for this machine, or for one like it that has everything."""
     spec = job.spec
-    target, found = find_devices(spec.config.values.get("device_target"))
+    found = find_devices(spec.config.values.get("device_target"), job_variables(spec))
     if job.named:
         spec = replace(spec, settings=replace(spec.settings, values=_with_devices(spec, job.named[0])))
-    workers = agree_on_workers(spec, found)
-    host = local_host(spec, workers, () if elsewhere else found, "CPU" if elsewhere else target)
-    facts = gather(spec, job.program, target, job.rank_table, Elsewhere() if elsewhere else None)
+    workers = agree_on_workers(spec, found.numbers)
+    if elsewhere:
+        host = local_host(spec, workers, (), "CPU")
+    else:
+        host = local_host(spec, workers, found.numbers, found.target, found.limit)
+    facts = gather(spec, job.program, found.target, job.rank_table, Elsewhere() if elsewhere else None)
     spec = replace(job, spec=spec).with_checkpoints(workers, facts.run_dir)
     reach = HERE if elsewhere else _reach(transport, spec, (host,))
     reach = replace(reach, passes_stdin=job.request.offers_stdin and not elsewhere)
     plan = make_plan(spec, (host,), facts, reach=reach, method=job.method)
-    return replace(plan, notes=(*plan.notes, *transport.notes(spec, os.environ)))
+    hidden = (found.limit,) if found.limit and not elsewhere else ()
+    return replace(plan, notes=(*plan.notes, *hidden, *transport.notes(spec, os.environ)))
 
 
 def _with_devices(spec: JobSpec, host: Host) -> LaunchSettings:
@@ -303,6 +308,7 @@ def requirements(spec: JobSpec, script: str) -> Requirements:
         port=spec.launch.master_port,
         numa=spec.launch.numa,
         share_devices=spec.launch.share_devices,
+        device_variables=job_variables(spec),
     )
 
 

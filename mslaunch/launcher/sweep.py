@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mslaunch.errors import CombinationError, MslaunchError, RequestError, RunExists, SweepAlive
-from mslaunch.launcher.facts import find_devices, new_run_id
+from mslaunch.launcher.devices import find_devices, job_variables
+from mslaunch.launcher.facts import new_run_id
 from mslaunch.launcher.prepare import plan_job
 from mslaunch.launcher.request import ReadJob, Request, read_config_text, read_job
 from mslaunch.launcher.secret_settings import take_secrets
@@ -225,10 +226,10 @@ def _claim(job: ReadJob, transport: Transport, varied: tuple[str, ...]) -> tuple
     spec = job.spec
     if transport.needs_check or job.named or spec.rank_table is not None or "launch.devices" in varied:
         return Claim(), ()
-    target, found = find_devices(spec.config.values.get("device_target"))
-    if target == "CPU":
+    found = find_devices(spec.config.values.get("device_target"), job_variables(spec))
+    if found.target == "CPU":
         return Claim(), ()
-    pool = spec.launch.devices or found
+    pool = spec.launch.devices or found.numbers
     shared = replace(spec.settings, values=spec.launch.model_copy(update={"devices": None}))
     workers = agree_on_workers(replace(spec, settings=shared), pool)
     return (Claim(workers), pool) if workers <= len(pool) else (Claim(), ())  # planning tells what is missing
