@@ -22,6 +22,8 @@ from mslaunch.store.record import RunRecord
 from mslaunch.store.run import Run
 from mslaunch.ui import curves, heat, log_text, timeline
 from mslaunch.ui.bounds import Bounds, bounded, is_within
+from mslaunch.ui.given import describe_given
+from mslaunch.ui.standing import describe_ranks, silence_of
 from mslaunch.words import cut_middle, plain
 
 MOST_HOSTS = 256
@@ -43,6 +45,7 @@ def make_document(run: Run, table: SeriesTable, now: float, bounds: Bounds, rank
     events = list(timeline.read_events(run.folder.events))
     start = min([start, *_first_times(table, events, start)])
     wanted = (*ranks, 0, *_failed(record))
+    standing = describe_ranks(table, record, now, bounds.spans)
     return {
         "name": plain(run.name),
         "folder": plain(str(run.path)),
@@ -52,7 +55,9 @@ def make_document(run: Run, table: SeriesTable, now: float, bounds: Bounds, rank
         "labels": describe_labels(run.folder),
         "attempt": len(record.attempts),
         "curves": curves.make_curves(table, start, bounds, wanted),
-        "ranks": _last_values(table, record, bounds),
+        "ranks": standing,
+        "silent": silence_of(standing),
+        "given": describe_given(run.folder),
         "heat": heat.make_heat(table, start, bounds),
         "timeline": timeline.make_timeline(events, start, bounds),
         "events": timeline.describe_events(events, start, bounds.events),
@@ -94,26 +99,6 @@ def describe_labels(folder: RunFolder) -> Document:
     found = labels.read(folder)
     notes = [[note.time, note.text] for note in found.notes[-MOST_LABELS:]]
     return {"tags": bounded(found.tags, SHORT, MOST_LABELS), "notes": bounded(notes, SHORT, MOST_LABELS)}
-
-
-def _last_values(table: SeriesTable, record: RunRecord, bounds: Bounds) -> list[Document]:
-    """Return how each rank stands, with its last numbers."""
-    attempt = len(record.attempts)
-    last = {source.rank: table.last(source) for source in table.sources if source.attempt == attempt}
-    lost = record.state == "lost"
-    return [
-        {
-            "rank": rank.rank,
-            "host": plain(rank.host),
-            "device": rank.device_id,
-            "pid": rank.pid,
-            "state": "gone" if lost and rank.state == "running" else rank.state,
-            "code": rank.exit_code,
-            "signal": rank.signal,
-            "values": {name: curves.number(value) for name, value in last.get(rank.rank, {}).items()},
-        }
-        for rank in record.ranks[: bounds.spans]
-    ]
 
 
 def _plan(run: Run) -> Document:
