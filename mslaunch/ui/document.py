@@ -61,7 +61,7 @@ def make_document(run: Run, table: SeriesTable, now: float, bounds: Bounds, rank
         "heat": heat.make_heat(table, start, bounds),
         "timeline": timeline.make_timeline(events, start, bounds),
         "events": timeline.describe_events(events, start, bounds.events),
-        "event_count": len(events),
+        "event_count": timeline.count_events(events),
         "plan": _plan(run),
         "config": _config(run.path / layout.CONFIG, bounds.texts),
         "logs": _logs(run, record, bounds) if bounds.log_bytes else [],
