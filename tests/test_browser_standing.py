@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 from mslaunch.metrics.rows import Row, Source
 from mslaunch.metrics.series import SeriesTable
-from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.metrics import MetricsWriter
 from mslaunch.store.run import Run
@@ -22,26 +20,7 @@ from mslaunch.ui.document import make_document
 from mslaunch.ui.given import mask_arguments
 from mslaunch.ui.library import Library
 from tests.conftest import Bench, wait_for
-from tests.past_runs import make_run, make_sweep
-
-
-def make_running(runs: Path, name: str = "one") -> RunFolder:
-    """Make the folder of a run of two ranks that goes on."""
-    folder = make_run(runs, name, "running")
-    found = record.read(folder)
-    begun = tuple(replace(rank, started=found.started) for rank in found.ranks)
-    record.save(folder, replace(found, ranks=begun))
-    return folder
-
-
-def tell_steps(folder: RunFolder, ago: float, pace: float = 0.5, ranks: int = 2) -> None:
-    """Write ten steps of each rank, the last of which came so many seconds ago."""
-    writer = MetricsWriter(folder.metrics)
-    last = time.time() - ago
-    for rank in range(ranks):
-        values = ((step, {"step": step, "loss": 1 / step}) for step in range(1, 11))
-        writer.write([Row(last - (10 - step) * pace, Source(0, rank), told) for step, told in values])
-    writer.close()
+from tests.past_runs import make_run, make_running, make_sweep, tell_steps
 
 
 def silence(folder: RunFolder) -> tuple[Any, Any]:
