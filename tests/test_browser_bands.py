@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 
@@ -105,3 +106,13 @@ def test_steps_have_all_their_digits() -> None:
     curves = {curve["name"]: curve for curve in make_curves(table, 0.0, REPORT)}
     assert (curves["step"]["v"], curves["total_step"]["v"]) == ([123456], [1250012])
     assert (curves["loss"]["s"], curves["loss"]["v"]) == ([1250012], [0.123457])
+
+
+def test_times_and_steps_that_nobody_has_make_no_error() -> None:
+    """A file may hold anything that is a number: the document stays JSON."""
+    table = SeriesTable()
+    for rank in range(RANKS):
+        rows = [(-1e308, -1e308), (1.0, math.inf), (1e308, 1e308)]
+        table.add(Row(time, Source(0, rank), {"step": step, "loss": step, "cpu": step}) for time, step in rows)
+        table.add([Row(-1.7e308, Source(0, rank), {"memory": 1}), Row(1.7e308, Source(0, rank), {"memory": 1.7e308})])
+    json.dumps(make_curves(table, 0.0, REPORT), allow_nan=False)

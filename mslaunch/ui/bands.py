@@ -75,7 +75,7 @@ def _band(found: Iterable[Series], by_step: bool, start: float) -> Band | None:
     if not kept:
         return None
     band: Band = {
-        "t": [round((median(cell.times) if by_step else cell.place) - start, 2) for cell in kept],
+        "t": [round((median_low(cell.times) if by_step else cell.place) - start, 2) for cell in kept],
         "v": [number(median(cell.values)) for cell in kept],
         "lo": [number(cell.least) for cell in kept],
         "hi": [number(cell.greatest) for cell in kept],
@@ -95,7 +95,9 @@ def _places(told: Sequence[Series], by_step: bool) -> list[float]:
         return []
     if not by_step:
         first, last = min(series.time[0] for series in told), max(series.time[-1] for series in told)
-        return sorted({first + (last - first) * at / (POINTS - 1) for at in range(POINTS)})
+        if not 0 < last - first < math.inf:
+            return [last]
+        return [first + (last - first) * at / (POINTS - 1) for at in range(POINTS)]
     steps = sorted(set().union(*(series.step for series in told)))
     return steps if len(steps) <= POINTS else [steps[(at + 1) * len(steps) // POINTS - 1] for at in range(POINTS)]
 

@@ -49,7 +49,7 @@ const COLUMNS = [
 export class RunList {
   constructor(open, compare) {
     Object.assign(this, { open, runs: [], chosen: new Set() });
-    this.search = el("input", { type: "search", placeholder: "name, value, tag, note, script or state", oninput: () => this.fill() });
+    this.search = el("input", { type: "search", size: 34, placeholder: "name, value, tag, note, script or state", oninput: () => this.fill() });
     this.state = el("select", { onchange: () => this.fill() }, ...["all", "running", "queued", "succeeded", "failed", "stopped", "lost"].map((state) => el("option", { text: state })));
     this.compare = el("button", { type: "button", text: "Compare chosen runs", disabled: true, onclick: () => compare([...this.chosen]) });
     this.note = el("p", { class: "quiet", role: "status" });
