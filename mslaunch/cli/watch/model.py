@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import TYPE_CHECKING
 
-from mslaunch.cli.watch.progress import JobProgress, make_progress, step_time_of
+from mslaunch.cli.watch.progress import JobProgress, make_progress
 from mslaunch.metrics.alerts import RANK_RULES
+from mslaunch.metrics.pace import seconds_silent, step_time_of
 from mslaunch.metrics.rows import Number, Source
 from mslaunch.metrics.series import Series, SeriesTable, step_of
 
@@ -24,8 +25,6 @@ DEMANDING = frozenset({"failed", "suspended", "silent"})
 STATES = {"stopped": "suspended", "starved": "slow", "slow": "slow"}
 """The rules of alerts that show in a rank's state; `stopped` means that mslaunch has ended it."""
 COMPARED = ("step_time", "cpu_wait", "cpu")
-SILENT_SECONDS = 30.0
-SILENT_STEPS = 10
 MOST_POINTS = 2000  # of a curve
 
 
@@ -164,12 +163,7 @@ def _trouble(own: Mapping[str, Number], peers: Mapping[str, float], is_silent: b
 
 def _is_silent(series: Mapping[str, Series], peers: Mapping[str, float], now: float) -> bool:
     """Tell whether a rank that has printed steps has printed none for long."""
-    came = [series[name].time[-1] for name in ("step", "total_step", "loss") if name in series]
-    return bool(came) and now - max(came) > max(SILENT_SECONDS, SILENT_STEPS * _usual(series, peers))
-
-
-def _usual(series: Mapping[str, Series], peers: Mapping[str, float]) -> float:
-    return peers.get("step_time") or step_time_of(series) or 0.0
+    return seconds_silent(series, peers.get("step_time") or step_time_of(series), now) is not None
 
 
 def find_curve(record: RunRecord, table: SeriesTable, chosen: int | None) -> Curve | None:
