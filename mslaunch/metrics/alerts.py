@@ -53,9 +53,14 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
+def sleeps(own: Values) -> bool:
+    """Tell whether a rank wants so little of a core that its waits, short and many, say nothing."""
+    return own.get("cpu", math.inf) < LEAST_WANTED * (1 - own.get("cpu_wait", 0))
+
+
 def _starved(own: Values, peers: Medians) -> bool:
     wait, of_peers = own.get("cpu_wait", 0), peers.get("cpu_wait", 1)
-    if own.get("cpu", math.inf) < LEAST_WANTED * (1 - wait):  # of a rank that sleeps, waits are short and many
+    if sleeps(own):
         return False
     return wait >= 0.25 and (wait >= of_peers + 0.2 or 1 - wait <= (1 - of_peers) / 3)  # on a full machine all wait
 
