@@ -175,12 +175,12 @@ def _pane(overview: Overview, now: Choices, columns: int, height: int) -> tuple[
     lines = _wrapped(content, columns)
     room = max(0, height - 1)
     if now.pane in FROM_THE_END:
-        end = max(min(room, len(lines)), len(lines) - now.scroll)
-        shown = lines[max(0, end - room) : end]
+        start = max(0, min(len(lines), max(room, len(lines) - now.scroll)) - room)
     else:
         start = max(0, min(now.scroll, len(lines) - room))
-        shown = lines[start : start + room]
-    return [_rule(title, columns), *shown], Room(room, len(lines))
+    shown = lines[start : start + room]
+    where = f", lines {start + 1}-{start + len(shown)} of {len(lines)}" if len(lines) > len(shown) else ""
+    return [_rule(title + where, columns), *shown], Room(room, len(lines))
 
 
 def _wrapped(lines: Sequence[str], columns: int) -> list[str]:

@@ -33,6 +33,7 @@ HELP = (
   Ctrl-Z                suspend
   q                     quit
 """.splitlines(),
+    "",
     "Ranks in trouble come first: failed; suspended (SIGSTOP); silent: no step for 30 s, or for 10 steps where that is "
     "longer; nan: its loss is no number; slow: its step time is 1.5 times the median or more, or its threads wait for "
     "a core much longer than those of the median rank.",

@@ -53,15 +53,15 @@ def _cores(value: Number | None) -> str:
 
 COLUMNS = (
     Column("RANK", 6, lambda row: str(row.rank)),
-    Column("HOST", LEAST, lambda row: plain(row.host), 5, is_left=True),
+    Column("HOST", LEAST, lambda row: plain(row.host), 2, is_left=True),
     Column("STATE", 9, lambda row: row.state, is_left=True),
     Column("STEP", 9, lambda row: "" if row.step is None else count_words(row.step)),
     Column("LOSS", 9, lambda row: number_text(row.loss)),
     Column("STEP TIME", 9, lambda row: _seconds(row.step_time)),
-    Column("x MEDIAN", 8, lambda row: "" if row.against is None else f"{min(row.against, 9999):.2f}", 2),
-    Column("CPU", 5, lambda row: _cores(row.cpu), 3),
+    Column("x MEDIAN", 8, lambda row: "" if row.against is None else f"{min(row.against, 9999):.2f}", 3),
+    Column("CPU", 5, lambda row: _cores(row.cpu), 4),
     Column("WAIT", 5, lambda row: _percent(None if row.cpu_wait is None else 100 * row.cpu_wait), 6),
-    Column("MEMORY", 8, lambda row: _memory(row.memory), 4),
+    Column("MEMORY", 8, lambda row: _memory(row.memory), 5),
     Column("DEVICE", 6, lambda row: _percent(row.device), 1),
 )
 _OPTIONAL = {

@@ -78,7 +78,8 @@ class Terminal:
             self._size, self._drawn, text = size, [""] * size[1], "\x1b[2J"
         for at, line in enumerate(lines[: size[1]]):
             if line != self._drawn[at]:
-                text += f"\x1b[{at + 1};1H{line}\x1b[0m\x1b[K"
+                # Erased before, not after: a cursor that does not wrap stays on the last column.
+                text += f"\x1b[{at + 1};1H\x1b[0m\x1b[K{line}\x1b[0m"
                 self._drawn[at] = line
         if text:
             _write(text)
