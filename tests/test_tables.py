@@ -141,18 +141,26 @@ def test_status_of_one_rank_says_so(bench: Bench) -> None:
     assert "\n1 rank, dynamic" in bench.mslaunch("status").stdout
 
 
-def test_the_last_loss_is_that_of_the_lowest_rank(tmp_path: Path) -> None:
-    """Of the last attempt, from the end of the file, whatever its other lines are."""
+def test_the_last_loss_is_that_of_rank_0(tmp_path: Path) -> None:
+    """From the end of the file, whatever its other lines are."""
     path = tmp_path / "metrics.jsonl"
     assert last_loss(path) is None
     writer = MetricsWriter(path)
-    writer.write([Row(1.0, Source(0, 0), {"loss": 9.0}), Row(2.0, Source(1, 1), {"loss": 2.0})])
-    writer.write([Row(2.0, Source(1, 0), {"loss": 1.0}), Row(3.0, Source(1, 0), {"loss": math.inf})])
-    writer.write([Row(9.0, Source(1, 0), {"cpu": 1.0})])
+    writer.write([Row(1.0, Source(0, 0), {"loss": 9.0}), Row(2.0, Source(1, 0), {"loss": math.inf})])
+    writer.write([Row(2.0, Source(1, 1), {"loss": 2.0}), Row(9.0, Source(1, 0), {"cpu": 1.0})])
     writer.close()
     with path.open("ab") as file:
-        file.write(b'{"loss": 1, "rank"\n\xff"loss"\n')
+        file.write(b'{"loss":1,"rank":0,\n\xff"loss":\n')
     assert last_loss(path) == math.inf
+
+
+def test_where_rank_0_tells_none_the_last_loss_of_another_is_shown(tmp_path: Path) -> None:
+    """In a pipeline, the last stage has the loss."""
+    path = tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(path)
+    writer.write([Row(1.0, Source(0, 0), {"step": 1}), Row(1.0, Source(0, 7), {"loss": 3.0})])
+    writer.close()
+    assert last_loss(path) == 3.0
 
 
 def test_a_loss_is_not_read_from_a_pipe(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from statistics import median
 
 from mslaunch.metrics.rows import Number, Row, Source
 from mslaunch.metrics.series import step_of
-from mslaunch.words import byte_count
+from mslaunch.words import byte_count, seconds_words
 
 CHECK_EVERY = 2.0
 STALE = 30.0  # seconds after which a number says nothing about now
@@ -107,7 +107,9 @@ RANK_RULES = (
         "slow",
         3,
         _slow,
-        lambda own, peers: f"is slow: {own['step_time']:.3g} s a step, its peers take {peers['step_time']:.3g} s",
+        lambda own, peers: (
+            f"is slow: {seconds_words(own['step_time'])} a step, its peers take {seconds_words(peers['step_time'])}"
+        ),
     ),
 )
 HOST_RULES = (
