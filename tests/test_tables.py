@@ -102,12 +102,13 @@ def test_status_fits_into_80_columns(bench: Bench) -> None:
     """One line a rank, with step, loss and learning rate; one line an attempt."""
     earlier = AttemptSummary(0, None, 1, Verdict(rank=0, summary=WHY), None)
     (run,) = make_runs(bench, "20261118-005219-ce84", verdict=Verdict(rank=1, summary=WHY), attempts=(earlier,))
-    run.writer.write([Row(1.0, Source(1, rank), {"step": 5, "lr": 0.00123, "step_time": 0.9997}) for rank in (0, 1)])
+    values = {"step": 1_250_001, "steps": 40_000_000, "epoch": 1, "epochs": 2, "loss": 0.5, "lr": 0.00123}
+    values |= {"step_time": 0.9997, "cpu": 1.5, "memory": 2_500_000_000}
+    run.writer.write([Row(1.0, Source(1, rank), values) for rank in (0, 1)])
     shown = run_in_terminal(bench, "status", columns=80)
     table = shown[: shown.index("── why run")].split("\n\n")
     assert max(map(len, "\n".join(table[1:]).splitlines())) <= 80
-    assert "0.00123" in table[2]
-    assert "1 s" in table[2]
+    assert table[2].splitlines()[1].split()[-6:] == ["1/2", "1250001/40000000", "0.5", "0.00123", "1", "s"]
     assert table[1].splitlines()[1].startswith("1   ")
     assert "rank 0: ValueError: batch 6" in table[1]
 
