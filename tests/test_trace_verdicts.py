@@ -104,6 +104,7 @@ def test_networks_whose_own_outputs_have_no_partner_are_not_the_same(bench: Benc
     """Though all modules agree, the exit code is 1 and the reason is told."""
     code, told = compare(bench, {"fc": LOGITS, "": first}, {"fc": LOGITS, "": second})
     assert (code, "not compared: what the networks themselves return" in told) == (1, True)
+    assert "mslaunch: incomplete comparison: " in told
 
 
 def test_a_network_that_was_not_called_is_not_the_same(bench: Bench) -> None:

@@ -97,10 +97,11 @@ def _sum_up(found: Comparison, tolerance: float | None) -> str:
     without = f"; {alone} without a partner" if alone else ""
     largest = max(found.pairs, key=lambda pair: pair.difference or 0.0)
     limit = max(limits_of(pair.first, pair.second).least for pair in found.pairs) if tolerance is None else tolerance
-    within = f"within {limit:g}"
+    within = f"the same within {limit:g}"
     if (largest.difference or 0.0) > limit:
-        within = f"with differences that grow slowly, to {largest.difference:.1e} at {label(largest.first)}"
-    return f"{counted(len(found.pairs), 'output')}, the same {within}{without}"
+        within = f"the same with differences that grow slowly, to {largest.difference:.1e} at {label(largest.first)}"
+    incomplete = "" if found.is_same else "incomplete comparison: "
+    return f"{incomplete}{counted(len(found.pairs), 'output')}, {within}{without}"
 
 
 def _difference(pair: Pair) -> tuple[str, str]:
