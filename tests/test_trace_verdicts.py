@@ -69,6 +69,7 @@ def test_traces_that_keep_other_numbers_of_values_are_compared(bench: Bench, mos
 
 
 LOGITS, HIDDEN = Tensor([[1.0, 2.0]]), Tensor([1.0, 2.0, 3.0])
+LONE: dict[str, Any] = {"fc": LOGITS, "": LOGITS}
 RETURNED: list[tuple[Any, Any]] = [
     (LOGITS, {"logits": LOGITS}),
     (LOGITS, {"hidden": HIDDEN, "logits": LOGITS}),
@@ -109,12 +110,24 @@ def test_networks_whose_own_outputs_have_no_partner_are_not_the_same(bench: Benc
 
 def test_a_network_that_was_not_called_is_not_the_same(bench: Bench) -> None:
     """Only its modules were."""
-    network = Network(**{"fc": LOGITS, "": LOGITS})
+    network = Network(**LONE)
     with torch_trace(network, str(bench.folder / "b")):
         network.layers["fc"]()
-    record(bench.folder / "a", **{"fc": LOGITS, "": LOGITS})  # type: ignore[arg-type]
+    record(bench.folder / "a", **LONE)
     done = bench.mslaunch("trace", "compare", "a", "b")
     assert (done.returncode, "(network) was not called in b" in done.stdout) == (1, True)
+
+
+def test_a_network_that_was_called_less_often_is_not_the_same(bench: Bench) -> None:
+    """What its further calls return has no partner."""
+    record(bench.folder / "a", **LONE)
+    network = Network(**LONE)
+    with torch_trace(network, str(bench.folder / "b")):
+        network()
+        network()
+    done = bench.mslaunch("trace", "compare", "a", "b")
+    assert (done.returncode, "only in b: fc (call 2), (network) (call 2)\n" in done.stdout) == (1, True)
+    assert "Call both as often" in done.stdout
 
 
 def test_a_network_that_has_failed_is_not_the_same(bench: Bench) -> None:

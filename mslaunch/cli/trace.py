@@ -71,10 +71,10 @@ def _show(found: Comparison, first: str, second: str, tolerance: float | None) -
             f"only the networks as a whole were compared: {counted(len(found.only_first), 'output')} of {first} and "
             f"{len(found.only_second)} of {second} have no partner. Write rules for the names and give --names RULES."
         )
-    elif not found.is_whole_compared:
+    elif not found.is_whole_compared and not found.ended:
         basics.say(
-            "not compared: what the networks themselves return. Let both return the same tensors, in a tuple or in "
-            "dictionaries with the same keys."
+            "not compared: what the networks themselves return. Call both as often, and let both return a tensor, a "
+            "tuple, or dictionaries with the same keys."
         )
     basics.say(_sum_up(found, tolerance))
     if found.hint:
