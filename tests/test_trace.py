@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +11,8 @@ import numpy as np
 import pytest
 
 from mslaunch.runtime.trace import torch_trace
-from tests.conftest import ROOT, Bench
-from tests.torch_files import TORCH_PYTHON, needs_torch
-from tests.traced import Called, Network, Tensor, record
-
-needs_mindspore = pytest.mark.skipif(find_spec("mindspore") is None, reason="MindSpore is not installed")
-
-
-def index_of(folder: Path) -> Any:
-    return json.loads((folder / "trace.json").read_text())
+from tests.conftest import Bench
+from tests.traced import Called, Network, Tensor, index_of, record
 
 
 def test_an_output_is_recorded_with_its_statistics(bench: Bench) -> None:
@@ -287,102 +277,3 @@ def test_networks_without_a_common_name_are_refused(bench: Bench) -> None:
     record(bench.folder / "b", head=Tensor([1]))
     done = bench.mslaunch("trace", "compare", "a", "b")
     assert (done.returncode, "(fc; head). Write rules" in done.stderr) == (2, True)
-
-
-MINDSPORE = """
-import sys
-import numpy as np
-import mindspore as ms
-from mindspore import nn
-from mslaunch.runtime.trace import trace
-
-ms.set_context(mode=ms.GRAPH_MODE if sys.argv[1] == "graph" else ms.PYNATIVE_MODE)
-network = nn.SequentialCell(nn.Dense(4, 3), nn.ReLU()).set_train(False)
-network[0].weight.set_data(ms.Tensor(np.arange(12, dtype=np.float32).reshape(3, 4) - 6))
-network[0].bias.set_data(ms.Tensor(np.ones(3, np.float32)))
-x = ms.Tensor(np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4))
-before = network(x).asnumpy()
-with trace(network, "ms_trace"):
-    network(x)
-assert ms.get_context("mode") == (ms.GRAPH_MODE if sys.argv[1] == "graph" else ms.PYNATIVE_MODE)
-np.testing.assert_allclose(network(x).asnumpy(), before)
-"""
-TORCH = """
-import numpy as np, torch
-from torch import nn
-from mslaunch.runtime.trace import torch_trace
-
-network = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
-network[0].weight.data = torch.arange(12.0).reshape(3, 4) - 6
-network[0].bias.data = torch.ones(3)
-x = torch.from_numpy(np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4))
-with torch_trace(network, "torch_trace"):
-    network(x)
-with torch_trace(network.to(torch.bfloat16), "half_trace"):
-    network(x.to(torch.bfloat16))
-"""
-
-
-def run(bench: Bench, python: str | Path, script: str, *args: str) -> None:
-    command = [str(python), "-c", script, *args]
-    env = {**bench.env, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=bench.folder, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-@needs_mindspore
-@pytest.mark.mindspore
-@pytest.mark.parametrize("mode", ["graph", "pynative"])
-def test_every_cell_of_mindspore_is_recorded(bench: Bench, mode: str) -> None:
-    """In graph mode the cells run one by one for the trace, which it says, and the mode is restored."""
-    run(bench, sys.executable, MINDSPORE, mode)
-    index = index_of(bench.folder / "ms_trace")
-    assert [(row["name"], row["class"]) for row in index["outputs"]] == [
-        ("0", "Dense"),
-        ("1", "ReLU"),
-        ("", "SequentialCell"),
-    ]
-    assert ["PyNative" in note for note in index["notes"]] == [True] * (mode == "graph")
-
-
-COMPILED = """
-import mindspore as ms
-import numpy as np
-from mindspore import nn
-from mslaunch.runtime.trace import trace
-
-class Network(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Dense(2, 2)
-
-    @ms.jit
-    def construct(self, x):
-        return self.fc(x)
-
-network = Network()
-with trace(network, "ms_trace"):
-    network(ms.Tensor(np.ones((1, 2), np.float32)))
-"""
-
-
-@needs_mindspore
-@pytest.mark.mindspore
-def test_cells_inside_a_compiled_function_are_recorded(bench: Bench) -> None:
-    """A function with @jit runs as plain Python for the trace."""
-    bench.write("compiled.py", COMPILED)
-    run(bench, sys.executable, "import compiled")
-    assert [row["name"] for row in index_of(bench.folder / "ms_trace")["outputs"]] == ["fc", ""]
-
-
-@needs_torch
-@needs_mindspore
-@pytest.mark.mindspore
-def test_both_frameworks_compute_the_same(bench: Bench) -> None:
-    """The same weights give the same outputs in each layer; bfloat16 differs by its rounding alone."""
-    run(bench, sys.executable, MINDSPORE, "pynative")
-    run(bench, TORCH_PYTHON, TORCH)
-    done = bench.mslaunch("trace", "compare", "torch_trace", "ms_trace", "--tolerance", "1e-6")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert bench.mslaunch("trace", "compare", "half_trace", "ms_trace", "--tolerance", "2e-2").returncode == 0
-    assert index_of(bench.folder / "half_trace")["outputs"][0]["dtype"] == "bfloat16"

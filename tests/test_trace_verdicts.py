@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ import pytest
 from mslaunch.runtime.trace import torch_trace
 from mslaunch.runtime.trace_values import find_step
 from tests.conftest import Bench
-from tests.test_trace import index_of, needs_mindspore, run
-from tests.torch_files import TORCH_PYTHON, needs_torch
 from tests.traced import Called, Network, Tensor, record
 
 MOST = 1000
@@ -244,159 +241,3 @@ def test_inputs_by_name_and_by_number_are_compared(bench: Bench) -> None:
     """One network calls its module with a keyword, the other without."""
     code, told = compare(bench, {"fc": Called((), X, {"x": X})}, {"fc": Called((X,), Y)})
     assert (code, told.splitlines()[-1]) == (1, "mslaunch: what fc is given is the same: look at fc itself")
-
-
-FAILING = """
-import mindspore as ms
-import numpy as np
-from mindspore import nn, ops
-from mslaunch.runtime.trace import trace
-
-class Network(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Dense(4, 4)
-        self.head = nn.Dense(4, 2)
-
-    def construct(self, x):
-        return self.head(ops.gather_nd(self.fc(x), ms.Tensor([[99]], ms.int32)))
-
-network = Network()
-try:
-    with trace(network, "ms_trace"):
-        network(ms.Tensor(np.ones((3, 4), np.float32)))
-except RuntimeError:
-    pass
-else:
-    raise SystemExit("no error")
-"""
-
-
-@needs_mindspore
-@pytest.mark.mindspore
-def test_an_operator_of_mindspore_that_fails_ends_the_trace(bench: Bench) -> None:
-    """It fails late, where a value is asked for, and the trace neither hides nor forgets it."""
-    run(bench, sys.executable, FAILING)
-    index = index_of(bench.folder / "ms_trace")
-    assert index["ended_by"].startswith("RuntimeError: For 'GatherNd'")
-    assert "head" in index["not_called"]
-
-
-COMPILED = """
-import torch
-from torch import nn
-from mslaunch.runtime.trace import torch_trace
-
-plain = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
-whole = torch.compile(plain, backend="eager")
-inner = nn.Sequential(nn.Linear(4, 4), torch.compile(nn.Sequential(nn.ReLU(), nn.Linear(4, 2)), backend="eager")).eval()
-x = torch.ones(1, 4)
-with torch.no_grad():
-    for name, network in (("whole", whole), ("inner", inner)):
-        network(x)
-        with torch_trace(network, name):
-            network(x)
-    counted = torch._dynamo.utils.counters["frames"]["total"]
-    torch.compile(lambda x: x + 1, backend="eager")(x)
-    assert torch._dynamo.utils.counters["frames"]["total"] > counted, "nothing is compiled after the trace"
-"""
-
-
-@needs_torch
-def test_modules_of_a_compiled_network_are_recorded(bench: Bench) -> None:
-    """It has run before; its modules have the names that they have without torch.compile."""
-    run(bench, TORCH_PYTHON, COMPILED)
-    for folder, names in (("whole", ["0", "1", "2", ""]), ("inner", ["0", "1.0", "1.1", "1", ""])):
-        assert [row["name"] for row in index_of(bench.folder / folder)["outputs"]] == names
-
-
-IN_PLACE = """
-import torch
-from torch import nn
-from mslaunch.runtime.trace import torch_trace
-
-network = nn.Sequential(nn.ReLU(inplace=True))
-with torch_trace(network, "torch_trace"):
-    network(torch.tensor([-1.0, 1.0]))
-"""
-
-
-@needs_torch
-def test_an_input_is_recorded_before_the_module_writes_over_it(bench: Bench) -> None:
-    """As nn.ReLU(inplace=True) does."""
-    run(bench, TORCH_PYTHON, IN_PLACE)
-    rows = index_of(bench.folder / "torch_trace")
-    assert [row["min"] for row in rows["inputs"]] == [-1, -1]
-    assert [row["min"] for row in rows["outputs"]] == [0, 0]
-
-
-TORCH_BLOCK = """
-import numpy as np, torch
-from torch import nn
-from mslaunch.runtime.trace import torch_trace
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.fc1, self.act = nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU()
-        self.fc2, self.head = nn.Linear(64, 64), nn.Linear(64, 8)
-
-    def forward(self, x):
-        return self.head(torch.relu(self.fc2(self.act(self.fc1(self.norm(x))))))
-
-torch.manual_seed(1)
-network = Block().eval()
-weights = {name: value.numpy() for name, value in network.state_dict().items()}
-weights["x"] = 0.1 * torch.randn(4, 64).numpy()
-np.savez("weights.npz", **weights)
-with torch.no_grad(), torch_trace(network, "torch_trace"):
-    network(torch.from_numpy(weights["x"]))
-with torch.no_grad(), torch_trace(network.bfloat16(), "half"):
-    network(torch.from_numpy(weights["x"]).bfloat16())
-"""
-MINDSPORE_BLOCK = """
-import mindspore as ms, numpy as np
-from mindspore import nn, ops
-from mslaunch.runtime.trace import trace
-
-class Block(nn.Cell):
-    def __init__(self, mistake):
-        super().__init__()
-        self.norm = nn.LayerNorm((64,), epsilon=1e-7 if mistake == "epsilon" else 1e-5)
-        self.fc1, self.act = nn.Dense(64, 64), nn.GELU(approximate=mistake == "gelu")
-        self.fc2, self.head = nn.Dense(64, 64), nn.Dense(64, 8)
-        self.function = ops.abs if mistake == "function" else ops.relu
-
-    def construct(self, x):
-        return self.head(self.function(self.fc2(self.act(self.fc1(self.norm(x))))))
-
-weights = np.load("weights.npz")
-for mistake in ("none", "epsilon", "gelu", "function"):
-    network = Block(mistake).set_train(False)
-    for name, parameter in network.parameters_and_names():
-        name = name.replace("gamma", "weight").replace("beta", "bias")
-        parameter.set_data(ms.Tensor(weights[name]))
-    with trace(network, mistake):
-        network(ms.Tensor(weights["x"]))
-"""
-MISTAKES = {
-    "epsilon": ("first difference: norm (", "what norm is given is the same: look at norm itself"),
-    "gelu": ("first difference: act (", "what act is given is the same: look at act itself"),
-    "function": ("first difference: head (", "look between fc2 and head"),
-}
-
-
-@needs_torch
-@needs_mindspore
-@pytest.mark.mindspore
-def test_mistakes_of_porting_are_named_and_a_right_network_is_the_same(bench: Bench) -> None:
-    """With the defaults, in float32; in bfloat16 rounding alone is no difference."""
-    run(bench, TORCH_PYTHON, TORCH_BLOCK)
-    run(bench, sys.executable, MINDSPORE_BLOCK)
-    for folder in ("torch_trace", "half"):
-        done = bench.mslaunch("trace", "compare", folder, "none")
-        assert done.returncode == 0, done.stdout
-    for mistake, told in MISTAKES.items():
-        done = bench.mslaunch("trace", "compare", "torch_trace", mistake)
-        assert done.returncode == 1, done.stdout
-        assert all(words in done.stdout for words in told), done.stdout

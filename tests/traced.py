@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,3 +82,7 @@ def record(folder: Path, most_values: int = 1000, **layers: Any) -> None:
     network = Network(**layers)
     with torch_trace(network, str(folder), most_values):
         network()
+
+
+def index_of(folder: Path) -> Any:
+    return json.loads((folder / "trace.json").read_text())
