@@ -77,6 +77,14 @@ class ShardUnreadable(RequestError):
         super().__init__(f"{path}: not a whole checkpoint: {why}. Copy it again, or take an earlier step.")
 
 
+class HoldsTorch(ShardUnreadable):
+    """A file of PyTorch's where one of MindSpore's is wanted."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "it holds PyTorch's weights")
+        self.args = (f"{path} holds PyTorch's weights: import them first: mslaunch ckpt import {path} --to net.ckpt",)
+
+
 class PluginBroken(RequestError):
     def __init__(self, name: str, group: str, package: str, error: BaseException) -> None:
         why = " ".join(f"{type(error).__name__}: {error}".split())
