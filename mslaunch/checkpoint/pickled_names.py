@@ -11,7 +11,10 @@ _NUMPY_TYPES = (
     *("int8", "int16", "int32", "int64", "longlong", "uint8", "uint16", "uint32", "uint64", "ulonglong"),
 )
 _LAYOUTS = ("strided", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged")
-_MEMORY_FORMATS = ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format")
+_QUANTIZATIONS = (
+    *("per_tensor_affine", "per_channel_affine", "per_tensor_symmetric", "per_channel_symmetric"),
+    "per_channel_affine_float_qparams",
+)
 VALUES = frozenset(
     (
         *(f"{module}.{name}" for module in ("builtins", "__builtin__") for name in _BUILTINS),
@@ -21,7 +24,7 @@ VALUES = frozenset(
         *("_codecs.encode", "collections.Counter", "decimal.Decimal", "fractions.Fraction", "uuid.UUID", "typing.Any"),
         *(f"numpy.{name}" for name in _NUMPY_TYPES),
         *("numpy.dtype", "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar"),
-        *(f"torch.{name}" for name in (*_LAYOUTS, *_MEMORY_FORMATS, "device", "dtype", "layout", "memory_format")),
+        *(f"torch.{name}" for name in (*_LAYOUTS, *_QUANTIZATIONS, "device", "dtype", "layout")),
         *("torch.serialization._get_layout", "torch.torch_version.TorchVersion", "torch.version.TorchVersion"),
     )
 )
@@ -32,6 +35,7 @@ _NUMPY_OBJECTS = (
     *(f"numpy.random._pickle.__{name}_ctor" for name in ("randomstate", "generator", "bit_generator")),
     *("numpy.ndarray", "numpy.random.mtrand.RandomState", "numpy.random._generator.Generator"),
     *("numpy.random._mt19937.MT19937", "numpy.random._pcg64.PCG64", "numpy.random.bit_generator.SeedSequence"),
+    "numpy.random.bit_generator.__pyx_unpickle_SeedSequence",
 )
 _TO_CPU = "Save it from the CPU: model.cpu().state_dict()"
 OBJECTS = {

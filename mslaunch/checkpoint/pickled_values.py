@@ -143,7 +143,14 @@ def kind_of(value: Any) -> str:
     return value.path[:SHOWN] if isinstance(value, Name) else f"a {type(value).__name__}"
 
 
-def storage_of(words: Any) -> StorageRef:
+def refer(words: Any) -> StorageRef | Name:
+    """Read what a pickle refers to outside: a storage, or in old files the class of a module, with its source."""
+    if isinstance(words, tuple) and len(words) == 4 and words[0] == "module" and isinstance(words[1], Name):
+        return words[1]
+    return _storage(words)
+
+
+def _storage(words: Any) -> StorageRef:
     """Read what a pickle says of a storage: `("storage", type, key, device, count)`, and a view in old files."""
     if not isinstance(words, tuple) or len(words) not in (5, 6) or words[0] != "storage":
         raise Malformed("its pickle refers to something outside that is no storage")

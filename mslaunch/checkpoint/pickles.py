@@ -17,7 +17,7 @@ from mslaunch.checkpoint.pickled_values import (
     known,
     make_object,
     plain_key,
-    storage_of,
+    refer,
 )
 from mslaunch.checkpoint.tensor import Malformed
 
@@ -134,9 +134,10 @@ class _Reader:
         self.stack.append(target)
 
     def persistent(self, _: Any) -> None:
-        storage = storage_of(self.stack.pop())
-        self.storages[storage.key] = storage
-        self.stack.append(storage)
+        found = refer(self.stack.pop())
+        if isinstance(found, StorageRef):
+            self.storages[found.key] = found
+        self.stack.append(found)
 
     def new_object(self, owner: Any) -> None:
         self.stack.append(make_object(owner))
