@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shlex
 from collections.abc import Iterable, Sequence
 
 WRONG_REQUEST = 2
@@ -82,7 +83,8 @@ class HoldsTorch(ShardUnreadable):
 
     def __init__(self, path: str) -> None:
         super().__init__(path, "it holds PyTorch's weights")
-        self.args = (f"{path} holds PyTorch's weights: import them first: mslaunch ckpt import {path} --to net.ckpt",)
+        command = f"mslaunch ckpt import {shlex.quote(path)} --to net.ckpt"
+        self.args = (f"{path} holds PyTorch's weights: import them first: {command}",)
 
 
 class PluginBroken(RequestError):

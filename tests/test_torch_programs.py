@@ -10,7 +10,7 @@ import pytest
 from mslaunch.checkpoint.opening import open_weights
 from mslaunch.errors import RequestError
 from tests.conftest import Bench
-from tests.sharded import content_of, safetensors_bytes, write_shard
+from tests.sharded import content_of, json_strategy, safetensors_bytes, write_shard
 from tests.test_torch_files import values
 from tests.torch_files import Call, Global, Persistent, Saved, ask_torch, needs_torch, save_older, save_zip
 from tests.two_networks import floats
@@ -334,3 +334,43 @@ def test_a_distributed_checkpoint_is_refused_with_the_command_that_joins_it(tmp_
         (tmp_path / name).write_bytes(b"\x80\x02}.")
     with pytest.raises(RequestError, match=f"dcp_to_torch {tmp_path} model.pth"):
         open_weights(tmp_path / named)
+
+
+def new_folder(bench: Bench, name: str) -> Path:
+    (bench.folder / name).mkdir()
+    return bench.folder / name
+
+
+def test_show_lists_what_an_import_reads(bench: Bench) -> None:
+    """A file of torch.save and a folder with an index, under the names of the network."""
+    tensors = {name: Saved("s", "Int8", (2,)) for name in ("module.a.w", "module.b.w")}
+    save_zip(bench.folder / "net.pth", {"best": Saved("s", "Int8", ()), "model": tensors}, {"s": b"ab"})
+    write_model(new_folder(bench, "hf"), ("a.w", "b.w"), "safetensors")
+    for source, files in (("net.pth", ""), ("hf", "2 files, ")):
+        done = bench.mslaunch("ckpt", "show", source)
+        assert (done.returncode, done.stderr) == (0, "")
+        first, *rows = done.stdout.splitlines()
+        assert first.startswith(f"{source}: {files}2 parameters, ")
+        assert [row.split()[0] for row in rows[2:]] == ["a.w", "b.w"]
+    shown = json.loads(bench.mslaunch("ckpt", "show", "net.pth", "--key", "model", "--json").stdout)
+    assert shown["parameters"] == [{"name": name, "type": "Int8", "shape": [2], "bytes": 2} for name in ("a.w", "b.w")]
+
+
+@pytest.mark.parametrize("source", ["net.pth", "epoch=0.ckpt", "hf", "lightning"])
+@pytest.mark.parametrize(
+    "command", [("ckpt", "verify"), ("ckpt", "reshard", "-o", "new", "--to", "s.json"), ("infer", "--ckpt")]
+)
+def test_weights_of_pytorch_are_to_be_imported_first(bench: Bench, source: str, command: tuple[str, ...]) -> None:
+    """Whatever wants a checkpoint of MindSpore says so, and does not ask to remove files of a model."""
+    value = {"w": Saved("s", "Int8", (2,))}
+    for name in ("net.pth", "epoch=0.ckpt"):
+        save_zip(bench.folder / name, value, {"s": b"ab"})
+    write_model(new_folder(bench, "hf"), ("a.w", "b.w"), "safetensors")
+    save_zip(new_folder(bench, "lightning") / "epoch=0.ckpt", value, {"s": b"ab"})
+    bench.write("infer.py", "")
+    cut = {"w": {"dev_matrix": [2], "tensor_map": [0], "tensor_shape": [1]}}
+    (bench.folder / "s.json").write_bytes(json_strategy(cut))
+    done = bench.mslaunch(*command, source)
+    assert (done.returncode, done.stdout) == (2, "")
+    words = f"holds PyTorch's weights: import them first: mslaunch ckpt import {source} --to net.ckpt"
+    assert words in done.stderr

@@ -81,6 +81,13 @@ def check_key(key: str | None, *opened: Weights) -> None:
         raise RequestError(f"--key {key}: {files[0]} has no keys; only {known} files have. Leave --key out.")
 
 
+def files_of(weights: Weights) -> list[Path]:
+    """All files that hold some of these weights."""
+    places = (path for weight in weights.values() for _, path, _ in weight.pieces)
+    packed = (weight.packed[0] for weight in weights.values() if weight.packed)
+    return sorted({*places, *packed})
+
+
 def _open_folder(folder: Path, strategy: Strategy | None, key: str | None) -> _Opened:
     if index := find_index(folder):
         return _open_index(index, key)

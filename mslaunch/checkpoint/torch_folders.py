@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from mslaunch import layout
 from mslaunch.checkpoint.kinds import TORCH_SUFFIXES, is_torch
 from mslaunch.errors import RequestError
 
@@ -70,8 +71,14 @@ def siblings(path: Path) -> list[Path]:
     return files
 
 
-def is_model_folder(folder: Path) -> bool:
-    """Tell whether a folder holds a model of PyTorch, not the checkpoints of ranks."""
-    files = [path for path in folder.iterdir() if path.is_file()]
-    numbered = any(_NUMBERED.fullmatch(path.name) for path in files)
-    return numbered or any(path.name.endswith(".index.json") for path in files)
+def holds_torch(path: Path) -> bool:
+    """Tell whether a file or folder holds a model of PyTorch, not the checkpoints of MindSpore's ranks."""
+    if not path.is_dir():
+        return path.name.endswith(".index.json") or path.suffix == ".distcp" or is_torch(path)
+    entries = list(path.iterdir())
+    if any(entry.name.startswith(layout.RANK) for entry in entries):
+        return False
+    if any(_NUMBERED.fullmatch(entry.name) or entry.name.endswith((".index.json", ".distcp")) for entry in entries):
+        return True
+    files = [entry for entry in entries if entry.suffix in (*TORCH_SUFFIXES, ".ckpt", ".safetensors")]
+    return bool(files) and all(map(is_torch, files))
