@@ -194,6 +194,21 @@ def test_a_storage_in_what_is_dropped_has_its_size(tmp_path: Path) -> None:
     assert values(path) == {"w": ((2,), b"ab")}
 
 
+def test_an_extra_state_is_left_out(tmp_path: Path) -> None:
+    """Transformer Engine keeps a buffer of bytes in the state_dict."""
+    extra = Raw(b"c_io\nBytesIO\n)\x81(X\x01\x00\x00\x00aK\x00Ntb")
+    value = {"w": Saved("s", "Int8", (2,)), "_extra_state": extra}
+    assert values(save_zip(tmp_path / "a.pth", value, {"s": b"ab"})) == {"w": ((2,), b"ab")}
+
+
+@pytest.mark.parametrize("name", ["_rebuild_device_tensor_from_numpy", "_rebuild_xla_tensor"])
+def test_a_tensor_whose_values_lie_in_the_pickle_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    """XLA's are saved so; the sentence tells what to save."""
+    made = Call(Global(f"torch._utils.{name}"), (None, Global("torch.float32"), "xla:0", False))
+    with pytest.raises(RequestError, match=rf" w is torch._utils.{name}.*model.cpu\(\).state_dict\(\)"):
+        open_weights(save_zip(tmp_path / "a.pth", {"v": Saved("s", "Int8", (2,)), "w": made}, {"s": b"ab"}))
+
+
 REFUSED = {
     "a function of a known package": "transformers.modeling_utils.load_state_dict",
     "a method of a known class": "lightning.pytorch.Trainer.fit",
@@ -265,6 +280,13 @@ def write_model(folder: Path, names: tuple[str, str], ending: str) -> Path:
 def test_the_words_of_wrappers_are_removed_from_all_files(tmp_path: Path, kind: str, ending: str) -> None:
     """After the index was compared with the names in the files."""
     assert list(open_weights(write_model(tmp_path, WRAPPED[kind], ending))) == ["a.w", "b.w"]
+
+
+def test_names_that_would_become_equal_are_refused(tmp_path: Path) -> None:
+    """A weight must not vanish."""
+    value = {name: Saved("s", "Int8", (2,)) for name in ("a.w", "a._orig_mod.w")}
+    with pytest.raises(RequestError, match=r"a._orig_mod.w: without the words of wrappers it is a.w, as another is"):
+        open_weights(save_zip(tmp_path / "a.pth", value, {"s": b"ab"}))
 
 
 def test_a_network_of_mindspore_keeps_its_names(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ VALUES = frozenset(
         *(f"pathlib._local.{name}" for name in ("Path", "PosixPath", "WindowsPath")),
         *("_codecs.encode", "collections.Counter", "decimal.Decimal", "fractions.Fraction", "uuid.UUID", "typing.Any"),
         *(f"numpy.{name}" for name in _NUMPY_TYPES),
+        "_io.BytesIO",  # what Transformer Engine keeps as _extra_state
         *("numpy.dtype", "numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar"),
         *(f"torch.{name}" for name in (*_LAYOUTS, *_QUANTIZATIONS, "device", "dtype", "layout")),
         *("torch.serialization._get_layout", "torch.torch_version.TorchVersion", "torch.version.TorchVersion"),
@@ -60,7 +61,8 @@ OBJECTS = {
 """What may hold weights, so that a state_dict must not hold it; and what to do about it, where that is known."""
 PACKAGES = (
     *("accelerate", "deepspeed", "detectron2", "diffusers", "fairseq", "hydra", "lightning", "lightning_fabric"),
-    *("ml_collections", "mmcv", "mmengine", "omegaconf", "peft", "pytorch_lightning", "timm", "torch_npu"),
+    *("megatron", "mindspeed", "ml_collections", "mmcv", "mmdet", "mmengine", "omegaconf", "peft"),
+    *("pytorch_lightning", "timm", "torch_npu"),
     *("torchmetrics", "torchvision", "transformers"),
     *("torch.nn.modules", "torch.optim", "torch.amp", "torch.cuda.amp", "torch.distributed.fsdp"),
     *("torch.distributed.tensor", "torch.distributed._tensor", "torch.distributed.device_mesh"),
