@@ -34,7 +34,9 @@ def save(name, **more):
 
 save("imagenet.pth", epoch=3, state_dict=wrapped, best_acc1=torch.tensor(71.3), optimizer=optimizer.state_dict())
 save("only.pth", generator=wrapped, best=torch.tensor([71.3]), optim_g=optimizer.state_dict())
+save("random.pth", generator=wrapped, rng_state=torch.get_rng_state(), cuda_rng=torch.get_rng_state())
 torch.save({**net.state_dict(), "optimizer": optimizer.state_dict()}, folder / "flat.pth")
+torch.save(optimizer.state_dict(), folder / "optimizer.pth")
 
 
 class AttributeDict(dict):
@@ -102,10 +104,17 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_torch
-@pytest.mark.parametrize("name", ["imagenet.pth", "only.pth", "flat.pth"])
+@pytest.mark.parametrize("name", ["imagenet.pth", "only.pth", "random.pth", "flat.pth"])
 def test_a_checkpoint_of_a_training_gives_the_network_alone(written: Path, name: str) -> None:
     """Neither the best accuracy nor the optimizer's momentum is a weight."""
     assert shapes(written / name) == LINEAR
+
+
+@needs_torch
+def test_the_state_of_an_optimizer_alone_is_no_network(written: Path) -> None:
+    """Its tensors have numbers for names."""
+    with pytest.raises(RequestError, match="holds an optimizer's state, no network's"):
+        open_weights(written / "optimizer.pth")
 
 
 @needs_torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ _WRAPPERS = (
 """Where programs keep the state_dict in what they save."""
 _OPTIMIZER = {"state", "param_groups"}
 """The keys of an optimizer's state."""
+_RANDOM = re.compile(r"(\w+_)?rng(_\w+)?")
+"""How the state of random numbers is called, which is a tensor."""
 
 
 def find_state_dict(value: Any, key: str | None) -> dict[str, TensorRef]:
@@ -50,16 +53,15 @@ def _state_dict(value: Any, level: int = 0) -> dict[Any, Any]:
     """Follow the words of wrappers; tensors beside one, such as the best accuracy, are not the network's."""
     if not isinstance(value, dict):
         raise Malformed(f"it holds no state_dict{_whole(value)}. Save model.state_dict() with torch.save")
-    inner = {
-        name: one
-        for name, one in value.items()
-        if isinstance(one, dict) and not _is_of_training(name, one) and _has_tensor(one)
-    }
-    beside = [one for one in value.values() if isinstance(one, TensorRef)]
+    if value.keys() >= _OPTIMIZER:
+        raise Malformed("it holds an optimizer's state, no network's. Save model.state_dict() with torch.save")
+    network = {name: one for name, one in value.items() if not _is_of_training(name, one)}
+    inner = {name: one for name, one in network.items() if isinstance(one, dict) and _has_tensor(one)}
+    beside = [one for one in network.values() if isinstance(one, TensorRef)]
     wrapper = next((name for name in _WRAPPERS if name in inner), None)
     is_top = level == 0
     if level > _MOST_LEVELS or (beside and not (is_top and inner and (wrapper or _are_numbers(beside)))):
-        return {name: one for name, one in value.items() if not (is_top and _is_of_training(name, one))}
+        return network if is_top else value
     if wrapper is not None:
         return _state_dict(inner[wrapper], level + 1)
     if len(inner) > 1:
@@ -73,8 +75,10 @@ def _are_numbers(tensors: list[TensorRef]) -> bool:
 
 
 def _is_of_training(name: Any, value: Any) -> bool:
-    """Tell whether a dict is an optimizer's state, by its keys or its name."""
-    return isinstance(value, dict) and (value.keys() >= _OPTIMIZER or str(name).startswith("optim"))
+    """Tell whether a value is an optimizer's state, by its keys or its name, or that of random numbers."""
+    if isinstance(value, dict):
+        return value.keys() >= _OPTIMIZER or str(name).startswith("optim")
+    return isinstance(value, TensorRef) and _RANDOM.fullmatch(str(name)) is not None
 
 
 def _has_tensor(value: Mapping[Any, Any]) -> bool:
