@@ -18,7 +18,11 @@ from mslaunch.checkpoint.weights import plan_weights
 
 _SMALL = 1 << 20
 _INSTRUCTIONS = tuple(b"()]}0122.RbcQNtlduseahjrq\x80\x81\x85\x86\x87\x88\x89\x8a\x8c\x93\x94\x95oiXKMJ")
-_NAMES = (b"cos\nsystem\n", b"ctorch\nSize\n", b"ctorch._utils\n_rebuild_tensor_v2\n", b"ccollections\nOrderedDict\n")
+_NAMES = (
+    *(b"cos\nsystem\n", b"ctorch\nSize\n", b"ctorch._utils\n_rebuild_tensor_v2\n", b"ccollections\nOrderedDict\n"),
+    *(b"cargparse\nNamespace\n", b"c__builtin__\nset\n", b"ctorch._tensor\n_rebuild_from_type_v2\n"),
+    *(b"ccollections\ndefaultdict\n", b"ctorch\nComplexFloatStorage\n", b"ctimm\nModel\n"),
+)
 
 
 def _mutate_pickle(random: Random, data: bytes) -> bytes:

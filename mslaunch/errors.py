@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shlex
 from collections.abc import Iterable, Sequence
 
 WRONG_REQUEST = 2
@@ -75,6 +76,15 @@ class ShardUnreadable(RequestError):
     def __init__(self, path: str, why: str) -> None:
         self.why = why
         super().__init__(f"{path}: not a whole checkpoint: {why}. Copy it again, or take an earlier step.")
+
+
+class HoldsTorch(ShardUnreadable):
+    """A file of PyTorch's where one of MindSpore's is wanted."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "it holds PyTorch's weights")
+        command = f"mslaunch ckpt import {shlex.quote(path)} --to net.ckpt"
+        self.args = (f"{path} holds PyTorch's weights: import them first: {command}",)
 
 
 class PluginBroken(RequestError):

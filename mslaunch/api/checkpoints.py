@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mslaunch.checkpoint.importing import Naming, Renamed
     from mslaunch.checkpoint.strategy import Strategy
     from mslaunch.checkpoint.transform import Planned
+    from mslaunch.checkpoint.weights import Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,18 @@ class ComparedWeights:
     """A sentence for each rule that applies to no parameter."""
 
 
+@dataclass(frozen=True, slots=True)
+class ListedWeights:
+    """Weights under the names that an import reads, and the files that hold them."""
+
+    weights: tuple[Weight, ...]
+    files: tuple[Path, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(path.stat().st_size for path in self.files)
+
+
 def import_weights(
     source: str,
     target: str,
@@ -94,6 +107,22 @@ def export_weights(
     how = _naming(names, like, dtype, partial)
     planned, renamed = plan_export(Path(source), how, _strategy(strategy), Path(target))
     return PlannedWeights(planned, renamed, Path(target), True)
+
+
+def holds_torch(source: str) -> bool:
+    """Tell whether a file or folder holds PyTorch's weights, which import reads."""
+    from mslaunch.checkpoint.torch_folders import holds_torch
+
+    return Path(source).exists() and holds_torch(Path(source))
+
+
+def list_weights(source: str, *, key: str | None = None) -> ListedWeights:
+    """List the weights that an import of this file or folder would read."""
+    from mslaunch.checkpoint.opening import check_key, files_of, open_weights
+
+    found = open_weights(Path(source), key=key)
+    check_key(key, found)
+    return ListedWeights(tuple(found.values()), tuple(files_of(found)))
 
 
 def diff_weights(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
 from mslaunch.checkpoint import ckpt, safetensors
+from mslaunch.checkpoint.kinds import is_torch
 from mslaunch.checkpoint.tensor import MOST_DIMENSIONS, Content, FileLayout, Malformed, Tensor
-from mslaunch.errors import RequestError, ShardUnreadable
+from mslaunch.errors import HoldsTorch, RequestError, ShardUnreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,14 @@ class Shard:
     size: int
     crc: int | None = None
     redundancy_removed: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    framework: str | None = None
 
 
 def format_of(path: Path) -> Format:
     if path.suffix not in FORMATS:
+        if is_torch(path):
+            raise HoldsTorch(str(path))
         raise RequestError(f"{path}: checkpoints end in {' or '.join(FORMATS)}. Name one of those.")
     return FORMATS[path.suffix]
 
@@ -59,10 +64,11 @@ def read_shard(path: Path) -> Shard:
         content = kind.read(fd, size)
         tensors = _by_name(content.tensors)
     except (ValueError, OSError) as error:  # Malformed of either kind among them
-        raise ShardUnreadable(str(path), str(error)) from None
+        raise HoldsTorch(str(path)) if is_torch(path) else ShardUnreadable(str(path), str(error)) from None
     finally:
         os.close(fd)
-    return Shard(path, tensors, size, content.crc, content.redundancy_removed)
+    more = (content.crc, content.redundancy_removed, content.aliases, content.framework)
+    return Shard(path, tensors, size, *more)
 
 
 def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
