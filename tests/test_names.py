@@ -186,7 +186,8 @@ def test_an_unknown_network_is_refused_with_the_known_ones() -> None:
     with pytest.raises(RequestError) as refused:
         read_rules("lama")
     assert str(refused.value) == (
-        "--names lama: no such file or network; did you mean 'llama'? Known networks: bert, llama, qwen, resnet."
+        "--names lama: no such file or network; did you mean 'llama'? "
+        "Known networks: bert, gpt2, llama, qwen, resnet; none keeps all names."
     )
 
 

@@ -33,7 +33,7 @@ class PlannedWeights:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence for each rule that applies to no parameter."""
+        """Sentences on rules that apply to no parameter, on what was guessed, and on what needs no partner."""
         return self.renamed.notes
 
     @property
@@ -87,11 +87,15 @@ def export_weights(
     like: str | None = None,
     dtype: str | None = None,
     partial: bool = False,
+    key: str | None = None,
 ) -> PlannedWeights:
-    """Plan a .safetensors with PyTorch's names; a strategy says how the shards of ranks belong together."""
+    """Plan a .safetensors with PyTorch's names; a strategy says how the shards of ranks belong together.
+
+    `key` says which value of a .pth that is given as `like`.
+    """
     from mslaunch.checkpoint.importing import plan_export
 
-    how = _naming(names, like, dtype, partial)
+    how = _naming(names, like, dtype, partial, key)
     planned, renamed = plan_export(Path(source), how, _strategy(strategy), Path(target))
     return PlannedWeights(planned, renamed, Path(target), True)
 

@@ -17,6 +17,7 @@ from mslaunch.errors import RequestError, did_you_mean
 
 READY = Path(__file__).parent / "rules"
 """Rules that come with mslaunch, by the name of the network."""
+KEEP = "none"
 _KEYS = ("from", "to", "drop", "transpose", "insert", "remove", "concat", "split", "sizes", "heads")
 _HEADS = ("halves", "pairs")
 _GROUP = re.compile(r"\((?!\?)[^()]*\)")
@@ -48,10 +49,8 @@ class Rule:
     def match(self, name: str) -> re.Match[str] | None:
         return compile_pattern(self.where, self.sources[0]).fullmatch(name)
 
-    def reverse(self) -> Rule | None:
-        """The rule that undoes this one; None for one that leaves parameters out."""
-        if not self.targets:
-            return None
+    def reverse(self) -> Rule:
+        """The rule that undoes this one, which has targets."""
         groups = _GROUP.findall(self.sources[0])
         outside = _GROUP.sub("", self.sources[0])
         used = set(_REFERENCE.findall(self.targets[0]))
@@ -86,15 +85,23 @@ class Rule:
         )
 
 
-def read_rules(name: str) -> list[Rule]:
-    """Read a file of rules, or those that come with mslaunch for a network."""
+def is_ready(name: str) -> bool:
+    """Tell whether rules of this name come with mslaunch; a file of that name comes first."""
     path = Path(name)
-    if not path.exists() and "/" not in name and not path.suffix:
-        path = READY / f"{name}.yaml"
+    return not path.exists() and "/" not in name and not path.suffix and (READY / f"{name}.yaml").exists()
+
+
+def read_rules(name: str) -> list[Rule]:
+    """Read a file of rules, or those that come with mslaunch for a network; `none` keeps all names."""
+    path = READY / f"{name}.yaml" if is_ready(name) else Path(name)
     if not path.exists():
+        if name == KEEP:
+            return []
         known = sorted(ready.stem for ready in READY.glob("*.yaml"))
         near = did_you_mean(name, known) or "."
-        raise RequestError(f"--names {name}: no such file or network{near} Known networks: {', '.join(known)}.")
+        raise RequestError(
+            f"--names {name}: no such file or network{near} Known networks: {', '.join(known)}; {KEEP} keeps all names."
+        )
     from mslaunch.documents.yaml_text import parse_yaml
 
     try:
@@ -174,7 +181,8 @@ def _heads(where: str, value: Any) -> tuple[int, tuple[str, str] | None]:
 
 
 def reverse_rules(rules: Sequence[Rule]) -> list[Rule]:
-    return [back for rule in rules if (back := rule.reverse()) is not None]
+    """Return rules for the way back; those that leave out come last, since one may name what another makes."""
+    return [*(rule.reverse() for rule in rules if rule.targets), *(rule for rule in rules if not rule.targets)]
 
 
 def apply_rules(weights: Mapping[str, Weight], rules: Sequence[Rule]) -> dict[str, Weight]:

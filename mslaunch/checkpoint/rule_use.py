@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-from mslaunch.checkpoint.names import READY, Rule, first_match
+from mslaunch.checkpoint.names import Rule, first_match, is_ready
 
 SHOWN = 8
 
@@ -21,7 +20,7 @@ def unused_rules(name: str, rules: Sequence[Rule], parameters: Iterable[str]) ->
     if unused and not used:
         first = f"; the first one matches {rules[0].sources[0]}, the first parameter is {listed[0]}" if listed else ""
         return (f"--names {name}: no rule of it applies to a parameter{first}",)
-    if (READY / f"{name}.yaml").exists() and not Path(name).exists():
+    if is_ready(name):
         return ()
     notes = [f"{rule.where} ({rule.sources[0]}) applies to no parameter" for rule in unused[:SHOWN]]
     more = [f"--names {name}: {len(unused) - SHOWN} more of its rules are without use"] if len(unused) > SHOWN else []
