@@ -116,9 +116,12 @@ def compare_weights(
     from mslaunch.checkpoint.names import apply_rules, read_rules
     from mslaunch.checkpoint.opening import check_key, open_weights
     from mslaunch.checkpoint.rule_use import unused_rules
+    from mslaunch.checkpoint.scales import join_scales
 
     layout = _strategy(strategy)
-    one, other = (open_weights(Path(path), layout if _is_ranks(path) else None, key) for path in (first, second))
+    one, other = (
+        join_scales(open_weights(Path(path), layout if _is_ranks(path) else None, key)) for path in (first, second)
+    )
     check_key(key, one, other)
     rules = read_rules(names) if names else []
     pairs = pair_names(apply_rules(one, rules), other)

@@ -14,6 +14,7 @@ from mslaunch.checkpoint.matching import SHOWN, Match, match_names, tied_names
 from mslaunch.checkpoint.names import Rule, apply_rules, is_ready, read_rules, reverse_rules
 from mslaunch.checkpoint.opening import Weights, check_key, open_weights
 from mslaunch.checkpoint.rule_use import unused_rules
+from mslaunch.checkpoint.scales import is_scaled, join_scales
 from mslaunch.checkpoint.strategy import Strategy
 from mslaunch.checkpoint.tensor import ITEM_SIZES
 from mslaunch.checkpoint.training_state import is_of_training
@@ -63,7 +64,7 @@ class Renamed:
 
 def plan_import(source: Path, naming: Naming, strategy: Strategy | None, target: Path) -> tuple[Planned, Renamed]:
     """Plan MindSpore checkpoints from PyTorch's weights: one file, or one for each rank of a strategy."""
-    found = open_weights(source, key=naming.key)
+    found = join_scales(open_weights(source, key=naming.key))
     check_key(naming.key, found)
     wanted = open_weights(naming.like) if naming.like else {}
     rules = read_rules(naming.rules) if naming.rules else []
@@ -92,7 +93,7 @@ def plan_export(source: Path, naming: Naming, strategy: Strategy | None, target:
     """Plan one file under PyTorch's names; ranks' shards are merged on the way."""
     if target.suffix != ".safetensors":
         raise RequestError(f"--to {target}: the new file's name must end in .safetensors.")
-    whole = open_weights(source, strategy)
+    whole = join_scales(open_weights(source, strategy))
     training = [name for name in whole if is_of_training(name, whole)]
     found = {name: weight for name, weight in whole.items() if name not in training}
     back = reverse_rules(read_rules(naming.rules)) if naming.rules else []
@@ -147,6 +148,12 @@ def _check(source: Path, match: Match, naming: Naming, notes: tuple[str, ...]) -
 def _cast(weights: Weights, dtype: str | None) -> Weights:
     if dtype is not None and dtype not in DTYPES:
         raise RequestError(f"--dtype: one of {', '.join(DTYPES)} is wanted, got {dtype!r}.")
+    scaled = next((name for name, weight in weights.items() if is_scaled(weight)), None)
+    if scaled and dtype is None:
+        raise RequestError(
+            f"{scaled}: MindSpore's checkpoints have no float8. Give --dtype bfloat16: its values are multiplied by "
+            f"their scales."
+        )
     made = {name: cast(weight, DTYPES[dtype]) if dtype else weight for name, weight in weights.items()}
     for name, weight in made.items():
         if weight.dtype not in ITEM_SIZES and weight.dtype in (*safetensors.FLOAT8.values(), *safetensors.FLOAT8):
