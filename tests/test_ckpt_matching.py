@@ -212,3 +212,34 @@ def test_lost_statistics_of_a_batch_norm_are_told(bench: Bench) -> None:
     write_shard(bench.folder / "init.ckpt", zeros(MINDSPORE))
     done = bench.mslaunch("ckpt", "import", "net.pth", "--to", "net.ckpt", "--like", "init.ckpt")
     assert (done.returncode, "bn.moving_variance (4) gets no weights" in done.stderr) == (2, True)
+
+
+def test_a_layer_that_may_be_tied_is_told_with_its_rule(bench: Bench) -> None:
+    """A file holds tied weights once; the rule of the message gives them to both."""
+    save_state(bench.folder / "net.pth", {"model.embed_tokens.weight": floats(5, 2), "model.fc.weight": floats(3, 2)})
+    wanted = {
+        "model.embed_tokens.embedding_table": floats(5, 2),
+        "model.fc.weight": floats(3, 2),
+        "lm_head.weight": floats(5, 2),
+    }
+    write_shard(bench.folder / "init.ckpt", zeros(wanted))
+    args = ("ckpt", "import", "net.pth", "--to", "net.ckpt", "--like", "init.ckpt")
+    said = bench.mslaunch(*args).stderr.splitlines()[0]
+    start, _, rule = said.partition(" Then give a rule ")
+    assert start.endswith("lm_head.weight (5x2) gets no weights; of the shape of model.embed_tokens.weight: tied?")
+    bench.write("rules.yaml", f"rules: [{rule}]")
+    done = bench.mslaunch(*args, "--names", "rules.yaml")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert content_of(bench.folder / "net.ckpt") == wanted
+
+
+def test_what_the_rules_of_a_network_do_not_know_is_told(bench: Bench) -> None:
+    """Experts of a Mixtral are no part of a Llama."""
+    experts = {f"model.layers.0.block_sparse_moe.experts.{number}.w1.weight": floats(2, 2) for number in range(2)}
+    save_state(bench.folder / "net.pth", {"model.norm.weight": floats(2), **experts, "lm_head.weight": floats(4, 2)})
+    done = bench.mslaunch("ckpt", "import", "net.pth", "--to", "net.ckpt", "--names", "llama")
+    assert (done.returncode, done.stderr) == (
+        0,
+        "mslaunch: --names llama: 2 parameters match no rule, so names are kept: "
+        "model.layers.0.block_sparse_moe.experts.0.w1.weight …\n",
+    )

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from mslaunch.checkpoint import weights as change
-from mslaunch.checkpoint.layer_names import TO_MINDSPORE, TO_PYTORCH, is_counter
+from mslaunch.checkpoint.layer_names import TO_MINDSPORE, TO_PYTORCH, is_counter, is_embedding
 from mslaunch.checkpoint.matching import Match
 from mslaunch.checkpoint.weights import Weight
 from mslaunch.errors import RequestError
-
-_EMBEDDING = re.compile(
-    r"(?!un|.*out)(?:(?:.*_)?emb(?:ed|s)?|.*embeddings?|wte|wpe|embed_(?:tokens|positions|in)|.*emb(?:edding)?_table)"
-)
-"""Layers that can only be an embedding; embed_out and unembed are the layer after the network."""
 
 
 def guess_names(weights: Mapping[str, Weight]) -> Match:
@@ -49,8 +43,7 @@ def _guess(weights: Mapping[str, Weight], base: str, last: str, weight: Weight) 
     is_norm = f"{base}.running_mean" in weights or (one and other and len(one.shape) == len(other.shape) == 1)
     if is_norm and last in ("weight", "bias"):
         return "gamma" if last == "weight" else "beta"
-    layer = base.rpartition(".")[2].lower()
-    if last == "weight" and len(weight.shape) == 2 and other is None and _EMBEDDING.fullmatch(layer):
+    if last == "weight" and len(weight.shape) == 2 and other is None and is_embedding(f"{base}.{last}"):
         return "embedding_table"
     return last
 

@@ -13,7 +13,7 @@ from mslaunch.checkpoint.layer_names import TO_MINDSPORE, TO_PYTORCH
 from mslaunch.checkpoint.matching import SHOWN, Match, match_names, tied_names
 from mslaunch.checkpoint.names import Rule, apply_rules, is_ready, read_rules, reverse_rules
 from mslaunch.checkpoint.opening import Weights, check_key, open_weights
-from mslaunch.checkpoint.rule_use import unused_rules
+from mslaunch.checkpoint.rule_use import unmatched_names, unused_rules
 from mslaunch.checkpoint.scales import is_scaled, join_scales
 from mslaunch.checkpoint.strategy import Strategy
 from mslaunch.checkpoint.tensor import ITEM_SIZES
@@ -72,7 +72,7 @@ def plan_import(source: Path, naming: Naming, strategy: Strategy | None, target:
     if naming.like:
         match = match_names(renamed, _shapes(wanted), TO_MINDSPORE)
     else:
-        match = Match(renamed, ()) if naming.rules else guess_names(renamed)
+        match = _by_rules(naming.rules, rules, found, renamed) if naming.rules else guess_names(renamed)
         if strategy is not None:
             match = _match_strategy(match, strategy)
     notes += (*match.notes, *_square_words(naming, found, rules, match))
@@ -104,7 +104,7 @@ def plan_export(source: Path, naming: Naming, strategy: Strategy | None, target:
         match = match_names(renamed, _shapes(like), TO_PYTORCH, tied_names(like))
     else:
         check_key(naming.key, found)
-        match = Match(renamed if naming.rules else plain_names(renamed), ())
+        match = _by_rules(naming.rules, back, found, renamed) if naming.rules else Match(plain_names(renamed), ())
     notes += (*match.notes, *_square_words(naming, found, back, match), *_training_words(training))
     _check(source, match, naming, notes)
     weights = _cast(match.weights, naming.dtype)
@@ -114,6 +114,10 @@ def plan_export(source: Path, naming: Naming, strategy: Strategy | None, target:
 
 def _shapes(weights: Weights) -> Mapping[str, tuple[int, ...] | None]:
     return {name: weight.shape for name, weight in weights.items()}
+
+
+def _by_rules(name: str, rules: Sequence[Rule], found: Weights, renamed: Weights) -> Match:
+    return Match(renamed, (), unmatched_names(name, rules, found))
 
 
 def _square_words(naming: Naming, found: Weights, rules: Sequence[Rule], match: Match) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 Words = Mapping[str, tuple[str, ...]]
@@ -23,6 +24,18 @@ _INNER_NORM = ".bn2d"
 STATISTICS = ("running_mean", "running_var", "moving_mean", "moving_variance")
 _COUNTERS = ("num_batches_tracked",)
 """Counters of PyTorch's layers that MindSpore's do not have."""
+
+
+_EMBEDDING = re.compile(
+    r"(?!un|.*out)(?:(?:.*_)?emb(?:ed|s)?|.*embeddings?|wte|wpe|embed_(?:tokens|positions|in)|.*emb(?:edding)?_table)"
+)
+"""Layers that can only be an embedding; embed_out and unembed are the layer after the network."""
+
+
+def is_embedding(name: str) -> bool:
+    """Tell whether the layer of a parameter can only be an embedding."""
+    layer = name.rpartition(".")[0].rpartition(".")[2]
+    return _EMBEDDING.fullmatch(layer.lower()) is not None
 
 
 def is_counter(name: str) -> bool:

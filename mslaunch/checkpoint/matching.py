@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mslaunch.checkpoint import weights as change
-from mslaunch.checkpoint.layer_names import EITHER_WAY, STATISTICS, Words, is_counter
+from mslaunch.checkpoint.layer_names import EITHER_WAY, STATISTICS, Words, is_counter, is_embedding
 from mslaunch.checkpoint.layout import Shape
 from mslaunch.checkpoint.partners import CONV1D, Wanted, find_partners, fits, partners_of_any_shape
 from mslaunch.checkpoint.tensor import shape_words
@@ -68,7 +69,7 @@ def match_names(
     rest = {name: why for name, why in alone.items() if name not in shapes}
     unmatched = [name for name in missing if name not in shapes.values()]
     mismatches = (_shape_problem(name, weights[name].shape, new, wanted[new]) for name, new in shapes.items())
-    problems = (*mismatches, *_problems(weights, wanted, rest, unmatched))
+    problems = (*mismatches, *_problems(weights, wanted, rest, unmatched, taken))
     transposed = tuple(name for name, new in shapes.items() if wanted[new] == weights[name].shape[::-1])
     return Match(made, problems, _statistics_words(statistics), transposed)
 
@@ -152,7 +153,11 @@ def _shape_problem(name: str, shape: Shape, new: str, wanted: Shape | None) -> s
 
 
 def _problems(
-    weights: Mapping[str, Weight], wanted: Wanted, alone: Mapping[str, str], missing: list[str]
+    weights: Mapping[str, Weight],
+    wanted: Wanted,
+    alone: Mapping[str, str],
+    missing: list[str],
+    taken: Mapping[str, str],
 ) -> Iterator[str]:
     for count, (name, why) in enumerate(alone.items()):
         near = _near(name, missing) if count < SHOWN else []
@@ -161,7 +166,19 @@ def _problems(
     for count, name in enumerate(missing):
         near = _near(name, list(alone)) if count < SHOWN else []
         shown = [f"{one} ({weights[one].words()})" for one in near]
-        yield f"{name} ({_shape_words(wanted[name])}) gets no weights{_nearest(shown)}"
+        hint = _nearest(shown) or _tied_words(name, wanted, taken)
+        yield f"{name} ({_shape_words(wanted[name])}) gets no weights{hint}"
+
+
+def _tied_words(name: str, wanted: Wanted, taken: Mapping[str, str]) -> str:
+    """Say how a layer gets the weights of the embedding of its shape: files hold tied weights once."""
+    shape = wanted[name]
+    tables = [new for new, old in taken.items() if wanted[new] == shape and is_embedding(old)]
+    if shape is None or len(shape) != 2 or len(tables) != 1:
+        return ""
+    old, new = taken[tables[0]], tables[0]
+    rule = f"{{from: '{re.escape(old)}', to: [{new}, {name}], copy: true}}"
+    return f"; of the shape of {old}: tied? Then give a rule {rule}"
 
 
 def _near(name: str, others: list[str]) -> list[str]:
