@@ -92,10 +92,7 @@ def _path(folder: RunFolder, target: Path, row: Row) -> Path:
     name += "" if source.device is None else f"_device_{source.device}"
     name += f".{source.attempt}" if source.attempt else ""
     return (
-        target
-        / folder.name
-        / name
-        / f"{EVENTS}.{min(max(0, int(row.time)), LAST_SECOND):010d}.{_safe(folder.run_id)}"
+        target / folder.name / name / f"{EVENTS}.{min(max(0, int(row.time)), LAST_SECOND):010d}.{_safe(folder.run_id)}"
     )
 
 
