@@ -12,7 +12,7 @@ from random import Random
 from fuzz.mutate import LARGEST, mutate_bytes
 from fuzz.run import Border, samples
 from mslaunch.checkpoint.diff import Files
-from mslaunch.checkpoint.matching import guess_names
+from mslaunch.checkpoint.guessing import guess_names
 from mslaunch.checkpoint.opening import open_weights
 from mslaunch.checkpoint.weights import plan_weights
 
@@ -63,7 +63,7 @@ def _open(folder: Path) -> Callable[[bytes], object]:
     def read(data: bytes) -> None:
         path = folder / "a.pth"
         path.write_bytes(data)
-        weights = guess_names(open_weights(path))
+        weights = guess_names(open_weights(path)).weights
         plan_weights(list(weights.values()), None)
         with ExitStack() as opened:
             files = Files(opened)

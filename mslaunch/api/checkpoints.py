@@ -34,7 +34,7 @@ class PlannedWeights:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence for each rule that applies to no parameter."""
+        """Sentences on rules that apply to no parameter, on what was guessed, and on what needs no partner."""
         return self.renamed.notes
 
     @property
@@ -100,11 +100,15 @@ def export_weights(
     like: str | None = None,
     dtype: str | None = None,
     partial: bool = False,
+    key: str | None = None,
 ) -> PlannedWeights:
-    """Plan a .safetensors with PyTorch's names; a strategy says how the shards of ranks belong together."""
+    """Plan a .safetensors with PyTorch's names; a strategy says how the shards of ranks belong together.
+
+    `key` says which value of a .pth that is given as `like`.
+    """
     from mslaunch.checkpoint.importing import plan_export
 
-    how = _naming(names, like, dtype, partial)
+    how = _naming(names, like, dtype, partial, key)
     planned, renamed = plan_export(Path(source), how, _strategy(strategy), Path(target))
     return PlannedWeights(planned, renamed, Path(target), True)
 
@@ -141,9 +145,12 @@ def compare_weights(
     from mslaunch.checkpoint.names import apply_rules, read_rules
     from mslaunch.checkpoint.opening import check_key, open_weights
     from mslaunch.checkpoint.rule_use import unused_rules
+    from mslaunch.checkpoint.scales import join_scales
 
     layout = _strategy(strategy)
-    one, other = (open_weights(Path(path), layout if _is_ranks(path) else None, key) for path in (first, second))
+    one, other = (
+        join_scales(open_weights(Path(path), layout if _is_ranks(path) else None, key)) for path in (first, second)
+    )
     check_key(key, one, other)
     rules = read_rules(names) if names else []
     pairs = pair_names(apply_rules(one, rules), other)

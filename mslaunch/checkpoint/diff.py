@@ -58,7 +58,7 @@ def compare(
                 if found is not None:
                     yield found
             progress(one.nbytes)
-    for name in second.keys() - first.keys():
+    for name in sorted(second.keys() - first.keys()):
         yield Difference(name, "extra", None, second[name].words())
 
 
