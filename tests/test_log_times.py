@@ -160,7 +160,8 @@ def test_earlier_attempts_have_their_logs_and_are_listed(bench: Bench) -> None:
     assert refused.returncode == 2
     assert "has no attempt 4; the first is 1, the last 3." in refused.stderr
     status = bench.mslaunch("status").stdout
-    assert re.search(r"\n1 +\d\d-\d\d \S+ +2 +rank \d: exited with code 2\n2 .* 1 .*\n3 +\d\d-\d\d \S+ +0 +succeeded\n", status)
+    when = r"\d\d-\d\d \S+"
+    assert re.search(rf"\n1 +{when} +2 +rank \d: exited with code 2\n2 .* 1 .*\n3 +{when} +0 +succeeded\n", status)
     assert re.search(r"ATTEMPTS.*\n.* succeeded +0 +3 ", bench.mslaunch("ps").stdout)
 
 

@@ -48,7 +48,7 @@ def logs(
     timestamps: Annotated[bool, typer.Option("--timestamps", "-t", help="Show when each line came.")] = False,
     attempt: Annotated[
         int | None,
-        typer.Option("--attempt", help="An earlier attempt, as `status` counts them: the first one is 1.", min=1, metavar="K"),
+        typer.Option("--attempt", help="An earlier attempt; the first one is 1, as in `status`.", min=1, metavar="K"),
     ] = None,
     scheduler: Annotated[bool, typer.Option("--scheduler", help="The scheduler's output instead.")] = False,
     runs_dir: options.RunsDir = None,
