@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterable, Sequence
 
 WRONG_REQUEST = 2
@@ -71,10 +72,21 @@ class StrategyUnreadable(RequestError):
         super().__init__(f"{path}: not a strategy file: {why}. {fix}.")
 
 
+NO_FILE = "it is no regular file"
+_NOT_READ = {
+    os.strerror(errno.EACCES): ("it may not be read by you", "Ask its owner for the right to read it"),
+    os.strerror(errno.ENOENT): ("no such file", "Copy it there; if it was removed meanwhile, run it again"),
+    NO_FILE: (NO_FILE, "Name a file"),
+}
+"""What to say, and the fix, of files that are none the worse for it: copying them again would not help."""
+
+
 class ShardUnreadable(RequestError):
     def __init__(self, path: str, why: str) -> None:
         self.why = why
-        super().__init__(f"{path}: not a whole checkpoint: {why}. Copy it again, or take an earlier step.")
+        what, fix = _NOT_READ.get(why, ("not a whole checkpoint: {}", "Copy it again, or take an earlier step"))
+        self.what = what.format(why)
+        super().__init__(f"{path}: {self.what}. {fix}.")
 
 
 class PluginBroken(RequestError):

@@ -15,6 +15,7 @@ from mslaunch.checkpoint.layout import box_shape
 from mslaunch.checkpoint.reshard import slices_of, whole_shapes
 from mslaunch.checkpoint.sets import find_set
 from mslaunch.checkpoint.shard import FORMATS, Shard, read_shard
+from mslaunch.checkpoint.sources import remember
 from mslaunch.checkpoint.strategy import Strategy
 from mslaunch.checkpoint.tensor import Malformed, Tensor
 from mslaunch.checkpoint.verify import SetIsWrong, verify
@@ -131,11 +132,11 @@ def _open_file(path: Path, key: str | None) -> Weights:
     if path.suffix not in pytorch.SUFFIXES:
         known = ", ".join((*FORMATS, *pytorch.SUFFIXES))
         raise RequestError(f"{path}: weights are in files that end in {known}. Name one of those.")
-    views = _read(path, lambda fd, size: pytorch.read(fd, size, key))
-    return {name: weight_of(name, path, view) for name, view in views.items()}
+    source, views = _read(path, lambda fd, size: pytorch.read(fd, size, key))
+    return {name: weight_of(name, source, view) for name, view in views.items()}
 
 
-def _read(path: Path, read: Callable[[int, int], Mapping[str, View]]) -> Mapping[str, View]:
+def _read(path: Path, read: Callable[[int, int], Mapping[str, View]]) -> tuple[Path, Mapping[str, View]]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
@@ -144,7 +145,7 @@ def _read(path: Path, read: Callable[[int, int], Mapping[str, View]]) -> Mapping
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise Malformed("it is no regular file")
-        return read(fd, found.st_size)
+        return remember(path, found), read(fd, found.st_size)
     except (Malformed, OSError) as error:
         raise RequestError(f"{path}: not a state_dict that can be read: {str(error).removesuffix('.')}.") from None
     finally:

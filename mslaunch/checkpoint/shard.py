@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 from mslaunch.checkpoint import ckpt, safetensors
+from mslaunch.checkpoint.sources import check_unchanged, open_source, remember
 from mslaunch.checkpoint.tensor import MOST_DIMENSIONS, Content, FileLayout, Malformed, Tensor
-from mslaunch.errors import RequestError, ShardUnreadable
+from mslaunch.errors import NO_FILE, RequestError, ShardUnreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,10 @@ def read_shard(path: Path) -> Shard:
     except OSError as error:
         raise ShardUnreadable(str(path), error.strerror or str(error)) from None
     try:
-        size = os.fstat(fd).st_size
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise Malformed(NO_FILE)
+        size = found.st_size
         if size == 0:
             raise Malformed("it is empty")
         content = kind.read(fd, size)
@@ -62,7 +67,7 @@ def read_shard(path: Path) -> Shard:
         raise ShardUnreadable(str(path), str(error)) from None
     finally:
         os.close(fd)
-    return Shard(path, tensors, size, content.crc, content.redundancy_removed)
+    return Shard(remember(path, found), tensors, size, content.crc, content.redundancy_removed)
 
 
 def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -80,9 +85,11 @@ def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
 
 def checksum(shard: Shard) -> int:
     """Compute what MindSpore records as crc_num; this reads the whole file."""
-    fd = os.open(shard.path, os.O_RDONLY)
+    fd = open_source(shard.path)
     try:
-        return format_of(shard.path).checksum(fd, shard.size, list(shard.tensors.values()))
+        found = format_of(shard.path).checksum(fd, shard.size, list(shard.tensors.values()))
+        check_unchanged(fd, shard.path)
+        return found
     finally:
         os.close(fd)
 

@@ -79,7 +79,7 @@ def _newer_steps(found: ShardSet) -> Iterator[ShardFinding]:
 def _unreadable(found: ShardSet, read: Mapping[int, Shard | ShardUnreadable]) -> Iterator[ShardFinding]:
     for rank, shard in read.items():
         if isinstance(shard, ShardUnreadable):
-            yield ShardFinding(f"not a whole checkpoint: {shard.why}", rank, found.name_of(rank))
+            yield ShardFinding(shard.what, rank, found.name_of(rank))
 
 
 def _ranks(found: ShardSet, strategy: Strategy) -> Iterator[ShardFinding]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mslaunch.checkpoint.partial import is_free
 from mslaunch.checkpoint.sets import ShardSet, find_set
 from mslaunch.checkpoint.shard import FORMATS, Shard, read_shard
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
@@ -153,7 +154,7 @@ app.command("diff")(ckpt_weights.diff_weights)
 def _write(planned: Planned, target: Path, single: bool = False) -> None:
     if not target.name:
         raise RequestError(f"-o {target}: has no name. Name a folder that is not there yet.")
-    if target.exists() and (single or not target.is_dir() or any(target.iterdir())):
+    if target.exists() and (single or not target.is_dir() or not is_free(target)):
         raise RequestError(f"{target}: is there already. Give another -o, or remove it.")
     began = time.monotonic()
     with progress_bar() as progress:
