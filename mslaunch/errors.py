@@ -15,6 +15,23 @@ class MslaunchError(Exception):
 
     exit_code = WRONG_REQUEST
 
+    @property
+    def lines(self) -> Sequence[str]:
+        """Its sentences, a line each; a name from a file may hold the end of a line, which begins no sentence."""
+        return (str(self),)
+
+
+class SeveralLines(MslaunchError):
+    """Base of errors with a sentence for each of several things."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._lines = tuple(lines)
+        super().__init__("\n".join(lines))
+
+    @property
+    def lines(self) -> Sequence[str]:
+        return self._lines
+
 
 class RequestError(MslaunchError):
     """What was asked cannot be done as asked; nothing was started."""
@@ -26,11 +43,8 @@ class NotReadyError(MslaunchError):
     exit_code = NOT_READY
 
 
-class ConfigError(RequestError):
+class ConfigError(SeveralLines, RequestError):
     """One or more wrong places in a configuration, each with where it stands."""
-
-    def __init__(self, findings: Sequence[str]) -> None:
-        super().__init__("\n".join(findings))
 
 
 class Disagreement(RequestError):
@@ -121,11 +135,12 @@ class ProgramMissing(NotReadyError):
         super().__init__(f"{program} is not on PATH, and --method {method} needs it. {fix}")
 
 
-class HostsNotReady(NotReadyError):
+class HostsNotReady(SeveralLines, NotReadyError):
     """One or more hosts that cannot run the job, each with its reason and the fix."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
+    @property
+    def lines(self) -> Sequence[str]:
+        return str(self).split("\n")  # what ssh and other programs have said may be several
 
 
 class RunsFolderUnwritable(NotReadyError):
@@ -169,6 +184,13 @@ def limit_of(error: BaseException) -> LimitReached | None:
     elif number is None:
         number = next((known for words, known in _LIMIT_WORDS.items() if words in str(error)), None)
     return LimitReached(f"{_LIMITS[number]}.") if number in _LIMITS else None
+
+
+def file_error(error: BaseException) -> NotReadyError | None:
+    """Return what to say of an error that names the file it met; None for any other."""
+    if not isinstance(error, OSError) or error.filename is None or isinstance(error.filename, int):
+        return None
+    return NotReadyError(f"{os.fsdecode(error.filename)}: {error.strerror}.")
 
 
 def start_advice(why: str) -> str:
@@ -246,12 +268,12 @@ class SweepAlive(RequestError):
         super().__init__(f"{sweep_id} is still under way{what}. Wait for its end, or stop it first; then resume it.")
 
 
-class CombinationError(MslaunchError):
+class CombinationError(SeveralLines):
     """One combination of a sweep cannot be run; nothing was started."""
 
     def __init__(self, label: str, error: MslaunchError) -> None:
         self.exit_code = error.exit_code
-        super().__init__("\n".join(f"{label}: {line}" for line in str(error).splitlines()))
+        super().__init__([f"{label}: {line}" for line in error.lines])
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -26,7 +26,7 @@ from mslaunch.checkpoint.tensor import ITEM_SIZES
 from mslaunch.checkpoint.transform import Planned
 from mslaunch.checkpoint.verify import is_derived
 from mslaunch.checkpoint.weights import cast, plan_weights
-from mslaunch.errors import MslaunchError, RequestError
+from mslaunch.errors import RequestError, SeveralLines
 
 DTYPES = {"float32": "Float32", "float16": "Float16", "bfloat16": "BFloat16", "float64": "Float64"}
 
@@ -47,14 +47,14 @@ class Naming:
     """Which of the values in a file of torch.save."""
 
 
-class NoPartner(MslaunchError):
+class NoPartner(SeveralLines):
     """Parameters that have found no partner, or two."""
 
     def __init__(self, path: Path, problems: tuple[str, ...], notes: tuple[str, ...] = ()) -> None:
         shown = [*notes, *(f"{path}: {problem}" for problem in problems[:SHOWN])]
         more = f"and {len(problems) - SHOWN} more; " if len(problems) > SHOWN else ""
         shown.append(f"{path}: {more}nothing was written. Give --names RULES, or --partial to leave these out.")
-        super().__init__("\n".join(shown))
+        super().__init__(shown)
 
 
 @dataclass(frozen=True, slots=True)

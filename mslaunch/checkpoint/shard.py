@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mslaunch.checkpoint import ckpt, safetensors
 from mslaunch.checkpoint.sources import check_unchanged, open_source, remember
-from mslaunch.checkpoint.tensor import MOST_DIMENSIONS, Content, FileLayout, Malformed, Tensor
+from mslaunch.checkpoint.tensor import ITEM_SIZES, MOST_DIMENSIONS, Content, FileLayout, Malformed, Tensor
 from mslaunch.errors import NO_FILE, RequestError, ShardUnreadable
 
 
@@ -28,6 +28,11 @@ FORMATS = {
     ".ckpt": Format(ckpt.read, ckpt.checksum, ckpt.frame),
     ".safetensors": Format(safetensors.read, safetensors.checksum, safetensors.frame),
 }
+
+
+CKPT_TYPES = {*ITEM_SIZES, "str", "Int4"}
+"""The types that MindSpore reads from a .ckpt."""
+LONGEST_NAME = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,23 @@ def checksum(shard: Shard) -> int:
         os.close(fd)
 
 
+def _check_written(path: Path, tensor: Tensor) -> None:
+    if not tensor.name:
+        raise RequestError("a parameter has no name, so it cannot be written. Name it with a rule (--names).")
+    if len(tensor.name) > LONGEST_NAME:
+        shown = f"{tensor.name[:60]}…"
+        raise RequestError(
+            f"{shown}: a name of {len(tensor.name)} characters; {LONGEST_NAME} are possible. Shorten it."
+        )
+    if path.suffix == ".ckpt" and tensor.dtype not in CKPT_TYPES:
+        raise RequestError(
+            f"{tensor.name}: MindSpore's checkpoints have no {tensor.dtype}. Leave it out with a rule (drop), or write "
+            f".safetensors."
+        )
+
+
 def frame(path: Path, tensors: Sequence[Tensor], framework: str = "ms") -> FileLayout:
-    """Lay out a new file for these tensors."""
+    """Lay out a new file for these tensors; refuse what its readers would not take."""
+    for tensor in tensors:
+        _check_written(path, tensor)
     return format_of(path).frame(tensors, framework)
