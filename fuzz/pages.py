@@ -25,6 +25,17 @@ _FILES = {
     "rank_0/log.txt": samples("log")[0],
     "config.json": b'{"lr": 0.1, "model": {"layers": 12}}',
 }
+_CONFIG = b"""\
+lr: 1e-4
+model: &m {layers: 12, pad_token: "<pad>"}
+ssh_private_key: |
+  line one of it
+  line two of it
+tokens: [first-token, *m]
+launch: {env: [{name: HF_TOKEN, value: third-token}]}
+---
+help: text
+"""
 
 
 def _open(name: str) -> Callable[[Path], Callable[[bytes], object]]:
@@ -49,13 +60,15 @@ def _read(folder: Path, name: str, data: bytes) -> None:
     assert json.loads(held)["name"] == "r1"
     assert page.count("<script") == 2
     assert len(page.encode()) < LARGEST
-    json.dumps(compare([run, run]), allow_nan=False).encode()
+    json.dumps(compare([run, run], {"HF_TOKEN": "known-1234"}), allow_nan=False).encode()
 
 
 BORDERS = (
     Border("page-record", samples("run.json"), mutate_json, _open("run.json")),
+    Border("page-plan", (_FILES["plan.json"],), mutate_json, _open("plan.json")),
     Border("page-events", samples("events"), mutate_records(b"\n"), _open("events.jsonl")),
     Border("page-metrics", samples("metrics"), mutate_records(b"\n"), _open("metrics.jsonl")),
     Border("page-log", samples("log"), mutate_bytes, _open("rank_0/log.txt")),
+    Border("page-config-yaml", (_CONFIG,), mutate_bytes, _open("config.yaml")),
     Border("page-config", (_FILES["config.json"],), mutate_json, _open("config.json")),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 
 WRONG_REQUEST = 2
@@ -101,6 +102,15 @@ class ShardUnreadable(RequestError):
         what, fix = _NOT_READ.get(why, ("not a whole checkpoint: {}", "Copy it again, or take an earlier step"))
         self.what = what.format(why)
         super().__init__(f"{path}: {self.what}. {fix}.")
+
+
+class HoldsTorch(ShardUnreadable):
+    """A file of PyTorch's where one of MindSpore's is wanted."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "it holds PyTorch's weights")
+        command = f"mslaunch ckpt import {shlex.quote(path)} --to net.ckpt"
+        self.args = (f"{path} holds PyTorch's weights: import them first: {command}",)
 
 
 class PluginBroken(RequestError):

@@ -5,6 +5,12 @@ _SECRET = ("SECRET", "TOKEN", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", 
 """How a part of a name ends: `HF_TOKEN`, `PGPASSWORD`; not `TOKENIZERS_PARALLELISM`, `GIT_AUTHOR_NAME`."""
 _PERHAPS = ("KEY", "PASS", "PWD")
 """Whole last parts of names, but for those that MindSpore and CANN call otherwise: a compiler's pass, a cache's key."""
+_COUNTED = (
+    *("MAX", "MIN", "NUM", "TOTAL", "NEW", "PAD", "BOS", "EOS", "EOD", "EOT", "UNK", "CLS", "SEP", "MASK", "SPECIAL"),
+    *("STOP", "START", "END", "IMAGE", "VIDEO", "AUDIO", "TEXT", "INPUT", "OUTPUT", "PROMPT", "VOCAB"),
+)
+_MEASURED = ("ID", "LENGTH", "LEN", "TYPE", "SIZE", "COUNT", "NUM", "PER", "LIMIT", "EMBEDDING", "EMBED", "DROPOUT")
+"""What stands before TOKEN, or after it, where it is one that a language model reads: `pad_token`, `token_length`."""
 _NOT_SECRET = ("PWD", "OLDPWD", "PUBLIC_KEY", "MSLAUNCH_SECRETS")
 _TUNABLES = ("MS_", "HCCL_", "ASCEND_", "NCCL_", "GLOG_", "MINDSPORE_")
 _SIGNATURES = ("KEY", "SIG", "SIGNATURE", "CODE")
@@ -12,14 +18,31 @@ _AUTHORITY_ENDS = "/?# \t\n\"'<>,;"
 
 
 def looks_secret(name: str) -> bool:
-    """Tell whether a variable of this name holds a secret."""
-    upper = name.upper().replace("-", "_")
+    """Tell whether a variable, an option or a key of this name holds a secret: `HF_TOKEN`, `api-key`, `hub.apiKey`."""
+    return any(map(_part_looks_secret, name.split(".")))
+
+
+def _part_looks_secret(name: str) -> bool:
+    upper = _with_underscores(name).upper()
     if upper in _NOT_SECRET or upper.endswith("_PUBLIC_KEY"):
         return False
     parts = [part[:-1] if part.endswith("S") and part != "PASS" else part for part in upper.split("_")]
-    if any(part.endswith(_SECRET) for part in parts):
+    if any(part.endswith(_SECRET) and not _is_of_a_model(parts, at) for at, part in enumerate(parts)):
         return True
     return len(parts) > 1 and parts[-1] in _PERHAPS and not upper.startswith(_TUNABLES)
+
+
+def _with_underscores(name: str) -> str:
+    """Write `privateKey` and `private-key` as `private_Key`."""
+    before = " " + name
+    spread = ("_" + one if one.isupper() and before[at].islower() else one for at, one in enumerate(name))
+    return "".join(spread).replace("-", "_")
+
+
+def _is_of_a_model(parts: "list[str]", at: int) -> bool:
+    """Tell whether a TOKEN in a name is one of a text."""
+    after = parts[at + 1] if at + 1 < len(parts) else ""
+    return parts[at] == "TOKEN" and (after in _MEASURED or (at > 0 and parts[at - 1] in _COUNTED))
 
 
 def without_credentials(value: str) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mslaunch.diagnose.masked_text import mask_text, mask_values
+from mslaunch.diagnose.masked_text import mask_text
+from mslaunch.diagnose.masked_values import mask_values
 from tests.conftest import Bench
 from tests.hccl_logs import Job
 

@@ -20,9 +20,9 @@ def write(path: Path, name: str, dtype: str, size: int) -> None:
 def test_a_type_that_mindspore_does_not_read_is_refused(bench: Bench, dtype: str, size: int) -> None:
     """By the parameter's name; nothing is written."""
     write(bench.folder / "a.safetensors", "w", dtype, size)
-    done = bench.mslaunch("ckpt", "import", "a.safetensors", "--to", "x.ckpt")
+    done = bench.mslaunch("ckpt", "convert", "a.safetensors", "-o", "x.ckpt")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"mslaunch: w: MindSpore's checkpoints have no {dtype}.")
+    assert done.stderr.startswith(f"mslaunch: w: {dtype} is a type that MindSpore's checkpoints do not have.")
     assert [path.name for path in bench.folder.iterdir()] == ["a.safetensors"]
 
 

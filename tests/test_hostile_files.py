@@ -33,6 +33,7 @@ from mslaunch.store.run import Run
 from mslaunch.store.run_events import RankJoined, follow_events
 from mslaunch.transports.slurm import queue as slurm_queue
 from mslaunch.transports.ssh import failures, settings
+from mslaunch.ui.library import Library
 from tests.conftest import ROOT, Bench
 from tests.test_documents import BOMB
 
@@ -315,3 +316,16 @@ def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(bench: Bench, verb: s
         done = bench.mslaunch(verb, str(bench.latest))
         assert done.returncode == 2, done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_pipe_in_the_place_of_metrics_or_events_is_not_waited_for(bench: Bench) -> None:
+    """It is as if there were none: for `status`, `export`, `report` and the page."""
+    bench.write("train.py", "print('step 1 loss 0.5')\n")
+    assert bench.mslaunch("train", "-n", "1").returncode == 0
+    for name in ("metrics.jsonl", "events.jsonl"):
+        (bench.latest / name).unlink()
+        os.mkfifo(bench.latest / name)
+    assert bench.mslaunch("status").returncode == 0
+    assert bench.mslaunch("report", "-o", "r.html").returncode == 0
+    assert "Traceback" not in bench.mslaunch("export", "--csv", "-").stderr
+    assert [run["name"] for run in Library(str(bench.runs)).summaries()] == [bench.latest.name]

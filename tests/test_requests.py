@@ -37,6 +37,7 @@ from tests.ssh_bed import free_port
         (("--runs-dir", "train.py"), 3, "train.py: cannot write the run's folder"),
         (("--runs-dir", "/proc/nix"), 3, "/proc/nix: cannot write the run's folder"),
         (("--run-id", "../x"), 2, "--run-id"),
+        (("--run-id", "latest"), 2, "latest is what the newest run is called; give another name"),
         (("--config", "no_python.yaml"), 3, "/nix/python: no such Python"),
         (
             ("--config", "bare_python.yaml"),

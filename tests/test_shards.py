@@ -238,7 +238,7 @@ def test_what_is_no_file_is_no_checkpoint(tmp_path: Path) -> None:
         with pytest.raises(ShardUnreadable, match=words):
             read_shard(tmp_path / f"{name}.ckpt")
     with pytest.raises(RequestError, match=r"checkpoints end in .ckpt or .safetensors"):
-        read_shard(tmp_path / "net.pt")
+        read_shard(tmp_path / "net.h5")
 
 
 def test_hostile_files_take_no_memory(tmp_path: Path) -> None:

@@ -129,8 +129,7 @@ def export_tensorboard(run: Run, folder: str | os.PathLike[str]) -> list[Path]:
 
 
 def compare(runs: Sequence[Run], with_code: bool = True) -> Comparison:
-    """Compare two or more runs: configuration, code, environment, versions, metrics and speed."""
-    from mslaunch.comparison.compare import compare as compare_facts
-    from mslaunch.store.run_facts import gather
+    """Compare two or more runs: configuration, code, environment, versions, metrics, speed; secrets are masked."""
+    from mslaunch.store.run_comparison import compare_runs
 
-    return compare_facts([gather(run.folder, with_code) for run in runs])
+    return compare_runs([run.folder for run in runs], os.environ, with_code)

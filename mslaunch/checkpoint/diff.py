@@ -61,7 +61,7 @@ def compare(
                     yield found
             progress(one.nbytes)
         files.check()
-    for name in second.keys() - first.keys():
+    for name in sorted(second.keys() - first.keys()):
         yield Difference(name, "extra", None, second[name].words())
 
 

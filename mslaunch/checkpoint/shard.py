@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
 from mslaunch.checkpoint import ckpt, safetensors
+from mslaunch.checkpoint.kinds import is_torch
 from mslaunch.checkpoint.sources import check_unchanged, open_source, remember
 from mslaunch.checkpoint.tensor import ITEM_SIZES, MOST_DIMENSIONS, Content, FileLayout, Malformed, Tensor
-from mslaunch.errors import NO_FILE, RequestError, ShardUnreadable
+from mslaunch.errors import NO_FILE, HoldsTorch, RequestError, ShardUnreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ FORMATS = {
 
 CKPT_TYPES = {*ITEM_SIZES, "str", "Int4"}
 """The types that MindSpore reads from a .ckpt."""
-LONGEST_NAME = 64 << 10
+LONGEST_NAME = 1_000_000
+"""Bytes: a reader takes a megabyte for the head of a parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,14 @@ class Shard:
     size: int
     crc: int | None = None
     redundancy_removed: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    framework: str | None = None
 
 
 def format_of(path: Path) -> Format:
     if path.suffix not in FORMATS:
+        if is_torch(path):
+            raise HoldsTorch(str(path))
         raise RequestError(f"{path}: checkpoints end in {' or '.join(FORMATS)}. Name one of those.")
     return FORMATS[path.suffix]
 
@@ -69,10 +75,11 @@ def read_shard(path: Path) -> Shard:
         content = kind.read(fd, size)
         tensors = _by_name(content.tensors)
     except (ValueError, OSError) as error:  # Malformed of either kind among them
-        raise ShardUnreadable(str(path), str(error)) from None
+        raise HoldsTorch(str(path)) if is_torch(path) else ShardUnreadable(str(path), str(error)) from None
     finally:
         os.close(fd)
-    return Shard(remember(path, found), tensors, size, content.crc, content.redundancy_removed)
+    more = (content.crc, content.redundancy_removed, content.aliases, content.framework)
+    return Shard(remember(path, found), tensors, size, *more)
 
 
 def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -102,15 +109,12 @@ def checksum(shard: Shard) -> int:
 def _check_written(path: Path, tensor: Tensor) -> None:
     if not tensor.name:
         raise RequestError("a parameter has no name, so it cannot be written. Name it with a rule (--names).")
-    if len(tensor.name) > LONGEST_NAME:
+    if (length := len(tensor.name.encode())) > LONGEST_NAME:
         shown = f"{tensor.name[:60]}…"
-        raise RequestError(
-            f"{shown}: a name of {len(tensor.name)} characters; {LONGEST_NAME} are possible. Shorten it."
-        )
+        raise RequestError(f"{shown}: a name of {length} bytes; {LONGEST_NAME} are possible. Shorten it.")
     if path.suffix == ".ckpt" and tensor.dtype not in CKPT_TYPES:
         raise RequestError(
-            f"{tensor.name}: MindSpore's checkpoints have no {tensor.dtype}. Leave it out with a rule (drop), or write "
-            f".safetensors."
+            f"{tensor.name}: {tensor.dtype} is a type that MindSpore's checkpoints do not have. Write .safetensors."
         )
 
 

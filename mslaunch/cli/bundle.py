@@ -16,7 +16,7 @@ from mslaunch.diagnose.folder import Evidence
 from mslaunch.diagnose.sources import Source
 from mslaunch.documents.limits import Unreadable
 from mslaunch.errors import RequestError
-from mslaunch.masking import looks_secret, masked
+from mslaunch.masking import masked
 from mslaunch.words import byte_count, counted
 
 if TYPE_CHECKING:
@@ -54,9 +54,8 @@ def save_bundle(target: Path, record: RunRecord, is_run: bool, sources: list[Sou
         "host": _host(),
         "notes": list(evidence.notes),
     }
-    secrets = [value for name, value in environment.items() if looks_secret(name)]
     try:
-        omitted = write_bundle(target, about, sources, evidence.reads, secrets)
+        omitted = write_bundle(target, about, sources, evidence.reads, environment)
     except FileExistsError:
         raise RequestError(f"{target}: it exists already. Name another file, or remove it.") from None
     except OSError as error:

@@ -40,7 +40,11 @@ _WHERE_TO = {
 """What is wrong with a request, by which of --to, -o and --strategy it gives."""
 Names = Annotated[
     str | None,
-    typer.Option("--names", help="A YAML file of rules, or llama, qwen, bert, resnet.", metavar="RULES"),
+    typer.Option(
+        "--names",
+        help="A YAML file of rules, or bert, gpt2, llama, qwen, resnet; none keeps all names.",
+        metavar="RULES",
+    ),
 ]
 Like = Annotated[
     str | None, typer.Option("--like", help="Weights with the names and shapes that are wanted.", metavar="FILE")
@@ -52,6 +56,9 @@ Dtype = Annotated[
 Partial = Annotated[bool, typer.Option("--partial", help="Leave out what has no partner, and say so.")]
 Key = Annotated[
     str | None, typer.Option("--key", help="Which value of a .pth file, for example ema.state_dict.", metavar="NAME")
+]
+LikeKey = Annotated[
+    str | None, typer.Option("--key", help="Which value of a .pth file that --like names.", metavar="NAME")
 ]
 Strategy = Annotated[str | None, typer.Option("--strategy", help="How ranks' shards are cut.", metavar="FILE")]
 
@@ -88,11 +95,12 @@ def export_weights(
     like: Like = None,
     dtype: Dtype = None,
     partial: Partial = False,
+    key: LikeKey = None,
 ) -> None:
     """Write a MindSpore checkpoint with PyTorch's names; shards are merged on the way."""
     _check_target(to, (".safetensors",))
     planned = checkpoints.export_weights(
-        source, to, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial
+        source, to, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial, key=key
     )
     _write(planned, source)
 

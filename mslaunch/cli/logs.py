@@ -47,7 +47,8 @@ def logs(
     ] = None,
     timestamps: Annotated[bool, typer.Option("--timestamps", "-t", help="Show when each line came.")] = False,
     attempt: Annotated[
-        int | None, typer.Option("--attempt", help="An earlier attempt; the first one is 0.", min=0, metavar="K")
+        int | None,
+        typer.Option("--attempt", help="An earlier attempt; the first one is 0, as in log.0.txt.", min=0, metavar="K"),
     ] = None,
     scheduler: Annotated[bool, typer.Option("--scheduler", help="The scheduler's output instead.")] = False,
     runs_dir: options.RunsDir = None,

@@ -12,7 +12,9 @@ from typing import Any
 
 from mslaunch import layout
 from mslaunch.diagnose.excerpt import excerpt
-from mslaunch.diagnose.masked_text import mask_text, mask_values
+from mslaunch.diagnose.masked_documents import TELLING, find_secrets, mask_document
+from mslaunch.diagnose.masked_text import mask_text
+from mslaunch.diagnose.masked_values import mask_values
 from mslaunch.diagnose.reading import Read
 from mslaunch.diagnose.sources import BROKEN, MEMBERS, Source, members_of
 from mslaunch.documents.json_text import parse_json
@@ -50,9 +52,10 @@ def write_bundle(
     about: Mapping[str, Any],
     sources: Sequence[Source],
     reads: Sequence[Read],
-    known: Collection[str] = (),
+    environment: Mapping[str, str],
 ) -> list[str]:
-    """Write a bundle below 20 MB; return what had to be left out. `known` are values that are secret."""
+    """Write a bundle below 20 MB; return what had to be left out. Secrets of the environment are masked in it."""
+    known = _secrets(sources, environment)
     mask = partial(mask_text, known=known)
     omitted: list[str] = []
     with zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
@@ -61,6 +64,13 @@ def write_bundle(
         _write_excerpts(archive, reads, mask, omitted)
         _write_documents(archive, sources, {read.source.name for read in reads}, known, omitted)
     return omitted
+
+
+def _secrets(sources: Sequence[Source], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what is secret by its name in the documents of a run and in an environment."""
+    telling = (source for source in sources if source.name.rpartition("/")[2] in TELLING)
+    texts = ((source.name, source.read_text(_LARGEST_DOCUMENT)) for source in telling)
+    return find_secrets(((name, text) for name, text in texts if text is not None), environment)
 
 
 def _write_excerpts(archive: zipfile.ZipFile, reads: Sequence[Read], mask: Any, omitted: list[str]) -> None:
@@ -94,24 +104,7 @@ def _write_documents(
         if text is None:
             omitted.append(source.name)
         elif name in _DOCUMENTS or '"server_list"' in text:
-            archive.writestr(MEMBERS + source.name, _masked_document(text, known))
-
-
-def _masked_document(text: str, known: Collection[str]) -> str:
-    """Mask the values of JSON one by one, since a secret in it may stand between escapes; other lines as text."""
-    try:
-        return json.dumps(mask_values(parse_json(text), known), indent=1)
-    except Unreadable:
-        return "".join(f"{_masked_line(line, known)}\n" for line in text.splitlines())
-
-
-def _masked_line(line: str, known: Collection[str]) -> str:
-    if line.startswith("{"):
-        try:
-            return json.dumps(mask_values(parse_json(line), known))
-        except Unreadable:
-            pass
-    return mask_text(line, known)
+            archive.writestr(MEMBERS + source.name, mask_document(source.name, text, known))
 
 
 def _size(archive: zipfile.ZipFile) -> int:

@@ -106,7 +106,9 @@ def _pick(lines: list[bytes], done: int, worths: dict[int, int], mask: Callable[
 
 
 def _masked(line: bytes, mask: Callable[[str], str]) -> bytes:
-    return mask(line[:_LONGEST_LINE].decode("utf-8", "replace")).encode("utf-8", "replace")
+    """Mask a line before it is cut, since half a secret is not known."""
+    masked = mask(line[: 8 * _LONGEST_LINE].decode("utf-8", "replace"))
+    return masked.encode("utf-8", "replace")[:_LONGEST_LINE]
 
 
 def _last_step(whole: bytes, done: int, mask: Callable[[str], str]) -> _Kept | None:

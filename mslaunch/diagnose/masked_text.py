@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from mslaunch.masking import MASK, looks_secret, without_credentials
 
@@ -23,7 +22,15 @@ _TOKEN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}"
     r"|AKIA[0-9A-Z]{16}|xox[abprs]-[\w-]{10,}|AIza[\w-]{30,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,})"
 )
-_NUMBER = re.compile(r"[+-]?[\d.]{1,15}(?:e[+-]?\d{1,3})?|0x[0-9a-f]{1,16}", re.IGNORECASE)
+_HARMLESS = re.compile(
+    r"[+-]?[\d.]{1,15}(?:e[+-]?\d{1,3})?|0x[0-9a-f]{1,16}|true|false|none|null|yes|no|on|off"
+    r"|<[^<>\s]{1,60}>|\[[a-z_]{1,20}\]|\*{3}",
+    re.IGNORECASE,
+)
+"""Numbers, which are counts, switches, and what marks a place in a text: `<s>`, `[PAD]`."""
+_CALL = re.compile(r"[A-Za-z_][\w.]{0,200}(?:\([^\n]{0,1000}\)|\[[^\n]{0,1000}\])")
+_MADE_BY_CODE = ("TOKEN", "KEY")
+"""What code makes and calls so: tracebacks quote `tokens = tokenizer(text)`."""
 SHORTEST = 6  # a known value that is shorter stands in too many words
 
 
@@ -44,37 +51,33 @@ def mask_text(text: str, known: Collection[str] = ()) -> str:
     return _TOKEN.sub(MASK, without_credentials(text) if "://" in text else text)
 
 
-def mask_values(value: Any, known: Collection[str] = (), name: str = "") -> Any:
-    """Return a value of JSON with the secrets in its texts masked, whole where their key stands for a secret."""
-    if isinstance(value, Mapping):
-        return {key: mask_values(one, known, str(key)) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        before = ["", *value]  # of the words of a command, an option names the word after it
-        return [mask_values(one, known, _option(before[at]) or name) for at, one in enumerate(value)]
-    if not isinstance(value, str):
-        return value
-    return MASK if looks_secret(name) and not _NUMBER.fullmatch(value) else mask_text(value, known)
+def is_secret_value(name: str, value: str) -> bool:
+    """Tell whether a text that stands under a name is a secret; a number is a count, of tokens for example."""
+    if name.upper() in _SHORT_NAMES:
+        return len(value) >= _LONG_VALUE
+    return looks_secret(name) and not is_harmless(value)
 
 
-def _option(word: Any) -> str:
-    """Return the name of an option that has its value in the next word."""
-    return word.lstrip("-") if isinstance(word, str) and word.startswith("-") and "=" not in word else ""
+def is_harmless(value: str) -> bool:
+    """Tell whether a text holds no secret, whatever its name is."""
+    return not value or _HARMLESS.fullmatch(value) is not None
 
 
 def _mask_after(names: re.Pattern[str], text: str) -> str:
-    """Mask the values after names that stand for secrets; a number is a count, of tokens for example."""
+    """Mask the values after names that stand for secrets."""
     parts: list[str] = []
     done = 0
     for found in names.finditer(text):
         value = _VALUE.match(text, found.end()) if found.start() >= done else None
-        if value is not None and _is_secret(found["name"], value["quoted"] or value["bare"]):
+        if value is not None and _is_masked(found["name"], value, text):
             mark = value["mark"] or ""
             parts += [text[done : found.end()], mark, MASK, mark]
             done = value.end()
     return "".join([*parts, text[done:]])
 
 
-def _is_secret(name: str, value: str) -> bool:
-    if name.upper() in _SHORT_NAMES:
-        return len(value) >= _LONG_VALUE
-    return looks_secret(name) and not _NUMBER.fullmatch(value)
+def _is_masked(name: str, value: re.Match[str], text: str) -> bool:
+    if not is_secret_value(name, value["quoted"] or value["bare"]):
+        return False
+    is_code = value["bare"] is not None and name.upper().rstrip("S").endswith(_MADE_BY_CODE)
+    return not (is_code and _CALL.match(text, value.start()))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 MOST_BYTES = 10 << 20
 """Of a file that a person writes."""
@@ -26,6 +29,15 @@ class Unreadable(ValueError):
     def where(self, name: str) -> str:
         """Say where it stands: `cfg.yaml:12`."""
         return name if self.line is None else f"{name}:{self.line}"
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file to read; OSError for a pipe, which may never have an end, and for a device."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "it is not a file, but a folder, a pipe or a device", str(path))
+    return os.fdopen(file, "rb")
 
 
 def read_text(path: Path, most: int = MOST_BYTES, errors: str = "strict", only_files: bool = False) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -72,6 +72,17 @@ def construct_yaml(node: yaml.Node) -> Any:
         return _Constructor().construct_document(node)
     except yaml.YAMLError as error:
         raise _located(error) from None
+
+
+def serialize_yaml(nodes: Sequence[yaml.Node]) -> str:
+    """Write nodes as text, in their order and style, without comments, or raise Unreadable."""
+    try:
+        text = yaml.serialize_all(nodes, Dumper=_Dumper, allow_unicode=True, explicit_start=len(nodes) > 1 or None)
+    except yaml.YAMLError as error:
+        raise _located(error) from None
+    except UnicodeError:
+        raise Unreadable("not text in UTF-8") from None
+    return str(text)
 
 
 class _Constructor(SafeConstructor):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from mslaunch import layout
 from mslaunch.plan.config import Count, Index
 from mslaunch.plan.kubernetes_settings import KubernetesSettings
 from mslaunch.plan.metric_settings import MetricEntry
@@ -42,6 +43,12 @@ class Flag:
         self.metavar = metavar
         self.help = help
         """What --help says, where it is not the setting's own description."""
+
+
+def _no_link(name: str | None) -> str | None:
+    if name == layout.LATEST:
+        raise ValueError("latest is what the newest run is called; give another name")
+    return name
 
 
 class HostEntry(BaseModel):
@@ -185,7 +192,7 @@ class LaunchSettings(BaseModel):
     runs_dir: Annotated[PathText, Flag("--runs-dir", "--log_dir", metavar="DIR")] = Field(
         "mslaunch-runs", description="Folder that holds the runs."
     )
-    run_id: Annotated[str | None, Flag("--run-id", metavar="NAME")] = Field(
+    run_id: Annotated[str | None, AfterValidator(_no_link), Flag("--run-id", metavar="NAME")] = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
         description="Name of the run; default: date, time and a random suffix.",

@@ -15,7 +15,7 @@ from typing import Literal
 from mslaunch import identity, layout
 from mslaunch.agent.guard import end_run, processes_with
 from mslaunch.documents.json_text import parse_json
-from mslaunch.documents.limits import Unreadable
+from mslaunch.documents.limits import Unreadable, open_file
 from mslaunch.documents.typed import make
 from mslaunch.errors import AmbiguousRun, LaunchedElsewhere, NoSuchRun, NotReadyError, RequestError
 from mslaunch.store import ownership, record, requests
@@ -173,7 +173,7 @@ def _ticks(seconds: float) -> Iterator[None]:
 def stacks_taken(folder: RunFolder, seen: int, seconds: float) -> Iterator[list[str]]:
     """Yield the groups of stacks that are recorded after the first `seen` bytes of events, for so many seconds."""
     for _ in _ticks(seconds):
-        with folder.events.open("rb") as file:
+        with open_file(folder.events) as file:
             file.seek(seen)
             yield from groups_in(file.read())
 

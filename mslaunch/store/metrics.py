@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mslaunch.agent.follow import Follower
+from mslaunch.documents.limits import open_file
 from mslaunch.metrics.rows import Number, Row, Source, read_row, write_row
 from mslaunch.metrics.series import Series, SeriesTable
 from mslaunch.metrics.thin import thin
@@ -129,7 +130,7 @@ def _append(source: Path, start: int, target: Path) -> None:
 def read_rows(path: Path, end: int | None = None, start: int = 0) -> Iterator[Row]:
     """Yield the rows of a file from `start` up to `end`; what is no row is left out."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             file.seek(start)
             for line in file:
                 start += len(line)
@@ -137,7 +138,7 @@ def read_rows(path: Path, end: int | None = None, start: int = 0) -> Iterator[Ro
                     return
                 if (row := read_row(line)) is not None:
                     yield row
-    except FileNotFoundError:
+    except OSError:
         return
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mslaunch.comparison.compare import CodeChange, Section, words
-from mslaunch.comparison.compare import compare as compare_facts
-from mslaunch.masking import masked
 from mslaunch.store.metrics import Metrics
 from mslaunch.store.run import Run
-from mslaunch.store.run_facts import gather
+from mslaunch.store.run_comparison import compare_runs
 from mslaunch.ui.bounds import bounded
 from mslaunch.ui.curves import NOT_DRAWN, thin_series
 from mslaunch.words import plain
@@ -19,9 +17,9 @@ POINTS = 600
 SHORT = 300  # characters of a value
 
 
-def compare(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the curves of runs, and where the runs differ."""
-    found = compare_facts([gather(run.folder) for run in runs])
+def compare(runs: Sequence[Run], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the curves of runs, and where the runs differ; secrets are masked, also those of the environment."""
+    found = compare_runs([run.folder for run in runs], environment)
     return {
         "names": [plain(run.name) for run in runs],
         "curves": [curve for run in runs for curve in _curves(run)],
@@ -33,12 +31,12 @@ def compare(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _section(section: Section) -> dict[str, Any]:
-    rows = [[one.name, *(_shown(one.name, value) for value in one.values)] for one in section.differences]
+    rows = [[one.name, *(_shown(value) for value in one.values)] for one in section.differences]
     return {"title": section.title, "equal": section.equal, "rows": bounded(rows, SHORT)}
 
 
-def _shown(name: str, value: Any) -> str | None:
-    return None if value is None else masked(name, words(value))
+def _shown(value: Any) -> str | None:
+    return None if value is None else words(value)
 
 
 def _change(change: CodeChange) -> dict[str, Any]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mslaunch import layout
+from mslaunch.diagnose.masked_documents import mask_document, mask_texts
+from mslaunch.diagnose.masked_lines import mask_outline
+from mslaunch.diagnose.masked_text import mask_text
+from mslaunch.diagnose.masked_values import mask_values
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import MslaunchError
-from mslaunch.masking import MASK, looks_secret, masked, without_credentials
 from mslaunch.metrics.series import SeriesTable
 from mslaunch.plan.model import Plan
 from mslaunch.store import labels
@@ -22,6 +25,8 @@ from mslaunch.store.record import RunRecord
 from mslaunch.store.run import Run
 from mslaunch.ui import curves, heat, log_text, timeline
 from mslaunch.ui.bounds import Bounds, bounded, is_within
+from mslaunch.ui.given import describe_given
+from mslaunch.ui.standing import describe_ranks, silence_of
 from mslaunch.words import cut_middle, plain
 
 MOST_HOSTS = 256
@@ -31,35 +36,41 @@ MOST_LABELS = 50
 LONGEST = 1e8  # seconds of a job: what is said to have been earlier was not
 SHORT = 1000  # characters of a text that is no traceback and no configuration
 LOG_OF_THE_FAILED = 64_000
-_KEY = re.compile(r"^(\s*(?:- )?)([\w.-]+)(:\s+)(\S.*)$", re.MULTILINE)
+LONGEST_MASKED = 20_000  # characters of a short text that are masked, of which fewer are shown
+LARGEST_PARSED = 500_000  # characters of a configuration; a larger one is masked line by line
 
 Document = dict[str, Any]
 
 
-def make_document(run: Run, table: SeriesTable, now: float, bounds: Bounds, ranks: Sequence[int] = ()) -> Document:
-    """Return what a page shows of a run; `ranks` are to have curves of their own."""
+def make_document(
+    run: Run, table: SeriesTable, now: float, bounds: Bounds, known: Collection[str], ranks: Sequence[int] = ()
+) -> Document:
+    """Return what a page shows of a run; `known` are its secrets, `ranks` are to have curves of their own."""
     record = run.record
     start = datetime.fromisoformat(record.started).timestamp()
     events = list(timeline.read_events(run.folder.events))
     start = min([start, *_first_times(table, events, start)])
     wanted = (*ranks, 0, *_failed(record))
+    standing = describe_ranks(table, record, now, bounds.spans)
     return {
         "name": plain(run.name),
         "folder": plain(str(run.path)),
         "made": now,
         "start": start,
-        "record": _record(record, bounds),
-        "labels": describe_labels(run.folder),
+        "record": _record(record, bounds, known),
+        "labels": describe_labels(run.folder, known),
         "attempt": len(record.attempts),
         "curves": curves.make_curves(table, start, bounds, wanted),
-        "ranks": _last_values(table, record, bounds),
+        "ranks": standing,
+        "silent": silence_of(standing),
+        "given": describe_given(run.folder, known),
         "heat": heat.make_heat(table, start, bounds),
         "timeline": timeline.make_timeline(events, start, bounds),
-        "events": timeline.describe_events(events, start, bounds.events),
-        "event_count": len(events),
-        "plan": _plan(run),
-        "config": _config(run.path / layout.CONFIG, bounds.texts),
-        "logs": _logs(run, record, bounds) if bounds.log_bytes else [],
+        "events": timeline.describe_events(events, start, bounds.events, partial(mask_text, known=known)),
+        "event_count": timeline.count_events(events),
+        "plan": _plan(run, known),
+        "config": _config(run.path / layout.CONFIG, bounds.texts, known),
+        "logs": _logs(run, record, bounds, known) if bounds.log_bytes else [],
     }
 
 
@@ -77,46 +88,31 @@ def _failed(record: RunRecord) -> tuple[int, ...]:
     return () if verdict is None else (*(() if verdict.rank is None else (verdict.rank,)), *verdict.also_failed)
 
 
-def _record(record: RunRecord, bounds: Bounds) -> Document:
+def _record(record: RunRecord, bounds: Bounds, known: Collection[str]) -> Document:
     """Return run.json with texts of bounded length, and without the ranks, which have a table of their own."""
     raw = record.to_dict()
     del raw["ranks"]
     verdict, attempts = raw.pop("verdict"), raw.pop("attempts")[-MOST_ATTEMPTS:]
     return {
-        **bounded(raw, SHORT),
-        "verdict": bounded(verdict, bounds.texts),
-        "attempts": [bounded({**attempt, "resume": None}, SHORT) for attempt in attempts],
+        **_shown(raw, SHORT, known),
+        "verdict": _shown(verdict, bounds.texts, known),
+        "attempts": [_shown({**attempt, "resume": None}, SHORT, known) for attempt in attempts],
     }
 
 
-def describe_labels(folder: RunFolder) -> Document:
-    """Return the tags and the newest notes of a run."""
+def _shown(value: Any, characters: int, known: Collection[str]) -> Any:
+    """Return a value with bounded texts; they are masked before they are cut, since half a secret is not known."""
+    return bounded(mask_texts(bounded(value, max(2 * characters, LONGEST_MASKED)), known), characters)
+
+
+def describe_labels(folder: RunFolder, known: Collection[str]) -> Document:
+    """Return the tags and the newest notes of a run, without its secrets."""
     found = labels.read(folder)
     notes = [[note.time, note.text] for note in found.notes[-MOST_LABELS:]]
-    return {"tags": bounded(found.tags, SHORT, MOST_LABELS), "notes": bounded(notes, SHORT, MOST_LABELS)}
+    return {"tags": _shown(found.tags[:MOST_LABELS], SHORT, known), "notes": _shown(notes, SHORT, known)}
 
 
-def _last_values(table: SeriesTable, record: RunRecord, bounds: Bounds) -> list[Document]:
-    """Return how each rank stands, with its last numbers."""
-    attempt = len(record.attempts)
-    last = {source.rank: table.last(source) for source in table.sources if source.attempt == attempt}
-    lost = record.state == "lost"
-    return [
-        {
-            "rank": rank.rank,
-            "host": plain(rank.host),
-            "device": rank.device_id,
-            "pid": rank.pid,
-            "state": "gone" if lost and rank.state == "running" else rank.state,
-            "code": rank.exit_code,
-            "signal": rank.signal,
-            "values": {name: curves.number(value) for name, value in last.get(rank.rank, {}).items()},
-        }
-        for rank in record.ranks[: bounds.spans]
-    ]
-
-
-def _plan(run: Run) -> Document:
+def _plan(run: Run, known: Collection[str]) -> Document:
     """Return what a person may want to know of the plan; the whole of it is in plan.json."""
     try:
         plan = run.plan
@@ -124,7 +120,7 @@ def _plan(run: Run) -> Document:
         return {"error": plain(str(error))}
     first = next(iter(plan.workers), None)
     found = {
-        "command": shlex.join(first.argv) if first else "",
+        "command": shlex.join(mask_values(first.argv, known)) if first else "",
         "program": plan.script,
         "folder": plan.job_dir,
         "submitted_from": plan.submit_dir,
@@ -134,10 +130,10 @@ def _plan(run: Run) -> Document:
         "scheduler": plan.master,
         "hosts": _hosts(plan),
         "settings": dict(plan.sources),
-        "environment": {name: masked(name, value) for name, value in plan.env.items()},
+        "environment": mask_values(plan.env, known),
         "notes": list(plan.notes),
     }
-    return {name: bounded(value, SHORT) for name, value in found.items()}
+    return {name: _shown(value, SHORT, known) for name, value in found.items()}
 
 
 def _hosts(plan: Plan) -> list[Document]:
@@ -145,35 +141,29 @@ def _hosts(plan: Plan) -> list[Document]:
     return [{"name": host.name, "address": host.address, "devices": list(host.devices)} for host in shown]
 
 
-def _config(path: Path, most: int) -> str:
-    """Return the configuration of the script; secrets, by their keys, are masked, since a report travels."""
+def _config(path: Path, most: int, known: Collection[str]) -> str:
+    """Return the configuration of the script without its secrets, since a report travels."""
     with suppress(OSError, Unreadable):
         if not is_within(path.parent, path):
             return ""
-        text = cut_middle(read_text(path, errors="replace", only_files=True), most)
-        lines = map(plain, without_credentials(text).split("\n"))
-        return _KEY.sub(_masked, "\n".join(lines))
+        text = read_text(path, errors="replace", only_files=True)
+        is_parsed = len(text) <= LARGEST_PARSED
+        masked = mask_document(path.name, text, known) if is_parsed else mask_outline(cut_middle(text, 2 * most), known)
+        return str(bounded(masked, most))
     return ""
 
 
-def _masked(found: re.Match[str]) -> str:
-    space, key, colon, value = found.groups()
-    return f"{space}{key}{colon}{MASK if looks_secret(key) else value}"
-
-
-def _logs(run: Run, record: RunRecord, bounds: Bounds) -> list[Document]:
-    """Return the ends of the logs; that of a rank that failed is longer than the others."""
+def _logs(run: Run, record: RunRecord, bounds: Bounds, known: Collection[str]) -> list[Document]:
+    """Return the ends of the logs without secrets; that of a rank that failed is longer than the others."""
     failed = set(_failed(record)[:4])
     ranks = [rank.rank for rank in record.ranks]
     shown = sorted({*failed, *ranks[:MOST_LOGS]} & set(ranks))
     each = min(32_000, (bounds.log_bytes - len(failed) * LOG_OF_THE_FAILED) // max(1, len(shown)))
-    logs = [_log(run, rank, LOG_OF_THE_FAILED if rank in failed else each) for rank in shown]
-    scheduler = log_text.window(run.path, run.folder.scheduler_log, None, 8_000, True)
+    end_of = partial(log_text.window, run.path, at=None, with_rest=True, mask=partial(mask_text, known=known))
+    sizes = {rank: LOG_OF_THE_FAILED if rank in failed else each for rank in shown}
+    logs = [{"rank": rank, **_ends(end_of(run.folder.log(rank), most=most))} for rank, most in sizes.items()]
+    scheduler = end_of(run.folder.scheduler_log, most=8_000)
     return [*logs, *([{"rank": None, **_ends(scheduler)}] if scheduler.size else [])]
-
-
-def _log(run: Run, rank: int, most: int) -> Document:
-    return {"rank": rank, **_ends(log_text.window(run.path, run.folder.log(rank), None, most, True))}
 
 
 def _ends(found: log_text.Window) -> Document:

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -20,6 +21,8 @@ BLOCK = 1 << 20
 MOST_HITS = 200
 # What a terminal takes for commands: CSI and OSC sequences. The rest of the control characters are shown as escapes.
 _SEQUENCES = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?)")
+
+Mask = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +46,18 @@ class Hits:
     size: int
 
 
-def shown_line(line: bytes) -> str:
-    """Return a line as a page may show it: what was written over, and colours, are left out."""
+def shown_line(line: bytes, mask: Mask = str) -> str:
+    """Return a line as a page may show it: what was written over, and colours, are left out; secrets are masked."""
     line = line.rstrip(b"\r").rpartition(b"\r")[2]
     text = line[: 8 * LONGEST].decode("utf-8", "replace")
     left_out = max(0, len(line) - 8 * LONGEST)
-    text = cut_line(plain(_SEQUENCES.sub("", text)), LONGEST)
+    text = cut_line(plain(mask(_SEQUENCES.sub("", text))), LONGEST)
     return f"{text} ... {left_out} bytes left out, see the log" if left_out else text
 
 
-def window(folder: Path, path: Path, at: int | None, most: int = PIECE, with_rest: bool = False) -> Window:
+def window(
+    folder: Path, path: Path, at: int | None, most: int = PIECE, with_rest: bool = False, mask: Mask = str
+) -> Window:
     """Return whole lines from an offset on, or the last ones where `at` is None; `with_rest` also an unfinished one."""
     file = _open(folder, path)
     if file is None:
@@ -60,20 +65,20 @@ def window(folder: Path, path: Path, at: int | None, most: int = PIECE, with_res
     try:
         size = os.fstat(file).st_size
         if at is None or at > size:  # somebody has cut the log: its end is shown
-            return _before(file, size, size, most, with_rest)
-        return _after(file, at, size, most, with_rest)
+            return _before(file, size, size, most, with_rest, mask)
+        return _after(file, at, size, most, with_rest, mask)
     finally:
         os.close(file)
 
 
-def window_before(folder: Path, path: Path, at: int, most: int = PIECE) -> Window:
+def window_before(folder: Path, path: Path, at: int, most: int = PIECE, mask: Mask = str) -> Window:
     """Return the whole lines that end at an offset."""
     file = _open(folder, path)
     if file is None:
         return Window(0, 0, 0, ())
     try:
         size = os.fstat(file).st_size
-        return _before(file, min(max(at, 0), size), size, most, True)
+        return _before(file, min(max(at, 0), size), size, most, True, mask)
     finally:
         os.close(file)
 
@@ -92,16 +97,16 @@ def _open(folder: Path, path: Path) -> int | None:
     return None
 
 
-def _after(file: int, at: int, size: int, most: int, with_rest: bool) -> Window:
+def _after(file: int, at: int, size: int, most: int, with_rest: bool, mask: Mask) -> Window:
     data = os.pread(file, most, at)
     is_last = at + len(data) >= size
     end = data.rfind(b"\n") + 1
     if (not end and len(data) == most) or (is_last and with_rest):
         end = len(data)  # a line longer than a window is taken apart
-    return _made(at, data[:end], size)
+    return _made(at, data[:end], size, mask)
 
 
-def _before(file: int, at: int, size: int, most: int, with_rest: bool) -> Window:
+def _before(file: int, at: int, size: int, most: int, with_rest: bool, mask: Mask) -> Window:
     start = max(0, at - most)
     data = os.pread(file, at - start, start)
     if start:
@@ -109,15 +114,15 @@ def _before(file: int, at: int, size: int, most: int, with_rest: bool) -> Window
         cut = cut if cut < len(data) else 0
         start, data = start + cut, data[cut:]
     end = len(data) if with_rest else data.rfind(b"\n") + 1 or (len(data) if len(data) >= most else 0)
-    return _made(start, data[:end], size)
+    return _made(start, data[:end], size, mask)
 
 
-def _made(start: int, data: bytes, size: int) -> Window:
+def _made(start: int, data: bytes, size: int, mask: Mask) -> Window:
     lines = data.split(b"\n")
     if not lines[-1]:
         lines.pop()
     ends = tuple(accumulate((len(line) + 1 for line in lines), initial=start))[1:]
-    return Window(start, start + len(data), size, tuple(map(shown_line, lines)), ends)
+    return Window(start, start + len(data), size, tuple(shown_line(line, mask) for line in lines), ends)
 
 
 def times_of(folder: Path, path: Path, found: Window) -> list[float | None]:
@@ -144,18 +149,18 @@ def _pair(line: bytes) -> tuple[float, int] | None:
         return None
 
 
-def search(folder: Path, path: Path, text: str, at: int = 0) -> Hits:
+def search(folder: Path, path: Path, text: str, at: int = 0, mask: Mask = str) -> Hits:
     """Find lines that contain a text, in any case, from an offset on; one call looks through a bounded piece."""
     file = _open(folder, path)
     if file is None:
         return Hits((), None, 0)
     try:
-        return _search(file, text, at)
+        return _search(file, text, at, mask)
     finally:
         os.close(file)
 
 
-def _search(file: int, text: str, at: int) -> Hits:
+def _search(file: int, text: str, at: int, mask: Mask) -> Hits:
     size, until = os.fstat(file).st_size, at + SEARCHED
     wanted = text.encode("utf-8", "replace").lower()
     found: list[tuple[int, str]] = []
@@ -170,6 +175,6 @@ def _search(file: int, text: str, at: int) -> Hits:
         while len(found) < MOST_HITS and (hit := lower.find(wanted, place, end)) >= 0:
             start = data.rfind(b"\n", 0, hit) + 1
             place = data.find(b"\n", hit, end) + 1 or end
-            found.append((at + start, shown_line(data[start : place - (data[place - 1 : place] == b"\n")])))
+            found.append((at + start, shown_line(data[start : place - (data[place - 1 : place] == b"\n")], mask)))
         at += place if len(found) >= MOST_HITS else end
     return Hits(tuple(found), at if at < size else None, size)

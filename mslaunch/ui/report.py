@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 from mslaunch.errors import NotReadyError
 from mslaunch.store.folder import write_atomically
 from mslaunch.store.run import Run
+from mslaunch.store.run_secrets import secrets_of
 from mslaunch.ui.bounds import REPORT
 from mslaunch.ui.document import Document, make_document
 from mslaunch.ui.page import report_page
@@ -17,7 +19,7 @@ def report_document(run: Run) -> Document:
     """Return what the report of a run holds."""
     metrics = run.metrics()
     try:
-        return make_document(run, metrics.table, time.time(), REPORT)
+        return make_document(run, metrics.table, time.time(), REPORT, secrets_of(run.folder, os.environ))
     finally:
         metrics.close()
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -18,6 +20,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from mslaunch.diagnose.masked_documents import mask_texts
+from mslaunch.diagnose.masked_text import mask_text
 from mslaunch.errors import MslaunchError, NoSuchRun, NotReadyError, RequestError, limit_of
 from mslaunch.store.run import Run
 from mslaunch.ui import log_text, page, prometheus
@@ -69,10 +73,11 @@ class Answers:
     def log(self, request: Request) -> Response:
         """A window of a log: from `at` on, the one that ends at `before`, or the last one."""
         run, path, times = self._log_of(request)
+        mask = partial(mask_text, known=self._library.secrets(_name(request)))
         before, at = _number(request, "before"), _number(request, "at")
         if before is not None:
-            return JSONResponse(asdict(log_text.window_before(run.path, path, before)))
-        found = log_text.window(run.path, path, at, with_rest="rest" in request.query_params)
+            return JSONResponse(asdict(log_text.window_before(run.path, path, before, mask=mask)))
+        found = log_text.window(run.path, path, at, with_rest="rest" in request.query_params, mask=mask)
         when = log_text.times_of(run.path, times, found) if at is None else []
         return JSONResponse({**asdict(found), "times": when})
 
@@ -81,7 +86,8 @@ class Answers:
         wanted = request.query_params.get("find", "")
         if not 0 < len(wanted) <= LONGEST_SEARCH:
             raise RequestError(f"find: 1 to {LONGEST_SEARCH} characters are wanted, got {len(wanted)}.")
-        return JSONResponse(asdict(log_text.search(run.path, path, wanted, _number(request, "at") or 0)))
+        mask = partial(mask_text, known=self._library.secrets(_name(request)))
+        return JSONResponse(asdict(log_text.search(run.path, path, wanted, _number(request, "at") or 0, mask)))
 
     def compare(self, request: Request) -> Response:
         names = list(dict.fromkeys(request.query_params.getlist("name")))
@@ -90,10 +96,11 @@ class Answers:
         tag = self._library.tag(names)
         if _is_known(request, tag):
             return _not_changed(tag)
-        return _unless_known(request, JSONResponse(compare([self._library.find(name) for name in names])).body, tag)
+        found = compare([self._library.find(name) for name in names], os.environ)
+        return _unless_known(request, JSONResponse(found).body, tag)
 
     def stacks(self, request: Request) -> Response:
-        groups = self._library.find(_name(request)).stacks()
+        groups = mask_texts(self._library.find(_name(request)).stacks(), self._library.secrets(_name(request)))
         return JSONResponse({"stacks": ["\n".join(map(plain, group.split("\n"))) for group in groups]})
 
     def stop(self, request: Request) -> Response:
