@@ -17,6 +17,7 @@ from mslaunch.checkpoint.transform import plan_convert
 from mslaunch.errors import ShardUnreadable
 from tests.conftest import Bench
 from tests.sharded import write_shard
+from tests.torch_files import save_state
 
 CHANGED = r"src\.\w+ changed while it was read; nothing was written\. Run it again\."
 
@@ -91,6 +92,17 @@ def test_compared_weights_that_were_replaced_are_told(tmp_path: Path) -> None:
     replace(tmp_path / "src.safetensors")
     with pytest.raises(SourceChanged, match=CHANGED):
         list(compare(first, second))
+
+
+def test_a_file_of_pytorch_that_was_replaced_is_not_written(tmp_path: Path) -> None:
+    """Its header says where the values of the old file were, too."""
+    source, newer = (
+        save_state(tmp_path / f"{name}.pth", {"w": ("Float32", (4, 4), os.urandom(64))}) for name in ("src", "b")
+    )
+    planned = import_weights(str(source), str(tmp_path / "out.ckpt"))
+    newer.replace(source)
+    with pytest.raises(SourceChanged, match=CHANGED):
+        planned.write()
 
 
 def test_a_source_that_is_gone_is_named(tmp_path: Path) -> None:

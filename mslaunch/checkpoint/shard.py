@@ -106,7 +106,8 @@ def checksum(shard: Shard) -> int:
         os.close(fd)
 
 
-def _check_written(path: Path, tensor: Tensor) -> None:
+def check_writable(path: Path, tensor: Tensor) -> None:
+    """Refuse what the readers of a new file would not take."""
     if not tensor.name:
         raise RequestError("a parameter has no name, so it cannot be written. Name it with a rule (--names).")
     if (length := len(tensor.name.encode())) > LONGEST_NAME:
@@ -119,7 +120,5 @@ def _check_written(path: Path, tensor: Tensor) -> None:
 
 
 def frame(path: Path, tensors: Sequence[Tensor], framework: str = "ms") -> FileLayout:
-    """Lay out a new file for these tensors; refuse what its readers would not take."""
-    for tensor in tensors:
-        _check_written(path, tensor)
+    """Lay out a new file for these tensors."""
     return format_of(path).frame(tensors, framework)

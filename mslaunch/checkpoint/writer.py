@@ -21,7 +21,7 @@ from mslaunch.checkpoint.file_io import read_fully, read_some, reserve, write_at
 from mslaunch.checkpoint.layout import Box, box_shape, intersection
 from mslaunch.checkpoint.open_files import room_for
 from mslaunch.checkpoint.reshard import Assembly, ReshardPlan
-from mslaunch.checkpoint.shard import frame
+from mslaunch.checkpoint.shard import check_writable, frame
 from mslaunch.checkpoint.sources import check_unchanged, open_source
 from mslaunch.checkpoint.tensor import FileLayout, Part, Tensor
 from mslaunch.checkpoint.views import View, bytes_of, read_box
@@ -130,6 +130,9 @@ class Writer:
         self.job = job
         self.paths = paths
         self.progress = progress
+        for rank, tensors in job.shards.items():
+            for tensor in tensors:
+                check_writable(paths[rank], tensor)
         self.frames: dict[int, FileLayout] = {
             rank: frame(paths[rank], tensors, job.framework) for rank, tensors in job.shards.items()
         }
