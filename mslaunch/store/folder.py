@@ -94,6 +94,9 @@ def _create(path: Path, fill_it: Callable[[], None]) -> None:
         if isinstance(error, OSError):
             raise RunsFolderUnwritable(str(path), why(error)) from None
         raise
+    if made_runs_dir:  # `git add -A` would take environments, logs and checkpoints along
+        with contextlib.suppress(OSError):
+            (runs_dir / ".gitignore").write_text("*\n")
 
 
 def _make_runs_dir(path: Path) -> None:
