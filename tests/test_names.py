@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from mslaunch.checkpoint.diff import Files
-from mslaunch.checkpoint.names import READY, apply_rules, read_rules, reverse_rules
+from mslaunch.checkpoint.names import READY, Rule, apply_rules, first_match, read_rules, reverse_rules
 from mslaunch.checkpoint.opening import Weights, open_weights
+from mslaunch.checkpoint.patterns import compile_pattern
 from mslaunch.errors import RequestError
 from tests.sharded import write_shard
 
@@ -213,3 +214,12 @@ def test_an_unknown_network_is_refused_with_the_known_ones() -> None:
 def test_the_ready_rules_can_be_turned_round(path: Path) -> None:
     """They are read by their name, and serve export too."""
     assert reverse_rules(read_rules(path.stem))
+
+
+def test_each_of_many_rules_is_compiled_once() -> None:
+    """All are tried for every name, so the next name must not begin anew."""
+    rules = [Rule(f"rule {number}", (f"many{number}",), ("x",)) for number in range(5000)]
+    before = compile_pattern.cache_info().misses
+    for _ in range(2):
+        assert first_match(rules, "none of them") is None
+    assert compile_pattern.cache_info().misses == before + 5000

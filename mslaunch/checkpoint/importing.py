@@ -21,7 +21,7 @@ from mslaunch.checkpoint.training_state import is_of_training
 from mslaunch.checkpoint.transform import Planned
 from mslaunch.checkpoint.transposes import square_words
 from mslaunch.checkpoint.weights import cast, plan_weights
-from mslaunch.errors import MslaunchError, RequestError
+from mslaunch.errors import RequestError, SeveralLines
 
 DTYPES = {"float32": "Float32", "float16": "Float16", "bfloat16": "BFloat16", "float64": "Float64"}
 
@@ -42,14 +42,14 @@ class Naming:
     """Which of the values in a file of torch.save."""
 
 
-class NoPartner(MslaunchError):
+class NoPartner(SeveralLines):
     """Parameters that have found no partner, or two."""
 
     def __init__(self, path: Path, problems: tuple[str, ...], notes: tuple[str, ...] = ()) -> None:
         shown = [*notes, *(f"{path}: {problem}" for problem in problems[:SHOWN])]
         more = f"and {len(problems) - SHOWN} more; " if len(problems) > SHOWN else ""
         shown.append(f"{path}: {more}nothing was written. Give --names RULES, or --partial to leave these out.")
-        super().__init__("\n".join(shown))
+        super().__init__(shown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from mslaunch.checkpoint.layout import box_shape
 from mslaunch.checkpoint.reshard import slices_of, whole_shapes
 from mslaunch.checkpoint.sets import find_set
 from mslaunch.checkpoint.shard import FORMATS, Shard, read_shard
+from mslaunch.checkpoint.sources import remember
 from mslaunch.checkpoint.strategy import Strategy
 from mslaunch.checkpoint.tensor import Malformed, Tensor
 from mslaunch.checkpoint.torch_folders import check_not_distributed, files_of_torch, find_index, siblings
@@ -146,8 +147,8 @@ def _open_files(files: Iterable[Path], key: str | None) -> _Opened:
 
 def _open_file(path: Path, key: str | None) -> _Opened:
     if is_torch(path):
-        found = _read(path, lambda fd, size: pytorch.read(fd, size, key))
-        return _Opened({name: _of_torch(name, path, one) for name, one in found.items()}, is_torch=True)
+        source, found = _read(path, lambda fd, size: pytorch.read(fd, size, key))
+        return _Opened({name: _of_torch(name, source, one) for name, one in found.items()}, is_torch=True)
     if path.suffix not in FORMATS:
         known = ", ".join((*FORMATS, *TORCH_SUFFIXES))
         raise RequestError(f"{path}: weights are in files that end in {known}. Name one of those.")
@@ -161,7 +162,9 @@ def _of_torch(name: str, path: Path, found: View | Tensor) -> Weight:
     return weight_of(name, path, found)
 
 
-def _read(path: Path, read: Callable[[int, int], Mapping[str, View | Tensor]]) -> Mapping[str, View | Tensor]:
+def _read(
+    path: Path, read: Callable[[int, int], Mapping[str, View | Tensor]]
+) -> tuple[Path, Mapping[str, View | Tensor]]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
@@ -170,7 +173,7 @@ def _read(path: Path, read: Callable[[int, int], Mapping[str, View | Tensor]]) -
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise Malformed("it is no regular file")
-        return read(fd, found.st_size)
+        return remember(path, found), read(fd, found.st_size)
     except (Malformed, OSError) as error:
         raise RequestError(f"{path}: not a state_dict that can be read: {str(error).removesuffix('.')}.") from None
     finally:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mslaunch.checkpoint.blocks import pieces
 from mslaunch.checkpoint.file_io import read_fully
 from mslaunch.checkpoint.layout import Box, Shape, box_shape
+from mslaunch.checkpoint.sources import open_source
 from mslaunch.checkpoint.tensor import ITEM_SIZES, Part, Tensor
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def _factors(scale: Scale, rows: tuple[int, ...] | None, box: Box) -> Array:
         blocks = (places + scale.starts[axis]) // scale.blocks[axis]
         wanted.append(blocks[:1] if blocks.min() == blocks.max() else blocks)
     around = tuple((int(one.min()), int(one.max()) + 1) for one in wanted)
-    fd = os.open(scale.path, os.O_RDONLY)
+    fd = open_source(scale.path)
     try:
         values = to_numbers(read_box(fd, scale.path, scale.view, around), scale.view.dtype)
     finally:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mslaunch.api import checkpoints
+from mslaunch.checkpoint.partial import is_free
 from mslaunch.checkpoint.sets import ShardSet, find_set
 from mslaunch.checkpoint.shard import FORMATS, Shard, read_shard
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
@@ -21,7 +22,7 @@ from mslaunch.cli import basics, ckpt_weights
 from mslaunch.cli.basics import columns
 from mslaunch.cli.progress_bar import progress_bar, size_words, written_words
 from mslaunch.errors import RequestError
-from mslaunch.words import counted
+from mslaunch.words import counted, plain
 
 if TYPE_CHECKING:
     from mslaunch.checkpoint.tensor import Tensor
@@ -104,7 +105,7 @@ def verify_set(
     if as_json:
         print(json.dumps([asdict(finding) for finding in result.findings], indent=1))
     else:
-        print("".join(f"{source}: {finding.words()}\n" for finding in result.findings), end="")
+        print("".join(f"{plain(f'{source}: {finding.words()}')}\n" for finding in result.findings), end="")
         if not result.errors:
             of = f", step {found.step[0]}_{found.step[1]}" if found.step else ""
             against = f" and as {strategy} says" if strategy else ""
@@ -141,10 +142,10 @@ def reshard(
     found = find_set(Path(source), layout.world_size if layout else None, step, prefix)
     planned = plan_transform(found, layout, Target(_strategy(to), to_tp, suffix_for(kind)))
     for warning in planned.warnings:
-        print(f"mslaunch: {source}: {warning.words()}", file=sys.stderr)
+        print(f"mslaunch: {plain(f'{source}: {warning.words()}')}", file=sys.stderr)
     if left := planned.job.left_out:
         count = counted(len(left), "parameter")
-        print(f"mslaunch: left out, since {to} does not list them: {count} ({left[0]} …)", file=sys.stderr)
+        print(f"mslaunch: left out, since {to} does not list them: {count} ({plain(left[0])} …)", file=sys.stderr)
     _write(planned, Path(output))
 
 
@@ -174,7 +175,7 @@ app.command("diff")(ckpt_weights.diff_weights)
 def _write(planned: Planned, target: Path, single: bool = False) -> None:
     if not target.name:
         raise RequestError(f"-o {target}: has no name. Name a folder that is not there yet.")
-    if target.exists() and (single or not target.is_dir() or any(target.iterdir())):
+    if target.exists() and (single or not target.is_dir() or not is_free(target)):
         raise RequestError(f"{target}: is there already. Give another -o, or remove it.")
     began = time.monotonic()
     with progress_bar() as progress:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mslaunch.api import checkpoints
+from mslaunch.checkpoint.partial import is_free
 from mslaunch.cli import basics
 from mslaunch.cli.progress_bar import progress_bar, written_words
 from mslaunch.errors import RequestError
@@ -152,7 +153,7 @@ def _check_target(name: str, suffixes: tuple[str, ...]) -> None:
         raise RequestError(f"{name}: has no name. Name a file or folder that is not there yet.")
     if suffixes and target.suffix not in suffixes:
         raise RequestError(f"--to {name}: the new file's name must end in {' or '.join(suffixes)}.")
-    if target.exists() and (suffixes or not target.is_dir() or any(target.iterdir())):
+    if target.exists() and (suffixes or not target.is_dir() or not is_free(target)):
         raise RequestError(f"{name}: is there already. Give another name, or remove it.")
 
 
