@@ -5,17 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from mslaunch.metrics.pace import is_silent
 from mslaunch.metrics.rows import Number
+from mslaunch.words import count_words
 
 Values = Mapping[str, Number]
-
-SILENT_SECONDS = 30.0
-SILENT_STEPS = 10
-
-
-def is_silent(age: float, step_time: Number | None) -> bool:
-    """Tell whether a rank that has told steps has told none for long; `age`: seconds since the last one."""
-    return age > max(SILENT_SECONDS, SILENT_STEPS * (step_time or 0.0))
 
 
 def progress_words(values: Values, age: float | None = None) -> list[str]:
@@ -39,8 +33,8 @@ def progress_words(values: Values, age: float | None = None) -> list[str]:
 def _of(name: str, values: Values, whole: str) -> str:
     if name not in values:
         return ""
-    most = f"/{values[whole]:g}" if whole in values else ""
-    return f"{name} {values[name]:g}{most}"
+    most = f"/{count_words(values[whole])}" if whole in values else ""
+    return f"{name} {count_words(values[name])}{most}"
 
 
 def short(number: Number) -> str:

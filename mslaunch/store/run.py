@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +63,10 @@ class JobFailed(MslaunchError):
         self.verdict = result.verdict
         self.exit_code = result.exit_code or 1
         super().__init__(_words(result))
+
+    @property
+    def lines(self) -> Sequence[str]:
+        return str(self).split("\n")
 
     def __reduce__(self) -> tuple[type[JobFailed], tuple[Result]]:
         return JobFailed, (self.result,)
