@@ -213,7 +213,8 @@ class NoSuchRun(RequestError):
 class AmbiguousRun(RequestError):
     def __init__(self, name: str, matches: Sequence[str]) -> None:
         shown = ", ".join(matches[:5])
-        super().__init__(f"{name!r} fits {len(matches)} runs ({shown}). Type more of the name.")
+        fix = "Name one by its path." if any(match.startswith("/") for match in matches) else "Type more of the name."
+        super().__init__(f"{name!r} fits {len(matches)} runs ({shown}). {fix}")
 
 
 class NoSuchSweep(RequestError):

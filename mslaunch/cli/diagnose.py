@@ -15,6 +15,7 @@ from mslaunch import api, layout
 from mslaunch.cli import basics, explain, options
 from mslaunch.cli.bundle import open_bundle, save_bundle
 from mslaunch.cli.console import verdict_text
+from mslaunch.cli.found_run import find_run
 from mslaunch.cli.reading_line import ReadingLine
 from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.folder import Evidence, read_sources
@@ -100,7 +101,7 @@ def _look_at(what: str | None, runs_dir: str | None, everything: bool) -> _Found
 
 def _find_run(what: str | None, runs_dir: str | None) -> Run:
     try:
-        return api.find_run(what, runs_dir)
+        return find_run(what, runs_dir)
     except NoSuchRun:
         if what in (None, layout.LATEST):
             raise

@@ -14,6 +14,7 @@ import typer
 
 from mslaunch import api
 from mslaunch.cli import basics, options
+from mslaunch.cli.found_run import find_run
 from mslaunch.cli.times import parse_since
 from mslaunch.errors import RequestError
 from mslaunch.ranges import format_ranges, parse_ranges
@@ -53,7 +54,7 @@ def logs(
     runs_dir: options.RunsDir = None,
 ) -> None:
     """Show or follow the output of ranks, merged by time."""
-    found = api.find_run(run, runs_dir)
+    found = find_run(run, runs_dir)
     record = found.record
     ranks = [None] if scheduler else _ranks(record, rank)
     earlier = _earlier(record, attempt)
