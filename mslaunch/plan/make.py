@@ -15,7 +15,7 @@ from mslaunch.documents.yaml_text import write_yaml
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
 from mslaunch.masking import MASK
-from mslaunch.plan import binding, environment, methods, paths
+from mslaunch.plan import binding, environment, methods, paths, shell_variables
 from mslaunch.plan.model import Copy, Facts, File, Limits, LinePattern, Plan, Reach, Restarts, Sync
 from mslaunch.plan.program import Program
 from mslaunch.plan.spec import JobSpec
@@ -46,6 +46,7 @@ def make_plan(
     typed = _user_env(spec, facts)
     env = {**ours, **reach.env, **paths.rewrite_variables(facts.environment, absolute), **typed}
     env |= paths.rewrite_variables(typed, absolute)
+    left = shell_variables.describe(facts.environment, unset, world_size, facts.rank_table is not None)
     start = method or methods.METHODS[spec.launch.method]
     started = start(_job(spec, hosts, facts, env, program))
     return Plan(
@@ -81,7 +82,7 @@ def make_plan(
         metrics=_metrics(spec),
         sync=_sync(spec, hosts, facts),
         report=spec.launch.report,
-        notes=(*facts.notes, *_notes(spec, unset, moved), *binding.describe(spec, hosts, facts)),
+        notes=(*facts.notes, *_notes(spec, left, moved), *binding.describe(spec, hosts, facts)),
         tags=tuple(dict.fromkeys(spec.launch.tags)),
         sources=_sources(spec, facts),
     )
@@ -306,13 +307,6 @@ def _tail(spec: JobSpec, world_size: int, reach: Reach) -> tuple[int, ...]:
     return tail
 
 
-def _notes(spec: JobSpec, unset: tuple[str, ...], moved: dict[str, str]) -> tuple[str, ...]:
+def _notes(spec: JobSpec, left: Iterator[str], moved: dict[str, str]) -> tuple[str, ...]:
     given = spec.checkpoints.notes if spec.checkpoints else ()
-    return (*spec.settings.notes, *spec.config.notes, *given, *_dropped(unset), *paths.describe(moved))
-
-
-def _dropped(unset: tuple[str, ...]) -> Iterator[str]:
-    names = [name for name in unset if not name.startswith("MSLAUNCH_")]
-    if names:
-        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        yield f"not passed on to the ranks, since another launcher or the shell had set them: {shown}"
+    return (*spec.settings.notes, *spec.config.notes, *given, *left, *paths.describe(moved))
