@@ -19,7 +19,7 @@ from mslaunch.cli.found_run import find_run
 from mslaunch.cli.reading_line import ReadingLine
 from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.folder import Evidence, read_sources
-from mslaunch.diagnose.judge import judge
+from mslaunch.diagnose.judge import judge, judge_logs
 from mslaunch.diagnose.sources import Source, files_of
 from mslaunch.errors import NoSuchRun, RequestError
 from mslaunch.words import plain
@@ -133,7 +133,7 @@ def _of_logs(name: str, sources: list[Source]) -> _Found:
     evidence = _read(sources, False)
     if not evidence.cases:
         raise RequestError(f"{name}: no logs here (*.log, *.txt). Name the folder that msrun's --log_dir named.")
-    record = api.record_of_logs(name, judge(evidence.cases, evidence.places))
+    record = api.record_of_logs(name, judge_logs(evidence.cases, evidence.places))
     return _Found(record, False, sources, evidence)
 
 
