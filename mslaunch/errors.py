@@ -99,6 +99,16 @@ class NoMindSpore(NotReadyError):
         )
 
 
+class NoDevices(NotReadyError):
+    """This machine has none of the devices that a job asks for: a login node, for example."""
+
+    def __init__(self, target: str, where: str) -> None:
+        super().__init__(
+            f"this machine has no {target} device, and device_target in {where} asks for one. "
+            f"Write device_target: CPU, or launch it where there is one."
+        )
+
+
 class PythonMissing(NotReadyError):
     def __init__(self, python: str, asked_by: str) -> None:
         super().__init__(f"{python}: no such Python ({asked_by}). Name one that can be run with launch.python.")

@@ -216,6 +216,17 @@ def test_a_launch_that_mpirun_started_twice_is_refused(bench: Bench, size: str) 
     assert bench.mslaunch("train", "-n", "2", "--dry-run", **inside).returncode == 0
 
 
+def test_a_dry_run_shows_a_job_for_devices_that_are_not_here(bench: Bench) -> None:
+    """A login node has none: the plan says so, and the launch itself is refused."""
+    bench.write("train.py", "print('here')\n")
+    bench.write("cfg.yaml", "device_target: Ascend\n")
+    shown = bench.mslaunch("train", "-n", "2", "--config", "cfg.yaml", "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert "it cannot be started here: " in shown.stdout
+    assert "2 ranks" in shown.stdout
+    assert bench.mslaunch("train", "-n", "2", "--config", "cfg.yaml").returncode == 3
+
+
 def test_cores_are_bound(bench: Bench) -> None:
     """Each rank may run on its share only, and its threads match it."""
     bench.write("train.py", "import os\nprint(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'])\n")
