@@ -279,6 +279,19 @@ def test_ctrl_c_in_the_program_stops_the_job(bench: Bench) -> None:
     assert bench.leftovers() == []
 
 
+def test_ctrl_c_in_wait_stops_the_job(bench: Bench) -> None:
+    """SIGINT while wait() waits outside of a with block: the job is stopped before KeyboardInterrupt goes on."""
+    bench.write("train.py", WAIT)
+    code = "import mslaunch\nrun = mslaunch.Job('train.py', workers=2).start()\n"
+    code += "try:\n    run.wait()\nexcept KeyboardInterrupt:\n    print('state', run.state, flush=True)\n"
+    caller = program(bench, code)
+    wait_until_ready(bench)
+    time.sleep(0.3)  # it is waiting by now
+    caller.send_signal(signal.SIGINT)
+    assert "state stopped" in caller.communicate(timeout=60)[0]
+    assert bench.leftovers() == []
+
+
 def test_a_second_ctrl_c_does_not_wait_for_the_grace(bench: Bench) -> None:
     """Ranks that ignore SIGTERM are killed at once when the program ends."""
     bench.write(
