@@ -65,6 +65,7 @@ def _read(folder: Path, name: str, data: bytes) -> None:
 
 BORDERS = (
     Border("page-record", samples("run.json"), mutate_json, _open("run.json")),
+    Border("page-plan", (_FILES["plan.json"],), mutate_json, _open("plan.json")),
     Border("page-events", samples("events"), mutate_records(b"\n"), _open("events.jsonl")),
     Border("page-metrics", samples("metrics"), mutate_records(b"\n"), _open("metrics.jsonl")),
     Border("page-log", samples("log"), mutate_bytes, _open("rank_0/log.txt")),

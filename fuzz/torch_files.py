@@ -12,13 +12,17 @@ from random import Random
 from fuzz.mutate import LARGEST, mutate_bytes
 from fuzz.run import Border, samples
 from mslaunch.checkpoint.diff import Files
-from mslaunch.checkpoint.matching import guess_names
+from mslaunch.checkpoint.guessing import guess_names
 from mslaunch.checkpoint.opening import open_weights
 from mslaunch.checkpoint.weights import plan_weights
 
 _SMALL = 1 << 20
 _INSTRUCTIONS = tuple(b"()]}0122.RbcQNtlduseahjrq\x80\x81\x85\x86\x87\x88\x89\x8a\x8c\x93\x94\x95oiXKMJ")
-_NAMES = (b"cos\nsystem\n", b"ctorch\nSize\n", b"ctorch._utils\n_rebuild_tensor_v2\n", b"ccollections\nOrderedDict\n")
+_NAMES = (
+    *(b"cos\nsystem\n", b"ctorch\nSize\n", b"ctorch._utils\n_rebuild_tensor_v2\n", b"ccollections\nOrderedDict\n"),
+    *(b"cargparse\nNamespace\n", b"c__builtin__\nset\n", b"ctorch._tensor\n_rebuild_from_type_v2\n"),
+    *(b"ccollections\ndefaultdict\n", b"ctorch\nComplexFloatStorage\n", b"ctimm\nModel\n"),
+)
 
 
 def _mutate_pickle(random: Random, data: bytes) -> bytes:
@@ -59,7 +63,7 @@ def _open(folder: Path) -> Callable[[bytes], object]:
     def read(data: bytes) -> None:
         path = folder / "a.pth"
         path.write_bytes(data)
-        weights = guess_names(open_weights(path))
+        weights = guess_names(open_weights(path)).weights
         plan_weights(list(weights.values()), None)
         with ExitStack() as opened:
             files = Files(opened)

@@ -17,13 +17,18 @@ from fuzz.mutate import mutate_bytes, mutate_json
 from fuzz.run import Border
 from mslaunch.cli.trace import compare
 
-ROW = {"class": "Dense", "call": 0, "output": "", "shape": [2, 3], "dtype": "float32", "step": 1}
+KEPT = {"values": 0, "shape": [2, 3], "dtype": "float32", "step": 1, "kept": 6}
+NUMBERS = {"mean": 2.5, "std": 1.7, "min": 0, "max": 5, "norm": 7.4, "not_finite": 0}
+ROW = {"class": "Dense", "call": 0, "place": "", **KEPT, **NUMBERS}
+PART = {**ROW, "name": "part", "order": 2, "values": 1, "shape": [3, 5], "step": 11}
 INDEX = {
-    "version": 1,
+    "version": 2,
     "framework": "mindspore",
+    "ended_by": "RuntimeError: out of memory",
     "notes": ["recorded in PyNative mode"],
     "not_called": ["head"],
-    "outputs": [{**ROW, "name": "fc", "order": 0, "mean": 0.5}, {**ROW, "name": "", "order": 1, "call": 1}],
+    "inputs": [{**ROW, "name": "fc", "place": "0", "order": 0}],
+    "outputs": [{**ROW, "name": "fc", "order": 0}, {**ROW, "name": "", "order": 1, "call": 1}, PART],
 }
 
 

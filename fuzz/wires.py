@@ -183,7 +183,7 @@ def _open_rank(folder: Path) -> Callable[[bytes], object]:
         ranks = QuietRanks(output, "", StandardInput(None))
         ranks._kernel_kills = KernelKills()
         ranks.children = [Child(planned("worker", 0)), Child(planned("worker", 1)), Child(planned("scheduler", None))]
-        order: Any = {"run_dir": str(folder), "processes": [planned("worker", 0)]}
+        order: Any = {"run_dir": str(folder), "env": {}, "secrets": {}, "processes": [planned("worker", 0)]}
         order["metrics"] = metrics_order((), 1, "CPU")
         ranks.metrics = Metrics(order, output, dict)
         ranks.receive(data[: len(data) // 2])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import shlex
 from collections.abc import Iterable, Sequence
 
 WRONG_REQUEST = 2
@@ -13,6 +15,23 @@ class MslaunchError(Exception):
     """Base of all expected errors; the command line prints it as one line and exits with `exit_code`."""
 
     exit_code = WRONG_REQUEST
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """Its sentences, a line each; a name from a file may hold the end of a line, which begins no sentence."""
+        return (str(self),)
+
+
+class SeveralLines(MslaunchError):
+    """Base of errors with a sentence for each of several things."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._lines = tuple(lines)
+        super().__init__("\n".join(lines))
+
+    @property
+    def lines(self) -> Sequence[str]:
+        return self._lines
 
 
 class RequestError(MslaunchError):
@@ -25,11 +44,8 @@ class NotReadyError(MslaunchError):
     exit_code = NOT_READY
 
 
-class ConfigError(RequestError):
+class ConfigError(SeveralLines, RequestError):
     """One or more wrong places in a configuration, each with where it stands."""
-
-    def __init__(self, findings: Sequence[str]) -> None:
-        super().__init__("\n".join(findings))
 
 
 class Disagreement(RequestError):
@@ -71,10 +87,30 @@ class StrategyUnreadable(RequestError):
         super().__init__(f"{path}: not a strategy file: {why}. {fix}.")
 
 
+NO_FILE = "it is no regular file"
+_NOT_READ = {
+    os.strerror(errno.EACCES): ("it may not be read by you", "Ask its owner for the right to read it"),
+    os.strerror(errno.ENOENT): ("no such file", "Copy it there; if it was removed meanwhile, run it again"),
+    NO_FILE: (NO_FILE, "Name a file"),
+}
+"""What to say, and the fix, of files that are none the worse for it: copying them again would not help."""
+
+
 class ShardUnreadable(RequestError):
     def __init__(self, path: str, why: str) -> None:
         self.why = why
-        super().__init__(f"{path}: not a whole checkpoint: {why}. Copy it again, or take an earlier step.")
+        what, fix = _NOT_READ.get(why, ("not a whole checkpoint: {}", "Copy it again, or take an earlier step"))
+        self.what = what.format(why)
+        super().__init__(f"{path}: {self.what}. {fix}.")
+
+
+class HoldsTorch(ShardUnreadable):
+    """A file of PyTorch's where one of MindSpore's is wanted."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "it holds PyTorch's weights")
+        command = f"mslaunch ckpt import {shlex.quote(path)} --to net.ckpt"
+        self.args = (f"{path} holds PyTorch's weights: import them first: {command}",)
 
 
 class PluginBroken(RequestError):
@@ -119,11 +155,12 @@ class ProgramMissing(NotReadyError):
         super().__init__(f"{program} is not on PATH, and --method {method} needs it. {fix}")
 
 
-class HostsNotReady(NotReadyError):
+class HostsNotReady(SeveralLines, NotReadyError):
     """One or more hosts that cannot run the job, each with its reason and the fix."""
 
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
+    @property
+    def lines(self) -> Sequence[str]:
+        return str(self).split("\n")  # what ssh and other programs have said may be several
 
 
 class RunsFolderUnwritable(NotReadyError):
@@ -167,6 +204,13 @@ def limit_of(error: BaseException) -> LimitReached | None:
     elif number is None:
         number = next((known for words, known in _LIMIT_WORDS.items() if words in str(error)), None)
     return LimitReached(f"{_LIMITS[number]}.") if number in _LIMITS else None
+
+
+def file_error(error: BaseException) -> NotReadyError | None:
+    """Return what to say of an error that names the file it met; None for any other."""
+    if not isinstance(error, OSError) or error.filename is None or isinstance(error.filename, int):
+        return None
+    return NotReadyError(f"{os.fsdecode(error.filename)}: {error.strerror}.")
 
 
 def start_advice(why: str) -> str:
@@ -245,12 +289,12 @@ class SweepAlive(RequestError):
         super().__init__(f"{sweep_id} is still under way{what}. Wait for its end, or stop it first; then resume it.")
 
 
-class CombinationError(MslaunchError):
+class CombinationError(SeveralLines):
     """One combination of a sweep cannot be run; nothing was started."""
 
     def __init__(self, label: str, error: MslaunchError) -> None:
         self.exit_code = error.exit_code
-        super().__init__("\n".join(f"{label}: {line}" for line in str(error).splitlines()))
+        super().__init__([f"{label}: {line}" for line in error.lines])
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -11,10 +11,13 @@ from mslaunch.ranges import format_ranges
 # Everything that makes a terminal do something, or shows text in another order than it is written in; not tabs.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _COLOUR = re.compile("(\x1b\\[[0-9;:]*m)")
+_TOKEN = re.compile("\x1b\\[[0-9;:]*m|.", re.DOTALL)
 _NO_COLOUR = "\x1b[0m"
+_RESETS = (_NO_COLOUR, "\x1b[m")
 # What progress bars send besides: erase the line, go up to the line of another bar, hide the cursor, synchronise.
 _BAR_CONTROL = re.compile("\x1b\\[(?:[0-9;]*[AK]|\\?[0-9;]*[hl])")
 _NO_WIDTH = ("Mn", "Me", "Cf")
+_LARGEST_COUNT = 1e15
 _NOTE = 80  # room for what says that something was left out
 
 
@@ -30,6 +33,25 @@ def counted(count: int, word: str) -> str:
 def limit_of_wait(seconds: float) -> str:
     """`600 s` as it was typed, and `168 h` for what nobody counts in seconds."""
     return f"{seconds / 3600:.0f} h" if seconds >= 7200 else f"{max(seconds, 0.0):.0f} s"
+
+
+def seconds_words(seconds: float) -> str:
+    """A short time with three digits: `1.2 ms`, `250 ms`, `3.4 s`; all digits of a long one."""
+    number, unit = (seconds, "s") if seconds >= 0.9995 else (1000 * seconds, "ms")
+    return f"{number:.3g} {unit}" if number < 999.5 else f"{number:.0f} {unit}"
+
+
+def clock_words(seconds: float) -> str:
+    """A time that runs: `0:49`, and `1:02:03` from one hour on."""
+    hours, rest = divmod(max(0, int(seconds)), 3600)
+    minutes = f"{hours}:{rest // 60:02d}" if hours else str(rest // 60)
+    return f"{minutes}:{rest % 60:02d}"
+
+
+def count_words(number: float) -> str:
+    """A number that counts: all digits of a whole one, `1.5` of another."""
+    is_whole = abs(number) < _LARGEST_COUNT and number == int(number)
+    return str(int(number)) if is_whole else f"{number:g}"
 
 
 def byte_count(size: int) -> str:
@@ -104,6 +126,66 @@ def fit(text: str, columns: int) -> str:
     return "".join(parts)
 
 
+def shorten(text: str, columns: int) -> str:
+    """Return a plain text that fits into so many columns; a text that is cut ends in `…`."""
+    text = text.expandtabs()
+    if display_width(text) <= columns or columns < 1:
+        return fit(text, columns)
+    cut = fit(text, columns - 1)
+    return f"{cut.removesuffix(_NO_COLOUR)}…{_NO_COLOUR}" if _COLOUR.search(text) else f"{cut}…"
+
+
+def shorten_middle(text: str, columns: int) -> str:
+    """Return the beginning and the end of a text without colours that is too wide, with `…` between them."""
+    if display_width(text) <= columns or columns < 3:
+        return shorten(text, columns)
+    tail = fit(text[::-1], columns // 2)[::-1]
+    return f"{fit(text, columns - 1 - display_width(tail))}…{tail}"
+
+
+def wrap(line: str, columns: int) -> list[str]:
+    """Return a plain line as lines that fit into so many columns, broken at a space where one is near the end."""
+    text = line.expandtabs()
+    if columns < 2 or display_width(text) <= columns:
+        return [shorten(text, columns)]
+    lines: list[str] = []
+    piece: list[str] = []
+    width = 0
+    for token in _TOKEN.findall(text):
+        if width + _width_of(token) > columns:
+            head, piece = _break(piece, token, columns)
+            lines.append("".join(head).rstrip() + (_NO_COLOUR if (colours := _open_colours(head)) else ""))
+            piece = [*colours, *piece]
+            width = sum(map(_width_of, piece))
+            if token == " ":  # the break stands for it
+                continue
+        piece.append(token)
+        width += _width_of(token)
+    return [*lines, "".join(piece)]
+
+
+def _width_of(token: str) -> int:
+    return 0 if len(token) > 1 else _columns(token)
+
+
+def _break(piece: list[str], following: str, columns: int) -> tuple[list[str], list[str]]:
+    """Break a piece of a line after its last space, unless much room would be lost by that."""
+    at = len(piece)
+    while at and piece[at - 1] != " " and following != " ":
+        at -= 1
+    is_near = sum(map(_width_of, piece[:at])) > columns * 2 // 3
+    return (piece[:at], piece[at:]) if is_near else (piece, [])
+
+
+def _open_colours(piece: list[str]) -> list[str]:
+    """Return the colours that are still on at the end of a piece of a line."""
+    colours: list[str] = []
+    for token in piece:
+        if len(token) > 1:
+            colours = [] if token in _RESETS else [*colours, token]
+    return colours
+
+
 def cut_line(line: str, limit: int) -> str:
     """Return the beginning of a line that is too long, and how much of it was left out."""
     return line if len(line) <= limit else f"{line[:limit]} ... {len(line) - limit} characters left out, see the log"
@@ -112,6 +194,12 @@ def cut_line(line: str, limit: int) -> str:
 def first_line(text: str, limit: int = 300) -> str:
     """Return the first line of a text, for a sentence."""
     return cut_line(plain((text[: 2 * limit].splitlines() or [""])[0]), limit)
+
+
+def describe_limit(by: str, files: Collection[int | None], there: int, target: str) -> str:
+    """Say what hides devices of a machine, how many are left, and which, by their numbers on the machine."""
+    known = "" if None in files or not files else f" ({','.join(map(str, files))})"
+    return f"{plain(by)} shows {len(files)} of {counted(there, f'{target} device')}{known}"
 
 
 def describe_held(held: Mapping[int, str]) -> list[str]:

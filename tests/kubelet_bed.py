@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.pod_bed import PodProcess, now, pod_script, serve_logs, start_process
+from tests.pod_bed import PodProcess, expanded, now, pod_script, serve_logs, start_process
 
 NO_IMAGE = "registry.invalid/missing:1"
 DEVICE = "huawei.com/Ascend910"
@@ -211,7 +211,7 @@ class Kubelet:
         from kubernetes.client import ApiException
 
         container = pod["spec"]["containers"][0]
-        variables = {one["name"]: one.get("value", "") for one in container.get("env") or ()}
+        variables = {one["name"]: expanded(one.get("value", ""), {}) for one in container.get("env") or ()}
         for source in container.get("envFrom") or ():
             with suppress(ApiException):
                 secret = source["secretRef"]["name"]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from mslaunch import layout
 from mslaunch.identity import this_process
+from mslaunch.metrics.rows import Row, Source
 from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
+from mslaunch.store.metrics import MetricsWriter
 from mslaunch.store.record import RankRecord, RunRecord
 
 DAY = 86400.0
@@ -50,3 +53,22 @@ def make_sweep(runs_dir: Path, name: str, *runs: str, **how: float) -> None:
     (runs_dir / name / layout.SWEEP).write_text("{}")
     for run in runs:
         make_run(runs_dir / name, run, **how)  # type: ignore[arg-type]
+
+
+def make_running(runs: Path, name: str = "one") -> RunFolder:
+    """Make the folder of a run of two ranks that goes on."""
+    folder = make_run(runs, name, "running")
+    found = record.read(folder)
+    begun = tuple(replace(rank, started=found.started) for rank in found.ranks)
+    record.save(folder, replace(found, ranks=begun))
+    return folder
+
+
+def tell_steps(folder: RunFolder, ago: float, pace: float = 0.5, ranks: int = 2) -> None:
+    """Write ten steps of each rank, the last of which came so many seconds ago."""
+    writer = MetricsWriter(folder.metrics)
+    last = time.time() - ago
+    for rank in range(ranks):
+        values = ((step, {"step": step, "loss": 1 / step}) for step in range(1, 11))
+        writer.write([Row(last - (10 - step) * pace, Source(0, rank), told) for step, told in values])
+    writer.close()

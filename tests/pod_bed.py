@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import ssl
 import subprocess
@@ -63,6 +64,11 @@ def start_process(namespace: str, script: Path, log: Path) -> subprocess.Popen[b
         )
 
 
+def expanded(text: str, environment: Mapping[str, str]) -> str:
+    """A word of a command, or the value of a variable, as a kubelet passes it on: $(NAME) replaced, $$ one $."""
+    return re.sub(r"\$(?:\$|\(([^)]*)\))", lambda found: environment.get(found[1], found[0]) if found[1] else "$", text)
+
+
 def pod_script(pod: dict[str, Any], mounts: dict[str, Path], hosts: Path, environment: Mapping[str, str]) -> str:
     """What a container runtime does, as a script: mounts, host name, user, environment, command."""
     user = str(pod["spec"]["securityContext"]["runAsUser"])
@@ -72,8 +78,9 @@ def pod_script(pod: dict[str, Any], mounts: dict[str, Path], hosts: Path, enviro
         place = shlex.quote(path)
         lines += [f"mkdir -p {place}", f"mount --bind {shlex.quote(str(mounts[path]))} {place}"]
     lines += [f"mount --bind {hosts} /etc/hosts", "cd /"]
+    words = pod["spec"]["containers"][0]["command"]
     given = [f"{name}={value}" for name, value in environment.items()]
-    command = ["env", "-i", *given, *pod["spec"]["containers"][0]["command"]]
+    command = ["env", "-i", *given, *(expanded(word, environment) for word in words)]
     as_user = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--no-new-privs", "--bounding-set=-all"]
     lines.append(f"exec {shlex.join([*as_user, *command])}")
     return "\n".join(lines) + "\n"

@@ -36,6 +36,21 @@ def test_a_job_is_submitted_and_waited_for(site: Bench) -> None:
     assert run_program(site, code) == "['Slurm', 'job']\n[0, 1, 2, 3]\nsucceeded\n"
 
 
+def test_settings_that_have_no_flag_reach_a_submitted_job(site: Bench) -> None:
+    """The launcher in the job reads them: a text of several lines, a mapping, a list, a number, false."""
+    site.write("train.py", "import os\nprint(os.environ['FROM_SETUP'], os.sched_getaffinity(0))\n")
+    code = (
+        f"setup = 'true # not this\\nexport FROM_SETUP=\"it: $((1 + 1))\"'\n"
+        f"job = mslaunch.Job('train.py', {SETTINGS}, setup=setup, core_map={{0: '0', 1: '1'}}, tags=['a', 'b'],\n"
+        "    metrics=False, grace=3, share_devices=False, on_end='cat > ended.json')\n"
+        "print(job.run().state)\n"
+    )
+    assert run_program(site, code) == "succeeded\n"
+    assert [site.log(rank) for rank in (0, 1)] == ["it: 2 {0}\n", "it: 2 {1}\n"]
+    assert site.record()["state"] == "succeeded"
+    assert (site.folder / "ended.json").exists()
+
+
 def test_leaving_the_block_cancels_a_submitted_job(site: Bench) -> None:
     """As it stops any other run."""
     site.write("train.py", "import time\nprint('ready', flush=True)\ntime.sleep(100)\n")

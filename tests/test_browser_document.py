@@ -175,6 +175,25 @@ def test_events_that_are_none_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("event", "name", "words"),
+    [
+        ({"ev": "hello", "pid": 7}, "agent started", "pid 7"),
+        ({"ev": "exited", "rank": 1, "code": 1, "signal": None, "asked": False}, "process has ended", "exit code 1"),
+        ({"ev": "exited", "rank": 1, "signal": 15, "asked": True}, "process has ended", "signal 15, as asked"),
+        ({"ev": "error", "message": "ValueError: wrong"}, "exception", "ValueError: wrong"),
+        ({"ev": "restart", "attempt": 1}, "restart", "attempt 2"),
+        ({"ev": "start-failed", "why": "no such file"}, "start failed", "no such file"),
+        ({"ev": "idle"}, "nothing left on the host", ""),
+        ({"ev": "restart", "attempt": "x", "asked": [1], "message": {}}, "restart", "attempt x, {}"),
+    ],
+)
+def test_events_are_said_in_plain_words(event: dict[str, object], name: str, words: str) -> None:
+    """Neither names nor fields are those of the protocol; the line with its version is no event."""
+    shown = describe_events([{"ev": "schema", "schema_version": "1.3"}, event], 0.0, 10, str)
+    assert [(row[1], row[3]) for row in shown] == [(name, words)]
+
+
+@pytest.mark.parametrize(
     ("line", "text"),
     [
         (b"\x1b[31mred\x1b[0m", "red"),

@@ -157,6 +157,25 @@ def test_a_live_run_moves(page: Visit, shown: Bench, live: str) -> None:
     page.page.locator("#logs").get_by_text("rank 0 line 10 <b>bold</b>").wait_for()
 
 
+def test_charts_of_a_live_run_have_one_order(page: Visit, shown: Bench, live: str) -> None:
+    """A loss that comes late stands where a report has it: first."""
+    writer = MetricsWriter(shown.runs / live / "metrics.jsonl")
+    writer.write([Row(time.time(), Source(0, 0), {"step": 1, "accuracy": 0.5})])
+    page.page.goto(f"{page.page.url.split('#')[0]}#run={live}")
+    page.page.locator("#curves figcaption", has_text="accuracy").wait_for()
+    writer.write([Row(time.time(), Source(0, 0), {"step": 2, "accuracy": 0.5, "loss": 0.25})])
+    writer.close()
+    page.page.locator("#curves figcaption", has_text="loss").wait_for()
+    assert page.page.locator("#curves figcaption").all_inner_texts()[:2] == ["loss", "accuracy"]
+
+
+def test_the_attempts_of_a_log_are_counted_from_1(page: Visit, live: str) -> None:
+    """The server counts from 0, people do not."""
+    page.page.goto(f"{page.page.url.split('#')[0]}#run={live}")
+    page.page.locator("#logs").get_by_text("rank 0 line 0").wait_for()
+    assert page.page.locator("#logs").get_by_label("Attempt").locator("option").all_inner_texts() == ["1"]
+
+
 def test_what_a_script_prints_is_drawn_while_it_runs(page: Visit, shown: Bench) -> None:
     """LossMonitor's lines of a real job, of all ranks, without a change to the script."""
     shown.write("printing.py", PRINTING)

@@ -104,6 +104,20 @@ def test_what_stands_in_a_lock_s_file_is_not_trusted(devices: Path, content: byt
     assert holders("davinci", [0], {}) == {0: "another run"}
 
 
+def test_a_file_that_was_linked_into_the_folder_is_left_alone(devices: Path, tmp_path: Path) -> None:
+    """It may be any file of the user who takes the lock."""
+    del devices
+    locks = DeviceLocks()
+    locks.take("davinci", [0], {}, "run")
+    (path,) = Path(device_locks.FOLDER).iterdir()
+    path.unlink()
+    (tmp_path / "own.txt").write_text("own")
+    path.hardlink_to(tmp_path / "own.txt")
+    assert DeviceLocks().take("davinci", [0], {}, "second") == {}
+    assert holders("davinci", [0], {}) == {}
+    assert (tmp_path / "own.txt").read_text() == "own"
+
+
 def test_a_folder_that_cannot_be_made_means_no_locks(devices: Path) -> None:
     """A launch does not fail for it."""
     Path(device_locks.FOLDER).write_text("")

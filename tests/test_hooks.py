@@ -223,6 +223,111 @@ def test_the_url_is_in_no_file_of_the_run(bench: Bench) -> None:
     assert [path for path in files if b"s3cr3t" in path.read_bytes()] == []
 
 
+def holding_url(folder: Path) -> list[str]:
+    """The files below a folder that hold the URL's secret part, but for the user's own config."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "cfg.yaml"]
+    return [str(path) for path in files if b"s3cr3t" in path.read_bytes()]
+
+
+@pytest.mark.parametrize("given", ["--set", "Job", "Job values"])
+def test_the_url_is_in_no_file_however_it_is_given(bench: Bench, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    """By an option, as a setting of a program, or among a program's values."""
+    bench.write("train.py", "print(1)\n")
+    monkeypatch.chdir(bench.folder)
+    with serving(200) as server:
+        if given == "--set":
+            bench.mslaunch("train", "-n", "1", "--set", f"launch.webhook={server.url}")
+        else:
+            settings: dict[str, Any] = (
+                {"webhook": server.url} if given == "Job" else {"values": {"launch.webhook": server.url}}
+            )
+            mslaunch.Job("train.py", workers=1, **settings).run()
+    assert len(server.bodies) == 1
+    assert holding_url(bench.runs) == []
+
+
+URL = "https://chat.example.com/s3cr3t-path"
+
+
+@pytest.mark.parametrize("transport", ["slurm", "kubernetes"])
+@pytest.mark.parametrize("given", [{"webhook": URL}, {"values": {"launch.webhook": URL}}], ids=["setting", "value"])
+def test_the_url_goes_with_a_queues_job_and_is_not_in_its_files(
+    transport: str, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is among the secrets, which the queue carries another way."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("print(1)\n")
+    settings: dict[str, Any] = {"transport": transport, "nodes": 1} | (
+        {"image": "i"} if transport == "kubernetes" else {}
+    )
+    prepared = mslaunch.api.prepare(mslaunch.Job("train.py", workers=1, **settings, **given).request)
+    assert prepared.secrets == {hooks.CARRIED: URL}
+    assert [file.path for file in prepared.plan.files if "s3cr3t" in file.content] == []
+    assert "s3cr3t" not in mslaunch.api.plan_json(prepared.plan)
+
+
+def test_a_queues_job_is_told_that_there_is_no_webhook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its environment may have a variable that --set launch.webhook=null outweighs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MSLAUNCH_WEBHOOK", URL)
+    Path("train.py").write_text("print(1)\n")
+    job = mslaunch.Job("train.py", workers=1, transport="slurm", nodes=1, values={"launch.webhook": None})
+    (script,) = [file.content for file in job.plan().files if file.path.endswith("job.sbatch")]
+    assert "--set=launch.webhook=null" in script
+    assert "s3cr3t" not in script
+
+
+@pytest.mark.parametrize("given", ["--set", "config", "variable", "api"])
+def test_a_sweep_has_the_url_in_no_file(bench: Bench, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    """All its runs post to it; whoever resumes it is asked for the URL, or says that there is none."""
+    bench.write("train.py", "import os, sys\nsys.exit(os.path.exists(os.environ['MSLAUNCH_SUBMIT_DIR'] + '/fail'))\n")
+    bench.write("fail", "")
+    monkeypatch.chdir(bench.folder)
+    with serving(200) as server:
+        webhook = f"  webhook: {server.url}\n" if given == "config" else ""
+        bench.write("cfg.yaml", f"seed: 1\nlaunch:\n  config_arg: null\n{webhook}")
+        args = ("sweep", "-n", "1", "-c", "cfg.yaml", "--run-id", "s", "--set", "seed=1,2")
+        if given == "api":
+            job = mslaunch.Job("train.py", config="cfg.yaml", workers=1, run_id="s", webhook=server.url)
+            mslaunch.sweep(job, {"seed": [1, 2]})
+        else:
+            also = ("--set", f"launch.webhook={server.url}") if given == "--set" else ()
+            environment = {"MSLAUNCH_WEBHOOK": server.url} if given == "variable" else {}
+            shown = bench.mslaunch(*args, *also, **environment)
+            assert "s3cr3t" not in shown.stdout + shown.stderr
+        assert len(server.bodies) == 2
+        assert holding_url(bench.runs) == []
+        (bench.folder / "fail").unlink()
+        refused = bench.mslaunch("sweep", "--resume", "s")
+        assert refused.returncode == 2
+        assert "s was started with a webhook, whose URL is in no file. Export it as MSLAUNCH_WEBHOOK" in refused.stderr
+        again = bench.mslaunch("sweep", "--resume", "s", "--set", f"launch.webhook={server.url}")
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert len(server.bodies) == 4
+    assert holding_url(bench.runs) == []
+
+
+def test_a_sweep_goes_on_without_its_webhook(bench: Bench) -> None:
+    """Where that is said."""
+    bench.write("train.py", "import os, sys\nsys.exit(os.path.exists(os.environ['MSLAUNCH_SUBMIT_DIR'] + '/fail'))\n")
+    bench.write("fail", "")
+    args = ("sweep", "-n", "1", "--run-id", "s", "--set", "launch.grace=1,2")
+    with serving(200) as server:
+        bench.mslaunch(*args, MSLAUNCH_WEBHOOK=server.url)
+        (bench.folder / "fail").unlink()
+        done = bench.mslaunch("sweep", "--resume", "s", "--set", "launch.webhook=null")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(server.bodies) == 2
+
+
+def test_runs_of_a_sweep_have_one_webhook(bench: Bench) -> None:
+    """Several would be values of the table."""
+    bench.write("train.py", "print(1)\n")
+    done = bench.mslaunch("sweep", "-n", "1", "--set", f"launch.webhook={URL},{URL}2")
+    assert done.returncode == 2
+    assert "--set launch.webhook: it holds a secret, which is the same for all runs of a sweep" in done.stderr
+
+
 def test_a_copy_of_the_config_has_no_url() -> None:
     """As a queue's job and a sweep keep it; an alias is left where it stands."""
     assert without_secrets("launch:\n  webhook: http://h/t\n  workers: 2\n") == (
@@ -238,6 +343,21 @@ def test_what_is_no_url_is_refused(bench: Bench, url: str) -> None:
     done = bench.mslaunch("train", "--config", "cfg.yaml")
     assert done.returncode == 2
     assert "cfg.yaml:4: webhook: write the whole address" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["train", "sweep"])
+def test_a_queues_job_posts_to_the_url_of_an_option(site: Bench, verb: str) -> None:
+    """It outweighs the variable, which the job inherits, in the job as well; the command of on_end has neither."""
+    several = ("--set", "launch.grace=1,2") if verb == "sweep" else ()
+    several = (*several, "--set", "launch.on_end=env > ended.env")
+    args = (verb, "--transport", "slurm", "--workers", "1", "--run-id", "one", *several)
+    with serving(200) as server, serving(200) as other:
+        done = site.mslaunch(*args, "--set", f"launch.webhook={server.url}", MSLAUNCH_WEBHOOK=other.url)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(server.bodies) == (2 if verb == "sweep" else 1)
+    assert other.bodies == []
+    assert "s3cr3t" not in (site.folder / "ended.env").read_text()
+    assert holding_url(site.runs) == []
 
 
 def test_a_job_that_a_queue_runs_has_the_url(site: Bench) -> None:

@@ -62,7 +62,10 @@ EDGES = {
         "words",
         "worker",
     },
-    "ui": {"comparison", "diagnose", "documents", "errors", "layout", "metrics", "plan", "ranges", "store", "words"},
+    "ui": {
+        *("comparison", "diagnose", "documents", "errors", "layout", "masking", "metrics"),
+        *("plan", "ranges", "store", "words"),
+    },
     "store": {
         "agent",
         "comparison",

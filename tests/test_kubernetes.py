@@ -56,6 +56,18 @@ def test_two_jobs_with_odd_names_run_at_once(submitter: Bench, tmp_path: Path) -
     assert not any(b"hunter2hunter2" in path.read_bytes() for path in submitter.runs.rglob("*") if path.is_file())
 
 
+def test_a_job_has_tags_variables_and_settings_that_have_no_flag(submitter: Bench) -> None:
+    """Kubernetes replaces nothing in them: a $(NAME) is the user's."""
+    submitter.write(
+        "train.py", "import os\nprint(*(os.environ[n] for n in ('MODE', 'HERE', 'FROM_SETUP')), flush=True)\n"
+    )
+    setup = "launch.setup=export FROM_SETUP=$(echo 4)$((1 + 1))"
+    options = ("--tag", "a", "--env", "MODE=$(HOME) $$", "--env", "HERE", "--set", setup)
+    done = submitter.mslaunch("train", *SMALL, *options, HERE="near")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert submitter.log(1) == "$(HOME) $$ near 42\n"
+
+
 def test_a_rank_that_fails_is_the_verdict(submitter: Bench) -> None:
     """The first failure is named, with its log here, and the exit code is the job's."""
     submitter.write("train.py", FAIL)

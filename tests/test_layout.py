@@ -33,6 +33,10 @@ def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
+OTHERS = {"checkpoint/opening.py": "config.json"}
+"""Files of other programs that are called like one of ours: Hugging Face's."""
+
+
 def spelled_out(source: str) -> list[str]:
     """File names in strings; what has a space in it is a sentence for people."""
     found = strings(ast.parse(source))
@@ -43,7 +47,9 @@ def test_no_other_module_spells_a_file_name() -> None:
     """Agent, worker, plan, launcher and store take them from one module."""
     for path in PACKAGE.rglob("*.py"):
         if path != PACKAGE / "layout.py":
-            assert spelled_out(path.read_text()) == [], path
+            other = OTHERS.get(str(path.relative_to(PACKAGE)))
+            found = [one for one in spelled_out(path.read_text()) if one.partition(": ")[2] != other]
+            assert found == [], path
 
 
 @pytest.mark.parametrize(

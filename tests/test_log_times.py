@@ -154,13 +154,14 @@ def test_earlier_attempts_have_their_logs_and_are_listed(bench: Bench) -> None:
     args = ("train", "-n", "1", "--max-restarts", "2", "--set", "launch.backoff=0")
     assert bench.mslaunch(*args).returncode == 0
     for attempt in range(3):
-        shown = bench.mslaunch("logs", "--attempt", str(attempt), "-t").stdout
+        shown = bench.mslaunch("logs", "--attempt", str(attempt + 1), "-t").stdout
         assert re.fullmatch(rf"\d\S+ \S+ try {attempt}\n", shown)
-    refused = bench.mslaunch("logs", "--attempt", "3")
+    refused = bench.mslaunch("logs", "--attempt", "4")
     assert refused.returncode == 2
-    assert "has no attempt 3; the first is 0, the last 2." in refused.stderr
+    assert "has no attempt 4; the first is 1, the last 3." in refused.stderr
     status = bench.mslaunch("status").stdout
-    assert re.search(r"\n0 +\d\d-\d\d \S+ +2 +rank \d: exited with code 2\n1 .* 1 .*\n2 +0 +succeeded\n", status)
+    when = r"\d\d-\d\d \S+"
+    assert re.search(rf"\n1 +{when} +2 +rank \d: exited with code 2\n2 .* 1 .*\n3 +{when} +0 +succeeded\n", status)
     assert re.search(r"ATTEMPTS.*\n.* succeeded +0 +3 ", bench.mslaunch("ps").stdout)
 
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from mslaunch.checkpoint.diff import Files
-from mslaunch.checkpoint.names import READY, apply_rules, read_rules, reverse_rules
+from mslaunch.checkpoint.names import READY, Rule, apply_rules, first_match, read_rules, reverse_rules
 from mslaunch.checkpoint.opening import Weights, open_weights
+from mslaunch.checkpoint.patterns import compile_pattern
 from mslaunch.errors import RequestError
 from tests.sharded import write_shard
 
@@ -67,6 +68,17 @@ RULES: dict[str, tuple[str, Arrays, Arrays]] = {
         {"c": A},
         {"a": A.T[:3], "b": A.T[3:]},
     ),
+    "copied": ("{from: a, to: [b, c], copy: true, transpose: true}", {"a": A}, {"b": A.T, "c": A.T}),
+    "stacked": (
+        r"{from: 'l\.(\d+)\.e\.(\d+)\.w', to: 'l.\1.w', stack: 0}",
+        {f"l.{layer}.e.{number}.w": A + number for layer in (3, 4) for number in (10, 2, 0, *range(3, 10), 1)},
+        {f"l.{layer}.w": np.stack([A + number for number in range(11)]) for layer in (3, 4)},
+    ),
+    "stacked and transposed": (
+        r"{from: 'e\.(\d+)', to: w, stack: 1, transpose: true}",
+        {"e.1": A + 1, "e.0": A},
+        {"w": np.stack([A.T, A.T + 1], 1)},
+    ),
     "heads": (
         "{from: a, to: b, heads: {head_dim: 4, from: halves, to: pairs}}",
         {"a": A.reshape(8, 3)},
@@ -106,6 +118,11 @@ WRONG = {
     "a bad expression": ("rules: [{from: 'a(', to: b}]", "rule 1: 'a(' is not a regular expression: missing )"),
     "a repetition too large": ("rules: [{from: 'a{99999999999}', to: b}]", "the repetition number is too large"),
     "groups too deep": (f"rules: [{{drop: '{'(' * 5000}'}}]", "…' is not a regular expression: maximum recursion"),
+    "copied and cut": ("rules: [{from: a, to: [b, c], split: 0, copy: true}]", "one of concat, split, stack and"),
+    "not copied": ("rules: [{from: a, to: [b, c], copy: false}]", "one of concat, split, stack and `copy: true`"),
+    "stacked without a number": ("rules: [{from: a, to: b, stack: 0}]", "`stack` needs one group in `from` that `to`"),
+    "stacked with two": (r"rules: [{from: '(a)(b)', to: c, stack: 0}]", "which is the number; 2 are unused"),
+    "stacked to nothing": ("rules: [{drop: 'a(b)', stack: 0}]", "`stack` needs `from` and `to`"),
     "wrong sizes": ("rules: [{from: a, to: [b, c], split: 0, sizes: [1]}]", "`sizes` are the proportions"),
 }
 
@@ -131,6 +148,7 @@ IMPOSSIBLE = {
     "a dimension that is not 1": ("{from: a, to: x, remove: 0}", "is not 1 and cannot be removed"),
     "a cut that is uneven": ("{from: b, to: [x, y], split: 1}", "cannot be cut as [1, 1]"),
     "a transposition of others": ("{from: a, to: x, transpose: [0, 1, 2]}", "cannot be transposed to [0, 1, 2]"),
+    "a number that is missing": (r"{from: 'a(.*)', to: x, stack: 0}", "a is there and a0 is not; `stack` needs all"),
     "no heads": ("{from: a, to: x, heads: {head_dim: 8, from: halves, to: pairs}}", "has no heads of 8 rows"),
 }
 
@@ -154,9 +172,10 @@ def test_a_rule_without_a_way_back_is_refused_on_export(tmp_path: Path, text: st
         reverse_rules(rules)
 
 
-def test_a_group_that_the_rule_does_not_have_is_refused_on_export(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rule", [r"{from: '(a)', to: 'x\3'}", r"{from: ['(a)', 'b\2'], to: 'x\1', concat: 0}"])
+def test_a_group_that_the_rule_does_not_have_is_refused_on_export(tmp_path: Path, rule: str) -> None:
     """One group is there and one is used, but it is another."""
-    rules = read_rules(rules_file(tmp_path, r"rules: [{from: '(a)', to: 'x\3'}]"))
+    rules = read_rules(rules_file(tmp_path, f"rules: [{rule}]"))
     with pytest.raises(RequestError, match="cannot be turned round for the way back"):
         reverse_rules(rules)
 
@@ -186,7 +205,8 @@ def test_an_unknown_network_is_refused_with_the_known_ones() -> None:
     with pytest.raises(RequestError) as refused:
         read_rules("lama")
     assert str(refused.value) == (
-        "--names lama: no such file or network; did you mean 'llama'? Known networks: bert, llama, qwen, resnet."
+        "--names lama: no such file or network; did you mean 'llama'? "
+        "Known networks: bert, gpt2, llama, qwen, resnet; none keeps all names."
     )
 
 
@@ -194,3 +214,12 @@ def test_an_unknown_network_is_refused_with_the_known_ones() -> None:
 def test_the_ready_rules_can_be_turned_round(path: Path) -> None:
     """They are read by their name, and serve export too."""
     assert reverse_rules(read_rules(path.stem))
+
+
+def test_each_of_many_rules_is_compiled_once() -> None:
+    """All are tried for every name, so the next name must not begin anew."""
+    rules = [Rule(f"rule {number}", (f"many{number}",), ("x",)) for number in range(5000)]
+    before = compile_pattern.cache_info().misses
+    for _ in range(2):
+        assert first_match(rules, "none of them") is None
+    assert compile_pattern.cache_info().misses == before + 5000

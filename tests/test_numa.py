@@ -68,7 +68,7 @@ def tools(said: dict[str, str]) -> Callable[[list[str]], str]:
 def test_gpus_are_on_the_nodes_of_their_buses(tmp_path: Path) -> None:
     """nvidia-smi names the bus, sysfs the node."""
     root = machine(tmp_path, {0: "0-3", 1: "4-7"}, {"0000:3b:00.0": 0, "0000:d8:00.0": 1})
-    found = numa.facts(root, tools({"nvidia-smi": NVIDIA_SMI_SAMPLE}))
+    found = numa.facts({}, root, tools({"nvidia-smi": NVIDIA_SMI_SAMPLE}))
     assert found == {
         "nodes": [{"node": 0, "cores": [0, 1, 2, 3]}, {"node": 1, "cores": [4, 5, 6, 7]}],
         "devices": {"Ascend": [], "GPU": [{"device": 0, "node": 0}, {"device": 1, "node": 1}]},
@@ -88,7 +88,7 @@ def test_npus_are_on_the_nodes_of_their_boards(tmp_path: Path) -> None:
     """npu-smi names the bus of each card."""
     root = machine(tmp_path, {0: "0-3", 1: "4-7"}, {"0000:c1:00.0": 1, "0000:01:00.0": 0})
     boards = {f"npu-smi info -t board -i {npu}": NPU_BOARD_SAMPLE.format(npu=npu, bus=bus) for npu, bus in BOARDS}
-    found = numa.facts(root, tools({"npu-smi info -m": NPU_CHIPS_SAMPLE, **boards}))
+    found = numa.facts({}, root, tools({"npu-smi info -m": NPU_CHIPS_SAMPLE, **boards}))
     assert found["devices"]["Ascend"] == [{"device": 0, "node": 1}, {"device": 1, "node": 0}]
 
 
@@ -105,7 +105,7 @@ def test_the_cpu_affinity_of_npus_counts_where_the_bus_tells_nothing(tmp_path: P
 def test_what_tools_print_is_never_an_error(tmp_path: Path, text: str) -> None:
     """A version with another output tells nothing."""
     root = machine(tmp_path, {0: "0-3"}, {})
-    found = numa.facts(root, lambda _: text)
+    found = numa.facts({}, root, lambda _: text)
     assert found["nodes"] == [{"node": 0, "cores": [0, 1, 2, 3]}]
     assert numa.parse_list(text) is not None
 

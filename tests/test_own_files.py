@@ -287,3 +287,17 @@ def test_a_child_that_is_forked_while_a_file_is_copied_holds_up_nobody(project: 
     project.write("train.py", body)
     assert project.mslaunch("train", "-n", "1").returncode == 0
     assert project.log(0) == "done\n"
+
+
+def test_a_rank_whose_folder_was_removed_writes_elsewhere(project: Bench) -> None:
+    """An absolute path needs no current folder; a relative one fails as it does without mslaunch."""
+    body = (
+        "import os, sys, tempfile\nfolder = tempfile.mkdtemp()\nos.chdir(folder)\nos.rmdir(folder)\n"
+        "open(sys.argv[1], 'w').write('mine')\n"
+        "try:\n    open('relative.txt', 'w')\nexcept FileNotFoundError as error:\n    print(error.filename)\n"
+    )
+    project.write("train.py", body)
+    outside = project.folder.parent / "outside.txt"
+    done = project.mslaunch("train", "-n", "1", "train.py", "--", str(outside))
+    assert done.returncode == 0, done.stdout
+    assert (outside.read_text(), project.log(0)) == ("mine", "relative.txt\n")

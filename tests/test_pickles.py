@@ -30,10 +30,10 @@ def deep(opening: bytes, closing: bytes, times: int) -> Raw:
     return Raw(opening * times + b"N" + closing * times)
 
 
-def multiply(opening: bytes, entries: Callable[[bytes], bytes], closing: bytes) -> Raw:
+def multiply(opening: bytes, entries: Callable[[bytes], bytes], closing: bytes, first: Any = None) -> Raw:
     """Containers of containers, each of which names the one before ten times."""
     steps = [opening + entries(bytes([ord("h"), n])) + closing + bytes([ord("q"), n + 1]) + b"0" for n in range(60)]
-    return Raw(b"}q\x000" + b"".join(steps) + b"h\x3c")
+    return Raw(instructions(first or {}) + b"q\x000" + b"".join(steps) + b"h\x3c")
 
 
 def ten_keys(value: bytes) -> bytes:
@@ -66,7 +66,7 @@ MALICIOUS: dict[str, tuple[Any, str]] = {
     "an extension": (Raw(b"\x82\x01"), "EXT1"),
     "numpy's reconstruct": (
         Call(Global("numpy.core.multiarray._reconstruct"), (Global("numpy.ndarray"), (0,), "b")),
-        "'numpy.core.multiarray._reconstruct'",
+        "w is numpy.core.multiarray._reconstruct",
     ),
     "a storage of another kind": (Persistent(("module", Global("torch.FloatStorage"), "a", "b", 1)), "no storage"),
     "a storage that is an import": (Persistent(("storage", "os.system", "a", "b", 1)), "without type or key"),
@@ -81,7 +81,8 @@ MALICIOUS: dict[str, tuple[Any, str]] = {
     "too few arguments": (Call(Global("torch._utils._rebuild_tensor_v2"), ()), "cannot be read"),
     "values that are not there": (Raw(b"R"), "cannot be read"),
     "lists that multiply": (multiply(b"(", lambda value: value * 10, b"l"), "no tensor"),
-    "dicts that multiply": (multiply(b"(", ten_keys, b"d"), "nested deeper"),
+    "dicts that multiply": (multiply(b"(", ten_keys, b"d"), "no tensor"),
+    "dicts that multiply a tensor": (multiply(b"(", ten_keys, b"d", {"t": Saved("0", "Int8", (1,))}), "nested deeper"),
 }
 
 
@@ -110,7 +111,8 @@ def test_the_command_tells_it_in_one_line(bench: Bench) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "mslaunch: bad.pth: not a state_dict that can be read: its pickle names 'posix.system', "
-        "which is no tensor, storage or container.\n"
+        "which is no tensor, storage or container. "
+        "If you trust the file, load it in PyTorch and save only model.state_dict().\n"
     )
     assert [file.name for file in bench.folder.iterdir()] == ["bad.pth"]
 

@@ -418,3 +418,15 @@ def test_runs_go_on_in_a_copy_whose_link_became_a_folder(bench: Bench) -> None:
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in bench.runs.glob(".latest*")) == []
     assert bench.mslaunch("status").stdout.startswith("one")
+
+
+def test_runs_are_not_added_to_a_repository(bench: Bench) -> None:
+    """A folder of runs that was made here is ignored by git; one that was there is left as it is."""
+    bench.write("train.py", "")
+    subprocess.run(["git", "init", "-q"], cwd=bench.folder, check=True)
+    (bench.folder / "mine").mkdir()
+    for place in ("mslaunch-runs", "mine"):
+        assert bench.mslaunch("train", "-n", "1", "--runs-dir", place).returncode == 0
+    command = ["git", "status", "--short", "--untracked-files=normal"]
+    shown = subprocess.run(command, cwd=bench.folder, check=True, capture_output=True, text=True).stdout
+    assert shown.split() == ["??", "mine/", "??", "train.py"]

@@ -156,6 +156,24 @@ def test_a_sweep_keeps_no_secret_and_is_resumed_with_it(bench: Bench) -> None:
     assert holding(bench.runs) == []
 
 
+def test_a_secret_that_a_sweep_assigns_is_in_no_file(bench: Bench) -> None:
+    """--set launch.env, the same for all runs: they have it, and sweep.json has the name."""
+    bench.write("train.py", "import os\nassert os.environ['K_TOKEN'] == 'tell' + '-no-0' and os.environ['A'] == '1'\n")
+    assigned = ("--set", "launch.env={A: 1, K_TOKEN: tell-no-0}", "--set", "launch.grace=1,2")
+    done = bench.mslaunch("sweep", "--run-id", "s", "-n", "1", *assigned)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tell-no-0" not in done.stdout
+    assert holding(bench.runs) == []
+
+
+def test_a_secret_cannot_be_swept(bench: Bench) -> None:
+    """The table and sweep.json would show it."""
+    bench.write("train.py", "print(1)\n")
+    done = bench.mslaunch("sweep", "-n", "1", "--set", "launch.env={A: 1},{K_TOKEN: tell-no-0}")
+    assert done.returncode == 2
+    assert "--set launch.env: it holds a secret, which is the same for all runs of a sweep" in done.stderr
+
+
 @pytest.mark.parametrize(
     "env",
     [

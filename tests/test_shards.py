@@ -234,11 +234,11 @@ def test_what_is_no_file_is_no_checkpoint(tmp_path: Path) -> None:
     """A folder, nothing at all, and a pipe that nobody writes to, which must not make it wait."""
     (tmp_path / "folder.ckpt").mkdir()
     os.mkfifo(tmp_path / "pipe.ckpt")
-    for name, words in (("folder", "directory"), ("none", "No such file"), ("pipe", "it is empty")):
+    for name, words in (("folder", "no regular file"), ("none", "no such file"), ("pipe", "no regular file")):
         with pytest.raises(ShardUnreadable, match=words):
             read_shard(tmp_path / f"{name}.ckpt")
     with pytest.raises(RequestError, match=r"checkpoints end in .ckpt or .safetensors"):
-        read_shard(tmp_path / "net.pt")
+        read_shard(tmp_path / "net.h5")
 
 
 def test_hostile_files_take_no_memory(tmp_path: Path) -> None:

@@ -65,6 +65,31 @@ def test_a_job_whose_submitter_was_killed_is_found_by_its_name(slow: Bench, slur
     assert queued(slurm) == []
 
 
+def test_a_job_of_another_user_is_not_taken_for_ones_own(site: Bench, slurm: Slurm) -> None:
+    """It is newer, and has the run's name."""
+    site.mslaunch("train", *ONE, HELD, "--detach", "--run-id", "same")
+    mine = job_of(site)
+    other = slurm.run("sbatch", "--uid=nobody", "--parsable", "--hold", "--job-name=same", "--chdir=/", "--wrap=true")
+    try:
+        assert int(other.stdout) > int(mine), other.stderr
+        (site.latest / "slurm_job").unlink()
+        assert "queued" in site.mslaunch("ps").stdout
+        assert job_of(site) == mine
+        assert site.mslaunch("stop").stdout.strip().endswith(": stopped")
+        assert queued(slurm, "%i") == [other.stdout.strip()]
+    finally:
+        slurm.run("scancel", "--user=nobody")
+
+
+def test_a_run_of_another_user_does_not_stand_as_ones_own_job(site: Bench, slurm: Slurm) -> None:
+    """Its job is not known; that of the caller, of the same name, has been cancelled."""
+    site.mslaunch("train", *ONE, HELD, "--detach", "--run-id", "same")
+    slurm.run("scancel", job_of(site))
+    (site.latest / "slurm_job").unlink()
+    os.chown(site.latest.resolve(), 65534, 65534)
+    assert [run["state"] for run in json.loads(site.mslaunch("ps", "--json").stdout)] == ["queued"]
+
+
 def test_a_job_is_stopped_in_its_first_moments(site: Bench, slurm: Slurm) -> None:
     """Before its launcher listens to anything."""
     site.write("train.py", SLEEP)

@@ -218,7 +218,7 @@ INDEXES: dict[str, tuple[Any, str]] = {
     "a name in the other file": ({"weight_map": {"a": MAP["b"], "b": MAP["a"]}}, "a is not in model-00002"),
     "a name that is nowhere": ({"weight_map": {**MAP, "c": MAP["a"]}}, "c is not in model-00001"),
     "a name too few": ({"weight_map": {"a": MAP["a"], "x": MAP["b"]}}, "x is not in"),
-    "a file that is not there": ({"weight_map": {"a": "none.safetensors"}}, "No such file"),
+    "a file that is not there": ({"weight_map": {"a": "none.safetensors"}}, "no such file"),
 }
 
 

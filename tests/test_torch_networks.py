@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mslaunch.checkpoint.shard import read_shard
 from tests.conftest import ROOT, Bench
+from tests.sharded import content_of, write_shard
 from tests.torch_files import TORCH_PYTHON, needs_torch
+from tests.two_networks import floats
 
 SAMPLES = {
     "resnet": ("layer2.0.down_sample.1.moving_variance", "classifier.weight", "layer4.1.bn2.gamma"),
@@ -20,6 +23,7 @@ SAMPLES = {
         "bert.encoder.layer.3.attention.output.LayerNorm.gamma",
         "bert.encoder.layer.0.attention.self.query.weight",
     ),
+    "gpt2": ("transformer.wpe.embedding_table", "transformer.h.3.ln_2.beta", "transformer.h.0.attn.c_proj.weight"),
 }
 """Some of the names that a network's parameters have in MindSpore."""
 
@@ -43,6 +47,21 @@ def test_a_network_goes_there_and_back(bench: Bench, network: str) -> None:
     done = bench.mslaunch("ckpt", "export", "net.ckpt", "--to", "back.safetensors", "--names", network)
     assert (done.returncode, done.stderr) == (0, "")
     ask("check", network, bench.folder / "back.safetensors")
+
+
+def test_matrices_of_gpt2_are_transposed(bench: Bench) -> None:
+    """Those of Conv1D, square ones too; buffers of the attention are left out and its biases are not."""
+    square = np.arange(9, dtype=np.float32).reshape(3, 3)
+    matrix = ("Float32", (3, 3), square.tobytes())
+    start = "h.0.attn"
+    content = {f"{start}.c_proj.weight": matrix, f"{start}.c_attn.bias": floats(3), f"{start}.bias": floats(1, 1, 4, 4)}
+    write_shard(bench.folder / "net.safetensors", {**content, "lm_head.weight": matrix})
+    done = bench.mslaunch("ckpt", "import", "net.safetensors", "--to", "net.ckpt", "--names", "gpt2")
+    assert (done.returncode, done.stderr) == (0, "")
+    made = content_of(bench.folder / "net.ckpt")
+    assert made.keys() == {f"{start}.c_proj.weight", f"{start}.c_attn.bias", "lm_head.weight"}
+    assert made[f"{start}.c_proj.weight"][2] == square.T.tobytes()
+    assert made["lm_head.weight"] == matrix
 
 
 @needs_torch

@@ -229,6 +229,26 @@ def test_without_a_terminal_it_says_so(bench: Bench, eight: MadeRun) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_a_terminal_that_can_do_nothing_is_told_by_its_name(bench: Bench, eight: MadeRun) -> None:
+    """TERM is the reason, and what to do about it."""
+    del eight
+    made = start_in_tmux(replace(bench, program="env"), "TERM=dumb", bench.program, "watch", columns=200)
+    try:
+        shown = wait_for_the_end(made)
+        assert "mslaunch: watch needs a terminal that can move its cursor; TERM=dumb says" in shown
+        assert "ended with 2" in shown
+    finally:
+        made.run("kill-server")
+
+
+def test_the_last_column_of_the_terminal_is_used(bench: Bench, eight: MadeRun) -> None:
+    """Erasing the rest of a full line must not take its last character."""
+    eight.log(0, "0123456789" * 20 + "\n")
+    with watching(bench, columns=80) as made:
+        sees(made, "012345678…")
+        assert ("0123456789" * 8)[:79] + "…" in made.screen()
+
+
 def test_a_folder_that_disappears_is_told(bench: Bench, eight: MadeRun) -> None:
     """What was known stays on the screen."""
     with watching(bench) as made:

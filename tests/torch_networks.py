@@ -107,6 +107,30 @@ def bert():
     return child(bert=child(embeddings=embeddings, encoder=encoder, pooler=child(dense=nn.Linear(size, size))))
 
 
+class Conv1D(nn.Module):
+    """A linear layer whose matrix is transposed, as that of Hugging Face."""
+
+    def __init__(self, outputs, inputs):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, outputs))
+        self.bias = nn.Parameter(torch.randn(outputs))
+
+
+def gpt2():
+    """A GPT-2 of 4 layers by Hugging Face's names."""
+    size = 48
+
+    def block():
+        attention = child(c_attn=Conv1D(3 * size, size), c_proj=Conv1D(size, size))
+        hidden = child(c_fc=Conv1D(4 * size, size), c_proj=Conv1D(size, 4 * size))
+        return child(ln_1=nn.LayerNorm(size), attn=attention, ln_2=nn.LayerNorm(size), mlp=hidden)
+
+    blocks = nn.ModuleList([block() for _ in range(4)])
+    tables = {"wte": nn.Embedding(100, size), "wpe": nn.Embedding(32, size)}
+    transformer = child(**tables, h=blocks, ln_f=nn.LayerNorm(size))
+    return child(transformer=transformer, lm_head=nn.Linear(size, 100, bias=False))
+
+
 def randomized(network):
     """Also what starts as zeros or ones is random, so that an exchange shows."""
     for tensor in (*network.parameters(), *network.buffers()):
@@ -115,7 +139,7 @@ def randomized(network):
     return network
 
 
-NETWORKS = {"resnet": ResNet, "llama": llama, "qwen": lambda: llama(bias=True), "bert": bert}
+NETWORKS = {"resnet": ResNet, "llama": llama, "qwen": lambda: llama(bias=True), "bert": bert, "gpt2": gpt2}
 TYPES = {"F32": (numpy.float32, torch.float32), "BF16": (numpy.uint16, torch.bfloat16)}
 
 

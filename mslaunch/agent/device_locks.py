@@ -13,6 +13,8 @@ import pwd
 import stat
 import time
 
+from mslaunch.agent.visible_devices import seen_here
+
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,22 +22,20 @@ if TYPE_CHECKING:
 FOLDER = "/tmp/mslaunch-devices"
 DEVICES = "/dev"
 TRIES, PAUSE = 10, 0.05  # whoever only looks holds a lock for a moment
-_VISIBLE = {
-    "davinci": ("ASCEND_RT_VISIBLE_DEVICES",),
-    "nvidia": ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"),
-}
-"""Variables by which a process sees some of the devices only, counted from 0; Slurm's have the numbers of the host."""
 _MOST = 4096
 
 
-def lock_name(stem: str, device: int, environment: Mapping[str, str]) -> str | None:
+def _lock_names(stem: str, devices: Iterable[int], environment: Mapping[str, str]) -> dict[int, str | None]:
+    files = seen_here(stem, environment, DEVICES)
+    return {device: _lock_name(stem, files.get(device)) for device in devices}
+
+
+def _lock_name(stem: str, file: int | None) -> str | None:
     """Return the name of a device's lock: its device number on this machine; None where there is no such device."""
-    number = str(device)
-    if stem == "davinci" or environment.get("CUDA_VISIBLE_DEVICES"):
-        listed = next((environment[name] for name in _VISIBLE[stem] if environment.get(name)), "").split(",")
-        number = listed[device].strip() if listed != [""] and device < len(listed) else number
+    if file is None:
+        return None
     try:
-        found = os.stat(f"{DEVICES}/{stem}{number}")
+        found = os.stat(f"{DEVICES}/{stem}{file}")
     except OSError:
         return None
     if stat.S_ISCHR(found.st_mode):
@@ -51,9 +51,8 @@ class DeviceLocks:
 
     def take(self, stem: str, devices: Iterable[int], environment: Mapping[str, str], run: str) -> dict[int, str]:
         """Take these devices for a run, for good; return those that others hold, with who that is."""
-        names = {device: lock_name(stem, device, environment) for device in devices}
         refused: dict[int, str] = {}
-        for device, name in names.items():
+        for device, name in _lock_names(stem, devices, environment).items():
             if name is not None and name not in self._held:
                 file = _open(name)
                 if file is None:
@@ -70,8 +69,7 @@ class DeviceLocks:
 def holders(stem: str, devices: Iterable[int], environment: Mapping[str, str]) -> dict[int, str]:
     """Return those of these devices that runs hold, with who that is."""
     found: dict[int, str] = {}
-    for device in devices:
-        name = lock_name(stem, device, environment)
+    for device, name in _lock_names(stem, devices, environment).items():
         file = None if name is None else _open_existing(name)
         if file is not None:
             try:
@@ -98,11 +96,19 @@ def _lock(file: int) -> bool:
 
 
 def _open_existing(name: str) -> int | None:
-    """Open a lock's file as it is: with O_CREAT, the kernel may refuse a file of another user in such a folder."""
+    """Open a lock's file as it is: with O_CREAT, the kernel may refuse a file of another user in such a folder.
+
+    A file with another name is refused: it may be any file of ours that another user has linked here.
+    """
     try:
-        return os.open(os.path.join(FOLDER, name), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        file = os.open(os.path.join(FOLDER, name), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
+    found = os.fstat(file)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+        return file
+    os.close(file)
+    return None
 
 
 def _open(name: str) -> int | None:

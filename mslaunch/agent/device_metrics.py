@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 
+from mslaunch.agent.visible_devices import DEVICE_FILES, by_file, without_limits
+
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     Devices = dict[int, dict[str, float]]
 
@@ -87,10 +89,13 @@ TOOLS: dict[str, tuple[tuple[str, ...], Callable[[str], Devices]]] = {
 
 
 class DeviceMetrics:
-    """Asks for the devices of a target from time to time; costs nothing where its tool is not there."""
+    """Asks for the devices of a target from time to time; costs nothing where its tool is not there.
 
-    def __init__(self, target: str | None, devices: set[int]) -> None:
-        self._devices = devices
+    `devices` are numbers as a process with these variables sees them; the tool knows those of the host.
+    """
+
+    def __init__(self, target: str | None, devices: set[int], environment: Mapping[str, str]) -> None:
+        self._numbers = by_file(devices, DEVICE_FILES[target], environment) if target in DEVICE_FILES else {}
         self._argv, self._read = TOOLS.get(target or "", ((), read_nvidia_smi))
         self._path = _find(self._argv[0]) if self._argv and devices else None
         self._pid: int | None = None
@@ -108,7 +113,7 @@ class DeviceMetrics:
             found = self._receive(now)
         elif now - self._asked >= EVERY:
             self._ask(self._path, now)
-        return {device: values for device, values in found.items() if device in self._devices and values}
+        return {self._numbers[one]: values for one, values in found.items() if one in self._numbers and values}
 
     def close(self) -> None:
         """Ask no more, and end a tool that has not answered yet."""
@@ -129,7 +134,7 @@ class DeviceMetrics:
             self._pid = os.posix_spawn(
                 path,
                 self._argv,
-                os.environ,
+                without_limits(os.environ),
                 file_actions=files,
                 setpgroup=0,
                 setsigdef=[signal.SIGINT, signal.SIGHUP, signal.SIGPIPE],

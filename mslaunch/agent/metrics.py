@@ -9,6 +9,7 @@ from mslaunch.agent.line_patterns import LinePatterns
 from mslaunch.agent.log_metrics import LogMetrics, StepCounter, spread_rows
 from mslaunch.agent.metric_values import checked, to_wire
 from mslaunch.agent.resources import Resources
+from mslaunch.agent.visible_devices import environment_of_ranks
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class Metrics:
         self._reported_steps: dict[int, StepCounter] = {}
         self._resources = Resources(order["run_dir"])
         devices = {one["device_id"] for one in ranks.values()} if asked["devices"] else set()
-        self._devices = DeviceMetrics(asked["devices"], {one for one in devices if one is not None})
+        numbers = {one for one in devices if one is not None}
+        self._devices = DeviceMetrics(asked["devices"], numbers, environment_of_ranks(order))
         self._is_broken = False
         self._looked = 0.0
         self._resources_at: float | None = None

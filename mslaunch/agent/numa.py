@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 
+from mslaunch.agent.visible_devices import DEVICE_FILES, as_seen, ask_tool
+
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from mslaunch import messages
 
@@ -18,19 +20,18 @@ _NUMBER = re.compile(r"[0-9]{1,5}")
 _BOARD_BUS = re.compile(rf"PCIe Bus Info\s*:\s*({_BUS.pattern})")
 _CHIP = re.compile(r"^\s*([0-9]{1,5})\s+([0-9]{1,5})\s+([0-9]{1,5})\s", re.MULTILINE)
 _TOPO = re.compile(r"^\s*NPU([0-9]{1,5})\s.*\s([0-9,-]+)\s*$", re.MULTILINE)
-ASK_SECONDS = 5.0
 
 
-def facts(root: str = "/", ask: Ask | None = None) -> messages.NumaAnswer:
-    """Answer with the nodes and their cores, and with the devices and their node."""
-    ask = ask or _ask
+def facts(environment: Mapping[str, str], root: str = "/", ask: Ask = ask_tool) -> messages.NumaAnswer:
+    """Answer with the nodes and their cores, and with the devices and their node, as a process sees them."""
     nodes = node_cores(root)
     found = {"Ascend": npu_nodes(root, nodes, ask), "GPU": gpu_nodes(root, ask)} if nodes else {}
     return {
         "nodes": [{"node": node, "cores": cores} for node, cores in sorted(nodes.items())],
         "devices": {
             target: [{"device": device, "node": node} for device, node in sorted(of.items())]
-            for target, of in found.items()
+            for target, on_host in found.items()
+            for of in (as_seen(on_host, DEVICE_FILES[target], environment, ask),)
         },
     }
 
@@ -138,14 +139,3 @@ def _read(path: str) -> str:
             return file.read()
     except OSError:
         return ""
-
-
-def _ask(words: list[str]) -> str:
-    """Run a vendor's tool; nothing where it is not there, fails or hangs."""
-    import subprocess
-
-    try:
-        done = subprocess.run(words, capture_output=True, timeout=ASK_SECONDS, stdin=subprocess.DEVNULL, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""

@@ -10,40 +10,52 @@ import sys
 import time
 import zlib
 
+from mslaunch.agent.visible_devices import DEVICE_FILES, device_numbers, limit, seen_here
+
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from mslaunch import messages
-
-DEVICE_FILES = {"Ascend": "davinci", "GPU": "nvidia"}
-"""How the device files of each target begin; a number follows."""
+    from mslaunch.agent.visible_devices import Seen
 
 
 def facts(order: messages.ProbeOrder) -> dict[str, Any]:
     """Answer everything that planning and checking ask of a host."""
+    environment = {**os.environ, **order["env"]}
+    seen = {target: seen_here(stem, environment) for target, stem in DEVICE_FILES.items()}
     return {
         "python": sys.executable,
         "version": ".".join(map(str, sys.version_info[:3])),
         "mindspore": mindspore_version(),
         "cores": sorted(os.sched_getaffinity(0)),
-        "devices": {target: device_numbers(stem) for target, stem in DEVICE_FILES.items()},
-        "busy": _busy_devices(),
-        "held": _held_devices(),
+        "devices": {target: list(numbers) for target, numbers in seen.items()},
+        "limits": _limits(seen, environment),
+        "busy": _busy_devices(seen),
+        "held": _held_devices(seen, environment),
         "gpus": _allotted(order["device_variables"]),
-        "renumbered": "CUDA_VISIBLE_DEVICES" in os.environ,
         "clock": time.time(),
         "shared": _sees(order["nonce"], order["nonce_text"]),
         "script": checksum(order["script"]),
-        "numa": _numa() if order["numa"] else None,
+        "numa": _numa(environment) if order["numa"] else None,
         **_room(order["run_dir"]),
     }
 
 
-def _numa() -> messages.NumaAnswer:
+def _numa(environment: Mapping[str, str]) -> messages.NumaAnswer:
     from mslaunch.agent import numa
 
-    return numa.facts()
+    return numa.facts(environment)
+
+
+def _limits(seen: Mapping[str, Seen], environment: Mapping[str, str]) -> dict[str, messages.DeviceLimit]:
+    """What limits the devices of each target that has some, where anything does."""
+    return {
+        target: {"by": by, "of": of, "files": list(numbers.values())}
+        for target, numbers in seen.items()
+        if (by := limit(DEVICE_FILES[target], environment)) and (of := len(device_numbers(DEVICE_FILES[target])))
+    }
 
 
 def mindspore_version() -> str | None:
@@ -64,48 +76,43 @@ def mindspore_version() -> str | None:
     return None
 
 
-def device_numbers(stem: str) -> list[int]:
-    """The numbers of the device files of one kind, in order."""
-    try:
-        names = os.listdir("/dev")
-    except OSError:
-        return []
-    found = (re.fullmatch(rf"{stem}(\d+)", name) for name in names)
-    return sorted(int(match[1]) for match in found if match)
-
-
 def _allotted(variables: tuple[str, ...]) -> list[int]:
     """The devices that a batch system has given this host, by the first of its variables that is set."""
     listed = next((os.environ[name] for name in variables if os.environ.get(name)), "")
     return [int(number) for number in listed.split(",") if number.isdigit()]
 
 
-def _busy_devices() -> dict[str, str]:
-    """Which device files are open, and by whom; what may not be looked at is not known."""
-    if not any(device_numbers(stem) for stem in DEVICE_FILES.values()):
+def _busy_devices(seen: Mapping[str, Seen]) -> dict[str, str]:
+    """Which devices have their files open, and by whom; what may not be looked at is not known."""
+    files = {
+        f"/dev/{DEVICE_FILES[target]}{file}": f"{DEVICE_FILES[target]}{number}"
+        for target, numbers in seen.items()
+        for number, file in numbers.items()
+        if file is not None
+    }
+    if not files:
         return {}
-    device = re.compile(rf"/dev/({'|'.join(DEVICE_FILES.values())})\d+")
     busy: dict[str, str] = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             for fd in os.listdir(f"/proc/{pid}/fd"):
                 path = os.readlink(f"/proc/{pid}/fd/{fd}")
-                if device.fullmatch(path):
+                if path in files:
                     with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
-                        busy[path[5:]] = f"{file.read().strip()} (pid {pid})"
+                        busy[files[path]] = f"{file.read().strip()} (pid {pid})"
         except OSError:
             continue
     return busy
 
 
-def _held_devices() -> dict[str, str]:
-    """Which devices other runs hold, by the names of their files, and which runs."""
+def _held_devices(seen: Mapping[str, Seen], environment: Mapping[str, str]) -> dict[str, str]:
+    """Which devices other runs hold, and which runs."""
     from mslaunch.agent.device_locks import holders
 
     return {
         f"{stem}{device}": who
-        for stem in DEVICE_FILES.values()
-        for device, who in holders(stem, device_numbers(stem), os.environ).items()
+        for target, stem in DEVICE_FILES.items()
+        for device, who in holders(stem, seen[target], environment).items()
     }
 
 

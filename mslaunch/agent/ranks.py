@@ -95,11 +95,12 @@ class Ranks:
         if stem is None:
             return {}
         from mslaunch.agent.device_locks import DeviceLocks
+        from mslaunch.agent.visible_devices import environment_of_ranks
 
         self._locks = self._locks or DeviceLocks()
         devices = {c.planned["device_id"] for c in self.children if c.rank is not None}
         wanted = sorted(device for device in devices if device is not None)
-        return self._locks.take(stem, wanted, {**os.environ, **order["env"]}, os.path.basename(self._run_dir))
+        return self._locks.take(stem, wanted, environment_of_ranks(order), os.path.basename(self._run_dir))
 
     def _launch_with(self, env: dict[str, str]) -> None:
         order = self._order

@@ -222,7 +222,7 @@ class Job:
         flags = {**settings, **({"script": script} if script else {})}
         self._config = os.fspath(config) if config else None
         self._args = tuple(str(item) for item in args)
-        self._values = {name: _to_json(name, value) for name, value in (values or {}).items()}
+        self._values = {name: _to_yaml(name, value) for name, value in (values or {}).items()}
         self._flags = {name: _plain(value) for name, value in flags.items() if value is not None}
         self._files: tuple[File, ...] = ()
 
@@ -264,11 +264,12 @@ def _plain(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _to_json(name: str, value: Any) -> str:
+def _to_yaml(name: str, value: Any) -> str:
     from mslaunch.errors import RequestError
+    from mslaunch.plan.config import write_flow
 
     try:
-        return json.dumps(value, default=os.fspath)
+        return write_flow(json.loads(json.dumps(value, default=os.fspath)))
     except (TypeError, ValueError):
         raise RequestError(f"values: {name}: YAML has no {type(value).__name__}, got {value!r}.") from None
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mslaunch.checkpoint.importing import Naming, Renamed
     from mslaunch.checkpoint.strategy import Strategy
     from mslaunch.checkpoint.transform import Planned
+    from mslaunch.checkpoint.weights import Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class PlannedWeights:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A sentence for each rule that applies to no parameter."""
+        """Sentences on rules that apply to no parameter, on what was guessed, and on what needs no partner."""
         return self.renamed.notes
 
     @property
@@ -57,6 +58,18 @@ class ComparedWeights:
     """Names of the first that are called otherwise in the second, and what they are called there."""
     notes: tuple[str, ...] = ()
     """A sentence for each rule that applies to no parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedWeights:
+    """Weights under the names that an import reads, and the files that hold them."""
+
+    weights: tuple[Weight, ...]
+    files: tuple[Path, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(path.stat().st_size for path in self.files)
 
 
 def import_weights(
@@ -87,13 +100,33 @@ def export_weights(
     like: str | None = None,
     dtype: str | None = None,
     partial: bool = False,
+    key: str | None = None,
 ) -> PlannedWeights:
-    """Plan a .safetensors with PyTorch's names; a strategy says how the shards of ranks belong together."""
+    """Plan a .safetensors with PyTorch's names; a strategy says how the shards of ranks belong together.
+
+    `key` says which value of a .pth that is given as `like`.
+    """
     from mslaunch.checkpoint.importing import plan_export
 
-    how = _naming(names, like, dtype, partial)
+    how = _naming(names, like, dtype, partial, key)
     planned, renamed = plan_export(Path(source), how, _strategy(strategy), Path(target))
     return PlannedWeights(planned, renamed, Path(target), True)
+
+
+def holds_torch(source: str) -> bool:
+    """Tell whether a file or folder holds PyTorch's weights, which import reads."""
+    from mslaunch.checkpoint.torch_folders import holds_torch
+
+    return Path(source).exists() and holds_torch(Path(source))
+
+
+def list_weights(source: str, *, key: str | None = None) -> ListedWeights:
+    """List the weights that an import of this file or folder would read."""
+    from mslaunch.checkpoint.opening import check_key, files_of, open_weights
+
+    found = open_weights(Path(source), key=key)
+    check_key(key, found)
+    return ListedWeights(tuple(found.values()), tuple(files_of(found)))
 
 
 def diff_weights(
@@ -112,9 +145,12 @@ def compare_weights(
     from mslaunch.checkpoint.names import apply_rules, read_rules
     from mslaunch.checkpoint.opening import check_key, open_weights
     from mslaunch.checkpoint.rule_use import unused_rules
+    from mslaunch.checkpoint.scales import join_scales
 
     layout = _strategy(strategy)
-    one, other = (open_weights(Path(path), layout if _is_ranks(path) else None, key) for path in (first, second))
+    one, other = (
+        join_scales(open_weights(Path(path), layout if _is_ranks(path) else None, key)) for path in (first, second)
+    )
     check_key(key, one, other)
     rules = read_rules(names) if names else []
     pairs = pair_names(apply_rules(one, rules), other)

@@ -238,10 +238,10 @@ def program_settings(words: tuple[str, ...], is_module: bool) -> tuple[dict[str,
 
 
 def count_devices() -> tuple[int, int]:
-    """How many cores and how many NPUs or GPUs this machine has."""
-    from mslaunch.launcher.facts import find_devices
+    """How many cores and how many visible NPUs or GPUs this machine has."""
+    from mslaunch.launcher.devices import find_devices
 
-    return len(os.sched_getaffinity(0)), len(find_devices(None)[1])
+    return len(os.sched_getaffinity(0)), len(find_devices(None).numbers)
 
 
 def config_schema() -> dict[str, Any]:

@@ -13,5 +13,4 @@ def compare_traces(first: str, second: str, *, names: str | None = None, toleran
     """Compare two folders that trace() or torch_trace() has written, output by output."""
     from mslaunch.trace import compare
 
-    limit = compare.TOLERANCE if tolerance is None else tolerance
-    return compare.compare_traces(Path(first), Path(second), names, limit)
+    return compare.compare_traces(Path(first), Path(second), names, tolerance)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from mslaunch.checkpoint.blocks import cut_blocks
 from mslaunch.checkpoint.layout import Box, box_shape, intersection
+from mslaunch.checkpoint.open_files import room_for
+from mslaunch.checkpoint.sources import check_unchanged, open_source
 from mslaunch.checkpoint.views import ITEMS, read_box
 from mslaunch.checkpoint.weights import Weight
 
@@ -45,7 +47,7 @@ def compare(
     first: Mapping[str, Weight], second: Mapping[str, Weight], progress: Callable[[int], None] = lambda _: None
 ) -> Iterator[Difference]:
     """Yield what differs, parameter by parameter, in the order of the first."""
-    with ExitStack() as opened:
+    with room_for(_count_files(first, second)), ExitStack() as opened:
         files = Files(opened)
         for name, one in first.items():
             other = second.get(name)
@@ -58,8 +60,13 @@ def compare(
                 if found is not None:
                     yield found
             progress(one.nbytes)
-    for name in second.keys() - first.keys():
+        files.check()
+    for name in sorted(second.keys() - first.keys()):
         yield Difference(name, "extra", None, second[name].words())
+
+
+def _count_files(*sides: Mapping[str, Weight]) -> int:
+    return len({path for side in sides for weight in side.values() for _, path, _ in weight.pieces})
 
 
 class Files:
@@ -71,9 +78,14 @@ class Files:
 
     def fd(self, path: Path) -> int:
         if path not in self.fds:
-            self.fds[path] = os.open(path, os.O_RDONLY)
+            self.fds[path] = open_source(path)
             self.opened.callback(os.close, self.fds[path])
         return self.fds[path]
+
+    def check(self) -> None:
+        """Refuse what was read of files that have changed meanwhile."""
+        for path, fd in self.fds.items():
+            check_unchanged(fd, path)
 
     def block(self, weight: Weight, box: Box) -> Array:
         """Read a box of a weight from all files that hold some of it."""

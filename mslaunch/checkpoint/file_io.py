@@ -15,10 +15,18 @@ WRITE = 64 << 10
 def read_fully(fd: int, path: Path, room: memoryview, at: int) -> None:
     got = 0
     while got < len(room):
-        count = os.preadv(fd, [room[got:]], at + got)
+        count = read_some(fd, path, [room[got:]], at + got)
         if count == 0:
             raise ShardUnreadable(str(path), "it became shorter while it was read")
         got += count
+
+
+def read_some(fd: int, path: Path, rooms: list[memoryview], at: int) -> int:
+    """Read as os.preadv does; an error names the file."""
+    try:
+        return os.preadv(fd, rooms, at)
+    except OSError as error:
+        raise ShardUnreadable(str(path), error.strerror or str(error)) from None
 
 
 def write_at(fd: int, data: memoryview, at: int) -> None:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch import layout as run_layout
 from mslaunch.checkpoint import safetensors
-from mslaunch.checkpoint.matching import (
-    SHOWN,
-    TO_MINDSPORE,
-    TO_PYTORCH,
-    Match,
-    guess_names,
-    match_names,
-    plain_names,
-    tied_names,
-)
-from mslaunch.checkpoint.names import apply_rules, read_rules, reverse_rules
+from mslaunch.checkpoint.guessing import guess_names, plain_names
+from mslaunch.checkpoint.layer_names import TO_MINDSPORE, TO_PYTORCH
+from mslaunch.checkpoint.matching import SHOWN, Match, match_names, tied_names
+from mslaunch.checkpoint.names import Rule, apply_rules, is_ready, read_rules, reverse_rules
 from mslaunch.checkpoint.opening import Weights, check_key, open_weights
-from mslaunch.checkpoint.rule_use import unused_rules
+from mslaunch.checkpoint.rule_use import unmatched_names, unused_rules
+from mslaunch.checkpoint.scales import is_scaled, join_scales
 from mslaunch.checkpoint.strategy import Strategy
 from mslaunch.checkpoint.tensor import ITEM_SIZES
+from mslaunch.checkpoint.training_state import is_of_training
 from mslaunch.checkpoint.transform import Planned
-from mslaunch.checkpoint.verify import is_derived
+from mslaunch.checkpoint.transposes import square_words
 from mslaunch.checkpoint.weights import cast, plan_weights
-from mslaunch.errors import MslaunchError, RequestError
+from mslaunch.errors import RequestError, SeveralLines
 
 DTYPES = {"float32": "Float32", "float16": "Float16", "bfloat16": "BFloat16", "float64": "Float64"}
 
@@ -47,14 +42,14 @@ class Naming:
     """Which of the values in a file of torch.save."""
 
 
-class NoPartner(MslaunchError):
+class NoPartner(SeveralLines):
     """Parameters that have found no partner, or two."""
 
     def __init__(self, path: Path, problems: tuple[str, ...], notes: tuple[str, ...] = ()) -> None:
         shown = [*notes, *(f"{path}: {problem}" for problem in problems[:SHOWN])]
         more = f"and {len(problems) - SHOWN} more; " if len(problems) > SHOWN else ""
         shown.append(f"{path}: {more}nothing was written. Give --names RULES, or --partial to leave these out.")
-        super().__init__("\n".join(shown))
+        super().__init__(shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +59,23 @@ class Renamed:
     weights: Weights
     left_out: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """A sentence for each rule that applies to no parameter."""
+    """Sentences on rules that apply to no parameter, on what was guessed, and on what needs no partner."""
 
 
 def plan_import(source: Path, naming: Naming, strategy: Strategy | None, target: Path) -> tuple[Planned, Renamed]:
     """Plan MindSpore checkpoints from PyTorch's weights: one file, or one for each rank of a strategy."""
-    found = open_weights(source, key=naming.key)
+    found = join_scales(open_weights(source, key=naming.key))
     check_key(naming.key, found)
     wanted = open_weights(naming.like) if naming.like else {}
     rules = read_rules(naming.rules) if naming.rules else []
     renamed, notes = apply_rules(found, rules), unused_rules(naming.rules or "", rules, found)
     if naming.like:
         match = match_names(renamed, _shapes(wanted), TO_MINDSPORE)
-    elif strategy is not None:
-        match = _match_strategy(renamed if naming.rules else guess_names(renamed), strategy)
     else:
-        match = Match(renamed if naming.rules else guess_names(renamed), ())
+        match = _by_rules(naming.rules, rules, found, renamed) if naming.rules else guess_names(renamed)
+        if strategy is not None:
+            match = _match_strategy(match, strategy)
+    notes += (*match.notes, *_square_words(naming, found, rules, match))
     _check(source, match, naming, notes)
     weights = _cast(match.weights, naming.dtype)
     names = {0: target.name}
@@ -97,14 +93,19 @@ def plan_export(source: Path, naming: Naming, strategy: Strategy | None, target:
     """Plan one file under PyTorch's names; ranks' shards are merged on the way."""
     if target.suffix != ".safetensors":
         raise RequestError(f"--to {target}: the new file's name must end in .safetensors.")
-    found = open_weights(source, strategy)
+    whole = join_scales(open_weights(source, strategy))
+    training = [name for name in whole if is_of_training(name, whole)]
+    found = {name: weight for name, weight in whole.items() if name not in training}
     back = reverse_rules(read_rules(naming.rules)) if naming.rules else []
-    renamed, notes = apply_rules(found, back), unused_rules(naming.rules or "", back, found)
+    renamed, notes = apply_rules(found, back), unused_rules(naming.rules or "", back, whole)
     if naming.like:
         like = open_weights(naming.like, key=naming.key)
+        check_key(naming.key, like)
         match = match_names(renamed, _shapes(like), TO_PYTORCH, tied_names(like))
     else:
-        match = Match(renamed if naming.rules else plain_names(renamed), ())
+        check_key(naming.key, found)
+        match = _by_rules(naming.rules, back, found, renamed) if naming.rules else Match(plain_names(renamed), ())
+    notes += (*match.notes, *_square_words(naming, found, back, match), *_training_words(training))
     _check(source, match, naming, notes)
     weights = _cast(match.weights, naming.dtype)
     planned = Planned(plan_weights(list(weights.values()), None, "pt"), {0: target.name}, None, {}, ())
@@ -115,13 +116,30 @@ def _shapes(weights: Weights) -> Mapping[str, tuple[int, ...] | None]:
     return {name: weight.shape for name, weight in weights.items()}
 
 
-def _match_strategy(weights: Weights, strategy: Strategy) -> Match:
+def _by_rules(name: str, rules: Sequence[Rule], found: Weights, renamed: Weights) -> Match:
+    return Match(renamed, (), unmatched_names(name, rules, found))
+
+
+def _square_words(naming: Naming, found: Weights, rules: Sequence[Rule], match: Match) -> tuple[str, ...]:
+    """Rules that come with mslaunch are complete; others may have forgotten a matrix that fits either way."""
+    return () if naming.rules and is_ready(naming.rules) else square_words(found, rules, match.transposed)
+
+
+def _training_words(names: Sequence[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    what = f"{len(names)} value{'s' if len(names) > 1 else ''} of the training ({', '.join(names[:2])}"
+    return (f"{what}{' …' if len(names) > 2 else ''}) left out",)
+
+
+def _match_strategy(named: Match, strategy: Strategy) -> Match:
     """A strategy says which names there are to be; what it does not list, every rank gets whole."""
-    listed = strategy.names()
+    listed, weights = strategy.names(), named.weights
     if not listed & weights.keys():
         return match_names(weights, dict.fromkeys(sorted(listed)), TO_MINDSPORE)
-    missing = [name for name in sorted(listed - weights.keys()) if not is_derived(name, listed)]
-    return Match(weights, tuple(f"{name}, which {strategy.name} lists, gets no weights" for name in missing))
+    missing = [name for name in sorted(listed - weights.keys()) if not is_of_training(name, listed)]
+    problems = tuple(f"{name}, which {strategy.name} lists, gets no weights" for name in missing)
+    return Match(weights, problems, named.notes)
 
 
 def _check(source: Path, match: Match, naming: Naming, notes: tuple[str, ...]) -> None:
@@ -134,6 +152,12 @@ def _check(source: Path, match: Match, naming: Naming, notes: tuple[str, ...]) -
 def _cast(weights: Weights, dtype: str | None) -> Weights:
     if dtype is not None and dtype not in DTYPES:
         raise RequestError(f"--dtype: one of {', '.join(DTYPES)} is wanted, got {dtype!r}.")
+    scaled = next((name for name, weight in weights.items() if is_scaled(weight)), None)
+    if scaled and dtype is None:
+        raise RequestError(
+            f"{scaled}: MindSpore's checkpoints have no float8. Give --dtype bfloat16: its values are multiplied by "
+            f"their scales."
+        )
     made = {name: cast(weight, DTYPES[dtype]) if dtype else weight for name, weight in weights.items()}
     for name, weight in made.items():
         if weight.dtype not in ITEM_SIZES and weight.dtype in (*safetensors.FLOAT8.values(), *safetensors.FLOAT8):

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mslaunch.checkpoint import weights as change
+from mslaunch.checkpoint.layer_names import EITHER_WAY, STATISTICS, Words, is_counter, is_embedding
 from mslaunch.checkpoint.layout import Shape
+from mslaunch.checkpoint.partners import CONV1D, Wanted, find_partners, fits, partners_of_any_shape
 from mslaunch.checkpoint.tensor import shape_words
-from mslaunch.checkpoint.verify import is_derived
+from mslaunch.checkpoint.training_state import is_of_training
 from mslaunch.checkpoint.weights import Weight
-from mslaunch.errors import RequestError
 
 SHOWN = 8
-_CONV1D = 2
-"""The dimension that MindSpore's Conv1d has on top of PyTorch's; its size is 1."""
-TO_MINDSPORE = {
-    "weight": ("weight", "gamma", "embedding_table", "embedding_weight", "w"),
-    "bias": ("bias", "beta"),
-    "running_mean": ("moving_mean",),
-    "running_var": ("moving_variance",),
-}
-"""What MindSpore's layers call a parameter, by what PyTorch's call it."""
-TO_PYTORCH = {theirs: (ours,) for ours, names in TO_MINDSPORE.items() for theirs in names}
-_EITHER_WAY = {**TO_PYTORCH, **TO_MINDSPORE}
-"""What the layers of the other framework call a parameter, whichever of the two has named it."""
-_ONLY_PYTORCH = ("num_batches_tracked",)
-"""Counters of PyTorch's layers that MindSpore's do not have."""
-_OF_TRAINING = ("global_step", "learning_rate", "beta1_power", "beta2_power", "momentum", "epoch_num", "step_num")
-"""Values of a training that its checkpoints hold beside the network."""
-
-Wanted = Mapping[str, Shape | None]
-"""The parameters of a network, with their shapes where these are known."""
+_SCALES = ("gamma", "weight")
+"""What normalisations call the parameter that every one of them has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +26,10 @@ class Match:
 
     weights: dict[str, Weight]
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """Sentences on what is no problem, and of use to know."""
+    transposed: tuple[str, ...] = ()
+    """Weights that are wanted transposed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,83 +43,82 @@ class Pairs:
 
 
 def match_names(
-    weights: Mapping[str, Weight],
-    wanted: Wanted,
-    words: Mapping[str, tuple[str, ...]],
-    tied: Mapping[str, Sequence[str]] | None = None,
+    weights: Mapping[str, Weight], wanted: Wanted, words: Words, tied: Mapping[str, Sequence[str]] | None = None
 ) -> Match:
-    """Give each weight the name of its partner, and its shape; `words` is one of the two tables above.
+    """Give each weight the name of its partner, and its shape; `words` is TO_MINDSPORE or TO_PYTORCH.
 
     Of weights that are tied, one partner is enough; `tied` are those of the wanted ones.
     """
-    taken, alone = _find_partners(weights, wanted, words)
+    found = find_partners(weights, wanted, words)
+    taken, alone = dict(found.taken), dict(found.alone)
     for name, others in (tied or {}).items():
         if name not in taken and (sources := [taken[other] for other in others if other in taken]):
             taken[name] = sources[0]
-    known = set(taken)
     missing = [
-        name
-        for name in wanted
-        if name not in taken and name not in _OF_TRAINING and not is_derived(name, known) and not _is_counter(name)
+        name for name in wanted if name not in taken and not is_of_training(name, wanted) and not is_counter(name)
     ]
+    statistics = _unused_statistics(missing, taken, weights)
+    statistics += _unused_statistics(found.without, {old: new for new, old in taken.items()}, wanted)
+    missing = [name for name in missing if name not in statistics]
+    tied_weights, placed = tied_names(weights), set(taken.values())
+    for name in found.without:
+        if name not in statistics and placed.isdisjoint(tied_weights.get(name, ())):
+            alone[name] = "has no partner"
     made = {new: _fitted(change.rename(weights[old], new), wanted[new]) for new, old in taken.items()}
-    shapes = _other_shapes(weights, {name: wanted[name] for name in missing}, alone, words)
+    shapes = _other_shapes(weights, wanted, missing, alone, words)
     rest = {name: why for name, why in alone.items() if name not in shapes}
     unmatched = [name for name in missing if name not in shapes.values()]
     mismatches = (_shape_problem(name, weights[name].shape, new, wanted[new]) for name, new in shapes.items())
-    return Match(made, (*mismatches, *_problems(weights, wanted, rest, unmatched)))
+    problems = (*mismatches, *_problems(weights, wanted, rest, unmatched, taken))
+    transposed = tuple(name for name, new in shapes.items() if wanted[new] == weights[name].shape[::-1])
+    return Match(made, problems, _statistics_words(statistics), transposed)
 
 
 def pair_names(first: Mapping[str, Weight], second: Mapping[str, Weight]) -> Pairs:
     """Pair two sets of weights for a comparison: equal names are partners, the others are matched as by an import."""
     rest = {name: weight for name, weight in first.items() if name not in second}
     wanted = {name: weight.shape for name, weight in second.items() if name not in first}
-    taken, _ = _find_partners(rest, wanted, _EITHER_WAY)
+    taken = find_partners(rest, wanted, EITHER_WAY).taken
     renamed = {old: new for new, old in taken.items()}
-    common = first.keys() & second.keys()
-    unneeded = _unneeded(first, common | renamed.keys(), second), _unneeded(second, common | taken.keys(), first)
+    common = {name: name for name in first if name in second}
+    unneeded = _unneeded(first, common | renamed, second), _unneeded(second, common | taken, first)
     made: dict[str, Weight] = {}
     for old, weight in first.items():
         if old not in unneeded[0]:
             new = renamed.get(old, old)
             shape = second[new].shape if new in second and not weight.packed else weight.shape
-            made[new] = _fitted(change.rename(weight, new), shape if _fits(weight.shape, shape) else None)
+            made[new] = _fitted(change.rename(weight, new), shape if fits(weight.shape, shape) else None)
     return Pairs(made, {name: one for name, one in second.items() if name not in unneeded[1]}, renamed)
 
 
-def _unneeded(weights: Mapping[str, Weight], paired: Set[str], others: Mapping[str, Weight]) -> set[str]:
-    """Names without a partner that need none: tied to a paired one, or counters where the others have no counter."""
-    tied, has_counters = tied_names(weights), any(map(_is_counter, others))
+def _unneeded(weights: Mapping[str, Weight], partners: Mapping[str, str], others: Mapping[str, Weight]) -> set[str]:
+    """Names without a partner that need none: tied to one that has one, or what the others' layers do not keep."""
+    tied, has_counters = tied_names(weights), any(map(is_counter, others))
+    alone = [name for name in weights if name not in partners]
     return {
-        name
-        for name in weights.keys() - paired
-        if not paired.isdisjoint(tied.get(name, ())) or (_is_counter(name) and not has_counters)
+        *(name for name in alone if any(other in partners for other in tied.get(name, ()))),
+        *(name for name in alone if is_counter(name) and not has_counters),
+        *_unused_statistics(alone, partners, others),
     }
 
 
-def _find_partners(
-    weights: Mapping[str, Weight], wanted: Wanted, words: Mapping[str, tuple[str, ...]]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return which weight each wanted name gets, and why the others get none."""
-    endings = _by_ending(wanted)
-    partners: dict[str, list[str]] = defaultdict(list)
-    alone: dict[str, str] = {}
-    without: list[str] = []
-    for name, weight in weights.items():
-        found = _partners(name, weight, wanted, endings, words)
-        if len(found) == 1:
-            partners[found[0]].append(name)
-        elif found:
-            alone[name] = f"fits {' and '.join(found[:3])}"
-        elif not _is_counter(name):
-            without.append(name)
-    taken = {partner: names[0] for partner, names in partners.items() if len(names) == 1}
-    tied, placed = tied_names(weights), set(taken.values())
-    alone |= {name: "has no partner" for name in without if placed.isdisjoint(tied.get(name, ()))}
-    for partner, names in partners.items():
-        if len(names) > 1:
-            alone |= {name: f"is one of {len(names)} that fit {partner}" for name in names}
-    return taken, alone
+def _unused_statistics(names: Iterable[str], partners: Mapping[str, str], others: Container[str]) -> list[str]:
+    """Statistics of normalisations whose partners keep none: PyTorch's InstanceNorm does not by default."""
+    found: list[str] = []
+    for name in names:
+        base, _, last = name.rpartition(".")
+        if last in STATISTICS:
+            layers = [partners[one].rpartition(".")[0] for word in _SCALES if (one := f"{base}.{word}") in partners]
+            if layers and not any(f"{layers[0]}.{word}" in others for word in STATISTICS):
+                found.append(name)
+    return found
+
+
+def _statistics_words(names: Sequence[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    what = f"{len(names)} statistics of normalisations ({names[0]}{' …' if len(names) > 1 else ''})"
+    return (f"{what} have no partner and need none: the other network's layers keep none, as InstanceNorm in PyTorch",)
 
 
 def tied_names(weights: Mapping[str, Weight]) -> dict[str, list[str]]:
@@ -142,64 +130,20 @@ def tied_names(weights: Mapping[str, Weight]) -> dict[str, list[str]]:
     return {name: names for names in groups.values() if len(names) > 1 for name in names}
 
 
-def _is_counter(name: str) -> bool:
-    return name.rpartition(".")[2] in _ONLY_PYTORCH
-
-
-def _by_ending(names: Iterable[str]) -> dict[str, list[str]]:
-    """Names by each of their endings: a network may be wrapped in another, which puts words before all of them."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        parts = name.split(".")
-        for index in range(1, len(parts) - 1):
-            found[".".join(parts[index:])].append(name)
-    return found
-
-
-def _partners(
-    name: str,
-    weight: Weight,
-    wanted: Wanted,
-    endings: Mapping[str, list[str]],
-    words: Mapping[str, tuple[str, ...]],
-) -> list[str]:
-    base, dot, last = name.rpartition(".")
-    candidates = list(dict.fromkeys((name, *(f"{base}{dot}{word}" for word in words.get(last, ())))))
-    exact = [one for one in candidates if one in wanted and _fits(weight.shape, wanted[one])]
-    if exact:
-        return exact
-    longer = [one for candidate in candidates for one in endings.get(candidate, ())]
-    parts = [candidate.split(".") for candidate in candidates]
-    shorter = [".".join(part[index:]) for part in parts for index in range(1, len(part) - 1)]
-    found = dict.fromkeys(one for one in (*longer, *shorter) if one in wanted and _fits(weight.shape, wanted[one]))
-    return list(found)
-
-
-def _fits(shape: Shape, wanted: Shape | None) -> bool:
-    return wanted is None or shape == wanted or _with_dimension(shape) == wanted or _with_dimension(wanted) == shape
-
-
-def _with_dimension(shape: Shape) -> Shape | None:
-    """The shape of a Conv1d's weight in MindSpore, given that in PyTorch."""
-    return (*shape[:_CONV1D], 1, *shape[_CONV1D:]) if len(shape) == 3 else None
-
-
 def _fitted(weight: Weight, wanted: Shape | None) -> Weight:
     if wanted is None or weight.shape == wanted:
         return weight
     longer = len(wanted) > len(weight.shape)
-    return change.insert_dimension(weight, _CONV1D) if longer else change.remove_dimension(weight, _CONV1D)
+    return change.insert_dimension(weight, CONV1D) if longer else change.remove_dimension(weight, CONV1D)
 
 
 def _other_shapes(
-    weights: Mapping[str, Weight], missing: Wanted, alone: Iterable[str], words: Mapping[str, tuple[str, ...]]
+    weights: Mapping[str, Weight], wanted: Wanted, missing: Sequence[str], alone: Iterable[str], words: Words
 ) -> dict[str, str]:
     """Return the weights whose only fault is their shape, each with the wanted name that it would get."""
-    of_any_shape = dict.fromkeys(missing)
-    endings = _by_ending(missing)
-    found = {name: _partners(name, weights[name], of_any_shape, endings, words) for name in alone}
+    found = partners_of_any_shape(weights, alone, wanted, missing, words)
     single = {name: partners[0] for name, partners in found.items() if len(partners) == 1}
-    return {name: new for name, new in single.items() if not _fits(weights[name].shape, missing[new])}
+    return {name: new for name, new in single.items() if not fits(weights[name].shape, wanted[new])}
 
 
 def _shape_problem(name: str, shape: Shape, new: str, wanted: Shape | None) -> str:
@@ -209,7 +153,11 @@ def _shape_problem(name: str, shape: Shape, new: str, wanted: Shape | None) -> s
 
 
 def _problems(
-    weights: Mapping[str, Weight], wanted: Wanted, alone: Mapping[str, str], missing: list[str]
+    weights: Mapping[str, Weight],
+    wanted: Wanted,
+    alone: Mapping[str, str],
+    missing: list[str],
+    taken: Mapping[str, str],
 ) -> Iterator[str]:
     for count, (name, why) in enumerate(alone.items()):
         near = _near(name, missing) if count < SHOWN else []
@@ -218,7 +166,19 @@ def _problems(
     for count, name in enumerate(missing):
         near = _near(name, list(alone)) if count < SHOWN else []
         shown = [f"{one} ({weights[one].words()})" for one in near]
-        yield f"{name} ({_shape_words(wanted[name])}) gets no weights{_nearest(shown)}"
+        hint = _nearest(shown) or _tied_words(name, wanted, taken)
+        yield f"{name} ({_shape_words(wanted[name])}) gets no weights{hint}"
+
+
+def _tied_words(name: str, wanted: Wanted, taken: Mapping[str, str]) -> str:
+    """Say how a layer gets the weights of the embedding of its shape: files hold tied weights once."""
+    shape = wanted[name]
+    tables = [new for new, old in taken.items() if wanted[new] == shape and is_embedding(old)]
+    if shape is None or len(shape) != 2 or len(tables) != 1:
+        return ""
+    old, new = taken[tables[0]], tables[0]
+    rule = f"{{from: '{re.escape(old)}', to: [{new}, {name}], copy: true}}"
+    return f"; of the shape of {old}: tied? Then give a rule {rule}"
 
 
 def _near(name: str, others: list[str]) -> list[str]:
@@ -233,45 +193,3 @@ def _nearest(shown: list[str]) -> str:
 
 def _shape_words(shape: Shape | None) -> str:
     return "of any shape" if shape is None else shape_words(shape)
-
-
-def guess_names(weights: Mapping[str, Weight]) -> dict[str, Weight]:
-    """Rename what can only be a normalisation or an embedding; without the network, the rest keeps its name."""
-    made: dict[str, Weight] = {}
-    for name, weight in weights.items():
-        base, dot, last = name.rpartition(".")
-        if _is_counter(name):
-            continue
-        _put(made, weights, weight, f"{base}{dot}{_guess(weights, base, last, weight)}")
-    return made
-
-
-def _put(made: dict[str, Weight], weights: Mapping[str, Weight], weight: Weight, new: str) -> None:
-    if new in made or (new in weights and new != weight.name):
-        raise RequestError(
-            f"{new}: {weight.name} would get this name, and another parameter has it or gets it. Give --names RULES."
-        )
-    made[new] = change.rename(weight, new)
-
-
-def _guess(weights: Mapping[str, Weight], base: str, last: str, weight: Weight) -> str:
-    if last.startswith("running_"):
-        return TO_MINDSPORE.get(last, (last,))[0]
-    one, other = weights.get(f"{base}.weight"), weights.get(f"{base}.bias")
-    is_norm = f"{base}.running_mean" in weights or (one and other and len(one.shape) == len(other.shape) == 1)
-    if is_norm and last in ("weight", "bias"):
-        return "gamma" if last == "weight" else "beta"
-    layer = base.rpartition(".")[2].lower()
-    if last == "weight" and len(weight.shape) == 2 and other is None and ("emb" in layer or layer in ("wte", "wpe")):
-        return "embedding_table"
-    return last
-
-
-def plain_names(weights: Mapping[str, Weight]) -> dict[str, Weight]:
-    """Give parameters the words of PyTorch's layers; each of MindSpore's has one."""
-    made: dict[str, Weight] = {}
-    for name, weight in weights.items():
-        base, dot, last = name.rpartition(".")
-        new = f"{base}{dot}{TO_PYTORCH.get(last, (last,))[0]}"
-        _put(made, weights, weight, new)
-    return made

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from mslaunch.checkpoint import weights as change
 from mslaunch.checkpoint.patterns import LONGEST_MATCH, TookLong, compile_pattern, limited_matching
+from mslaunch.checkpoint.stacking import NUMBER, numbered_group, numbered_names, stack, unstack
 from mslaunch.checkpoint.weights import Weight
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import RequestError, did_you_mean
 
 READY = Path(__file__).parent / "rules"
 """Rules that come with mslaunch, by the name of the network."""
-_KEYS = ("from", "to", "drop", "transpose", "insert", "remove", "concat", "split", "sizes", "heads")
+KEEP = "none"
+_KEYS = ("from", "to", "drop", "transpose", "insert", "remove", "concat", "split", "sizes", "heads", "copy", "stack")
 _HEADS = ("halves", "pairs")
 _GROUP = re.compile(r"\((?!\?)[^()]*\)")
 _REFERENCE = re.compile(r"\\(\d)")
@@ -44,57 +46,73 @@ class Rule:
     head_dim: int = 0
     heads: tuple[str, str] | None = None
     """From which order of the rows of a head to which."""
+    copy: bool = False
+    """Each target gets all values; on the way back, they come from the first."""
+    stack: int | None = None
+    """The new dimension in which parameters with numbers are put together."""
+    number: int = 0
+    """Which group is the number."""
+    unstack: int | None = None
+    """The dimension that is cut into parameters with numbers."""
 
     def match(self, name: str) -> re.Match[str] | None:
         return compile_pattern(self.where, self.sources[0]).fullmatch(name)
 
-    def reverse(self) -> Rule | None:
-        """The rule that undoes this one; None for one that leaves parameters out."""
-        if not self.targets:
-            return None
+    def reverse(self) -> Rule:
+        """The rule that undoes this one, which has targets."""
         groups = _GROUP.findall(self.sources[0])
         outside = _GROUP.sub("", self.sources[0])
         used = set(_REFERENCE.findall(self.targets[0]))
-        if _SPECIAL.search(outside) or used != {str(number) for number in range(1, len(groups) + 1)}:
+        wanted = {str(number) for number in range(1, len(groups) + 1)} - {str(self.number)}
+        others = set(_REFERENCE.findall(" ".join((*self.sources[1:], *self.targets[1:]))))
+        if _SPECIAL.search(outside) or used != wanted or others - wanted:
             raise RequestError(
                 f"{self.where}: cannot be turned round for the way back: write plain text and groups in `from`, and "
                 f"use every group in the first `to`."
             )
         numbers = iter(range(1, len(groups) + 1))
         template = re.sub(r"\\(.)", r"\1", _GROUP.sub(lambda _: f"\0{next(numbers)}", self.sources[0]))
-        order = [int(number) for number in _REFERENCE.findall(self.targets[0])]
-        new = {str(old): str(order.index(old) + 1) for old in range(1, len(groups) + 1)}
+        order = _REFERENCE.findall(self.targets[0])
+        new = {old: f"\\{order.index(old) + 1}" for old in wanted} | {str(self.number): NUMBER}
         pattern = "".join(
             re.escape(text) if index % 2 == 0 else groups[int(text) - 1]
             for index, text in enumerate(_REFERENCE.split(self.targets[0]))
         )
-        back = [re.sub("\0(\\d)", lambda found: f"\\{new[found[1]]}", template)]
-        back += [_REFERENCE.sub(lambda found: f"\\{new[found[1]]}", text) for text in self.sources[1:]]
-        others = [_REFERENCE.sub(lambda found: f"\\{new[found[1]]}", text) for text in self.targets[1:]]
+        back = [re.sub("\0(\\d)", lambda found: new[found[1]], template)]
+        back += [_REFERENCE.sub(lambda found: new[found[1]], text) for text in self.sources[1:]]
+        more = [_REFERENCE.sub(lambda found: new[found[1]], text) for text in self.targets[1:]]
         inverse = tuple(self.transpose.index(axis) for axis in range(len(self.transpose))) if self.transpose else None
-        return Rule(
-            self.where,
-            (pattern, *others),
-            tuple(back),
-            () if self.transpose == () else inverse,
-            self.remove,
-            self.insert,
-            self.axis,
-            self.sizes,
-            self.head_dim,
-            (self.heads[1], self.heads[0]) if self.heads else None,
+        return replace(
+            self,
+            sources=(pattern, *more),
+            targets=tuple(back),
+            transpose=() if self.transpose == () else inverse,
+            insert=self.remove,
+            remove=self.insert,
+            heads=(self.heads[1], self.heads[0]) if self.heads else None,
+            stack=None,
+            number=0,
+            unstack=self.stack,
         )
 
 
-def read_rules(name: str) -> list[Rule]:
-    """Read a file of rules, or those that come with mslaunch for a network."""
+def is_ready(name: str) -> bool:
+    """Tell whether rules of this name come with mslaunch; a file of that name comes first."""
     path = Path(name)
-    if not path.exists() and "/" not in name and not path.suffix:
-        path = READY / f"{name}.yaml"
+    return not path.exists() and "/" not in name and not path.suffix and (READY / f"{name}.yaml").exists()
+
+
+def read_rules(name: str) -> list[Rule]:
+    """Read a file of rules, or those that come with mslaunch for a network; `none` keeps all names."""
+    path = READY / f"{name}.yaml" if is_ready(name) else Path(name)
     if not path.exists():
+        if name == KEEP:
+            return []
         known = sorted(ready.stem for ready in READY.glob("*.yaml"))
         near = did_you_mean(name, known) or "."
-        raise RequestError(f"--names {name}: no such file or network{near} Known networks: {', '.join(known)}.")
+        raise RequestError(
+            f"--names {name}: no such file or network{near} Known networks: {', '.join(known)}; {KEEP} keeps all names."
+        )
     from mslaunch.documents.yaml_text import parse_yaml
 
     try:
@@ -117,17 +135,14 @@ def _rule(where: str, row: Any) -> Rule:
             raise RequestError(f"{where}: has no key {key!r}{did_you_mean(str(key), _KEYS)}")
     sources = _texts(where, row.get("from", row.get("drop")))
     targets = _texts(where, row["to"]) if "to" in row else ()
-    if bool(targets) == ("drop" in row) or not sources or (len(sources) > 1 and len(targets) > 1):
-        raise RequestError(f"{where}: one name or several become one, or one becomes several; or it is a `drop`.")
-    if (len(sources) > 1) != ("concat" in row) or (len(targets) > 1) != ("split" in row):
-        raise RequestError(f"{where}: several in `from` need `concat: DIMENSION`, several in `to` `split: DIMENSION`.")
+    _check_counts(where, row, sources, targets)
     if len(row.keys() & {"transpose", "insert", "remove", "heads"}) > 1:
         raise RequestError(f"{where}: one of transpose, insert, remove and heads is possible in a rule, not several.")
     sizes = _numbers(where, row.get("sizes", []))
     if sizes and (len(sizes) != max(len(sources), len(targets)) or min(sizes) < 1):
         raise RequestError(f"{where}: `sizes` are the proportions of the parts, one from 1 on for each.")
-    compile_pattern(where, sources[0])
-    transpose = row.get("transpose")
+    groups = compile_pattern(where, sources[0]).groups
+    transpose, stack = row.get("transpose"), _number(where, row.get("stack"))
     head_dim, heads = _heads(where, row.get("heads"))
     return Rule(
         where,
@@ -140,7 +155,23 @@ def _rule(where: str, row: Any) -> Rule:
         sizes,
         head_dim,
         heads,
+        "copy" in row,
+        stack,
+        0 if stack is None else numbered_group(where, groups, set(_REFERENCE.findall(targets[0]))),
     )
+
+
+def _check_counts(where: str, row: Mapping[str, Any], sources: tuple[str, ...], targets: tuple[str, ...]) -> None:
+    if bool(targets) == ("drop" in row) or not sources or (len(sources) > 1 and len(targets) > 1):
+        raise RequestError(f"{where}: one name or several become one, or one becomes several; or it is a `drop`.")
+    if (len(sources) > 1) != ("concat" in row) or (len(targets) > 1) != bool(row.keys() & {"split", "copy"}):
+        raise RequestError(
+            f"{where}: several in `from` need `concat: DIMENSION`, several in `to` `split: DIMENSION` or `copy: true`."
+        )
+    if len(row.keys() & {"split", "copy", "stack", "concat"}) > 1 or row.get("copy", True) is not True:
+        raise RequestError(f"{where}: one of concat, split, stack and `copy: true` is possible in a rule, not several.")
+    if not targets and "stack" in row:
+        raise RequestError(f"{where}: `stack` needs `from` and `to`.")
 
 
 def _texts(where: str, value: Any) -> tuple[str, ...]:
@@ -174,7 +205,8 @@ def _heads(where: str, value: Any) -> tuple[int, tuple[str, str] | None]:
 
 
 def reverse_rules(rules: Sequence[Rule]) -> list[Rule]:
-    return [back for rule in rules if (back := rule.reverse()) is not None]
+    """Return rules for the way back; those that leave out come last, since one may name what another makes."""
+    return [*(rule.reverse() for rule in rules if rule.targets), *(rule for rule in rules if not rule.targets)]
 
 
 def apply_rules(weights: Mapping[str, Weight], rules: Sequence[Rule]) -> dict[str, Weight]:
@@ -219,7 +251,21 @@ def _apply(rule: Rule, match: re.Match[str], weights: Mapping[str, Weight], used
     names = [expand(rule, match, template) for template in rule.targets]
     if not names:
         return
+    if rule.stack is not None:
+        numbered = numbered_names(rule.where, match, rule.number, weights)
+        used.update(numbered)
+        yield stack([_changed(rule, weights[one]) for one in numbered], rule.stack, names[0])
+        return
+    if rule.unstack is not None:
+        for one in unstack(rule.where, weights[match[0]], rule.unstack, names[0]):
+            yield _changed(rule, one)
+        return
     parts = [match[0], *(expand(rule, match, template) for template in rule.sources[1:])]
+    if rule.copy:
+        used.update(parts[1:])
+        whole = _changed(rule, weights[parts[0]])
+        yield from (change.rename(whole, name) for name in names)
+        return
     missing = [part for part in parts if part not in weights]
     if missing:
         raise RequestError(f"{rule.where}: {missing[0]} is not there to be put together with {match[0]}.")

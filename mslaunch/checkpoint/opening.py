@@ -3,90 +3,104 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
 from mslaunch import layout
 from mslaunch.checkpoint import pytorch, safetensors
+from mslaunch.checkpoint.kinds import TORCH_SUFFIXES, is_torch
 from mslaunch.checkpoint.layout import box_shape
 from mslaunch.checkpoint.reshard import slices_of, whole_shapes
 from mslaunch.checkpoint.sets import find_set
 from mslaunch.checkpoint.shard import FORMATS, Shard, read_shard
+from mslaunch.checkpoint.sources import remember
 from mslaunch.checkpoint.strategy import Strategy
 from mslaunch.checkpoint.tensor import Malformed, Tensor
+from mslaunch.checkpoint.torch_folders import check_not_distributed, files_of_torch, find_index, siblings
 from mslaunch.checkpoint.verify import SetIsWrong, verify
 from mslaunch.checkpoint.views import ITEMS, View, view_of
 from mslaunch.checkpoint.weights import Weight, weight_of
+from mslaunch.checkpoint.wrappers import head_alias, with_aliases, without_wrappers
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import RequestError, ShardUnreadable
 
-_NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.\w+)")
-_INDEXES = ("*.safetensors.index.json", "*.bin.index.json", "*.index.json")
 _MOST_INDEX = 64 << 20
-_MOST_FILES = 10_000
+_MOST_CONFIG = 4 << 20
 
 Weights = dict[str, Weight]
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Weights under the names that their files have."""
+
+    weights: Weights
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Names that were left out since they are tied to another, and that other."""
+    is_torch: bool = False
+
+
 def open_weights(path: Path, strategy: Strategy | None = None, key: str | None = None) -> Weights:
     """Read the headers of everything that belongs together at this place; ranks' shards need their strategy."""
+    folder = path if path.is_dir() else path.parent
+    opened = _open(path, strategy, key)
+    if not opened.is_torch:
+        return opened.weights
+    weights = without_wrappers(with_aliases(opened.weights, opened.aliases))
+    return with_aliases(weights, head_alias(weights)) if _says_tied(folder / "config.json") else weights
+
+
+def _open(path: Path, strategy: Strategy | None, key: str | None) -> _Opened:
     if path.is_dir():
         return _open_folder(path, strategy, key)
     if not path.exists():
         raise RequestError(f"{path}: no such file. Name a .safetensors, .pth, .pt, .bin or .ckpt, or a folder.")
     if path.name.endswith(".index.json"):
         return _open_index(path, key)
-    return _open_files(_siblings(path), key)
+    check_not_distributed(path)
+    return _open_files(siblings(path), key)
+
+
+def _says_tied(config: Path) -> bool:
+    """Tell whether the config.json of Hugging Face says that embedding and head are one tensor."""
+    try:
+        found = parse_json(read_text(config, _MOST_CONFIG).encode())
+    except (Unreadable, OSError):
+        return False
+    return isinstance(found, dict) and found.get("tie_word_embeddings") is True
 
 
 def check_key(key: str | None, *opened: Weights) -> None:
     """Refuse a key where none of the files has any: only those of torch.save do."""
     files = [_file_of(weight) for weights in opened for weight in weights.values()]
-    if key is not None and files and all(path.suffix not in pytorch.SUFFIXES for path in files):
-        known = ", ".join(pytorch.SUFFIXES)
+    if key is not None and files and not any(map(is_torch, files)):
+        known = ", ".join(TORCH_SUFFIXES)
         raise RequestError(f"--key {key}: {files[0]} has no keys; only {known} files have. Leave --key out.")
 
 
-def _open_folder(folder: Path, strategy: Strategy | None, key: str | None) -> Weights:
-    for pattern in _INDEXES:
-        if found := sorted(folder.glob(pattern)):
-            if len(found) > 1:
-                raise RequestError(f"{folder}: has {len(found)} indexes ({found[0].name} …). Name one of them.")
-            return _open_index(found[0], key)
-    if strategy is not None or any(folder.glob(f"{layout.RANK}*")) or any(folder.glob("*.ckpt")):
-        return _open_ranks(folder, strategy)
-    for suffixes in ((".safetensors",), pytorch.SUFFIXES):
-        files = sorted(entry for entry in folder.iterdir() if entry.suffix in suffixes)
-        numbered = [path for path in files if _NUMBERED.fullmatch(path.name)]
-        if numbered or len(files) == 1:
-            return _open_files(_siblings((numbered or files)[0]), key)
-        if files:
-            names = ", ".join(path.name for path in files[:4])
-            raise RequestError(f"{folder}: several files without an index ({names}). Name one of them.")
+def files_of(weights: Weights) -> list[Path]:
+    """All files that hold some of these weights."""
+    places = (path for weight in weights.values() for _, path, _ in weight.pieces)
+    packed = (weight.packed[0] for weight in weights.values() if weight.packed)
+    return sorted({*places, *packed})
+
+
+def _open_folder(folder: Path, strategy: Strategy | None, key: str | None) -> _Opened:
+    if index := find_index(folder):
+        return _open_index(index, key)
+    has_shards = any(folder.glob(f"{layout.RANK}*")) or any(not is_torch(path) for path in folder.glob("*.ckpt"))
+    if strategy is not None or has_shards:
+        return _Opened(_open_ranks(folder, strategy))
+    if files := files_of_torch(folder):
+        return _open_files(files, key)
     raise RequestError(f"{folder}: no weights (*.safetensors, *.pth, *.pt, *.bin, *.ckpt) here.")
 
 
-def _siblings(path: Path) -> list[Path]:
-    """All files of a numbered set, model-00001-of-00008.safetensors; they must all be there."""
-    match = _NUMBERED.fullmatch(path.name)
-    if match is None:
-        return [path]
-    count = int(match[3])
-    if not 1 <= count <= _MOST_FILES:
-        raise RequestError(f"{path}: numbered as one of {count}; from 1 to {_MOST_FILES} are understood.")
-    files = [path.with_name(f"{match[1]}-{number:05d}-of-{match[3]}{match[4]}") for number in range(1, count + 1)]
-    missing = [file.name for file in files if not file.exists()]
-    if missing:
-        what = f"{len(missing)} of {count} files are missing ({missing[0]})"
-        raise RequestError(f"{path.parent}: {what}. Copy them here.")
-    return files
-
-
-def _open_index(path: Path, key: str | None) -> Weights:
+def _open_index(path: Path, key: str | None) -> _Opened:
     """Read what an index lists: every name in the file that it says, and no other."""
     try:
         index = parse_json(read_text(path, _MOST_INDEX).encode())
@@ -96,7 +110,8 @@ def _open_index(path: Path, key: str | None) -> Weights:
     names = set(places.values()) if isinstance(places, dict) and all(map(_is_text, places.values())) else set()
     if not places or not names or any("/" in name or name in ("", ".", "..") for name in names):
         raise RequestError(f"{path}: not an index: its weight_map is to give each name a file in the same folder.")
-    weights = _open_files([path.with_name(name) for name in sorted(names)], key)
+    opened = _open_files([path.with_name(name) for name in sorted(names)], key)
+    weights = opened.weights
     for name, file in places.items():
         found = weights.get(name)
         if found is None or _file_of(found).name != file:
@@ -104,7 +119,7 @@ def _open_index(path: Path, key: str | None) -> Weights:
     extra = sorted(weights.keys() - places.keys())
     if extra:
         raise RequestError(f"{path}: does not list {extra[0]}, which {_file_of(weights[extra[0]]).name} holds.")
-    return weights
+    return opened
 
 
 def _is_text(value: object) -> bool:
@@ -115,27 +130,41 @@ def _file_of(weight: Weight) -> Path:
     return weight.packed[0] if weight.packed else weight.pieces[0][1]
 
 
-def _open_files(files: Iterable[Path], key: str | None) -> Weights:
+def _open_files(files: Iterable[Path], key: str | None) -> _Opened:
     weights: Weights = {}
+    aliases: dict[str, str] = {}
+    is_torch = True
     for path in files:
-        for name, weight in _open_file(path, key).items():
+        opened = _open_file(path, key)
+        for name, weight in opened.weights.items():
             if name in weights:
                 raise RequestError(f"{path}: {name} is in {_file_of(weights[name]).name} too. Keep one of the files.")
             weights[name] = weight
-    return weights
+        aliases |= opened.aliases
+        is_torch = is_torch and opened.is_torch
+    return _Opened(weights, aliases, is_torch)
 
 
-def _open_file(path: Path, key: str | None) -> Weights:
-    if path.suffix in FORMATS:
-        return _of_shard(read_shard(path))
-    if path.suffix not in pytorch.SUFFIXES:
-        known = ", ".join((*FORMATS, *pytorch.SUFFIXES))
+def _open_file(path: Path, key: str | None) -> _Opened:
+    if is_torch(path):
+        source, found = _read(path, lambda fd, size: pytorch.read(fd, size, key))
+        return _Opened({name: _of_torch(name, source, one) for name, one in found.items()}, is_torch=True)
+    if path.suffix not in FORMATS:
+        known = ", ".join((*FORMATS, *TORCH_SUFFIXES))
         raise RequestError(f"{path}: weights are in files that end in {known}. Name one of those.")
-    views = _read(path, lambda fd, size: pytorch.read(fd, size, key))
-    return {name: weight_of(name, path, view) for name, view in views.items()}
+    shard = read_shard(path)
+    return _Opened(_of_shard(shard), shard.aliases, path.suffix == ".safetensors" and shard.framework != "ms")
 
 
-def _read(path: Path, read: Callable[[int, int], Mapping[str, View]]) -> Mapping[str, View]:
+def _of_torch(name: str, path: Path, found: View | Tensor) -> Weight:
+    if isinstance(found, Tensor):
+        return Weight(name, found.dtype, found.shape, (), (path, found))
+    return weight_of(name, path, found)
+
+
+def _read(
+    path: Path, read: Callable[[int, int], Mapping[str, View | Tensor]]
+) -> tuple[Path, Mapping[str, View | Tensor]]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
@@ -144,7 +173,7 @@ def _read(path: Path, read: Callable[[int, int], Mapping[str, View]]) -> Mapping
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise Malformed("it is no regular file")
-        return read(fd, found.st_size)
+        return remember(path, found), read(fd, found.st_size)
     except (Malformed, OSError) as error:
         raise RequestError(f"{path}: not a state_dict that can be read: {str(error).removesuffix('.')}.") from None
     finally:

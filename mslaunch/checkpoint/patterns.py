@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from types import FrameType
 
 from mslaunch.errors import RequestError
@@ -22,7 +22,7 @@ class TookLong(Exception):
     """A regular expression would take long to find out whether it matches."""
 
 
-@lru_cache(maxsize=4096)
+@cache  # a file of rules, whose size is limited, is gone through again for every name
 def compile_pattern(where: str, text: str) -> re.Pattern[str]:
     """Compile an expression; `where` is its place, for the message."""
     try:

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from mslaunch.checkpoint.pickled_names import OBJECTS, VALUES, is_object
 from mslaunch.checkpoint.tensor import MOST_DIMENSIONS, Malformed
 
 SHOWN = 80
 """Of a name in a message."""
+SAVE_THE_WEIGHTS = "If you trust the file, load it in PyTorch and save only model.state_dict()"
+_MOST_KEYS = 16
+"""Values in a tuple that is a key."""
 _LARGEST = (1 << 63) - 1
 
 
@@ -44,8 +48,20 @@ class TensorRef:
     strides: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Opaque:
-    """A value that is known and of no use here, such as a device."""
+    """A value or object that is known and of no use here, such as a device; what it holds is dropped."""
+
+    path: str
+    """What made it."""
+
+    @property
+    def may_hold_weights(self) -> bool:
+        return self.path not in VALUES
+
+    def words(self) -> str:
+        """Say what it is and what to do, where a tensor is to be."""
+        return f"{self.path[:SHOWN]}, which is no tensor. {OBJECTS.get(self.path) or SAVE_THE_WEIGHTS}"
 
 
 _DTYPES = {
@@ -65,7 +81,11 @@ _DTYPES = {
     "uint8": "UInt8",
     "bool": "Bool",
 }
-_OTHER_DTYPES = ("complex32", "complex64", "complex128", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
+_COMPLEX = {"complex32": 4, "complex64": 8, "complex128": 16}
+_SMALL_FLOATS = {"float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1}
+_QUANTIZED = {"qint8": 1, "quint8": 1, "qint32": 4, "quint4x2": 1, "quint2x4": 1}
+OTHER_ITEMS = {**_COMPLEX, **_SMALL_FLOATS, **_QUANTIZED}
+"""Bytes per element of the types that MindSpore's checkpoints do not have."""
 _STORAGES = {
     "DoubleStorage": "Float64",
     "FloatStorage": "Float32",
@@ -79,26 +99,58 @@ _STORAGES = {
     "BoolStorage": "Bool",
     "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
+    "QInt8Storage": "qint8",
+    "QUInt8Storage": "quint8",
+    "QInt32Storage": "qint32",
 }
+_STORAGE_MODULES = ("torch", "torch.cuda", "torch.npu", "torch_npu.npu")
 _STORAGE_TYPES: dict[str, str | None] = {
-    **{f"{module}.{name}": dtype for module in ("torch", "torch.cuda") for name, dtype in _STORAGES.items()},
+    **{f"{module}.{name}": dtype for module in _STORAGE_MODULES for name, dtype in _STORAGES.items()},
     "torch.storage.UntypedStorage": None,
     "torch.UntypedStorage": None,
 }
-_TYPE_NAMES = {f"torch.{name}": dtype for name, dtype in _DTYPES.items()} | {f"torch.{n}": n for n in _OTHER_DTYPES}
+_TYPE_NAMES = {f"torch.{name}": dtype for name, dtype in _DTYPES.items()} | {
+    f"torch.{name}": name for name in OTHER_ITEMS
+}
 
 
 def known(path: str) -> Name:
-    if path in _STORAGE_TYPES or path in _TYPE_NAMES or path in CALLS:
+    """Return what stands for a name in the pickle, if it is one of the tables'."""
+    if path in _STORAGE_TYPES or path in _TYPE_NAMES or path in CALLS or path in VALUES or is_object(path):
         return Name(path)
-    raise Malformed(f"its pickle names {path[:SHOWN]!r}, which is no tensor, storage or container")
+    raise Malformed(f"its pickle names {path[:SHOWN]!r}, which is no tensor, storage or container. {SAVE_THE_WEIGHTS}")
+
+
+def make_object(owner: Any) -> Opaque:
+    """Return what stands for an object of a class."""
+    if isinstance(owner, Name) and owner.path not in CALLS and (owner.path in VALUES or is_object(owner.path)):
+        return Opaque(owner.path)
+    raise Malformed(f"its pickle makes an object of {kind_of(owner)}, which is no part of a state_dict")
+
+
+def call(callee: Any, arguments: Any) -> Any:
+    """Return what stands for the result of a call; nothing is called but the descriptions of CALLS."""
+    if not isinstance(callee, Name) or not isinstance(arguments, tuple):
+        raise Malformed(f"its pickle calls {kind_of(callee)}")
+    if callee.path in CALLS:
+        return CALLS[callee.path](*arguments)
+    if callee.path in VALUES or is_object(callee.path):
+        return Opaque(callee.path)
+    raise Malformed(f"its pickle calls {callee.path[:SHOWN]}, which is no part of a state_dict")
 
 
 def kind_of(value: Any) -> str:
     return value.path[:SHOWN] if isinstance(value, Name) else f"a {type(value).__name__}"
 
 
-def storage_of(words: Any) -> StorageRef:
+def refer(words: Any) -> StorageRef | Name:
+    """Read what a pickle refers to outside: a storage, or in old files the class of a module, with its source."""
+    if isinstance(words, tuple) and len(words) == 4 and words[0] == "module" and isinstance(words[1], Name):
+        return words[1]
+    return _storage(words)
+
+
+def _storage(words: Any) -> StorageRef:
     """Read what a pickle says of a storage: `("storage", type, key, device, count)`, and a view in old files."""
     if not isinstance(words, tuple) or len(words) not in (5, 6) or words[0] != "storage":
         raise Malformed("its pickle refers to something outside that is no storage")
@@ -148,11 +200,19 @@ def _view(storage: StorageRef, dtype: str, offset: Any, shape: Any, strides: Any
     return TensorRef(storage, dtype, _size(offset), sizes, steps)
 
 
-def _parameter(tensor: Any, *more: Any) -> TensorRef:
+def _parameter(tensor: Any, *more: Any) -> TensorRef | Opaque:
     del more
-    if not isinstance(tensor, TensorRef):
+    if not isinstance(tensor, (TensorRef, Opaque)):
         raise Malformed(f"its pickle makes a parameter of {kind_of(tensor)}")
     return tensor
+
+
+def _of_class(make: Any, owner: Any, arguments: Any, *more: Any) -> Any:
+    """Return the tensor inside one that has attributes or a class of its own."""
+    del owner, more
+    if not isinstance(make, Name) or make.path in _OF_CLASS:  # each of these would be a level of recursion
+        raise Malformed(f"its pickle makes a tensor by {kind_of(make)}")
+    return call(make, arguments)
 
 
 def _ordered(pairs: Any = ()) -> dict[Any, Any]:
@@ -162,20 +222,28 @@ def _ordered(pairs: Any = ()) -> dict[Any, Any]:
 
 
 def plain_key(key: Any) -> Any:
-    if isinstance(key, (str, int, float, bytes)) or key is None:
+    """Return a key whose hash is cheap: that of a deep tuple would crash."""
+    if _is_plain(key) or (isinstance(key, tuple) and len(key) <= _MOST_KEYS and all(map(_is_plain, key))):
         return key
-    raise Malformed(f"its pickle has a key that is {kind_of(key)}")  # hash() of a deep tuple would crash
+    raise Malformed(f"its pickle has a key that is {kind_of(key)}")
+
+
+def _is_plain(key: Any) -> bool:
+    return key is None or isinstance(key, (str, int, float, bytes, Name, Opaque))
 
 
 def _sized(sizes: Any = ()) -> tuple[int, ...]:
     return _sizes(sizes)
 
 
-def make_opaque(*arguments: Any) -> Opaque:
-    del arguments
-    return Opaque()
+def _default(*factory: Any) -> dict[Any, Any]:
+    """Return what stands for a defaultdict; its items follow."""
+    if len(factory) > 1:
+        raise Malformed("its pickle makes a defaultdict of more than a factory")
+    return {}
 
 
+_OF_CLASS = ("torch._tensor._rebuild_from_type", "torch._tensor._rebuild_from_type_v2")
 CALLS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
@@ -183,8 +251,11 @@ CALLS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_parameter": _parameter,
     "torch._utils._rebuild_parameter_with_state": _parameter,
     "torch.nn.parameter.Parameter": _parameter,
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": _parameter,
+    "torch_npu.utils.storage._rebuild_npu_tensor": _tensor,
+    **dict.fromkeys(_OF_CLASS, _of_class),
     "torch.Size": _sized,
-    "torch.device": make_opaque,
     "collections.OrderedDict": _ordered,
+    "collections.defaultdict": _default,
 }
 """What a pickle may call, and the description that this makes; none of them is really called."""

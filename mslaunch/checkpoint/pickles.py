@@ -8,16 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 from mslaunch.checkpoint.pickled_values import (
-    CALLS,
     SHOWN,
-    Name,
     Opaque,
+    StorageRef,
     TensorRef,
+    call,
     kind_of,
     known,
-    make_opaque,
+    make_object,
     plain_key,
-    storage_of,
+    refer,
 )
 from mslaunch.checkpoint.tensor import Malformed
 
@@ -26,8 +26,14 @@ MOST_MARKS = 1000
 
 
 def read_pickle(file: io.BytesIO) -> Any:
-    """Read one pickle up to its end; whatever is no tensor, storage or container is refused by its name."""
+    """Read one pickle up to its end; a name that is in none of the tables is refused."""
     return _Reader().read(file)
+
+
+def read_with_storages(file: io.BytesIO) -> tuple[Any, dict[str, StorageRef]]:
+    """Read one pickle, and return as well every storage that it refers to, also from what is dropped."""
+    reader = _Reader()
+    return reader.read(file), reader.storages
 
 
 class _Reader:
@@ -37,6 +43,7 @@ class _Reader:
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
+        self.storages: dict[str, StorageRef] = {}
 
     def read(self, file: io.BytesIO) -> Any:
         try:
@@ -83,6 +90,8 @@ class _Reader:
 
     def set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
+        if isinstance(target, Opaque):
+            return
         if not isinstance(target, dict):
             raise Malformed(f"its pickle sets items of {kind_of(target)}")
         if len(items) % 2:
@@ -91,6 +100,8 @@ class _Reader:
             target[plain_key(key)] = value
 
     def append_items(self, items: list[Any]) -> None:
+        if isinstance(self.stack[-1], Opaque):
+            return
         if not isinstance(self.stack[-1], list):
             raise Malformed(f"its pickle appends to {kind_of(self.stack[-1])}")
         self.stack[-1].extend(items)
@@ -113,25 +124,23 @@ class _Reader:
         self.stack.append(known(f"{module}.{name}"))
 
     def reduce(self, _: Any) -> None:
-        callee, arguments = self.last(2)
-        if not isinstance(callee, Name) or not isinstance(arguments, tuple):
-            raise Malformed(f"its pickle calls {kind_of(callee)}")
-        if callee.path not in CALLS:
-            raise Malformed(f"its pickle calls {callee.path[:SHOWN]}, which is no part of a state_dict")
-        self.stack.append(CALLS[callee.path](*arguments))
+        self.stack.append(call(*self.last(2)))
 
     def build(self, _: Any) -> None:
-        """Leave out the attributes of a state_dict (its versions) or of a tensor."""
+        """Leave out the attributes of a state_dict (its versions), of a tensor or of an object."""
         target, _state = self.last(2)
-        if not isinstance(target, (dict, TensorRef)):
+        if not isinstance(target, (dict, TensorRef, Opaque)):
             raise Malformed(f"its pickle sets attributes of {kind_of(target)}")
         self.stack.append(target)
 
     def persistent(self, _: Any) -> None:
-        self.stack.append(storage_of(self.stack.pop()))
+        found = refer(self.stack.pop())
+        if isinstance(found, StorageRef):
+            self.storages[found.key] = found
+        self.stack.append(found)
 
     def new_object(self, owner: Any) -> None:
-        raise Malformed(f"its pickle makes an object of {kind_of(owner)}, which is no part of a state_dict")
+        self.stack.append(make_object(owner))
 
 
 _VALUES = frozenset(
@@ -148,7 +157,7 @@ _CONSTANTS: dict[str, Callable[[], Any]] = {
     "EMPTY_LIST": list,
     "EMPTY_TUPLE": tuple,
     "EMPTY_DICT": dict,
-    "EMPTY_SET": Opaque,
+    "EMPTY_SET": lambda: Opaque("builtins.set"),
 }
 
 
@@ -160,6 +169,11 @@ def _make_dict(reader: _Reader, _: Any) -> None:
     items = reader.to_mark()
     reader.stack.append({})
     reader.set_items(items)
+
+
+def _frozen(items: list[Any]) -> Opaque:
+    del items
+    return Opaque("builtins.frozenset")
 
 
 def _drop(reader: _Reader, _: Any) -> None:
@@ -189,7 +203,7 @@ _STEPS: dict[str, Callable[[_Reader, Any], None]] = {
     "TUPLE3": _push(lambda reader, _: reader.last(3)),
     "LIST": _push(lambda reader, _: reader.to_mark()),
     "DICT": _make_dict,
-    "FROZENSET": _push(lambda reader, _: make_opaque(reader.to_mark())),
+    "FROZENSET": _push(lambda reader, _: _frozen(reader.to_mark())),
     "APPEND": lambda reader, _: reader.append_items(list(reader.last(1))),
     "APPENDS": lambda reader, _: reader.append_items(reader.to_mark()),
     "SETITEM": _set_item,

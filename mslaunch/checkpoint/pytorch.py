@@ -6,30 +6,25 @@ import io
 import os
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from mslaunch.checkpoint.pickled_values import StorageRef, TensorRef
-from mslaunch.checkpoint.pickles import read_pickle
-from mslaunch.checkpoint.tensor import Malformed, Part
+from mslaunch.checkpoint.pickled_values import OTHER_ITEMS, TensorRef
+from mslaunch.checkpoint.pickles import read_pickle, read_with_storages
+from mslaunch.checkpoint.state_dicts import find_state_dict
+from mslaunch.checkpoint.tensor import Malformed, Part, Tensor
 from mslaunch.checkpoint.views import ITEMS, View
 
-SUFFIXES = (".pth", ".pt", ".bin")
 _MOST_PICKLE = 64 << 20
-_MOST_TENSORS = 1 << 20
 _MOST_REPEATED = 64 << 20
 """Bytes that a view may make of fewer, by repeating them."""
-_MOST_LEVELS = 8
 _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
 _LOCAL_HEADER = struct.Struct("<4s22sHH")
 _COUNT = struct.Struct("<q")
-_WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "net", "network")
-"""Where programs keep the state_dict in what they save."""
-_PREFIXES = ("module.", "_orig_mod.")
-"""What DataParallel and torch.compile put before every name."""
+_ITEMS = {**ITEMS, **OTHER_ITEMS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +35,14 @@ class Stored:
     storages: Mapping[str, Part]
 
 
-def read(fd: int, size: int, key: str | None = None) -> dict[str, View]:
-    """Read the description of a state_dict; `key` names it where the file holds several."""
+def read(fd: int, size: int, key: str | None = None) -> dict[str, View | Tensor]:
+    """Read the description of a state_dict; `key` names it where the file holds several.
+
+    A tensor of a type that MindSpore's checkpoints do not have is no view: it can be named and left out, not written.
+    """
     head = os.pread(fd, 4, 0)
     stored = _read_zip(fd, size) if head == b"PK\x03\x04" else _read_older(fd, size, head)
-    found = _without_prefix(_named(_tensors(_state_dict(stored.value, key))))
-    if not found:
-        raise Malformed("it holds no tensor")
+    found = find_state_dict(stored.value, key)
     return {name: _view(name, tensor, stored.storages, size) for name, tensor in found.items()}
 
 
@@ -101,10 +97,11 @@ def _read_older(fd: int, size: int, head: bytes) -> Stored:
     system = read_pickle(file)
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise Malformed("its numbers are big-endian, which is not supported")
-    value, keys = read_pickle(file), read_pickle(file)
+    value, refs = read_with_storages(file)
+    keys = read_pickle(file)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise Malformed("it does not list its storages")
-    sizes = {ref.key: ITEMS.get(ref.dtype or "", 1) for ref in _storage_refs(value)}
+    sizes = {ref.key: _ITEMS.get(ref.dtype or "", 1) for ref in refs.values()}
     storages, at = {}, file.tell()
     for key in keys:
         count = os.pread(fd, _COUNT.size, at)
@@ -117,82 +114,12 @@ def _read_older(fd: int, size: int, head: bytes) -> Stored:
     return Stored(value, storages)
 
 
-def _storage_refs(value: Any) -> Iterator[StorageRef]:
-    """Every storage that a value refers to, wherever it stands in it."""
-    queue, seen = [value], set[int]()
-    while queue:
-        one = queue.pop()
-        if isinstance(one, TensorRef):
-            yield one.storage
-        elif isinstance(one, StorageRef):
-            yield one
-        elif isinstance(one, (dict, list, tuple)) and id(one) not in seen:
-            seen.add(id(one))
-            queue += one.values() if isinstance(one, dict) else one
-
-
-def _state_dict(value: Any, key: str | None, level: int = 0) -> dict[Any, Any]:
-    """Find the state_dict in what was saved."""
-    for step in key.split(".") if key else ():
-        value = value.get(step) if isinstance(value, dict) else None
-    if not isinstance(value, dict):
-        where = f" under {key}" if key else ""
-        raise Malformed(f"it holds no state_dict{where}. Save model.state_dict() with torch.save")
-    if key or level > _MOST_LEVELS or any(isinstance(one, TensorRef) for one in value.values()):
-        return value
-    inner = {name: one for name, one in value.items() if isinstance(one, dict) and next(_tensors(one), None)}
-    for name in _WRAPPERS:
-        if name in inner:
-            return _state_dict(inner[name], None, level + 1)
-    if len(inner) > 1:
-        names = ", ".join(sorted(str(name)[:40] for name in inner)[:8])
-        raise Malformed(f"it holds several state_dicts ({names}). Say which one with --key")
-    return next(iter(inner.values()), {})
-
-
-def _tensors(value: dict[Any, Any]) -> Iterator[tuple[str, TensorRef]]:
-    """The tensors of a state_dict, those of dicts in it included; numbers and texts in it are left out."""
-    queue, count = [("", value, 0)], 0
-    seen = set[int]()  # a dict that stands in it twice would multiply, level by level
-    while queue:
-        prefix, here, level = queue.pop()
-        if level > _MOST_LEVELS or id(here) in seen:
-            raise Malformed(f"its dicts are nested deeper than {_MOST_LEVELS} levels, or one stands in it twice")
-        seen.add(id(here))
-        for key, one in here.items():
-            count += 1
-            if count > _MOST_TENSORS:
-                raise Malformed(f"over {_MOST_TENSORS} entries")
-            if isinstance(one, TensorRef):
-                yield f"{prefix}{key}", one
-            elif isinstance(one, dict):
-                queue.append((f"{prefix}{key}.", one, level + 1))
-
-
-def _named(tensors: Iterator[tuple[str, TensorRef]]) -> dict[str, TensorRef]:
-    named: dict[str, TensorRef] = {}
-    for name, tensor in tensors:
-        if name in named:
-            raise Malformed(f"{name} stands in it twice")
-        named[name] = tensor
-    return named
-
-
-def _without_prefix(tensors: dict[str, TensorRef]) -> dict[str, TensorRef]:
-    for prefix in _PREFIXES:
-        if tensors and all(name.startswith(prefix) for name in tensors):
-            return _without_prefix({name.removeprefix(prefix): one for name, one in tensors.items()})
-    return tensors
-
-
-def _view(name: str, tensor: TensorRef, storages: Mapping[str, Part], size: int) -> View:
+def _view(name: str, tensor: TensorRef, storages: Mapping[str, Part], size: int) -> View | Tensor:
     try:
         name.encode()
     except UnicodeEncodeError:
         raise Malformed("a name that is no text") from None
-    if tensor.dtype not in ITEMS:
-        raise Malformed(f"{name}: {tensor.dtype} is a type that MindSpore's checkpoints do not have")
-    ref, itemsize = tensor.storage, ITEMS[tensor.dtype]
+    ref, itemsize = tensor.storage, _ITEMS[tensor.dtype]
     if ref.key not in storages:
         raise Malformed(f"{name}: its storage {ref.key[:40]} is not in the file")
     at, length = storages[ref.key]
@@ -205,6 +132,9 @@ def _view(name: str, tensor: TensorRef, storages: Mapping[str, Part], size: int)
         raise Malformed(f"truncated: {name} ends at byte {at + length}, the file at byte {size}")
     if count * itemsize > max(length, _MOST_REPEATED):
         raise Malformed(f"{name}: a view that makes {count * itemsize >> 20} MB of {length} bytes")
+    if tensor.dtype in OTHER_ITEMS:
+        first = at + begin + tensor.offset * itemsize
+        return Tensor(name, tensor.dtype, tensor.shape, ((first, (last + 1 - tensor.offset) * itemsize * bool(count)),))
     if not count:
         return View(((0, 0),), tensor.dtype, 0, tensor.shape, tensor.strides)
     return View(((at + begin, length - begin),), tensor.dtype, tensor.offset, tensor.shape, tensor.strides)

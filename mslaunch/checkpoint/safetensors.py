@@ -33,6 +33,8 @@ _NAMES = {
 _TYPES = {ours: theirs for theirs, ours in _NAMES.items()}
 FLOAT8 = {"F8_E4M3": "Float8_e4m3fn", "F8_E5M2": "Float8_e5m2"}
 """Types that MindSpore's checkpoints do not have, and that can be cast."""
+_NO_ALIAS = ("format", "crc_num", "remove_redundancy", "total_size")
+"""Keys of __metadata__ that are no names of weights."""
 _CRC = re.compile(r"[0-9]{1,20}")
 _MOST_ZEROS = 1 << 30
 _LARGEST = (1 << 63) - 1
@@ -54,7 +56,24 @@ def read(fd: int, size: int) -> Content:
     _check_cover(tensors, data, size)
     crc = metadata.get("crc_num")
     crc = int(crc) if isinstance(crc, str) and _CRC.fullmatch(crc) else None
-    return Content(tensors, crc, metadata.get("remove_redundancy") == "True")
+    aliases = _aliases(metadata, {tensor.name for tensor in tensors})
+    framework = metadata.get("format")
+    framework = framework if isinstance(framework, str) else None
+    return Content(tensors, crc, metadata.get("remove_redundancy") == "True", aliases, framework)
+
+
+def _aliases(metadata: dict[str, Any], names: set[str]) -> dict[str, str]:
+    """Read what `safetensors.torch.save_model` notes of tied weights: the name that it left out, and the one kept."""
+    found = {
+        name: other
+        for name, other in metadata.items()
+        if isinstance(other, str) and other in names and name not in names and name not in _NO_ALIAS
+    }
+    try:
+        "".join(found).encode()  # JSON can spell what is no text
+    except UnicodeEncodeError:
+        raise Malformed("__metadata__ has a name that is no text") from None
+    return found
 
 
 def _header(data: bytes) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from mslaunch import layout as run_layout
 from mslaunch.checkpoint.files import Step, newest_step, read_files, step_of
 from mslaunch.checkpoint.shard import FORMATS, Shard
-from mslaunch.errors import RequestError, ShardUnreadable
+from mslaunch.checkpoint.torch_folders import holds_torch
+from mslaunch.errors import HoldsTorch, RequestError, ShardUnreadable
 
 _RANK = re.compile(rf"{run_layout.RANK}(\d+)")
 """How folders and files are called that belong to one rank: as MindSpore does it, and our own runs."""
@@ -45,6 +46,8 @@ def find_set(path: Path, ranks: int | None = None, step: str | None = None, pref
     Where no step is complete, the newest that any rank has is returned, for `verify` to tell what is missing.
     """
     wanted = parse_step(step)
+    if path.exists() and holds_torch(path):
+        raise HoldsTorch(str(path))
     if path.is_file():
         return ShardSet(path.parent, {0: path}, step_of(path))
     if not path.is_dir():
@@ -210,7 +213,7 @@ def _only_one(rank: int, files: list[Path]) -> Path:
         names = ", ".join(path.name for path in files[:4])
         raise RequestError(
             f"{files[0].parent}: rank {rank} has {len(files)} checkpoints without a step in their names ({names}). "
-            f"Keep one, or name them PREFIX-EPOCH_STEP.ckpt."
+            f"Name one of these files, or rename them to PREFIX-EPOCH_STEP.ckpt."
         )
     return files[0]
 

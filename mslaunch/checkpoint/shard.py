@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
 from mslaunch.checkpoint import ckpt, safetensors
-from mslaunch.checkpoint.tensor import MOST_DIMENSIONS, Content, FileLayout, Malformed, Tensor
-from mslaunch.errors import RequestError, ShardUnreadable
+from mslaunch.checkpoint.kinds import is_torch
+from mslaunch.checkpoint.sources import check_unchanged, open_source, remember
+from mslaunch.checkpoint.tensor import ITEM_SIZES, MOST_DIMENSIONS, Content, FileLayout, Malformed, Tensor
+from mslaunch.errors import NO_FILE, HoldsTorch, RequestError, ShardUnreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,12 @@ FORMATS = {
 }
 
 
+CKPT_TYPES = {*ITEM_SIZES, "str", "Int4"}
+"""The types that MindSpore reads from a .ckpt."""
+LONGEST_NAME = 1_000_000
+"""Bytes: a reader takes a megabyte for the head of a parameter."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shard:
     """What one file holds."""
@@ -37,10 +46,14 @@ class Shard:
     size: int
     crc: int | None = None
     redundancy_removed: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    framework: str | None = None
 
 
 def format_of(path: Path) -> Format:
     if path.suffix not in FORMATS:
+        if is_torch(path):
+            raise HoldsTorch(str(path))
         raise RequestError(f"{path}: checkpoints end in {' or '.join(FORMATS)}. Name one of those.")
     return FORMATS[path.suffix]
 
@@ -53,16 +66,20 @@ def read_shard(path: Path) -> Shard:
     except OSError as error:
         raise ShardUnreadable(str(path), error.strerror or str(error)) from None
     try:
-        size = os.fstat(fd).st_size
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise Malformed(NO_FILE)
+        size = found.st_size
         if size == 0:
             raise Malformed("it is empty")
         content = kind.read(fd, size)
         tensors = _by_name(content.tensors)
     except (ValueError, OSError) as error:  # Malformed of either kind among them
-        raise ShardUnreadable(str(path), str(error)) from None
+        raise HoldsTorch(str(path)) if is_torch(path) else ShardUnreadable(str(path), str(error)) from None
     finally:
         os.close(fd)
-    return Shard(path, tensors, size, content.crc, content.redundancy_removed)
+    more = (content.crc, content.redundancy_removed, content.aliases, content.framework)
+    return Shard(remember(path, found), tensors, size, *more)
 
 
 def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -80,11 +97,26 @@ def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
 
 def checksum(shard: Shard) -> int:
     """Compute what MindSpore records as crc_num; this reads the whole file."""
-    fd = os.open(shard.path, os.O_RDONLY)
+    fd = open_source(shard.path)
     try:
-        return format_of(shard.path).checksum(fd, shard.size, list(shard.tensors.values()))
+        found = format_of(shard.path).checksum(fd, shard.size, list(shard.tensors.values()))
+        check_unchanged(fd, shard.path)
+        return found
     finally:
         os.close(fd)
+
+
+def check_writable(path: Path, tensor: Tensor) -> None:
+    """Refuse what the readers of a new file would not take."""
+    if not tensor.name:
+        raise RequestError("a parameter has no name, so it cannot be written. Name it with a rule (--names).")
+    if (length := len(tensor.name.encode())) > LONGEST_NAME:
+        shown = f"{tensor.name[:60]}…"
+        raise RequestError(f"{shown}: a name of {length} bytes; {LONGEST_NAME} are possible. Shorten it.")
+    if path.suffix == ".ckpt" and tensor.dtype not in CKPT_TYPES:
+        raise RequestError(
+            f"{tensor.name}: {tensor.dtype} is a type that MindSpore's checkpoints do not have. Write .safetensors."
+        )
 
 
 def frame(path: Path, tensors: Sequence[Tensor], framework: str = "ms") -> FileLayout:

@@ -1,4 +1,4 @@
-"""Writes the files of a plan beside their place, and renames them only when all of them are there."""
+"""Writes the files of a plan in a hidden folder, and gives them their names only when all of them are there."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from mslaunch.checkpoint.partial import is_free, is_inside, partial_folder
 from mslaunch.checkpoint.reshard import ReshardPlan
 from mslaunch.checkpoint.writer import Progress, Writer
-from mslaunch.errors import NotReadyError, RequestError
+from mslaunch.errors import NotReadyError, RequestError, limit_of
 
 __all__ = ["Progress", "write_file", "write_shards"]
 
@@ -24,20 +25,46 @@ def write_shards(
     progress: Progress = lambda _: None,
 ) -> None:
     """Write the job's shards as folder/names[rank], and `extra` beside them; renamed only when all is there."""
-    with _beside(job, folder) as beside:
-        Writer(job, {rank: beside / name for rank, name in names.items()}, progress).run()
-        for name, content in (extra or {}).items():
-            (beside / name).write_bytes(content)
-        if folder.is_dir():
-            folder.rmdir()  # only ever an empty one
-        beside.rename(folder)
+    with _told(job, folder):
+        target = Path(os.path.realpath(folder))
+        inside = is_inside(target)
+        _check_room(job.nbytes, folder, target if inside else target.parent)
+        with partial_folder(target, inside) as made:
+            Writer(job, {rank: made / name for rank, name in names.items()}, progress).run()
+            for name, content in (extra or {}).items():
+                (made / name).write_bytes(content)
+            if inside:
+                _move_into(made, target)
+                return
+            if target.is_dir():
+                target.rmdir()  # only ever an empty one
+            made.rename(target)
 
 
 def write_file(job: ReshardPlan, path: Path, progress: Progress = lambda _: None) -> None:
     """Write a job of one shard to a file."""
-    with _beside(job, path) as beside:
-        Writer(job, dict.fromkeys(job.shards, beside / path.name), progress).run()
-        _publish(beside / path.name, path)
+    with _told(job, path):
+        target = Path(os.path.realpath(path))
+        _check_room(job.nbytes, path, target.parent)
+        with partial_folder(target, inside=False) as made:
+            file = made / f"file{target.suffix}"  # a long name could be too long in there
+            Writer(job, dict.fromkeys(job.shards, file), progress).run()
+            _publish(file, target)
+
+
+def _move_into(made: Path, folder: Path) -> None:
+    """Give the files of a set their places in a folder that cannot be replaced; of two at once, rank 0 decides."""
+    if not is_free(folder):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    moved: list[Path] = []
+    try:
+        for entry in sorted(made.iterdir()):
+            entry.rename(folder / entry.name)
+            moved.append(folder / entry.name)
+    except BaseException:
+        for path in moved:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        raise
 
 
 def _publish(made: Path, path: Path) -> None:
@@ -53,15 +80,10 @@ def _publish(made: Path, path: Path) -> None:
 
 
 @contextmanager
-def _beside(job: ReshardPlan, target: Path) -> Iterator[Path]:
-    """A folder beside the target to write in; whatever happens, it is gone in the end."""
-    _check_room(job.nbytes, target)
-    _sweep(target)
-    beside = target.with_name(f".{target.name}.partial-{os.getpid()}")
-    ours = not beside.exists()  # asked before, since a signal may come just when it was made
+def _told(job: ReshardPlan, target: Path) -> Iterator[None]:
+    """Turn errors of writing into sentences; those of sources name their files already."""
     try:
-        beside.mkdir(parents=True)
-        yield beside
+        yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NotReadyError(
@@ -70,25 +92,16 @@ def _beside(job: ReshardPlan, target: Path) -> Iterator[Path]:
             ) from None
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise RequestError(f"{target}: is there already. Give another name, or remove it.") from None
+        if (limit := limit_of(error)) is not None:
+            raise limit from None
         raise NotReadyError(f"{target}: cannot be written: {error.strerror or error}. Write elsewhere.") from None
-    finally:
-        if ours:
-            shutil.rmtree(beside, ignore_errors=True)
 
 
-def _check_room(nbytes: int, folder: Path) -> None:
-    place = next(parent for parent in folder.absolute().parents if parent.exists())
+def _check_room(nbytes: int, target: Path, parent: Path) -> None:
+    place = next(folder for folder in (parent, *parent.parents) if folder.exists())
     free = shutil.disk_usage(place).free
     if free < nbytes:
         raise NotReadyError(
-            f"{folder}: {nbytes / 1e6:,.0f} MB are needed and {free / 1e6:,.0f} MB are free there. "
+            f"{target}: {nbytes / 1e6:,.0f} MB are needed and {free / 1e6:,.0f} MB are free there. "
             f"Free some, or write elsewhere."
         )
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what a killed process has left beside."""
-    for left in folder.parent.glob(f".{folder.name}.partial-*"):
-        pid = left.name.rpartition("-")[2]
-        if pid.isdigit() and not Path("/proc", pid).exists():
-            shutil.rmtree(left, ignore_errors=True)

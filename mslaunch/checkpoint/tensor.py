@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Part = tuple[int, int]
 """Where a piece of a tensor lies in its file: offset and length."""
@@ -64,6 +64,10 @@ class Content:
     """The checksum that was recorded, if one was."""
     redundancy_removed: bool = False
     """Parameters that another rank holds too were left out when it was saved."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Names that were left out since they are tied to another, and that other."""
+    framework: str | None = None
+    """What a .safetensors says of who wrote it: ms, pt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from mslaunch.checkpoint.sets import ShardSet, read_set
 from mslaunch.checkpoint.shard import Shard, checksum
 from mslaunch.checkpoint.strategy import Strategy
 from mslaunch.checkpoint.tensor import Tensor, chunks, shape_words
-from mslaunch.errors import MslaunchError, ShardUnreadable
+from mslaunch.errors import SeveralLines, ShardUnreadable
 
 SHOWN = 8
 
@@ -79,7 +79,7 @@ def _newer_steps(found: ShardSet) -> Iterator[ShardFinding]:
 def _unreadable(found: ShardSet, read: Mapping[int, Shard | ShardUnreadable]) -> Iterator[ShardFinding]:
     for rank, shard in read.items():
         if isinstance(shard, ShardUnreadable):
-            yield ShardFinding(f"not a whole checkpoint: {shard.why}", rank, found.name_of(rank))
+            yield ShardFinding(shard.what, rank, found.name_of(rank))
 
 
 def _ranks(found: ShardSet, strategy: Strategy) -> Iterator[ShardFinding]:
@@ -255,11 +255,11 @@ def _digests(shard: Shard, names: set[str]) -> dict[str, bytes]:
     return result
 
 
-class SetIsWrong(MslaunchError):
+class SetIsWrong(SeveralLines):
     """A set that cannot be used, with everything that is wrong with it."""
 
     def __init__(self, found: ShardSet, errors: tuple[ShardFinding, ...]) -> None:
         shown = [f"{found.folder}: {finding.words()}" for finding in errors[:SHOWN]]
         if len(errors) > SHOWN:
             shown.append(f"{found.folder}: and {len(errors) - SHOWN} more; `mslaunch ckpt verify` lists all")
-        super().__init__("\n".join(shown))
+        super().__init__(shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mslaunch.checkpoint.blocks import pieces
 from mslaunch.checkpoint.file_io import read_fully
 from mslaunch.checkpoint.layout import Box, Shape, box_shape
+from mslaunch.checkpoint.sources import open_source
 from mslaunch.checkpoint.tensor import ITEM_SIZES, Part, Tensor
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ class View:
     """Which row stands where dimension 0 is in another order."""
     cast: str | None = None
     """The type that its values are to have, if not their own."""
+    scale: Scale | None = None
+    """What its values are multiplied by; they need a type to be cast to then."""
 
     @property
     def itemsize(self) -> int:
@@ -51,7 +55,7 @@ class View:
     @property
     def in_order(self) -> bool:
         """Its elements are one stretch, in the order in which they are wanted."""
-        if self.rows is not None or self.cast is not None:
+        if self.rows is not None or self.cast is not None or self.scale is not None:
             return False
         sizes = zip(self.shape, self.strides, _dense(self.shape), strict=True)
         return prod(self.shape) == 0 or all(size == 1 or stride == dense for size, stride, dense in sizes)
@@ -62,6 +66,19 @@ class View:
             return None
         places = pieces(self.parts, self.offset * self.itemsize, prod(self.shape) * self.itemsize)
         return Tensor(name, self.dtype, self.shape, tuple((at, length) for at, _, length in places) or ((0, 0),))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Factors of a view's values, one for each block of them."""
+
+    path: Path
+    view: View
+    """The factors, in as many dimensions as the values have."""
+    blocks: tuple[int, ...]
+    """How many values of each dimension have one factor."""
+    starts: tuple[int, ...]
+    """Where the view begins, in values from the begin of the first block."""
 
 
 def view_of(tensor: Tensor) -> View:
@@ -77,7 +94,13 @@ def permute(view: View, axes: Sequence[int]) -> View:
     if view.rows is not None:
         raise ValueError("rows that are in another order cannot be transposed")
     shape, strides = ([values[axis] for axis in axes] for values in (view.shape, view.strides))
-    return replace(view, shape=tuple(shape), strides=tuple(strides))
+    scale = view.scale and replace(
+        view.scale,
+        view=permute(view.scale.view, axes),
+        blocks=tuple(view.scale.blocks[axis] for axis in axes),
+        starts=tuple(view.scale.starts[axis] for axis in axes),
+    )
+    return replace(view, shape=tuple(shape), strides=tuple(strides), scale=scale)
 
 
 def narrow(view: View, axis: int, since: int, to: int) -> View:
@@ -85,14 +108,23 @@ def narrow(view: View, axis: int, since: int, to: int) -> View:
     shape = (*view.shape[:axis], to - since, *view.shape[axis + 1 :])
     if axis == 0 and view.rows is not None:
         return replace(view, shape=shape, rows=view.rows[since:to])
-    return replace(view, shape=shape, offset=view.offset + since * view.strides[axis])
+    starts = view.scale.starts if view.scale else ()
+    scale = view.scale and replace(view.scale, starts=(*starts[:axis], starts[axis] + since, *starts[axis + 1 :]))
+    return replace(view, shape=shape, offset=view.offset + since * view.strides[axis], scale=scale)
 
 
 def insert_dimension(view: View, axis: int) -> View:
+    scale = view.scale and replace(
+        view.scale,
+        view=insert_dimension(view.scale.view, axis),
+        blocks=(*view.scale.blocks[:axis], 1, *view.scale.blocks[axis:]),
+        starts=(*view.scale.starts[:axis], 0, *view.scale.starts[axis:]),
+    )
     return replace(
         view,
         shape=(*view.shape[:axis], 1, *view.shape[axis:]),
         strides=(*view.strides[:axis], 0, *view.strides[axis:]),
+        scale=scale,
     )
 
 
@@ -101,6 +133,17 @@ def remove_dimension(view: View, axis: int) -> View:
         view,
         shape=(*view.shape[:axis], *view.shape[axis + 1 :]),
         strides=(*view.strides[:axis], *view.strides[axis + 1 :]),
+        scale=view.scale and _without_dimension(view.scale, axis),
+    )
+
+
+def _without_dimension(scale: Scale, axis: int) -> Scale:
+    block = scale.starts[axis] // scale.blocks[axis]
+    return replace(
+        scale,
+        view=remove_dimension(narrow(scale.view, axis, block, block + 1), axis),
+        blocks=(*scale.blocks[:axis], *scale.blocks[axis + 1 :]),
+        starts=(*scale.starts[:axis], *scale.starts[axis + 1 :]),
     )
 
 
@@ -111,15 +154,41 @@ def reorder(view: View, rows: Sequence[int]) -> View:
 
 
 def read_box(fd: int, path: Path, view: View, box: Box) -> Array:
-    """Read a box of a view, cast where that is asked for."""
+    """Read a box of a view, multiplied and cast where that is asked for."""
     import numpy as np
 
-    from mslaunch.checkpoint.casts import cast, stored_type
+    from mslaunch.checkpoint.casts import cast, stored_type, to_numbers
 
     out = np.empty(box_shape(box), stored_type(view.dtype))
     if out.size:
         _read(_File(fd, path, view.parts, view.itemsize), view, box, out)
-    return cast(out, view.dtype, view.cast or view.dtype)
+    if view.scale is None:
+        return cast(out, view.dtype, view.cast or view.dtype)
+    numbers = to_numbers(out, view.dtype).astype(np.float32)
+    if out.size:
+        numbers *= _factors(view.scale, view.rows, box)
+    return cast(numbers, "Float32", view.cast or "Float32")
+
+
+def _factors(scale: Scale, rows: tuple[int, ...] | None, box: Box) -> Array:
+    """Read the factors of a box; a dimension with one factor has the size 1."""
+    import numpy as np
+
+    from mslaunch.checkpoint.casts import to_numbers
+
+    wanted: list[Array] = []
+    for axis, (since, to) in enumerate(box):
+        places = np.array(rows[since:to]) if axis == 0 and rows is not None else np.arange(since, to)
+        blocks = (places + scale.starts[axis]) // scale.blocks[axis]
+        wanted.append(blocks[:1] if blocks.min() == blocks.max() else blocks)
+    around = tuple((int(one.min()), int(one.max()) + 1) for one in wanted)
+    fd = open_source(scale.path)
+    try:
+        values = to_numbers(read_box(fd, scale.path, scale.view, around), scale.view.dtype)
+    finally:
+        os.close(fd)
+    factors: Array = values[np.ix_(*(one - since for one, (since, _) in zip(wanted, around, strict=True)))]
+    return factors.astype(np.float32)
 
 
 def bytes_of(values: Array) -> memoryview:

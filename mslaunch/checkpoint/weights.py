@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from mslaunch.checkpoint import views
 from mslaunch.checkpoint.layout import Box, Shape, intersection
+from mslaunch.checkpoint.pickled_values import OTHER_ITEMS
 from mslaunch.checkpoint.reshard import Assembly, ReshardPlan, make_assembly, target_boxes
 from mslaunch.checkpoint.strategy import Strategy
 from mslaunch.checkpoint.tensor import Tensor, shape_words
@@ -17,6 +19,8 @@ from mslaunch.checkpoint.views import FLOATS, ITEMS, View
 from mslaunch.errors import RequestError
 
 Piece = tuple[Box, Path, View]
+NOT_OF_MINDSPORE = (*OTHER_ITEMS, "C64", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4", "F6_E2M3", "F6_E3M2")
+"""Types that can be read and left out, not written; those of .safetensors under the names that it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,11 @@ def plan_weights(weights: Sequence[Weight], target: Strategy | None, framework: 
     new: dict[int, list[Tensor]] = {rank: [] for rank in range(target.world_size if target else 1)}
     assemblies: list[Assembly] = []
     for weight in weights:
+        if weight.dtype in NOT_OF_MINDSPORE:
+            raise RequestError(
+                f"{weight.name}: {weight.dtype} is a type that MindSpore's checkpoints do not have. "
+                f"Leave it out with a rule: {{drop: '{re.escape(weight.name)}'}}."
+            )
         places = target_boxes(weight.name, weight.shape, target)
         assemblies.append(_assembly(weight, places))
         for box, ranks in places.items():

@@ -17,10 +17,12 @@ from pathlib import Path
 
 from mslaunch.checkpoint.block_plan import BlockPlan, plan_block
 from mslaunch.checkpoint.blocks import copy_box, cut_blocks, offset_of, one_stretch, pieces
-from mslaunch.checkpoint.file_io import read_fully, reserve, write_at
+from mslaunch.checkpoint.file_io import read_fully, read_some, reserve, write_at
 from mslaunch.checkpoint.layout import Box, box_shape, intersection
+from mslaunch.checkpoint.open_files import room_for
 from mslaunch.checkpoint.reshard import Assembly, ReshardPlan
-from mslaunch.checkpoint.shard import frame
+from mslaunch.checkpoint.shard import check_writable, frame
+from mslaunch.checkpoint.sources import check_unchanged, open_source
 from mslaunch.checkpoint.tensor import FileLayout, Part, Tensor
 from mslaunch.checkpoint.views import View, bytes_of, read_box
 
@@ -97,7 +99,7 @@ class _Vector:
         self.size = sum(map(len, rows))
 
     def fill(self, fd: int, path: Path, at: int) -> None:
-        if os.preadv(fd, self.rows, at) < self.size:  # rare: take it row by row
+        if read_some(fd, path, self.rows, at) < self.size:  # rare: take it row by row
             for row in self.rows:
                 read_fully(fd, path, row, at)
                 at += len(row)
@@ -128,6 +130,9 @@ class Writer:
         self.job = job
         self.paths = paths
         self.progress = progress
+        for rank, tensors in job.shards.items():
+            for tensor in tensors:
+                check_writable(paths[rank], tensor)
         self.frames: dict[int, FileLayout] = {
             rank: frame(paths[rank], tensors, job.framework) for rank, tensors in job.shards.items()
         }
@@ -137,12 +142,14 @@ class Writer:
         self.scratch = _Scratch()
 
     def run(self) -> None:
-        with ExitStack() as opened:
-            for assembly in self.job.assemblies:
-                for _, path, _ in assembly.sources:
-                    if path not in self.inputs:
-                        self.inputs[path] = os.open(path, os.O_RDONLY)
-                        opened.callback(os.close, self.inputs[path])
+        sources = self._sources()
+        with room_for(len(sources) + len(self.paths)), ExitStack() as opened:
+            for path in sources:
+                if path in self.inputs:  # read twice, and perhaps changed in between
+                    check_unchanged(self.inputs[path], path)
+                    continue
+                self.inputs[path] = open_source(path)
+                opened.callback(os.close, self.inputs[path])
             for rank, path in self.paths.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -150,6 +157,13 @@ class Writer:
                 self._begin(fd, self.frames[rank])
                 self.outputs[rank] = _Output(fd)
             self._move_all()
+            for path in sources:
+                check_unchanged(self.inputs[path], path)
+
+    def _sources(self) -> list[Path]:
+        """Every path that is read, once for each version of it."""
+        paths = (path for assembly in self.job.assemblies for _, path, _ in assembly.sources)
+        return list({id(path): path for path in paths}.values())
 
     @staticmethod
     def _begin(fd: int, layout: FileLayout) -> None:

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from mslaunch import __version__
-from mslaunch.errors import MslaunchError, did_you_mean, limit_of
+from mslaunch.errors import MslaunchError, did_you_mean, file_error, limit_of
 
 VERBS = {
     "train": "Start a distributed job and follow it to its end.",
@@ -166,17 +166,25 @@ def _run_verb(verb: str, args: list[str]) -> int:
         module = _load(verb)
         return _call(module.app, verb, args)
     except MslaunchError as error:
-        for line in str(error).splitlines():
-            print(f"mslaunch: {line}", file=sys.stderr)
-        return error.exit_code
+        return _tell(error)
     except KeyboardInterrupt:
         return 130
     except (OSError, MemoryError, SystemError, RuntimeError, ImportError) as error:
-        limit = limit_of(error)
-        if limit is None:
-            raise
-        print(f"mslaunch: {limit}", file=sys.stderr)
-        return limit.exit_code
+        if limit := limit_of(error):
+            print(f"mslaunch: {limit}", file=sys.stderr)  # there may be no memory for more
+            return limit.exit_code
+        if named := file_error(error):
+            return _tell(named)
+        raise
+
+
+def _tell(error: MslaunchError) -> int:
+    """Print an error's sentences, and return its exit code."""
+    from mslaunch.words import plain
+
+    for line in error.lines:
+        print(f"mslaunch: {plain(line)}", file=sys.stderr)
+    return error.exit_code
 
 
 def _start_agent_ahead() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
+from mslaunch.cli.tables import columns
 from mslaunch.words import plain
+
+__all__ = ["Json", "columns", "lasting", "new_app", "say"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
@@ -24,15 +26,6 @@ def new_app() -> typer.Typer:
 def say(text: str) -> None:
     """Tell a person something, at once."""
     print(f"mslaunch: {plain(text)}", flush=True)
-
-
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Align rows in columns, the first row being their names."""
-    # Names come from files, and a file may say anything, even to a terminal.
-    rows = [[plain(cell) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return "\n".join(lines) + "\n"
 
 
 def lasting(started: str, ended: str | None, now: datetime) -> str:

@@ -68,8 +68,13 @@ def _table(checked: api.Checked) -> str:
 
 
 def _devices(report: api.Report) -> str:
-    found = {target: devices for target, devices in report.facts["devices"].items() if devices}
-    return ", ".join(f"{len(devices)} {target}" for target, devices in found.items()) or "CPU"
+    """What ranks would see there, and what hides the others."""
+    found = [
+        report.device_limit(target) or f"{len(devices)} {target}"
+        for target, devices in report.facts["devices"].items()
+        if devices or target in report.facts["limits"]
+    ]
+    return ", ".join(found) or "CPU"
 
 
 def _plain(checked: api.Checked) -> list[dict[str, object]]:

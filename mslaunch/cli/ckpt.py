@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mslaunch.api import checkpoints
+from mslaunch.checkpoint.partial import is_free
 from mslaunch.checkpoint.sets import ShardSet, find_set
 from mslaunch.checkpoint.shard import FORMATS, Shard, read_shard
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
@@ -20,10 +22,12 @@ from mslaunch.cli import basics, ckpt_weights
 from mslaunch.cli.basics import columns
 from mslaunch.cli.progress_bar import progress_bar, size_words, written_words
 from mslaunch.errors import RequestError
-from mslaunch.words import counted
+from mslaunch.words import counted, plain
 
 if TYPE_CHECKING:
+    from mslaunch.checkpoint.tensor import Tensor
     from mslaunch.checkpoint.transform import Planned
+    from mslaunch.checkpoint.weights import Weight
 
 app = basics.new_app()
 
@@ -45,17 +49,35 @@ def ckpt() -> None:
 
 
 @app.command("show")
-def show(source: Source, step: Step = None, prefix: Prefix = None, as_json: basics.Json = False) -> None:
+def show(
+    source: Annotated[
+        str,
+        typer.Argument(help="A checkpoint, a folder with rank_0 and so on, or PyTorch's weights.", metavar="SRC"),
+    ],
+    step: Step = None,
+    prefix: Prefix = None,
+    key: ckpt_weights.Key = None,
+    as_json: basics.Json = False,
+) -> None:
     """Show names, shapes, types and sizes, from headers alone."""
     path = Path(source)
+    if checkpoints.holds_torch(source):
+        _show_weights(source, checkpoints.list_weights(source, key=key), as_json)
+        return
+    if key is not None:
+        raise RequestError(f"--key {key}: {source} has no keys; only files of torch.save have. Leave --key out.")
     if path.is_file():
         shard = read_shard(path)
-        print(json.dumps(_plain(shard), indent=1) if as_json else _table(shard), end="\n" if as_json else "")
+        tensors = shard.tensors.values()
+        if as_json:
+            print(json.dumps(_plain(source, shard.size, shard.crc, tensors), indent=1))
+        else:
+            print(_table(source, "", shard.size, tensors), end="")
         return
     found = find_set(path, step=step, prefix=prefix)
     shards = _readable(found)
     if as_json:
-        ranks = {rank: _plain(shard) for rank, shard in shards.items()}
+        ranks = {r: _plain(str(s.path), s.size, s.crc, s.tensors.values()) for r, s in shards.items()}
         print(json.dumps({"step": found.step and found.step[:2], "ranks": ranks}, indent=1))
         return
     rows = [("RANK", "FILE", "PARAMETERS", "SIZE")]
@@ -83,7 +105,7 @@ def verify_set(
     if as_json:
         print(json.dumps([asdict(finding) for finding in result.findings], indent=1))
     else:
-        print("".join(f"{source}: {finding.words()}\n" for finding in result.findings), end="")
+        print("".join(f"{plain(f'{source}: {finding.words()}')}\n" for finding in result.findings), end="")
         if not result.errors:
             of = f", step {found.step[0]}_{found.step[1]}" if found.step else ""
             against = f" and as {strategy} says" if strategy else ""
@@ -120,10 +142,10 @@ def reshard(
     found = find_set(Path(source), layout.world_size if layout else None, step, prefix)
     planned = plan_transform(found, layout, Target(_strategy(to), to_tp, suffix_for(kind)))
     for warning in planned.warnings:
-        print(f"mslaunch: {source}: {warning.words()}", file=sys.stderr)
+        print(f"mslaunch: {plain(f'{source}: {warning.words()}')}", file=sys.stderr)
     if left := planned.job.left_out:
         count = counted(len(left), "parameter")
-        print(f"mslaunch: left out, since {to} does not list them: {count} ({left[0]} …)", file=sys.stderr)
+        print(f"mslaunch: left out, since {to} does not list them: {count} ({plain(left[0])} …)", file=sys.stderr)
     _write(planned, Path(output))
 
 
@@ -153,7 +175,7 @@ app.command("diff")(ckpt_weights.diff_weights)
 def _write(planned: Planned, target: Path, single: bool = False) -> None:
     if not target.name:
         raise RequestError(f"-o {target}: has no name. Name a folder that is not there yet.")
-    if target.exists() and (single or not target.is_dir() or any(target.iterdir())):
+    if target.exists() and (single or not target.is_dir() or not is_free(target)):
         raise RequestError(f"{target}: is there already. Give another -o, or remove it.")
     began = time.monotonic()
     with progress_bar() as progress:
@@ -175,12 +197,22 @@ def _readable(found: ShardSet, content: bool = False) -> Mapping[int, Shard]:
     return result.shards
 
 
-def _plain(shard: Shard) -> dict[str, Any]:
-    tensors = [{"name": t.name, "type": t.dtype, "shape": t.shape, "bytes": t.nbytes} for t in shard.tensors.values()]
-    return {"file": str(shard.path), "bytes": shard.size, "crc": shard.crc, "parameters": tensors}
+def _show_weights(source: str, found: checkpoints.ListedWeights, as_json: bool) -> None:
+    """Show PyTorch's weights as a checkpoint is shown, under the names that an import reads."""
+    size = found.nbytes
+    if as_json:
+        print(json.dumps(_plain(source, size, None, found.weights), indent=1))
+        return
+    files = "" if len(found.files) == 1 else f"{counted(len(found.files), 'file')}, "
+    print(_table(source, files, size, found.weights), end="")
 
 
-def _table(shard: Shard) -> str:
+def _plain(source: str, size: int, crc: int | None, tensors: Collection[Tensor | Weight]) -> dict[str, Any]:
+    shown = [{"name": t.name, "type": t.dtype, "shape": t.shape, "bytes": t.nbytes} for t in tensors]
+    return {"file": source, "bytes": size, "crc": crc, "parameters": shown}
+
+
+def _table(source: str, files: str, size: int, tensors: Collection[Tensor | Weight]) -> str:
     rows = [("PARAMETER", "TYPE", "SHAPE", "SIZE")]
-    rows += [(t.name, t.dtype, str(list(t.shape)), size_words(t.nbytes)) for t in shard.tensors.values()]
-    return f"{shard.path}: {counted(len(shard.tensors), 'parameter')}, {size_words(shard.size)}\n\n{columns(rows)}"
+    rows += [(t.name, t.dtype, str(list(t.shape)), size_words(t.nbytes)) for t in tensors]
+    return f"{source}: {files}{counted(len(tensors), 'parameter')}, {size_words(size)}\n\n{columns(rows)}"

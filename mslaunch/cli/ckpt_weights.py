@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mslaunch.api import checkpoints
+from mslaunch.checkpoint.partial import is_free
 from mslaunch.cli import basics
 from mslaunch.cli.progress_bar import progress_bar, written_words
 from mslaunch.errors import RequestError
@@ -39,7 +40,11 @@ _WHERE_TO = {
 """What is wrong with a request, by which of --to, -o and --strategy it gives."""
 Names = Annotated[
     str | None,
-    typer.Option("--names", help="A YAML file of rules, or llama, qwen, bert, resnet.", metavar="RULES"),
+    typer.Option(
+        "--names",
+        help="A YAML file of rules, or bert, gpt2, llama, qwen, resnet; none keeps all names.",
+        metavar="RULES",
+    ),
 ]
 Like = Annotated[
     str | None, typer.Option("--like", help="Weights with the names and shapes that are wanted.", metavar="FILE")
@@ -51,6 +56,9 @@ Dtype = Annotated[
 Partial = Annotated[bool, typer.Option("--partial", help="Leave out what has no partner, and say so.")]
 Key = Annotated[
     str | None, typer.Option("--key", help="Which value of a .pth file, for example ema.state_dict.", metavar="NAME")
+]
+LikeKey = Annotated[
+    str | None, typer.Option("--key", help="Which value of a .pth file that --like names.", metavar="NAME")
 ]
 Strategy = Annotated[str | None, typer.Option("--strategy", help="How ranks' shards are cut.", metavar="FILE")]
 
@@ -87,11 +95,12 @@ def export_weights(
     like: Like = None,
     dtype: Dtype = None,
     partial: Partial = False,
+    key: LikeKey = None,
 ) -> None:
     """Write a MindSpore checkpoint with PyTorch's names; shards are merged on the way."""
     _check_target(to, (".safetensors",))
     planned = checkpoints.export_weights(
-        source, to, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial
+        source, to, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial, key=key
     )
     _write(planned, source)
 
@@ -144,7 +153,7 @@ def _check_target(name: str, suffixes: tuple[str, ...]) -> None:
         raise RequestError(f"{name}: has no name. Name a file or folder that is not there yet.")
     if suffixes and target.suffix not in suffixes:
         raise RequestError(f"--to {name}: the new file's name must end in {' or '.join(suffixes)}.")
-    if target.exists() and (suffixes or not target.is_dir() or any(target.iterdir())):
+    if target.exists() and (suffixes or not target.is_dir() or not is_free(target)):
         raise RequestError(f"{name}: is there already. Give another name, or remove it.")
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from mslaunch import api
 from mslaunch.cli import basics, run_options
-from mslaunch.cli.basics import columns
 from mslaunch.cli.found_run import find_run
+from mslaunch.cli.tables import GAP, columns, terminal_width
 from mslaunch.comparison.compare import Comparison, Section, words
 from mslaunch.errors import RequestError
-from mslaunch.words import counted, first_line, plain
+from mslaunch.words import counted, display_width, first_line, plain, shorten, shorten_middle
 
 app = basics.new_app()
 
 WIDEST = 48
+NARROWEST = 20  # a run's name as it is by default
+INDENT = "  "
 DIFF_SHOWN = 60
 _NAMES = {"run": "run", "settings": "launch settings"}
 
@@ -57,14 +60,34 @@ def _describe(section: Section, runs: tuple[str, ...]) -> str:
     if not section.differences:
         return f"{name}: {'the same' if section.equal else 'nothing known'}\n"
     rest = f" ({section.equal} more are the same)" if section.equal else ""
-    rows = [("", *runs)]
-    rows += [(one.name, *(_cell(words(value)) for value in one.values)) for one in section.differences]
-    return f"{name}{rest}\n" + "".join(f"  {line}\n" for line in columns(rows).splitlines())
+    rows = [["", *runs], *([one.name, *map(words, one.values)] for one in section.differences)]
+    return f"{name}{rest}\n" + "\n".join(_lines(rows, terminal_width()))
 
 
-def _cell(text: str) -> str:
-    line = first_line(text, 4 * WIDEST)
-    return line if len(line) <= WIDEST else f"{line[: WIDEST - 1]}…"
+def _lines(rows: list[list[str]], width: int | None) -> Iterator[str]:
+    """Yield a table, or several below each other where a terminal has no room for all runs side by side."""
+    if width is None:
+        yield _table([row[:1] + [_cell(text, WIDEST) for text in row[1:]] for row in rows[1:]], rows[0])
+        return
+    room = width - len(INDENT)
+    names = [shorten_middle(plain(row[0]), room // 3) for row in rows[1:]]
+    left = room - max(map(display_width, names))
+    at_once = max(1, min(len(rows[0]) - 1, left // (GAP + NARROWEST)))
+    widest = max(NARROWEST, min(WIDEST, left // at_once - GAP))
+    for first in range(1, len(rows[0]), at_once):
+        some = slice(first, first + at_once)
+        cells = [
+            [name, *(_cell(text, widest) for text in row[some])] for name, row in zip(names, rows[1:], strict=True)
+        ]
+        yield _table(cells, ["", *(shorten_middle(plain(run), widest) for run in rows[0][some])])
+
+
+def _table(rows: list[list[str]], heading: list[str]) -> str:
+    return "".join(f"{INDENT}{line}\n" for line in columns([heading, *rows]).splitlines())
+
+
+def _cell(text: str, widest: int) -> str:
+    return shorten(first_line(text, 4 * WIDEST), widest)
 
 
 def _describe_code(found: Comparison, most: int | None) -> str:

@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mslaunch.cli.describe import describe_end, describe_outputs, describe_verdict
+from mslaunch.cli.describe import describe_end, describe_outputs, describe_verdict, duration_of
 from mslaunch.cli.live_lines import LiveLines
 from mslaunch.cli.screen import Screen
+from mslaunch.cli.status_line import fit_parts
 from mslaunch.diagnose.patterns import is_healthy_noise
 from mslaunch.metrics.progress import progress_words
-from mslaunch.words import counted, first_line, plain, plain_output
+from mslaunch.words import clock_words, counted, first_line, plain, plain_output
 
 if TYPE_CHECKING:
     from mslaunch.api import Plan, RunRecord, RunState
@@ -68,11 +69,12 @@ class Console:
             self._headlined = True
             self.say([headline(run_state)])
         if self._draws:
-            self._draw(f"starting again in {event['seconds']:.0f} s" if kind == "waiting" else self._status(run_state))
+            waits = kind == "waiting"
+            self._draw([f"starting again in {event['seconds']:.0f} s"] if waits else self._status(run_state))
 
     def close(self, final: RunRecord) -> None:
         """Say how it ended; a failure with its whole verdict, last on the screen."""
-        ended = describe_end(final, time.monotonic() - self.began)
+        ended = describe_end(final, duration_of(final))
         self.say([ended, *describe_outputs(final, self._run_dir)])
         failed = final.verdict.rank if final.verdict else None
         above = [line for rank, line in self._last_shown if rank == failed]
@@ -117,21 +119,21 @@ class Console:
         where = f"{event['host']} " if len(self.plan.hosts) > 1 else ""
         return f"[{where}rank {event['rank']}] "
 
-    def _status(self, run_state: RunState) -> str:
+    def _status(self, run_state: RunState) -> list[str]:
         up = sum(1 for record in run_state.ranks.values() if record.state == "running")
         parts = [f"{up}/{run_state.plan.world_size} ranks up"]
         if run_state.joining.joined and len(run_state.joining.joined) < run_state.plan.world_size:
             parts.append(f"{len(run_state.joining.joined)} joined")
         shown = self.plan.tail[0] if self.plan.tail else 0
-        return " | ".join([*parts, *progress_words(run_state.numbers.shown(shown))])
+        return [*parts, *progress_words(run_state.numbers.shown(shown))]
 
-    def _draw(self, status: str) -> None:
-        seconds = int(time.monotonic() - self.began)
+    def _draw(self, status: list[str]) -> None:
+        clock = clock_words(time.monotonic() - self.began)
         columns, lines = self.screen.size
         bars = [self._bars[rank] for rank in sorted(self._bars)]
         room = max(1, lines // 2)
         more = [f"... and {len(bars) - room} more"] if len(bars) > room else []
-        shown = [*bars[:room], *more, f"{status} | {seconds // 60}:{seconds % 60:02d}"]
+        shown = [*bars[:room], *more, " | ".join(fit_parts([*status, clock], columns - 1))]
         if text := self._live.draw(shown, columns):
             self.screen.write(text)
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from mslaunch import layout
 from mslaunch.cli.basics import columns, lasting
 from mslaunch.cli.last_lines import untold_lines
+from mslaunch.cli.tables import Narrowing
 from mslaunch.diagnose.chain_words import END_OF_WAITING, peer_words
 from mslaunch.diagnose.verdict import Step, Verdict, signal_name
 from mslaunch.masking import masked
-from mslaunch.words import byte_count, counted, cut_line, first_line, named_ranks, plain
+from mslaunch.words import byte_count, counted, cut_line, first_line, named_ranks, plain, shorten
 
 if TYPE_CHECKING:
     from mslaunch.api import OutputRecord, Plan, RunRecord
@@ -79,14 +80,19 @@ def describe_attempts(record: RunRecord) -> str:
     if not record.attempts:
         return ""
     rows = [("ATTEMPT", "ENDED", "CODE", "WHY")]
-    for one in record.attempts:
-        ended = f"{datetime.fromisoformat(one.ended):%m-%d %H:%M:%S}" if one.ended else ""
-        who = "" if one.verdict is None or one.verdict.rank is None else f"rank {one.verdict.rank}: "
-        why = "" if one.verdict is None else who + first_line(one.verdict.summary, 100)
-        rows.append((str(one.attempt), ended, "" if one.exit_code is None else str(one.exit_code), why))
-    code = "" if record.exit_code is None else str(record.exit_code)
-    rows.append((str(len(record.attempts)), "", code, record.state))
-    return columns(rows) + "\n"
+    rows += [_attempt(one.attempt, one.ended, one.exit_code, one.verdict, "") for one in record.attempts]
+    rows.append(_attempt(len(record.attempts), record.ended, record.exit_code, record.verdict, record.state))
+    return columns(rows, Narrowing(optional=("CODE",), texts={"WHY": shorten})) + "\n"
+
+
+def _attempt(
+    number: int, ended: str | None, code: int | None, verdict: Verdict | None, otherwise: str
+) -> tuple[str, str, str, str]:
+    """Describe one attempt in a row; people count attempts from 1."""
+    when = f"{datetime.fromisoformat(ended).astimezone():%m-%d %H:%M:%S}" if ended else ""
+    who = "" if verdict is None or verdict.rank is None else f"rank {verdict.rank}: "
+    why = otherwise if verdict is None else who + first_line(verdict.summary, 100)
+    return str(number + 1), when, "" if code is None else str(code), why
 
 
 def describe_outputs(record: RunRecord, run_dir: str) -> list[str]:

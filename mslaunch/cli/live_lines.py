@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mslaunch.words import display_width, fit
+from mslaunch.words import display_width, shorten
 
 ERASE_BELOW = "\x1b[J"
 ERASE_REST = "\x1b[K"
@@ -24,7 +24,7 @@ class LiveLines:
 
     def draw(self, lines: Sequence[str], columns: int) -> str:
         """Return what shows lines in place of those before; nothing where they are the same."""
-        shown = tuple(fit(line, columns - 1) for line in lines)  # in the last column a terminal may wrap the line
+        shown = tuple(shorten(line, columns - 1) for line in lines)  # in the last column a terminal may wrap the line
         if shown == self._drawn:
             return ""
         text = self._to_the_first(columns) + f"{ERASE_REST}\n".join(shown) + ERASE_BELOW

@@ -50,7 +50,8 @@ def logs(
     ] = None,
     timestamps: Annotated[bool, typer.Option("--timestamps", "-t", help="Show when each line came.")] = False,
     attempt: Annotated[
-        int | None, typer.Option("--attempt", help="An earlier attempt; the first one is 0.", min=0, metavar="K")
+        int | None,
+        typer.Option("--attempt", help="An earlier attempt; the first one is 1, as in `status`.", min=1, metavar="K"),
     ] = None,
     scheduler: Annotated[bool, typer.Option("--scheduler", help="The scheduler's output instead.")] = False,
     runs_dir: options.RunsDir = None,
@@ -110,11 +111,11 @@ def _make_room(logs: int) -> None:
 
 
 def _earlier(record: RunRecord, attempt: int | None) -> int | None:
-    """Return which earlier attempt is wanted; None for the last one, whose files have no number."""
-    last = len(record.attempts)
+    """Return the number in the files of the attempt that is wanted; None for the last one, whose have no number."""
+    last = len(record.attempts) + 1
     if attempt is not None and attempt > last:
-        raise RequestError(f"--attempt: {record.run_id} has no attempt {attempt}; the first is 0, the last {last}.")
-    return None if attempt == last else attempt
+        raise RequestError(f"--attempt: {record.run_id} has no attempt {attempt}; the first is 1, the last {last}.")
+    return None if attempt in (None, last) else attempt - 1
 
 
 def _ranks(record: RunRecord, ranks: str | None) -> list[int]:

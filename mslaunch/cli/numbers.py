@@ -7,7 +7,7 @@ from typing import Any
 
 from mslaunch.metrics.progress import short
 from mslaunch.metrics.rows import Number, Source, to_json_value
-from mslaunch.words import byte_count
+from mslaunch.words import byte_count, count_words, seconds_words
 
 Values = Mapping[str, Number]
 
@@ -16,7 +16,7 @@ def _of(name: str, whole: str) -> Callable[[Values], str]:
     def words(values: Values) -> str:
         if name not in values:
             return ""
-        return short(values[name]) + (f"/{short(values[whole])}" if whole in values else "")
+        return count_words(values[name]) + (f"/{count_words(values[whole])}" if whole in values else "")
 
     return words
 
@@ -25,15 +25,12 @@ def _with(name: str, write: Callable[[Number], str]) -> Callable[[Values], str]:
     return lambda values: write(values[name]) if name in values else ""
 
 
-def _seconds(number: Number) -> str:
-    return f"{number:.3g} s" if number >= 1 else f"{1000 * number:.3g} ms"
-
-
 COLUMNS: dict[str, Callable[[Values], str]] = {
     "EPOCH": _of("epoch", "epochs"),
     "STEP": _of("step", "steps"),
     "LOSS": _with("loss", short),
-    "STEP TIME": _with("step_time", _seconds),
+    "LR": _with("lr", short),
+    "STEP TIME": _with("step_time", seconds_words),
     "CPU": _with("cpu", lambda number: f"{number:.2f}"),
     "MEMORY": _with("memory", lambda number: byte_count(int(number))),
 }

@@ -17,9 +17,11 @@ import typer
 from mslaunch import api
 from mslaunch.cli import basics, run_options
 from mslaunch.cli.basics import columns, lasting
+from mslaunch.cli.tables import Narrowing
 from mslaunch.cli.times import parse_since
 from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, did_you_mean
-from mslaunch.words import byte_count, counted, first_line
+from mslaunch.metrics.progress import short
+from mslaunch.words import byte_count, counted, first_line, shorten, shorten_middle
 
 app = basics.new_app()
 
@@ -27,7 +29,15 @@ app = basics.new_app()
 SHOWN = 20
 STATES = ("queued", "running", "succeeded", "failed", "stopped", "lost")
 NOTE_SHOWN = 40
-COLUMNS = ("RUN", "STATE", "CODE", "ATTEMPTS", "RANKS", "METHOD", "STARTED", "TIME", "SIZE", "SCRIPT", "TAGS", "NOTE")
+COLUMNS = (
+    *("RUN", "STATE", "CODE", "ATTEMPTS", "RANKS", "METHOD", "STARTED", "TIME", "SIZE", "SCRIPT"),
+    *("LOSS", "WHY", "TAGS", "NOTE"),
+)
+NARROWING = Narrowing(
+    dull={"METHOD": "dynamic"},
+    optional=("METHOD", "CODE", "ATTEMPTS", "STARTED", "RANKS", "SCRIPT"),
+    texts={"SCRIPT": shorten_middle, "WHY": shorten, "TAGS": shorten, "NOTE": shorten},
+)
 
 
 @dataclass(frozen=True)
@@ -131,10 +141,12 @@ def _print(lines: list[_Line], size: bool) -> None:
         "SIZE": size,
         "TAGS": any(line.labels.tags for line in lines),
         "NOTE": any(line.labels.notes for line in lines),
+        "LOSS": any(line.summary.loss is not None for line in lines),
+        "WHY": any(line.summary.why for line in lines),
     }
     rows = [_row(line, now, size) for line in lines]
     names = [name for name in COLUMNS if shown.get(name, True)]
-    print(columns([names, *([row[name] for name in names] for row in rows)]), end="", flush=True)
+    print(columns([names, *([row[name] for name in names] for row in rows)], NARROWING), end="", flush=True)
 
 
 def _row(line: _Line, now: datetime, size: bool) -> dict[str, str]:
@@ -152,6 +164,8 @@ def _row(line: _Line, now: datetime, size: bool) -> dict[str, str]:
         "TIME": lasting(one.started, one.ended, now),
         "SIZE": byte_count(api.measure_run(line.run)) if size else "",
         "SCRIPT": one.script,
+        "LOSS": "" if one.loss is None else short(one.loss),
+        "WHY": one.why,
         "TAGS": ",".join(line.labels.tags),
         "NOTE": _shortened(notes[-1].text) if notes else "",
     }

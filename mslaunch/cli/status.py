@@ -14,9 +14,15 @@ from mslaunch.cli.describe import describe_attempts, duration, how_it_ended
 from mslaunch.cli.describe_labels import describe_labels
 from mslaunch.cli.found_run import find_run
 from mslaunch.cli.numbers import last_to_json, number_columns
-from mslaunch.words import plain
+from mslaunch.cli.tables import Narrowing
+from mslaunch.words import counted, plain, shorten_middle
 
 NOTES_SHOWN = 5
+NARROWING = Narrowing(
+    dull={"HOST": "localhost", "DEVICE": "", "ENDED BY": ""},
+    optional=("ENDED BY", "CPU", "PID", "DEVICE", "HOST", "MEMORY", "EPOCH", "LR", "STEP TIME"),
+    texts={"HOST": shorten_middle},
+)
 
 app = basics.new_app()
 
@@ -33,7 +39,7 @@ def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: b
     code = "" if found.exit_code is None else f", exit code {found.exit_code}"
     print(plain(f"{shown.name}: {found.state}{code}, {duration(found, datetime.now().astimezone())}"))
     where = f", {job}" if (job := shown.queue_job) else ""
-    print(plain(f"{found.world_size} ranks, {found.method}{where}, {found.script}; {shown.path}") + "\n")
+    print(plain(f"{counted(found.world_size, 'rank')}, {found.method}{where}, {found.script}; {shown.path}") + "\n")
     if told := describe_labels(labels):
         print(told)
     print(describe_attempts(found), end="")
@@ -43,7 +49,7 @@ def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: b
         state = "gone" if found.state == "lost" and rank.state == "running" else rank.state
         rows.append((str(rank.rank), rank.host, device, pid, state, how_it_ended(rank.exit_code, rank.signal)))
     added = number_columns(shown.last_numbers(), [rank.rank for rank in found.ranks])
-    print(columns([(*row, *(column[at] for column in added)) for at, row in enumerate(rows)]), end="")
+    print(columns([(*row, *(column[at] for column in added)) for at, row in enumerate(rows)], NARROWING), end="")
     if found.notes:
         print("\n" + "".join(f"note: {note}\n" for note in found.notes[-NOTES_SHOWN:]), end="")
     if found.verdict:

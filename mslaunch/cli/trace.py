@@ -13,15 +13,15 @@ from mslaunch.cli import basics
 from mslaunch.words import counted
 
 if TYPE_CHECKING:
-    from mslaunch.trace.compare import Comparison, Pair
-    from mslaunch.trace.reading import Output
+    from mslaunch.trace.cause import Pair
+    from mslaunch.trace.compare import Comparison
+    from mslaunch.trace.reading import Recorded
 
 app = basics.new_app()
 WIDTH = 24
 """Of a bar that stands for a difference as large as the values themselves."""
 SMALLEST = 1e-8
 """The difference at which a bar begins: less than float32 can tell."""
-SHOWN = 8
 
 
 @app.callback()
@@ -37,9 +37,13 @@ def compare(
         str | None, typer.Option("--names", help="Rules for the names of A, as of `ckpt import`.", metavar="RULES")
     ] = None,
     tolerance: Annotated[
-        float,
-        typer.Option("--tolerance", help="The largest difference, relative to the largest value; 0.001 by default."),
-    ] = 1e-3,
+        float | None,
+        typer.Option(
+            "--tolerance",
+            help="The largest difference, relative to the largest value. By default 1e-5, 1e-2 for half types, and "
+            "30 times what the outputs before differ by.",
+        ),
+    ] = None,
     as_json: basics.Json = False,
 ) -> None:
     """Compare two traces module by module, in order of execution; exit code 1 if they differ."""
@@ -51,33 +55,53 @@ def compare(
     raise typer.Exit(0 if found.is_same else 1)
 
 
-def _show(found: Comparison, first: str, second: str, tolerance: float) -> None:
-    from mslaunch.trace.compare import label
+def _show(found: Comparison, first: str, second: str, tolerance: float | None) -> None:
+    from mslaunch.trace.cause import label
+    from mslaunch.trace.notes import few
 
     rows = [(label(pair.first), pair.first.kind, pair.second.kind, *_difference(pair)) for pair in found.pairs]
     print(basics.columns([("MODULE", "A", "B", "DIFFERENCE", ""), *rows]), end="")
-    for note in found.notes:
+    for note in (*found.notes, *found.ended):
         basics.say(note)
     for folder, only in ((first, found.only_first), (second, found.only_second)):
         if only:
-            more = f" and {len(only) - SHOWN} more" if len(only) > SHOWN else ""
-            basics.say(f"only in {folder}: {', '.join(only[:SHOWN])}{more}")
-    different = found.first_different
+            basics.say(f"only in {folder}: {few(only)}")
     if found.only_whole:
         basics.say(
             f"only the networks as a whole were compared: {counted(len(found.only_first), 'output')} of {first} and "
             f"{len(found.only_second)} of {second} have no partner. Write rules for the names and give --names RULES."
         )
-    if different is None:
-        alone = len(found.only_first) + len(found.only_second)
-        without = f"; {alone} without a partner" if alone else ""
-        basics.say(f"{counted(len(found.pairs), 'output')}, the same within {tolerance:g}{without}")
-        return
-    count = sum(not pair.is_same for pair in found.pairs)
-    basics.say(
-        f"first difference: {label(different.first)} ({different.first.kind}, {different.second.kind}): "
-        f"{_reason(different, tolerance)}; {count} of {counted(len(found.pairs), 'output')} differ"
-    )
+    elif not found.is_whole_compared and not found.ended:
+        basics.say(
+            "not compared: what the networks themselves return. Call both as often, and let both return a tensor, a "
+            "tuple, or dictionaries with the same keys."
+        )
+    basics.say(_sum_up(found, tolerance))
+    if found.hint:
+        basics.say(found.hint)
+
+
+def _sum_up(found: Comparison, tolerance: float | None) -> str:
+    from mslaunch.trace.cause import label
+    from mslaunch.trace.difference import limits_of
+
+    different = found.first_different
+    if different is not None:
+        count = sum(not pair.is_same for pair in found.pairs)
+        return (
+            f"first difference: {label(different.first)} ({different.first.kind}, {different.second.kind}): "
+            f"{_reason(different)}; {count} of {counted(len(found.pairs), 'output')} "
+            f"{'differs' if count == 1 else 'differ'}"
+        )
+    alone = len(found.only_first) + len(found.only_second)
+    without = f"; {alone} without a partner" if alone else ""
+    largest = max(found.pairs, key=lambda pair: pair.difference or 0.0)
+    limit = max(limits_of(pair.first, pair.second).least for pair in found.pairs) if tolerance is None else tolerance
+    within = f"the same within {limit:g}"
+    if (largest.difference or 0.0) > limit:
+        within = f"the same with differences that grow slowly, to {largest.difference:.1e} at {label(largest.first)}"
+    incomplete = "" if found.is_same else "incomplete comparison: "
+    return f"{incomplete}{counted(len(found.pairs), 'output')}, {within}{without}"
 
 
 def _difference(pair: Pair) -> tuple[str, str]:
@@ -95,12 +119,12 @@ def _bar(difference: float) -> int:
     return min(WIDTH, max(1, round(WIDTH * (1 - math.log10(difference) / math.log10(SMALLEST)))))
 
 
-def _reason(pair: Pair, tolerance: float) -> str:
+def _reason(pair: Pair) -> str:
     if pair.difference is None:
         return f"shape {list(pair.first.shape)} and {list(pair.second.shape)}"
     if math.isinf(pair.difference):
         return "NaN or infinity in one of them"
-    return f"{pair.difference:.1e} is more than {tolerance:g}"
+    return f"{pair.difference:.1e} is more than {pair.tolerance:.2g}"
 
 
 def _plain(found: Comparison) -> dict[str, Any]:
@@ -110,6 +134,8 @@ def _plain(found: Comparison) -> dict[str, Any]:
             "first": _output(pair.first),
             "second": _output(pair.second),
             "difference": "inf" if pair.difference == math.inf else pair.difference,
+            "tolerance": pair.tolerance,
+            "compared_values": pair.compared,
             "same": pair.is_same,
         }
         for pair in found.pairs
@@ -118,6 +144,9 @@ def _plain(found: Comparison) -> dict[str, Any]:
     return {
         "same": found.is_same,
         "first_different": different and _output(different.first),
+        "hint": found.hint,
+        "ended": list(found.ended),
+        "whole_compared": found.is_whole_compared,
         "outputs": pairs,
         "only_first": list(found.only_first),
         "only_second": list(found.only_second),
@@ -125,12 +154,12 @@ def _plain(found: Comparison) -> dict[str, Any]:
     }
 
 
-def _output(output: Output) -> dict[str, Any]:
+def _output(output: Recorded) -> dict[str, Any]:
     return {
         "name": output.name,
         "class": output.kind,
         "call": output.call,
-        "output": output.output,
+        "output": output.place,
         "shape": list(output.shape),
         "dtype": output.dtype,
     }

@@ -37,7 +37,7 @@ class AttachedRun:
     def catch_up(self, lines: int) -> Iterator[Notice]:
         """Take in what has happened so far; yield the last notes and the last lines of each log."""
         notes = [notice for notice in self._read_events() if notice["ev"] == "note"]
-        yield from notes[-lines:]
+        yield from notes[max(0, len(notes) - lines) :]
         for rank, log in self._logs.items():
             last: deque[str] = deque(maxlen=lines)
             while log.behind():

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from mslaunch import messages
-from mslaunch.agent.probe import DEVICE_FILES
 from mslaunch.agent.running_clock import RunningClock
+from mslaunch.agent.visible_devices import DEVICE_FILES
 from mslaunch.launcher.check import find_port
 from mslaunch.launcher.claims import ProcessClaims
 from mslaunch.launcher.cluster import Cluster

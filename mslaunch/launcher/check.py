@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mslaunch.agent.probe import DEVICE_FILES, checksum
+from mslaunch.agent.probe import checksum
+from mslaunch.agent.visible_devices import DEVICE_FILES, VARIABLES
 from mslaunch.errors import HostsNotReady, RunsFolderUnwritable
 from mslaunch.hosts import Host
 from mslaunch.launcher.converse import converse
 from mslaunch.launcher.facts import PORTS
+from mslaunch.ranges import format_ranges
 from mslaunch.store.folder import why
 from mslaunch.transports.base import Channel
-from mslaunch.words import describe_held
+from mslaunch.words import describe_held, describe_limit
 
 ANSWER_SECONDS = 30.0
 REACH_SECONDS = 5.0
@@ -36,6 +38,8 @@ class Requirements:
     port: int | None = None
     numa: bool = False
     share_devices: bool = False
+    device_variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the job that say which devices its ranks see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,10 @@ class Report:
     @property
     def shared(self) -> bool:
         return bool(self.facts["shared"])
+
+    def device_limit(self, target: str) -> str:
+        """Say what hides devices of this target, and which are left; nothing where all are visible."""
+        return _device_limit(self.facts, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +82,8 @@ def check_hosts(
         probe = {"do": "probe", "run_dir": wanted.run_dir, "script": wanted.script, "numa": wanted.numa, **nonce}
         probe["device_variables"] = device_variables
         asked = time.time()
-        answers = converse(channels, {host.name: probe for host in hosts}, "facts", ANSWER_SECONDS)
+        orders = {host.name: {**probe, "env": _device_variables(host, wanted)} for host in hosts}
+        answers = converse(channels, orders, "facts", ANSWER_SECONDS)
     reports = {}
     first = answers[hosts[0].name]["facts"]
     for host in hosts:
@@ -90,6 +99,17 @@ def check_hosts(
     ahead = [(name, report.skew) for name, report in reports.items() if abs(report.skew) > SKEW_NOTICE]
     notes = tuple(f"{name}: its clock is {skew:+.1f} s off; times are corrected for it" for name, skew in ahead)
     return Checked(reports, port, notes)
+
+
+def _device_variables(host: Host, wanted: Requirements) -> dict[str, str]:
+    own = {name: value for name, value in host.env.items() if name in VARIABLES.values()}
+    return {**wanted.device_variables, **own}
+
+
+def _device_limit(facts: Mapping[str, Any], target: str) -> str:
+    limit = facts["limits"].get(target)
+    hides = limit and len(limit["files"]) < limit["of"]
+    return describe_limit(limit["by"], limit["files"], limit["of"], target) if limit and hides else ""
 
 
 def _problems(
@@ -129,6 +149,9 @@ def _device_problems(host: Host, facts: Mapping[str, Any], target: str, share: b
     stem = DEVICE_FILES[target]
     there = facts["devices"].get(target, ())
     missing = [device for device in host.devices if device not in there]
+    if missing and (limit := _device_limit(facts, target)):
+        fix = f"Name device {format_ranges(there)} in --hosts, or change it" if there else "Change it there"
+        return [f"device {format_ranges(missing)} is not visible: {limit}. {fix}."]
     if missing:
         return [f"has {len(there)} {target} devices, not {', '.join(map(str, missing))}. Name others in --hosts."]
     held = {device: facts["held"][f"{stem}{device}"] for device in host.devices if f"{stem}{device}" in facts["held"]}

@@ -16,18 +16,17 @@ from itertools import chain
 from pathlib import Path
 
 from mslaunch.agent import numa
-from mslaunch.agent.device_locks import holders
-from mslaunch.agent.probe import DEVICE_FILES, device_numbers, is_free
-from mslaunch.errors import HostsNotReady, NoMindSpore, PortBusy, ProgramMissing, PythonMissing
+from mslaunch.agent.probe import is_free
+from mslaunch.errors import NoMindSpore, PortBusy, ProgramMissing, PythonMissing
 from mslaunch.hosts import LOCAL
+from mslaunch.launcher.devices import job_variables
 from mslaunch.launcher.program import FoundProgram, check_module, shows_config_argument
 from mslaunch.launcher.project import Project, find_project
 from mslaunch.plan.environment import store_port
-from mslaunch.plan.model import Facts, HostFacts, Plan, read_numa
+from mslaunch.plan.model import Facts, HostFacts, read_numa
 from mslaunch.plan.paths import candidates
 from mslaunch.plan.spec import JobSpec
 from mslaunch.store.layout import runs_root
-from mslaunch.words import describe_held
 
 # Below the ports that Linux hands out by itself, above those that MindSpore's ranks take (256 each from 8118 on).
 PORTS = range(24000, 32768)
@@ -39,23 +38,6 @@ class Elsewhere:
 
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     port: int | None = None
-
-
-def find_devices(device_target: str | None) -> tuple[str, tuple[int, ...]]:
-    """Return the target and the devices of this machine: as configured, else Ascend, else GPU, else CPU."""
-    found = {target: tuple(device_numbers(stem)) for target, stem in DEVICE_FILES.items()} | {"CPU": ()}
-    if device_target in found:
-        return device_target, found[device_target]
-    return next(((target, devices) for target, devices in found.items() if devices), ("CPU", ()))
-
-
-def check_held_devices(plan: Plan) -> None:
-    """Refuse devices of this machine that other runs use; the agent takes them only later, for certain."""
-    stem = DEVICE_FILES.get(plan.device_target)
-    if stem is not None and not plan.share_devices:
-        devices = [worker.device_id for worker in plan.workers if worker.device_id is not None]
-        if held := holders(stem, devices, {**os.environ, **plan.env}):
-            raise HostsNotReady(describe_held(held))
 
 
 def find_python(spec: JobSpec) -> str:
@@ -140,7 +122,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _this_machine(spec: JobSpec, python: str) -> HostFacts:
-    known = read_numa(numa.facts() if spec.launch.numa else None)
+    known = read_numa(numa.facts({**os.environ, **job_variables(spec)}) if spec.launch.numa else None)
     return HostFacts(python, tuple(sorted(os.sched_getaffinity(0))), known)
 
 

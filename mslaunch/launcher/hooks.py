@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from mslaunch import layout
 from mslaunch.launcher.attempt import SignalSource
 from mslaunch.masking import MASK, looks_secret, without_credentials
+from mslaunch.plan.environment import RANKS_ONLY
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.record import RunRecord
 from mslaunch.store.signals import ASKING
@@ -37,6 +38,8 @@ TICK = 0.1
 SHORTEST_SECRET = 6  # characters; a shorter value stands in many a word
 CARRIED = "MSLAUNCH_WEBHOOK"
 """What the URL is called among the secrets that go with a queue's job."""
+_OF_LAUNCHER = (CARRIED, f"{RANKS_ONLY}{CARRIED}")
+"""Variables that the command of launch.on_end does not get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,7 @@ class _Command:
         self._log = folder.path / layout.ON_END_LOG
         self._until = time.monotonic() + COMMAND_SECONDS
         self._process: subprocess.Popen[bytes] | None = None
-        env = {name: value for name, value in environment.items() if name != CARRIED}
+        env = {name: value for name, value in environment.items() if name not in _OF_LAUNCHER}
         try:
             with tempfile.TemporaryFile() as told, self._log.open("ab") as log:
                 told.write(json.dumps(record, indent=1).encode())

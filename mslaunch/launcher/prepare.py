@@ -10,19 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mslaunch.agent.probe import DEVICE_FILES
+from mslaunch.agent.visible_devices import DEVICE_FILES
 from mslaunch.errors import HostsNotReady, MslaunchError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.launcher.check import Checked, Requirements, check_devices, check_hosts
 from mslaunch.launcher.cluster import Cluster, connect
-from mslaunch.launcher.facts import Elsewhere, check_held_devices, find_devices, find_python, gather, new_run_id
+from mslaunch.launcher.devices import check_held_devices, find_devices, job_variables
+from mslaunch.launcher.facts import Elsewhere, find_python, gather, new_run_id
 from mslaunch.launcher.hooks import CARRIED, Hooks, run_hooks
+from mslaunch.launcher.job_command import own_command
 from mslaunch.launcher.program import FoundProgram
 from mslaunch.launcher.replacement import Rejoin
 from mslaunch.launcher.request import ReadJob, Request, read_job
 from mslaunch.launcher.restarts import Replan
 from mslaunch.launcher.resume import ResumedRun, find_run
-from mslaunch.plan.config import without_secrets
 from mslaunch.plan.environment import RANKS_ONLY
 from mslaunch.plan.make import HERE, make_plan
 from mslaunch.plan.methods import Method
@@ -31,7 +32,7 @@ from mslaunch.plan.settings import LaunchSettings
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
 from mslaunch.store.layout import RunFolder
 from mslaunch.transports import registry
-from mslaunch.transports.base import Access, Channel, Command, JobQueue, Transport
+from mslaunch.transports.base import Access, Channel, JobQueue, Transport
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,8 @@ def _prepare(job: ReadJob, tell: Callable[[str], None] | None) -> Prepared:
         return Prepared(plan, transport, secrets=given, hooks=hooks)
     queue = transport.queue
     if queue is not None and queue.current_job(os.environ) is None:
-        carried = {CARRIED: hooks.webhook} if hooks.webhook else {}
-        return Prepared(_plan_unseen(job, transport), transport, queue=queue, secrets={**given, **carried})
+        secrets = _sent_secrets(job.spec, transport, hooks)
+        return Prepared(_plan_unseen(job, transport), transport, queue=queue, secrets=secrets)
     job = replace(job, spec=job.spec.with_run_id(job.spec.launch.run_id or new_run_id()))
     resumed = find_run(RunFolder(Path(requirements(job.spec, _file(job.program)).run_dir)), transport, os.environ)
     transport.tell = tell or transport.tell
@@ -118,26 +119,39 @@ def _prepare(job: ReadJob, tell: Callable[[str], None] | None) -> Prepared:
         raise
 
 
+def _sent_secrets(spec: JobSpec, transport: Transport, hooks: Hooks) -> dict[str, str]:
+    """The values that go with a queue's job and are in no file: variables of the ranks, and the webhook's URL."""
+    here: Mapping[str, str] = {} if transport.shares_environment else os.environ
+    values = {name: here.get(name) if value is None else value for name, value in spec.secrets.items()}
+    values |= {CARRIED: hooks.webhook}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def _hooks(spec: JobSpec) -> Hooks:
-    """What is to be done at the end; a queue's job has the URL with its secrets."""
-    webhook = spec.launch.webhook or os.environ.get(f"{RANKS_ONLY}{CARRIED}")
-    return Hooks(spec.launch.on_end, webhook, str(Path.cwd()))
+    """What is to be done at the end; a queue's job has the URL with its secrets, and so have its ranks."""
+    is_rank = "MSLAUNCH_RUN_DIR" in os.environ
+    carried = None if is_rank else os.environ.get(f"{RANKS_ONLY}{CARRIED}")
+    return Hooks(spec.launch.on_end, carried or spec.launch.webhook, str(Path.cwd()))
 
 
 def _plan_here(job: ReadJob, transport: Transport, elsewhere: bool = False) -> Plan:
     """Plan for this machine, or for one like it that has everything."""
     spec = job.spec
-    target, found = find_devices(spec.config.values.get("device_target"))
+    found = find_devices(spec.config.values.get("device_target"), job_variables(spec))
     if job.named:
         spec = replace(spec, settings=replace(spec.settings, values=_with_devices(spec, job.named[0])))
-    workers = agree_on_workers(spec, found)
-    host = local_host(spec, workers, () if elsewhere else found, "CPU" if elsewhere else target)
-    facts = gather(spec, job.program, target, job.rank_table, Elsewhere() if elsewhere else None)
+    workers = agree_on_workers(spec, found.numbers)
+    if elsewhere:
+        host = local_host(spec, workers, (), "CPU")
+    else:
+        host = local_host(spec, workers, found.numbers, found.target, found.limit)
+    facts = gather(spec, job.program, found.target, job.rank_table, Elsewhere() if elsewhere else None)
     spec = replace(job, spec=spec).with_checkpoints(workers, facts.run_dir)
     reach = HERE if elsewhere else _reach(transport, spec, (host,))
     reach = replace(reach, passes_stdin=job.request.offers_stdin and not elsewhere)
     plan = make_plan(spec, (host,), facts, reach=reach, method=job.method)
-    return replace(plan, notes=(*plan.notes, *transport.notes(spec, os.environ)))
+    hidden = (found.limit,) if found.limit and not elsewhere else ()
+    return replace(plan, notes=(*plan.notes, *hidden, *transport.notes(spec, os.environ)))
 
 
 def _with_devices(spec: JobSpec, host: Host) -> LaunchSettings:
@@ -151,47 +165,25 @@ def _plan_unseen(job: ReadJob, transport: Transport) -> Plan:
     if transport.queue is not None:
         spec = replace(spec, default_workers=sum(len(host.devices) for host in hosts))
     python = find_python(spec)
-    known = {host.name: HostFacts(host.python or python, tuple(range(len(host.devices)))) for host in hosts}
+    known = {host.name: HostFacts(host.python or python, _assumed_cores(spec, host)) for host in hosts}
     target = spec.config.values.get("device_target") or "CPU"
     facts = gather(spec, job.program, target, job.rank_table, Elsewhere(known, spec.launch.master_port))
     plan = _plan_elsewhere(replace(job, spec=spec), hosts, facts, transport)
     plan = replace(plan, notes=(*plan.notes, *transport.notes(spec, os.environ)))
     if transport.queue is None:
         return plan
-    files = transport.queue.files(spec, plan, _own_command(job))
+    files = transport.queue.files(spec, plan, own_command(job))
     return replace(plan, files=(*plan.files, *files))
+
+
+def _assumed_cores(spec: JobSpec, host: Host) -> tuple[int, ...]:
+    """The cores that a host is taken to have until it tells: one for each rank, and those that the job names."""
+    named = (core for cores in (spec.launch.core_map or {}).values() for core in cores)
+    return tuple(sorted({*range(len(host.devices)), *named}))
 
 
 def _file(found: FoundProgram) -> str:
     return str(found.file) if found.file else ""
-
-
-def _named(job: ReadJob) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The words that name the program once more, for a launcher that starts in the same folder, and what follows."""
-    launch, args = job.spec.launch, job.spec.script_args
-    if launch.module is not None:
-        return ("-m", launch.module), args
-    if launch.command is not None:
-        return launch.command[:1], (*launch.command[1:], *args)
-    return (f"--script={_file(job.program)}",), args
-
-
-def _own_command(job: ReadJob) -> Command:
-    """The command that a queue runs: what was asked for here, for the launcher in the job."""
-    named, args = _named(job)
-    beside = Path(sys.executable).with_name("mslaunch")
-    table = job.spec.rank_table
-    return Command(
-        program=(str(beside),) if beside.is_file() else (sys.executable, "-m", "mslaunch"),
-        verb=job.request.verb,
-        own=job.request.verb_options,
-        flags={**job.request.flags, "env": {**(job.request.flags.get("env") or {}), **job.spec.secrets}},
-        assignments=job.request.assignments,
-        config=None if job.spec.config.text is None else without_secrets(job.spec.config.text),
-        named=named,
-        rank_table=str(Path(table.name).absolute()) if table else None,
-        script_args=args,
-    )
 
 
 def _prepare_connected(job: ReadJob, transport: Transport, resumed: ResumedRun | None) -> Prepared:
@@ -316,6 +308,7 @@ def requirements(spec: JobSpec, script: str) -> Requirements:
         port=spec.launch.master_port,
         numa=spec.launch.numa,
         share_devices=spec.launch.share_devices,
+        device_variables=job_variables(spec),
     )
 
 

@@ -11,7 +11,7 @@ from mslaunch.checkpoint.files import newest_complete, step_of
 from mslaunch.diagnose.error_file import read_error
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.hosts import Host
-from mslaunch.plan.model import Plan, to_json
+from mslaunch.plan.model import Plan
 from mslaunch.plan.next_attempt import (
     STOPPED,
     Ending,
@@ -23,7 +23,7 @@ from mslaunch.plan.next_attempt import (
     resuming,
     spent,
 )
-from mslaunch.store.folder import write_atomically, write_files
+from mslaunch.store.folder import write_next_plan
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.record import AttemptSummary, RunRecord
 from mslaunch.words import counted
@@ -93,11 +93,8 @@ def _written(
 ) -> NextAttempt | str:
     """Write the plan of the next attempt into the run's folder."""
     try:
-        folder.plan.rename(folder.earlier_plan(plan.attempt))
-        write_files(
-            folder.path, again.files if lost else tuple(file for file in again.files if file.path == layout.RANKS)
-        )
-        write_atomically(folder.plan, to_json(again))
+        files = again.files if lost else tuple(file for file in again.files if file.path == layout.RANKS)
+        write_next_plan(folder, again, files, plan.attempt)
     except OSError as error:
         return f"the plan could not be written ({error.strerror})"  # the verdict stands
     wait = pause(plan.restarts, endings)

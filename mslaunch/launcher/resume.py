@@ -12,10 +12,10 @@ from mslaunch import identity
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import MslaunchError, RecordUnreadable
 from mslaunch.launcher.restarts import find_resume, summary
-from mslaunch.plan.model import Plan, to_json
+from mslaunch.plan.model import Plan
 from mslaunch.plan.next_attempt import resuming
 from mslaunch.store import record
-from mslaunch.store.folder import write_atomically, write_files
+from mslaunch.store.folder import write_atomically, write_next_plan
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.liveness import job_of
 from mslaunch.store.ownership import check_owner
@@ -50,10 +50,7 @@ class ResumedRun:
 
     def write_plan(self, plan: Plan) -> RunFolder:
         """Write the plan, now that the hosts are known; the code is as it was when the job was submitted."""
-        if self.before is not None:
-            self.folder.plan.rename(self.folder.earlier_plan(self.before.attempt))
-        write_files(self.folder.path, plan.files)
-        write_atomically(self.folder.plan, to_json(plan))
+        write_next_plan(self.folder, plan, plan.files, None if self.before is None else self.before.attempt)
         if self.job:
             write_atomically(self.folder.job(plan.transport), self.job)
         return self.folder

@@ -10,13 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mslaunch.errors import CombinationError, MslaunchError, RequestError, RunExists, SweepAlive
-from mslaunch.launcher.facts import find_devices, new_run_id
+from mslaunch.launcher.devices import find_devices, job_variables
+from mslaunch.launcher.facts import new_run_id
 from mslaunch.launcher.prepare import plan_job
 from mslaunch.launcher.request import ReadJob, Request, read_config_text, read_job
-from mslaunch.masking import is_secret
+from mslaunch.launcher.secret_settings import take_secrets
+from mslaunch.launcher.secret_settings import without_secrets as without_secret_values
 from mslaunch.plan.config import without_secrets
 from mslaunch.plan.model import Plan
 from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
+from mslaunch.plan.resolve import flag_name
 from mslaunch.plan.spec import agree_on_workers
 from mslaunch.plan.sweep import Combination
 from mslaunch.ranges import format_ranges
@@ -62,6 +65,8 @@ class Sweep:
     """The devices of this machine that the runs share out."""
     plan: Plan | None = None
     """The plan of the first combination that is to be run."""
+    has_webhook: bool = False
+    """Whether the end of the runs is posted to a URL."""
 
     def member(self, index: int, devices: tuple[int, ...] = ()) -> Request:
         """The request for one run, with its devices where the sweep shares them out."""
@@ -78,6 +83,7 @@ class Sweep:
 
 def prepare_sweep(request: Request, combinations: tuple[Combination, ...], at_once: int | None = None) -> Sweep:
     """Plan every combination of a new sweep; nothing is written, started or contacted."""
+    request, combinations = take_secrets(request, combinations)
     request = _read_once(request, combinations)
     launch = read_job(replace(request, assignments=combinations[0].assignments)).spec.launch
     folder = SweepFolder(Path(launch.runs_dir).resolve() / (launch.run_id or new_run_id()))
@@ -92,24 +98,36 @@ def resume_sweep(
     name: str, request: Request, combinations: tuple[Combination, ...] = (), at_once: int | None = None
 ) -> Sweep:
     """Plan what is missing of an earlier sweep, or did not succeed; what is typed now outweighs what was typed then."""
+    request, combinations = take_secrets(request, combinations)
     request = replace(request, config_text=read_config_text(request))
     folder = sweep.find(Path(read_job(request).spec.launch.runs_dir).resolve(), name)
     check_owner(folder, "resume")
     before = sweep.read(folder)
-    if combinations and [one.assignments for one in combinations] != [one.assignments for one in before.combinations]:
+    typed = [one.assignments for one in combinations]
+    if any(typed) and typed != [one.assignments for one in before.combinations]:
         raise RequestError(
             f"{folder.sweep_id} was started with other --set values, and is resumed with the same. "
             "Leave --set out, or start another sweep."
         )
-    typed = request
-    request = replace(
-        request, flags={**before.flags, **typed.flags}, script_args=typed.script_args or before.script_args
-    )
-    if typed.config is None:
-        request = replace(request, config=before.config, config_text=before.config_text)
+    request = _as_before(request, before)
     request = _read_once(request, before.combinations)
     run_ids, waiting = _left(folder, before)
-    return _planned(Sweep(folder, request, before.combinations, run_ids, waiting, at_once, is_resumed=True))
+    made = _planned(Sweep(folder, request, before.combinations, run_ids, waiting, at_once, is_resumed=True))
+    if waiting and "webhook" in before.flags and "webhook" not in request.flags and not made.has_webhook:
+        raise RequestError(
+            f"{folder.sweep_id} was started with a webhook, whose URL is in no file. Export it as MSLAUNCH_WEBHOOK, or "
+            "give --set launch.webhook=null to go on without."
+        )
+    return made
+
+
+def _as_before(typed: Request, before: sweep.SweepRecord) -> Request:
+    """What was asked for at first, where nothing else is typed now."""
+    known = {name: value for name, value in before.flags.items() if (name, value) != ("webhook", None)}
+    request = replace(typed, flags={**known, **typed.flags}, script_args=typed.script_args or before.script_args)
+    if typed.config is None:
+        request = replace(request, config=before.config, config_text=before.config_text)
+    return request
 
 
 def _read_once(request: Request, combinations: tuple[Combination, ...]) -> Request:
@@ -117,8 +135,8 @@ def _read_once(request: Request, combinations: tuple[Combination, ...]) -> Reque
     for key in combinations[0].varied:
         name = key.removeprefix("launch.")
         if name != key and name in request.flags:
-            flag = name.replace("_", "-")
-            raise RequestError(f"--{flag} and --set {key}: the one outweighs all values of the other. Leave one out.")
+            flag = flag_name(name)
+            raise RequestError(f"{flag} and --set {key}: the one outweighs all values of the other. Leave one out.")
     request = replace(request, config_text=read_config_text(request))
     if request.args_may_name:
         named = read_job(replace(request, assignments=combinations[0].assignments)).request
@@ -160,6 +178,7 @@ class _Draft:
     alone: str = ""
     """The setting that lets no two runs run at a time."""
     cores: int = 1
+    has_webhook: bool = False
 
 
 def _planned(draft: Sweep) -> Sweep:
@@ -179,7 +198,8 @@ def _planned(draft: Sweep) -> Sweep:
     at_once = draft.at_once
     if transport is not None and queue is None:
         at_once = _at_once(draft.at_once, found, transport)
-    return replace(draft, at_once=at_once, queue=queue, claims=found.claims, pool=found.pool, plan=plan)
+    planned = replace(draft, at_once=at_once, queue=queue, claims=found.claims, pool=found.pool, plan=plan)
+    return replace(planned, has_webhook=found.has_webhook)
 
 
 def _plan_one(draft: Sweep, index: int, found: _Draft) -> None:
@@ -193,6 +213,7 @@ def _plan_one(draft: Sweep, index: int, found: _Draft) -> None:
     for name in ("bind_cores", "numa", "core_map", "master_port"):
         if getattr(launch, name):
             found.alone = job.spec.source(name)
+    found.has_webhook |= launch.webhook is not None
     found.transports[transport.name] = transport
     found.claims[index], found.pool = claim, pool or found.pool
     found.cores = max(found.cores, plan.world_size)
@@ -205,10 +226,10 @@ def _claim(job: ReadJob, transport: Transport, varied: tuple[str, ...]) -> tuple
     spec = job.spec
     if transport.needs_check or job.named or spec.rank_table is not None or "launch.devices" in varied:
         return Claim(), ()
-    target, found = find_devices(spec.config.values.get("device_target"))
-    if target == "CPU":
+    found = find_devices(spec.config.values.get("device_target"), job_variables(spec))
+    if found.target == "CPU":
         return Claim(), ()
-    pool = spec.launch.devices or found
+    pool = spec.launch.devices or found.numbers
     shared = replace(spec.settings, values=spec.launch.model_copy(update={"devices": None}))
     workers = agree_on_workers(replace(spec, settings=shared), pool)
     return (Claim(workers), pool) if workers <= len(pool) else (Claim(), ())  # planning tells what is missing
@@ -273,12 +294,13 @@ def _names_program(made: Sweep) -> bool:
 
 def _record(made: Sweep) -> sweep.SweepRecord:
     request = made.request
-    flags = {name: value for name, value in request.flags.items() if name not in ("run_id", "runs_dir")}
+    flags = without_secret_values(request.flags)
+    flags = {name: value for name, value in flags.items() if name not in ("run_id", "runs_dir", "webhook")}
     flags |= {name: str(Path(flags[name]).absolute()) for name in _PATHS if name in flags}
     if made.plan is not None and not _names_program(made):
         flags["script"] = str(Path(made.plan.job_dir) / made.plan.workdir / made.plan.script)
-    if env := flags.get("env"):
-        flags["env"] = {key: None if value is None or is_secret(key, value) else value for key, value in env.items()}
+    if made.has_webhook:
+        flags["webhook"] = None  # so that whoever resumes the sweep is asked for the URL
     config = str(Path(request.config).absolute()) if request.config else None
     return sweep.SweepRecord(
         sweep_id=made.folder.sweep_id,

@@ -42,6 +42,17 @@ class NumaAnswer(TypedDict):
     devices: dict[str, list[NumaDevice]]
 
 
+class DeviceLimit(TypedDict):
+    """What limits the devices that ranks see: `by` that variable, of so many that are there.
+
+    `files` are the numbers of the device files that are seen, in the order of the devices; null where it is not known.
+    """
+
+    by: str
+    of: int
+    files: list[int | None]
+
+
 class HostFactsAnswer(TypedDict):
     """What an agent has found out about its host."""
 
@@ -50,10 +61,10 @@ class HostFactsAnswer(TypedDict):
     mindspore: str | None
     cores: list[int]
     devices: dict[str, list[int]]
+    limits: dict[str, DeviceLimit]
     busy: dict[str, str]
     held: dict[str, str]
     gpus: list[int]
-    renumbered: bool
     clock: float
     shared: bool
     script: str | None

@@ -20,6 +20,7 @@ class ProbeOrder(OrderMessage):
     nonce: str
     nonce_text: str
     device_variables: tuple[str, ...]
+    env: dict[str, str]
     numa: bool
 
 

@@ -14,7 +14,7 @@ from statistics import median
 
 from mslaunch.metrics.rows import Number, Row, Source
 from mslaunch.metrics.series import step_of
-from mslaunch.words import byte_count
+from mslaunch.words import byte_count, seconds_words
 
 CHECK_EVERY = 2.0
 STALE = 30.0  # seconds after which a number says nothing about now
@@ -53,9 +53,14 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
+def sleeps(own: Values) -> bool:
+    """Tell whether a rank wants so little of a core that its waits, short and many, say nothing."""
+    return own.get("cpu", math.inf) < LEAST_WANTED * (1 - own.get("cpu_wait", 0))
+
+
 def _starved(own: Values, peers: Medians) -> bool:
     wait, of_peers = own.get("cpu_wait", 0), peers.get("cpu_wait", 1)
-    if own.get("cpu", math.inf) < LEAST_WANTED * (1 - wait):  # of a rank that sleeps, waits are short and many
+    if sleeps(own):
         return False
     return wait >= 0.25 and (wait >= of_peers + 0.2 or 1 - wait <= (1 - of_peers) / 3)  # on a full machine all wait
 
@@ -102,7 +107,9 @@ RANK_RULES = (
         "slow",
         3,
         _slow,
-        lambda own, peers: f"is slow: {own['step_time']:.3g} s a step, its peers take {peers['step_time']:.3g} s",
+        lambda own, peers: (
+            f"is slow: {seconds_words(own['step_time'])} a step, its peers take {seconds_words(peers['step_time'])}"
+        ),
     ),
 )
 HOST_RULES = (

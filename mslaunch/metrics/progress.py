@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from mslaunch.metrics.rows import Number
+from mslaunch.words import count_words
 
 Values = Mapping[str, Number]
 
@@ -26,8 +27,8 @@ def progress_words(values: Values) -> list[str]:
 def _of(name: str, values: Values, whole: str) -> str:
     if name not in values:
         return ""
-    most = f"/{values[whole]:g}" if whole in values else ""
-    return f"{name} {values[name]:g}{most}"
+    most = f"/{count_words(values[whole])}" if whole in values else ""
+    return f"{name} {count_words(values[name])}{most}"
 
 
 def short(number: Number) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -177,6 +178,23 @@ def read_scalar(raw: str) -> Any:
         return parse_yaml(raw)
     except Unreadable:
         return raw
+
+
+def write_scalar(value: Any) -> str:
+    """Write plain data (None, numbers, text, lists, mappings) so that read_scalar returns it."""
+    return value if isinstance(value, str) and read_scalar(value) == value else write_flow(value)
+
+
+def write_flow(value: Any) -> str:
+    """Write plain data in one line of YAML: texts are quoted, and what YAML cannot hold in quotes is escaped."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{write_flow(key)}: {write_flow(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(write_flow, value)) + "]"
+    text = json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float) and "." not in text:
+        return text.replace("e", ".0e")  # for YAML, 1e-05 is a text
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
 
 
 def _assign(values: dict[str, Any], key: str, value: Any, name: str) -> None:

@@ -158,8 +158,11 @@ def tuned_defaults(environment: Mapping[str, str], world_size: int) -> dict[str,
 CARRIED = ("MS_", "GLOG_", "HCCL_", "ASCEND_", "NCCL_", "CUDA_", "MINDSPORE_", "OMP_", "OMPI_MCA_", "LC_")
 CARRIED_NAMES = ("PYTHONPATH", "LD_LIBRARY_PATH", "LANG", "TZ")
 
+NOT_CARRIED = ("ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+"""These name devices of the machine that they are set on."""
+
 
 def carried(environment: Mapping[str, str], unset: tuple[str, ...]) -> tuple[str, ...]:
     """Name the variables that travel to other hosts; everything else is the host's own."""
     names = (name for name in environment if name.startswith(CARRIED) or name in CARRIED_NAMES)
-    return tuple(sorted(name for name in names if name not in unset))
+    return tuple(sorted(name for name in names if name not in unset and name not in NOT_CARRIED))

@@ -56,7 +56,7 @@ def resolve(
         _Layer(config.launch, lambda name: f"{config.where('launch', name)} (launch.{name})"),
         _Layer(_from_variables(asked), _variable),
         _Layer(assigned or {}, lambda name: f"--set launch.{name}"),
-        _Layer(flags, _flag, "{name}: there is no such setting", adds_variables=True),
+        _Layer(flags, flag_name, "{name}: there is no such setting", adds_variables=True),
     )
     raw: dict[str, Any] = {}
     sources = dict.fromkeys(LaunchSettings.model_fields, "default")
@@ -78,6 +78,12 @@ def _merge(layer: _Layer, raw: dict[str, Any], sources: dict[str, str], findings
             sources[name] = f"{source}, {sources[name]}" if sources[name] != "default" else source
         else:
             raw[name], sources[name] = value, source
+
+
+def given_by_variables(settings: Settings) -> dict[str, Any]:
+    """The settings whose values MSLAUNCH_* variables gave."""
+    names = [name for name, source in settings.sources.items() if source == _variable(name)]
+    return {name: getattr(settings.values, name) for name in names}
 
 
 def _from_variables(asked: Mapping[str, str]) -> dict[str, Any]:
@@ -135,7 +141,8 @@ def _variable(name: str) -> str:
     return f"MSLAUNCH_{name.upper()}"
 
 
-def _flag(name: str) -> str:
+def flag_name(name: str) -> str:
+    """The option that gives a setting, as messages name it."""
     if name == "command":
         return COMMAND_LINE
     flag = flag_of(name) if name in LaunchSettings.model_fields else None

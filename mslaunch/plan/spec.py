@@ -105,11 +105,16 @@ def _claims(spec: JobSpec, hosts: tuple[Host, ...]) -> Iterator[tuple[int, str]]
         yield sum(len(host.devices) for host in hosts), "the hosts"
 
 
-def local_host(spec: JobSpec, workers: int, found: tuple[int, ...], target: str) -> Host:
-    """Return this machine as the job's only host, with the devices that its ranks use."""
+def local_host(spec: JobSpec, workers: int, found: tuple[int, ...], target: str, limit: str = "") -> Host:
+    """Return this machine as the job's only host, with the devices that its ranks use.
+
+    `limit` says what hides others of its devices.
+    """
     devices = _wanted_devices(spec, workers, found)
     if target != "CPU":
         missing = [device for device in devices if device not in found]
+        if missing and limit:
+            raise NotReadyError(_not_visible(missing, workers, found, limit))
         if missing and not found:
             raise NoDevices(target, spec.config.where("device_target"))
         if missing:
@@ -119,6 +124,18 @@ def local_host(spec: JobSpec, workers: int, found: tuple[int, ...], target: str)
                 f"{target} devices are {have}. Ask for fewer --workers, or name others with --devices."
             )
     return Host(LOCAL, "127.0.0.1", devices)
+
+
+def _not_visible(missing: list[int], workers: int, found: tuple[int, ...], limit: str) -> str:
+    asked = f"{workers} ranks are asked for" if workers > 1 else "1 rank is asked for"
+    wrong = f"device {format_ranges(missing)} is not visible: {asked}, and {limit}"
+    variable = limit.partition("=")[0]
+    if not found:
+        return f"{wrong}. Change {variable}, or write device_target: CPU."
+    return (
+        f"{wrong}, which ranks number {format_ranges(found)}. Ask for fewer --workers, name visible ones with "
+        f"--devices, or change {variable}."
+    )
 
 
 def _wanted_devices(spec: JobSpec, workers: int, found: tuple[int, ...]) -> tuple[int, ...]:

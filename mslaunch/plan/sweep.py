@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from mslaunch.errors import RequestError
-from mslaunch.plan.config import read_scalar
+from mslaunch.plan.config import read_scalar, write_flow
 
 LIMIT = 10_000
 _RANGE = re.compile(r"([-+]?\d+)\.\.([-+]?\d+)(?:\.\.([-+]?\d+))?")
@@ -115,7 +115,7 @@ def axis_of(key: str, values: object) -> Axis:
     several = isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping))
     items = list(values) if several and isinstance(values, Iterable) else [values]
     try:
-        return Axis(key, tuple(json.dumps(_plain(item), allow_nan=False) for item in items))
+        return Axis(key, tuple(write_flow(json.loads(json.dumps(_plain(item), allow_nan=False))) for item in items))
     except (TypeError, ValueError) as error:
         raise RequestError(f"values of {key!r}: {error}. Give numbers, text, lists or mappings.") from None
 

@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+_SAFETENSORS = ".safetensors"
+
 
 def checkpoint_files() -> list[str]:
     """Return the checkpoint files of all ranks, sorted by rank id, as `mslaunch infer` chose them."""
@@ -37,8 +39,10 @@ def load_sharded(net: Any, strict: bool = True) -> list[str]:
 def _load(net: Any) -> list[str]:
     import mindspore
 
+    path = checkpoint_file()
+    form = {"format": "safetensors"} if path.endswith(_SAFETENSORS) else {}
     try:
-        missing, _ = mindspore.load_param_into_net(net, mindspore.load_checkpoint(checkpoint_file()))
+        missing, _ = mindspore.load_param_into_net(net, mindspore.load_checkpoint(path, **form))
     except RuntimeError as error:
         ranks = os.environ.get("RANK_SIZE", "1")
         raise ValueError(
@@ -53,13 +57,19 @@ def distributed_predict(model: Any, *data: Any) -> Any:
 
     full_batch and semi_auto_parallel, then infer_predict_layout, load_distributed_checkpoint, predict.
     """
-    import mindspore
-
     told = _told()
     ranks = int(os.environ.get("RANK_SIZE", "1"))
     if ranks == 1:
         load_sharded(model.predict_network)
         return model.predict(*data)
+    for path in told["files"]:
+        if path.endswith(_SAFETENSORS):
+            raise ValueError(
+                f"{path}: distributed_predict needs .ckpt files, since MindSpore merges no other ones of ranks. Write "
+                f"some: mslaunch ckpt convert DIR -o NEW --format ckpt."
+            )
+    import mindspore
+
     settings = {"parallel_mode": "semi_auto_parallel", "full_batch": True}
     if told["strategy"]:
         settings["strategy_ckpt_load_file"] = told["strategy"]

@@ -7,20 +7,29 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+
+from mslaunch.runtime.trace_values import ValueFiles
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 INDEX = "trace.json"
-VERSION = 1
+VERSION = 2
 MOST_VALUES = 1 << 18
-"""Of an output with more, evenly spaced ones are kept."""
+"""Of a tensor with more, so many are kept, evenly spread."""
+COMPILED = "_orig_mod"
+"""The name that torch.compile gives to a module inside its own."""
+NO_VALUES = (AttributeError, NotImplementedError, TypeError)
+"""What is raised for a tensor that has no plain values."""
+LONGEST = 300
+"""Characters of an error that are kept."""
 
 
 class Tracer:
-    """Records the outputs of a network's modules between `with` and its end."""
+    """Records what a network's modules are given and return, between `with` and its end."""
 
     def __init__(self, modules: list[tuple[str, Any]], folder: str, framework: str, most_values: int) -> None:
         if most_values < 1:
@@ -29,8 +38,10 @@ class Tracer:
         self.framework = framework
         self.notes: list[str] = []
         self._modules = modules
-        self._most_values = most_values
+        self._files = ValueFiles(self.folder, most_values)
+        self._inputs: list[dict[str, Any]] = []
         self._outputs: list[dict[str, Any]] = []
+        self._begun: dict[str, int] = {}
         self._calls: dict[str, int] = {}
         self._hooks: list[Any] = []
 
@@ -38,19 +49,23 @@ class Tracer:
         _clear(self.folder)
         try:
             for name, module in self._modules:
+                # Before the call: a module may write its output over its input.
+                self._hooks.append(_register_before(module, self._input_hook_of(name)))
                 self._hooks.append(module.register_forward_hook(self._hook_of(name)))
         except BaseException:
             self._remove_hooks()
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         self._remove_hooks()
         index = {
             "version": VERSION,
             "framework": self.framework,
+            "ended_by": None if error is None else _describe(error),
             "notes": self.notes,
             "not_called": [name for name, _ in self._modules if name not in self._calls],
+            "inputs": self._inputs,
             "outputs": self._outputs,
         }
         beside = os.path.join(self.folder, f"{INDEX}.{os.getpid()}")
@@ -63,31 +78,33 @@ class Tracer:
             hook.remove()
         self._hooks.clear()
 
-    def _hook_of(self, name: str) -> Any:
-        def hook(module: Any, _inputs: Any, output: Any) -> None:
-            call = self._calls.get(name, 0)
-            self._calls[name] = call + 1
-            for part, tensor in _tensors(output, ""):
-                self._record({"name": name, "class": type(module).__name__, "call": call, "output": part}, tensor)
+    def _input_hook_of(self, name: str) -> Any:
+        def hook(module: Any, args: Any, kwargs: Any) -> None:
+            self._record(self._inputs, self._begun, name, module, {**dict(enumerate(args)), **kwargs})
 
         return hook
 
-    def _record(self, row: dict[str, Any], tensor: Any) -> None:
-        import numpy
+    def _hook_of(self, name: str) -> Any:
+        def hook(module: Any, _inputs: Any, output: Any) -> None:
+            self._record(self._outputs, self._calls, name, module, output)
 
-        order = len(self._outputs)
-        try:
-            values = _to_numpy(tensor)
-        except Exception as error:  # sparse, quantized: a trace never ends the script that it looks at
-            why = str(error).partition("\n")[0]
-            self.notes.append(f"{row['name'] or 'the network'}: an output has no plain values: {why}")
-            return
-        flat = numpy.ravel(values)
-        step = max(1, -(-flat.size // self._most_values))
-        numpy.save(os.path.join(self.folder, f"{order}.npy"), flat[::step])
-        dtype = str(tensor.dtype).rpartition(".")[2].lower()
-        row.update(order=order, shape=list(values.shape), dtype=dtype, step=step, **_statistics(flat))
-        self._outputs.append(row)
+        return hook
+
+    def _record(self, rows: list[dict[str, Any]], calls: dict[str, int], name: str, module: Any, given: Any) -> None:
+        call = calls.get(name, 0)
+        calls[name] = call + 1
+        for place, tensor in _tensors(given, ""):
+            try:
+                values = self._files.save(tensor)
+            except Exception as error:  # sparse, quantized: a trace never ends the script that it looks at
+                if hasattr(tensor, "asnumpy") and not isinstance(error, NO_VALUES):
+                    raise  # an operator's own: MindSpore raises it once, where values are asked for
+                if rows is self._outputs:
+                    why = str(error).partition("\n")[0]
+                    self.notes.append(f"{name or 'the network'}: an output has no plain values: {why}")
+                continue
+            row = {"name": name, "class": type(module).__name__, "call": call, "place": place, "order": len(rows)}
+            rows.append({**row, **values})
 
 
 class _MindSporeTracer(Tracer):
@@ -105,7 +122,7 @@ class _MindSporeTracer(Tracer):
             self.notes.append("recorded in PyNative mode: graph mode shows no cell's output, and may round otherwise")
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
         import mindspore
 
         if self._jit is None:
@@ -114,17 +131,58 @@ class _MindSporeTracer(Tracer):
             os.environ["MS_JIT"] = self._jit
         if self._is_graph:
             mindspore.set_context(mode=mindspore.GRAPH_MODE)
-        super().__exit__(*error)
+        super().__exit__(kind, error, where)
+
+
+class _TorchTracer(Tracer):
+    """A compiled network calls no hook that is newer than it, so nothing compiled is run meanwhile."""
+
+    def __enter__(self) -> Tracer:
+        super().__enter__()
+        self._stance: Any = None
+        if "torch._dynamo" in sys.modules:  # nothing is compiled without it
+            compiler = sys.modules["torch"].compiler
+            if hasattr(compiler, "set_stance"):
+                self._stance = compiler.set_stance("force_eager")
+                self._stance.__enter__()
+            else:  # before PyTorch 2.6
+                self.notes.append("what torch.compile has compiled may show no module's output: trace it uncompiled")
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
+        if self._stance is not None:
+            self._stance.__exit__(kind, error, where)
+        super().__exit__(kind, error, where)
 
 
 def trace(network: Any, folder: str, most_values: int = MOST_VALUES) -> Tracer:
-    """Record what every cell of a MindSpore network returns: `with trace(network, "ms_trace"): network(x)`."""
+    """Record what every cell of a MindSpore network computes: `with trace(network, "ms_trace"): network(x)`."""
     return _MindSporeTracer(list(network.cells_and_names()), folder, "mindspore", most_values)
 
 
 def torch_trace(network: Any, folder: str, most_values: int = MOST_VALUES) -> Tracer:
-    """Record what every module of a PyTorch network returns: `with torch_trace(network, "torch_trace"): network(x)`."""
-    return Tracer(list(network.named_modules()), folder, "torch", most_values)
+    """Record what every module of a PyTorch network computes: `with torch_trace(network, "traced"): network(x)`."""
+    return _TorchTracer(_uncompiled(network.named_modules()), folder, "torch", most_values)
+
+
+def _uncompiled(modules: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """The modules by the names that they have without torch.compile; of a compiled one, the one inside."""
+    named = {}
+    for name, module in modules:
+        named[".".join(part for part in name.split(".") if part != COMPILED)] = module
+    return list(named.items())
+
+
+def _register_before(module: Any, hook: Any) -> Any:
+    try:
+        return module.register_forward_pre_hook(hook, with_kwargs=True)
+    except TypeError:  # older frameworks show positional arguments only
+        return module.register_forward_pre_hook(lambda module, args: hook(module, args, {}))
+
+
+def _describe(error: BaseException) -> str:
+    why = str(error).strip().partition("\n")[0][:LONGEST]
+    return f"{type(error).__name__}: {why}" if why else type(error).__name__
 
 
 def _clear(folder: str) -> None:
@@ -148,31 +206,3 @@ def _tensors(output: Any, place: str) -> Iterator[tuple[str, Any]]:
         inner = output.items() if isinstance(output, dict) else enumerate(output)
         for key, value in inner:
             yield from _tensors(value, f"{place}.{key}" if place else str(key))
-
-
-def _to_numpy(tensor: Any) -> Any:
-    """The values as NumPy knows them; it has no bfloat16 and no float8."""
-    if hasattr(tensor, "asnumpy"):  # MindSpore
-        is_known = str(tensor.dtype).lower() != "bfloat16"
-        return tensor.asnumpy() if is_known else tensor.float().asnumpy()
-    tensor = tensor.detach()
-    if tensor.is_floating_point() and tensor.element_size() < 4:
-        tensor = tensor.float()
-    return tensor.cpu().numpy()
-
-
-def _statistics(values: Any) -> dict[str, Any]:
-    """Mean, standard deviation, extremes and norm of the finite values, and how many are not."""
-    import numpy
-
-    names = ("mean", "std", "min", "max", "norm")
-    if numpy.iscomplexobj(values):
-        values = numpy.abs(values)
-    wide = values.astype(numpy.float64)
-    finite = wide[numpy.isfinite(wide)]
-    if not finite.size:
-        return {**dict.fromkeys(names), "not_finite": int(wide.size)}
-    found = (finite.mean(), finite.std(), finite.min(), finite.max(), numpy.linalg.norm(finite))
-    # Where the squares of large float64 values overflow, there is no such number.
-    numbers = [float(number) if numpy.isfinite(number) else None for number in found]
-    return {**dict(zip(names, numbers)), "not_finite": int(wide.size - finite.size)}

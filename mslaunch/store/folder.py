@@ -26,16 +26,31 @@ NAMED = 4  # entries that are named where several could not be read
 
 
 def write_atomically(path: Path, content: str, mode: int = 0o600) -> None:
-    beside = path.with_name(f".{path.name}.{_writer()}")
+    """Write a file whole, or leave the one that is there."""
+    _write_beside(path, content, mode).replace(path)
+
+
+def _write_beside(path: Path, content: str, mode: int = 0o600) -> Path:
+    """Write what is to become a file, beside it; nothing is left of what cannot be written whole."""
+    beside = _beside(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:
         with os.fdopen(os.open(beside, flags, mode), "wb") as file:
             file.write(content.encode("utf-8", "surrogateescape"))  # arguments and paths need not be text
-        beside.replace(path)
-    except OSError:  # a full disk
-        with contextlib.suppress(OSError):
-            beside.unlink()
+    except OSError:
+        _remove(beside)
         raise
+    return beside
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{_writer()}")
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _writer() -> str:
@@ -79,6 +94,9 @@ def _create(path: Path, fill_it: Callable[[], None]) -> None:
         if isinstance(error, OSError):
             raise RunsFolderUnwritable(str(path), why(error)) from None
         raise
+    if made_runs_dir:  # `git add -A` would take environments, logs and checkpoints along
+        with contextlib.suppress(OSError):
+            (runs_dir / ".gitignore").write_text("*\n")
 
 
 def _make_runs_dir(path: Path) -> None:
@@ -119,6 +137,42 @@ def write_files(root: Path, files: tuple[File, ...]) -> None:
         path = root / file.path
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(path, file.content, file.mode)
+
+
+def write_next_plan(folder: RunFolder, plan: Plan, files: tuple[File, ...], before: int | None) -> None:
+    """Write the plan of another attempt and its files; the plan of the attempt before is kept beside it.
+
+    All of it is written before anything is replaced, so a full disk leaves the plan and the files that were there.
+    """
+    written: dict[Path, Path] = {}
+    try:
+        for file in files:
+            path = folder.path / file.path
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            written[path] = _write_beside(path, file.content, file.mode)
+        written[folder.plan] = _write_beside(folder.plan, to_json(plan))
+        if before is not None:
+            _keep(folder.plan, folder.earlier_plan(before))
+        for path, beside in written.items():
+            beside.replace(path)
+    except OSError:
+        _remove(*written.values())
+        raise
+
+
+def _keep(path: Path, other: Path) -> None:
+    """Give a file another name too, or copy it, with its time, where the file system knows no links."""
+    beside = _beside(other)
+    try:
+        _remove(beside)
+        os.link(path, beside)
+    except OSError:
+        try:
+            shutil.copy2(path, beside)
+        except OSError:
+            _remove(beside)
+            raise
+    beside.replace(other)
 
 
 def _point_latest(folder: Path) -> None:

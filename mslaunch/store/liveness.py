@@ -34,6 +34,8 @@ def current(folder: RunFolder) -> RunRecord:
     if alive and (record.state == "running" or job is None):
         return record  # while it is queued, that is only whoever submitted it
     if queue is not None and job is None and record.state == "queued":
+        if not is_own(folder):
+            return record  # a job is found by its name, and the caller may have one of the same name
         job = _found_again(folder, record, queue)
     if queue is not None and job is not None:
         return _as_queue_sees(folder, record, queue, job)
@@ -66,7 +68,7 @@ def _unless_queued_again(record: RunRecord, queue: JobQueue, job: str) -> RunRec
 def _found_again(folder: RunFolder, record: RunRecord, queue: JobQueue) -> str | None:
     """The job of a run whose submitter died before it could write the id down: it has the run's name."""
     job = _member_found(folder, queue) if folder.sweep else queue.find(folder.run_id)
-    if job is not None and is_own(folder):
+    if job is not None:
         with suppress(OSError):
             write_atomically(folder.job(record.transport), job)
     return job

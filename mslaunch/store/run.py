@@ -62,6 +62,10 @@ class JobFailed(MslaunchError):
         self.exit_code = result.exit_code or 1
         super().__init__(_words(result))
 
+    @property
+    def lines(self) -> Sequence[str]:
+        return str(self).split("\n")
+
     def __reduce__(self) -> tuple[type[JobFailed], tuple[Result]]:
         return JobFailed, (self.result,)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,18 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from mslaunch import layout
+from mslaunch.diagnose.verdict import Verdict, signal_name
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import RecordUnreadable
 from mslaunch.store.folder import write_atomically
 from mslaunch.store.known_folders import index_path
+from mslaunch.store.last_loss import last_loss
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.liveness import current, job_of
 from mslaunch.store.record import ENDED, RunRecord, is_time
+from mslaunch.words import first_line
 
 FEW = 20
 """Runs whose records are read as quickly as a file about them."""
 LARGEST = 64 << 20
-_VERSION = 1
+_VERSION = 2
+_EXCEPTION = re.compile(r"(?:[\w.]{0,200}\.)?(\w{1,60})(?=:|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,10 @@ class RunSummary:
     exit_code: int | None
     bytes: int | None
     """How much room the run's folder took when it ended."""
+    why: str = ""
+    """Why it failed, in a word or two."""
+    loss: float | None = None
+    """The last loss that it told."""
 
 
 _FIELDS = RunSummary.__slots__
@@ -62,13 +71,24 @@ _KINDS: tuple[Any, ...] = (
     int,
     (int, type(None)),
     (int, type(None)),
+    str,
+    (int, float, type(None)),
 )
 
 
-def summarize(record: RunRecord) -> RunSummary:
-    """Return what a list shows of a record."""
-    own = {name: getattr(record, name) for name in _FIELDS if name != "attempts"}
-    return RunSummary(**own, attempts=len(record.attempts))
+def summarize(record: RunRecord, loss: float | None) -> RunSummary:
+    """Return what a list shows of a record and of the last loss of its run."""
+    own = {name: getattr(record, name) for name in _FIELDS if name not in ("attempts", "why", "loss")}
+    why = "" if record.verdict is None else _name_cause(record.verdict)
+    return RunSummary(**own, attempts=len(record.attempts), why=why, loss=loss)
+
+
+def _name_cause(verdict: Verdict) -> str:
+    """Return the cause of a failure, more closely where one word tells it: the exception, the signal."""
+    if verdict.cause == "signal" and verdict.signal:
+        return signal_name(verdict.signal)
+    named = _EXCEPTION.match(verdict.summary) if verdict.cause == "exception" else None
+    return named[1] if named else first_line(verdict.cause, 30)
 
 
 def read_summaries(
@@ -90,7 +110,7 @@ def read_summaries(
         except RecordUnreadable as error:
             answers.append(error)
             continue
-        answers.append(summary := summarize(found))
+        answers.append(summary := summarize(found, last_loss(folder.metrics)))
         if path and key == _key(folder) and _is_final(folder, found):
             new[name] = [key, *(getattr(summary, name) for name in _FIELDS)]
     if path and new:

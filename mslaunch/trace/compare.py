@@ -6,29 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from mslaunch.checkpoint.names import Rule, expand, first_match, read_rules
+from mslaunch.checkpoint.names import read_rules
 from mslaunch.errors import RequestError
-from mslaunch.trace.reading import Output, Trace, read_trace
-from mslaunch.trace.wrapping import find_wrappers, unwrap
-
-TOLERANCE = 1e-3
-PARAMETERS = ("", ".weight", ".bias")
-"""Rules are written for parameters: what becomes of a module's weight tells what becomes of the module."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """An output and its partner."""
-
-    first: Output
-    second: Output
-    difference: float | None
-    """The largest difference divided by the largest value; None where the shapes differ, infinite for a stray NaN."""
-    is_same: bool
+from mslaunch.trace.cause import Given, Pair, label, where_to_look
+from mslaunch.trace.difference import allowed, limits_of, measure
+from mslaunch.trace.notes import collect_notes
+from mslaunch.trace.pairing import Call, Side, make_sides, pair_up
+from mslaunch.trace.reading import Recorded, Trace, read_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +24,12 @@ class Comparison:
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
     notes: tuple[str, ...]
+    ended: tuple[str, ...]
+    """Of each trace that an exception has ended, which."""
+    is_whole_compared: bool
+    """Whether the outputs of the networks themselves have partners."""
+    hint: str | None
+    """Where to look for the cause of the first difference."""
 
     @property
     def first_different(self) -> Pair | None:
@@ -53,85 +44,90 @@ class Comparison:
 
     @property
     def is_same(self) -> bool:
-        return self.first_different is None and not self.only_whole
+        return self.first_different is None and self.is_whole_compared and not self.only_whole and not self.ended
 
 
-def compare_traces(first: Path, second: Path, names: str | None = None, tolerance: float = TOLERANCE) -> Comparison:
-    """Compare two trace folders; `names` are rules for the names of the first."""
-    if not 0 <= tolerance < math.inf:
-        raise RequestError(f"--tolerance {tolerance}: a number from 0 on is wanted, for example {TOLERANCE}.")
-    one, other = read_trace(first), read_trace(second)
-    rules = read_rules(names) if names else []
-    new_names = {output.name: rename(output.name, rules) for output in one.outputs}
-    before = find_wrappers(set(new_names.values()), {output.name for output in other.outputs})
-    partners = {_key(output.name, output, before[1]): output for output in other.outputs}
-    pairs, only_first = [], []
-    for output in sorted(one.outputs, key=lambda output: output.order):
-        partner = partners.pop(_key(new_names[output.name], output, before[0]), None)
-        if partner is None:
-            only_first.append(label(output))
-        else:
-            pairs.append(_pair(one, output, other, partner, tolerance))
-    if not pairs:
+def compare_traces(first: Path, second: Path, names: str | None = None, tolerance: float | None = None) -> Comparison:
+    """Compare two trace folders; `names` are rules for the names of the first, `tolerance` is by default by type."""
+    if tolerance is not None and not 0 <= tolerance < math.inf:
+        raise RequestError(f"--tolerance {tolerance}: a number from 0 on is wanted, for example 1e-5.")
+    one, other = make_sides(_read(first), _read(second), read_rules(names) if names else [])
+    together = _match(one, other)
+    if not together:
         raise RequestError(
-            f"{first} and {second}: no module of one has the name of one of the other ({_few(one)}; {_few(other)}). "
-            f"Write rules for the names and give --names RULES."
+            f"{first} and {second}: no module of one has the name of one of the other ({_few(one.trace)}; "
+            f"{_few(other.trace)}). Write rules for the names and give --names RULES."
         )
-    notes = [f"{trace.folder}: {note}" for trace in (one, other) for note in trace.notes]
-    wrapped = zip((one, other), before, strict=True)
-    notes += [f"{trace.folder}: `{word}.` before its names is left out" for trace, word in wrapped if word]
-    return Comparison(tuple(pairs), tuple(only_first), tuple(map(label, partners.values())), tuple(notes))
+    pairs = _measure(one.trace, other.trace, together, tolerance)
+    left = _left(one, [pair.first for pair in pairs]), _left(other, [pair.second for pair in pairs])
+    return Comparison(
+        pairs,
+        only_first=tuple(map(label, left[0])),
+        only_second=tuple(map(label, left[1])),
+        notes=tuple(collect_notes(one, other, pairs, left)),
+        ended=tuple(
+            f"{trace.folder}: ended by {trace.ended_by}" for trace in (one.trace, other.trace) if trace.ended_by
+        ),
+        is_whole_compared=_is_whole_compared(one, other),
+        hint=_find_hint(one, other, pairs),
+    )
 
 
-def _key(name: str, output: Output, before: str) -> tuple[str | None, str, int, str]:
-    """What an output and its partner have in common; what is outside of a wrapped network has its own name."""
-    inside = unwrap(name, before)
-    return (inside, "" if inside is not None else name, output.call, output.output)
+def _read(folder: Path) -> Trace:
+    trace = read_trace(folder)
+    if not trace.outputs:
+        why = f" (ended by {trace.ended_by})" if trace.ended_by else ""
+        raise RequestError(f"{folder}: no module has returned{why}. Call the network inside of the `with`.")
+    return trace
 
 
-def rename(name: str, rules: Sequence[Rule]) -> str:
-    """Return a module's name by the first rule that matches it, or that matches its weight or bias."""
-    simple = [rule for rule in rules if len(rule.sources) == len(rule.targets) == 1]
-    for ending in PARAMETERS:
-        if found := first_match(simple, name + ending):
-            rule, match = found
-            new = expand(rule, match, rule.targets[0])
-            return new.rpartition(".")[0] if ending else new
-    return name
+def _match(one: Side, other: Side) -> list[tuple[Recorded, Recorded]]:
+    found = [pair for call, tensors in one.outputs.items() for pair in pair_up(tensors, other.outputs.get(call, ()))]
+    return sorted(found, key=lambda pair: pair[0].order)
 
 
-def label(output: Output) -> str:
-    """`layer1.0.relu`, with the number of a further call and the place in a tuple: `relu (call 2) [0]`."""
-    call = f" (call {output.call + 1})" if output.call else ""
-    place = f" [{output.output}]" if output.output else ""
-    return f"{output.name or '(network)'}{call}{place}"
+def _measure(
+    one: Trace, other: Trace, together: Sequence[tuple[Recorded, Recorded]], tolerance: float | None
+) -> tuple[Pair, ...]:
+    """Measure all pairs in order; what is allowed grows with what is the same, not with what is different."""
+    pairs, before, limits = [], 0.0, limits_of()
+    for first, second in together:
+        limits = max(limits, limits_of(first, second))  # all that follows has been rounded by a coarser type
+        limit = allowed(limits, before) if tolerance is None else tolerance
+        pairs.append(pair := Pair(first, second, measure(one, first, other, second), limit))
+        if pair.is_same and pair.difference is not None:
+            before = max(before, pair.difference)
+    return tuple(pairs)
+
+
+def _left(side: Side, paired: Sequence[Recorded]) -> list[Recorded]:
+    taken = set(map(id, paired))
+    return [one for one in sorted(side.trace.outputs, key=lambda one: one.order) if id(one) not in taken]
+
+
+def _is_whole_compared(one: Side, other: Side) -> bool:
+    """Whether each call of the networks has an output with a partner, and not both have one without."""
+    for call in {**one.outputs, **other.outputs}:
+        first, second = one.outputs.get(call, ()), other.outputs.get(call, ())
+        count = len(pair_up(first, second))
+        if call.inside == "" and (not count or count < min(len(first), len(second))):
+            return False
+    return True
+
+
+def _find_hint(one: Side, other: Side, pairs: Sequence[Pair]) -> str | None:
+    different = next((pair for pair in pairs if not pair.is_same), None)
+    if different is None:
+        return None
+
+    def given(call: Call) -> Given | None:
+        together = pair_up(one.inputs.get(call, ()), other.inputs.get(call, ()))
+        found = [Given(first.place, measure(one.trace, first, other.trace, second)) for first, second in together]
+        return max(found, key=lambda one: math.inf if one.difference is None else one.difference, default=None)
+
+    return where_to_look(pairs, different, given(one.names.call_of(different.first)), given(Call("", "", 0)))
 
 
 def _few(trace: Trace) -> str:
     names = list(dict.fromkeys(output.name for output in trace.outputs if output.name))
     return ", ".join(names[:3]) or "none"
-
-
-def _pair(one: Trace, first: Output, other: Trace, second: Output, tolerance: float) -> Pair:
-    if first.shape != second.shape:
-        return Pair(first, second, None, False)
-    # Kept values of both: those whose numbers are multiples of both steps.
-    common = math.lcm(first.step, second.step)
-    found = difference(one.values(first)[:: common // first.step], other.values(second)[:: common // second.step])
-    return Pair(first, second, found, found <= tolerance)
-
-
-def difference(first: Any, second: Any) -> float:
-    """Return the largest difference, relative to the largest value; infinite where only one is finite."""
-    kind = np.complex128 if "c" in (first.dtype.kind, second.dtype.kind) else np.float64
-    one, other = first.astype(kind), second.astype(kind)
-    finite = np.isfinite(one)
-    odd = one[~finite]
-    if not np.array_equal(finite, np.isfinite(other)) or not np.array_equal(odd, other[~finite], equal_nan=True):
-        return math.inf
-    one, other = one[finite], other[finite]
-    if not one.size:
-        return 0.0
-    largest = max(float(np.abs(one).max()), float(np.abs(other).max()))
-    # Divided first: the difference of two large values may be too large for a number.
-    return float(np.abs(one / largest - other / largest).max()) if largest else 0.0

@@ -1,7 +1,8 @@
-"""A trace folder: its index, checked, and the values of each output."""
+"""A trace folder: its index, checked, and the values of each tensor."""
 
 from __future__ import annotations
 
+import math
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +16,16 @@ from mslaunch.documents.typed import make
 from mslaunch.errors import RequestError
 
 INDEX = "trace.json"
-VERSION = 1
+VERSION = 2
 MOST_BYTES = 100 << 20
+MOST_DIMENSIONS = 64
+"""NumPy knows no more."""
 _KINDS = "fiubc"
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """One tensor that a module has returned."""
+class Recorded:
+    """One tensor that a module has returned or was given."""
 
     name: str
     """Of the module in the network; empty for the network itself."""
@@ -30,14 +33,33 @@ class Output:
     """The module's class."""
     call: int
     """0 for the module's first call."""
-    output: str
-    """The place in what the module returned; empty for the only tensor."""
+    place: str
+    """In what the module returned or was given; empty for the only tensor."""
     order: int
-    """In the order in which modules returned: inner ones before outer ones."""
+    """Of outputs: that in which modules returned, inner ones before outer ones."""
+    values: int
+    """The number of the file of values."""
     shape: tuple[int, ...]
     dtype: str
     step: int
-    """1: all values are kept; 2: every other one, and so on."""
+    """1: all values are kept, in order; otherwise the distance between kept ones, round and round."""
+    kept: int
+    """How many values are kept."""
+    mean: float | None
+    std: float | None
+    min: float | None
+    max: float | None
+    norm: float | None
+    """These five are of all finite values, kept or not; None where there is no such number."""
+    not_finite: int
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.kept == self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +68,16 @@ class Trace:
 
     folder: Path
     framework: str
+    ended_by: str | None
+    """The exception that ended it before its end."""
     notes: tuple[str, ...]
     not_called: tuple[str, ...]
-    outputs: tuple[Output, ...]
+    inputs: tuple[Recorded, ...]
+    outputs: tuple[Recorded, ...]
 
-    def values(self, output: Output) -> Any:
-        """Return the kept values of an output, as one row."""
-        path = self.folder / f"{output.order}.npy"
+    def values(self, tensor: Recorded) -> Any:
+        """Return the kept values of a tensor, as one row."""
+        path = self.folder / f"{tensor.values}.npy"
         try:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise Unreadable("it is not a file")
@@ -60,11 +85,8 @@ class Trace:
         except Exception as error:  # NumPy reads the header as Python, and lets whatever that raises through
             why = (error.strerror if isinstance(error, OSError) else None) or str(error).partition("\n")[0]
             raise RequestError(f"{path}: cannot be read: {why}. Record the trace again.") from None
-        size = 1
-        for length in output.shape:
-            size *= length
-        if values.dtype.kind not in _KINDS or values.shape != (-(-size // output.step),):
-            raise RequestError(f"{path}: does not hold what {INDEX} says of {output.name!r}. Record the trace again.")
+        if values.dtype.kind not in _KINDS or values.shape != (tensor.kept,):
+            raise RequestError(f"{path}: does not hold what {INDEX} says of {tensor.name!r}. Record the trace again.")
         return values
 
 
@@ -88,19 +110,30 @@ def _trace(folder: Path, raw: Any) -> Trace:
         raise Unreadable("it is empty; the script has not come to the end of its `with`")
     if raw.get("version") != VERSION:
         raise Unreadable(f"it has version {str(raw.get('version'))[:20]}, this mslaunch reads {VERSION}")
-    rows = raw.get("outputs")
-    if isinstance(rows, list):
-        rows = [{**row, "kind": row.get("class")} if isinstance(row, dict) else row for row in rows]
-    index = make(_Index, {**raw, "outputs": rows})
-    for output in index.outputs:
-        if output.step < 1 or output.order < 0 or min(output.shape, default=0) < 0:
-            raise Unreadable(f"a number of {output.name!r} is negative")
-    return Trace(folder, index.framework, index.notes, index.not_called, index.outputs)
+    index = make(_Index, {**raw, **{key: _rows(raw.get(key)) for key in ("inputs", "outputs")}})
+    for tensor in (*index.inputs, *index.outputs):
+        numbers = (tensor.order, tensor.values, tensor.kept, tensor.not_finite, *tensor.shape)
+        if tensor.step < 1 or min(numbers) < 0:
+            raise Unreadable(f"a number of {tensor.name!r} is negative")
+        if len(tensor.shape) > MOST_DIMENSIONS:
+            raise Unreadable(f"{tensor.name!r} has {len(tensor.shape)} dimensions")
+        if tensor.kept > tensor.size or (tensor.step == 1) != tensor.is_whole:
+            raise Unreadable(f"{tensor.name!r} cannot have {tensor.kept} values with step {tensor.step}")
+    return Trace(folder, index.framework, index.ended_by, index.notes, index.not_called, index.inputs, index.outputs)
+
+
+def _rows(raw: Any) -> Any:
+    """The rows of the index, whose key `class` cannot be the name of a field."""
+    if not isinstance(raw, list):
+        return raw
+    return [{**row, "kind": row.get("class")} if isinstance(row, dict) else row for row in raw]
 
 
 @dataclass(frozen=True, slots=True)
 class _Index:
     framework: str
+    ended_by: str | None
     notes: tuple[str, ...]
     not_called: tuple[str, ...]
-    outputs: tuple[Output, ...]
+    inputs: tuple[Recorded, ...]
+    outputs: tuple[Recorded, ...]

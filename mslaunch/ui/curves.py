@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mslaunch.metrics.rows import Source
 from mslaunch.metrics.series import Series, SeriesTable
+from mslaunch.ui.bands import make_bands
 from mslaunch.ui.bounds import Bounds
+from mslaunch.ui.numbers import number
 
 FEWEST_POINTS = 12
 MOST_POINTS = 2000
-BAND_POINTS = 200
 NOT_DRAWN = frozenset({"steps", "epochs", "stopped", "memory_total", "disk_total"})
 KINDS = ("rank", "host", "device")
 
@@ -27,14 +27,6 @@ def kind_of(source: Source) -> str:
     return "host" if source.device is None else "device"
 
 
-def number(value: float) -> float | str | None:
-    """Write a number with six digits; JSON has no infinite ones."""
-    if math.isfinite(value):
-        short = float(f"{value:.6g}")
-        return int(short) if short.is_integer() and abs(short) < 1 << 53 else short
-    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-
-
 def make_curves(table: SeriesTable, start: float, bounds: Bounds, wanted: Sequence[int] = ()) -> list[Curve]:
     """Return the curves of a run; `wanted` ranks have curves of their own before others."""
     chosen: list[Source] = []
@@ -44,7 +36,7 @@ def make_curves(table: SeriesTable, start: float, bounds: Bounds, wanted: Sequen
         own = _choose(sources, bounds.sources, wanted)
         chosen += own
         if len(own) < len(sources):
-            bands += _bands(table, sources, kind, start)
+            bands += make_bands(lambda source: dict(_drawn(table, source)), sources, kind, start)
     drawn = [(source, name, series) for source in chosen for name, series in _drawn(table, source)]
     left = max(0, bounds.points - sum(len(band["t"]) for band in bands))
     most = min(MOST_POINTS, max(FEWEST_POINTS, left // max(1, len(drawn))))
@@ -62,8 +54,9 @@ def _choose(sources: Sequence[Source], most: int, wanted: Sequence[int]) -> list
         return list(sources)
     who.sort(key=lambda one: tuple(-1 if part is None else part for part in one if not isinstance(part, str)))
     first = [one for one in who if one[0] is not None and one[0] in wanted][:most]
+    others = [one for one in who if one not in first]
     left = most - len(first)
-    spread = [who[at * len(who) // left] for at in range(left)] if left else []
+    spread = [others[at * len(others) // left] for at in range(left)] if left else []
     kept = set(first + spread)
     return [source for source in sources if (source.rank, source.host, source.device) in kept]
 
@@ -93,37 +86,6 @@ def thin_series(series: Series, start: float, most: int) -> dict[str, Any]:
 def _last(values: Sequence[float]) -> float:
     """The last number; one that is not finite outweighs it, since that is what somebody looks for."""
     return next((value for value in values if not math.isfinite(value)), values[-1])
-
-
-def _bands(table: SeriesTable, sources: Sequence[Source], kind: str, start: float) -> list[Curve]:
-    """Return for every name the least, the median and the greatest of all sources over time."""
-    names = list(dict.fromkeys(name for source in sources for name, _ in _drawn(table, source)))
-    return [band for name in names if (band := _band(table, sources, kind, name, start)) is not None]
-
-
-def _band(table: SeriesTable, sources: Sequence[Source], kind: str, name: str, start: float) -> Curve | None:
-    found = [series for source in sources if (series := table.of(source).get(name))]
-    column = columns_of(found, BAND_POINTS)
-    cells: dict[int, list[float]] = {}
-    steps: dict[int, list[float]] = {}
-    for series in found:
-        last = {column(time): at for at, time in enumerate(series.time) if math.isfinite(series.value[at])}
-        for place, at in last.items():
-            cells.setdefault(place, []).append(series.value[at])
-            steps.setdefault(place, []).append(series.step[at])
-    if not cells:
-        return None
-    first, until = span_of(found)
-    places = sorted(cells)
-    band: Curve = {"kind": kind, "name": name, "all": len({source[1:] for source in sources})}
-    band["t"] = [round(first + (place + 1) * (until - first) / BAND_POINTS - start, 2) for place in places]
-    band["v"] = [number(statistics.median(cells[place])) for place in places]
-    band["lo"] = [number(min(cells[place])) for place in places]
-    band["hi"] = [number(max(cells[place])) for place in places]
-    known = [[step for step in steps[place] if math.isfinite(step)] for place in places]
-    if all(known):
-        band["s"] = [number(statistics.median(some)) for some in known]
-    return band
 
 
 def span_of(series: Sequence[Series]) -> tuple[float, float]:

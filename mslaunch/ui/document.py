@@ -25,6 +25,8 @@ from mslaunch.store.record import RunRecord
 from mslaunch.store.run import Run
 from mslaunch.ui import curves, heat, log_text, timeline
 from mslaunch.ui.bounds import Bounds, bounded, is_within
+from mslaunch.ui.given import describe_given
+from mslaunch.ui.standing import describe_ranks, silence_of
 from mslaunch.words import cut_middle, plain
 
 MOST_HOSTS = 256
@@ -49,6 +51,7 @@ def make_document(
     events = list(timeline.read_events(run.folder.events))
     start = min([start, *_first_times(table, events, start)])
     wanted = (*ranks, 0, *_failed(record))
+    standing = describe_ranks(table, record, now, bounds.spans)
     return {
         "name": plain(run.name),
         "folder": plain(str(run.path)),
@@ -58,11 +61,13 @@ def make_document(
         "labels": describe_labels(run.folder, known),
         "attempt": len(record.attempts),
         "curves": curves.make_curves(table, start, bounds, wanted),
-        "ranks": _last_values(table, record, bounds),
+        "ranks": standing,
+        "silent": silence_of(standing),
+        "given": describe_given(run.folder, known),
         "heat": heat.make_heat(table, start, bounds),
         "timeline": timeline.make_timeline(events, start, bounds),
         "events": timeline.describe_events(events, start, bounds.events, partial(mask_text, known=known)),
-        "event_count": len(events),
+        "event_count": timeline.count_events(events),
         "plan": _plan(run, known),
         "config": _config(run.path / layout.CONFIG, bounds.texts, known),
         "logs": _logs(run, record, bounds, known) if bounds.log_bytes else [],
@@ -105,26 +110,6 @@ def describe_labels(folder: RunFolder, known: Collection[str]) -> Document:
     found = labels.read(folder)
     notes = [[note.time, note.text] for note in found.notes[-MOST_LABELS:]]
     return {"tags": _shown(found.tags[:MOST_LABELS], SHORT, known), "notes": _shown(notes, SHORT, known)}
-
-
-def _last_values(table: SeriesTable, record: RunRecord, bounds: Bounds) -> list[Document]:
-    """Return how each rank stands, with its last numbers."""
-    attempt = len(record.attempts)
-    last = {source.rank: table.last(source) for source in table.sources if source.attempt == attempt}
-    lost = record.state == "lost"
-    return [
-        {
-            "rank": rank.rank,
-            "host": plain(rank.host),
-            "device": rank.device_id,
-            "pid": rank.pid,
-            "state": "gone" if lost and rank.state == "running" else rank.state,
-            "code": rank.exit_code,
-            "signal": rank.signal,
-            "values": {name: curves.number(value) for name, value in last.get(rank.rank, {}).items()},
-        }
-        for rank in record.ranks[: bounds.spans]
-    ]
 
 
 def _plan(run: Run, known: Collection[str]) -> Document:

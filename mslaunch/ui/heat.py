@@ -10,7 +10,8 @@ from mslaunch.metrics.rows import Source
 from mslaunch.metrics.series import Series, SeriesTable
 from mslaunch.ranges import format_ranges
 from mslaunch.ui.bounds import Bounds
-from mslaunch.ui.curves import columns_of, number, span_of
+from mslaunch.ui.curves import columns_of, span_of
+from mslaunch.ui.numbers import number
 
 
 def make_heat(table: SeriesTable, start: float, bounds: Bounds) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,17 @@ from typing import Any
 from mslaunch.diagnose.masked_documents import TELLING
 from mslaunch.diagnose.masked_text import mask_text
 from mslaunch.documents.json_text import parse_json
-from mslaunch.documents.limits import Unreadable, open_file, read_text
+from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import MslaunchError, NoSuchRun
-from mslaunch.metrics.rows import read_row
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.metrics import Metrics
 from mslaunch.store.record import ENDED
 from mslaunch.store.run import Run, runs
 from mslaunch.store.run_secrets import secrets_of
-from mslaunch.ui import curves
 from mslaunch.ui.bounds import LIVE
 from mslaunch.ui.document import describe_labels, make_document
+from mslaunch.ui.given import read_arguments, read_sweep_values
+from mslaunch.ui.last_numbers import NOTHING_TOLD, LastNumbers, read_last_numbers
 from mslaunch.words import plain
 
 LISTED_EVERY = 1.0
@@ -34,10 +34,8 @@ ASKED_EVERY = 5.0  # whether a run that goes on is still alive; a queue is slow 
 LONGEST_SUMMARY = 160
 KEPT = 8  # runs whose numbers are in memory
 VALUES_OF = 200  # newest runs whose last numbers are listed
-END = 1 << 16  # bytes of metrics.jsonl that the last numbers are looked for in
 LARGEST_RECORD = 64 << 20
 _TEXTS = ("state", "started", "ended", "script", "method")
-_LISTED = ("step", "loss")
 
 Stamp = tuple[int, int, int]
 
@@ -59,13 +57,15 @@ class _Entry:
     record: Stamp | None = None
     metrics: Stamp | None = None
     labels: Stamp | None = None
+    plan: Stamp | None = None
     telling: tuple[Stamp | None, ...] | None = None
     known: tuple[str, ...] = ()
     """What is secret of it."""
-    asked: float = 0.0
+    asked: float = float("-inf")
     summary: dict[str, Any] = field(default_factory=dict)
-    values: dict[str, Any] = field(default_factory=dict)
+    last: LastNumbers = NOTHING_TOLD
     labelled: dict[str, Any] = field(default_factory=dict)
+    arguments: str = ""
 
 
 @dataclass(slots=True)
@@ -88,6 +88,7 @@ class Library:
         self._listed = float("-inf")
         self._entries: dict[str, _Entry] = {}
         self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._sweeps: dict[Path, tuple[Stamp | None, dict[str, str]]] = {}
 
     def find(self, name: str) -> Run:
         """Return the run of exactly this name; a name is looked up, and never part of a path."""
@@ -109,12 +110,14 @@ class Library:
 
     def summaries(self) -> list[dict[str, Any]]:
         """Return every run in a few words, the newest first."""
+        self._list()
         with self._lock:
-            self._list()
             newest = list(self._entries.items())[::-1]
-            listed = [{"name": plain(name), **self._summary(entry), **self._labels(entry)} for name, entry in newest]
+        self._ask([entry for _, entry in newest])
+        with self._lock:
+            listed = [{"name": plain(name), **entry.summary, **self._labels(entry)} for name, entry in newest]
             for (_, entry), row in list(zip(newest, listed, strict=True))[:VALUES_OF]:
-                row["values"] = self._values(entry)
+                row.update(self._numbers(entry) | self._given(entry))
         return [row for row in listed if "state" in row]
 
     def secrets(self, name: str) -> tuple[str, ...]:
@@ -129,27 +132,52 @@ class Library:
             entry.telling, entry.known = found, secrets_of(entry.run.folder, os.environ)
         return entry.known
 
-    def _summary(self, entry: _Entry) -> dict[str, Any]:
-        folder, now = entry.run.folder, time.monotonic()
-        found = stamp(folder.record)
+    def _ask(self, entries: Iterable[_Entry]) -> None:
+        """Bring summaries up to date; a queue, which may be slow, is asked while nothing is locked."""
+        with self._lock:
+            due = [(entry, entry.record) for entry in entries if self._is_due(entry)]
+        for entry, record in due:
+            try:
+                state = entry.run.state
+            except MslaunchError:
+                state = ""
+            with self._lock:
+                if entry.record == record:
+                    entry.summary = {**entry.summary, "state": state} if state else {}
+
+    def _is_due(self, entry: _Entry) -> bool:
+        """Read a record that has changed; tell whether it is time to ask if a run that goes on is still alive."""
+        found, now = stamp(entry.run.folder.record), time.monotonic()
         if found != entry.record:
-            entry.record, entry.summary, entry.asked = found, _read_summary(folder), 0.0
+            entry.record, entry.summary, entry.asked = found, _read_summary(entry.run.folder), float("-inf")
             if entry.summary.get("summary"):
                 entry.summary["summary"] = mask_text(entry.summary["summary"], self._secrets(entry))[:LONGEST_SUMMARY]
-        if entry.summary and entry.summary["state"] not in ENDED and now - entry.asked > ASKED_EVERY:
-            entry.asked = now
-            try:
-                entry.summary["state"] = entry.run.state
-            except MslaunchError:
-                entry.summary = {}
-        return entry.summary
+        if not entry.summary or entry.summary["state"] in ENDED or now - entry.asked <= ASKED_EVERY:
+            return False
+        entry.asked = now
+        return True
 
-    def _values(self, entry: _Entry) -> dict[str, Any]:
+    def _numbers(self, entry: _Entry) -> dict[str, Any]:
         found = stamp(entry.run.folder.metrics)
         if found != entry.metrics:
-            entry.metrics = found
-            entry.values = _last_values(entry.run.folder.metrics)
-        return entry.values
+            entry.metrics, entry.last = found, read_last_numbers(entry.run.folder.metrics)
+        silent = entry.last.seconds_silent(time.time()) if entry.summary.get("state") == "running" else None
+        return {"values": entry.last.values, "silent": silent}
+
+    def _given(self, entry: _Entry) -> dict[str, str]:
+        """Return what tells a run from others of the same script."""
+        folder = entry.run.folder
+        found = stamp(folder.plan)
+        if found != entry.plan:
+            entry.plan, entry.arguments = found, read_arguments(folder, self._secrets(entry))
+        sweep = folder.sweep
+        if sweep is None:
+            return {"arguments": entry.arguments}
+        known, labels = self._sweeps.get(sweep.path, (None, {}))
+        if (now := stamp(sweep.record)) != known:
+            labels = read_sweep_values(sweep.path)
+            self._sweeps[sweep.path] = (now, labels)
+        return {"arguments": entry.arguments, "sweep": labels.get(folder.run_id, "")}
 
     def _labels(self, entry: _Entry) -> dict[str, Any]:
         found = stamp(entry.run.folder.labels)
@@ -182,8 +210,9 @@ class Library:
         made_from: list[Any] = [tuple(ranks)]
         for name in names:
             run = self.find(name)
-            with self._lock:
-                state = self._summary(self._entries.get(name) or _Entry(run)).get("state", "")
+            entry = self._entries.get(name) or _Entry(run)
+            self._ask([entry])
+            state = entry.summary.get("state", "")
             tick = 0 if state in ENDED else int(time.monotonic() / 10)
             folder = run.folder
             files = (folder.record, folder.events, folder.metrics, folder.plan, folder.labels)
@@ -210,21 +239,3 @@ def _read_summary(folder: RunFolder) -> dict[str, Any]:
         "code": code if type(code) is int else None,
         "summary": plain(why.split("\n")[0])[: 10 * LONGEST_SUMMARY] if isinstance(why, str) else None,
     }
-
-
-def _last_values(path: Path) -> dict[str, Any]:
-    """Return the last step and loss, of the first rank that told them, from the end of the file."""
-    try:
-        with open_file(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - END))
-            rows = [row for line in file.read(END).split(b"\n") if (row := read_row(line)) is not None]
-    except OSError:
-        return {}
-    newest = max((row.source.attempt for row in rows), default=0)
-    ranked = [(row.source.rank, row) for row in rows if row.source.rank is not None and row.source.attempt == newest]
-    last: dict[str, Any] = {}
-    for _, row in sorted(ranked, key=lambda one: -one[0]):  # stable: of each rank, the latest row is the last
-        values = {name: number for name in _LISTED if (number := row.last(name)) is not None}
-        last |= {name: curves.number(number) for name, number in values.items()}
-    return last

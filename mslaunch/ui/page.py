@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-MODULES = ("text", "chart", "plots", "heat", "timeline", "sections", "logs", "server", "runs", "main")
+MODULES = ("text", "axes", "chart", "plots", "heat", "timeline", "head", "sections", "logs", "server", "runs", "main")
 """The script in parts, each of which may use those before it."""
 _IMPORT = re.compile(r'^import (\{.*?\}) from "\./(\w+)\.js";$', re.MULTILINE | re.DOTALL)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function|class|const) (\w+))", re.MULTILINE)

@@ -25,7 +25,36 @@ _POINTS = {
     "exited": "ended",
 }
 """Which events are points of a rank's span, and what the document calls them."""
-_LEFT_OUT = ("ev", "time", "host", "rank", "role")
+_LEFT_OUT = ("ev", "time", "host", "rank", "role", "schema_version")
+_NAMES = {
+    "hello": "agent started",
+    "import": "imports MindSpore",
+    "imported": "has imported MindSpore",
+    "joining": "enters init()",
+    "joined": "has left init()",
+    "done": "script has ended",
+    "error": "exception",
+    "exited": "process has ended",
+    "abandoned": "agent ends its ranks",
+    "stuck": "cannot be ended",
+    "idle": "nothing left on the host",
+    "agent-note": "note",
+    "unknown": "unknown event",
+}
+"""What people call events; others have their own names, with blanks for dashes."""
+_NOT_SHOWN = frozenset({"schema"})
+_WORDS: dict[str, Callable[[Any], str]] = {
+    "message": str,
+    "why": lambda value: value if isinstance(value, str) else f"why {_value(value)}",
+    "code": lambda value: f"exit code {_value(value)}",
+    "asked": lambda value: "as asked" if value is True else "",
+    "out_of_memory": lambda value: "out of memory" if value is True else "",
+    "crashed": lambda value: f"crashed by signal {_value(value)} after its end",
+    "child": lambda value: f"after its process {_value(value)}",
+    "child_signal": lambda value: f"was killed by signal {_value(value)}",
+    "attempt": lambda value: f"attempt {value + 1}" if type(value) is int else f"attempt {_value(value)}",
+}
+"""How fields are said; attempts are counted from 1 where people read them."""
 
 Event = dict[str, Any]
 
@@ -84,8 +113,18 @@ def _bounded(spans: list[Event], most: int) -> list[Event]:
 
 def describe_events(events: list[Event], start: float, most: int, mask: Callable[[str], str]) -> list[list[Any]]:
     """Return events as time, name, who and words without secrets: the first ones and the last ones."""
-    shown = events if len(events) <= most else [*events[: most // 4], *events[-(most - most // 4) :]]
-    return [[_time(event, start), plain(event["ev"])[:40], _who(event), _words(event, mask)] for event in shown]
+    known = [event for event in events if event["ev"] not in _NOT_SHOWN]
+    shown = known if len(known) <= most else [*known[: most // 4], *known[-(most - most // 4) :]]
+    return [[_time(event, start), _name(event["ev"]), _who(event), _words(event, mask)] for event in shown]
+
+
+def count_events(events: list[Event]) -> int:
+    """Return how many events there are to show."""
+    return sum(1 for event in events if event["ev"] not in _NOT_SHOWN)
+
+
+def _name(event: str) -> str:
+    return _NAMES.get(event) or plain(event.replace("-", " "))[:40]
 
 
 def _who(event: Event) -> str:
@@ -98,8 +137,8 @@ def _words(event: Event, mask: Callable[[str], str]) -> str:
     if isinstance(event.get("text"), str):
         return cut_line(plain(mask(event["text"][:LONGEST_MASKED])), LONGEST_TEXT)
     rest = {name: value for name, value in event.items() if name not in _LEFT_OUT and value is not None}
-    text = ", ".join(f"{name} {_value(value)}" for name, value in rest.items())
-    return cut_line(plain(mask(text[:LONGEST_MASKED])), LONGEST_TEXT)
+    words = (_WORDS[name](value) if name in _WORDS else f"{name} {_value(value)}" for name, value in rest.items())
+    return cut_line(plain(mask(", ".join(filter(None, words))[:LONGEST_MASKED])), LONGEST_TEXT)
 
 
 def _value(value: Any) -> str:

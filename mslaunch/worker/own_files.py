@@ -86,8 +86,8 @@ class OwnFiles:
 
     def make_own(self, path: str, needed: str) -> None:
         """Follow a path below the run's folder, and replace every link of ours on the way to what is changed."""
-        absolute = os.path.join(os.getcwd(), path)
-        if not absolute.startswith(self._run):
+        absolute = path if path.startswith("/") else _from_here(path)
+        if absolute is None or not absolute.startswith(self._run):
             return
         place = self._run[:-1]
         parts = [part for part in absolute[len(self._run) :].split("/") if part not in ("", ".")]
@@ -132,6 +132,14 @@ class OwnFiles:
         real = os.path.realpath(place)
         mirrors = real.startswith((self._code, self._project))
         return mirrors and not any(real == folder or real.startswith(folder + "/") for folder in self._shared)
+
+
+def _from_here(path: str) -> str | None:
+    """A relative path from the root; None where the current folder has been removed, in which nothing can be made."""
+    try:
+        return os.path.join(os.getcwd(), path)
+    except OSError:
+        return None
 
 
 def _database(name: Any) -> Any:

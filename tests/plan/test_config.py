@@ -7,12 +7,16 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mslaunch.api import Job
 from mslaunch.errors import ConfigError, RequestError
-from mslaunch.plan.config import Config, override, parse_config, split_assignments
+from mslaunch.plan.config import Config, override, parse_config, read_scalar, split_assignments, write_scalar
 from mslaunch.plan.environment import RANK_VARIABLES
 from mslaunch.plan.resolve import NOT_FROM_ENVIRONMENT, Settings, resolve, schema
 from mslaunch.plan.settings import LaunchSettings
+from mslaunch.plan.sweep import axis_of
 
 
 def settings_of(text: str, flags: dict[str, Any] | None = None, env: dict[str, str] | None = None) -> Settings:
@@ -195,6 +199,34 @@ def test_set_reaches_the_launchers_keys_too() -> None:
     assert (found.values.grace, found.source("grace")) == (3.0, "--set launch.grace")
     with pytest.raises(ConfigError, match="did you mean 'grace'"):
         resolve({}, {}, Config(), {"grcae": 1})
+
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)  # YAML has no half of a pair
+_ATOMS = st.none() | st.booleans() | st.integers(-(10**15), 10**15) | st.floats(allow_nan=False, allow_infinity=False)
+_DATA = st.recursive(
+    _ATOMS | _TEXT, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3), max_leaves=8
+)
+
+
+@given(_DATA)
+def test_what_is_written_for_set_is_read_back(value: object) -> None:
+    """Whatever plain data it is; texts that look like numbers or YAML included."""
+    assert repr(read_scalar(write_scalar(value))) == repr(value)
+
+
+@pytest.mark.parametrize("text", ["module load cann", "/opt/\udcff/python"])
+def test_text_that_set_reads_as_it_stands_is_not_quoted(text: str) -> None:
+    """A person can read it, and what is not UTF-8 can be written at all."""
+    assert write_scalar(text) == text
+    assert read_scalar(text) == text
+
+
+@pytest.mark.parametrize("value", ["😀 é", {"lr": 1e-05}, [1e-05, "1e-05"], ["漢\x85"]])
+def test_values_of_a_program_reach_the_script_as_they_are(value: object) -> None:
+    """Those of a Job, and those of a sweep."""
+    (given,) = Job("train.py", values={"seed": value}).request.assignments
+    assert read_scalar(given.partition("=")[2]) == value
+    assert [read_scalar(text) for text in axis_of("seed", [value]).values] == [value]
 
 
 def test_schema_describes_every_setting() -> None:

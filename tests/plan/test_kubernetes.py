@@ -20,6 +20,7 @@ from mslaunch.transports.kubernetes.manifests import Objects, merge, object_name
 from mslaunch.transports.kubernetes.states import ending_of, why_it_waits
 from mslaunch.transports.kubernetes.submission import planned_hosts
 from tests.plan.test_make import compare
+from tests.pod_bed import expanded
 
 SETTINGS = KubernetesSettings.model_validate(
     {
@@ -70,9 +71,18 @@ def test_objects_fit_newer_schemas(version: str) -> None:
 @settings(max_examples=30)
 @given(st.text(max_size=40))
 def test_values_cannot_leave_their_place(text: str) -> None:
-    """Whatever a command holds, YAML reads it back as that one word."""
-    found = list(yaml.safe_load_all(render(replace(OBJECTS, command=(text,)))))
-    assert found[1]["spec"]["template"]["spec"]["containers"][0]["command"][-1] == text
+    """Whatever a command or a variable holds, the container has it as that one word."""
+    made = replace(OBJECTS, command=(text,), variables={"A": text})
+    launcher = list(yaml.safe_load_all(render(made)))[1]["spec"]["template"]["spec"]["containers"][0]
+    assert expanded(launcher["command"][-1], {"HOME": "/tmp"}) == text
+    assert expanded(launcher["env"][-1]["value"], {"HOME": "/tmp"}) == text
+
+
+def test_kubernetes_replaces_nothing_in_a_command() -> None:
+    """A $(NAME) of the user's is for the user's shell, also where the container has a variable of that name."""
+    made = replace(OBJECTS, command=("--set=launch.setup=cd $(HOME) $HOME $$",))
+    launcher = list(yaml.safe_load_all(render(made)))[1]["spec"]["template"]["spec"]["containers"][0]
+    assert expanded(launcher["command"][-1], {"HOME": "/tmp"}) == made.command[0]
 
 
 def test_a_patch_changes_what_it_names() -> None:

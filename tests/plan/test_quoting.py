@@ -14,6 +14,7 @@ import pytest
 
 from mslaunch.errors import ConfigError, RequestError
 from mslaunch.hosts import Host
+from mslaunch.plan.config import write_scalar
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import HostFacts
 from mslaunch.plan.program import Program
@@ -96,7 +97,12 @@ def test_scripts_for_slurm_execute_no_value(tmp_path: Path) -> None:
     write_files(Path(run_dir), (file,))
     (told,) = run(Path(run_dir) / JOB, tmp_path, SLURM_JOB_ID="1")
     assert told["env"]["MSLAUNCH_ENV_A"] == HOSTILE
-    options = [f"--rank-table={HOSTILE}", f"--python={HOSTILE}", "--env=A", f"--set=k={HOSTILE}"]
+    options = [
+        f"--rank-table={HOSTILE}",
+        f"--set=launch.python={write_scalar(HOSTILE)}",
+        "--env=A",
+        f"--set=k={HOSTILE}",
+    ]
     assert set(options) <= set(told["argv"])
     assert told["argv"][-5:] == [f"--runs-dir={runs_dir}", f"--run-id={HOSTILE}", HOSTILE, "--", HOSTILE]
     array = tmp_path / "array"

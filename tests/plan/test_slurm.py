@@ -20,7 +20,6 @@ from mslaunch.transports.slurm.submission import (
     JOB_CONFIG,
     Allotment,
     array_script,
-    command_words,
     job_files,
     parse_gres,
     parse_tasks,
@@ -157,11 +156,3 @@ def test_job_script_is_the_golden_one() -> None:
     compare("job.sbatch", files[0].content)
     scripts = {index: Path(f"/home/u/runs/my sweep/{index + 1}/{JOB}") for index in (0, 1, 4)}
     compare("array.sbatch", array_script("/home/u/runs/my sweep", scripts, [files[0].content] * 3, 2))
-
-
-def test_a_setting_with_several_values_is_typed_once_for_each() -> None:
-    """The launcher in the job reads them as they were typed here."""
-    flags = {"shared": ["a", "b"], "tags": ["x"], "bind_cores": True, "workers": 2}
-    command = Command(("mslaunch",), "train", (), flags, (), None, (), None, ())
-    words = command_words(command, "/runs/one")
-    assert words[-5:] == ["--shared=a", "--shared=b", "--tag=x", "--bind-cores", "--workers=2"]

@@ -89,6 +89,8 @@ def press(now: Choices, key: str, overview: Overview, room: Room, asks_to_quit: 
     if key.isdigit() and key.isascii():
         return _type_number(now, key, overview), None
     now = replace(now, number="")
+    if key == "x" and overview.is_over:
+        return replace(now, message="the run has ended: there is nothing to stop"), None
     if action := _KEYS.get(key):
         return action(now, key, asks_to_quit)
     return _move(now, key, overview, room), None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from mslaunch.cli.describe import duration
+from mslaunch.cli.status_line import fit_parts
 from mslaunch.cli.watch.choices import (
     FROM_THE_END,
     PANES,
@@ -16,36 +17,17 @@ from mslaunch.cli.watch.choices import (
     chosen_rank,
     visible_rows,
 )
-from mslaunch.cli.watch.curve import draw_curve
+from mslaunch.cli.watch.curve import NO_NUMBER, draw_curve
+from mslaunch.cli.watch.help import HELP, key_words
 from mslaunch.cli.watch.model import TROUBLE, Note, Overview, RankRow
 from mslaunch.cli.watch.table import choose_columns, heading, number_text, row_text
-from mslaunch.words import counted, display_width, fit, plain, plain_output
+from mslaunch.words import counted, display_width, plain, plain_output, shorten, wrap
 
 BOLD, REVERSE, RED, YELLOW, GREEN, CYAN, FAINT, NORMAL = (f"\x1b[{n}m" for n in (1, 7, 31, 33, 32, 36, 2, 0))
 LONGEST_LINE = 4096
 LABEL = 10  # columns of the numbers beside the curve
-BAR = 20
+BAR, SHORTEST_BAR = 20, 5
 LOGARITHMIC = 20  # a loss whose greatest value is so many times its least is drawn on a logarithmic scale
-HELP = """Keys
-  up, down, j, k            choose a rank
-  page up, page down        a page of ranks
-  home, end, g, G           the first, the last rank
-  0-9                       the rank with that number
-  l                         its log on the whole screen
-  s                         stacks of all ranks, of a job that runs
-  n                         all notes
-  v                         why the run failed
-  /                         filter: ranks (0-7,12), or part of a state or of a host's name
-  x                         stop the job, after a question
-  Esc                       back to all ranks; there: no filter
-  Ctrl-L                    draw the screen again
-  Ctrl-Z                    suspend
-  q                         quit
-
-Ranks in trouble come first: failed; suspended (SIGSTOP); silent: no step for 30 s, or for
-10 steps where that is longer; nan: its loss is no number; slow: its step time is 1.5 times the
-median or more, or its threads wait for a core much longer than those of the median rank.""".splitlines()
-KEYS = "q quit  ↑↓ rank  l log  s stacks  n notes  v verdict  / filter  x stop  ? help"
 _RUN_COLOURS = {"failed": RED, "lost": RED, "succeeded": GREEN, "stopped": YELLOW}
 _STATE_COLOURS = {"failed": RED, "gone": RED, "ok": GREEN, **dict.fromkeys(TROUBLE[1:], YELLOW), "waiting": FAINT}
 
@@ -55,8 +37,8 @@ def draw(overview: Overview, now: Choices, columns: int, lines: int, clock: date
     top = [_title(overview, columns, clock)]
     body = max(0, lines - len(top) - 1)
     middle, room = _pane(overview, now, columns, body) if now.pane else _panes(overview, now, columns, body)
-    shown = [*top, *middle[:body], *[""] * (body - len(middle)), _footer(now, columns)]
-    return [fit(line, columns) for line in shown][:lines], room
+    shown = [*top, *middle[:body], *[""] * (body - len(middle)), _footer(overview, now, columns)]
+    return [shorten(line, columns) for line in shown][:lines], room
 
 
 def _title(overview: Overview, columns: int, clock: datetime) -> str:
@@ -66,7 +48,7 @@ def _title(overview: Overview, columns: int, clock: datetime) -> str:
     colour = _RUN_COLOURS.get(record.state, "")
     parts = [f"{state}{code}", duration(record, clock)]
     parts += [overview.queue_job] if overview.queue_job else []
-    parts += [f"attempt {len(record.attempts)}"] if record.attempts else []
+    parts += [f"attempt {len(record.attempts) + 1}"] if record.attempts else []
     parts += [
         f"{counted(record.world_size, 'rank')}: " + ", ".join(f"{n} {name}" for name, n in overview.counts.items())
     ]
@@ -74,17 +56,17 @@ def _title(overview: Overview, columns: int, clock: datetime) -> str:
     return f"{REVERSE}{colour}{_filled(text, columns)}{NORMAL}"
 
 
-def _footer(now: Choices, columns: int) -> str:
+def _footer(overview: Overview, now: Choices, columns: int) -> str:
     if now.question:
         return f"{REVERSE}{_filled(' ' + QUESTIONS[now.question][0], columns)}{NORMAL}"
     if now.is_typing:
         return f"{REVERSE}{_filled(f' /{plain(now.filter)}_  Enter: keep, Esc: no filter', columns)}{NORMAL}"
     if now.message:
-        return f"{BOLD}{fit(' ' + plain(now.message), columns)}{NORMAL}"
+        return f"{BOLD}{shorten(' ' + plain(now.message), columns)}{NORMAL}"
     number = f" rank {now.number}_ " if now.number else ""
     kept = f" filter: {plain(now.filter)} (Esc: none) " if now.filter else ""
-    keys = f"Esc or {_key_of(now.pane)}: back  arrows: move  q: quit" if now.pane else KEYS
-    return f"{FAINT}{fit(f'{number}{kept} {keys}', columns)}{NORMAL}"
+    keys = f"Esc or {_key_of(now.pane)}: back  arrows: move  q: quit" if now.pane else key_words(overview.is_over)
+    return f"{FAINT}{shorten(f'{number}{kept} {keys}', columns)}{NORMAL}"
 
 
 def _key_of(pane: str) -> str:
@@ -92,12 +74,12 @@ def _key_of(pane: str) -> str:
 
 
 def _filled(text: str, columns: int) -> str:
-    shown = fit(text, columns)
+    shown = shorten(text, columns)
     return shown + " " * (columns - display_width(shown))
 
 
 def _rule(text: str, columns: int) -> str:
-    shown = fit(f"── {text} ", columns)
+    shown = shorten(f"── {text} ", columns)
     return f"{FAINT}{shown}{'─' * (columns - display_width(shown))}{NORMAL}"
 
 
@@ -121,11 +103,16 @@ def _progress(overview: Overview, columns: int) -> list[str]:
     progress = overview.progress
     if progress is None:
         return []
-    parts = list(progress.words)
-    if progress.share is not None:
-        full = round(progress.share * BAR)
-        parts.append(f"{CYAN}{'█' * full}{FAINT}{'░' * (BAR - full)}{NORMAL} {100 * progress.share:.1f} %")
-    return [fit(" " + "  ".join(parts), columns)]
+    words = [word for word in progress.words if not (overview.is_over and word.endswith(" left"))]
+    if progress.share is None:
+        return [" " + "  ".join(fit_parts(words, columns - 1, "  "))]
+    percent = f"{100 * progress.share:.1f} %"
+    text = "  ".join(fit_parts([percent, *words], columns - 1, "  "))
+    room = min(BAR, columns - display_width(text) - 3)
+    if room < SHORTEST_BAR:
+        return [f" {text}"]
+    full = int(progress.share * room)  # only a job that is done has a full bar
+    return [f" {text}  {CYAN}{'█' * full}{FAINT}{'░' * (room - full)}{NORMAL}"]
 
 
 def _curve(overview: Overview, columns: int, height: int) -> list[str]:
@@ -139,8 +126,11 @@ def _curve(overview: Overview, columns: int, height: int) -> list[str]:
     if not drawn:
         return []
     labels = [number_text(max(finite)), *[""] * (height - 2), number_text(min(finite))]
-    scale = " (logarithmic)" if is_wide else ""
-    title = _rule(f"loss of rank {curve.rank}: {number_text(curve.values[-1])}{scale}", columns)
+    rate = "" if curve.rate is None else f", lr {number_text(curve.rate)}"
+    told = [*(["logarithmic"] if is_wide else []), *([f"{NO_NUMBER}: not a number"] if NO_NUMBER in drawn[-1] else [])]
+    scale = f" ({', '.join(told)})" if told else ""
+    title = _rule(f"loss of rank {curve.rank}: {number_text(curve.values[-1])}{rate}{scale}", columns)
+    drawn[-1] = drawn[-1].replace(NO_NUMBER, f"{RED}{NO_NUMBER}{CYAN}")
     return [title, *(f"{label:>{LABEL}} {CYAN}{line}{NORMAL}" for label, line in zip(labels, drawn, strict=True))]
 
 
@@ -157,7 +147,7 @@ def _table(
     shown = rows[start : start + room]
     where = f"{start + 1}-{start + len(shown)} of {len(rows)} ── " if len(rows) > len(shown) else ""
     if not rows and now.filter:
-        return [fit(f" No rank fits the filter {plain(now.filter)!r}.", columns)][:height], ""
+        return [shorten(f" No rank fits the filter {plain(now.filter)!r}.", columns)][:height], ""
     lines = [f"{BOLD} {heading(chosen)}{NORMAL}"]
     for row in shown:
         text = f" {row_text(chosen, row)}"
@@ -172,7 +162,8 @@ def _lower(overview: Overview, now: Choices, columns: int, height: int, where: s
     if height < 2:
         return []
     if overview.verdict and now.chosen is None:
-        return [_rule(f"{where}why it failed (v: all of it)", columns), *overview.verdict[: height - 1]]
+        wrapped = _wrapped(overview.verdict, columns)
+        return [_rule(f"{where}why it failed (v: all of it)", columns), *wrapped[: height - 1]]
     lines = overview.log_lines[-(height - 1) :]
     rank = chosen_rank(overview, now) if overview.log_rank is None else overview.log_rank
     return [_rule(f"{where}log of rank {rank}", columns), *(plain_output(line, LONGEST_LINE) for line in lines)]
@@ -180,16 +171,20 @@ def _lower(overview: Overview, now: Choices, columns: int, height: int, where: s
 
 def _pane(overview: Overview, now: Choices, columns: int, height: int) -> tuple[list[str], Room]:
     """One thing on the whole screen."""
-    title, lines = _content(overview, now)
+    title, content = _content(overview, now)
+    lines = _wrapped(content, columns)
     room = max(0, height - 1)
     if now.pane in FROM_THE_END:
-        end = max(min(room, len(lines)), len(lines) - now.scroll)
-        shown = lines[max(0, end - room) : end]
+        start = max(0, min(len(lines), max(room, len(lines) - now.scroll)) - room)
     else:
         start = max(0, min(now.scroll, len(lines) - room))
-        shown = lines[start : start + room]
-    texts = [plain_output(line, LONGEST_LINE) for line in shown]
-    return [_rule(title, columns), *texts], Room(room, len(lines))
+    shown = lines[start : start + room]
+    where = f", lines {start + 1}-{start + len(shown)} of {len(lines)}" if len(lines) > len(shown) else ""
+    return [_rule(title + where, columns), *shown], Room(room, len(lines))
+
+
+def _wrapped(lines: Sequence[str], columns: int) -> list[str]:
+    return [piece for line in lines for piece in wrap(plain_output(line, LONGEST_LINE), columns)]
 
 
 def _content(overview: Overview, now: Choices) -> tuple[str, Sequence[str]]:

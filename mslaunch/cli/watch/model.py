@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import TYPE_CHECKING
 
-from mslaunch.cli.watch.progress import JobProgress, make_progress, step_time_of
-from mslaunch.metrics.alerts import RANK_RULES
+from mslaunch.cli.watch.progress import JobProgress, make_progress
+from mslaunch.metrics.alerts import RANK_RULES, sleeps
+from mslaunch.metrics.pace import seconds_silent, step_time_of
 from mslaunch.metrics.rows import Number, Source
 from mslaunch.metrics.series import Series, SeriesTable, step_of
 
@@ -24,8 +25,6 @@ DEMANDING = frozenset({"failed", "suspended", "silent"})
 STATES = {"stopped": "suspended", "starved": "slow", "slow": "slow"}
 """The rules of alerts that show in a rank's state; `stopped` means that mslaunch has ended it."""
 COMPARED = ("step_time", "cpu_wait", "cpu")
-SILENT_SECONDS = 30.0
-SILENT_STEPS = 10
 MOST_POINTS = 2000  # of a curve
 
 
@@ -63,6 +62,8 @@ class Curve:
     rank: int
     places: Sequence[float]
     values: Sequence[float]
+    rate: Number | None = None
+    """The last learning rate of the rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,11 @@ class Overview:
     log_rank: int | None = None
     log_lines: Sequence[str] = ()
     verdict: Sequence[str] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left that could be stopped; a run whose launcher is lost may have left ranks."""
+        return self.record.state in ("succeeded", "failed", "stopped")
 
 
 def make_rows(record: RunRecord, table: SeriesTable, happened: Happened, now: float) -> tuple[RankRow, ...]:
@@ -136,7 +142,8 @@ def _row(
 ) -> RankRow:
     step_time, usual = own.get("step_time"), peers.get("step_time")
     against = step_time / usual if step_time is not None and usual else None
-    cpu, wait, memory = (own.get(name) for name in ("cpu", "cpu_wait", "memory"))
+    cpu, memory = own.get("cpu"), own.get("memory")
+    wait = None if sleeps(own) else own.get("cpu_wait")
     return RankRow(
         rank.rank, rank.host, state, step_of(own), own.get("loss"), step_time, against, cpu, wait, memory, device
     )
@@ -164,22 +171,18 @@ def _trouble(own: Mapping[str, Number], peers: Mapping[str, float], is_silent: b
 
 def _is_silent(series: Mapping[str, Series], peers: Mapping[str, float], now: float) -> bool:
     """Tell whether a rank that has printed steps has printed none for long."""
-    came = [series[name].time[-1] for name in ("step", "total_step", "loss") if name in series]
-    return bool(came) and now - max(came) > max(SILENT_SECONDS, SILENT_STEPS * _usual(series, peers))
-
-
-def _usual(series: Mapping[str, Series], peers: Mapping[str, float]) -> float:
-    return peers.get("step_time") or step_time_of(series) or 0.0
+    return seconds_silent(series, peers.get("step_time") or step_time_of(series), now) is not None
 
 
 def find_curve(record: RunRecord, table: SeriesTable, chosen: int | None) -> Curve | None:
     """Return the loss of the chosen rank, else of the first rank that prints one."""
     attempt = len(record.attempts)
     for rank in ([] if chosen is None else [chosen]) + [one.rank for one in record.ranks]:
-        if series := table.of(Source(attempt, rank)).get("loss"):
+        source = Source(attempt, rank)
+        if series := table.of(source).get("loss"):
             every = -(-len(series) // MOST_POINTS)
             first = (len(series) - 1) % every  # the last point is always one of them
-            return Curve(rank, series.time[first::every], series.value[first::every])
+            return Curve(rank, series.time[first::every], series.value[first::every], table.last(source).get("lr"))
     return None
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from mslaunch.cli.watch.hosts import LEAST, name_variants
 from mslaunch.cli.watch.model import RankRow
 from mslaunch.metrics.rows import Number
-from mslaunch.words import byte_count, display_width, fit, plain
+from mslaunch.words import byte_count, count_words, display_width, plain, seconds_words, shorten
 
 GAP = 2
 
@@ -34,11 +35,8 @@ def number_text(value: Number | None) -> str:
     return f"{value:.4g}"
 
 
-def seconds_text(value: Number | None) -> str:
-    """A short time: `1.2 ms`, `3.4 s`."""
-    if value is None or not math.isfinite(value):
-        return ""
-    return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"
+def _seconds(value: Number | None) -> str:
+    return "" if value is None or not math.isfinite(value) else seconds_words(value)
 
 
 def _percent(share: Number | None) -> str:
@@ -55,27 +53,59 @@ def _cores(value: Number | None) -> str:
 
 COLUMNS = (
     Column("RANK", 6, lambda row: str(row.rank)),
-    Column("HOST", 12, lambda row: plain(row.host), 5, is_left=True),
+    Column("HOST", LEAST, lambda row: plain(row.host), 2, is_left=True),
     Column("STATE", 9, lambda row: row.state, is_left=True),
-    Column("STEP", 9, lambda row: number_text(row.step)),
+    Column("STEP", 9, lambda row: "" if row.step is None else count_words(row.step)),
     Column("LOSS", 9, lambda row: number_text(row.loss)),
-    Column("STEP TIME", 9, lambda row: seconds_text(row.step_time)),
-    Column("x MEDIAN", 8, lambda row: "" if row.against is None else f"{min(row.against, 9999):.2f}", 2),
-    Column("CPU", 5, lambda row: _cores(row.cpu), 3),
+    Column("STEP TIME", 9, lambda row: _seconds(row.step_time)),
+    Column("x MEDIAN", 8, lambda row: "" if row.against is None else f"{min(row.against, 9999):.2f}", 3),
+    Column("CPU", 5, lambda row: _cores(row.cpu), 4),
     Column("WAIT", 5, lambda row: _percent(None if row.cpu_wait is None else 100 * row.cpu_wait), 6),
-    Column("MEMORY", 8, lambda row: _memory(row.memory), 4),
+    Column("MEMORY", 8, lambda row: _memory(row.memory), 5),
     Column("DEVICE", 6, lambda row: _percent(row.device), 1),
 )
-_OPTIONAL = {"HOST": "host", "DEVICE": "device", "WAIT": "cpu_wait"}
-"""Columns that are left out where no rank has anything to show there."""
+_OPTIONAL = {
+    "STEP": "step",
+    "LOSS": "loss",
+    "STEP TIME": "step_time",
+    "x MEDIAN": "against",
+    "CPU": "cpu",
+    "WAIT": "cpu_wait",
+    "MEMORY": "memory",
+    "DEVICE": "device",
+}
+"""Columns that are left out where no rank has anything to show there, and what they show."""
 
 
 def choose_columns(rows: Sequence[RankRow], width: int) -> list[Column]:
     """Return the columns that have something to show and fit into a width."""
-    shown = [column for column in COLUMNS if _tells(column, rows)]
-    while len(shown) > 1 and sum(column.width + GAP for column in shown) - GAP > width:
+    shown = _with_names([column for column in COLUMNS if _tells(column, rows)], {row.host for row in rows}, width)
+    while len(shown) > 1 and _total(shown) > width:
         shown.remove(max(shown, key=lambda column: (column.rank, shown.index(column))))
     return shown
+
+
+def _with_names(columns: list[Column], hosts: Collection[str], width: int) -> list[Column]:
+    """Give names of hosts the room that is left: whole where they fit, else what tells them apart."""
+    at = next((at for at, column in enumerate(columns) if column.title == "HOST"), None)
+    if at is None:
+        return columns
+    tried = columns
+    for names in name_variants(hosts):
+        widest = max(len(columns[at].title), *map(display_width, names.values()))
+        column = replace(columns[at], width=widest, text=_called(names))
+        tried = [*columns[:at], column, *columns[at + 1 :]]
+        if _total(tried) <= width:
+            break
+    return tried
+
+
+def _called(names: Mapping[str, str]) -> Callable[[RankRow], str]:
+    return lambda row: names[row.host]
+
+
+def _total(columns: Sequence[Column]) -> int:
+    return sum(column.width + GAP for column in columns) - GAP
 
 
 def _tells(column: Column, rows: Sequence[RankRow]) -> bool:
@@ -95,7 +125,7 @@ def row_text(columns: Sequence[Column], row: RankRow) -> str:
 
 def _line(columns: Sequence[Column], cells: Sequence[str]) -> str:
     return (" " * GAP).join(
-        _placed(fit(cell, column.width), column) for column, cell in zip(columns, cells, strict=True)
+        _placed(shorten(cell, column.width), column) for column, cell in zip(columns, cells, strict=True)
     )
 
 

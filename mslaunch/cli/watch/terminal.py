@@ -18,8 +18,13 @@ _LOCAL, _CONTROLS = 3, 6  # in what tcgetattr returns
 
 def check_terminal(what: str, instead: str) -> None:
     """Refuse where there is no terminal to draw on and to read keys from."""
-    if not (os.isatty(KEYS) and os.isatty(SCREEN)) or os.environ.get("TERM", "dumb") == "dumb":
+    if not (os.isatty(KEYS) and os.isatty(SCREEN)):
         raise RequestError(f"{what} needs a terminal, and standard input or output is none. {instead}")
+    if (kind := os.environ.get("TERM", "")) in ("", "dumb"):
+        got = f"TERM={kind} says that this one cannot" if kind else "TERM, which says whether this one can, is not set"
+        raise RequestError(
+            f"{what} needs a terminal that can move its cursor; {got}. Set TERM=xterm-256color. {instead}"
+        )
 
 
 class Terminal:
@@ -73,7 +78,8 @@ class Terminal:
             self._size, self._drawn, text = size, [""] * size[1], "\x1b[2J"
         for at, line in enumerate(lines[: size[1]]):
             if line != self._drawn[at]:
-                text += f"\x1b[{at + 1};1H{line}\x1b[0m\x1b[K"
+                # Erased before, not after: a cursor that does not wrap stays on the last column.
+                text += f"\x1b[{at + 1};1H\x1b[0m\x1b[K{line}\x1b[0m"
                 self._drawn[at] = line
         if text:
             _write(text)

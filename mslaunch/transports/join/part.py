@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mslaunch.agent.probe import DEVICE_FILES, device_numbers
+from mslaunch.agent.visible_devices import DEVICE_FILES, seen_here
 from mslaunch.errors import RequestError
 from mslaunch.plan.spec import JobSpec
 from mslaunch.transports.join.found import Found, find
@@ -77,15 +77,15 @@ def settle(spec: JobSpec, environment: Mapping[str, str]) -> Part:
         most=most,
         rank=rank,
         is_launcher=is_launcher,
-        lends_devices=not launch.launcher_only and (told is not True or _has_devices()),
+        lends_devices=not launch.launcher_only and (told is not True or _has_devices(environment)),
         slots=slots,
         timeout=launch.join_timeout,
         notes=(found.words(),) if found.sources else (),
     )
 
 
-def _has_devices() -> bool:
-    return any(device_numbers(stem) for stem in DEVICE_FILES.values())
+def _has_devices(environment: Mapping[str, str]) -> bool:
+    return any(seen_here(stem, environment) for stem in DEVICE_FILES.values())
 
 
 def _nodes(spec: JobSpec, found: Found) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mslaunch.errors import RequestError
@@ -51,6 +51,8 @@ class Objects:
     command: tuple[str, ...]
     """The launcher's command line."""
     settings: KubernetesSettings
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the launcher's container."""
 
     @property
     def name(self) -> str:
@@ -102,6 +104,7 @@ def _values(objects: Objects) -> dict[str, Any]:
     settings = objects.settings
     home = {"name": "HOME", "value": "/tmp"}
     user = {"name": "USER", "value": "mslaunch"}
+    given = objects.variables
     device = settings.device_resource or RESOURCES.get(objects.target)
     worker = {**settings.resources, **({device: str(objects.ranks_per_node)} if device else {})}
     annotations = {CONTEXT: settings.context, CODE: settings.code}
@@ -119,15 +122,20 @@ def _values(objects: Objects) -> dict[str, Any]:
         "grace": int(objects.grace) + 20,
         "port": PORT,
         "pull_secrets": [{"name": name} for name in settings.image_pull_secrets],
-        "launcher_command": _launcher_command(objects),
-        "worker_command": _worker_command(objects),
+        "launcher_command": [_literal(word) for word in _launcher_command(objects)],
+        "worker_command": [_literal(word) for word in _worker_command(objects)],
         "launcher_resources": _limits(settings.launcher_resources),
         "worker_resources": _limits(worker),
-        "launcher_env": [home, user],
+        "launcher_env": [home, user, *({"name": name, "value": _literal(value)} for name, value in given.items())],
         "worker_env": [home, user],
         "mounts": {part: _mounts(objects, part) for part in ("launcher", "worker")},
         "volumes": {part: _volumes(objects, part) for part in ("launcher", "worker")},
     }
+
+
+def _literal(text: str) -> str:
+    """Text of a command or a variable: Kubernetes replaces $(NAME) there, and makes $$ one $."""
+    return text.replace("$", "$$")
 
 
 def _limits(resources: Mapping[str, str]) -> dict[str, dict[str, str]]:

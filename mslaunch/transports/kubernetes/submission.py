@@ -13,9 +13,11 @@ from typing import Any
 from mslaunch import layout
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
+from mslaunch.plan.environment import RANKS_ONLY
 from mslaunch.plan.model import File, Plan
 from mslaunch.plan.spec import JobSpec, agree_on_workers
 from mslaunch.transports.base import Command
+from mslaunch.transports.command_words import command_words, exported, program_words
 from mslaunch.transports.kubernetes import manifests
 from mslaunch.transports.kubernetes.manifests import (
     CODE,
@@ -37,7 +39,7 @@ WEEK = 7 * 86400.0
 """How long launcher and workers wait for each other by default: a pod may be in a queue for days."""
 
 _SUBMITTING = ("transport", "nodes", "image", "namespace", "volcano", "kubernetes", "join_timeout")
-_PLACED = ("runs_dir", "run_id", "script", "module", "command", "rank_table", "env", "nnodes", "master", "secret_file")
+_PLACED = ("nnodes", "master", "secret_file", "launcher_only")
 
 
 def planned_hosts(spec: JobSpec) -> tuple[Host, ...]:
@@ -88,27 +90,17 @@ def make_objects(spec: JobSpec, plan: Plan, command: Command) -> Objects:
         namespace=launch.namespace or launch.kubernetes.namespace,
         command=tuple(_command_words(command, plan, nodes, timeout)),
         settings=launch.kubernetes,
+        variables={f"{RANKS_ONLY}{name}": value for name, value in exported(command).items()},
     )
 
 
 def _command_words(command: Command, plan: Plan, nodes: int, timeout: float) -> list[str]:
     """The launcher's command line in its pod: what was asked for, for nodes that join."""
-    words = [command.verb, *command.own, "--transport=join", f"--nnodes={nodes}", "--launcher-only"]
+    words = command_words(command, f"{CODE_DIR}/{Path(JOB_CONFIG).name}", (*_SUBMITTING, *_PLACED))
+    words += ["--transport=join", f"--nnodes={nodes}", "--launcher-only"]
     words += [f"--join-timeout={timeout:g}", f"--master=:{PORT}", f"--secret-file={SECRET_DIR}/{SECRET_KEY}"]
     words += [f"--runs-dir={plan.run_dir.rpartition('/')[0]}", f"--run-id={plan.run_id}"]
-    words += [f"--config={CODE_DIR}/{Path(JOB_CONFIG).name}"] if command.config is not None else []
-    words += [f"--rank-table={command.rank_table}"] if command.rank_table else []
-    for name, value in command.flags.items():
-        if name in (*_SUBMITTING, *_PLACED):
-            continue
-        flag = name.replace("_", "-")
-        for one in value if isinstance(value, list) else [value]:
-            yes_or_no = f"--{flag}" if one is True else f"--no-{flag}"
-            words.append(yes_or_no if isinstance(one, bool) else f"--{flag}={one}")
-    given: Mapping[str, str | None] = command.flags.get("env") or {}
-    words += [f"--env={name}" for name in given]
-    words += [f"--set={one}" for one in command.assignments]
-    return [*words, *command.named, *(("--", *command.script_args) if command.script_args else ())]
+    return [*words, *program_words(command)]
 
 
 def job_files(spec: JobSpec, plan: Plan, command: Command) -> list[File]:
@@ -147,7 +139,7 @@ def further_objects(run_dir: Path, root: Mapping[str, Any], env: Mapping[str, st
         code["data"] = {config.name: config.read_text()}
     made = [code, _secret(name, "secret", {SECRET_KEY: random.token_hex(32)})]
     if env:
-        variables = {f"MSLAUNCH_ENV_{key}": value for key, value in env.items()}
+        variables = {f"{RANKS_ONLY}{key}": value for key, value in env.items()}
         made.append(_secret(f"{name}-env", "env", variables))
     return made
 

@@ -81,7 +81,7 @@ class _Queue:
         """Every job of this user; None where Slurm does not answer, and then it is not asked again for a while."""
         age = math.inf if self._when is None else time.monotonic() - self._when
         if age > (since if self._jobs is not None else _SILENT_FOR):
-            self._jobs, self._when = _ask_queue("--me"), time.monotonic()
+            self._jobs, self._when = _ask_queue(_mine()), time.monotonic()
         return self._jobs
 
     def forget(self) -> None:
@@ -116,8 +116,8 @@ def is_queued(job: str) -> bool:
 
 
 def find(name: str) -> str | None:
-    """Find the newest job of this name, for a run whose submitter did not live to write its id down."""
-    jobs = _ask_queue(f"--name={name}") or {}
+    """Find this user's newest job of this name, for a run whose submitter did not live to write its id down."""
+    jobs = _ask_queue(_mine(), f"--name={name}") or {}
     return max(jobs, key=_number, default=None)
 
 
@@ -127,8 +127,13 @@ def _number(job: str) -> int:
     return int(found[0]) if found else 0
 
 
-def _ask_queue(which: str) -> dict[str, JobState] | None:
-    done = _try("squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%e|%r", which)
+def _mine() -> str:
+    """The option for jobs of this user, as old versions of squeue take it too."""
+    return f"--user={os.geteuid()}"
+
+
+def _ask_queue(*which: str) -> dict[str, JobState] | None:
+    done = _try("squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%e|%r", *which)
     if done is None or (done.returncode != 0 and "Invalid job id" not in done.stderr):
         return None
     rows = (line.split("|", 3) for line in done.stdout.splitlines() if line.count("|") >= 3)

@@ -148,6 +148,11 @@ def allotment(environment: Mapping[str, str], facts: Mapping[str, Mapping[str, A
     """Read how many tasks the job was asked to run, and which devices its nodes were given."""
     tasks = parse_tasks(environment.get("SLURM_TASKS_PER_NODE", "")) if "SLURM_NTASKS" in environment else ()
     devices = {name: tuple(found["gpus"]) for name, found in facts.items() if found["gpus"]} or _granted(environment)
-    if target == "GPU":  # CUDA_VISIBLE_DEVICES names them already: they are counted from 0 within it
-        devices = {name: tuple(range(len(ids))) if facts[name]["renumbered"] else ids for name, ids in devices.items()}
-    return Allotment(tasks, devices)
+    return Allotment(tasks, {name: _as_seen(ids, facts[name]["limits"].get(target)) for name, ids in devices.items()})
+
+
+def _as_seen(granted: tuple[int, ...], limit: Mapping[str, Any] | None) -> tuple[int, ...]:
+    """Give granted devices the numbers that ranks see, where a variable has them counted from 0."""
+    if limit is None:
+        return granted
+    return tuple(number for number, file in enumerate(limit["files"]) if file is None or file in granted)

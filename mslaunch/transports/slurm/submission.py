@@ -7,17 +7,16 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from mslaunch import layout
 from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.hosts import Host
-from mslaunch.masking import is_secret
 from mslaunch.plan.model import File
-from mslaunch.plan.settings import LaunchSettings, flag_of
+from mslaunch.plan.settings import LaunchSettings
 from mslaunch.plan.spec import JobSpec, agree_on_workers
 from mslaunch.ranges import format_ranges, parse_ranges
 from mslaunch.transports.base import Command
+from mslaunch.transports.command_words import command_words, exported, program_words
 from mslaunch.words import counted
 
 WARNING_SECONDS = 60
@@ -26,7 +25,6 @@ JOB_CONFIG = layout.script("job.yaml")
 ARRAY = "array.sbatch"
 
 _SUBMITTING = ("transport", "nodes", "partition", "time", "account", "requeue", "sbatch_args")
-_PLACED = ("runs_dir", "run_id", "script", "module", "command", "rank_table", "env")
 _GRES = re.compile(r"\b(?:npu|ascend|gpu)(?::[\w.-]+)?:\d+\(IDX:([\d,-]+)\)")
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
@@ -150,43 +148,20 @@ def _own_directives(launch: LaunchSettings, hosts: Sequence[Host], run_dir: str)
     yield "--requeue" if launch.requeue else "--no-requeue"
 
 
-def command_words(command: Command, run_dir: str) -> list[str]:
-    """Spell it anew: absolute where it was relative, and no value of a variable in it."""
-    words = [*command.program, command.verb, *command.own]
-    words += [f"--config={run_dir}/{JOB_CONFIG}"] if command.config is not None else []
-    words += [f"--rank-table={command.rank_table}"] if command.rank_table else []
-    for name, value in command.flags.items():
-        if name not in (*_SUBMITTING, *_PLACED):
-            words += _option_words(name, value)
-    words += [f"--env={name}" for name in command.flags.get("env") or {}]
-    words += [f"--set={one}" for one in command.assignments]
-    return words
-
-
-def _option_words(name: str, value: Any) -> list[str]:
-    """A setting as it is typed: one that holds several values is typed once for each."""
-    known = flag_of(name)
-    flag = known.names[0].partition("/")[0] if known else f"--{name.replace('_', '-')}"
-    if isinstance(value, bool):
-        return [flag if value else f"--no-{flag.removeprefix('--')}"]
-    return [f"{flag}={one}" for one in (value if isinstance(value, (list, tuple)) else [value])]
-
-
 def job_files(launch: LaunchSettings, hosts: Sequence[Host], run_dir: str, command: Command, cwd: str) -> list[File]:
     """job.sbatch, and the config that it names."""
     from mslaunch.plan.render import render
 
     runs_dir, _, run_id = run_dir.rpartition("/")
-    given: Mapping[str, str | None] = command.flags.get("env") or {}
     values = {
         "runs_dir": runs_dir,
         "run_id": run_id,
-        "program": [*command.named, *(("--", *command.script_args) if command.script_args else ())],
+        "program": program_words(command),
         "count": f"{counted(sum(len(host.devices) for host in hosts), 'rank')} on {counted(len(hosts), 'node')}",
         "directives": list(directives(launch, hosts, run_dir)),
-        "exports": {name: value for name, value in given.items() if value is not None and not is_secret(name, value)},
+        "exports": exported(command),
         "cwd": cwd,
-        "words": command_words(command, run_dir),
+        "words": [*command.program, *command_words(command, f"{run_dir}/{JOB_CONFIG}", _SUBMITTING)],
         "warning": WARNING_SECONDS,
     }
     files = [File(JOB, render("job.sbatch", values), 0o700)]

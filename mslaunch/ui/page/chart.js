@@ -1,8 +1,9 @@
 // A line chart on a canvas: zoom, smoothing, logarithmic scale, a cursor for mouse and keyboard, its values as a table.
-import { clear, el, shortNumber, table } from "./text.js";
+import { axisTexts, placeTexts, ticks } from "./axes.js";
+import { clear, el, shortNumber, table, unitOf } from "./text.js";
 
-export const COLOURS = ["#3b7dd8", "#e8710a", "#12a36b", "#d93a4a", "#8b5cf6", "#0891b2", "#c026d3", "#6a9a1f", "#b7791f", "#64748b"];
-const LEFT = 58, RIGHT = 10, TOP = 10, BOTTOM = 24, HEIGHT = 220, TABLE_ROWS = 400;
+const RIGHT = 10, TOP = 10, BOTTOM = 38, HEIGHT = 234, TABLE_ROWS = 400;
+const LEAST_SPAN = 0.02;  // of a number of bytes: what varies less is a straight line
 
 export function smoothed(values, weight) {
   if (!weight) return values;
@@ -15,28 +16,15 @@ export function smoothed(values, weight) {
   });
 }
 
-const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000];
-
-export function ticks(least, greatest, wanted, isTime = false) {
-  const span = greatest - least;
-  if (!(span > 0)) return [least];
-  const rough = span / wanted, power = 10 ** Math.floor(Math.log10(rough));
-  const round = isTime && rough > 0.5 && rough < TIMES.at(-1) ? TIMES : [1, 2, 5, 10].map((part) => part * power);
-  const step = round.find((size) => size >= rough);
-  const found = [];
-  for (let at = Math.ceil(least / step) * step; at <= greatest + step / 1e6 && found.length < 50; at += step) found.push(Math.abs(at) < step / 1e6 ? 0 : at);
-  return found;
-}
-
 export class Chart {
-  constructor(title, { xText, yText, onZoom }) {
-    this.title = title;
-    Object.assign(this, { xText, yText, onZoom, lines: [], range: null, smooth: 0, log: false, cursor: null, drag: null, xName: "" });
+  constructor(title, name, { xText, yText, onZoom }) {
+    Object.assign(this, { title, name, xText, yText, onZoom, lines: [], range: null, smooth: 0, log: false, cursor: null, drag: null, xName: "", until: null, left: 58 });
     this.canvas = el("canvas", { role: "img", tabindex: "0" });
     this.tip = el("div", { class: "tip", hidden: true });
+    this.status = el("span", { class: "hidden", role: "status" });
     this.values = el("details", { class: "values" }, el("summary", { text: "Values as a table" }));
     this.values.addEventListener("toggle", () => this.fillTable());
-    this.plot = el("div", { class: "plot" }, this.canvas, this.tip);
+    this.plot = el("div", { class: "plot" }, this.canvas, this.tip, this.status);
     this.element = el("figure", { class: "chart" }, el("figcaption", { text: title }), this.plot, this.values);
     this.listen();
     new ResizeObserver(() => this.draw()).observe(this.plot);
@@ -80,6 +68,7 @@ export class Chart {
     if (!actions[event.key]) return;
     event.preventDefault();
     actions[event.key]();
+    this.status.textContent = this.tip.hidden ? "" : [...this.tip.children].map((row) => row.textContent).join(", ");
   }
 
   zoom(range) {
@@ -87,7 +76,7 @@ export class Chart {
     else this.set({ range });
   }
 
-  // Lines: {label, x, y, lo, hi, isBand}; numbers only, NaN where there is none.
+  // Lines: {label, x, y, lo, hi, isBand, colour, dash}; numbers only, NaN where there is none.
   set(changes) {
     Object.assign(this, changes);
     this.describe();
@@ -105,6 +94,7 @@ export class Chart {
     let first = Infinity, last = -Infinity;
     for (const { x } of this.lines) for (const value of x) if (Number.isFinite(value)) { first = Math.min(first, value); last = Math.max(last, value); }
     if (first > last) return [0, 1];
+    if (this.xName === "time" && this.until !== null) last = Math.max(last, this.until);
     return first === last ? [first - 0.5, last + 0.5] : [first, last];
   }
 
@@ -114,8 +104,8 @@ export class Chart {
 
   toX(pixel) {
     const [first, last] = this.bounds();
-    const width = this.plot.clientWidth - LEFT - RIGHT;
-    return first + (Math.min(Math.max(pixel - LEFT, 0), width) / width) * (last - first);
+    const width = this.plot.clientWidth - this.left - RIGHT;
+    return first + (Math.min(Math.max(pixel - this.left, 0), width) / width) * (last - first);
   }
 
   limits(drawn) {
@@ -133,10 +123,10 @@ export class Chart {
       });
     }
     if (least > greatest) return this.log ? [0.1, 1] : [0, 1];
-    if (least === greatest) return this.log ? [least / 2, least * 2] : [least - (Math.abs(least) * 0.1 || 0.5), greatest + (Math.abs(least) * 0.1 || 0.5)];
-    if (this.log) return [least / 1.1, greatest * 1.1];
-    const margin = (greatest - least) * 0.06;
-    return [least >= 0 && least - margin < 0 ? 0 : least - margin, greatest + margin];
+    if (this.log) return least === greatest ? [least / 2, least * 2] : [least / 1.1, greatest * 1.1];
+    const size = Math.max(Math.abs(least), Math.abs(greatest)), narrowest = unitOf(this.name)[0] ? size * LEAST_SPAN : 0;
+    const margin = least === greatest ? size * 0.1 || 1 : Math.max((greatest - least) * 0.06, (narrowest - (greatest - least)) / 2);
+    return [least >= 0 ? Math.max(0, least - margin) : least - margin, greatest + margin];
   }
 
   draw() {
@@ -153,41 +143,60 @@ export class Chart {
     pen.clearRect(0, 0, width, HEIGHT);
     const drawn = this.lines.map((line) => ({ line, y: smoothed(line.y, this.smooth) }));
     const [first, last] = this.bounds(), [least, greatest] = this.limits(drawn), scale = this.log ? Math.log10 : (value) => value;
-    const area = { width: width - LEFT - RIGHT, height: HEIGHT - TOP - BOTTOM };
-    const toPixelX = (x) => LEFT + ((x - first) / (last - first)) * area.width;
+    const rows = this.rows(pen, least, greatest);
+    const area = { width: width - this.left - RIGHT, height: HEIGHT - TOP - BOTTOM };
+    const toPixelX = (x) => this.left + ((x - first) / (last - first)) * area.width;
     const toPixelY = (y) => TOP + area.height * (1 - (scale(y) - scale(least)) / (scale(greatest) - scale(least)));
-    this.drawGrid(pen, css, { first, last, least, greatest, toPixelX, toPixelY, width });
+    this.drawGrid(pen, css, { rows, first, last, toPixelX, toPixelY, width });
     pen.save();
     pen.beginPath();
-    pen.rect(LEFT, TOP - 2, area.width, area.height + 4);
+    pen.rect(this.left, TOP - 2, area.width, area.height + 4);
     pen.clip();
     for (const one of drawn) this.drawLine(pen, one, toPixelX, toPixelY);
+    for (const { line, y } of drawn) if (line.isBand) this.stroke(pen, line, y, 1, 2.5, Number.isFinite, toPixelX, toPixelY);  // above the ranks
     pen.restore();
     this.drawOverlay(pen, css, drawn, toPixelX, toPixelY);
   }
 
-  drawGrid(pen, css, { first, last, least, greatest, toPixelX, toPixelY, width }) {
+  // The ticks of the values with their texts; the plot begins where the longest of them ends.
+  rows(pen, least, greatest) {
     pen.font = "11px system-ui, sans-serif";
+    const values = this.log ? logTicks(least, greatest) : ticks(least, greatest, 6);
+    const texts = this.log ? values.map(this.yText) : axisTexts(this.name, values);
+    this.left = Math.max(40, Math.ceil(Math.max(...texts.map((text) => pen.measureText(text).width))) + 12);
+    return values.map((value, i) => [value, texts[i]]);
+  }
+
+  drawGrid(pen, css, { rows, first, last, toPixelX, toPixelY, width }) {
     pen.fillStyle = css.getPropertyValue("--quiet");
     pen.strokeStyle = css.getPropertyValue("--line");
     pen.lineWidth = 1;
     pen.textAlign = "right";
     pen.textBaseline = "middle";
-    const rows = this.log ? logTicks(least, greatest) : ticks(least, greatest, 5);
-    for (const value of rows) {
+    for (const [value, text] of rows) {
       const y = Math.round(toPixelY(value)) + 0.5;
       pen.beginPath();
-      pen.moveTo(LEFT, y);
+      pen.moveTo(this.left, y);
       pen.lineTo(width - RIGHT, y);
       pen.stroke();
-      pen.fillText(this.yText(value), LEFT - 6, y);
+      pen.fillText(text, this.left - 6, y);
     }
+    this.drawPlaces(pen, first, last, toPixelX, width);
+  }
+
+  drawPlaces(pen, first, last, toPixelX, width) {
+    const places = ticks(first, last, Math.max(2, Math.floor((width - this.left) / 75)), this.xName), texts = placeTexts(this.xName, places);
     pen.textAlign = "center";
     pen.textBaseline = "top";
-    for (const value of ticks(first, last, Math.max(2, Math.floor(width / 120)), this.xName === "time")) {
-      const x = toPixelX(value);
-      if (x > LEFT - 1 && x < width - 12) pen.fillText(this.xText(value), x, HEIGHT - BOTTOM + 8);
-    }
+    let end = -Infinity;
+    places.forEach((place, i) => {
+      const half = pen.measureText(texts[i]).width / 2, x = Math.min(Math.max(toPixelX(place), half), width - half);
+      if (x - half < end + 6 || texts[i] === texts[i - 1]) return;
+      pen.fillText(texts[i], x, HEIGHT - BOTTOM + 7);
+      end = x + half;
+    });
+    pen.textAlign = "right";
+    pen.fillText(this.xName, width - RIGHT, HEIGHT - BOTTOM + 22);
   }
 
   drawLine(pen, { line, y }, toPixelX, toPixelY) {
@@ -223,6 +232,7 @@ export class Chart {
     pen.strokeStyle = line.colour;
     pen.fillStyle = line.colour;
     pen.lineWidth = width;
+    pen.setLineDash(line.dash ?? []);
     pen.beginPath();
     let isDown = false, count = 0;
     values.forEach((value, i) => {
@@ -233,6 +243,7 @@ export class Chart {
       count += 1;
     });
     pen.stroke();
+    pen.setLineDash([]);
     if (count !== 1) return;
     const only = values.findIndex((value, i) => usable(value) && Number.isFinite(line.x[i]));
     pen.beginPath();

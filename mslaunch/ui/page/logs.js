@@ -64,7 +64,7 @@ export class LogView {
     this.world = doc.record.world_size;
     this.hasEnded = doc.record.state !== "running" && doc.record.state !== "queued";
     if (this.attempt.options.length === doc.attempt + 1) return;
-    clear(this.attempt, ...Array.from({ length: doc.attempt + 1 }, (_, i) => el("option", { value: i, text: i, selected: i === doc.attempt })));
+    clear(this.attempt, ...Array.from({ length: doc.attempt + 1 }, (_, i) => el("option", { value: i, text: i + 1, selected: i === doc.attempt })));
     this.restart();
   }
 

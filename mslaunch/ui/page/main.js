@@ -1,9 +1,10 @@
 // Starts the page: a report has its document in itself, otherwise a server is asked.
 import { LogEnds, LogView } from "./logs.js";
+import { standing } from "./head.js";
 import { Comparison, RunList } from "./runs.js";
 import { RunView } from "./sections.js";
 import { Failure, Server } from "./server.js";
-import { badge, clear, el, rankFilter, section, stored } from "./text.js";
+import { clear, el, rankFilter, section, stored } from "./text.js";
 
 const EVERY = 2000;
 const top = document.getElementById("top"), main = document.getElementById("main");
@@ -33,7 +34,7 @@ function showTop(title, ...parts) {
 function showReport(doc) {
   const view = new RunView(), logs = new LogEnds(doc.logs);
   view.element.append(section("logs", "Ends of the logs", logs.element));
-  showTop(doc.name, badge(doc.record.state));
+  showTop(doc.name, standing(doc));
   clear(main, view.element);
   view.show(doc);
   logs.choose(doc.record.verdict?.rank ?? 0);
@@ -112,7 +113,7 @@ class App {
       const ranks = view.loss.state.ranks;
       const doc = await this.server.getChanged("run", { name, ...(ranks && rankFilter(ranks) ? { ranks } : {}) });
       if (!doc) return;
-      showTop(name, badge(doc.record.state), this.home());
+      showTop(name, standing(doc), this.home());
       actions.show(doc);
       view.show(doc);
       logs.setRun(doc);

@@ -1,6 +1,6 @@
 // The list of runs, and several of them side by side.
 import { Plots, legend } from "./plots.js";
-import { badge, clear, dateText, durationText, el, labelled, refresh, section, table, valueText } from "./text.js";
+import { badge, clear, dateText, durationText, el, labelled, refresh, section, silenceText, stepText, table, valueText } from "./text.js";
 
 const SHOWN = 200;
 
@@ -9,10 +9,47 @@ function lasted(run) {
   return durationText((until - Date.parse(run.started)) / 1000);
 }
 
+function givenText(run) {
+  return [run.sweep, run.arguments].filter(Boolean).join(" ");
+}
+
+function textsOf(run) {
+  return [run.name, run.script, run.state, run.summary ?? "", givenText(run), ...(run.tags ?? []), ...(run.notes ?? []).map(([, text]) => text)];
+}
+
+// The name, what the run was given, and, where the screen is too narrow for a column of its own, why it failed.
+function nameOf(run) {
+  const given = givenText(run);
+  return el("div", {},
+    el("a", { href: `#${new URLSearchParams({ run: run.name })}`, text: run.name }),
+    given ? el("div", { class: "given quiet", text: given, title: given }) : null,
+    run.summary ? el("div", { class: "narrow", text: run.summary }) : null);
+}
+
+function stateOf(run) {
+  return el("div", {}, badge(run.state), run.silent ? el("div", { class: "silent", text: silenceText(run.silent) }) : null);
+}
+
+const NEVER_EMPTY = true;
+// Name, class, text or element of a run; a column that is empty in all rows is left out unless it is never empty.
+const COLUMNS = [
+  ["run", "name", nameOf, NEVER_EMPTY],
+  ["state", "state", stateOf, NEVER_EMPTY],
+  ["loss", "", (run) => valueText("loss", run.values?.loss)],
+  ["step", "wide short", (run) => stepText(run.values)],
+  ["ranks", "wide", (run) => run.ranks, NEVER_EMPTY],
+  ["started", "wide short", (run) => dateText(run.started), NEVER_EMPTY],
+  ["took", "wide short", lasted, NEVER_EMPTY],
+  ["program", "wide", (run) => run.script],
+  ["why", "wide why", (run) => run.summary ?? ""],
+  ["tags", "wide", (run) => (run.tags ?? []).join(", ")],
+  ["note", "wide note", (run) => run.notes?.at(-1)?.[1] ?? ""],
+];
+
 export class RunList {
   constructor(open, compare) {
     Object.assign(this, { open, runs: [], chosen: new Set() });
-    this.search = el("input", { type: "search", placeholder: "name, tag, note, script or state", oninput: () => this.fill() });
+    this.search = el("input", { type: "search", size: 34, placeholder: "name, value, tag, note, script or state", oninput: () => this.fill() });
     this.state = el("select", { onchange: () => this.fill() }, ...["all", "running", "queued", "succeeded", "failed", "stopped", "lost"].map((state) => el("option", { text: state })));
     this.compare = el("button", { type: "button", text: "Compare chosen runs", disabled: true, onclick: () => compare([...this.chosen]) });
     this.note = el("p", { class: "quiet", role: "status" });
@@ -27,10 +64,12 @@ export class RunList {
 
   fill() {
     const wanted = this.search.value.trim().toLowerCase(), state = this.state.value;
-    const matching = this.runs.filter((run) => (state === "all" || run.state === state) && (!wanted || [run.name, run.script, run.state, run.summary ?? "", ...(run.tags ?? []), ...(run.notes ?? []).map(([, text]) => text)].some((text) => text.toLowerCase().includes(wanted))));
-    const rows = matching.slice(0, SHOWN).map((run) => [this.box(run), el("a", { href: `#${new URLSearchParams({ run: run.name })}`, text: run.name }), badge(run.state), run.ranks, valueText("step", run.values?.step), valueText("loss", run.values?.loss), dateText(run.started), lasted(run), run.script, run.summary ?? "", (run.tags ?? []).join(", "), run.notes?.at(-1)?.[1] ?? ""]);
+    const matching = this.runs.filter((run) => (state === "all" || run.state === state) && (!wanted || textsOf(run).some((text) => text.toLowerCase().includes(wanted))));
+    const shown = matching.slice(0, SHOWN), cells = COLUMNS.map(([, , make]) => shown.map(make));
+    const kept = COLUMNS.map((column, i) => i).filter((i) => COLUMNS[i][3] || cells[i].some((cell) => cell !== ""));
+    const rows = shown.map((run, at) => [this.box(run), ...kept.map((i) => cells[i][at])]);
     const focused = document.activeElement?.getAttribute("data-run");
-    clear(this.body, table(["", "run", "state", "ranks", "step", "loss", "started", "took", "program", "why", "tags", "note"], rows, "Runs"));
+    clear(this.body, table(["", ...kept.map((i) => COLUMNS[i][0])], rows, "Runs", ["", ...kept.map((i) => COLUMNS[i][1])]));
     if (focused) this.body.querySelector(`[data-run="${CSS.escape(focused)}"]`)?.focus();
     this.note.textContent = !this.runs.length ? "No runs here yet: start one with `mslaunch train`." : `${matching.length} of ${this.runs.length} runs${matching.length > SHOWN ? `, the newest ${SHOWN} are shown` : ""}`;
   }

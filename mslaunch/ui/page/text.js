@@ -29,27 +29,52 @@ export function toNumber(value) {
 
 export function shortNumber(value) {
   if (!Number.isFinite(value)) return Number.isNaN(value) ? "NaN" : value > 0 ? "inf" : "-inf";
+  if (Number.isSafeInteger(value)) return String(value);  // a step is never rounded
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(3).replace(/\.?0+e/, "e");
+  if (size < 1e-3 || size >= 1e7) return value.toExponential(3).replace(/\.?0+e/, "e");
   return String(Number(value.toPrecision(5)));
+}
+
+// The size and the name of the unit in which so many bytes are written.
+export function byteScale(value) {
+  let size = 1;
+  for (const unit of ["B", "KB", "MB", "GB"]) {
+    if (Math.abs(value) / size < 999.5) return [size, unit];
+    size *= 1000;
+  }
+  return [size, "TB"];
 }
 
 export function byteText(value) {
   if (!Number.isFinite(value)) return shortNumber(value);
-  let size = value;
-  for (const unit of ["B", "KB", "MB", "GB"]) {
-    if (Math.abs(size) < 999.5) return `${Number(size.toPrecision(3))} ${unit}`;
-    size /= 1000;
-  }
-  return `${Number(size.toPrecision(3))} TB`;
+  const [size, unit] = byteScale(value);
+  return `${Number((value / size).toPrecision(3))} ${unit}`;
+}
+
+// Whether a number counts bytes, and what is written after it.
+export function unitOf(name) {
+  return [BYTES.test(name) || BYTE_RATES.test(name), BYTE_RATES.test(name) ? "/s" : UNITS[name] ?? ""];
 }
 
 export function valueText(name, value) {
   if (value === null || value === undefined) return "";
-  const number = toNumber(value);
-  if (BYTES.test(name)) return byteText(number);
-  if (BYTE_RATES.test(name)) return `${byteText(number)}/s`;
-  return UNITS[name] ? `${shortNumber(number)} ${UNITS[name]}` : shortNumber(number);
+  const number = toNumber(value), [isBytes, unit] = unitOf(name);
+  if (isBytes) return `${byteText(number)}${unit}`;
+  return unit ? `${shortNumber(number)} ${unit}` : shortNumber(number);
+}
+
+// How far a rank is: its steps over all epochs where they are known, else epoch and batch.
+export function stepText(values = {}) {
+  if (values.total_step !== undefined) return valueText("step", values.total_step);
+  const of = (name, whole) => (values[name] === undefined ? null : `${valueText(name, values[name])}${values[whole] > 0 ? `/${valueText(name, values[whole])}` : ""}`);
+  const epoch = of("epoch", "epochs"), step = of("step", "steps");
+  if (epoch === null) return step ?? "";
+  const named = epoch.includes("/") ? epoch : `epoch ${epoch}`;
+  return step === null ? named : `${named} · ${step}`;
+}
+
+export function silenceText(seconds) {
+  return `no step for ${durationText(seconds)}`;
 }
 
 export function durationText(seconds) {
@@ -86,9 +111,10 @@ export function section(id, title, ...children) {
   return el("section", { id, "aria-labelledby": `${id}-title` }, heading, ...children);
 }
 
-export function table(names, rows, caption) {
-  const head = el("tr", {}, ...names.map((name) => el("th", { scope: "col", text: name })));
-  const body = rows.map((row) => el("tr", {}, ...row.map((cell) => el("td", {}, cell instanceof Node ? cell : String(cell ?? "")))));
+// `kinds` are the classes of the columns.
+export function table(names, rows, caption, kinds = []) {
+  const head = el("tr", {}, ...names.map((name, i) => el("th", { scope: "col", text: name, class: kinds[i] })));
+  const body = rows.map((row) => el("tr", {}, ...row.map((cell, i) => el("td", { class: kinds[i] }, cell instanceof Node ? cell : String(cell ?? "")))));
   const made = el("table", {}, caption ? el("caption", { text: caption }) : null, el("thead", {}, head), el("tbody", {}, ...body));
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption ?? names.join(", ") }, made);
 }

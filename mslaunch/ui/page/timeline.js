@@ -15,8 +15,8 @@ function outcome(span) {
   return span.code === 0 ? "succeeded" : "failed";
 }
 
-function words(span) {
-  const parts = [`rank ${span.rank}${span.attempt ? `, attempt ${span.attempt}` : ""}`];
+function words(span, hasAttempts) {
+  const parts = [`rank ${span.rank}${hasAttempts ? `, attempt ${span.attempt + 1}` : ""}`];
   for (const name of ["started", "joined", "failed", "ended"]) if (span[name] !== undefined) parts.push(`${name} at ${durationText(span[name])}`);
   if (span.ended !== undefined) parts.push(span.signal ? `signal ${span.signal}` : `exit code ${span.code}`);
   return parts.join(", ");
@@ -35,7 +35,9 @@ export class Timeline {
   show(timeline, until) {
     const joins = timeline.spans.some((span) => span.joining !== undefined || span.joined !== undefined);
     Object.assign(this, { timeline, until, first: joins ? "starting" : "running" });
-    const names = joins ? ["starting", "joining", "joined", "failure"] : ["running", "failure"];
+    const ends = [["failed", "failure"], ["stopped", "stopped"]].filter(([end]) => timeline.spans.some((span) => outcome(span) === end)).map(([, name]) => name);
+    const restarts = timeline.marks.some(([, name]) => name === "restart") ? ["restart"] : [];
+    const names = [...(joins ? ["starting", "joining", "joined"] : ["running"]), ...ends, ...restarts];
     clear(this.key, ...names.map((name) => el("span", { class: `phase ${name}`, text: name })));
     const byRank = Map.groupBy ? Map.groupBy(timeline.spans, (span) => span.rank) : groups(timeline.spans);
     const all = [...byRank.entries()];
@@ -61,7 +63,7 @@ export class Timeline {
       if (outcome(span) === "stopped") track.append(place(el("span", { class: "phase stopped" }), span.ended, span.ended));
     }
     for (const [at, name] of this.timeline.marks) if (name === "restart") track.append(place(el("span", { class: "phase restart" }), at, at));
-    const text = spans.map(words).join("; ");
+    const text = spans.map((span) => words(span, spans.length > 1 || span.attempt > 0)).join("; ");
     return el("div", { class: "row", role: "listitem", title: text }, el("span", { class: "who", text: `rank ${rank}` }), track, el("span", { class: "hidden", text }));
   }
 }
