@@ -37,7 +37,7 @@ def finished_run() -> Iterator[Run]:
         script.write_text("print('\\n'.join(f'step {i}: loss=0.5' for i in range(2000)))")
         command = [MSLAUNCH, "train", "--workers", str(RANKS), "--tail", "none", str(script)]
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
-        yield find(None, f"{folder}/mslaunch-runs")
+        yield find(None, [Path(folder) / "mslaunch-runs"])
 
 
 def tell_a_day(run: Run, steps: int = STEPS) -> int:

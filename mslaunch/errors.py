@@ -135,6 +135,16 @@ class NoMindSpore(NotReadyError):
         )
 
 
+class NoDevices(NotReadyError):
+    """This machine has none of the devices that a job asks for: a login node, for example."""
+
+    def __init__(self, target: str, where: str) -> None:
+        super().__init__(
+            f"this machine has no {target} device, and device_target in {where} asks for one. "
+            f"Write device_target: CPU, or launch it where there is one."
+        )
+
+
 class PythonMissing(NotReadyError):
     def __init__(self, python: str, asked_by: str) -> None:
         super().__init__(f"{python}: no such Python ({asked_by}). Name one that can be run with launch.python.")
@@ -257,7 +267,8 @@ class NoSuchRun(RequestError):
 class AmbiguousRun(RequestError):
     def __init__(self, name: str, matches: Sequence[str]) -> None:
         shown = ", ".join(matches[:5])
-        super().__init__(f"{name!r} fits {len(matches)} runs ({shown}). Type more of the name.")
+        fix = "Name one by its path." if any(match.startswith("/") for match in matches) else "Type more of the name."
+        super().__init__(f"{name!r} fits {len(matches)} runs ({shown}). {fix}")
 
 
 class NoSuchSweep(RequestError):

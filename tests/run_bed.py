@@ -47,4 +47,4 @@ def tell(run: Run, ranks: int = 4, steps: range = range(400), pace: float = 1.0,
 
 
 def newest(runs: Path) -> Run:
-    return find(None, str(runs))
+    return find(None, [runs])

@@ -17,7 +17,7 @@ import pytest
 
 import mslaunch
 from mslaunch import identity
-from mslaunch.errors import RequestError
+from mslaunch.errors import ConfigError, RequestError
 from mslaunch.store import requests
 from mslaunch.store.layout import RunFolder
 from tests.conftest import Bench, wait_for
@@ -276,6 +276,25 @@ def test_ctrl_c_in_the_program_stops_the_job(bench: Bench) -> None:
     output = caller.communicate(timeout=30)[0]
     assert "KeyboardInterrupt" in output
     assert bench.record()["state"] == "stopped"
+    assert bench.leftovers() == []
+
+
+def test_a_variable_that_is_no_text_is_named_with_its_value() -> None:
+    """Of a dozen variables, which one? No secret is true or false, so it is shown."""
+    with pytest.raises(ConfigError, match=r"env\.FLAG: write a text, got True\."):
+        mslaunch.Job("t.py", env={"OTHER": "x", "FLAG": True}).plan()
+
+
+def test_ctrl_c_in_wait_stops_the_job(bench: Bench) -> None:
+    """SIGINT while wait() waits outside of a with block: the job is stopped before KeyboardInterrupt goes on."""
+    bench.write("train.py", WAIT)
+    code = "import mslaunch\nrun = mslaunch.Job('train.py', workers=2).start()\n"
+    code += "try:\n    run.wait()\nexcept KeyboardInterrupt:\n    print('state', run.state, flush=True)\n"
+    caller = program(bench, code)
+    wait_until_ready(bench)
+    time.sleep(0.3)  # it is waiting by now
+    caller.send_signal(signal.SIGINT)
+    assert "state stopped" in caller.communicate(timeout=60)[0]
     assert bench.leftovers() == []
 
 

@@ -106,6 +106,19 @@ def test_a_broken_connection_is_not_the_cause_beside_another_exception(tmp_path:
     assert (verdict.rank, verdict.victims) == (1, (0,))
 
 
+@pytest.mark.parametrize(
+    ("other", "victims"), [("epoch: 1 step: 3\n", False), ("RuntimeError: Connection reset by peer\n", True)]
+)
+def test_a_log_that_shows_nothing_is_not_of_a_victim(bench: Bench, other: str, victims: bool) -> None:
+    """Processes that a loop of a shell has started do not end with each other."""
+    frame = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    run()\n'
+    bench.write("o/train_parallel0/train0.log", f"{frame if victims else ''}{other}")
+    bench.write("o/train_parallel1/train1.log", f"{frame}ValueError: bad label\n")
+    shown = bench.mslaunch("diagnose", "o").stdout
+    assert "ValueError: bad label" in shown
+    assert ("victims: rank 0" in shown) is victims
+
+
 def test_a_victim_is_not_the_cause() -> None:
     """A time-out that came first does not hide the error of the rank that was waited for."""
     waiting = scan(["EI0006: Getting socket times out. Reason: Remote Rank did not send the data in time."])

@@ -162,3 +162,19 @@ def test_a_value_of_another_type_is_refused_with_its_place(change: Mapping[str, 
     """The place is written as in JSON, and a long value is cut."""
     with pytest.raises(Unreadable, match=words):
         make(Outer, {"name": "n", "inner": [], **change})
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"), [('{"a": 1,\n}', 1, 8), ("[\n 1,\n 2 , ]", 3, 4), ('{"a": [1,],\n"b": 2}', 1, 9)]
+)
+def test_a_comma_before_a_closing_bracket_is_named_by_its_place(text: str, line: int, column: int) -> None:
+    """In the same words whatever the version of Python."""
+    with pytest.raises(Unreadable, match=r"a comma stands before the closing [}\]]") as caught:
+        parse_json(text)
+    assert (caught.value.line, caught.value.column) == (line, column)
+
+
+def test_a_byte_order_mark_is_not_part_of_a_text(tmp_path: Path) -> None:
+    """Editors on Windows write one."""
+    (tmp_path / "t.json").write_bytes(b"\xef\xbb\xbf{}")
+    assert read_text(tmp_path / "t.json") == "{}"

@@ -325,3 +325,15 @@ def test_hccl_tools_spellings() -> None:
         generate.parse_device_num("[4,4)")
     table = generate.from_hosts((Host("a", "10.0.0.1", (0, 1)),))
     assert generate.auto_name(table) == "hccl_2p_01_10.0.0.1.json"
+
+
+def test_a_byte_order_mark_is_read_over_and_a_last_comma_is_named(bench: Bench) -> None:
+    """Editors on Windows write the one, people the other."""
+    table = (ROOT / "rank_tables" / "standard_1x8.json").read_text()
+    (bench.folder / "t.json").write_text(table, encoding="utf-8-sig")
+    assert bench.mslaunch("rank-table", "validate", "t.json").returncode == 0
+    (bench.folder / "t.json").write_text('{"version": "1.0",\n "status": "completed",\n}\n', encoding="utf-8-sig")
+    assert (
+        "t.json:2:23: error: the table: not JSON: a comma stands"
+        in bench.mslaunch("rank-table", "validate", "t.json").stdout
+    )

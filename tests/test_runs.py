@@ -90,6 +90,7 @@ def test_logs_of_one_rank_are_the_file_and_of_many_are_prefixed(bench: Bench) ->
     assert sorted(bench.mslaunch("logs", "--grep", r"line [01]$", "--lines", "1").stdout.splitlines()) == [
         f"[rank {rank}] rank {rank} line 1" for rank in range(3)
     ]
+    assert bench.mslaunch("logs", "--rank", "all").stdout == bench.mslaunch("logs").stdout
     assert "which has 3 ranks" in bench.mslaunch("logs", "--rank", "3").stderr
     assert "not a regular expression" in bench.mslaunch("logs", "--grep", "(").stderr
 

@@ -203,3 +203,20 @@ def test_what_cannot_read_is_refused(bench: Bench, args: tuple[str, ...], words:
     done = bench.mslaunch("train", *args)
     assert (done.returncode, words in done.stderr) == (2, True), done.stderr
     assert not bench.runs.exists()
+
+
+@pytest.mark.parametrize("call", ["breakpoint()", "input()"])
+def test_a_rank_that_reads_without_an_input_is_answered_with_the_option(bench: Bench, call: str) -> None:
+    """Of several ranks none reads the terminal or the pipe by default."""
+    bench.write("train.py", f"{call}\nprint('after')\n")
+    done = bench.mslaunch("train", "-n", "2")
+    assert done.returncode == 1
+    assert "--stdin 0" in done.stdout
+
+
+@pytest.mark.parametrize("words", [("python", "-"), ("python",), ("--stdin", "0", "python", "-")])
+def test_a_script_from_standard_input_is_refused_for_several_ranks(bench: Bench, words: tuple[str, ...]) -> None:
+    """It would run on one rank at most, and the others would succeed without having done anything."""
+    done = bench.mslaunch("train", "-n", "2", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "reads its script from standard input" in done.stderr

@@ -204,6 +204,29 @@ def test_variables_of_another_launcher_are_dropped_and_said(bench: Bench) -> Non
     assert not {"OMPI_COMM_WORLD_RANK", "RANK_TABLE_FILE"} & set(seen)
 
 
+@pytest.mark.parametrize("size", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+def test_a_launch_that_mpirun_started_twice_is_refused(bench: Bench, size: str) -> None:
+    """Each would run the whole job; one process, and a rank that launches, are not refused."""
+    bench.write("train.py", "print('here')\n")
+    done = bench.mslaunch("train", "-n", "2", **{size: "2"})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Leave mpirun out, and give --workers N" in done.stderr
+    assert bench.mslaunch("train", "-n", "2", "--dry-run", **{size: "1"}).returncode == 0
+    inside = {size: "2", "MSLAUNCH_RUN_DIR": str(bench.folder / "outer")}
+    assert bench.mslaunch("train", "-n", "2", "--dry-run", **inside).returncode == 0
+
+
+def test_a_dry_run_shows_a_job_for_devices_that_are_not_here(bench: Bench) -> None:
+    """A login node has none: the plan says so, and the launch itself is refused."""
+    bench.write("train.py", "print('here')\n")
+    bench.write("cfg.yaml", "device_target: Ascend\n")
+    shown = bench.mslaunch("train", "-n", "2", "--config", "cfg.yaml", "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert "it cannot be started here: " in shown.stdout
+    assert "2 ranks" in shown.stdout
+    assert bench.mslaunch("train", "-n", "2", "--config", "cfg.yaml").returncode == 3
+
+
 def test_cores_are_bound(bench: Bench) -> None:
     """Each rank may run on its share only, and its threads match it."""
     bench.write("train.py", "import os\nprint(sorted(os.sched_getaffinity(0)), os.environ['OMP_NUM_THREADS'])\n")

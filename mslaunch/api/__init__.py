@@ -21,8 +21,11 @@ from mslaunch.api.past import (
     labels_of,
     list_summaries,
     measure_run,
+    places_for,
     prune,
+    unexpected_place,
     words_of_room,
+    words_of_run,
 )
 from mslaunch.api.steps import (
     attach,
@@ -158,7 +161,9 @@ __all__ = [
     "sweep",
     "sweep_exit_code",
     "swept_so_far",
+    "unexpected_place",
     "words_of_room",
+    "words_of_run",
     "write_scripts",
 ]
 
@@ -185,9 +190,6 @@ _PASSED_ON = {
     "mslaunch.transports.join.connect": ("Member",),
 }
 """Names that are defined elsewhere and only passed on; each is loaded when it is first used."""
-
-RUNS_DIR = "mslaunch-runs"
-
 
 if not TYPE_CHECKING:  # a type checker must not take every name for one that exists
 
@@ -326,10 +328,13 @@ def runs(runs_dir: str | os.PathLike[str] | None = None) -> list[Run]:
 
 
 def find_run(name: str | None = None, runs_dir: str | os.PathLike[str] | None = None) -> Run:
-    """Return the run of this name, or of which it is an unambiguous part; the newest where none is named."""
+    """Return the run of this name, or of which it is an unambiguous part; the newest where none is named.
+
+    Without a folder, in the argument or in MSLAUNCH_RUNS_DIR, those below the current one are searched as well.
+    """
     from mslaunch.store.run import find
 
-    return find(name, os.fspath(runs_dir) if runs_dir else default_runs_dir())
+    return find(name, places_for(runs_dir))
 
 
 def stop_sweep(name: str, runs_dir: str | os.PathLike[str] | None = None, as_owner: bool = False) -> bool:
@@ -339,14 +344,14 @@ def stop_sweep(name: str, runs_dir: str | os.PathLike[str] | None = None, as_own
     """
     from mslaunch.store.sweep import stop_named
 
-    return stop_named(os.fspath(runs_dir) if runs_dir else default_runs_dir(), name, as_owner)
+    return stop_named(places_for(runs_dir), name, as_owner)
 
 
 def stop_all(runs_dir: str | os.PathLike[str] | None = None) -> list[tuple[str, str]]:
     """Stop the caller's sweeps and runs of a folder that go on; return the name of each, and its state or the error."""
     from mslaunch.store.sweep import stop_all as stop_everything
 
-    return stop_everything(os.fspath(runs_dir) if runs_dir else default_runs_dir())
+    return stop_everything(places_for(runs_dir))
 
 
 def known_folders() -> list[str]:
@@ -357,4 +362,6 @@ def known_folders() -> list[str]:
 
 
 def default_runs_dir() -> str:
-    return os.environ.get("MSLAUNCH_RUNS_DIR") or RUNS_DIR
+    from mslaunch.store.places import default_runs_dir as default
+
+    return default(os.environ)

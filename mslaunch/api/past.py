@@ -36,6 +36,35 @@ def list_summaries(
     return [(Run(folder), one) for folder, one in zip(shown, found, strict=True)], len(everything) - len(shown)
 
 
+def places_for(runs_dir: str | os.PathLike[str] | None) -> list[Path]:
+    """Return the folders of runs in which to look: the one that is named, or those that may be meant."""
+    from pathlib import Path
+
+    from mslaunch.store.places import places
+
+    return [Path(runs_dir)] if runs_dir else places(os.environ)
+
+
+def words_of_run(run: Run) -> str:
+    """Return what to type after a verb for this run: its name, and --runs-dir where its folder is not the default."""
+    from mslaunch.store.places import words_of
+
+    return words_of(run.folder, os.environ)
+
+
+def unexpected_place(run: Run, name: str | None) -> str | None:
+    """Return the folder of runs that holds a run which was found by its name, where that is not the default one."""
+    from pathlib import Path
+
+    from mslaunch.store.layout import runs_root
+    from mslaunch.store.places import option_for, shown
+
+    if name and Path(name).resolve() == run.path.resolve():
+        return None
+    root = runs_root(run.path.parent)
+    return shown(root) if option_for(root, os.environ) else None
+
+
 def words_of_room(runs_dir: str | os.PathLike[str], total: int = 0) -> list[str]:
     """Return what there is to say of runs that take `total` bytes, and of a disk that is nearly full."""
     from pathlib import Path

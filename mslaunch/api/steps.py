@@ -36,10 +36,20 @@ def make_request(*args: Any, **kwargs: Any) -> Request:
 
 
 def plan_request(request: Request, elsewhere: bool = False) -> Plan:
-    """Plan without contacting the hosts; with `elsewhere`, for a machine that has everything."""
+    """Plan without contacting the hosts; with `elsewhere`, for a machine that has everything.
+
+    Where this one has not what the job needs, it is planned for such a machine, and a note of the plan says so.
+    """
+    from dataclasses import replace
+
+    from mslaunch.errors import NoDevices, NoMindSpore
     from mslaunch.launcher.prepare import plan_job
 
-    return plan_job(request, elsewhere)
+    try:
+        return plan_job(request, elsewhere)
+    except (NoDevices, NoMindSpore) as error:
+        plan = plan_job(request, elsewhere=True)
+        return replace(plan, notes=(*plan.notes, f"it cannot be started here: {error}"))
 
 
 def read(request: Request) -> ReadJob:

@@ -48,8 +48,10 @@ VERBS = {
 """Each verb is a module of this package, imported only when it is typed."""
 
 OTHER_WORDS = {
+    "accelerate": "train",
     "cancel": "stop",
     "clean": "prune",
+    "deepspeed": "train",
     "delete": "prune",
     "diff": "compare",
     "doctor": "check",
@@ -61,11 +63,19 @@ OTHER_WORDS = {
     "list": "ps",
     "log": "logs",
     "ls": "ps",
+    "mpiexec": "train --method mpirun -n N",
+    "mpirun": "train --method mpirun -n N",
+    "python": "train",
+    "python3": "train",
     "remove": "prune",
+    "restart": "train --max-restarts N",
+    "resume": "sweep --resume",
     "rm": "prune",
     "run": "train",
     "runs": "ps",
+    "sbatch": "train --transport slurm --detach",
     "show": "status",
+    "srun": "train --transport slurm",
     "start": "train",
     "submit": "train",
     "tag": "note",
@@ -73,7 +83,9 @@ OTHER_WORDS = {
     "top": "watch",
     "view": "watch",
 }
-"""What other programs call these verbs."""
+"""What other programs call these verbs, and the options that go with them."""
+NOT_GUESSED = ("prune", "stop")
+"""Verbs that end or delete something: never suggested because a word looks like them."""
 
 HELP = """Usage: mslaunch VERB [OPTIONS]
 
@@ -125,10 +137,17 @@ def run(argv: list[str]) -> int:
     if verb in ("--complete", "--show-completion", "--install-completion"):
         return _complete(verb, argv[1:])
     if verb not in VERBS:
-        near = f"; did you mean {OTHER_WORDS[verb]!r}?" if verb in OTHER_WORDS else did_you_mean(verb, VERBS)
-        print(f"mslaunch: no verb {verb!r}{near or '.'} `mslaunch --help` lists them.", file=sys.stderr)
+        print(f"mslaunch: no verb {verb!r}{_nearest(verb) or '.'} `mslaunch --help` lists them.", file=sys.stderr)
         return 2
     return _run_verb(verb, argv[1:])
+
+
+def _nearest(word: str) -> str:
+    """Return `; did you mean 'x'?` for what is not a verb: another program's word, a script, or a verb misspelt."""
+    meant = f"train {word}" if word.endswith((".py", ".pyc")) else OTHER_WORDS.get(word)
+    return (
+        f"; did you mean {meant!r}?" if meant else did_you_mean(word, [one for one in VERBS if one not in NOT_GUESSED])
+    )
 
 
 def _complete(what: str, words: list[str]) -> int:

@@ -11,6 +11,7 @@ import typer
 from mslaunch import api
 from mslaunch.cli import basics, options
 from mslaunch.cli.console import Console
+from mslaunch.cli.found_run import find_run
 from mslaunch.cli.screen import Screen
 from mslaunch.errors import RequestError
 from mslaunch.ranges import format_ranges, parse_ranges
@@ -32,12 +33,13 @@ def attach(
     runs_dir: options.RunsDir = None,
 ) -> None:
     """Show a run that goes on elsewhere until it ends; Ctrl-C leaves it, and it goes on."""
-    found = api.find_run(run, runs_dir)
+    found = find_run(run, runs_dir)
     screen = Screen(1)
     try:
         code = _follow(found, _ranks(found, tail), lines, screen)
     except KeyboardInterrupt:
-        screen.write(f"\nmslaunch: left {found.name}, which goes on; `mslaunch stop {found.name}` stops it\n")
+        words = api.words_of_run(found)
+        screen.write(f"\nmslaunch: left {found.name}, which goes on; `mslaunch stop {words}` stops it\n")
         screen.close()
         code = LEFT
     raise typer.Exit(code)

@@ -6,6 +6,7 @@ import typer
 
 from mslaunch import api
 from mslaunch.cli import basics, options
+from mslaunch.cli.found_run import find_run
 
 app = basics.new_app()
 
@@ -13,7 +14,7 @@ app = basics.new_app()
 @app.command()
 def collect(run: options.Run = None, runs_dir: options.RunsDir = None, as_owner: options.AsOwner = False) -> None:
     """Fetch logs that could not be fetched when a run ended."""
-    found = api.find_run(run, runs_dir)
+    found = find_run(run, runs_dir)
     if as_owner:
         api.become_owner(found)
     fetched, unreached, notes = api.collect(found)

@@ -10,6 +10,7 @@ import typer
 
 from mslaunch import api
 from mslaunch.cli import basics, run_options
+from mslaunch.cli.found_run import find_run
 from mslaunch.cli.tables import GAP, columns, terminal_width
 from mslaunch.comparison.compare import Comparison, Section, words
 from mslaunch.errors import RequestError
@@ -36,7 +37,7 @@ def compare(
     """Compare runs: configuration, code, environment, versions, final and best metrics, speed."""
     if len(runs) < 2:
         raise RequestError("compare: name two or more runs. `mslaunch ps` lists them.")
-    found = api.compare([api.find_run(name, runs_dir) for name in runs])
+    found = api.compare([find_run(name, runs_dir) for name in runs])
     if as_json:
         print(json.dumps(found.to_dict(), indent=1))
         return

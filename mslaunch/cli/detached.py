@@ -58,5 +58,5 @@ class Detached:
         if as_json:
             print(json.dumps({"run_id": run.run_id, "run_dir": str(run.path), "launcher": self.launcher}))
         else:
-            print(f"{run.run_id} goes on by itself. Follow it with: mslaunch attach {run.run_id}")
+            print(f"{run.run_id} goes on by itself. Follow it with: mslaunch attach {api.words_of_run(run)}")
         return 0

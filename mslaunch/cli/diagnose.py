@@ -15,10 +15,11 @@ from mslaunch import api, layout
 from mslaunch.cli import basics, explain, options
 from mslaunch.cli.bundle import open_bundle, save_bundle
 from mslaunch.cli.console import verdict_text
+from mslaunch.cli.found_run import find_run
 from mslaunch.cli.reading_line import ReadingLine
 from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.folder import Evidence, read_sources
-from mslaunch.diagnose.judge import judge
+from mslaunch.diagnose.judge import judge, judge_logs
 from mslaunch.diagnose.sources import Source, files_of
 from mslaunch.errors import NoSuchRun, RequestError
 from mslaunch.words import plain
@@ -102,7 +103,7 @@ def _look_at(what: str | None, runs_dir: str | None, everything: bool) -> _Found
 
 def _find_run(what: str | None, runs_dir: str | None) -> Run:
     try:
-        return api.find_run(what, runs_dir)
+        return find_run(what, runs_dir)
     except NoSuchRun:
         if what in (None, layout.LATEST):
             raise
@@ -134,7 +135,7 @@ def _of_logs(name: str, sources: list[Source]) -> _Found:
     evidence = _read(sources, False)
     if not evidence.cases:
         raise RequestError(f"{name}: no logs here (*.log, *.txt). Name the folder that msrun's --log_dir named.")
-    record = api.record_of_logs(name, judge(evidence.cases, evidence.places))
+    record = api.record_of_logs(name, judge_logs(evidence.cases, evidence.places))
     return _Found(record, False, sources, evidence)
 
 

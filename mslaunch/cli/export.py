@@ -8,6 +8,7 @@ import typer
 
 from mslaunch import api
 from mslaunch.cli import basics, run_options
+from mslaunch.cli.found_run import find_run
 from mslaunch.errors import RequestError
 from mslaunch.words import counted
 
@@ -29,7 +30,7 @@ def export(
     """Write the metrics of a run for TensorBoard, or as CSV."""
     if tensorboard is None and csv is None:
         raise RequestError("export: say what to write: --tensorboard DIR or --csv FILE.")
-    found = api.find_run(run, runs_dir)
+    found = find_run(run, runs_dir)
     if csv is not None:
         try:
             rows = api.export_csv(found, csv)

@@ -14,6 +14,7 @@ import typer
 
 from mslaunch import api
 from mslaunch.cli import basics, options
+from mslaunch.cli.found_run import find_run
 from mslaunch.cli.times import parse_since
 from mslaunch.errors import RequestError
 from mslaunch.ranges import format_ranges, parse_ranges
@@ -34,7 +35,9 @@ app = basics.new_app()
 def logs(
     run: options.Run = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    rank: Annotated[str | None, typer.Option("--rank", "-r", help="Ranks, for example 0,2-3; by default all.")] = None,
+    rank: Annotated[
+        str | None, typer.Option("--rank", "-r", help="Ranks, for example 0,2-3, or all (the default).")
+    ] = None,
     grep: Annotated[
         str | None, typer.Option("--grep", help="Only lines that match this expression.", metavar="RE")
     ] = None,
@@ -54,7 +57,7 @@ def logs(
     runs_dir: options.RunsDir = None,
 ) -> None:
     """Show or follow the output of ranks, merged by time."""
-    found = api.find_run(run, runs_dir)
+    found = find_run(run, runs_dir)
     record = found.record
     ranks = [None] if scheduler else _ranks(record, rank)
     earlier = _earlier(record, attempt)
@@ -117,7 +120,7 @@ def _earlier(record: RunRecord, attempt: int | None) -> int | None:
 
 def _ranks(record: RunRecord, ranks: str | None) -> list[int]:
     world = record.world_size
-    wanted = range(world) if ranks is None else parse_ranges(ranks, "--rank")
+    wanted = range(world) if ranks in (None, "all") else parse_ranges(ranks, "--rank")
     beyond = [rank for rank in wanted if rank >= world]
     if beyond:
         raise RequestError(f"--rank: rank {format_ranges(beyond)} is not in {record.run_id}, which has {world} ranks.")

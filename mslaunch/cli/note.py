@@ -10,6 +10,7 @@ import typer
 from mslaunch import api
 from mslaunch.cli import basics, run_options
 from mslaunch.cli.describe_labels import describe_labels
+from mslaunch.cli.found_run import find_run
 
 app = basics.new_app()
 
@@ -24,7 +25,7 @@ def note(
     as_json: basics.Json = False,
 ) -> None:
     """Write a note about a run, or tag it; `mslaunch ps` and `mslaunch status` show both."""
-    found = api.find_run(run, runs_dir)
+    found = find_run(run, runs_dir)
     changes = text is not None or tag or remove_tag
     labels = api.label_run(found, text, tag or (), remove_tag or ()) if changes else api.labels_of(found)
     if as_json:

@@ -6,9 +6,9 @@ import json
 import sys
 from dataclasses import asdict
 
-from mslaunch import api
 from mslaunch.cli import basics, options
 from mslaunch.cli.basics import columns
+from mslaunch.cli.found_run import find_run
 from mslaunch.words import byte_count
 
 app = basics.new_app()
@@ -17,7 +17,7 @@ app = basics.new_app()
 @app.command()
 def outputs(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: basics.Json = False) -> None:
     """List what a run's ranks have written: files, and folders with the number and size of their files."""
-    shown = api.find_run(run, runs_dir)
+    shown = find_run(run, runs_dir)
     found = shown.outputs()
     if as_json:
         print(json.dumps([asdict(one) for one in found], indent=1))

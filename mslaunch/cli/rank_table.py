@@ -214,7 +214,7 @@ def _own_address() -> str:
 
 def _read(name: str) -> str:
     try:
-        with Path(name).open(errors="replace") as file:
+        with Path(name).open(encoding="utf-8-sig", errors="replace") as file:
             return file.read(SIZE_LIMIT + 1)  # more is no table, and is told so
     except OSError as error:
         raise RequestError(f"{name}: cannot be read: {error.strerror}. Name a file that is there.") from None

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from mslaunch import api
 from mslaunch.api import browser
 from mslaunch.cli import basics, options
+from mslaunch.cli.found_run import find_run
 from mslaunch.words import plain
 
 app = basics.new_app()
@@ -28,7 +28,7 @@ def report(
     as_json: basics.Json = False,
 ) -> None:
     """Write a run as one HTML file: curves, verdict, timeline, configuration, ends of the logs."""
-    found = api.find_run(run, runs_dir)
+    found = find_run(run, runs_dir)
     if as_json:
         print(json.dumps(browser.report_document(found)))
     elif output == "-":

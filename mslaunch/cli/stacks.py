@@ -6,6 +6,7 @@ import json
 
 from mslaunch import api
 from mslaunch.cli import basics, options
+from mslaunch.cli.found_run import find_run
 from mslaunch.words import plain
 
 app = basics.new_app()
@@ -19,7 +20,7 @@ def stacks(
     as_json: basics.Json = False,
 ) -> None:
     """Show where the ranks of a running job stand, without disturbing it."""
-    found = api.find_run(run, runs_dir)
+    found = find_run(run, runs_dir)
     if as_owner:
         api.become_owner(found)
     groups = found.stacks()

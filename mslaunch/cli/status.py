@@ -13,6 +13,7 @@ from mslaunch.cli.basics import columns
 from mslaunch.cli.console import verdict_text
 from mslaunch.cli.describe import describe_attempts, duration, how_it_ended
 from mslaunch.cli.describe_labels import describe_labels
+from mslaunch.cli.found_run import find_run
 from mslaunch.cli.numbers import last_to_json, number_columns
 from mslaunch.cli.state_words import state_words
 from mslaunch.cli.tables import Narrowing
@@ -32,7 +33,7 @@ app = basics.new_app()
 @app.command()
 def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: basics.Json = False) -> None:
     """Show one run: its ranks, how they stand, how it ended."""
-    shown = api.find_run(run, runs_dir)
+    shown = find_run(run, runs_dir)
     found, labels = shown.record, api.labels_of(shown)
     if as_json:
         numbers = last_to_json(shown.last_numbers())

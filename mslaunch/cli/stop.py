@@ -9,6 +9,7 @@ import typer
 
 from mslaunch import api
 from mslaunch.cli import basics, options
+from mslaunch.cli.found_run import find_run
 from mslaunch.errors import NOT_READY, RequestError
 
 app = basics.new_app()
@@ -17,7 +18,7 @@ app = basics.new_app()
 @app.command()
 def stop(
     run: options.Run = None,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="All your runs of this folder that go on.")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="All your runs here that go on.")] = False,
     runs_dir: options.RunsDir = None,
     as_owner: options.AsOwner = False,
     as_json: basics.Json = False,
@@ -29,7 +30,7 @@ def stop(
     if run and api.stop_sweep(run, runs_dir, as_owner):
         print(json.dumps({"sweep": run, "state": "stopped"}) if as_json else f"{run}: stopped")
         return
-    found = api.find_run(run, runs_dir)
+    found = find_run(run, runs_dir)
     if as_owner:
         api.become_owner(found)
     final = found.stop()

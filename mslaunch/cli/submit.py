@@ -31,7 +31,7 @@ def submit(
         run, job = api.submit(prepared, queue)
         if detach and asked.number is None:
             told = {"run_id": run.run_id, "run_dir": str(run.path), f"{prepared.plan.transport}_job": job}
-            words = f"{run.run_id} is {queue.label} job {job}. Follow it with: mslaunch attach {run.run_id}"
+            words = f"{run.run_id} is {queue.label} job {job}. Follow it with: mslaunch attach {api.words_of_run(run)}"
             print(json.dumps(told) if as_json else words)
             return 0
         screen = _cover(view, run) if view else Screen(2 if as_json else 1)

@@ -41,6 +41,19 @@ def judge(cases: Sequence[Case], places: Sequence[Place] = ()) -> Verdict | None
     return None if first is None else _verdict(first, cases)
 
 
+def judge_logs(cases: Sequence[Case], places: Sequence[Place] = ()) -> Verdict | None:
+    """Name the first failure in logs of which nobody knows how their ranks ended.
+
+    A rank that just stops writing is a victim only where a scheduler has held the job together: without one, other
+    ranks may have gone on to their end.
+    """
+    verdict = judge(cases, places)
+    if verdict is None or verdict.chain or any(case.scheduler for case in cases):
+        return verdict
+    shown = {case.rank for case in cases if failed(case) or _end_is_known(case)}
+    return replace(verdict, victims=tuple(rank for rank in verdict.victims if rank in shown))
+
+
 def _with_chain(verdict: Verdict, chain: Chain, cases: Sequence[Case]) -> Verdict:
     """Add to an error who waited for it, in which order, and whether the clocks agree."""
     note = contradiction(chain, cases)

@@ -23,13 +23,23 @@ def parse_json(text: str | bytes, pairs: Pairs | None = None) -> Any:
         if _SURROGATE.search(decoded):
             json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogateescape")
     except json.JSONDecodeError as error:
-        raise Unreadable(f"not JSON: {error.msg}", error.lineno, error.colno) from None
+        raise _not_json(error) from None
     except RecursionError:
         raise too_deep() from None
     except UnicodeError:
         raise Unreadable("not text in UTF-8") from None
     _check_depth(value)
     return value
+
+
+def _not_json(error: json.JSONDecodeError) -> Unreadable:
+    """Say what is wrong; a comma before a closing bracket, which every Python version tells otherwise, by its place."""
+    before = error.doc[: error.pos + 1].rstrip("}] \t\r\n")
+    after = error.doc[len(before) :].lstrip()
+    if not before.endswith(",") or not after.startswith(("}", "]")):
+        return Unreadable(f"not JSON: {error.msg}", error.lineno, error.colno)
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n", 0, -1) - 1
+    return Unreadable(f"not JSON: a comma stands before the closing {after[0]}", line, column)
 
 
 def _no_constant(text: str) -> NoReturn:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from mslaunch import messages
@@ -28,6 +29,8 @@ from mslaunch.launcher.timeouts import Timeouts
 from mslaunch.metrics.order import metrics_order
 from mslaunch.metrics.rows import Row
 from mslaunch.plan.model import Plan, process_to_dict
+from mslaunch.store.layout import RunFolder
+from mslaunch.store.places import words_of
 from mslaunch.store.signals import ASKING, SUSPEND
 from mslaunch.transports.base import Channel
 
@@ -209,7 +212,8 @@ class Attempt:
         if self.collection_ended_by is None or not self.transfer.waiting:
             return
         hosts = ", ".join(sorted(self.transfer.waiting))
-        fetch = f"`mslaunch collect {self.plan.run_id}` fetches them"
+        run = words_of(RunFolder(Path(self.plan.run_dir)), os.environ)
+        fetch = f"`mslaunch collect {run}` fetches them"
         self.run_state.notes.append(f"collecting logs was ended by a signal: some stay on {hosts}; {fetch}")
         for channel in self.channels.values():
             if self.transfer.waiting.issuperset(channel.hosts):

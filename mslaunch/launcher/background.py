@@ -65,7 +65,13 @@ class BackgroundRun(Run):
     def wait(self, timeout: float | None = None) -> Result:
         if not self._is_ours:
             return super().wait(timeout)
-        if not self._ended.wait(timeout):
+        try:
+            ended = self._ended.wait(timeout)
+        except KeyboardInterrupt:
+            self.send(signal.SIGTERM)
+            self._ended.wait()
+            raise
+        if not ended:
             raise TimeoutError(f"{self.run_id} has not ended after {timeout:g} s")
         if self._error is not None:
             raise self._error

@@ -15,9 +15,9 @@ from mslaunch.documents.yaml_text import write_yaml
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
 from mslaunch.masking import MASK
-from mslaunch.plan import binding, environment, methods, paths
+from mslaunch.plan import binding, environment, methods, paths, shell_variables
 from mslaunch.plan.model import Copy, Facts, File, Limits, LinePattern, Plan, Reach, Restarts, Sync
-from mslaunch.plan.program import Program
+from mslaunch.plan.program import Program, reads_script
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
 from mslaunch.ranktable.generate import from_hosts
@@ -46,6 +46,8 @@ def make_plan(
     typed = _user_env(spec, facts)
     env = {**ours, **reach.env, **paths.rewrite_variables(facts.environment, absolute), **typed}
     env |= paths.rewrite_variables(typed, absolute)
+    reader = _stdin(spec, program, world_size, reach)
+    left = shell_variables.describe(facts.environment, unset, world_size, facts.rank_table is not None)
     start = method or methods.METHODS[spec.launch.method]
     started = start(_job(spec, hosts, facts, env, program))
     return Plan(
@@ -66,11 +68,11 @@ def make_plan(
         unset=unset,
         secrets=tuple(spec.secrets),
         carried=environment.carried(facts.environment, unset) if reach.carries_environment else (),
-        tail=_tail(spec, world_size, reach),
+        tail=_tail(spec, world_size, reader),
         limits=_limits(spec),
         restarts=_restarts(spec),
         setup=spec.launch.setup,
-        stdin=_stdin(spec, world_size, reach),
+        stdin=reader,
         files=(*_config_files(spec, values), *_checkpoint_files(spec), *table, *started.files),
         processes=started.processes,
         workdir=facts.workdir,
@@ -81,7 +83,7 @@ def make_plan(
         metrics=_metrics(spec),
         sync=_sync(spec, hosts, facts),
         report=spec.launch.report,
-        notes=(*facts.notes, *_notes(spec, unset, moved), *binding.describe(spec, hosts, facts)),
+        notes=(*facts.notes, *_notes(spec, left, moved), *binding.describe(spec, hosts, facts)),
         tags=tuple(dict.fromkeys(spec.launch.tags)),
         sources=_sources(spec, facts),
     )
@@ -273,9 +275,14 @@ def _user_env(spec: JobSpec, facts: Facts) -> dict[str, str]:
     return env
 
 
-def _stdin(spec: JobSpec, world_size: int, reach: Reach) -> int | None:
+def _stdin(spec: JobSpec, program: Program, world_size: int, reach: Reach) -> int | None:
     """The rank that reads the launcher's standard input: one that was named, else the only one."""
     asked = spec.launch.stdin
+    if world_size > 1 and reads_script(program):
+        raise RequestError(
+            f"`{program.what} -` reads its script from standard input, which one rank of {world_size} can do at most. "
+            f"Write it to a file, and name that."
+        )
     possible = reach.passes_stdin and spec.launch.method not in methods.BY_SCRIPT
     if not isinstance(asked, int):
         return 0 if asked == "auto" and possible and world_size == 1 else None
@@ -289,9 +296,8 @@ def _stdin(spec: JobSpec, world_size: int, reach: Reach) -> int | None:
     return asked
 
 
-def _tail(spec: JobSpec, world_size: int, reach: Reach) -> tuple[int, ...]:
+def _tail(spec: JobSpec, world_size: int, reader: int | None) -> tuple[int, ...]:
     tail = spec.launch.tail
-    reader = _stdin(spec, world_size, reach)
     if reader is not None and spec.source("tail") == "default":
         return tuple(sorted({0, reader}))
     if tail == "none":
@@ -306,13 +312,6 @@ def _tail(spec: JobSpec, world_size: int, reach: Reach) -> tuple[int, ...]:
     return tail
 
 
-def _notes(spec: JobSpec, unset: tuple[str, ...], moved: dict[str, str]) -> tuple[str, ...]:
+def _notes(spec: JobSpec, left: Iterator[str], moved: dict[str, str]) -> tuple[str, ...]:
     given = spec.checkpoints.notes if spec.checkpoints else ()
-    return (*spec.settings.notes, *spec.config.notes, *given, *_dropped(unset), *paths.describe(moved))
-
-
-def _dropped(unset: tuple[str, ...]) -> Iterator[str]:
-    names = [name for name in unset if not name.startswith("MSLAUNCH_")]
-    if names:
-        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        yield f"not passed on to the ranks, since another launcher or the shell had set them: {shown}"
+    return (*spec.settings.notes, *spec.config.notes, *given, *left, *paths.describe(moved))

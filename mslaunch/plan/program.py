@@ -84,6 +84,11 @@ class PythonCommand:
     args: tuple[str, ...]
 
 
+def reads_script(program: Program) -> bool:
+    """Tell whether a program is Python that reads its script from standard input: `python -`."""
+    return program.kind == "executable" and is_python(program.what) and program.args[:1] in ((), ("-",))
+
+
 def is_python(word: str) -> bool:
     """Tell whether a word is a name or a path of Python."""
     return bool(_INTERPRETER.fullmatch(posixpath.basename(word)))

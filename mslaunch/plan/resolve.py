@@ -159,15 +159,22 @@ def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[st
             if unknown := unknown_key(LaunchSettings, item):
                 findings.append(f"{where}: {unknown}")
                 continue
-            is_named = where.startswith("--") and (key == name or not where.startswith("--set "))
+            is_named = where.startswith("--") and (key == name or not (where.startswith("--set ") or name == "env"))
             label = "" if is_named else f"{key}: "
-            has_secret = "env" in item["loc"] or (name == "sync" and "@" in str(item["input"]))
+            has_secret = ("env" in item["loc"] and not _is_plain(item["input"])) or (
+                name == "sync" and "@" in str(item["input"])
+            )
             got = "" if has_secret or item["type"] == "missing" else f", got {item['input']!r}"
             findings.append(f"{where}: {label}{reason(item)}{got}.")
         raise ConfigError(list(dict.fromkeys(findings))) from None
     if findings:
         raise ConfigError(findings)
     return values
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether a value is one that no secret is: a number, true, false or nothing."""
+    return value is None or isinstance(value, (bool, int, float))
 
 
 def schema() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from mslaunch.errors import Disagreement, NotReadyError, RequestError
+from mslaunch.errors import Disagreement, NoDevices, NotReadyError, RequestError
 from mslaunch.hosts import LOCAL, Host, parse_hostfile, parse_hosts
 from mslaunch.masking import is_secret
 from mslaunch.plan.config import Config
@@ -116,10 +116,7 @@ def local_host(spec: JobSpec, workers: int, found: tuple[int, ...], target: str,
         if missing and limit:
             raise NotReadyError(_not_visible(missing, workers, found, limit))
         if missing and not found:
-            raise NotReadyError(
-                f"this machine has no {target} device, and device_target in {spec.config.where('device_target')} asks "
-                f"for one. Write device_target: CPU, or launch it where there is one."
-            )
+            raise NoDevices(target, spec.config.where("device_target"))
         if missing:
             have = format_ranges(found)
             raise NotReadyError(

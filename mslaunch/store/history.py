@@ -6,7 +6,7 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from mslaunch.documents.limits import Unreadable, open_file
 from mslaunch.documents.typed import make
 from mslaunch.errors import AmbiguousRun, LaunchedElsewhere, NoSuchRun, NotReadyError, RequestError
 from mslaunch.store import ownership, record, requests
-from mslaunch.store.layout import RunFolder, SweepFolder, is_file
+from mslaunch.store.layout import RunFolder, SweepFolder, is_file, runs_root
 from mslaunch.store.liveness import current, job_of, queue_of
 from mslaunch.transports.base import JobQueue
 
@@ -42,7 +42,11 @@ def list_runs(runs_dir: Path) -> list[RunFolder]:
         raise NotReadyError(
             f"{runs_dir}: the folder of runs cannot be read ({error.strerror}). Name another with --runs-dir."
         ) from None
-    return sorted(_runs_in(runs_dir), key=lambda folder: (_made(folder), folder.run_id))
+    return sorted(_runs_in(runs_dir), key=_age)
+
+
+def _age(folder: RunFolder) -> tuple[int, str]:
+    return _made(folder), folder.run_id
 
 
 def _runs_in(place: Path) -> Iterator[RunFolder]:
@@ -72,7 +76,17 @@ def _made(folder: RunFolder) -> int:
     return (first if first is not None else _changed(path, layout.PLAN)) or 0
 
 
-def find_run(runs_dir: Path, name: str | None) -> RunFolder:
+def list_all(places: Sequence[Path]) -> list[RunFolder]:
+    """Return the runs of several folders, oldest first; of those after the first, what cannot be read is left out."""
+    first, *others = places
+    found = list_runs(first)
+    for place in others:
+        with suppress(NotReadyError):
+            found += list_runs(place)
+    return sorted(found, key=_age) if others else found
+
+
+def find_run(places: Sequence[Path], name: str | None) -> RunFolder:
     """Find a run by its path, its name or an unambiguous part of it: a beginning outweighs any other.
 
     Where none is named it is the caller's newest, or the newest of all where the caller has none.
@@ -82,19 +96,21 @@ def find_run(runs_dir: Path, name: str | None) -> RunFolder:
     if name and "/" in name and is_file(SweepFolder(Path(name)).record):
         sweep = Path(name).resolve()
         raise RequestError(f"{name}: a sweep. Name one of its runs, for example {sweep.name}/1.")
-    runs = list_runs(runs_dir)
+    runs = list_all(places)
+    where = ", ".join(str(place) for place in places)
     known = [run.name for run in runs]
     if name and "/" in name and not any(name in run for run in known):
         raise RequestError(f"{name}: neither a run nor a folder of logs. `mslaunch ps` lists the runs.")
     if not runs:
-        raise NoSuchRun(name or layout.LATEST, str(runs_dir), known)
+        raise NoSuchRun(name or layout.LATEST, where, known)
     if name in (None, layout.LATEST):
         return ([run for run in runs if ownership.is_own(run)] or runs)[-1]
     matches = _called(runs, str(name))
     if not matches:
-        raise NoSuchRun(str(name), str(runs_dir), known)
+        raise NoSuchRun(str(name), where, known)
     if len(matches) > 1:
-        raise AmbiguousRun(str(name), [run.name for run in matches])
+        several = len({runs_root(run.path.parent) for run in matches}) > 1
+        raise AmbiguousRun(str(name), [str(run.path.resolve()) if several else run.name for run in matches])
     return matches[0]
 
 

@@ -66,8 +66,11 @@ def _add(file: int, runs_dir: str) -> None:
     os.write(file, os.fsencode(f"{runs_dir}\n"))
 
 
-def known() -> list[Path]:
-    """Return the folders that are still there, each once, the one used first at the front."""
+def known(below: Path | None = None) -> list[Path]:
+    """Return the folders that are still there, each once, the one used first at the front; only those `below` one.
+
+    Others are not looked at then: they may lie on a file server that does not answer.
+    """
     path = index_path()
     found: list[Path] = []
     if path is not None:
@@ -77,7 +80,8 @@ def known() -> list[Path]:
                 found = [Path(line) for line in dict.fromkeys(_read(file))]
             finally:
                 os.close(file)
-    return [folder for folder in found if _is_folder(folder)]
+    meant = found if below is None else [folder for folder in found if folder.is_relative_to(below)]
+    return [folder for folder in meant if _is_folder(folder)]
 
 
 def _read(file: int) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from mslaunch.errors import MslaunchError
 from mslaunch.store.history import list_runs
 from mslaunch.store.layout import RunFolder, runs_root
+from mslaunch.store.places import option_for
 from mslaunch.store.summaries import RunSummary, read_summaries
 from mslaunch.words import byte_count
 
@@ -17,7 +18,7 @@ MUCH = 10_000_000_000
 """Bytes of all runs in a folder that people are told of; told again whenever they have doubled."""
 LITTLE, LITTLE_SHARE = 20_000_000_000, 0.05
 """A disk is nearly full where both less than so many bytes and less than this share of it are free."""
-ADVICE = "`mslaunch prune --older-than 30d --dry-run` says what can go"
+ADVICE = "`mslaunch prune --older-than 30d --dry-run{place}` says what can go"
 
 
 def words_at_end(folder: RunFolder, own: int | None) -> list[str]:
@@ -39,7 +40,11 @@ def total_of(runs_dir: Path) -> int:
 
 
 def describe(runs_dir: Path, total: int) -> str:
-    return f"the runs in {runs_dir} take {byte_count(total)}; {ADVICE}"
+    return f"the runs in {runs_dir} take {byte_count(total)}; {_advice(runs_dir)}"
+
+
+def _advice(runs_dir: Path) -> str:
+    return ADVICE.format(place=option_for(runs_dir, os.environ))
 
 
 def has_passed(before: int, after: int, mark: int = MUCH) -> bool:
@@ -54,5 +59,5 @@ def words_of_disk(path: Path) -> list[str]:
     with suppress(OSError):
         disk = shutil.disk_usage(os.fspath(path))
         if disk.free < LITTLE and disk.free < disk.total * LITTLE_SHARE:
-            return [f"the disk of {path} is nearly full: {byte_count(disk.free)} are free; {ADVICE}"]
+            return [f"the disk of {path} is nearly full: {byte_count(disk.free)} are free; {_advice(path)}"]
     return []

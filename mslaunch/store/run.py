@@ -260,9 +260,9 @@ class Run:
         return groups
 
 
-def find(name: str | None, runs_dir: str) -> Run:
+def find(name: str | None, places: Sequence[Path]) -> Run:
     """Find a run by its path, its name or an unambiguous part of it; the newest where none is named."""
-    return Run(history.find_run(Path(runs_dir), name))
+    return Run(history.find_run(places, name))
 
 
 def runs(runs_dir: str) -> list[Run]:

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -19,6 +19,7 @@ from mslaunch import identity
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.typed import make
 from mslaunch.errors import (
+    AmbiguousRun,
     LaunchedElsewhere,
     MslaunchError,
     NoSuchSweep,
@@ -32,7 +33,7 @@ from mslaunch.plan.model import parse_record
 from mslaunch.plan.sweep import Combination
 from mslaunch.store import record, requests
 from mslaunch.store.folder import create_sweep, why, write_atomically
-from mslaunch.store.history import list_runs
+from mslaunch.store.history import list_all
 from mslaunch.store.layout import RunFolder, SweepFolder, is_file
 from mslaunch.store.liveness import queue_of
 from mslaunch.store.ownership import become_owner, check_owner, is_own
@@ -213,16 +214,26 @@ def save_stopped(folder: RunFolder, now: RunRecord) -> None:
             record.save(folder, now)
 
 
-def stop_all(runs_dir: str) -> list[tuple[str, str]]:
-    """Stop the caller's sweeps and runs that go on, all at once; return each name, and its state or the error."""
-    own = [run for run in list_runs(Path(runs_dir)) if is_own(run)]
+def stop_all(places: Sequence[Path]) -> list[tuple[str, str]]:
+    """Stop the caller's sweeps and runs that go on, all at once; return each name, and its state or the error.
+
+    One that is not in the first of these folders is called by its path.
+    """
+    own = [run for run in list_all(places) if is_own(run)]
+    first = places[0].resolve()
     sweeps = {sweep.path: sweep for run in own if (sweep := run.sweep)}
     sweeps = {path: sweep for path, sweep in sweeps.items() if is_under_way(sweep)}
     jobs: list[tuple[str, Callable[[], Result | None]]] = []
-    jobs += [(sweep.sweep_id, partial(stop, sweep)) for sweep in sweeps.values()]
-    jobs += [(run.name, Run(run).stop) for run in own if run.path.parent not in sweeps and _goes_on(run)]
+    jobs += [(_name_in(first, sweep.path), partial(stop, sweep)) for sweep in sweeps.values()]
+    alone = [run for run in own if run.path.parent not in sweeps]
+    jobs += [(_name_in(first, run.path), Run(run).stop) for run in alone if _goes_on(run)]
     with ThreadPoolExecutor(max(1, len(jobs))) as pool:
         return list(zip((name for name, _ in jobs), pool.map(_outcome, (job for _, job in jobs)), strict=True))
+
+
+def _name_in(runs_dir: Path, path: Path) -> str:
+    there = path.resolve()
+    return str(there.relative_to(runs_dir) if there.is_relative_to(runs_dir) else there)
 
 
 def _goes_on(run: RunFolder) -> bool:
@@ -240,12 +251,18 @@ def _outcome(stop_it: Callable[[], Result | None]) -> str:
     return ended.state if ended else "stopped"
 
 
-def stop_named(runs_dir: str, name: str, as_owner: bool = False) -> bool:
+def stop_named(places: Sequence[Path], name: str, as_owner: bool = False) -> bool:
     """Stop the sweep that is called so, or lies there; False where there is none. `as_owner`: with its rights."""
-    try:
-        folder = find(Path(runs_dir), name, exactly=True)
-    except NoSuchSweep:
+    found: dict[Path, SweepFolder] = {}
+    for place in places:
+        with suppress(NoSuchSweep):
+            one = find(place, name, exactly=True)
+            found[one.path] = one
+    if not found:
         return False
+    if len(found) > 1:
+        raise AmbiguousRun(name, [str(path) for path in found])
+    [folder] = found.values()
     if as_owner:
         become_owner(folder)
     stop(folder)

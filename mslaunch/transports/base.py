@@ -182,6 +182,8 @@ class Transport:
     """Hosts are asked what they have before anything is started; False where the only host is this machine."""
     can_be_cut_off: ClassVar[bool] = True
     """A host that falls silent is lost; otherwise the end of its stream tells."""
+    runs_on_every_node: ClassVar[bool] = False
+    """The command is meant to be typed on each node; otherwise several of it would launch the job several times."""
     shares_environment: ClassVar[bool] = False
     """Agents have this shell's variables; otherwise those that ranks need are sent."""
     stops_agents: ClassVar[bool] = False

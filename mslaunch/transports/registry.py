@@ -64,6 +64,17 @@ def default(named: tuple[Host, ...], environment: Mapping[str, str]) -> Transpor
     return next((one for one in built_in if one.is_default(named, environment)), built_in[-1])
 
 
+def _check_started_once(environment: Mapping[str, str]) -> None:
+    """Refuse a launcher that mpirun has started several times; a rank that launches is one of its own job."""
+    sizes = [environment.get(name, "") for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")]
+    if environment.get("MSLAUNCH_RUN_DIR") or all(size in ("", "1") for size in sizes):
+        return
+    raise RequestError(
+        "mpirun has started mslaunch more than once, and each would launch the whole job. Leave mpirun out, and give "
+        "--workers N, with --method mpirun where mpirun shall start the ranks."
+    )
+
+
 def choose(spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> Transport:
     """Return the transport that was asked for, else the one that what was named and where we are suggest."""
     asked = spec.launch.transport
@@ -72,6 +83,8 @@ def choose(spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str
         chosen = next(meant, None) or default(named, environment)
     else:
         chosen = get(asked, spec.source("transport"))
+    if not chosen.runs_on_every_node:
+        _check_started_once(environment)
     chosen.check_request(spec, named, environment)
     for other in (get(name) for name in BUILT_IN):
         for name in other.own_settings:

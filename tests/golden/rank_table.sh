@@ -55,7 +55,7 @@ for i in "${!devices[@]}"; do
   pids+=($!)
 done
 
-# The first rank that fails ends the others, and its code is the script's own.
+# The first rank that fails ends the others, and its code is the script's own. Bash complains of ranks that have ended.
 for _ in "${pids[@]}"; do
-  wait -n "${pids[@]}" || { code=$?; kill "${pids[@]}" 2>/dev/null; wait "${pids[@]}"; exit "$code"; }
+  wait -n "${pids[@]}" 2>/dev/null || { code=$?; kill "${pids[@]}" 2>/dev/null; wait "${pids[@]}"; exit "$code"; }
 done

@@ -242,6 +242,27 @@ def test_inherited_launch_variables_are_dropped_and_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shell", "said"),
+    [
+        ({"RANK_TABLE_FILE": "/t.json"}, "RANK_TABLE_FILE is not used; give --rank-table FILE"),
+        ({"RANK_SIZE": "2", "DEVICE_NUM": "2"}, "RANK_SIZE=2 is set here, and 1 rank is started: give --workers 2"),
+        ({"DEVICE_NUM": "8"}, "DEVICE_NUM=8 is set here, and 1 rank is started: give --workers 8"),
+    ],
+)
+def test_variables_that_ask_for_another_job_are_said_with_the_option(shell: dict[str, str], said: str) -> None:
+    """Scripts for rank tables export them; a rank that launches has those of its own job."""
+    assert plan_of(spec_of(workers=1), environment=shell).notes[1:] == (said,)
+    inside = plan_of(spec_of(workers=1), environment={**shell, "MSLAUNCH_RUN_DIR": "/r"})
+    assert said not in inside.notes
+
+
+@pytest.mark.parametrize("size", ["1", "0", "", "two"])
+def test_a_size_that_is_that_of_the_job_or_none_is_not_said(size: str) -> None:
+    """Only one that differs may have been meant."""
+    assert len(plan_of(spec_of(workers=1), environment={"RANK_SIZE": size}).notes) == 1
+
+
+@pytest.mark.parametrize(
     ("ranks", "forming", "answering"),
     [(128, "600", None), (129, "1800", "900"), (1024, "1800", "900"), (1025, "3600", "1800")],
 )

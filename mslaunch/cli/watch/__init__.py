@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli import basics, options
+from mslaunch.cli.found_run import find_run
 from mslaunch.cli.watch.process import ViewProcess
 from mslaunch.cli.watch.terminal import check_terminal
 
@@ -16,7 +16,7 @@ app = basics.new_app()
 def watch(run: options.Run = None, runs_dir: options.RunsDir = None) -> None:
     """Show a run live on the whole screen, also one that goes on elsewhere; ? lists the keys."""
     check_terminal("watch", "`mslaunch status` and `mslaunch attach` write plain lines.")
-    found = api.find_run(run, runs_dir)
+    found = find_run(run, runs_dir)
     view = ViewProcess(is_launchers=False)
     view.show(found.path)
     raise typer.Exit(view.wait())

@@ -39,6 +39,7 @@ class JoinTransport(Transport):
     label = "nodes that join"
     replaces_hosts = True
     resumes_runs = True
+    runs_on_every_node = True
     shares_environment = True  # every node has run a command of its own: its variables are right there
     own_settings = ("workers_per_node", "launcher_only", "join_timeout", "secret_file")
     devices_advice = "nodes that join say what they have. Give --workers-per-node instead."
