@@ -96,3 +96,12 @@ def test_runs_that_a_rank_has_launched_are_not_meant(bench: Bench) -> None:
     assert done.returncode == 0, done.stdout
     assert list(bench.runs.glob("outer/rank_0/**/inner/run.json")) != []
     assert bench.mslaunch("status").stdout.startswith("outer: succeeded")
+
+
+def test_the_runs_of_a_project_below_are_not_meant(bench: Bench) -> None:
+    """In a folder that holds projects, `stop` and `status` do not take the newest run of any of them."""
+    bench.write("project/train.py", "")
+    command = [bench.program, "train", "-n", "1"]
+    subprocess.run(command, cwd=bench.folder / "project", env=bench.env, check=True, capture_output=True)
+    done = bench.mslaunch("status")
+    assert (done.returncode, "no runs here yet" in done.stderr) == (2, True)

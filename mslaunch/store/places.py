@@ -24,13 +24,15 @@ def places(environment: Mapping[str, str]) -> list[Path]:
     """Return the folders that may hold the run that is meant, the default one first.
 
     A variable names one folder and no other. Without it these are ./mslaunch-runs, the folders below the current one
-    in which this user has launched, and the one in which the user stands.
+    that this user has named for a launch, and the one in which the user stands. The ./mslaunch-runs of a project below
+    are not meant.
     """
     default = Path(default_runs_dir(environment))
     if environment.get(VARIABLE):
         return [default]
     here = Path.cwd()
-    found = [default, *_around(here), *(one for one in known_folders.known(here) if not _in_a_run(one, here))]
+    named = [one for one in known_folders.known(here) if one.name != RUNS_DIR and not _in_a_run(one, here)]
+    found = [default, *_around(here), *named]
     return list({folder.resolve(): folder for folder in reversed(found)}.values())[::-1]
 
 
