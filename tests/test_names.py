@@ -219,7 +219,9 @@ def test_the_ready_rules_can_be_turned_round(path: Path) -> None:
 def test_each_of_many_rules_is_compiled_once() -> None:
     """All are tried for every name, so the next name must not begin anew."""
     rules = [Rule(f"rule {number}", (f"many{number}",), ("x",)) for number in range(5000)]
+    for rule in rules:  # as reading a file of rules does
+        assert rule.match("none of them") is None
     before = compile_pattern.cache_info().misses
     for _ in range(2):
         assert first_match(rules, "none of them") is None
-    assert compile_pattern.cache_info().misses == before + 5000
+    assert compile_pattern.cache_info().misses == before

@@ -144,7 +144,9 @@ def check_event(event: Mapping[str, Any], number: int) -> None:
 
 def test_the_files_of_a_failed_run_are_as_documented(bench: Bench) -> None:
     """Its verdict has all fields, those with nothing to tell included."""
-    bench.write("train.py", "import os\nif os.environ['RANK_ID'] == '1': raise ValueError('x')\ninput()\n")
+    bench.write(
+        "train.py", "import os, time\nif os.environ['RANK_ID'] == '1': raise ValueError('x')\ntime.sleep(600)\n"
+    )
     assert bench.mslaunch("train", "-n", "2").returncode == 1
     check_run(bench.latest)
     assert bench.record()["verdict"]["pattern"] is None

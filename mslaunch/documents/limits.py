@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import math
 import os
@@ -51,7 +52,7 @@ def read_text(path: Path, most: int = MOST_BYTES, errors: str = "strict", only_f
     if len(data) > most:
         raise Unreadable(f"it is larger than {most >> 20} MB")
     try:
-        return data.decode("utf-8-sig", errors)  # editors on Windows put a mark before the text
+        return data.removeprefix(codecs.BOM_UTF8).decode("utf-8", errors)  # editors on Windows put a mark there
     except UnicodeDecodeError as error:
         raise Unreadable("not text in UTF-8", data.count(b"\n", 0, error.start) + 1) from None
 
