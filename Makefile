@@ -9,10 +9,10 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	$(VENV)/bin/mslaunch train --workers 2 --config examples/data_parallel/config.yaml
 
-# Compiled first, since many environments forbid Python to do it by the way. Four at a time, since many tests wait.
+# Compiled first, since many environments forbid Python to do it by the way. Three at a time, since many tests wait.
 test: $(READY) system-packages lint
 	$(VENV)/bin/python -m compileall -q mslaunch
-	$(VENV)/bin/pytest -n 4 --dist worksteal
+	$(VENV)/bin/pytest -n 3 --dist worksteal
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .
