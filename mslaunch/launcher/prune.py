@@ -29,6 +29,7 @@ from mslaunch.store.history import list_runs
 from mslaunch.store.layout import RunFolder, SweepFolder
 from mslaunch.store.liveness import current
 from mslaunch.store.ownership import check_owner, is_own
+from mslaunch.store.places import RUNS_DIR
 from mslaunch.store.sizes import entries
 
 PRUNED = ".pruned-"
@@ -37,8 +38,6 @@ CHECKPOINTS = ("keep-best", "drop")
 KEEP = "keep"
 """The tag of runs that are never removed."""
 MOST_PLANS = 10_000
-RUNS_DIR = "mslaunch-runs"
-"""What folders of runs are called by default."""
 
 
 @dataclass(frozen=True, slots=True)

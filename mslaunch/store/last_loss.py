@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import stat
+import os
 from pathlib import Path
 
+from mslaunch.documents.limits import open_file
 from mslaunch.metrics.rows import Number, read_row
 
 READ = 1 << 16
@@ -16,11 +17,8 @@ MOST_ROWS = 20
 def last_loss(path: Path) -> Number | None:
     """Return the last loss near the end of the file: of rank 0, else of the last rank that tells one."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
-            return None
-        with path.open("rb") as file:
-            file.seek(max(0, found.st_size - READ))
+        with open_file(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - READ))
             lines = [line for line in file.read(READ).split(b"\n") if b'"loss":' in line]
     except OSError:
         return None

@@ -17,6 +17,7 @@ from mslaunch.diagnose.masked_documents import TELLING
 from mslaunch.diagnose.masked_text import mask_text
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.documents.stamp import Stamp, stamp_of
 from mslaunch.errors import MslaunchError, NoSuchRun
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.metrics import Metrics
@@ -36,17 +37,6 @@ KEPT = 8  # runs whose numbers are in memory
 VALUES_OF = 200  # newest runs whose last numbers are listed
 LARGEST_RECORD = 64 << 20
 _TEXTS = ("state", "started", "ended", "script", "method")
-
-Stamp = tuple[int, int, int]
-
-
-def stamp(path: Path) -> Stamp | None:
-    """Return what changes when a file does; None where there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 @dataclass(slots=True)
@@ -127,7 +117,7 @@ class Library:
             return self._secrets(self._entries.get(name) or _Entry(run))
 
     def _secrets(self, entry: _Entry) -> tuple[str, ...]:
-        found = tuple(stamp(entry.run.path / name) for name in TELLING)
+        found = tuple(stamp_of(entry.run.path / name) for name in TELLING)
         if found != entry.telling:
             entry.telling, entry.known = found, secrets_of(entry.run.folder, os.environ)
         return entry.known
@@ -147,7 +137,7 @@ class Library:
 
     def _is_due(self, entry: _Entry) -> bool:
         """Read a record that has changed; tell whether it is time to ask if a run that goes on is still alive."""
-        found, now = stamp(entry.run.folder.record), time.monotonic()
+        found, now = stamp_of(entry.run.folder.record), time.monotonic()
         if found != entry.record:
             entry.record, entry.summary, entry.asked = found, _read_summary(entry.run.folder), float("-inf")
             if entry.summary.get("summary"):
@@ -158,7 +148,7 @@ class Library:
         return True
 
     def _numbers(self, entry: _Entry) -> dict[str, Any]:
-        found = stamp(entry.run.folder.metrics)
+        found = stamp_of(entry.run.folder.metrics)
         if found != entry.metrics:
             entry.metrics, entry.last = found, read_last_numbers(entry.run.folder.metrics)
         silent = entry.last.seconds_silent(time.time()) if entry.summary.get("state") == "running" else None
@@ -167,20 +157,20 @@ class Library:
     def _given(self, entry: _Entry) -> dict[str, str]:
         """Return what tells a run from others of the same script."""
         folder = entry.run.folder
-        found = stamp(folder.plan)
+        found = stamp_of(folder.plan)
         if found != entry.plan:
             entry.plan, entry.arguments = found, read_arguments(folder, self._secrets(entry))
         sweep = folder.sweep
         if sweep is None:
             return {"arguments": entry.arguments}
         known, labels = self._sweeps.get(sweep.path, (None, {}))
-        if (now := stamp(sweep.record)) != known:
+        if (now := stamp_of(sweep.record)) != known:
             labels = read_sweep_values(sweep.path)
             self._sweeps[sweep.path] = (now, labels)
         return {"arguments": entry.arguments, "sweep": labels.get(folder.run_id, "")}
 
     def _labels(self, entry: _Entry) -> dict[str, Any]:
-        found = stamp(entry.run.folder.labels)
+        found = stamp_of(entry.run.folder.labels)
         if found != entry.labels:
             entry.labels, entry.labelled = found, {}
             if found:
@@ -216,7 +206,7 @@ class Library:
             tick = 0 if state in ENDED else int(time.monotonic() / 10)
             folder = run.folder
             files = (folder.record, folder.events, folder.metrics, folder.plan, folder.labels)
-            made_from += [name, state, tick, *map(stamp, files)]
+            made_from += [name, state, tick, *map(stamp_of, files)]
         return hashlib.sha256(repr(made_from).encode("utf-8", "replace")).hexdigest()[:24]
 
 
