@@ -14,6 +14,7 @@ import pytest
 from mslaunch import api
 from mslaunch.checkpoint.shard import read_shard
 from mslaunch.checkpoint.strategy import read_strategy, write_strategy
+from mslaunch.launcher.kept_sets import kept_folder
 from tests.conftest import Bench
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -80,29 +81,43 @@ def test_fewer_ranks_get_a_resharded_set_that_is_kept(served: Bench) -> None:
     assert shapes(str(files[0])) == expected
     assert files[0] != files[1]
     assert files[0].samefile(files[1])
-    assert len(list((served.runs / ".checkpoints").iterdir())) == 1
+    assert len(list(kept_folder(served.runs).iterdir())) == 1
 
 
-def test_a_changed_checkpoint_is_cut_anew(served: Bench) -> None:
-    """What is kept belongs to its content: another file of the same name is not mistaken for it."""
-    for _ in range(2):
-        assert served.mslaunch("infer", "--strategy", "ckpt/strategy.json", "--workers", "2").returncode == 0
-        changed = served.folder / "ckpt/rank_3/net-1_10.ckpt"
-        data = bytearray(changed.read_bytes())
-        data[-1] ^= 1
-        changed.write_bytes(data)
-    assert len(list((served.runs / ".checkpoints").iterdir())) == 2
+def change_a_value(path: Path) -> None:
+    """Change one value of a file, and put its times back."""
+    before, mode = path.stat(), path.stat().st_mode
+    data = bytearray(path.read_bytes())
+    data[40] ^= 1  # of net.blocks.0.bias, which is cut
+    path.chmod(0o600)
+    path.write_bytes(data)
+    path.chmod(mode)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_a_damaged_kept_set_is_made_anew(served: Bench) -> None:
-    """What is kept is read-only, and looked at before it is used again."""
-    asked = ("infer", "--strategy", "ckpt/strategy.json", "--workers", "2")
-    assert served.mslaunch(*asked).returncode == 0
-    kept = Path(told(served, 0)[0])
-    assert kept.stat().st_mode & 0o222 == 0
-    os.truncate(kept, 0)
-    assert served.mslaunch(*asked).returncode == 0
-    assert shapes(told(served, 0)[0]) == shapes(str(FIXTURES / "checkpoints/tp2/rank_0/net0.ckpt"))
+def test_a_kept_set_is_used_for_the_same_bytes_only(served: Bench) -> None:
+    """A model of the same names, shapes and times, or the same file with one other value, is resharded again."""
+    shutil.copytree(served.folder / "ckpt", served.folder / "other")
+    for path in (served.folder / "other").glob("rank_3/*"):
+        change_a_value(path)
+    files = []
+    for model in ("ckpt", "other", "ckpt", "other"):
+        assert served.mslaunch("infer", "--ckpt", model, "--workers", "2").returncode == 0
+        files.append(Path(told(served, 1)[0]))
+    assert files[0].read_bytes() != files[1].read_bytes()
+    assert [files[0].samefile(file) for file in files] == [True, False, True, False]
+    assert files[1].samefile(files[3])
+
+
+def test_a_kept_set_that_was_changed_is_not_used_again(served: Bench) -> None:
+    """What is kept is read-only; a process of root may change it all the same, and puts the times back."""
+    expected = FIXTURES / "checkpoints/tp2/rank_0/net0.ckpt"
+    for change in (change_a_value, lambda path: os.truncate(path, 0)):
+        assert served.mslaunch("infer", "--ckpt", "ckpt", "--workers", "2").returncode == 0
+        kept = Path(told(served, 0)[0])
+        assert kept.stat().st_mode & 0o777 == 0o400
+        assert kept.read_bytes() == expected.read_bytes()
+        change(kept)
 
 
 def test_kept_sets_go_with_their_last_run(served: Bench) -> None:
@@ -110,23 +125,23 @@ def test_kept_sets_go_with_their_last_run(served: Bench) -> None:
     assert served.mslaunch("infer", "--strategy", "ckpt/strategy.json", "--workers", "2").returncode == 0
     shutil.rmtree(served.latest)
     assert served.mslaunch("infer", "--strategy", "ckpt/strategy.json", "--workers", "1").returncode == 0
-    assert len(list((served.runs / ".checkpoints").iterdir())) == 1
+    assert len(list(kept_folder(served.runs).iterdir())) == 1
 
 
 def test_runs_keep_their_sets_where_there_are_no_hard_links(served: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run's files outlive the kept set, which the next infer forgets."""
+    """Every run has a set of its own, and nothing is kept."""
 
-    def refused(self: Path, target: Path) -> None:
-        raise OSError(errno.EPERM, "Operation not permitted", str(self), None, str(target))
+    def refused(source: Path, target: Path, follow_symlinks: bool) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted", str(source), None, str(target))
 
-    monkeypatch.setattr(Path, "hardlink_to", refused)
+    monkeypatch.setattr(os, "link", refused)
     given = []
     for workers in (2, 1):
         run = served.runs / f"with-{workers}"
         run.mkdir(parents=True)
         chooser = api.choose_checkpoint(served.folder / "ckpt")
         given.append(chooser.choose(workers, str(run)).files[0])
-        chooser.prepare(run, lambda nbytes: lambda done: None)
+        chooser.prepare(run, lambda nbytes: lambda done: None, print)
     assert shapes(given[0]) == shapes(str(FIXTURES / "checkpoints/tp2/rank_0/net0.ckpt"))
 
 

@@ -214,3 +214,32 @@ def test_a_hostile_record_is_told_in_one_sentence(bench: Bench, field: str) -> N
     done = bench.mslaunch("ps")
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["RUN", "good"]
     assert re.fullmatch(r"mslaunch: .*/bad/run\.json: not a record .*\n", done.stderr), done.stderr
+
+
+def infer_shared(folder: Path, uid: int) -> subprocess.CompletedProcess[str]:
+    """Reshard a checkpoint that everybody may read into a run in a folder that everybody may write to."""
+    argv = [MSLAUNCH, "infer", "--ckpt", "ckpt", "-n", "2", "--runs-dir", str(folder / "runs"), "--run-id", f"of-{uid}"]
+    return run_as(argv, folder, uid=uid)
+
+
+def test_every_user_keeps_resharded_sets_of_his_own(shared_folder: Path) -> None:
+    """Nobody serves what another user has put there, and nobody fails because of it; a planted folder is reported."""
+    fixtures = Path(__file__).parent / "fixtures"
+    shutil.copytree(fixtures / "checkpoints/tp4", shared_folder / "ckpt")
+    shutil.copy(fixtures / "strategies/tp4/strategy_0.json", shared_folder / "ckpt/strategy.json")
+    (shared_folder / "infer.py").write_text("print('served')\n")
+    runs = shared_folder / "runs"
+    runs.mkdir()
+    runs.chmod(0o1777)
+    kept = {uid: runs / f".checkpoints-{uid}" for uid in (0, 1001, 1002, 1003)}
+    kept[1002].mkdir(mode=0o700)
+    kept[1003].symlink_to(kept[0])
+    for uid in kept:
+        done = infer_shared(shared_folder, uid)
+        assert done.returncode == 0, done.stderr
+        shards = [*(runs / f"of-{uid}/checkpoints").rglob("*.ckpt")]
+        assert {(path.lstat().st_uid, path.lstat().st_nlink) for path in shards} == {(uid, 2 if uid < 1002 else 1)}
+        refused = {1002: f"{kept[1002]} belongs to root", 1003: f"{kept[1003]} is not a folder"}.get(uid)
+        assert ("is not kept for later runs" in done.stdout) == (refused is not None)
+        assert refused is None or f"is not kept for later runs: {refused}" in done.stdout
+    assert [path.lstat().st_mode & 0o777 for path in (kept[0], kept[1001])] == [0o700, 0o700]

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from mslaunch.checkpoint.outputs import Differs, SameFile
 from mslaunch.checkpoint.partial import is_free, is_inside, partial_folder
 from mslaunch.checkpoint.reshard import ReshardPlan
 from mslaunch.checkpoint.writer import Progress, Writer
 from mslaunch.errors import NotReadyError, RequestError, limit_of
 
-__all__ = ["Progress", "write_file", "write_shards"]
+__all__ = ["Progress", "holds_same", "write_file", "write_shards"]
 
 
 def write_shards(
@@ -39,6 +40,23 @@ def write_shards(
             if target.is_dir():
                 target.rmdir()  # only ever an empty one
             made.rename(target)
+
+
+def holds_same(
+    job: ReshardPlan,
+    names: Mapping[int, str],
+    folder: Path,
+    extra: Mapping[str, bytes] | None = None,
+    progress: Progress = lambda _: None,
+) -> bool:
+    """Tell whether a folder's files hold, byte by byte, what `write_shards` would write there."""
+    try:
+        if any((folder / name).read_bytes() != content for name, content in (extra or {}).items()):
+            return False
+        Writer(job, {rank: folder / name for rank, name in names.items()}, progress, SameFile).run()
+    except (Differs, OSError):
+        return False
+    return True
 
 
 def write_file(job: ReshardPlan, path: Path, progress: Progress = lambda _: None) -> None:

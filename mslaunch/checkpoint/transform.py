@@ -13,7 +13,7 @@ from mslaunch.checkpoint.reshard import ReshardPlan, natural_layout, plan_reshar
 from mslaunch.checkpoint.sets import ShardSet
 from mslaunch.checkpoint.shard import FORMATS, Shard
 from mslaunch.checkpoint.strategy import Strategy, write_strategy
-from mslaunch.checkpoint.stream import Progress, write_file, write_shards
+from mslaunch.checkpoint.stream import Progress, holds_same, write_file, write_shards
 from mslaunch.checkpoint.verify import SetIsWrong, ShardFinding, verify
 from mslaunch.errors import RequestError
 
@@ -45,6 +45,10 @@ class Planned:
 
     def write(self, folder: Path, progress: Progress = lambda _: None) -> None:
         write_shards(self.job, self.names, folder, self.extra, progress)
+
+    def is_in(self, folder: Path, progress: Progress = lambda _: None) -> bool:
+        """Tell whether a folder holds this set already; every byte is compared."""
+        return holds_same(self.job, self.names, folder, self.extra, progress)
 
     def write_file(self, path: Path, progress: Progress = lambda _: None) -> None:
         """Write the only shard as this file."""

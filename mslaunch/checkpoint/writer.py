@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 from math import prod
@@ -17,9 +16,10 @@ from pathlib import Path
 
 from mslaunch.checkpoint.block_plan import BlockPlan, plan_block
 from mslaunch.checkpoint.blocks import copy_box, cut_blocks, offset_of, one_stretch, pieces
-from mslaunch.checkpoint.file_io import read_fully, read_some, reserve, write_at
+from mslaunch.checkpoint.file_io import read_fully, read_some
 from mslaunch.checkpoint.layout import Box, box_shape, intersection
 from mslaunch.checkpoint.open_files import room_for
+from mslaunch.checkpoint.outputs import NewFile, Output
 from mslaunch.checkpoint.reshard import Assembly, ReshardPlan
 from mslaunch.checkpoint.shard import check_writable, frame
 from mslaunch.checkpoint.sources import check_unchanged, open_source
@@ -59,20 +59,12 @@ class _Slice:
         return room[: self.size]
 
 
-@dataclass(frozen=True, slots=True)
-class _Output:
-    """An open file; the kernel lets one thread write to it at a time, and the others would use up CPU time waiting."""
-
-    fd: int
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
 class _Target:
     """What the new files want of a block."""
 
     __slots__ = ("box", "outputs", "size")
 
-    def __init__(self, box: Box, outputs: list[tuple[_Output, tuple[Part, ...], int]], itemsize: int) -> None:
+    def __init__(self, box: Box, outputs: list[tuple[Output, tuple[Part, ...], int]], itemsize: int) -> None:
         self.box = box
         self.outputs = outputs
         """Open files, where the parameter lies in each, and where the box begins in that."""
@@ -81,12 +73,11 @@ class _Target:
     def write(self, data: memoryview, place: int = 0) -> None:
         for output, parts, offset in self.outputs:
             for at, begin, length in pieces(parts, offset + place, len(data)):
-                with output.lock:
-                    write_at(output.fd, data[begin : begin + length], at)
+                output.put(data[begin : begin + length], at)
 
     def busy(self) -> bool:
         """Whether another thread is writing there just now."""
-        return any(output.lock.locked() for output, _, _ in self.outputs)
+        return any(output.busy() for output, _, _ in self.outputs)
 
 
 class _Vector:
@@ -124,12 +115,19 @@ class _Scratch(threading.local):
 
 
 class Writer:
-    """Open files, and the threads that fill them."""
+    """Open files, and the threads that fill them; `open_output` opens each."""
 
-    def __init__(self, job: ReshardPlan, paths: Mapping[int, Path], progress: Progress) -> None:
+    def __init__(
+        self,
+        job: ReshardPlan,
+        paths: Mapping[int, Path],
+        progress: Progress,
+        open_output: Callable[[Path, FileLayout], Output] = NewFile,
+    ) -> None:
         self.job = job
         self.paths = paths
         self.progress = progress
+        self.open_output = open_output
         for rank, tensors in job.shards.items():
             for tensor in tensors:
                 check_writable(paths[rank], tensor)
@@ -137,7 +135,7 @@ class Writer:
             rank: frame(paths[rank], tensors, job.framework) for rank, tensors in job.shards.items()
         }
         self.inputs: dict[Path, int] = {}
-        self.outputs: dict[int, _Output] = {}
+        self.outputs: dict[int, Output] = {}
         self.failed = threading.Event()
         self.scratch = _Scratch()
 
@@ -151,11 +149,8 @@ class Writer:
                 self.inputs[path] = open_source(path)
                 opened.callback(os.close, self.inputs[path])
             for rank, path in self.paths.items():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                opened.callback(os.close, fd)
-                self._begin(fd, self.frames[rank])
-                self.outputs[rank] = _Output(fd)
+                self.outputs[rank] = self.open_output(path, self.frames[rank])
+                opened.callback(os.close, self.outputs[rank].fd)
             self._move_all()
             for path in sources:
                 check_unchanged(self.inputs[path], path)
@@ -164,12 +159,6 @@ class Writer:
         """Every path that is read, once for each version of it."""
         paths = (path for assembly in self.job.assemblies for _, path, _ in assembly.sources)
         return list({id(path): path for path in paths}.values())
-
-    @staticmethod
-    def _begin(fd: int, layout: FileLayout) -> None:
-        reserve(fd, layout.size)
-        for at, head in layout.heads:
-            os.pwrite(fd, head, at)
 
     def _move_all(self) -> None:
         pool = ThreadPoolExecutor(THREADS)

@@ -69,7 +69,7 @@ def infer(
 
     def prepare(folder: Path) -> None:
         with progress_bar() as progress:
-            chooser.prepare(folder, progress)
+            chooser.prepare(folder, progress, basics.say)
 
     launch(request, detach, dry_run, as_json, prepare, verbose, view)
 

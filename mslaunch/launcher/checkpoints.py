@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch.checkpoint.replicas import differing_parameter
-from mslaunch.checkpoint.sets import ShardSet, find_set, strategy_beside
-from mslaunch.checkpoint.shard import Shard, read_shard
+from mslaunch.checkpoint.sets import find_set, strategy_beside
+from mslaunch.checkpoint.shard import Shard
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.stream import Progress
 from mslaunch.checkpoint.transform import STRATEGY, Planned, Target, new_names, plan_transform
 from mslaunch.checkpoint.verify import SetIsWrong, verify
-from mslaunch.errors import Disagreement, MslaunchError, RequestError
+from mslaunch.errors import Disagreement, RequestError
+from mslaunch.launcher.kept_sets import KeptSets, kept_folder
 from mslaunch.plan.model import Checkpoints
 
-KEPT = ".checkpoints"
-"""Folder below the runs' that keeps resharded sets; runs hold hard links to them."""
 PLACE = "checkpoints"
 """Where a run has its resharded set."""
 
@@ -114,62 +111,20 @@ class Chooser:
         of = f" of epoch {step[0]}, step {step[1]}" if step else ""
         return Checkpoints(files, strategy, step, (*notes, f"checkpoint {self.path}{of}, {how}"))
 
-    def prepare(self, run_dir: Path, moving: Callable[[int], Progress]) -> None:
-        """Put the resharded set into the run's folder; one that is kept from an earlier run is used again."""
+    def prepare(self, run_dir: Path, moving: Callable[[int], Progress], say: Callable[[str], None]) -> None:
+        """Put the resharded set into the run's folder: one that is kept from an earlier run, or a new one."""
         if self.planned is None:
             return
-        kept = run_dir.parent / KEPT / self._key(self.found, self.planned)
-        _forget_unused(kept.parent, but=kept)
-        if kept.is_dir() and not _is_as_planned(kept, self.planned):
-            shutil.rmtree(kept)  # contents no longer match the plan
-        if not kept.is_dir():
-            kept.parent.mkdir(mode=0o700, exist_ok=True)
-            try:
-                self.planned.write(kept, moving(self.planned.job.nbytes))
-                for name in self.planned.names.values():
-                    (kept / name).chmod(0o400)  # runs share it
-            except MslaunchError:
-                if not kept.is_dir():  # else another run was faster
-                    raise
-        shutil.copytree(kept, run_dir / PLACE, copy_function=_link)
-
-    def _key(self, found: ShardSet, planned: Planned) -> str:
-        """Name a set by what it is made of: files by size, time and headers, and the layouts from and to."""
-        digest = hashlib.sha256()
-        for strategy in (self.strategy, self.predict):
-            digest.update(strategy.read_bytes() if strategy else b"-")
-        for rank, path in found.files.items():
-            stat = path.stat()
-            digest.update(f"{rank} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-        for rank, tensors in planned.job.shards.items():
-            for tensor in tensors:
-                digest.update(f"{planned.names[rank]} {tensor.name} {tensor.words()}\n".encode())
-        return digest.hexdigest()[:16]
-
-
-def _is_as_planned(kept: Path, planned: Planned) -> bool:
-    """Tell whether a kept set still has the files that would be written now."""
-    for rank, name in planned.names.items():
-        try:
-            found = read_shard(kept / name).tensors
-        except MslaunchError:
-            return False
-        wanted = {tensor.name: tensor.words() for tensor in planned.job.shards[rank]}
-        if {name: tensor.words() for name, tensor in found.items()} != wanted:
-            return False
-    return all((kept / name).is_file() for name in planned.extra)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        Path(target).hardlink_to(source)
-    except OSError:  # a file system without hard links; a symbolic one would not keep the set from being forgotten
-        shutil.copyfile(source, target)
-
-
-def _forget_unused(folder: Path, but: Path) -> None:
-    """Remove kept sets that no run links to any more."""
-    for kept in folder.glob("*") if folder.is_dir() else ():
-        files = [path for path in kept.rglob("*") if path.is_file()]
-        if kept != but and kept.name[0] != "." and files and all(path.stat().st_nlink == 1 for path in files):
-            shutil.rmtree(kept, ignore_errors=True)
+        place, kept = run_dir / PLACE, KeptSets(kept_folder(run_dir.parent))
+        why = kept.make_folder()
+        if why:
+            say(f"the resharded set is not kept for later runs: {why}")
+        else:
+            kept.forget_unused()
+            if kept.use(self.planned, place, moving):
+                return
+        self.planned.write(place, moving(self.planned.job.nbytes))
+        for name in (*self.planned.names.values(), *self.planned.extra):
+            (place / name).chmod(0o400)  # runs share it
+        if not why:
+            kept.keep(self.planned, place, run_dir.name)
