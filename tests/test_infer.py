@@ -131,7 +131,7 @@ def test_kept_sets_go_with_their_last_run(served: Bench) -> None:
 def test_runs_keep_their_sets_where_there_are_no_hard_links(served: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run has a set of its own, and nothing is kept."""
 
-    def refused(source: Path, target: Path, follow_symlinks: bool) -> None:
+    def refused(source: Path, target: Path, **_: bool) -> None:
         raise OSError(errno.EPERM, "Operation not permitted", str(source), None, str(target))
 
     monkeypatch.setattr(os, "link", refused)
