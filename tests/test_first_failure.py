@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mslaunch import api
+from mslaunch.cli.describe import describe_verdict
 from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.scan import scan
-from mslaunch.diagnose.verdict import Verdict
+from mslaunch.diagnose.verdict import Tie, Verdict
 from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.verdict import make_verdict
 from mslaunch.store.layout import RunFolder
+from tests.conftest import Bench
 from tests.plan.test_make import plan_of, spec_of
 from tests.test_run_state import error, exited, tell
 
@@ -94,3 +98,64 @@ def test_no_log_is_read_of_ranks_that_failed_after_a_cause(tmp_path: Path) -> No
     verdict = make_verdict(run_state, RunFolder(tmp_path))
     assert verdict is not None
     assert (verdict.rank, verdict.also_failed) == (0, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("apart", "host", "clock_error", "is_tied"),
+    [
+        (0.001, "localhost", 0.0, True),
+        (0.03, "localhost", 0.5, False),
+        (0.03, "n2", 0.0, False),
+        (0.15, "n2", 0.1, True),
+        (0.25, "n2", 0.1, False),
+    ],
+)
+def test_ranks_that_fail_closer_than_the_clocks_can_tell_are_all_named(
+    tmp_path: Path, apart: float, host: str, clock_error: float, is_tied: bool
+) -> None:
+    """On one host a busy core may delay the time stamp; between hosts the clocks themselves are not known exactly."""
+    errors = {"localhost": clock_error, "n2": clock_error}
+    run_state = RunState(plan_of(spec_of(workers=3), run_dir=str(tmp_path)), clock_errors=errors)
+    run_state.ranks[2] = replace(run_state.ranks[2], host=host)
+    tell(run_state, error(2, 10.0 + apart, "KeyError: 'y'"), error(0, 10.0, "KeyError: 'x'"))
+    tell(run_state, exited(0, 12.0, 1), exited(2, 12.0, 1), {**exited(1, 12.1, None, 15), "asked": True})
+    verdict = make_verdict(run_state, RunFolder(tmp_path))
+    assert verdict is not None
+    assert (verdict.rank, verdict.also_failed, verdict.victims) == (0, (2,), (1,))
+    assert verdict.ties == ((Tie((2,), "KeyError: 'y'"),) if is_tied else ())
+
+
+def test_a_tie_is_printed_with_its_own_words() -> None:
+    """Ranks that failed with the same words share a line."""
+    ties = (Tie((1, 2), "KeyError: 'x'"), Tie((3,), "ValueError: y"))
+    verdict = Verdict(0, "n1", 1, None, "exception", "KeyError: 'x'", ties=ties, also_failed=(1, 2, 3, 4))
+    lines = describe_verdict(api.record_of_logs("r", verdict))
+    assert lines[2:4] == [
+        "or ranks 1-2, too close in time to tell: the same error",
+        "or rank 3, too close in time to tell: ValueError: y",
+    ]
+    assert "failed too: rank 4" in lines
+
+
+def test_a_rank_that_is_stopped_while_it_reports_its_exception_is_not_a_victim(bench: Bench) -> None:
+    """It raised by itself, first of all; only its report took longer than that of another rank."""
+    bench.write(
+        "train.py",
+        "import os, pathlib, time\n"
+        "raised = pathlib.Path(os.environ['MSLAUNCH_RUN_DIR'], 'raised')\n"
+        "class Slow(Exception):\n"
+        "    def __str__(self):\n"
+        "        raised.touch()\n"
+        "        time.sleep(0.5)\n"
+        "        return 'slow to report'\n"
+        "if os.environ['RANK_ID'] == '1':\n"
+        "    raise Slow\n"
+        "while not raised.exists():\n"
+        "    time.sleep(0.01)\n"
+        "time.sleep(0.1)\n"
+        "raise KeyError('x')\n",
+    )
+    bench.mslaunch("train", "-n", "2")
+    verdict = bench.record()["verdict"]
+    assert (verdict["rank"], verdict["summary"]) == (1, "Slow: slow to report")
+    assert (verdict["also_failed"], verdict["victims"]) == ([0], [])

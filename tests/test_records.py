@@ -13,7 +13,7 @@ import pytest
 
 from mslaunch import messages
 from mslaunch.agent import orders
-from mslaunch.diagnose.verdict import Step, Verdict
+from mslaunch.diagnose.verdict import Step, Tie, Verdict
 from mslaunch.hosts import Host
 from mslaunch.identity import Launcher
 from mslaunch.launcher.run_state import HANDLERS
@@ -34,6 +34,7 @@ TYPES: dict[str, type] = {
     "run.json: attempts": AttemptSummary,
     "run.json: verdict": Verdict,
     "run.json: chain": Step,
+    "run.json: ties": Tie,
     "plan.json": Plan,
     "plan.json: hosts": Host,
     "plan.json: files": File,

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 def facts(order: messages.ProbeOrder) -> dict[str, Any]:
     """Answer everything that planning and checking ask of a host."""
+    clock, began = time.time(), time.monotonic()
     environment = {**os.environ, **order["env"]}
     seen = {target: seen_here(stem, environment) for target, stem in DEVICE_FILES.items()}
-    return {
+    found = {
         "python": sys.executable,
         "version": ".".join(map(str, sys.version_info[:3])),
         "mindspore": mindspore_version(),
@@ -35,12 +36,12 @@ def facts(order: messages.ProbeOrder) -> dict[str, Any]:
         "busy": _busy_devices(seen),
         "held": _held_devices(seen, environment),
         "gpus": _allotted(order["device_variables"]),
-        "clock": time.time(),
         "shared": _sees(order["nonce"], order["nonce_text"]),
         "script": checksum(order["script"]),
         "numa": _numa(environment) if order["numa"] else None,
         **_room(order["run_dir"]),
     }
+    return {**found, "clock": clock, "took": time.monotonic() - began}
 
 
 def _numa(environment: Mapping[str, str]) -> messages.NumaAnswer:

@@ -14,7 +14,7 @@ from mslaunch.cli.last_lines import untold_lines
 from mslaunch.cli.state_words import state_words
 from mslaunch.cli.tables import Narrowing
 from mslaunch.diagnose.chain_words import END_OF_WAITING, peer_words
-from mslaunch.diagnose.verdict import Step, Verdict, signal_name
+from mslaunch.diagnose.verdict import Step, Tie, Verdict, signal_name
 from mslaunch.masking import masked
 from mslaunch.words import byte_count, counted, cut_line, first_line, named_ranks, plain, shorten
 
@@ -122,6 +122,7 @@ def describe_verdict(record: RunRecord, above: Collection[str] = ()) -> list[str
     if verdict is None:
         return []
     lines = [_who(record, verdict), *_some(verdict.summary.splitlines()[: 1 if verdict.traceback else None])]
+    lines += [_tie_words(tie, verdict) for tie in verdict.ties]
     if verdict.traceback:
         shown = _unless_above(verdict.traceback.rstrip().splitlines(), above)
         lines += _some(shown[1:]) if shown[:1] == [verdict.summary] else ["", *_some(shown)]
@@ -131,6 +132,14 @@ def describe_verdict(record: RunRecord, above: Collection[str] = ()) -> list[str
     if verdict.advice:
         lines.append(f"advice: {verdict.advice}")
     return [plain(cut_line(line, _LINE_LIMIT)) for line in lines] + [plain(line) for line in _read_on(verdict)]
+
+
+def _tie_words(tie: Tie, verdict: Verdict) -> str:
+    """Name ranks that may have failed first as well."""
+    what = first_line(tie.summary)
+    if what == first_line(verdict.summary):
+        what = "the same error"
+    return f"or {named_ranks(tie.ranks)}, too close in time to tell: {what}"
 
 
 def _unless_above(traceback: list[str], above: Collection[str]) -> list[str]:
@@ -147,8 +156,9 @@ def _read_on(verdict: Verdict) -> list[str]:
         lines.append(f"log:    {verdict.log}" + (f", line {verdict.line}" if verdict.line else ""))
     if verdict.traceback and verdict.log and (code := _snapshot(Path(verdict.log))):
         lines.append(f"code:   {code}, the files as they ran")
-    if verdict.also_failed:
-        lines.append(f"failed too: {named_ranks(verdict.also_failed)}")
+    tied = {rank for tie in verdict.ties for rank in tie.ranks}
+    if later := [rank for rank in verdict.also_failed if rank not in tied]:
+        lines.append(f"failed too: {named_ranks(later)}")
     if verdict.victims and verdict.chain:
         lines.append(f"victims: {named_ranks(verdict.victims)}, waiting for it")
     elif verdict.victims and verdict.rank is not None:

@@ -12,6 +12,8 @@ from mslaunch.diagnose.scan import Findings, Hit, Raised
 
 _COMPLAINTS = ("wait", "root", "missing", "came", "task")
 _MESSAGE = 40  # lines below an exception in which MindSpore and PyTorch print what CANN said, as part of the message
+TIME_SLICE = 0.02
+"""A rank on a busy core may have to wait so many seconds before it can note when it failed."""
 # What a rank raises, or is told, because a collective has failed; other exceptions are its own.
 _OF_COLLECTIVES = re.compile(r"(?:\w+\.)*(?:RuntimeError|SystemExit|KeyboardInterrupt|TimeoutError|Dist\w*Error)\b")
 
@@ -28,6 +30,8 @@ class Case:
     signal: int | None = None
     failed_at: float | None = None
     """When it failed by itself; None where it did not, was stopped, or nobody knows."""
+    clock_error: float = 0.0
+    """By how many seconds that time may be wrong, compared with the times of other hosts."""
     error: dict[str, Any] | None = None
     """What its error.json holds."""
     findings: Findings = field(default_factory=Findings)
@@ -73,6 +77,16 @@ def when(case: Case) -> float:
         return case.failed_at
     times = [raised.time for raised in case.findings.raised] + [hit.time for hit in case.findings.hits]
     return min((time for time in times if time is not None), default=float("inf"))
+
+
+def is_tie(case: Case, first: Case) -> bool:
+    """Tell whether a case may have failed before the first one, as far as the clocks can tell."""
+    if case.failed_at is None or first.failed_at is None:
+        return False
+    apart = abs(case.failed_at - first.failed_at)
+    if case.host == first.host:
+        return apart <= TIME_SLICE
+    return apart <= TIME_SLICE + case.clock_error + first.clock_error
 
 
 def first_hit(case: Case) -> Hit | None:

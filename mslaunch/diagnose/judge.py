@@ -6,14 +6,14 @@ import signal as signals
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mslaunch.diagnose.case import Case, failed, first_hit, is_cause, is_of_collective, is_victim, tells, when
+from mslaunch.diagnose.case import Case, failed, first_hit, is_cause, is_of_collective, is_tie, is_victim, tells, when
 from mslaunch.diagnose.chain import Chain
 from mslaunch.diagnose.chain_words import steps_of
 from mslaunch.diagnose.collective import chain_verdict_parts, chains_of, contradiction
 from mslaunch.diagnose.group_verdict import of_group, with_tls
 from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Hit, Raised
 from mslaunch.diagnose.sources import is_kernel_log
-from mslaunch.diagnose.verdict import Verdict, signal_name
+from mslaunch.diagnose.verdict import Tie, Verdict, signal_name
 from mslaunch.diagnose.waiting import Place
 from mslaunch.words import cut_middle
 
@@ -21,6 +21,7 @@ from mslaunch.words import cut_middle
 _FIRST_PORT = 8118
 _PORTS_EACH = 256
 _MOST_BESIDE = 5
+_MOST_TIES = 8
 NEAR_THE_END = 20  # lines that MindSpore may still write after an exception
 
 
@@ -111,10 +112,21 @@ def _verdict(first: Case, cases: Sequence[Case]) -> Verdict:
         line=raised.line if raised else hit.line if hit else first.findings.lines or None,
         traceback=cut_middle(error.get("traceback") or (raised.traceback if raised else ""), TRACEBACK_LIMIT) or None,
         pattern=pattern,
+        ties=_ties(first, others),
         also_failed=also_failed,
         victims=tuple(rank for rank in _ranks(ended) if rank not in also_failed),
         step=first.findings.last_step if any(first.findings.last_step) else None,
     )
+
+
+def _ties(first: Case, others: Sequence[Case]) -> tuple[Tie, ...]:
+    """Return the other ranks that may have failed first, those with the same words together."""
+    ranks: dict[str, list[int]] = {}
+    for case in others:
+        if first.rank is not None and case.rank is not None and is_tie(case, first) and is_cause(case):
+            ranks.setdefault(case.summary or "", []).append(case.rank)
+    ties = [Tie(tuple(sorted(same)), summary) for summary, same in ranks.items()]
+    return tuple(sorted(ties, key=lambda tie: tie.ranks)[:_MOST_TIES])
 
 
 def _beside(case: Case, first: Hit | None) -> list[str]:

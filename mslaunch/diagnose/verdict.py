@@ -22,6 +22,17 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Tie:
+    """Ranks that failed so close to the first one that nobody can tell which was first, all with the same words."""
+
+    ranks: tuple[int, ...]
+    summary: str
+
+    def to_dict(self) -> dict[str, object]:
+        return {"ranks": self.ranks, "summary": self.summary}
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The first failure of a run, and what is known about it."""
 
@@ -39,6 +50,8 @@ class Verdict:
     traceback: str | None = None
     pattern: str | None = None
     """The id of the known failure that its log shows."""
+    ties: tuple[Tie, ...] = ()
+    """Other ranks that may have been the first: the clocks cannot tell. They are in `also_failed` as well."""
     also_failed: tuple[int, ...] = ()
     """Other ranks that failed by themselves."""
     victims: tuple[int, ...] = ()
@@ -50,7 +63,10 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         raw = {name: getattr(self, name) for name in self.__slots__}
-        return raw | {"chain": [step.to_dict() for step in self.chain]}
+        return raw | {
+            "ties": [tie.to_dict() for tie in self.ties],
+            "chain": [step.to_dict() for step in self.chain],
+        }
 
 
 def signal_name(number: int) -> str:

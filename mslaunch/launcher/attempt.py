@@ -94,7 +94,7 @@ class Attempt:
         self.keep: Callable[[list[Row]], None] = lambda _: None
         """Keeps rows of metrics."""
         self.on_change: Callable[[RunState], None] = lambda _: None
-        self.run_state = RunState(plan, clock.monotonic(), cluster.transport.stops_agents)
+        self.run_state = RunState(plan, clock.monotonic(), cluster.transport.stops_agents, cluster.clock_errors)
         self.timeouts = Timeouts(self.run_state, job_began)
         self._claims = ProcessClaims(plan)
         self.collection_ended_by: int | None = None

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,8 @@ class Report:
     facts: Mapping[str, Any]
     skew: float
     """How far its clock is ahead of this machine's, in seconds."""
+    clock_error: float = 0.0
+    """By how many seconds that may be wrong: half of what the way there and back took."""
     problems: tuple[str, ...] = ()
 
     @property
@@ -88,17 +90,24 @@ def check_hosts(
     first = answers[hosts[0].name]["facts"]
     for host in hosts:
         event = answers[host.name]
-        skew = event["facts"]["clock"] - (asked + event["heard"]) / 2
-        slack = (event["heard"] - asked) / 2
+        skew, error = _compare_clocks(asked, event["heard"], event["facts"])
         problems = _problems(host, event["facts"], first, wanted, hosts[0].name)
-        reports[host.name] = Report(host, event["facts"], 0.0 if abs(skew) <= slack else skew, tuple(problems))
+        reports[host.name] = Report(host, event["facts"], skew, error, tuple(problems))
     port, unreached = _reach(channels, hosts, wanted.port)
     for name, reason in unreached.items():
-        old = reports[name]
-        reports[name] = Report(old.host, old.facts, old.skew, (*old.problems, reason))
+        reports[name] = replace(reports[name], problems=(*reports[name].problems, reason))
     ahead = [(name, report.skew) for name, report in reports.items() if abs(report.skew) > SKEW_NOTICE]
     notes = tuple(f"{name}: its clock is {skew:+.1f} s off; times are corrected for it" for name, skew in ahead)
     return Checked(reports, port, notes)
+
+
+def _compare_clocks(asked: float, answered: float, facts: Mapping[str, Any]) -> tuple[float, float]:
+    """Return how far a host's clock is ahead, and by how much that may be wrong, as NTP does."""
+    began = facts["clock"]
+    took = min(max(0.0, facts["took"]), answered - asked)
+    skew = ((began - asked) + (began + took - answered)) / 2
+    error = (answered - asked - took) / 2
+    return (0.0 if abs(skew) <= error else skew), error
 
 
 def _device_variables(host: Host, wanted: Requirements) -> dict[str, str]:

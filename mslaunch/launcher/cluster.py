@@ -21,6 +21,9 @@ class Cluster:
     remote: frozenset[str] = frozenset()
     """Hosts that do not see this machine's run folder: code is sent there, and logs are collected."""
     skew: Mapping[str, float] = field(default_factory=dict)
+    """How far the clock of each host is ahead of this machine's, in seconds."""
+    clock_errors: Mapping[str, float] = field(default_factory=dict)
+    """By how many seconds each of these may be wrong."""
 
     def close(self) -> None:
         """End all agents, and whatever they still run."""
@@ -54,4 +57,5 @@ def checked_cluster(cluster: Cluster, checked: Checked) -> Cluster:
     """Add what the hosts have told about their folders and clocks."""
     remote = frozenset(name for name, report in checked.reports.items() if not report.shared)
     skew = {name: report.skew for name, report in checked.reports.items()}
-    return Cluster(cluster.transport, cluster.channels, remote, skew)
+    clock_errors = {name: report.clock_error for name, report in checked.reports.items()}
+    return Cluster(cluster.transport, cluster.channels, remote, skew, clock_errors)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, cast
 
 from mslaunch import layout, messages
@@ -28,8 +29,16 @@ JOINED_EVERY = 0.2  # agents need not hear of each of 10,000 ranks that is throu
 class RunState:
     """One attempt, from the first event to the last."""
 
-    def __init__(self, plan: Plan, began: float = 0.0, agents_are_stopped: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        began: float = 0.0,
+        agents_are_stopped: bool = False,
+        clock_errors: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self.plan = plan
+        self.clock_errors = clock_errors
+        """By how many seconds the times of each host may be wrong."""
         self._agents_are_stopped = agents_are_stopped
         self.began = began
         self.ranks = {int(w.rank or 0): RankRecord(int(w.rank or 0), w.host, w.device_id) for w in plan.workers}

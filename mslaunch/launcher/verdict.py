@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from mslaunch.diagnose.case import Case, complaints, is_cause
 from mslaunch.diagnose.error_file import read_error
 from mslaunch.diagnose.identity import identify
 from mslaunch.diagnose.judge import judge
-from mslaunch.diagnose.scan import Findings, lines_before_tail, scan_head, scan_tail
+from mslaunch.diagnose.scan import Findings, lines_before_tail, scan, scan_head, scan_tail
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.launcher.decisions import Failure
 from mslaunch.launcher.run_state import RunState
@@ -31,10 +32,12 @@ def make_verdict(run_state: RunState, folder: RunFolder) -> Verdict | None:
     cases: dict[int | None, Case] = {}
     decided = False
     for failure in failures:
-        case = _case(failure, folder)
-        if not decided:  # of those that failed after a cause no log is read: none of them can be the first
+        case = _case(failure, folder, run_state.clock_errors)
+        if not decided:  # of those that failed after a cause no log is read: their own words are enough
             case = reader.read(case)
             decided = is_cause(case)
+        else:
+            case = replace(case, findings=scan(failure.summary.splitlines()))
         cases[failure.rank] = case
     # Where all of them only complain of peers, the one that they wait for may be a rank that has not failed.
     is_waiting = not decided and any(complaints(case) for case in cases.values())
@@ -71,7 +74,7 @@ def _tail_size(logs: int) -> int:
     return max(_SHORTEST_TAIL, min(_LONGEST_TAIL, _ALL_TAILS // logs))
 
 
-def _case(failure: Failure, folder: RunFolder) -> Case:
+def _case(failure: Failure, folder: RunFolder, clock_errors: Mapping[str, float]) -> Case:
     return Case(
         log=failure.log or str(folder.path),
         rank=failure.rank,
@@ -79,6 +82,7 @@ def _case(failure: Failure, folder: RunFolder) -> Case:
         exit_code=failure.exit_code,
         signal=failure.signal,
         failed_at=failure.time,
+        clock_error=clock_errors.get(failure.host, 0.0),
         out_of_memory=failure.out_of_memory,
         child=failure.child,
         child_signal=failure.child_signal,

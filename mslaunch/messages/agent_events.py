@@ -66,6 +66,9 @@ class HostFactsAnswer(TypedDict):
     held: dict[str, str]
     gpus: list[int]
     clock: float
+    """When the host began to look."""
+    took: float
+    """How many seconds that took."""
     shared: bool
     script: str | None
     numa: NumaAnswer | None

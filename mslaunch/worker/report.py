@@ -56,13 +56,40 @@ def settle() -> Me:
     return me
 
 
+class Unstopped:
+    """Puts SIGTERM off while a rank reports what it failed of: the agent may be about to stop it for another rank.
+
+    A report that takes too long is ended by the agent's SIGKILL.
+    """
+
+    def __enter__(self) -> Unstopped:
+        import _signal  # type: ignore[import-not-found]  # a module of the script may be called `signal`
+
+        self.received = False
+        self._signals = _signal
+        self._handler = _signal.signal(_signal.SIGTERM, self._receive)
+        return self
+
+    def _receive(self, *_: object) -> None:
+        self.received = True
+
+    def __exit__(self, *_: object) -> None:
+        # None is a handler that Python does not know; this process ends in any case.
+        self._signals.signal(self._signals.SIGTERM, self._handler or self._signals.SIG_DFL)
+        if self.received:
+            os.kill(os.getpid(), self._signals.SIGTERM)
+
+
 def notify(what: str, **data: Value) -> None:
-    """Send one message to the agent, if there is one; a rank never waits for it."""
+    """Send one message to the agent, if there is one; a rank never waits for it.
+
+    The message has the present time, unless `time` is among the data.
+    """
     if not me.agent:
         return
     if what in LAST_MESSAGES and (metrics := sys.modules.get("mslaunch.runtime.metrics")) is not None:
         metrics.flush()  # what the script has reported comes before its end
-    data.update(what=what, rank=me.rank, pid=os.getpid(), time=time.time())
+    data = {"time": time.time(), **data, "what": what, "rank": me.rank, "pid": os.getpid()}
     try:
         pipe = os.open(me.agent, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
@@ -118,20 +145,22 @@ def _escape(character: str) -> str:
     return f"\\u{number:04x}"
 
 
-def record_error(error: BaseException, traceback: TracebackType | None, thread: str | None = None) -> str | None:
+def record_error(
+    error: BaseException, traceback: TracebackType | None, raised: float, thread: str | None = None
+) -> str | None:
     """Write error.json and return its message; None where this is not the rank itself, but a child that it forked."""
     if os.getpid() != me.pid:
         return None
     text, summary = _format(error, traceback)
-    _write_error(type(error).__name__, summary, text, thread)
+    _write_error(type(error).__name__, summary, text, raised, thread)
     return first_line(summary)
 
 
-def record_exit(text: str) -> bool:
+def record_exit(text: str, raised: float) -> bool:
     """Write the text of `sys.exit("...")` into error.json; return whether this is the rank, no child of it."""
     if os.getpid() != me.pid:
         return False
-    _write_error("SystemExit", text, "", None)
+    _write_error("SystemExit", text, "", raised, None)
     return True
 
 
@@ -139,12 +168,12 @@ def first_line(text: str) -> str:
     return (text[:_LINE_LIMIT].splitlines() or [""])[0]
 
 
-def _write_error(kind: str, message: str, traceback: str, thread: str | None) -> None:
+def _write_error(kind: str, message: str, traceback: str, raised: float, thread: str | None) -> None:
     data: dict[str, Value] = {
         "rank": me.rank,
         "host": me.host,
         "pid": me.pid,
-        "time": time.time(),
+        "time": raised,
         "type": kind,
         "message": _cut(message, _MESSAGE_LIMIT),
         "traceback": _cut(traceback, _TRACEBACK_LIMIT),

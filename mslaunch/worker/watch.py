@@ -6,6 +6,7 @@ Everything that costs start-up time is imported when it is needed: a script with
 from __future__ import annotations
 
 import sys
+import time
 from importlib.machinery import PathFinder
 
 from mslaunch.worker import report, versions
@@ -67,7 +68,8 @@ def watch_threads(threading: Any) -> None:
 
     def record(args: Any) -> None:
         if args.exc_type is not SystemExit and args.exc_value is not None:
-            report.record_error(args.exc_value, args.exc_traceback, args.thread.name if args.thread else "?")
+            thread = args.thread.name if args.thread else "?"
+            report.record_error(args.exc_value, args.exc_traceback, time.time(), thread)
         shown(args)
 
     threading.excepthook = record

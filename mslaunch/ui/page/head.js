@@ -21,6 +21,7 @@ function verdictOf(verdict) {
       ...fact("Cause", verdict.cause),
       ...fact("Known failure", verdict.pattern),
       ...fact("Last epoch and step", verdict.step ? verdict.step.join(", ") : null),
+      ...(verdict.ties ?? []).flatMap((tie) => fact(`Or rank ${tie.ranks.join(", ")}`, `too close in time to tell: ${tie.summary}`)),
       ...fact("Also failed", verdict.also_failed?.length ? verdict.also_failed.join(", ") : null),
       ...fact("Stopped because of it", verdict.victims?.length ? verdict.victims.join(", ") : null),
       ...fact("Log", verdict.log ? `${verdict.log}${verdict.line ? `:${verdict.line}` : ""}` : null)));
