@@ -21,7 +21,7 @@ from mslaunch.metrics.rows import Row, Source
 from mslaunch.store.layout import SweepFolder
 from mslaunch.store.metrics import MetricsWriter
 from mslaunch.store.sweep import locked
-from tests.conftest import Bench, wait_for
+from tests.conftest import MSLAUNCH, Bench, wait_for
 from tests.other_user import NOBODY, needs_root
 from tests.past_runs import DAY, make_run, make_sweep, write_plan
 from tests.sharded import ckpt_tensor, ckpt_value
@@ -168,6 +168,30 @@ def test_a_lost_run_with_processes_stays(tmp_path: Path) -> None:
         left.kill()
         left.wait()
     assert removed(tmp_path, ALL) == {"lost"}
+
+
+@needs_root
+@pytest.mark.parametrize("mount", ["--bind data", "-t tmpfs tmpfs"])
+def test_a_run_in_which_something_is_mounted_stays(tmp_path: Path, mount: str) -> None:
+    """Deleting it would empty what is mounted: nothing is renamed, neither by --checkpoints nor as a leftover."""
+    runs = tmp_path / "runs"
+    (make_run(runs, "old", days=40).rank(0) / "data").mkdir()
+    make_run(runs, ".pruned-left", days=40)
+    (tmp_path / "data").mkdir()
+    script = f"""
+        mount {mount} runs/old/rank_0/data
+        mount --bind data runs/.pruned-left
+        touch runs/old/rank_0/data/x-1_1.ckpt runs/.pruned-left/y
+        for more in --dry-run "--checkpoints drop" ""; do {MSLAUNCH} prune --keep 0 --runs-dir runs $more; done
+        ls runs/old/rank_0/data runs/.pruned-left
+    """
+    argv = ["unshare", "--mount", "sh", "-ec", script]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    stays = f"old stays: something is mounted at {runs}/old/rank_0/data; unmount it first\n"
+    assert done.stdout.count(stays) == 3
+    assert {"x-1_1.ckpt", "y"} <= set(done.stdout.split())
+    assert names(runs) == {"old", ".pruned-left"}
 
 
 @needs_root

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mslaunch.documents.mounts import mount_points
+
 LOCK = "lock"
 NEW = "new"
 """What is inside: the lock, and the folder that the new files are written in."""
@@ -37,12 +39,8 @@ def is_inside(target: Path) -> bool:
 
 
 def _is_mounted(folder: Path) -> bool:
-    try:
-        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
-    except OSError:
-        return os.path.ismount(folder)
-    places = (line.split()[4].decode("unicode_escape").encode("latin-1") for line in lines)
-    return os.fsencode(folder) in places
+    places = mount_points()
+    return os.path.ismount(folder) if places is None else str(folder) in places
 
 
 @contextmanager

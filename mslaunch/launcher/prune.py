@@ -21,6 +21,7 @@ from typing import Any
 from mslaunch import layout
 from mslaunch.agent.guard import processes_with
 from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.documents.mounts import find_mount
 from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, SweepAlive
 from mslaunch.launcher.prune_checkpoints import surplus
 from mslaunch.launcher.prune_choice import Candidate, Choice, Criteria, choose, find_links, runs_below
@@ -163,17 +164,28 @@ def _remove_runs(choice: Choice, folders: dict[str, RunFolder], dry_run: bool) -
             parent = folder.sweep
             if parent is not None and parent.path not in locked and not dry_run:
                 locked[parent.path] = _hold(held, parent)
-            why = locked.get(folder.path.parent)
-            size = _room_of(folder.path)
-            why = why or (None if dry_run else _remove(folder))
+            why = locked.get(folder.path.parent) or _mounted_in(folder.path)
+            size = 0 if why else _room_of(folder.path)
+            if not why and not dry_run:
+                why = _remove(folder)
             if why:
                 kept[name] = why
             else:
                 removed.append(Freed(name, size))
     if not dry_run:
         for path in locked:
-            _remove_sweep(path)
+            if why := _remove_sweep(path):
+                kept[path.name] = why
     return Pruned(tuple(removed), kept)
+
+
+def _mounted_in(path: Path) -> str | None:
+    """Why a folder must not be deleted: deleting would empty what is mounted in it."""
+    try:
+        place = find_mount(path)
+    except OSError as error:
+        return f"it cannot be searched for what is mounted in it ({error.strerror})"
+    return f"something is mounted at {place}; unmount it first" if place else None
 
 
 def _hold(held: ExitStack, folder: SweepFolder) -> str | None:
@@ -207,20 +219,24 @@ def _remove(folder: RunFolder) -> str | None:
     return f"some of it could not be deleted: {hidden}" if hidden.exists() else None
 
 
-def _remove_sweep(path: Path) -> None:
-    """Remove the folder of a sweep whose runs are gone."""
-    if not list_runs(path) and (path / layout.SWEEP).is_file():
-        hidden = path.with_name(f"{PRUNED}{path.name}-{secrets.token_hex(4)}")
-        with suppress(OSError):
-            path.rename(hidden)
-            shutil.rmtree(hidden, ignore_errors=True)
+def _remove_sweep(path: Path) -> str | None:
+    """Remove the folder of a sweep whose runs are gone; return why it must stay."""
+    if list_runs(path) or not (path / layout.SWEEP).is_file():
+        return None
+    if why := _mounted_in(path):
+        return why
+    hidden = path.with_name(f"{PRUNED}{path.name}-{secrets.token_hex(4)}")
+    with suppress(OSError):
+        path.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+    return None
 
 
 def _delete_leftovers(runs_dir: Path) -> None:
     """Delete what a prune that was killed has left."""
     for place in (runs_dir, *(path for path in runs_dir.glob("*/") if (path / layout.SWEEP).is_file())):
         for path in place.glob(f"{PRUNED}*"):
-            if not path.is_symlink() and is_own(RunFolder(path)):
+            if not path.is_symlink() and is_own(RunFolder(path)) and not _mounted_in(path):
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -245,8 +261,10 @@ def _prune_checkpoints(choice: Choice, folders: dict[str, RunFolder], keep_best:
     removed, kept = [], dict(choice.kept)
     for name in choice.chosen:
         folder = folders[name]
-        files = surplus(folder, keep_best)
-        why = None if dry_run or not files else _protection_now(folder)
+        why = _mounted_in(folder.path)
+        files = [] if why else surplus(folder, keep_best)
+        if files and not dry_run:
+            why = _protection_now(folder)
         if why:
             kept[name] = why
             continue
