@@ -142,7 +142,7 @@ def test_since_is_a_span_or_a_time(text: str, seconds: float) -> None:
 @pytest.mark.parametrize("text", ["", "10", "ten minutes", "-5m", "99999-01-01"])
 def test_since_that_is_neither_is_refused(text: str) -> None:
     """The message says what to write."""
-    with pytest.raises(RequestError, match="write 10m, 2h, 1d, or a time such as"):
+    with pytest.raises(RequestError, match="write 10min, 2h, 1d, or a time such as"):
         parse_since(text, 1000.0)
 
 

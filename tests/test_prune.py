@@ -399,3 +399,24 @@ def test_a_run_with_the_tag_keep_stays(bench: Bench, text: str) -> None:
     pruned = prune(bench.runs, ALL)
     assert [one.name for one in pruned.removed] == ["two"]
     assert pruned.kept == {"one": "it has the tag keep" if "keep" in text else "its tags cannot be read"}
+
+
+def test_a_run_with_tags_stays_unless_one_of_them_is_named(bench: Bench) -> None:
+    """--tag names it, and is a criterion of its own; the tag keep protects whatever is named."""
+    for name, tags in (("plain", []), ("base", ["baseline", "good"]), ("both", ["baseline", "keep"])):
+        make_run(bench.runs, name).labels.write_text(json.dumps({"tags": tags}))
+    done = bench.mslaunch("prune", "--keep", "0")
+    assert "base stays: it has the tag baseline; --tag baseline includes such runs\n" in done.stdout
+    assert names(bench.runs) == {"base", "both"}
+    assert "Nothing is to be removed" in bench.mslaunch("prune", "--tag", "other").stdout
+    assert "both stays: it has the tag keep\n" in bench.mslaunch("prune", "--tag", "good", "--tag", "baseline").stdout
+    assert names(bench.runs) == {"both"}
+
+
+def test_an_age_that_may_be_minutes_or_months_is_refused(bench: Bench) -> None:
+    """Both spellings that are clear are in the message."""
+    make_run(bench.runs, "one")
+    done = bench.mslaunch("prune", "--older-than", "1m")
+    assert done.returncode == 2
+    assert done.stderr == "mslaunch: --older-than 1m: minutes or months? Write 1min, or 30d.\n"
+    assert "Removed 1 run" in bench.mslaunch("prune", "--older-than", "1min").stdout

@@ -111,11 +111,12 @@ def prune(
     states: Sequence[str] = (),
     checkpoints: str | None = None,
     dry_run: bool = False,
+    tags: Sequence[str] = (),
 ) -> Pruned:
     """Remove the runs of a folder that fit all that is given, or with `checkpoints` (keep-best, drop) only those.
 
-    Runs that are alive, tagged keep, another user's, or that another run refers to stay. `ended_before` is in seconds
-    since 1970.
+    Runs that are alive, another user's, tagged keep, or that another run refers to stay, and runs with other tags
+    unless `tags` has one of theirs. `ended_before` is in seconds since 1970.
     """
     from pathlib import Path
 
@@ -124,7 +125,7 @@ def prune(
     from mslaunch.launcher.prune_choice import Criteria
 
     folder = Path(runs_dir or default_runs_dir())
-    return remove(folder, Criteria(keep, ended_before, tuple(states)), checkpoints, dry_run)
+    return remove(folder, Criteria(keep, ended_before, tuple(states), tuple(tags)), checkpoints, dry_run)
 
 
 def export_csv(run: Run, file: str | os.PathLike[str]) -> int:

@@ -11,7 +11,7 @@ import typer
 from mslaunch import api
 from mslaunch.cli import basics, run_options
 from mslaunch.cli.ps import check_states
-from mslaunch.cli.times import parse_since
+from mslaunch.cli.times import parse_age
 from mslaunch.words import byte_count, counted, plain
 
 app = basics.new_app()
@@ -27,6 +27,10 @@ def prune(
         typer.Option("--older-than", help="Only runs that ended before then: 12h, 30d, or a time.", metavar="TIME"),
     ] = None,
     state: run_options.States = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", help="Only runs with this tag; without it, runs with tags stay.", metavar="NAME"),
+    ] = None,
     checkpoints: Annotated[
         str | None,
         typer.Option(
@@ -43,8 +47,8 @@ def prune(
 
     Never a run that is alive, has the tag keep, is another user's, or that another run refers to.
     """
-    before = None if older_than is None else parse_since(older_than, time.time(), "--older-than")
-    pruned = api.prune(runs_dir, keep, before, check_states(state), checkpoints, dry_run)
+    before = None if older_than is None else parse_age(older_than, time.time(), "--older-than")
+    pruned = api.prune(runs_dir, keep, before, check_states(state), checkpoints, dry_run, tuple(tag or ()))
     if as_json:
         print(json.dumps({"dry_run": dry_run, **pruned.to_dict()}, indent=1))
         return

@@ -7,8 +7,9 @@ from datetime import datetime
 
 from mslaunch.errors import RequestError
 
-_SPAN = re.compile(r"(\d{1,9})([smhdw])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_SPAN = re.compile(r"(\d{1,9})(min|[smhdw])")
+_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+_BRIEF_MINUTES = re.compile(r"(\d{1,9})m")
 
 
 def parse_since(text: str, now: float, option: str = "--since") -> float:
@@ -18,4 +19,12 @@ def parse_since(text: str, now: float, option: str = "--since") -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
-        raise RequestError(f"{option} {text!r}: write 10m, 2h, 1d, or a time such as 2024-01-31T12:00.") from None
+        raise RequestError(f"{option} {text!r}: write 10min, 2h, 1d, or a time such as 2024-01-31T12:00.") from None
+
+
+def parse_age(text: str, now: float, option: str) -> float:
+    """Read a time as `parse_since` does, for what is deleted: 1m may mean a month there, and is refused."""
+    if span := _BRIEF_MINUTES.fullmatch(text):
+        number = int(span[1])
+        raise RequestError(f"{option} {text}: minutes or months? Write {number}min, or {30 * number}d.")
+    return parse_since(text, now, option)

@@ -71,24 +71,24 @@ class Pruned:
 def prune(runs_dir: Path, criteria: Criteria, checkpoints: str | None = None, dry_run: bool = False) -> Pruned:
     """Remove the runs that fit, or only their checkpoints; with `dry_run` only say what that would be."""
     if not criteria:
-        raise RequestError("prune: say which runs: --keep N, --older-than 30d or --state failed.")
+        raise RequestError("prune: say which runs: --keep N, --older-than 30d, --state failed or --tag NAME.")
     if checkpoints is not None and checkpoints not in CHECKPOINTS:
         raise RequestError(f"--checkpoints {checkpoints!r}: write keep-best or drop.")
     runs_dir = runs_dir.resolve()
     if not dry_run:
         _delete_leftovers(runs_dir)
     folders = {folder.name: folder for folder in list_runs(runs_dir)}
-    known = [_candidate(name, folder) for name, folder in folders.items()]
+    known = [_candidate(name, folder, criteria.tags) for name, folder in folders.items()]
     choice = choose(known, criteria, _links(runs_dir, folders))
     if checkpoints is not None:
-        return _prune_checkpoints(choice, folders, checkpoints == "keep-best", dry_run)
-    pruned = _remove_runs(choice, folders, dry_run)
+        return _prune_checkpoints(choice, folders, criteria.tags, checkpoints == "keep-best", dry_run)
+    pruned = _remove_runs(choice, folders, criteria.tags, dry_run)
     if not dry_run and pruned.removed:
         _point_latest(runs_dir)
     return pruned
 
 
-def _candidate(name: str, folder: RunFolder) -> Candidate:
+def _candidate(name: str, folder: RunFolder, tags: Sequence[str]) -> Candidate:
     """What is known of a run; whatever is in doubt protects it."""
     of_sweep = folder.path.parent.name if folder.sweep else None
     try:
@@ -96,10 +96,11 @@ def _candidate(name: str, folder: RunFolder) -> Candidate:
         ended = datetime.fromisoformat(now.ended or now.started).timestamp()
     except RecordUnreadable:
         return Candidate(name, "", 0.0, of_sweep, "its record cannot be read")
-    return Candidate(name, now.state, ended, of_sweep, _protection(folder, now))
+    own_tags = labels.read(folder).tags
+    return Candidate(name, now.state, ended, of_sweep, _protection(folder, now, tags), own_tags)
 
 
-def _protection(folder: RunFolder, now: record.RunRecord, holds_sweep: bool = False) -> str | None:
+def _protection(folder: RunFolder, now: record.RunRecord, tags: Sequence[str], holds_sweep: bool = False) -> str | None:
     """Why a run must not be touched; None where it may be."""
     if now.state not in record.ENDED:
         return f"it is {now.state}"
@@ -113,16 +114,20 @@ def _protection(folder: RunFolder, now: record.RunRecord, holds_sweep: bool = Fa
         return "processes of it are left; `mslaunch stop` ends them"
     if folder.sweep and not holds_sweep and sweep.is_under_way(folder.sweep):
         return "its sweep is under way"
-    return _label_protection(folder)
+    return _label_protection(folder, tags)
 
 
-def _label_protection(folder: RunFolder) -> str | None:
-    """Why the labels of a run protect it; None where they do not."""
+def _label_protection(folder: RunFolder, tags: Sequence[str]) -> str | None:
+    """Why the tags of a run protect it; None where it has none, or one of these."""
     try:
-        tags = labels.read_strictly(folder).tags
+        own = labels.read_strictly(folder).tags
     except RecordUnreadable:
         return "its tags cannot be read"
-    return f"it has the tag {KEEP}" if KEEP in tags else None
+    if KEEP in own:
+        return f"it has the tag {KEEP}"
+    if own and not set(own) & set(tags):
+        return f"it has the tag {own[0]}; --tag {own[0]} includes such runs"
+    return None
 
 
 def _links(runs_dir: Path, folders: dict[str, RunFolder]) -> dict[str, set[str]]:
@@ -155,7 +160,7 @@ def _symbolic_links(path: Path) -> Iterable[str]:
                     yield os.path.normpath(Path(entry.path).parent / os.readlink(entry.path))  # noqa: PTH115
 
 
-def _remove_runs(choice: Choice, folders: dict[str, RunFolder], dry_run: bool) -> Pruned:
+def _remove_runs(choice: Choice, folders: dict[str, RunFolder], tags: Sequence[str], dry_run: bool) -> Pruned:
     removed, kept = [], dict(choice.kept)
     with ExitStack() as held:
         locked: dict[Path, str | None] = {}
@@ -167,7 +172,7 @@ def _remove_runs(choice: Choice, folders: dict[str, RunFolder], dry_run: bool) -
             why = locked.get(folder.path.parent) or _mounted_in(folder.path)
             size = 0 if why else _room_of(folder.path)
             if not why and not dry_run:
-                why = _remove(folder)
+                why = _remove(folder, tags)
             if why:
                 kept[name] = why
             else:
@@ -199,12 +204,12 @@ def _hold(held: ExitStack, folder: SweepFolder) -> str | None:
     return None
 
 
-def _remove(folder: RunFolder) -> str | None:
+def _remove(folder: RunFolder, tags: Sequence[str]) -> str | None:
     """Remove a run; return why it could not be. It may have come alive since it was looked at: a queue starts runs."""
     hidden = folder.path.with_name(f"{PRUNED}{folder.run_id}-{secrets.token_hex(4)}")
     try:
         before = record.read(folder)
-        if why := _protection(folder, current(folder), holds_sweep=True):
+        if why := _protection(folder, current(folder), tags, holds_sweep=True):
             return why
         folder.path.rename(hidden)
     except RecordUnreadable:
@@ -257,14 +262,16 @@ def _room_of(path: Path) -> int:
     return total + sum(size for seen, links, size in names.values() if seen >= links)
 
 
-def _prune_checkpoints(choice: Choice, folders: dict[str, RunFolder], keep_best: bool, dry_run: bool) -> Pruned:
+def _prune_checkpoints(
+    choice: Choice, folders: dict[str, RunFolder], tags: Sequence[str], keep_best: bool, dry_run: bool
+) -> Pruned:
     removed, kept = [], dict(choice.kept)
     for name in choice.chosen:
         folder = folders[name]
         why = _mounted_in(folder.path)
         files = [] if why else surplus(folder, keep_best)
         if files and not dry_run:
-            why = _protection_now(folder)
+            why = _protection_now(folder, tags)
         if why:
             kept[name] = why
             continue
@@ -281,9 +288,9 @@ def _prune_checkpoints(choice: Choice, folders: dict[str, RunFolder], keep_best:
     return Pruned(tuple(removed), kept)
 
 
-def _protection_now(folder: RunFolder) -> str | None:
+def _protection_now(folder: RunFolder, tags: Sequence[str]) -> str | None:
     try:
-        return _protection(folder, current(folder))
+        return _protection(folder, current(folder), tags)
     except RecordUnreadable:
         return "its record cannot be read"
 

@@ -18,9 +18,11 @@ class Criteria:
     """The newest so many stay."""
     ended_before: float | None = None
     states: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    """A run must have one of these; a run with tags stays unless one of them is named."""
 
     def __bool__(self) -> bool:
-        return self.keep is not None or self.ended_before is not None or bool(self.states)
+        return self.keep is not None or self.ended_before is not None or bool(self.states or self.tags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Candidate:
     sweep: str | None = None
     protected: str | None = None
     """Why it must stay whatever is asked for: it is alive, another user's, or cannot be read."""
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ def _beyond_newest(runs: Sequence[Candidate], keep: int | None) -> Sequence[Cand
 
 def _fits(run: Candidate, criteria: Criteria) -> bool:
     if criteria.states and run.state not in criteria.states:
+        return False
+    if criteria.tags and not set(criteria.tags) & set(run.tags):
         return False
     return criteria.ended_before is None or run.ended < criteria.ended_before
 
