@@ -26,6 +26,7 @@ OUTPUTS_SHOWN = 4
 _LINE_LIMIT = 500
 _LINES_SHOWN = 80  # of a traceback; the record has more of it, and the log all
 _FRAME = '  File "'
+_FATAL = "Fatal Python error: "
 _RANKS_SHOWN = 4
 _STEPS_SHOWN = 8
 
@@ -143,10 +144,13 @@ def _tie_words(tie: Tie, verdict: Verdict) -> str:
 
 
 def _unless_above(traceback: list[str], above: Collection[str]) -> list[str]:
-    last = max((at for at, line in enumerate(traceback) if line.startswith(_FRAME)), default=0)
-    if not last or not set(traceback) <= set(above):
+    frames = [at for at, line in enumerate(traceback) if line.startswith(_FRAME)]
+    if not frames or not set(traceback) <= set(above):
         return traceback
-    return ["Its last frame (the whole traceback is above):", *traceback[last:]]
+    heading = "Its last frame (the whole traceback is above):"
+    if traceback[0].startswith(_FATAL):  # faulthandler writes the last frame first
+        return [heading, traceback[frames[0]]]
+    return [heading, *traceback[frames[-1] :]]
 
 
 def _read_on(verdict: Verdict) -> list[str]:
@@ -205,7 +209,11 @@ def _who(record: RunRecord, verdict: Verdict) -> str:
         device = next((step.device for step in verdict.chain if step.rank == verdict.rank), None)
     parts = [f"rank {verdict.rank}", *([f"host {verdict.host}"] if verdict.host else [])]
     parts += [f"device {device}"] if device is not None else []
-    heading = "First to fail" if verdict.cause not in END_OF_WAITING else "Look first at"
+    heading = "First to fail"
+    if verdict.cause in END_OF_WAITING:
+        heading = "Look first at"
+    elif verdict.cause == "exit skew":
+        heading, ended = "Ended too early", how_it_ended(0, None)
     return f"{heading}: {', '.join(parts)}" + (f" ({ended})" if ended else "")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mslaunch.diagnose.patterns import is_healthy_noise
-from mslaunch.diagnose.stacks import OUR_FRAMES
+from mslaunch.diagnose.stacks import OUR_FRAMES, readable
 from mslaunch.diagnose.verdict import Verdict
 
 TAIL = 1 << 16
@@ -22,7 +22,8 @@ def untold_lines(verdict: Verdict) -> list[str]:
     traceback = _visible_lines((verdict.traceback or "").rstrip())
     told = {*traceback, *_visible_lines(verdict.summary)}
     left = leave_out(lines, traceback, is_whole)
-    return [line for line in left if not (line in told or _NOISE.search(line) or is_healthy_noise(line))]
+    untold = [line for line in left if line not in told and readable(line) not in told]
+    return [line for line in untold if not (_NOISE.search(line) or is_healthy_noise(line))]
 
 
 def leave_out(lines: Sequence[str], traceback: Sequence[str], is_whole: bool) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from mslaunch.diagnose.prefixes import Prefix, lines_of_process, read_prefix
-from mslaunch.diagnose.stacks import OUR_FRAMES
+from mslaunch.diagnose.stacks import OUR_FRAMES, readable
 
 _TRACEBACK = b"Traceback (most recent call last)"
 _FATAL = b"Fatal Python error: "
@@ -116,7 +116,10 @@ def exception_text(lines: Sequence[bytes]) -> tuple[str, str]:
     """Return the summary and the text of an exception, without the launcher's own frames."""
     text = [line.decode("utf-8", "replace").rstrip("\r") for line in (visible(lines[0]), *lines[1:])]
     block = [line for line in text if not any(mark in line for mark in OUR_FRAMES)] or text
-    summary = block[0] if lines[0].startswith(_FATAL) else block[-1]
+    summary = block[-1]
+    if lines[0].startswith(_FATAL):
+        block = readable("\n".join(block)).split("\n")
+        summary = block[0]
     if visible(lines[0]).startswith(_GROUP):
         summary = next((line[4:] for line in block if _GROUP_SUMMARY.match(line)), summary)
     return summary.strip(), "\n".join(block)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,10 @@ from mslaunch.words import named_ranks
 _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 OUR_FRAMES = ("/mslaunch/worker/", f"{layout.ZIP}/", f"/{layout.BOOT}", "<frozen runpy>")
+_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 _LIBRARY = ("/site-packages/", "/lib/python", "<frozen ")
+_COLLECTIVES = ("/mindspore/", "/torch/distributed/")
+_DATA = "/mindspore/dataset/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +55,21 @@ class Group:
         return f"{who}: {where}"
 
 
+def readable(text: str) -> str:
+    """Return what faulthandler wrote with the letters of other scripts in file and function names, not as escapes."""
+    return _ESCAPE.sub(_letter, text)
+
+
+def _letter(escape: re.Match[str]) -> str:
+    number = int(escape[1] or escape[2] or escape[3], 16)
+    letter = chr(number) if number <= sys.maxunicode else ""
+    return letter if letter.isprintable() and letter else escape[0]
+
+
 def parse(text: str) -> tuple[Frame, ...]:
     """Return the main thread's frames, innermost first, of the last dump in a stack file; our own are left out."""
     threads: list[list[Frame]] = []
-    for line in text.splitlines():
+    for line in readable(text).splitlines():
         if _THREAD.match(line):
             threads.append([])
         elif threads and (found := _FRAME.match(line)):
@@ -74,11 +89,23 @@ def group(stacks: Mapping[int, Sequence[Frame]]) -> tuple[Group, ...]:
     return tuple(sorted(made, key=lambda item: (-len(item.ranks), item.ranks)))
 
 
+def _is_in_collective(item: Group) -> bool:
+    """Tell whether ranks stand inside a library in which they wait for others, not for their data."""
+    files = [frame.file for frame in item.frames]
+    waits_for_data = any(_DATA in file for file in files)
+    return not waits_for_data and any(mark in file for file in files for mark in _COLLECTIVES)
+
+
+def all_wait(groups: Sequence[Group]) -> bool:
+    """Tell whether every rank stands where it may wait for another one."""
+    return bool(groups) and all(_is_in_collective(item) for item in groups)
+
+
 def odd_ranks(groups: Sequence[Group]) -> tuple[int, ...]:
     """Return the ranks that do not stand where most do; without a majority, those that are not inside MindSpore."""
     total = sum(len(item.ranks) for item in groups)
     odd = groups[1:]
     if len(groups) > 1 and len(groups[0].ranks) * 2 <= total:
-        odd = [item for item in groups if not any("/mindspore/" in frame.file for frame in item.frames)]
+        odd = [item for item in groups if not _is_in_collective(item)]
         odd = odd if len(odd) < len(groups) else []
     return tuple(sorted(rank for item in odd for rank in item.ranks))

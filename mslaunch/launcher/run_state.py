@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, cast
@@ -20,7 +20,7 @@ from mslaunch.metrics.alerts import Alert
 from mslaunch.plan.model import Plan
 from mslaunch.store.record import RankRecord, iso
 from mslaunch.store.signals import STACKS, WARNING
-from mslaunch.words import describe_held
+from mslaunch.words import describe_held, named_ranks
 from mslaunch.worker.exit_recorder import CRASHES
 
 JOINED_EVERY = 0.2  # agents need not hear of each of 10,000 ranks that is through init()
@@ -315,11 +315,20 @@ class RunState:
         if self.plan.limits.on_stall == "report":
             self.notes.append(quiet)
             return []
+        return self._stalled(groups, quiet, event)
+
+    def _stalled(self, groups: Sequence[stacks.Group], quiet: str, event: messages.Stacks) -> list[Order]:
+        """Blame the rank that does not stand where most do, else the one that ended while all others wait for it."""
         odd = stacks.odd_ranks(groups)
-        rank = odd[0] if len(odd) == 1 else None
-        log = self.log_of(rank) if rank is not None else None
-        host = self.ranks[rank].host if rank is not None else event["host"]
-        return self.fail(Failure(event["time"], rank, host, TIME_IS_UP, None, "stalled", quiet, log))
+        ended = [rank for rank, record in self.ranks.items() if record.exit_code == 0]
+        if len(odd) == 1:
+            return self._rank_failed(event["time"], odd[0], TIME_IS_UP, None, "stalled", quiet)
+        if self.first_end is not None and stacks.all_wait(groups):
+            summary = f"{named_ranks(ended)} ended with code 0, and {named_ranks(self.running)} still waited: {quiet}"
+            return self._rank_failed(event["time"], self.first_end[1], TIME_IS_UP, None, "exit skew", summary)
+        if ended:
+            quiet = f"{quiet}; {named_ranks(ended)} had ended with code 0"
+        return self.fail(Failure(event["time"], None, event["host"], TIME_IS_UP, None, "stalled", quiet))
 
     def _on_abandoned(self, event: messages.Abandoned, now: float) -> list[Order]:
         del now
