@@ -145,8 +145,53 @@ def test_states_of_a_progress_bar_are_lines(log: GrowingLog) -> None:
     """A carriage return ends one as a newline does."""
     bar = "Epoch 1: {0:3d}%|####| {0}/100 [00:35<00:35, 11.10it/s, loss=0.5]"
     log.write("".join(f"\r{bar.format(number)}" for number in (10, 20, 30)).encode())
-    assert log.steps() == [10, 20]
-    assert log.steps(is_last=True) == [30]
+    assert log.steps() == [10]
+    assert log.steps(is_last=True) == [20, 30]
+
+
+def bar_states(*states: str) -> bytes:
+    """What tqdm writes for states such as `3 0.25`: a step of 4, and the loss where one was set."""
+    drawn = []
+    for state in states:
+        step, _, loss = state.partition(" ")
+        percent = 25 * int(step)
+        drawn.append(f"\r{percent:3d}%|##  | {step}/4 [00:01<00:01,  2.00it/s{loss and f', loss={loss}'}]")
+    return "".join(drawn).encode()
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        ("0", "0 .1", "1 .1", "1 .2", "2 .2", "2 nan", "3 nan", "3 .4", "4 .4", "4 .4"),
+        ("0", "1", "1 .1", "2 .1", "2 .2", "3 .2", "3 nan", "4 nan", "4 .4", "4 .4"),
+        ("0", "1 .1", "2 .2", "3 nan", "4 .4"),
+    ],
+    ids=["set, then counted", "counted, then set", "drawn once"],
+)
+@pytest.mark.parametrize("at_once", [1, 3, 20])
+def test_each_step_of_a_progress_bar_has_its_own_loss(log: GrowingLog, states: tuple[str, ...], at_once: int) -> None:
+    """As tqdm draws it for three kinds of loops, however many states come between two looks; also in a second epoch."""
+    rows = []
+    for _ in range(2):
+        for first in range(0, len(states), at_once):
+            log.write(bar_states(*states[first : first + at_once]))
+            rows += log.read()
+        log.write(b"\n")
+    rows += log.read(is_last=True)
+    losses = [(row["step"], row["loss"]) for row in rows if "loss" in row]
+    assert losses == 2 * [(1, 0.1), (2, 0.2), (3, "nan"), (4, 0.4)]
+    assert {row["step_time"] for row in rows if "loss" in row} == {0.5}
+
+
+def test_a_state_of_a_progress_bar_that_stands_is_read(log: GrowingLog) -> None:
+    """A step may take minutes: its loss is not left to the next one."""
+    log.write(bar_states("0", "0 .1", "1 .1"))
+    assert log.read() == []
+    assert [(row["step"], row["loss"]) for row in log.read()] == [(1, 0.1)]
+    assert log.read() == []
+    log.write(bar_states("1 nan"))
+    assert [*log.read(), *log.read()] == []
+    assert [(row["step"], row["loss"]) for row in log.read(is_last=True)] == [(2, "nan")]
 
 
 def test_a_trainer_tells_its_steps_by_its_progress_bar(log: GrowingLog) -> None:

@@ -55,6 +55,24 @@ def test_a_row_is_complete(row: LineRow) -> None:
         ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.3", {"epoch": 1, "loss": 2.3}),
         ("iter 10 loss 0.5 lr 0.01", {"step": 10, "loss": 0.5, "lr": 0.01}),
         ("loss: 1.25e-3", {"loss": 1.25e-3}),
+        (
+            "epoch: 1 step: 25, loss is 0.5, lr: 0.01, per step time: 123.0 ms",
+            {"epoch": 1, "step": 25, "loss": 0.5, "lr": 0.01, "step_time": 0.123},
+        ),
+        (
+            "epoch: [  1/ 90], epoch time:  51.3 s, steps:   625, per step time: 82.0 ms, avg loss: 0.51234, lr: 0.05",
+            {"epoch": 1, "epochs": 90, "step": None, "steps": None, "loss": 0.51234, "lr": 0.05, "step_time": 0.082},
+        ),
+        ("epoch[3], epoch time: 8.2s, per step time: 0.5s, loss=0.25, lr=0.01", {"epoch": 3, "step_time": 0.5}),
+        ("epoch: [ 1/ 90], step:[ 10/ 625], loss:[5.1/5.2]", {"epoch": 1, "step": 10, "steps": 625, "loss": 5.1}),
+        ("E: 2, S: 15, Loss: 0.1, ImageLoss: 3", {"epoch": 2, "step": 15, "loss": 0.1}),
+        ("step time: 5, loss: 0.5", {"loss": 0.5, "step_time": None}),
+        ("epoch 1.5 of 3: loss 0.5, batch size: 32", {"loss": 0.5, "epoch": None, "step": None}),
+        ('{"step": 3, "loss": 0.5, "best": {"epoch": 2, "lr: 0.1": 1}}', {"step": 3, "epoch": None, "lr": None}),
+        (
+            "Epoch 2/3:   8%|8   | 1/12 [00:02<00:22,  2.00s/it, loss=nan]",
+            {"epoch": 2, "epochs": 3, "step": 1, "steps": 12, "loss": "nan", "step_time": 2.0},
+        ),
         ('INFO {"step": 3, "loss": NaN, "nested": {"x": 1}}', {"step": 3, "loss": "nan"}),
     ],
 )

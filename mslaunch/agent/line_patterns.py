@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LONGEST_MATCH = 0.05  # seconds of CPU time, on one line
 SHARE = 0.02  # of a core: what a pattern that is not ours may take in all
 ALLOWANCE = 0.5  # seconds of CPU time that it may take beyond that
+ROLES = ("reads", "completes", "adds")
+"""In which order the patterns are tried."""
 UNITS = {"step_time_ms": 1e-3, "step_time_us": 1e-6}
 """Groups that give step_time in another unit, in seconds."""
 OTHER_NAMES = {"learning_rate": "lr", "global_step": "step", "iteration": "step", "iter": "step"}
@@ -43,7 +45,7 @@ class _Row:
         self._text = order["regex"]
         self._regex: re.Pattern[str] | None = None
         self.built_in = order["built_in"]
-        self.adds = order["adds"]
+        self.role = order["role"]
         self.spent = 0.0
 
     @property
@@ -61,7 +63,7 @@ class LinePatterns:
     """All patterns of a run. `note` is called with a sentence for people."""
 
     def __init__(self, rows: list[messages.LinePatternOrder], note: Callable[[str], None]) -> None:
-        self._rows = [_Row(row) for row in sorted(rows, key=lambda row: row["adds"])]
+        self._rows = [_Row(row) for row in sorted(rows, key=lambda row: ROLES.index(row["role"]))]
         self._note = note
         self._began = time.monotonic()
         self._find_candidates()
@@ -70,9 +72,10 @@ class LinePatterns:
 
     def _find_candidates(self) -> None:
         """Compile what finds lines worth a look in a block, without literals that hold another one."""
-        literals = {literal for row in self._rows for literal in row.literals}
+        rows = [row for row in self._rows if row.role != "completes"]
+        literals = {literal for row in rows for literal in row.literals}
         needed = [one for one in literals if not any(other != one and other in one for other in literals)]
-        if all(row.literals for row in self._rows):
+        if all(row.literals for row in rows):
             self.candidate = re.compile(b"|".join(sorted(re.escape(literal.encode()) for literal in needed)) or b"$^")
         else:  # a pattern of which nothing is known: any line may match
             self.candidate = re.compile(rb"[^\n]")
@@ -81,9 +84,16 @@ class LinePatterns:
         """Return the metrics that a line tells, ready to be sent."""
         text = line.decode("utf-8", "replace")
         values: Values = {}
+        is_whole = False  # an object tells all of its line
         for row in tuple(self._rows):
-            if (row.adds or not values) and row.is_possible(text):
-                for name, value in self._match(row, text):
+            if not row.is_possible(text) or (row.role == "reads" and values):
+                continue
+            if row.role == "completes" and (is_whole or not values):
+                continue
+            metrics = dict(self._match(row, text))
+            is_whole = is_whole or (bool(metrics) and not row.fields)
+            for name, value in metrics.items():
+                if row.role != "completes" or name not in values:
                     metric_values.put(values, name, value)
         return values
 
@@ -97,7 +107,7 @@ class LinePatterns:
         for name, group in zip(row.fields, found.groups()):
             value = metric_values.number(group) if name and group else None
             if value is not None:
-                yield from _in_seconds(name, value) if row.built_in or not row.adds else ((name, value),)
+                yield from _in_seconds(name, value) if row.role != "adds" else ((name, value),)
 
     def _match_in_time(self, row: _Row, text: str) -> re.Match[str] | None:
         """Try a pattern that is not ours: Python looks for signals while it matches, so that a timer ends it."""

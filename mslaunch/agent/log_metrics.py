@@ -9,6 +9,7 @@ import time
 from itertools import islice
 
 from mslaunch.agent.metric_values import is_odd
+from mslaunch.agent.progress_bars import ProgressBars
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class LogMetrics:
         self._clock = clock
         self._looked = clock()
         self._steps = StepCounter()
+        self._bars = ProgressBars()
 
     def read(self, most: int, limit: int, is_last: bool = False) -> list[Timed]:
         """Return metrics with their times, of at most about `most` new lines; about `limit` bytes are read.
@@ -124,7 +126,7 @@ class LogMetrics:
         """
         now = self._clock()
         began, self._looked = self._looked, now
-        written, data = self._new_data(limit, is_last)
+        written, data = self._new_data(limit, is_last, began)
         if not data:
             return []
         ended = written if began <= written <= now else now
@@ -137,8 +139,8 @@ class LogMetrics:
         self._steps.add_to_all(rows, is_followed=bool(data[last:].strip()))
         return rows
 
-    def _new_data(self, limit: int, is_last: bool) -> tuple[float, bytes]:
-        """Return when the log was written to, and whole lines of what has come since."""
+    def _new_data(self, limit: int, is_last: bool, before: float) -> tuple[float, bytes]:
+        """Return when the log was written to, and whole lines of what has come since the look before."""
         try:
             file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe in its place must not hold us up
         except OSError:  # not there yet
@@ -149,21 +151,20 @@ class LogMetrics:
                 return 0.0, b""
             if found.st_ino != self._file or found.st_size < self._offset:
                 self._file, self._offset, self._partial = found.st_ino, 0, b""
-            if found.st_size == self._offset and not (is_last and self._partial):
-                return 0.0, b""
+            if found.st_size == self._offset and not is_last:
+                return before, self._bars.settle(self._partial)
             data = self._partial + read_pieces(file, self._offset, found.st_size, limit)
             self._offset = found.st_size
         except OSError:  # a disk that fails, a server whose files have changed
             return 0.0, b""
         finally:
             os.close(file)
-        data = data.replace(b"\r", b"\n")  # each state of a progress bar is a line
         if is_last:
             self._partial = b""
-            return found.st_mtime, data + b"\n"
-        whole = data.rfind(b"\n") + 1
+            return found.st_mtime, self._bars.lines(data + b"\n") + self._bars.finish()
+        whole = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         self._partial = data[whole : whole + LONGEST_LINE]
-        return found.st_mtime, data[:whole]
+        return found.st_mtime, self._bars.lines(data[:whole])
 
     def _candidates(self, data: bytes) -> dict[bytes, list[int]]:
         """Return where lines are that may tell something, by the text that they hold; of many, some."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 
 class OrderMessage(TypedDict):
@@ -64,8 +64,9 @@ class PlannedProcess(TypedDict):
 class LinePatternOrder(TypedDict):
     """A pattern that lines of logs are tried with: group i of the regex is the metric fields[i - 1], "" is none.
 
-    Without fields the match is an object whose numbers are metrics. `adds`: what it finds is added to what the first
-    pattern of the others has found, which are tried in their order.
+    Without fields the match is an object whose numbers are metrics. The first pattern that `reads` a line is taken;
+    patterns that `complete` it then give what that one has not, unless it has read an object; patterns of the job
+    `add` to any line.
     """
 
     id: str
@@ -73,7 +74,7 @@ class LinePatternOrder(TypedDict):
     regex: str
     fields: list[str]
     built_in: bool
-    adds: bool
+    role: Literal["reads", "completes", "adds"]
 
 
 class MetricsOrder(TypedDict):

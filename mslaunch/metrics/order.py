@@ -48,7 +48,7 @@ def _row(row: LineRow, built_in: bool) -> LinePatternOrder:
         "regex": row.regex,
         "fields": list(row.fields),
         "built_in": built_in,
-        "adds": False,
+        "role": "completes" if row.completes else "reads",
     }
 
 
@@ -60,5 +60,5 @@ def _added(asked: LinePattern) -> LinePatternOrder:
         "regex": asked.regex,
         "fields": [asked.name],
         "built_in": False,
-        "adds": True,
+        "role": "adds",
     }

@@ -29,7 +29,7 @@ _KINDS = {
     "number": r"[-+]?(?:(?:\d{1,18}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?|(?i:nan|inf(?:inity)?)\b)",
 }
 _NEEDED = ("id", "literals", "regex")
-_OPTIONAL = ("framework", "source", "example", "values")
+_OPTIONAL = ("framework", "completes", "source", "example", "values")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class LineRow:
     fields: tuple[str, ...]
     """The metric of each group; none where the match is an object whose numbers are taken."""
     framework: str = ""
+    completes: bool = False
+    """Whether it adds to what another row has read from a line, and reads no line alone."""
     source: str = ""
     example: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
@@ -82,6 +84,8 @@ def make_row(row: Any) -> LineRow:
         raise ValueError(f"literals: a list of texts is wanted, got {literals!r}")
     if not isinstance(row["id"], str) or not isinstance(row["regex"], str):
         raise ValueError("id and regex: text is wanted")
+    if not isinstance(row.get("completes", False), bool):
+        raise ValueError(f"completes: expected true or false, got {row['completes']!r}")
     made = _row(row)
     return replace(made, fields=_check_regex(made.regex))
 
