@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mslaunch.metrics.progress import duration_words, progress_words, seconds_left, share_done
+from mslaunch.metrics.progress import duration_words, find_extent, progress_words
 from mslaunch.metrics.rows import Number
 
 
@@ -22,6 +22,20 @@ from mslaunch.metrics.rows import Number
             {"epoch": 2, "epochs": 4, "step": 50, "steps": 100, "step_time": 0.5},
             ["epoch 2/4 step 50/100", "2.0 steps/s", "2 min left"],
         ),
+        (
+            {"epoch": 1, "epochs": 3, "step": 1, "steps": 10, "total_step": 11, "step_time": 1.0},
+            ["epoch 1/3 step 1/10", "1.0 steps/s", "19 s left"],
+        ),
+        (
+            {"epoch": 2, "step": 5, "steps": 10, "total_step": 15, "step_time": 1.0},
+            ["epoch 2 step 5/10", "1.0 steps/s", "5 s left of epoch 2"],
+        ),
+        (
+            {"epoch": 1.5, "step": 5, "steps": 10, "step_time": 1.0},
+            ["epoch 1.5 step 5/10", "1.0 steps/s", "5 s left"],
+        ),
+        ({"epoch": 1, "epochs": 4, "step": 5, "step_time": 1.0}, ["epoch 1/4 step 5", "1.0 steps/s"]),
+        ({"epoch": 1, "epochs": 4, "step_time": 1.0}, ["epoch 1/4", "1.0 steps/s"]),
         ({"loss": 1, "step_time": 0}, ["loss 1"]),
         ({"loss": 1, "step_time": math.inf}, ["loss 1"]),
     ],
@@ -31,12 +45,26 @@ def test_progress_is_said_in_parts(values: dict[str, Number], words: list[str]) 
     assert progress_words(values) == words
 
 
-def test_the_share_that_is_done_counts_epochs_and_steps() -> None:
+@pytest.mark.parametrize(
+    ("values", "share"),
+    [
+        ({"epoch": 2, "epochs": 4, "step": 50, "steps": 100}, (0.375, "")),
+        ({"epoch": 0, "epochs": 4, "step": 50, "steps": 100}, (0.125, "")),
+        ({"epoch": 1, "epochs": 4, "step": 50, "steps": 100, "total_step": 150}, (0.375, "")),
+        ({"epoch": 3, "epochs": 3, "step": 110, "steps": 100}, (1.0, "")),
+        ({"epoch": 1, "step": 50, "steps": 100}, (0.5, " of epoch 1")),
+        ({"epoch": 1.0, "step": 50, "steps": 100}, (0.5, "")),
+        ({"epoch": 1, "epochs": 4}, (0.25, "")),
+        ({"epoch": 1, "epochs": 4, "step": 5}, None),
+        ({"step": 5}, None),
+    ],
+)
+def test_a_share_is_of_the_job_or_of_an_epoch_by_name(
+    values: dict[str, Number], share: tuple[float, str] | None
+) -> None:
     """Never more than all of it, and unknown where no line tells the whole."""
-    assert share_done({"epoch": 2, "epochs": 4, "step": 50, "steps": 100}) == 0.375
-    assert share_done({"epoch": 3, "epochs": 3, "step": 110, "steps": 100}) == 1.0
-    assert share_done({"step": 5}) is None
-    assert seconds_left({"epoch": 1, "epochs": 4, "step_time": 1.0}) is None
+    extent = find_extent(values)
+    assert (extent and (extent.share, extent.words)) == share
 
 
 @pytest.mark.parametrize(

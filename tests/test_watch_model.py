@@ -26,7 +26,7 @@ NOW = 1_763_390_000.0
 CLOCK = datetime.fromtimestamp(NOW).astimezone()
 
 
-def table_of(ranks: int, steps: int = 10, **of_ranks: Mapping[str, float]) -> SeriesTable:
+def table_of(ranks: int, steps: int = 40, **of_ranks: Mapping[str, float]) -> SeriesTable:
     """So many steps of every rank, the last one now; `r3={...}` changes what rank 3 tells."""
     table = SeriesTable()
     for step in range(steps):
@@ -127,7 +127,8 @@ def test_progress_is_told_with_the_time_left() -> None:
     table.add(Row(NOW + step, Source(0, 0), {"step": step}) for step in range(11))
     found = make_progress({"step": 10, "steps": 100, "epoch": 1, "epochs": 2, "loss": 0.5}, table.of(Source(0, 0)))
     assert found is not None
-    assert found.share == pytest.approx(0.05)
+    assert found.extent is not None
+    assert found.extent.share == pytest.approx(0.05)
     assert found.words == ("epoch 1/2 step 10/100", "loss 0.5", "1.0 steps/s", "3 min left")
 
 

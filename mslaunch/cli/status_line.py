@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from mslaunch.metrics.progress import TIME_LEFT
 from mslaunch.words import display_width
 
-LEFT_OUT = tuple(re.compile(text) for text in (" steps/s$", "/step$", " joined$", " ranks up$", "^loss ", " left$"))
+LEFT_OUT = (*map(re.compile, (" steps/s$", "/step$", " joined$", " ranks up$", "^loss ")), TIME_LEFT)
 """Which parts are left out, the least important first; all others stay."""
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from mslaunch.metrics.rows import Number, Row, Source
-from mslaunch.metrics.series import step_of
+from mslaunch.metrics.series import STEPS_SEEN, StepsSeen, step_of
 from mslaunch.words import byte_count, seconds_words
 
 CHECK_EVERY = 2.0
@@ -21,6 +21,7 @@ STALE = 30.0  # seconds after which a number says nothing about now
 LOSSES_WATCHED = 64  # ranks whose losses are compared with their own past; one that is not finite is told of any
 PAST = 20  # losses that a jump is judged by
 LEAST_WANTED = 0.3  # cores that a rank would use if it waited for none
+LEAST_STEPS = 30  # fewer say nothing about how fast a rank is
 JUMP = 10.0  # times as far from the median as any of the past ones
 
 Values = Mapping[str, Number]
@@ -70,6 +71,8 @@ def _alone_at_work(own: Values, peers: Medians) -> bool:
 
 
 def _slow(own: Values, peers: Medians) -> bool:
+    if own.get(STEPS_SEEN, 0) < LEAST_STEPS:
+        return False
     return own.get("step_time", 0) >= 1.5 * peers.get("step_time", math.inf)
 
 
@@ -155,6 +158,7 @@ class _Known:
         self.values: dict[str, Number] = {}
         self.at: dict[str, float] = {}
         self.rows = 0
+        self.steps = StepsSeen()
         self.looked = 0
         self.held = dict.fromkeys((rule.kind for rule in rules), 0)
 
@@ -165,9 +169,11 @@ class _Known:
             if number is not None:
                 self.values[name] = number
                 self.at[name] = row.time
+        self.steps.add(row)
 
     def fresh(self, now: float) -> dict[str, Number]:
-        return {name: number for name, number in self.values.items() if now - self.at[name] < STALE}
+        values = {name: number for name, number in self.values.items() if now - self.at[name] < STALE}
+        return {**values, STEPS_SEEN: self.steps.count}
 
 
 class Alerts:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from mslaunch.metrics.pace import is_silent
 from mslaunch.metrics.rows import Number
 from mslaunch.words import count_words
 
 Values = Mapping[str, Number]
+TIME_LEFT = re.compile(r" left(?: of epoch \d+)?$")
+"""Which part of a status line tells the time left."""
 
 
 def progress_words(values: Values, age: float | None = None) -> list[str]:
     """Say it in the parts of a status line: `epoch 1/2 step 150/400`, `loss 0.53`, `25.0 steps/s`, `12 min left`.
+
+    Where nothing tells how many epochs there are: `2 min left of epoch 1`.
 
     `age` is how many seconds ago the last step came: beyond a limit, the speed of then says nothing about now.
     """
@@ -25,8 +31,7 @@ def progress_words(values: Values, age: float | None = None) -> list[str]:
         return [part for part in (*parts, f"no step for {duration_words(age)}") if part]
     if (rate := steps_per_second(values)) is not None:
         parts.append(f"{rate:.1f} steps/s" if rate >= 1 else f"{1 / rate:.3g} s/step")
-    if (left := seconds_left(values)) is not None:
-        parts.append(f"{duration_words(left)} left")
+    parts.append(_time_left(values))
     return [part for part in parts if part]
 
 
@@ -48,28 +53,52 @@ def steps_per_second(values: Values) -> float | None:
     return 1 / seconds if seconds and math.isfinite(seconds) and seconds > 0 else None
 
 
-def share_done(values: Values) -> float | None:
-    """Return the share of the whole job that is done, where its lines tell how long it is."""
-    step, steps = values.get("step"), values.get("steps")
-    epoch, epochs = values.get("epoch"), values.get("epochs")
-    if epochs and epoch is not None:
-        within = step / steps - 1 if steps and step is not None else 0.0
-        share = (epoch + within) / epochs
-    elif steps and step is not None:
-        share = step / steps
-    else:
-        return None
-    return min(1.0, max(0.0, share)) if math.isfinite(share) else None
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is done, and of how much."""
+
+    done: float
+    whole: float
+    epoch: int | None = None
+    """The epoch that is meant, where nothing tells how many there are; else the whole job."""
+    is_steps: bool = True
+    """Whether these are steps; else epochs."""
+
+    @property
+    def share(self) -> float:
+        return min(1.0, max(0.0, self.done / self.whole))
+
+    @property
+    def words(self) -> str:
+        """Name the part of the job that is meant; empty for all of it."""
+        return "" if self.epoch is None else f" of epoch {self.epoch}"
 
 
-def seconds_left(values: Values) -> float | None:
-    """Return how long the rest takes at the present speed."""
-    steps, seconds = values.get("steps"), values.get("step_time")
-    share = share_done(values)
-    if share is None or not steps or not seconds:
-        return None
-    left = (1 - share) * steps * (values.get("epochs") or 1) * seconds
-    return left if math.isfinite(left) else None
+def find_extent(values: Values) -> Extent | None:
+    """Return how far a rank is, where its lines tell how far it has to go."""
+    numbers = {name: number for name, number in values.items() if math.isfinite(number)}
+    step, steps, epoch, epochs = (numbers.get(name) for name in ("step", "steps", "epoch", "epochs"))
+    extent = None
+    if steps and step is not None:
+        if epochs and epoch is not None:
+            done = numbers.get("total_step", max(0, epoch - 1) * steps + step)
+            extent = Extent(done, steps * epochs)
+        elif isinstance(epoch, int):
+            extent = Extent(step, steps, epoch)
+        else:  # trainers that tell parts of epochs count the steps of the job
+            extent = Extent(step, steps)
+    elif epochs and epoch is not None and step is None:
+        extent = Extent(epoch, epochs, is_steps=False)
+    return extent if extent and extent.whole > 0 and math.isfinite(extent.done / extent.whole) else None
+
+
+def _time_left(values: Values) -> str:
+    """Say how long the rest takes at the present speed."""
+    extent, seconds = find_extent(values), values.get("step_time")
+    if extent is None or not extent.is_steps or not seconds:
+        return ""
+    left = max(0.0, extent.whole - extent.done) * seconds
+    return f"{duration_words(left)} left{extent.words}" if math.isfinite(left) else ""
 
 
 def duration_words(seconds: float) -> str:

@@ -13,6 +13,24 @@ STEP_NAMES = ("total_step", "step")
 """What says how far a rank is, the better one first: `step` may begin again with every epoch."""
 SIGNS_OF_STEPS = frozenset({*STEP_NAMES, "loss"})
 """What a rank tells as often as it makes steps."""
+STEPS_SEEN = "steps_seen"
+"""What rules of alerts call the number of steps that a rank has made while it was watched."""
+
+
+class StepsSeen:
+    """Counts the steps of a rank from its rows, over epochs that begin again."""
+
+    def __init__(self) -> None:
+        self.count = 0.0
+        self._last: Number | None = None
+
+    def add(self, row: Row) -> None:
+        step = next((number for name in STEP_NAMES if (number := row.last(name)) is not None), None)
+        if step is None or not math.isfinite(step):
+            return
+        if self._last is not None and step > self._last:
+            self.count += step - self._last
+        self._last = step
 
 
 def _numbers() -> array[float]:
@@ -50,6 +68,7 @@ class SeriesTable:
     def __init__(self) -> None:
         self._series: dict[Source, dict[str, Series]] = {}
         self._last: dict[Source, dict[str, Number]] = {}
+        self._steps: dict[Source, StepsSeen] = {}
         self.attempts: dict[int, int] = {}
         """The last attempt of every rank that has told something."""
 
@@ -57,6 +76,7 @@ class SeriesTable:
         self.attempts.clear()
         self._series.clear()
         self._last.clear()
+        self._steps.clear()
 
     def add(self, rows: Iterable[Row]) -> None:
         for row in rows:
@@ -66,6 +86,8 @@ class SeriesTable:
             series = self._series.setdefault(row.source, {})
             last = self._last.setdefault(row.source, {})
             last.update({name: number for name in row.values if (number := row.last(name)) is not None})
+            if row.source.rank is not None:
+                self._steps.setdefault(row.source, StepsSeen()).add(row)
             step = step_of(last)
             for name, value in row.values.items():
                 if name not in series:
@@ -92,6 +114,10 @@ class SeriesTable:
     def last(self, source: Source) -> dict[str, Number]:
         """Return the last numbers of one source by name."""
         return self._last.get(source, {})
+
+    def steps_seen(self, source: Source) -> float:
+        """Return how many steps a rank has made while it was watched."""
+        return self._steps[source].count if source in self._steps else 0.0
 
 
 def step_of(values: dict[str, Number]) -> Number | None:

@@ -21,6 +21,7 @@ from mslaunch.cli.watch.curve import NO_NUMBER, draw_curve
 from mslaunch.cli.watch.help import HELP, key_words
 from mslaunch.cli.watch.model import TROUBLE, Note, Overview, RankRow
 from mslaunch.cli.watch.table import choose_columns, heading, number_text, row_text
+from mslaunch.metrics.progress import TIME_LEFT
 from mslaunch.words import counted, display_width, plain, plain_output, shorten, wrap
 
 BOLD, REVERSE, RED, YELLOW, GREEN, CYAN, FAINT, NORMAL = (f"\x1b[{n}m" for n in (1, 7, 31, 33, 32, 36, 2, 0))
@@ -103,15 +104,16 @@ def _progress(overview: Overview, columns: int) -> list[str]:
     progress = overview.progress
     if progress is None:
         return []
-    words = [word for word in progress.words if not (overview.is_over and word.endswith(" left"))]
-    if progress.share is None:
+    words = [word for word in progress.words if not (overview.is_over and TIME_LEFT.search(word))]
+    if progress.extent is None:
         return [" " + "  ".join(fit_parts(words, columns - 1, "  "))]
-    percent = f"{100 * progress.share:.1f} %"
+    share = progress.extent.share
+    percent = f"{100 * share:.1f} %{progress.extent.words}"
     text = "  ".join(fit_parts([percent, *words], columns - 1, "  "))
     room = min(BAR, columns - display_width(text) - 3)
     if room < SHORTEST_BAR:
         return [f" {text}"]
-    full = int(progress.share * room)  # only a job that is done has a full bar
+    full = int(share * room)  # only a job that is done has a full bar
     return [f" {text}  {CYAN}{'█' * full}{FAINT}{'░' * (room - full)}{NORMAL}"]
 
 

@@ -13,7 +13,7 @@ from mslaunch.cli.watch.progress import JobProgress, make_progress
 from mslaunch.metrics.alerts import RANK_RULES, sleeps
 from mslaunch.metrics.pace import seconds_silent, step_time_of
 from mslaunch.metrics.rows import Number, Source
-from mslaunch.metrics.series import Series, SeriesTable, step_of
+from mslaunch.metrics.series import STEPS_SEEN, Series, SeriesTable, step_of
 
 if TYPE_CHECKING:
     from mslaunch.api import RankRecord, RunRecord
@@ -102,7 +102,7 @@ def make_rows(record: RunRecord, table: SeriesTable, happened: Happened, now: fl
     """Return a row for each rank, those in trouble first."""
     attempt = len(record.attempts)
     series = {rank.rank: table.of(Source(attempt, rank.rank)) for rank in record.ranks}
-    values = {rank.rank: _values(table.last(Source(attempt, rank.rank)), series[rank.rank]) for rank in record.ranks}
+    values = {rank.rank: _values(table, Source(attempt, rank.rank)) for rank in record.ranks}
     peers = _medians([values[rank.rank] for rank in record.ranks if rank.state == "running"])
     rows = []
     for rank in record.ranks:
@@ -113,10 +113,13 @@ def make_rows(record: RunRecord, table: SeriesTable, happened: Happened, now: fl
     return tuple(sorted(rows, key=lambda row: (trouble_of(row.state), row.rank)))
 
 
-def _values(last: Mapping[str, Number], series: Mapping[str, Series]) -> dict[str, Number]:
-    """Return a rank's last numbers, with the step time as the mean of some."""
-    measured = step_time_of(series)
-    return {**last, "step_time": measured} if measured is not None else dict(last)
+def _values(table: SeriesTable, source: Source) -> dict[str, Number]:
+    """Return a rank's last numbers, with the step time as the mean of some, and how many steps were seen."""
+    values = {**table.last(source), STEPS_SEEN: table.steps_seen(source)}
+    measured = step_time_of(table.of(source))
+    if measured is not None:
+        values["step_time"] = measured
+    return values
 
 
 def _medians(sources: Sequence[Mapping[str, Number]]) -> dict[str, float]:

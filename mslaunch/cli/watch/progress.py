@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mslaunch.metrics.pace import step_time_of
-from mslaunch.metrics.progress import progress_words, share_done
+from mslaunch.metrics.progress import Extent, find_extent, progress_words
 from mslaunch.metrics.rows import Number
 from mslaunch.metrics.series import STEP_NAMES, Series, last_step_came
 
@@ -16,8 +16,8 @@ class JobProgress:
     """How far a job is, as far as its output tells."""
 
     words: tuple[str, ...]
-    share: float | None = None
-    """What part of the work is done, from 0 to 1."""
+    extent: Extent | None = None
+    """How much is done, and of how much."""
 
 
 def make_progress(
@@ -30,4 +30,4 @@ def make_progress(
     values = {**last, **({} if measured is None else {"step_time": measured})}
     came = last_step_came(series)
     age = None if now is None or came is None else now - came
-    return JobProgress(tuple(progress_words(values, age)), share_done(values))
+    return JobProgress(tuple(progress_words(values, age)), find_extent(values))
