@@ -57,12 +57,14 @@ def test_a_chain_of_exceptions_may_be_cut_anywhere(size: int) -> None:
     assert (found.lines, found.last_step, found.last_time) == (12, (2, 7), hit.time)
 
 
-@pytest.mark.parametrize("pattern", built_in_patterns(), ids=lambda pattern: pattern.id)
-def test_no_pattern_is_overlooked_among_other_lines(pattern: object) -> None:
+def test_no_pattern_is_overlooked_among_other_lines() -> None:
     """The quick test by literals lets every line through that a pattern matches."""
-    example = str(getattr(pattern, "example", ""))
-    found = scan(["epoch: 1 step: 2, loss is 3", example, "saved 12 files"])
-    assert [(hit.line, hit.match) for hit in found.hits] == [(2, match_line(example))]
+    wrong = []
+    for pattern in built_in_patterns():
+        log = scan(["epoch: 1 step: 2, loss is 3", pattern.example, "saved 12 files"])
+        if [(hit.line, hit.match) for hit in log.hits] != [(2, match_line(pattern.example))]:
+            wrong.append(pattern.id)
+    assert wrong == []
 
 
 @pytest.mark.parametrize(
