@@ -59,6 +59,7 @@ class DrivenAgent:
             "answers": True,
             "metrics": None,
             "device_files": None,
+            "reports_launchers": False,
             "workdir": "",
             "setup": None,
             "sync": None,

@@ -47,6 +47,7 @@ EDGES = {
         "errors",
         "hosts",
         "identity",
+        "launchers",
         "layout",
         "masking",
         "messages",
@@ -95,7 +96,7 @@ EDGES = {
         "ranges",
         "words",
     },
-    "plan": {"documents", "errors", "hosts", "layout", "masking", "messages", "ranges", "ranktable"},
+    "plan": {"documents", "errors", "hosts", "launchers", "layout", "masking", "messages", "ranges", "ranktable"},
     "ranktable": {"documents", "errors", "hosts", "ranges"},
     "checkpoint": {"documents", "errors", "layout"},
     "trace": {"checkpoint", "documents", "errors"},
@@ -105,11 +106,12 @@ EDGES = {
     "hosts": {"errors", "ranges"},
     "ranges": {"errors"},
     "words": {"ranges"},
-    "agent": {"layout", "messages"},
+    "agent": {"launchers", "layout", "messages"},
     "worker": {"__version__", "layout", "masking", "messages"},
     "runtime": {"layout"},
     "plugins": {"errors"},
     "documents": set[str](),
+    "launchers": set[str](),
     "layout": set[str](),
     "masking": set[str](),
     "messages": set[str](),
@@ -120,7 +122,7 @@ EDGES = {
 IMPURE = {"socket", "subprocess", "psutil"}
 PURE = ("plan", "ranktable", "diagnose", "metrics", "comparison")
 OWN = {
-    "agent": ("mslaunch.agent", "mslaunch.layout", "mslaunch.messages"),
+    "agent": ("mslaunch.agent", "mslaunch.launchers", "mslaunch.layout", "mslaunch.messages"),
     "worker": ("mslaunch.worker", "mslaunch.layout", "mslaunch.masking", "mslaunch.__version__"),
     "runtime": ("mslaunch.runtime", "mslaunch.layout"),
 }

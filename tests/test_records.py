@@ -21,13 +21,14 @@ from mslaunch.plan.model import File, Limits, Plan, Process, Restarts, from_json
 from mslaunch.store import record
 from mslaunch.store.labels import Labels
 from mslaunch.store.layout import RunFolder
-from mslaunch.store.record import AttemptSummary, OutputRecord, RankRecord, RunRecord
+from mslaunch.store.record import AttemptSummary, OutputRecord, RankRecord, RunRecord, WarningRecord
 from tests.conftest import ROOT, Bench
 
 PAGE = (ROOT / "docs" / "records.md").read_text()
 TYPES: dict[str, type] = {
     "run.json": RunRecord,
     "run.json: outputs": OutputRecord,
+    "run.json: warnings": WarningRecord,
     "labels.json": Labels,
     "run.json: ranks": RankRecord,
     "run.json: launcher": Launcher,

@@ -74,7 +74,7 @@ def test_starting_many_ranks_does_not_stop_the_agents_loop(tmp_path: Path) -> No
     planned: dict[str, Any] = {"role": "worker", "argv": ["/bin/true"], "env": {}, "cwd": "/", "start": "now"}
     order: dict[str, Any] = {"run_dir": str(tmp_path), "attempt": 0, "env": {}, "unset": [], "secrets": {}, "tail": []}
     order |= {"lost_after": 30.0, "grace": 1.0, "answers": True, "setup": None, "sync": None, "stdin": None}
-    order |= {"metrics": None, "device_files": None}
+    order |= {"metrics": None, "device_files": None, "reports_launchers": False}
     order["processes"] = [{**planned, "rank": rank, "log": str(tmp_path / f"rank_{rank}/log")} for rank in range(1000)]
     with agent:
         agent.stdin.write(wire.MAGIC + wire.encode({"to": "h", "do": "run", **order}))

@@ -85,13 +85,19 @@ def test_a_loss_that_is_nan_ends_the_job_where_that_is_asked(bench: Bench) -> No
 
 
 def test_the_end_of_a_job_tells_that_its_loss_is_nan(bench: Bench) -> None:
-    """It has succeeded by its exit code, and has learned nothing since; `diagnose` tells it too."""
+    """It has succeeded by its exit code, and has learned nothing since: the screen, the record and the lists say so."""
     bench.write("train.py", "for i in range(1, 41): print(f'step {i}: loss={1 / i if i < 20 else float(\"nan\")}')\n")
     done = bench.mslaunch("train", "-n", "2")
     assert done.returncode == 0, done.stderr
     end = done.stdout.rpartition("[rank ")[2]
-    assert "mslaunch: loss is nan since step 20 (ranks 0-1)\n" in end
-    assert "note: loss is nan since step 20 (ranks 0-1)\n" in bench.mslaunch("diagnose").stdout
+    warning = "warning: loss is nan since step 20 (ranks 0-1)\n"
+    assert end.endswith(f"mslaunch: {warning}")
+    assert warning in bench.mslaunch("diagnose").stdout
+    assert warning in bench.mslaunch("status").stdout
+    assert "loss not finite" in bench.mslaunch("ps").stdout
+    assert bench.record()["warnings"] == [
+        {"kind": "loss not finite", "text": "loss is nan since step 20 (ranks 0-1)"},
+    ]
 
 
 def test_a_loss_that_was_nan_for_a_while_is_not_told_at_the_end(bench: Bench) -> None:
@@ -99,4 +105,5 @@ def test_a_loss_that_was_nan_for_a_while_is_not_told_at_the_end(bench: Bench) ->
     bench.write("train.py", "for i in range(1, 9): print(f'step {i}: loss={1 / i if i != 3 else float(\"nan\")}')\n")
     done = bench.mslaunch("train", "-n", "1")
     assert "loss is nan at step 3" in done.stdout
-    assert "loss is nan since" not in done.stdout
+    assert "warning:" not in done.stdout
+    assert bench.record()["warnings"] == []

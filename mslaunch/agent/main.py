@@ -185,6 +185,7 @@ class Agent:
             self.give_up(f"the launcher was silent for {self.lost_after:g} s")
         self.ranks.look_for_mindspore(now)
         self.ranks.check_vanished(now)
+        self.ranks.look_for_launchers(now)
         self.ranks.log_times.look(now)
         if self.ranks.metrics is not None:
             self.ranks.metrics.look(now)

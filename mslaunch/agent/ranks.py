@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mslaunch import messages
     from mslaunch.agent.device_locks import DeviceLocks
     from mslaunch.agent.metrics import Metrics
+    from mslaunch.agent.nested import NestedLaunchers
 
 LOOK_EVERY = 1.0
 START_SECONDS = 0.1  # how long ranks are started for before the loop looks at everything else again
@@ -47,6 +48,7 @@ class Ranks:
         self.shown_logs = ShownLogs(output)
         self.log_times = LogTimes()
         self.metrics: Metrics | None = None
+        self._nested: NestedLaunchers | None = None
         self._to_start: deque[Child] = deque()
         self._env: dict[str, str] = {}
         self._kernel_kills: KernelKills
@@ -77,6 +79,7 @@ class Ranks:
         logs = {child.rank: child.planned["log"] for child in self.children if child.rank is not None}
         self.log_times.begin(list(logs.values()))
         self.metrics = self._begin_metrics() if order["metrics"] is not None and logs else None
+        self._nested = self._watch_launchers() if order["reports_launchers"] else None
         self._kernel_kills = KernelKills()
         if held := self._take_devices(order):
             self.output.event("devices-held", held=held)
@@ -88,6 +91,20 @@ class Ranks:
         from mslaunch.agent.metrics import Metrics
 
         return Metrics(self._order, self.output, lambda: {r: pid for r, (pid, _) in self.running_ranks().items()})
+
+    def _watch_launchers(self) -> NestedLaunchers:
+        from mslaunch.agent.nested import NestedLaunchers
+
+        return NestedLaunchers(self.output)
+
+    def look_for_launchers(self, now: float) -> None:
+        """Report a rank that starts a launcher."""
+        if self._nested is not None and not self.stopping:
+            self._nested.look(self._rank_pids(), now)
+
+    def _rank_pids(self) -> dict[int, int]:
+        """Return the rank of every pid that was one, those that have ended included."""
+        return {child.pid: child.rank for child in self.children if child.pid and child.rank is not None}
 
     def _take_devices(self, order: messages.RunOrder) -> dict[int, str]:
         """Keep other runs off the devices of these ranks; return those that other runs keep us off."""
@@ -338,7 +355,10 @@ class Ranks:
         self._to_start.clear()
         if self.metrics is not None:
             self.metrics.stop_asking()
-        processes.signal_all(self.everything(), signal.SIGTERM)
+        left = self.everything()
+        if self._nested is not None and left:
+            self._nested.search(self._rank_pids())
+        processes.signal_all(left, signal.SIGTERM)
         self.suspend_reader(False)  # a stopped process does not see SIGTERM
 
     def end_scheduler(self) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mslaunch.cli.describe import describe_end, describe_outputs, describe_verdict, duration_of
+from mslaunch.cli.describe import describe_end, describe_outputs, describe_verdict, describe_warnings, duration_of
 from mslaunch.cli.live_lines import LiveLines
 from mslaunch.cli.screen import Screen
 from mslaunch.cli.status_line import fit_parts
@@ -75,7 +75,7 @@ class Console:
     def close(self, final: RunRecord) -> None:
         """Say how it ended; a failure with its whole verdict, last on the screen."""
         ended = describe_end(final, duration_of(final))
-        self.say([ended, *describe_outputs(final, self._run_dir)])
+        self.say([ended, *describe_outputs(final, self._run_dir), *describe_warnings(final)])
         failed = final.verdict.rank if final.verdict else None
         above = [line for rank, line in self._last_shown if rank == failed]
         self.screen.write(verdict_text(final, self.screen.is_terminal, above))

@@ -97,6 +97,11 @@ def _attempt(
     return str(number + 1), when, "" if code is None else str(code), why
 
 
+def describe_warnings(record: RunRecord) -> list[str]:
+    """Say why the result of a run is doubtful, whatever its state."""
+    return [f"warning: {one.text}" for one in record.warnings]
+
+
 def describe_outputs(record: RunRecord, run_dir: str) -> list[str]:
     """Say what the ranks have written, and where, the largest first."""
     shown = [_output_words(one, record.world_size) for one in record.outputs[:OUTPUTS_SHOWN]]

@@ -15,6 +15,7 @@ from mslaunch import api, layout
 from mslaunch.cli import basics, explain, options
 from mslaunch.cli.bundle import open_bundle, save_bundle
 from mslaunch.cli.console import verdict_text
+from mslaunch.cli.describe import describe_warnings
 from mslaunch.cli.found_run import find_run
 from mslaunch.cli.reading_line import ReadingLine
 from mslaunch.diagnose.case import Case
@@ -69,7 +70,8 @@ def diagnose(
         print(json.dumps(record.verdict.to_dict() if record.verdict else None, indent=1))
     elif record.verdict is None:
         print(f"{record.run_id}: {NO_FAILURE.get(record.state, 'no sign of a failure in the logs')}")
-        print("".join(f"note: {plain(note)}\n" for note in record.notes[-NOTES_SHOWN:]), end="")
+        lines = [*describe_warnings(record), *(f"note: {note}" for note in record.notes[-NOTES_SHOWN:])]
+        print("".join(f"{plain(line)}\n" for line in lines), end="")
     else:
         print(verdict_text(record, sys.stdout.isatty()), end="")
 

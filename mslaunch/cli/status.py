@@ -11,7 +11,7 @@ from mslaunch import api
 from mslaunch.cli import basics, options
 from mslaunch.cli.basics import columns
 from mslaunch.cli.console import verdict_text
-from mslaunch.cli.describe import describe_attempts, duration, how_it_ended
+from mslaunch.cli.describe import describe_attempts, describe_warnings, duration, how_it_ended
 from mslaunch.cli.describe_labels import describe_labels
 from mslaunch.cli.found_run import find_run
 from mslaunch.cli.numbers import last_to_json, number_columns
@@ -43,6 +43,7 @@ def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: b
     print(plain(f"{shown.name}: {state_words(found)}{code}, {duration(found, datetime.now().astimezone())}"))
     where = f", {job}" if (job := shown.queue_job) else ""
     print(plain(f"{counted(found.world_size, 'rank')}, {found.method}{where}, {found.script}; {shown.path}"))
+    print("".join(f"{plain(line)}\n" for line in describe_warnings(found)), end="")
     print(_progress(shown, found))
     if told := describe_labels(labels):
         print(told)

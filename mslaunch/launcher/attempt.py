@@ -352,6 +352,7 @@ def start_orders(plan: Plan, environment: Mapping[str, str], answers: bool) -> I
         "grace": plan.limits.grace,
         "answers": answers or plan.limits.stall_timeout is not None,
         "device_files": None if plan.share_devices else DEVICE_FILES.get(plan.device_target),
+        "reports_launchers": plan.world_size > 1 and not plan.allow_launcher,
         "workdir": plan.workdir,
         "metrics": metrics_order(plan.metrics, plan.world_size, plan.device_target),
     }

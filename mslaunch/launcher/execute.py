@@ -196,7 +196,8 @@ class _Execution:
 
     def _save_progress(self, run_state: RunState) -> None:
         """Let `mslaunch status` see how the ranks stand."""
-        _save(self.folder, replace(self.now, ranks=tuple(run_state.ranks[rank] for rank in sorted(run_state.ranks))))
+        ranks = tuple(run_state.ranks[rank] for rank in sorted(run_state.ranks))
+        _save(self.folder, replace(self.now, ranks=ranks, warnings=run_state.warnings))
 
     def _end(self, attempt: Attempt, why: str) -> None:
         attempt.collect_logs(tidy=True)
@@ -212,7 +213,9 @@ class _Execution:
 
 def begun_again(now: record.RunRecord, plan: Plan) -> record.RunRecord:
     """The record at the start of a further attempt, which may have fewer ranks."""
-    return replace(now, state="running", world_size=plan.world_size, ended=None, exit_code=None, verdict=None)
+    return replace(
+        now, state="running", world_size=plan.world_size, ended=None, exit_code=None, verdict=None, warnings=()
+    )
 
 
 def _save(folder: RunFolder, now: record.RunRecord) -> list[str]:
@@ -271,6 +274,7 @@ def conclude(now: record.RunRecord, run_state: RunState, folder: RunFolder) -> r
         ranks=tuple(run_state.ranks[rank] for rank in sorted(run_state.ranks)),
         verdict=verdict,
         outputs=record.sum_outputs(run_state.outputs),
+        warnings=run_state.warnings,
     )
 
 

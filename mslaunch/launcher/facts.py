@@ -20,7 +20,7 @@ from mslaunch.agent.probe import is_free
 from mslaunch.errors import NoMindSpore, PortBusy, ProgramMissing, PythonMissing
 from mslaunch.hosts import LOCAL
 from mslaunch.launcher.devices import job_variables
-from mslaunch.launcher.program import FoundProgram, check_module, shows_config_argument
+from mslaunch.launcher.program import FoundProgram, check_module, find_nested_launcher, shows_config_argument
 from mslaunch.launcher.project import Project, find_project
 from mslaunch.plan.environment import store_port
 from mslaunch.plan.model import Facts, HostFacts, read_numa
@@ -154,6 +154,7 @@ def gather(
         sources_dir=_inside(project.sources),
         notes=found.notes,
         takes_config=bool(spec.config.name) and shows_config_argument(found),
+        nested=find_nested_launcher(found),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from pathlib import Path
 
 from mslaunch.errors import PythonMissing, RequestError, ScriptMissing, did_you_mean
 from mslaunch.launcher.project import is_beside
+from mslaunch.launchers import find_launcher, is_python
 from mslaunch.plan.config_argument import imported_modules, takes_config
-from mslaunch.plan.program import COMMAND_LINE, PYTHON, SETTINGS, Program, is_python, python_version, read_python
+from mslaunch.plan.nested import NestedLauncher, find_nested
+from mslaunch.plan.program import COMMAND_LINE, PYTHON, SETTINGS, Program, python_version, read_python
 from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec
 from mslaunch.store.layout import runs_root
 
@@ -63,7 +66,7 @@ def _command(spec: JobSpec, words: tuple[str, ...], config_path: Path | None) ->
         return _script(spec, word, tuple(rest), config_path, "command")
     file = _first_file(_places(spec, word, config_path, "command"))
     if file is None:
-        return FoundProgram(Program("executable", _on_path(spec, word), tuple(rest)), here)
+        return FoundProgram(Program("executable", _on_path(spec, words), tuple(rest)), here)
     return _executable(spec, file, tuple(rest))
 
 
@@ -151,8 +154,19 @@ def check_module(found: FoundProgram, python: str) -> None:
     top = program.what.partition(".")[0]
     look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({top!r}) is None)"
     if subprocess.run([python, "-c", look], capture_output=True, check=False, cwd=found.job_dir).returncode == 1:
+        _check_not_launcher((PYTHON, "-m", program.what, *program.args))
         near = did_you_mean(program.what, _modules(found.job_dir, "")) or f". Run it from the folder that has {top}"
         raise RequestError(f"no module {program.what!r} in {found.job_dir}, on PYTHONPATH or in {python}{near}")
+
+
+def find_nested_launcher(found: FoundProgram) -> NestedLauncher | None:
+    """Return what in a program starts ranks itself, by its name or by the text of its shell scripts here."""
+
+    def read(name: str) -> str | None:
+        path = Path(name)
+        return _text(path) or None if path.is_file() else None
+
+    return find_nested(found.program, read)
 
 
 def shows_config_argument(found: FoundProgram) -> bool:
@@ -251,16 +265,26 @@ def _is_in(spec: JobSpec, file: Path, folder: Path) -> bool:
     return file.is_relative_to(folder) and not file.is_relative_to(runs_dir)
 
 
-def _on_path(spec: JobSpec, word: str) -> str:
+def _on_path(spec: JobSpec, words: tuple[str, ...]) -> str:
     """Check a name that stands for a program on PATH, where this machine's PATH counts."""
+    word = words[0]
     if "/" in word:
         raise ScriptMissing(word, spec.source("command"), _near(Path(word)))
     elsewhere = spec.launch.hosts or spec.launch.hostfile or spec.launch.transport or spec.launch.setup
     if elsewhere or shutil.which(word, path=search_path()):
         return word
+    _check_not_launcher(words)
     near = did_you_mean(word, [*_names(Path()), *_programs()])
     fix = near or f". If it is an argument of {spec.default_script}, write {spec.default_script} {word}."
     raise RequestError(f"{word}: no such script or program ({spec.source('command')}){fix}")
+
+
+def _check_not_launcher(words: tuple[str, ...]) -> None:
+    """Refuse a launcher that is not installed with the line that needs none."""
+    launcher = find_launcher(words)
+    if launcher is not None:
+        line = shlex.join(launcher.instead(1))
+        raise RequestError(f"{launcher.name} is not installed, and mslaunch takes its place. Type `{line}` instead.")
 
 
 def search_path() -> str:

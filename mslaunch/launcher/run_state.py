@@ -16,9 +16,10 @@ from mslaunch.launcher.decisions import LOST, TIME_IS_UP, Failure, Order
 from mslaunch.launcher.joining import Joining
 from mslaunch.launcher.numbers import NOT_FINITE, Numbers
 from mslaunch.launcher.stack_request import StackRequest
+from mslaunch.launchers import find_launcher
 from mslaunch.metrics.alerts import Alert
 from mslaunch.plan.model import Plan
-from mslaunch.store.record import RankRecord, iso
+from mslaunch.store.record import RankRecord, WarningRecord, iso
 from mslaunch.store.signals import STACKS, WARNING
 from mslaunch.words import describe_held, named_ranks
 from mslaunch.worker.exit_recorder import CRASHES
@@ -67,6 +68,13 @@ class RunState:
         self.stacks = StackRequest()
         self._finished = False
         self.outputs: list[messages.OutputRow] = []
+        self._nested: tuple[WarningRecord, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[WarningRecord, ...]:
+        """What makes the result of a job doubtful, however its ranks have ended."""
+        losses = tuple(WarningRecord(NOT_FINITE, text) for text in self.numbers.describe_losses())
+        return (*self._nested, *losses)
 
     @property
     def over(self) -> bool:
@@ -200,6 +208,23 @@ class RunState:
     def _on_metrics(self, event: messages.Metrics, now: float) -> list[Order]:
         return self.report_alerts(self.numbers.receive(event, now), event["time"])
 
+    def _on_nested_launcher(self, event: messages.NestedLauncher, now: float) -> list[Order]:
+        """Report the first rank that starts a launcher; the others most likely do the same."""
+        del now
+        if self._nested:
+            return []
+        instead = ""
+        launcher = find_launcher(event["command"].split())
+        if launcher is not None:
+            instead = f" Type `{' '.join(launcher.instead(len(self.ranks)))}` instead."
+        text = (
+            f"rank {event['rank']} on {event['host']} starts ranks itself: {event['command']}. Each of the "
+            f"{len(self.ranks)} ranks may run a job of its own.{instead}"
+        )
+        self._nested = (WarningRecord("nested launcher", text),)
+        self.notes.append(text)
+        return []
+
     def report_alerts(self, alerts: list[Alert], wall: float) -> list[Order]:
         """Report what the numbers of the job show; a loss that is not finite ends the job where that is asked."""
         orders: list[Order] = []
@@ -277,7 +302,6 @@ class RunState:
             self.failures.append(Failure(when, None, host, 1, None, "no init", f"{alone} (launch.require_init)"))
         elif alone:
             self.notes.append(alone)
-        self.notes += self.numbers.describe_losses()
         return [Order("finish")]
 
     def _script_exited(self, event: messages.Exited) -> list[Order]:
@@ -383,6 +407,7 @@ HANDLERS: dict[str, Handler] = {
     "done": RunState._on_done,
     "error": RunState._on_error,
     "exited": RunState._on_exited,
+    "nested-launcher": RunState._on_nested_launcher,
     "pulse": RunState._on_pulse,
     "activity": RunState._on_activity,
     "metrics": RunState._on_metrics,

@@ -172,6 +172,13 @@ class Exited(_ExitedAlways, total=False):
     child_signal: int
 
 
+class NestedLauncher(Event):
+    """A rank has started a launcher, or ranks of its own; `command` is the command line that shows it."""
+
+    rank: int
+    command: str
+
+
 class Pulse(Event):
     """The answer to a ping: for how many seconds no rank of the host has written anything."""
 
@@ -289,6 +296,7 @@ AGENT_EVENTS: dict[str, type] = {
     "done": RankNote,
     "error": RankError,
     "exited": Exited,
+    "nested-launcher": NestedLauncher,
     "pulse": Pulse,
     "activity": Activity,
     "metrics": Metrics,

@@ -122,6 +122,7 @@ class RunOrder(OrderMessage):
     grace: float
     answers: bool
     device_files: str | None
+    reports_launchers: bool
     workdir: str
     metrics: MetricsOrder | None
     processes: list[PlannedProcess]

@@ -38,6 +38,7 @@ def make_plan(
     moved: dict[str, str] = {}
     absolute = partial(_absolute, facts, moved)
     world_size = sum(len(host.devices) for host in hosts)
+    nested = _check_launcher(spec, facts, world_size)
     program = facts.program.with_args((*_config_args(spec, facts), *paths.rewrite_args(facts.program.args, absolute)))
     values = paths.rewrite_values(_with_device_num(spec, world_size), absolute)
     unset = environment.inherited_launch_variables(facts.environment)
@@ -80,10 +81,11 @@ def make_plan(
         shared=_shared(spec, facts),
         require_init=spec.launch.require_init,
         share_devices=spec.launch.share_devices,
+        allow_launcher=spec.launch.allow_launcher,
         metrics=_metrics(spec),
         sync=_sync(spec, hosts, facts),
         report=spec.launch.report,
-        notes=(*facts.notes, *_notes(spec, left, moved), *binding.describe(spec, hosts, facts)),
+        notes=(*facts.notes, *nested, *_notes(spec, left, moved), *binding.describe(spec, hosts, facts)),
         tags=tuple(dict.fromkeys(spec.launch.tags)),
         sources=_sources(spec, facts),
     )
@@ -101,6 +103,20 @@ def _job(
         env=env,
         program=program,
         ranks=tuple(place_ranks(spec, hosts, facts)),
+    )
+
+
+def _check_launcher(spec: JobSpec, facts: Facts, ranks: int) -> tuple[str, ...]:
+    """Refuse to start a launcher once per rank: each would start the whole job. Started once, it gets a note."""
+    nested = facts.nested
+    if nested is None or spec.launch.allow_launcher:
+        return ()
+    fact = f"{nested.where} {nested.what}"
+    if ranks == 1:
+        return (f"{fact}, and is started once; the processes that it starts are not ranks of this run",)
+    raise RequestError(
+        f"{fact}, and {ranks} ranks would start it {ranks} times. Type `{nested.instead(ranks)}` instead, -n 1 to "
+        f"start it once, or --allow-launcher to start it in every rank."
     )
 
 

@@ -15,6 +15,7 @@ from mslaunch.documents.typed import make
 from mslaunch.errors import NewerRecord, RecordUnreadable
 from mslaunch.hosts import Host
 from mslaunch.messages import SCHEMA_VERSION, NumaAnswer
+from mslaunch.plan.nested import NestedLauncher
 from mslaunch.plan.program import Program
 
 MANY = 100
@@ -100,6 +101,8 @@ class Facts:
     """What was found out on the way and a person should know."""
     takes_config: bool = True
     """The program's text shows that it takes the argument that names its configuration."""
+    nested: NestedLauncher | None = None
+    """What in the program starts ranks itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +244,8 @@ class Plan:
     """A job of several ranks that use MindSpore fails where none of them calls init()."""
     share_devices: bool = False
     """NPUs and GPUs may be in use by other runs."""
+    allow_launcher: bool = False
+    """Ranks may start launchers themselves."""
     metrics: tuple[LinePattern, ...] | None = ()
     """Metrics that are read from logs besides the known ones; None: nothing is measured."""
     sync: Sync | None = None

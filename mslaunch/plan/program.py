@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mslaunch import layout
+from mslaunch.launchers import is_python
 
 Kind = Literal["script", "module", "executable"]
 
@@ -87,11 +88,6 @@ class PythonCommand:
 def reads_script(program: Program) -> bool:
     """Tell whether a program is Python that reads its script from standard input: `python -`."""
     return program.kind == "executable" and is_python(program.what) and program.args[:1] in ((), ("-",))
-
-
-def is_python(word: str) -> bool:
-    """Tell whether a word is a name or a path of Python."""
-    return bool(_INTERPRETER.fullmatch(posixpath.basename(word)))
 
 
 def python_version(word: str) -> str | None:

@@ -89,6 +89,9 @@ class LaunchSettings(BaseModel):
     method: Annotated[Text, Flag("--method", metavar="NAME")] = Field(
         "dynamic", description="How the ranks are started; by default by mslaunch itself."
     )
+    allow_launcher: Annotated[bool, Flag("--allow-launcher", kind=bool)] = Field(
+        False, description="Start a program that is a launcher itself, such as msrun, in every rank."
+    )
     hosts: Annotated[Text | tuple[HostEntry, ...] | None, Flag("--hosts", metavar="LIST")] = Field(
         None, description='Hosts and their devices, for example "n1:8,n2:[0-3]"; in the YAML also a list.'
     )

@@ -95,6 +95,14 @@ class OutputRecord:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class WarningRecord:
+    """A reason to doubt the result of a run, however its ranks have ended."""
+
+    kind: str
+    text: str
+
+
 def sum_outputs(rows: Iterable[OutputRow], most: int = 50) -> tuple[OutputRecord, ...]:
     """Put the rows of all ranks together, the largest first."""
     by_path: dict[str, list[OutputRow]] = {}
@@ -134,6 +142,8 @@ class RunRecord:
     """What the ranks have written into their folders, the largest first."""
     notes: tuple[str, ...] = ()
     """What the launcher has told people about the run, the last ones."""
+    warnings: tuple[WarningRecord, ...] = ()
+    """Reasons to doubt the result of the last attempt."""
     bytes: int | None = None
     """How much room the run's folder took on this machine when the run ended."""
 
@@ -143,6 +153,7 @@ class RunRecord:
         raw["ranks"] = [{name: getattr(rank, name) for name in RankRecord.__slots__} for rank in self.ranks]
         raw["attempts"] = [attempt.to_dict() for attempt in self.attempts]
         raw["verdict"] = self.verdict.to_dict() if self.verdict else None
+        raw["warnings"] = [{"kind": one.kind, "text": one.text} for one in self.warnings]
         raw["outputs"] = [{name: getattr(one, name) for name in OutputRecord.__slots__} for one in self.outputs]
         return raw
 

@@ -31,7 +31,7 @@ from mslaunch.words import first_line
 FEW = 20
 """Runs whose records are read as quickly as a file about them."""
 LARGEST = 64 << 20
-_VERSION = 2
+_VERSION = 3
 _EXCEPTION = re.compile(r"(?:[\w.]{0,200}\.)?(\w{1,60})(?=:|$)")
 
 
@@ -53,7 +53,7 @@ class RunSummary:
     bytes: int | None
     """How much room the run's folder took when it ended."""
     why: str = ""
-    """Why it failed, in a word or two."""
+    """Why it failed, or why its result is doubtful, in a word or two."""
     loss: float | None = None
     """The last loss that it told."""
 
@@ -79,7 +79,7 @@ _KINDS: tuple[Any, ...] = (
 def summarize(record: RunRecord, loss: float | None) -> RunSummary:
     """Return what a list shows of a record and of the last loss of its run."""
     own = {name: getattr(record, name) for name in _FIELDS if name not in ("attempts", "why", "loss")}
-    why = "" if record.verdict is None else _name_cause(record.verdict)
+    why = _name_cause(record.verdict) if record.verdict else ", ".join(one.kind for one in record.warnings)
     return RunSummary(**own, attempts=len(record.attempts), why=why, loss=loss)
 
 
