@@ -298,8 +298,9 @@ class CombinationError(SeveralLines):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for the nearest known word, or nothing."""
+    """Return `; did you mean 'x'?` for the nearest known word, or for all that end in this one, or nothing."""
     from difflib import get_close_matches
 
-    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    names = list(known)
+    near = [name for name in names if name.endswith(f"_{word}")] or get_close_matches(word, names, n=1, cutoff=0.6)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

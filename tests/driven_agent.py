@@ -54,7 +54,7 @@ class DrivenAgent:
         ]
         order: dict[str, Any] = {"run_dir": str(self.folder), "attempt": 0, "env": {}, "unset": [], "secrets": {}}
         order |= {
-            "lost_after": 600.0,
+            "launcher_lost_after": 600.0,
             "grace": 600.0,
             "answers": True,
             "metrics": None,

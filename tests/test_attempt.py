@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -36,10 +36,21 @@ NEVER_STOPS = {"timeout": None, "exit_skew": 1e9}
 
 
 class ScriptedTransport(Transport):
-    """Hosts that can be cut off."""
+    """Hosts that can be cut off; a test says which of their agents are stopped, and why they are silent."""
 
     name = "scripted"
     label = "a script"
+
+    def __init__(self) -> None:
+        self.stopped: dict[str, int] = {}
+        self.reason = ""
+
+    def stopped_agents(self) -> Mapping[str, int]:
+        return self.stopped
+
+    def why_silent(self, hosts: Collection[str]) -> str:
+        del hosts
+        return self.reason
 
 
 class ScriptedChannel:
@@ -109,7 +120,8 @@ class Replay:
     shown: list[Mapping[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        cluster = Cluster(ScriptedTransport(), list(self.channels.values()))
+        self.transport = ScriptedTransport()
+        cluster = Cluster(self.transport, list(self.channels.values()))
         transfer = FileTransfer(cluster, RunFolder(self.folder), self.plan.run_dir)
         self.attempt = Attempt(
             self.plan,
@@ -204,8 +216,8 @@ def test_hosts_behind_one_channel_get_an_order_each(replay: MakeReplay) -> None:
 
 
 def test_a_silent_host_is_lost_and_its_channel_closed(replay: MakeReplay) -> None:
-    """After launch.lost_after, and not before; the others are stopped."""
-    found = replay(lost_after=10).start()
+    """After launch.host_lost_after, and not before; the others are stopped."""
+    found = replay(host_lost_after=10).start()
     found.turns(10, 1.0, alive=("n1",))
     assert found.state.failures == []
     found.turns(1, 1.0, alive=("n1",))
@@ -219,7 +231,7 @@ def test_a_silent_host_is_lost_and_its_channel_closed(replay: MakeReplay) -> Non
 
 def test_a_channel_stays_open_while_one_of_its_hosts_answers(replay: MakeReplay) -> None:
     """The silent one alone is lost."""
-    found = replay((("n1", "n2"),), lost_after=10).start()
+    found = replay((("n1", "n2"),), host_lost_after=10).start()
     found.turns(12, 1.0, alive=("n1",))
     assert found.state.hosts_lost == {"n2"}
     assert found.channels["n1"].is_open
@@ -227,12 +239,45 @@ def test_a_channel_stays_open_while_one_of_its_hosts_answers(replay: MakeReplay)
 
 def test_time_in_which_the_loop_did_not_run_does_not_count(replay: MakeReplay) -> None:
     """A suspended launcher finds all hosts silent for an hour, and loses none of them."""
-    found = replay(lost_after=10).start()
+    found = replay(host_lost_after=10).start()
     found.turns(1, HOUR)
     found.turns(int((10 - LONGEST_TURN) / TICK), TICK)
     assert found.state.failures == []
     found.turns(1, TICK)
     assert found.state.hosts_lost == {"n1", "n2"}
+
+
+def test_hosts_that_are_silent_for_a_reason_are_not_lost(replay: MakeReplay) -> None:
+    """The reason is reported once; without it the hosts are lost, after launch.host_lost_after again."""
+    found = replay(host_lost_after=10).start()
+    found.transport.reason = "the queue has suspended the job"
+    found.turns(100, 1.0)
+    assert found.state.failures == []
+    assert notes(found) == ["the queue has suspended the job; the job waits until it goes on"]
+    found.transport.reason = ""
+    found.turns(12, 1.0)
+    assert found.state.hosts_lost == {"n1", "n2"}
+
+
+def test_a_stopped_agent_is_reported_and_lost_after_a_while(replay: MakeReplay) -> None:
+    """Within seconds, with the command that continues it; one that is continued in time is not lost."""
+    found = replay(host_lost_after=10).start()
+    found.transport.stopped = {"n2": 7001}
+    found.turns(3, 1.0, alive=("n1", "n2"))
+    (note,) = notes(found)
+    assert note.startswith("the agent on n2, process 7001, was stopped by a signal: `kill -CONT 7001` continues it")
+    found.transport.stopped = {}
+    found.turns(20, 1.0, alive=("n1", "n2"))
+    found.transport.stopped = {"n2": 7001}
+    found.turns(9, 1.0, alive=("n1", "n2"))
+    assert found.state.failures == []
+    found.turns(3, 1.0, alive=("n1", "n2"))
+    assert [failure.summary for failure in found.state.failures] == ["the agent on n2 was stopped by a signal for 10 s"]
+    assert found.channels["n2"].is_closed
+
+
+def notes(found: Replay) -> list[str]:
+    return [notice["text"] for notice in found.recorded if notice["ev"] == "note"]
 
 
 def test_a_signal_stops_the_ranks_of_every_channel(replay: MakeReplay) -> None:

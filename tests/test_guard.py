@@ -10,6 +10,9 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
+from mslaunch.agent import processes
 from tests.conftest import Bench, wait_for
 
 CHILD = (
@@ -74,15 +77,30 @@ def test_killing_agent_and_guard_together_leaves_nothing(bench: Bench) -> None:
     assert bench.leftovers() == []
 
 
-def test_killing_the_guard_alone_changes_nothing(bench: Bench) -> None:
-    """The agent goes on, and so does the job."""
+@pytest.mark.parametrize(("where", "number"), [("here", signal.SIGSTOP), ("n1:1", signal.SIGKILL)])
+def test_the_loss_of_the_guard_alone_changes_nothing(request: pytest.FixtureRequest, where: str, number: int) -> None:
+    """The agent goes on, and so does the job; its end does not wait for a guard that somebody has stopped."""
+    bench: Bench = request.getfixturevalue("bench" if where == "here" else "far")
     flag = bench.folder / "flag"
     bench.write("train.py", f"import os, time\nwhile not os.path.exists({str(flag)!r}): time.sleep(0.05)\n")
-    process = bench.start("train", "-n", "1")
+    process = bench.start("train", *(["-n", "1"] if where == "here" else ["--hosts", where]))
     wait_for(bench.leftovers, "the rank")
-    os.kill(parent_of(agent_of(bench)), signal.SIGKILL)
+    os.kill(parent_of(agent_of(bench)), number)
     flag.touch()
-    assert process.wait(timeout=60) == 0
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, out
+
+
+def test_a_stopped_agent_is_continued_to_end_its_ranks(bench: Bench) -> None:
+    """SIGTERM of the launcher ends a job whose agent somebody has stopped as any other: the ranks get their time."""
+    bench.write("train.py", "import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: exit(0))\ntime.sleep(600)\n")
+    process = bench.start("train", "-n", "1")
+    wait_for(lambda: processes.handles(started_rank(bench) or 0, signal.SIGTERM) if bench.leftovers() else None, "it")
+    os.kill(agent_of(bench), signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert bench.record()["ranks"][0]["exit_code"] == 0
 
 
 def test_a_stopped_agent_does_not_outlive_its_launcher(bench: Bench) -> None:
@@ -97,9 +115,9 @@ def test_a_stopped_agent_does_not_outlive_its_launcher(bench: Bench) -> None:
 
 
 def test_a_stopped_agent_on_another_host_keeps_no_rank_alive(far: Bench) -> None:
-    """The launcher gives the host up after launch.lost_after, which ends the host's stream; the guard there sees it."""
+    """The launcher gives the host up after launch.host_lost_after, which ends its stream; the guard there sees it."""
     far.write("train.py", CHILD)
-    process = far.start("train", "--hosts", "n1:1", "--set", "launch.lost_after=3", "train.py")
+    process = far.start("train", "--hosts", "n1:1", "--set", "launch.host_lost_after=3", "train.py")
     wait_for(lambda: len(far.leftovers()) == 2, "the rank and its child")
     os.kill(agent_of(far), signal.SIGSTOP)
     process.communicate(timeout=90)

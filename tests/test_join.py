@@ -167,7 +167,7 @@ def test_a_killed_node_is_named_and_nothing_is_left(job: Bench, net: Nodes) -> N
 def test_a_node_that_is_cut_off_is_named_within_lost_after(job: Bench, net: Nodes) -> None:
     """Its own ranks end too, since it has lost its launcher; its command says so."""
     job.write("train.py", SLEEP)
-    job.write("cfg.yaml", "launch: {lost_after: 3}\n")
+    job.write("cfg.yaml", "launch: {host_lost_after: 3}\n")
     started = [net.start(job, number, *train(net, 2, number, "--config", "cfg.yaml")) for number in range(2)]
     wait_for(lambda: job.runs.exists() and "rank 1 on" in job.log(1), "all ranks")
     with netns_bed.unplugged(net.names[1]):
@@ -286,7 +286,7 @@ if attempt == "0":
     time.sleep(100)
 """
 )
-RESTARTS = "launch: {max_restarts: 2, backoff: 0, lost_after: 3, checkpoints: ckpt}\n"
+RESTARTS = "launch: {max_restarts: 2, backoff: 0, host_lost_after: 3, checkpoints: ckpt}\n"
 CHECKPOINT = next((ROOT / "tests/fixtures/checkpoints").rglob("*.ckpt"))
 
 

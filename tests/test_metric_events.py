@@ -16,6 +16,7 @@ from mslaunch.launcher.event_check import Rejected, check_event
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import LinePattern, Plan, from_json, to_json
 from mslaunch.store.signals import SentSignals
+from mslaunch.transports.local import LocalTransport
 from tests.plan.test_make import facts_of, spec_of
 from tests.test_attempt import Replay, ScriptedChannel, ScriptedTransport
 
@@ -123,11 +124,11 @@ def test_agents_are_told_what_to_measure() -> None:
     plan = plan_of(metrics=[{"name": "acc", "regex": r"acc: ([\d.]+)"}])
     assert plan.metrics == (LinePattern("acc", r"acc: ([\d.]+)"),)
     assert from_json(to_json(plan)) == plan
-    orders = dict(start_orders(plan, {}, False))
+    orders = dict(start_orders(plan, {}, LocalTransport()))
     told = orders["n2"]["metrics"]
     assert told is not None
     assert told["patterns"][-1]["fields"] == ["acc"]
     assert told["patterns"][-1]["literals"] == ["acc: "]
     off = plan_of(metrics=False)
     assert from_json(to_json(off)) == off
-    assert dict(start_orders(off, {}, False))["n1"]["metrics"] is None
+    assert dict(start_orders(off, {}, LocalTransport()))["n1"]["metrics"] is None

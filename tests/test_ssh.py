@@ -112,11 +112,14 @@ def _command(process: Path) -> str:
         return ""
 
 
+LIMITS = ("--set", "launch.host_lost_after=5", "--set", "launch.launcher_lost_after=5")
+
+
 def test_a_host_that_is_cut_off_is_named_and_all_others_are_stopped(far: Bench, hosts: ssh_bed.Bed) -> None:
     """Both sides notice by themselves, and no process of the run is left anywhere."""
     far.write("train.py", SLEEP)
     with ssh_bed.cut_off(hosts, "island") as link:
-        launcher = far.start("train", "--hosts", "here:1,island:1", "--tail", "none", "--set", "launch.lost_after=5")
+        launcher = far.start("train", "--hosts", "here:1,island:1", "--tail", "none", *LIMITS)
         wait_for(lambda: far.runs.exists() and all("rank" in far.log(rank) for rank in range(2)), "both ranks")
         subprocess.run(["ip", "link", "set", link, "down"], check=True)
         assert launcher.wait(timeout=60) == 125
@@ -129,10 +132,11 @@ def test_a_host_that_is_cut_off_is_named_and_all_others_are_stopped(far: Bench, 
 def test_a_job_goes_on_with_the_hosts_that_are_left(far: Bench, hosts: ssh_bed.Bed, detached: bool) -> None:
     """With max_restarts and min_workers a lost host is not the end: its ranks are planned away, and it is said."""
     far.write("train.py", HELLO + "import time\nif os.environ['MSLAUNCH_ATTEMPT'] == '0': time.sleep(100)\n")
-    launch = "{hosts: 'island:1,here:2', max_restarts: 1, min_workers: 2, backoff: 0, lost_after: 5}"
+    launch = "{hosts: 'island:1,here:2', max_restarts: 1, min_workers: 2, backoff: 0}"
     far.write("cfg.yaml", f"device_num: 3\nlaunch: {launch}\n")
     with ssh_bed.cut_off(hosts, "island") as link:
-        launcher = far.start("train", "--config", "cfg.yaml", "--tail", "none", *(["--detach"] if detached else []))
+        more = [*LIMITS, *(["--detach"] if detached else [])]
+        launcher = far.start("train", "--config", "cfg.yaml", "--tail", "none", *more)
         wait_for(lambda: far.runs.exists() and all("rank" in far.log(rank) for rank in range(3)), "all ranks")
         subprocess.run(["ip", "link", "set", link, "down"], check=True)
         assert launcher.wait(timeout=60) == 0

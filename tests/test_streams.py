@@ -121,9 +121,9 @@ def test_the_guard_ends_its_own_run_only(bench: Bench) -> None:
 
 
 def test_a_long_set_up_is_waited_for_and_can_be_stopped(bench: Bench) -> None:
-    """Longer than launch.lost_after; Ctrl-C ends it at once; its early exit is a failure."""
+    """Longer than launch.host_lost_after; Ctrl-C ends it at once; its early exit is a failure."""
     bench.write("train.py", "import os\nprint(os.environ['READY'])\n")
-    bench.write("cfg.yaml", "launch:\n  lost_after: 5\n  setup: sleep 6; export READY=yes\n  config_arg: null\n")
+    bench.write("cfg.yaml", "launch:\n  host_lost_after: 1\n  setup: sleep 2; export READY=yes\n  config_arg: null\n")
     assert "[rank 0] yes" in bench.mslaunch("train", "-n", "1", "-c", "cfg.yaml").stdout
     bench.write("cfg.yaml", "launch:\n  setup: sleep 60\n  config_arg: null\n")
     process = bench.start("train", "-n", "1", "-c", "cfg.yaml", "--run-id", "slow")

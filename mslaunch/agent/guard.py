@@ -22,17 +22,20 @@ MOST_TURNS = 90  # how many turns any agent may take to end then; it takes 22 s 
 class Guard:
     """The agent's end of the pipe to its guard; the pipe's end is the agent's end."""
 
-    def __init__(self, pipe: int) -> None:
+    def __init__(self, pipe: int, pid: int) -> None:
         self._pipe = pipe
+        self._pid = pid
 
     def protect(self, run_dir: str) -> None:
         """Name the run by its folder: ids may be the same in two places."""
         self._send(os.fsencode(f"{run_dir}\0"))
 
     def dismiss(self) -> None:
-        """Tell the guard that nothing is left."""
+        """Tell the guard that nothing is left. One that somebody has stopped is continued: others wait for its end."""
         self._send(b"\0")
         os.close(self._pipe)
+        if os.getppid() == self._pid:
+            os.kill(self._pid, signal.SIGCONT)
 
     def _send(self, words: bytes) -> None:
         try:
@@ -48,6 +51,7 @@ def start(stdin: int | None = None) -> Guard:
     """
     read, write = os.pipe()
     processes.become_subreaper()
+    pid = os.getpid()
     agent = os.fork()
     if agent:
         os.close(write)
@@ -56,13 +60,29 @@ def start(stdin: int | None = None) -> Guard:
         _guard(read, agent)
     os.setsid()  # a signal to one's process group must not reach the other
     os.close(read)
-    return Guard(write)
+    return Guard(write, pid)
+
+
+def stay_behind() -> None:
+    """Fork: the child returns; this process ends when all that comes of it has ended, and does nothing else.
+
+    The shell or srun that started this process takes its end for the agent's, so it must not be the guard, which
+    somebody may kill while the agent goes on.
+    """
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.close(read)  # the other end stays open in the guard and the agent, and in nothing that they start
+        return
+    os.close(write)
+    _ignore_signals()
+    while os.read(read, 1):
+        pass
+    os._exit(0)
 
 
 def _guard(pipe: int, agent: int) -> None:
     try:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
+        _ignore_signals()
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (1, 2):  # an open end of the launcher's pipes would keep it waiting
             os.dup2(nothing, stream)
@@ -72,6 +92,11 @@ def _guard(pipe: int, agent: int) -> None:
             _end_descendants()
     finally:
         os._exit(0)
+
+
+def _ignore_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _wait_for_end(pipe: int, agent: int) -> str | None:

@@ -64,7 +64,7 @@ class Agent:
         self.clock = RunningClock()
         self.last_heard = 0.0
         self.launcher_paused = False
-        self.lost_after: float | None = None  # nobody is missed before there is something to do
+        self.launcher_lost_after: float | None = None  # nobody is missed before there is something to do
         self.answers = False
         self.activity: Activity | None = None
         self.grace = orders.LOST_GRACE
@@ -179,10 +179,9 @@ class Agent:
 
     def tick(self) -> None:
         now = time.monotonic()
-        silence = self.clock.advance() - self.last_heard
-        waiting_for_launcher = self.connected and self.lost_after is not None and not self.launcher_paused
-        if waiting_for_launcher and self.lost_after is not None and silence > self.lost_after:
-            self.give_up(f"the launcher was silent for {self.lost_after:g} s")
+        silence, limit = self.clock.advance() - self.last_heard, self.launcher_lost_after
+        if limit is not None and silence > limit and self.connected and not self.launcher_paused:
+            self.give_up(f"the launcher was silent for {limit:g} s (launch.launcher_lost_after)")
         self.ranks.look_for_mindspore(now)
         self.ranks.check_vanished(now)
         self.ranks.look_for_launchers(now)
@@ -240,6 +239,15 @@ def _read(end: int) -> bytes | None:
         return None
     except OSError:
         return b""
+
+
+def remote_main(host: str) -> None:
+    """Run the agent on another host: whoever started this process there waits for its end, and not for the guard's."""
+    try:
+        guard.stay_behind()
+    except OSError:  # no more processes: what comes next reports it
+        pass
+    main(host)
 
 
 def main(host: str, stdin: str = "") -> None:

@@ -54,7 +54,7 @@ def _files(agent: Agent, order: messages.FilesOrder) -> None:
 def _run(agent: Agent, order: messages.RunOrder) -> None:
     _close_port(agent, order)
     agent.guard.protect(order["run_dir"])
-    agent.lost_after = order["lost_after"]
+    agent.launcher_lost_after = order["launcher_lost_after"]
     agent.answers = order["answers"]
     agent.activity = None
     agent.grace = order["grace"]

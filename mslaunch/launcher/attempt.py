@@ -9,6 +9,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,9 +33,10 @@ from mslaunch.plan.model import Plan, process_to_dict
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.places import words_of
 from mslaunch.store.signals import ASKING, SUSPEND
-from mslaunch.transports.base import Channel
+from mslaunch.transports.base import Channel, Transport
 
 TICK = 0.5
+LOOK_EVERY = 1.0  # at agents of this machine, whether somebody has stopped them
 STOP_SECONDS = 30.0  # beyond the grace: what an agent takes at most to end its ranks, or to tell that it cannot
 SAVE_SHARE = 20  # saving the record of 10,000 ranks may take at most a twentieth of the time
 
@@ -103,6 +105,9 @@ class Attempt:
         self._changed = False
         self._save_at = 0.0
         self._checked = 0.0
+        self._looked_at_agents = 0.0
+        self._stopped_since: dict[str, float] = {}
+        self._noted: set[str] = set()
         self._stop_limit: float | None = None
         """After how many silent seconds an agent that has been told to stop is lost, also where none can be cut off."""
         self._poll = select.epoll()
@@ -123,7 +128,7 @@ class Attempt:
         self.channels = {end: one for end, one in self.channels.items() if not wanted.isdisjoint(one.hosts)}
         for end in self.channels:
             self._poll.register(end, select.EPOLLIN)
-        orders = dict(start_orders(self.plan, environment, self.cluster.transport.can_be_cut_off))
+        orders = dict(start_orders(self.plan, environment, self.cluster.transport))
         for channel in self.channels.values():
             for host in channel.hosts:
                 if host in orders:
@@ -134,6 +139,7 @@ class Attempt:
         """Wait a moment for something to happen, and do what has to be done about it and about the time."""
         self.receive()
         self.check_silence()
+        self.check_stopped_agents()
         now = self.clock.monotonic()
         self.transfer.request_meanwhile(now)
         if self._changed and now >= self._save_at:
@@ -161,17 +167,50 @@ class Attempt:
     def check_silence(self) -> None:
         """Notice hosts that have fallen silent: dead, or cut off."""
         now = self.running_clock.advance()
-        limit = self.plan.limits.lost_after if self.cluster.transport.can_be_cut_off else self._stop_limit
+        limit = self.plan.limits.host_lost_after if self.cluster.transport.can_be_cut_off else self._stop_limit
         if limit is None or now - self._checked < TICK:
             return
         self._checked = now
         silent = {host for host, when in self.last_heard.items() if now - when > limit}
-        for host in silent:
-            del self.last_heard[host]
-            lost = f"nothing heard from {host} for {limit:g} s"
-            self.send_orders(self.run_state.host_lost((host,), self.clock.wall(), lost))
-        for end, channel in list(self.channels.items()) if silent else ():
-            if silent.issuperset(channel.hosts):
+        if silent and (why := self.cluster.transport.why_silent(silent)):
+            self.last_heard |= dict.fromkeys(silent, now)
+            self._note_once(f"{why}; the job waits until it goes on")
+        else:
+            self._lose({host: f"nothing heard from {host} for {limit:g} s" for host in silent})
+
+    def check_stopped_agents(self) -> None:
+        """Report an agent on this machine that a signal has stopped, and count it as lost after a while.
+
+        One that is to end is continued: it ends its ranks in order.
+        """
+        now, limit = self.running_clock.now, self.plan.limits.host_lost_after
+        if now - self._looked_at_agents < LOOK_EVERY:
+            return
+        self._looked_at_agents = now
+        stopped = self.cluster.transport.stopped_agents()
+        self._stopped_since = {host: self._stopped_since.get(host, now) for host in stopped}
+        for host, pid in stopped.items():
+            if self.run_state.stopping:
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGCONT)
+            elif now > self._stopped_since[host]:
+                advice = f"`kill -CONT {pid}` continues it; after {limit:g} s the job ends (launch.host_lost_after)"
+                self._note_once(f"the agent on {host}, process {pid}, was stopped by a signal: {advice}")
+        late = [host for host, since in self._stopped_since.items() if now - since > limit]
+        self._lose({host: f"the agent on {host} was stopped by a signal for {limit:g} s" for host in late})
+
+    def _note_once(self, text: str) -> None:
+        if text not in self._noted:
+            self._noted.add(text)
+            self.run_state.notes.append(text)
+
+    def _lose(self, hosts: Mapping[str, str]) -> None:
+        """Count hosts as lost, each for its reason, and close the channels that lead to no other."""
+        for host, why in hosts.items():
+            self.last_heard.pop(host, None)
+            self.send_orders(self.run_state.host_lost((host,), self.clock.wall(), why))
+        for end, channel in list(self.channels.items()) if hosts else ():
+            if hosts.keys() >= set(channel.hosts):
                 self._forget(end)
                 channel.is_open = False
                 channel.close()
@@ -333,7 +372,9 @@ class Attempt:
         self._poll.close()
 
 
-def start_orders(plan: Plan, environment: Mapping[str, str], answers: bool) -> Iterator[tuple[str, messages.RunOrder]]:
+def start_orders(
+    plan: Plan, environment: Mapping[str, str], transport: Transport
+) -> Iterator[tuple[str, messages.RunOrder]]:
     """What each host's agent has to know to start its part."""
     processes: dict[str, list[messages.PlannedProcess]] = defaultdict(list)
     for process in plan.processes:
@@ -348,9 +389,9 @@ def start_orders(plan: Plan, environment: Mapping[str, str], answers: bool) -> I
         "secrets": {name: environment[name] for name in plan.secrets},
         "setup": plan.setup,
         "stdin": plan.stdin,
-        "lost_after": plan.limits.lost_after,
+        "launcher_lost_after": None if transport.ends_with_launcher else plan.limits.launcher_lost_after,
         "grace": plan.limits.grace,
-        "answers": answers or plan.limits.stall_timeout is not None,
+        "answers": transport.can_be_cut_off or plan.limits.stall_timeout is not None,
         "device_files": None if plan.share_devices else DEVICE_FILES.get(plan.device_target),
         "reports_launchers": plan.world_size > 1 and not plan.allow_launcher,
         "workdir": plan.workdir,

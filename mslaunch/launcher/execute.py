@@ -60,7 +60,7 @@ def execute(
     with nullcontext(signals) if signals else Signals() as heard, EventLog(folder.events) as events:
         execution = _Execution(plan, folder, observe, environment, cluster, replan, rejoin, heard, events, now)
         try:
-            with Pings(execution.channels, plan.limits.lost_after):
+            with Pings(execution.channels, min(plan.limits.host_lost_after, plan.limits.launcher_lost_after)):
                 execution.run()
         except BaseException as error:
             limit, ended = limit_of(error), record.iso(time.time())

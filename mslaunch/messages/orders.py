@@ -118,7 +118,8 @@ class RunOrder(OrderMessage):
     sync: SyncOrder | None
     tail: list[int]
     stdin: int | None
-    lost_after: float
+    launcher_lost_after: float | None
+    """None where the stream ends when the launcher is gone: its silence means nothing then."""
     grace: float
     answers: bool
     device_files: str | None

@@ -152,7 +152,8 @@ def _limits(spec: JobSpec) -> Limits:
         on_stall=launch.on_stall,
         on_nan=launch.on_nan,
         exit_skew=launch.exit_skew,
-        lost_after=launch.lost_after,
+        host_lost_after=launch.host_lost_after,
+        launcher_lost_after=launch.launcher_lost_after,
     )
 
 

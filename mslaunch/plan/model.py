@@ -154,7 +154,8 @@ class Limits:
     on_stall: str = "stop"
     on_nan: str = "report"
     exit_skew: float = 300.0
-    lost_after: float = 10.0
+    host_lost_after: float = 10.0
+    launcher_lost_after: float = 300.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,12 @@ class LaunchSettings(BaseModel):
     require_init: bool = Field(
         False, description="Whether a job fails whose ranks use MindSpore and never call init(): each trains alone."
     )
-    lost_after: Wait = Field(10.0, description="Seconds of silence after which an agent counts its launcher as lost.")
+    host_lost_after: Wait = Field(
+        10.0, description="Seconds of silence after which the launcher counts a host as lost."
+    )
+    launcher_lost_after: Wait = Field(
+        300.0, description="SSH and Slurm: seconds of silence after which a host counts its launcher as lost."
+    )
     report: bool = Field(False, description="Write report.html into the run's folder when the run has ended.")
     max_restarts: Annotated[Annotated[int, Field(ge=0)], Flag("--max-restarts", kind=int, metavar="N")] = Field(
         0, description="How often a failed job is started again."

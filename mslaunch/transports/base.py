@@ -6,7 +6,7 @@ docs/transports.md explains how to write one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,6 +182,8 @@ class Transport:
     """Hosts are asked what they have before anything is started; False where the only host is this machine."""
     can_be_cut_off: ClassVar[bool] = True
     """A host that falls silent is lost; otherwise the end of its stream tells."""
+    ends_with_launcher: ClassVar[bool] = False
+    """The agents' streams end when the launcher's machine is gone; otherwise agents count its silence."""
     runs_on_every_node: ClassVar[bool] = False
     """The command is meant to be typed on each node; otherwise several of it would launch the job several times."""
     shares_environment: ClassVar[bool] = False
@@ -281,6 +283,15 @@ class Transport:
     def pop_notes(self) -> list[str]:
         """Return what a person should be told by now, each once; called while a job runs."""
         return []
+
+    def stopped_agents(self) -> Mapping[str, int]:
+        """Return the agents that a signal has stopped, as host and process, where this machine can see them."""
+        return {}
+
+    def why_silent(self, hosts: Collection[str]) -> str:
+        """Say why hosts are silent that are not lost, for example that their job is suspended; nothing otherwise."""
+        del hosts
+        return ""
 
     def finish(self, exit_code: int, record: Mapping[str, Any] | None, text: str = "") -> None:
         """Tell the hosts how the run ended, or why it did not begin; the channels are closed."""

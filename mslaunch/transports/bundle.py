@@ -34,8 +34,8 @@ AGENT_BOOT = (
     "import gc,os,sys;gc.disable();i=sys.stdin.buffer.raw;n=int(i.readline()or 0)or sys.exit()\n"
     "f=os.memfd_create('mslaunch')\n"
     "while n:\n d=i.read(min(n,65536)) or sys.exit();os.write(f,d);n-=len(d)\n"
-    "sys.path.append('/proc/self/fd/%d'%f);from mslaunch.agent.main import main\n"
-    "main(os.path.expandvars(sys.argv[1]))"
+    "sys.path.append('/proc/self/fd/%d'%f);from mslaunch.agent.main import remote_main\n"
+    "remote_main(os.path.expandvars(sys.argv[1]))"
 )
 """Reads the zip from the stream into memory and starts the agent from it: nothing is installed, no file is left.
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from mslaunch.agent import guard, wire
+from mslaunch.agent.processes import is_stopped
 from mslaunch.errors import RequestError
 from mslaunch.hosts import LOCAL, Host
 from mslaunch.plan.spec import JobSpec, naming_setting
@@ -22,7 +25,11 @@ class LocalTransport(Transport):
     label = "this machine"
     needs_check = False
     can_be_cut_off = False
+    ends_with_launcher = True
     shares_environment = True
+
+    def __init__(self) -> None:
+        self._channels: list[LocalChannel] = []
 
     def is_default(self, named: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
         del environment
@@ -47,7 +54,11 @@ class LocalTransport(Transport):
 
     def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
         del access
-        return Opened([LocalChannel(LOCAL, prestart.take(LOCAL), wire.MAGIC)], hosts)
+        self._channels = [LocalChannel(LOCAL, prestart.take(LOCAL), wire.MAGIC)]
+        return Opened(self._channels, hosts)
+
+    def stopped_agents(self) -> Mapping[str, int]:
+        return stopped_agents(self._channels)
 
     def clean_up(self, run_dir: str) -> None:
         guard.end_run(run_dir)
@@ -56,10 +67,30 @@ class LocalTransport(Transport):
 class LocalChannel(ProcessChannel):
     """The process is the agent's guard: when the agent is gone, it ends what that has left, and then itself."""
 
+    agent_pid: int | None = None
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        messages = super().receive()
+        for message in messages or ():
+            if message.get("ev") == "hello":
+                self.agent_pid = message.get("pid")
+        return messages
+
+    def close(self) -> None:
+        if not self.is_finished():
+            self._process.send_signal(signal.SIGCONT)  # a guard that somebody has stopped
+        super().close()
+
     def _end_process(self) -> None:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(guard.PATIENCE)
         super()._end_process()
+
+
+def stopped_agents(channels: Iterable[LocalChannel]) -> dict[str, int]:
+    """Return the agents behind these channels that a signal has stopped, as host and process."""
+    agents = {one.hosts[0]: one.agent_pid for one in channels if one.is_open and one.agent_pid is not None}
+    return {host: pid for host, pid in agents.items() if is_stopped(pid)}
 
 
 def is_this_machine(hosts: tuple[Host, ...]) -> bool:

@@ -70,10 +70,10 @@ def close_all(channels: Sequence[Channel]) -> None:
 class Pings:
     """Tells the agents every two seconds that the launcher lives, from a thread that no stalled terminal can stall."""
 
-    def __init__(self, channels: Sequence[Channel], lost_after: float | None = None) -> None:
-        """Several pings go out within `lost_after`, however short it is."""
+    def __init__(self, channels: Sequence[Channel], limit: float | None = None) -> None:
+        """Several pings go out within `limit`, the least silence that counts as a loss, however short it is."""
         self._channels = channels
-        self._every = PING_EVERY if lost_after is None else min(PING_EVERY, lost_after / 4)
+        self._every = PING_EVERY if limit is None else min(PING_EVERY, limit / 4)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 

@@ -24,7 +24,7 @@ from mslaunch.transports.join.part import Part
 from mslaunch.transports.join.places import Places
 from mslaunch.transports.join.secret import Secret, find_secret, how_to_give, own_secret
 from mslaunch.transports.join.sockets import Address, is_local, listen, listen_everywhere, resolve
-from mslaunch.transports.local import LocalChannel
+from mslaunch.transports.local import LocalChannel, stopped_agents
 from mslaunch.transports.open_files import raise_limit
 from mslaunch.words import counted, limit_of_wait
 
@@ -40,6 +40,7 @@ class JoinTransport(Transport):
     replaces_hosts = True
     resumes_runs = True
     runs_on_every_node = True
+    ends_with_launcher = True  # TCP's keep-alive, which the kernel answers for a process that is stopped
     shares_environment = True  # every node has run a command of its own: its variables are right there
     own_settings = ("workers_per_node", "launcher_only", "join_timeout", "secret_file")
     devices_advice = "nodes that join say what they have. Give --workers-per-node instead."
@@ -54,6 +55,7 @@ class JoinTransport(Transport):
         self._ranks: dict[str, int] = {}
         """The node rank of every host so far, by its name."""
         self._channels: list[NodeChannel] = []
+        self._own_agent: LocalChannel | None = None
 
     def is_meant(self, spec: JobSpec, environment: Mapping[str, str]) -> bool:
         return parts.is_meant(spec, environment)
@@ -110,7 +112,7 @@ class JoinTransport(Transport):
         if part.lends_devices:
             name = places.hold(0, socket.gethostname())
             self._own = Host(name, "127.0.0.1", tuple(range(part.slots or 0)))
-        terms = Terms(spec.launch.run_id or "", spec.launch.python, spec.launch.lost_after)
+        terms = Terms(spec.launch.run_id or "", spec.launch.python, spec.launch.host_lost_after)
         return Listener(sockets, server_context(secret.value), places, terms)
 
     def _wait(self, part: Part, listener: Listener) -> list[Node]:
@@ -156,7 +158,7 @@ class JoinTransport(Transport):
         problems = []
         for host in hosts:
             if self._own is not None and host.name == self._own.name:
-                channels.append(_own_channel(host))
+                channels.append(self._own_channel(host))
             elif host.name in self._nodes:
                 channels.append(self._channel(self._nodes[host.name]))
             else:
@@ -168,6 +170,14 @@ class JoinTransport(Transport):
         channel = NodeChannel(node, self._listener.places.leave)
         self._channels.append(channel)
         return channel
+
+    def _own_channel(self, host: Host) -> LocalChannel:
+        agent = prestart.start(host.name, host.python, reads_stdin=False)
+        self._own_agent = LocalChannel(host.name, agent, wire.MAGIC)
+        return self._own_agent
+
+    def stopped_agents(self) -> Mapping[str, int]:
+        return stopped_agents([self._own_agent] if self._own_agent else [])
 
     def replace_hosts(
         self, left: tuple[Host, ...], lost: tuple[Host, ...], wait: Callable[[float], None]
@@ -189,7 +199,7 @@ class JoinTransport(Transport):
         before = {self._ranks[host.name]: len(host.devices) for host in lost}
         hosts = [*left, *own, *(_host(node, before.get(node.rank)) for node in taken)]
         self._ranks |= ranks
-        channels: list[Channel] = [*map(_own_channel, own), *map(self._channel, taken)]
+        channels: list[Channel] = [*map(self._own_channel, own), *map(self._channel, taken)]
         return channels, tuple(sorted(hosts, key=lambda host: ranks[host.name]))
 
     def _let_go(self, names: set[str]) -> None:
@@ -320,10 +330,6 @@ def _host(node: Node, slots: int | None = None) -> Host:
     """A node as a host; `slots` are those of the one in whose place it comes."""
     devices = tuple(range(node.hello.slots or slots or 0))
     return Host(node.name, node.address, devices, python=node.hello.python)
-
-
-def _own_channel(host: Host) -> LocalChannel:
-    return LocalChannel(host.name, prestart.start(host.name, host.python, reads_stdin=False), wire.MAGIC)
 
 
 def _too_few(part: Part, nodes: Sequence[Node], own: int) -> HostsNotReady:

@@ -51,6 +51,8 @@ class Accepted:
     rank: int
     run: str
     python: str | None
+    lost_after: float
+    """Seconds without an answer of the launcher's machine after which it is gone."""
     more: tuple[tuple[bytes, bytes], ...] = ()
     """Frames that have come right behind the answer."""
 
@@ -166,4 +168,4 @@ def _accepted(part: Part, stream: TlsStream, answer: dict[str, Any]) -> Accepted
         raise NotYet("its answer cannot be read") from None
     keep_alive(stream.sock, seconds)
     stream.sock.settimeout(None)
-    return Accepted(stream, str(name), int(rank), str(run), python if python is None else str(python))
+    return Accepted(stream, str(name), int(rank), str(run), python if python is None else str(python), seconds)

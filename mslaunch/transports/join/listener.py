@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 from mslaunch.transports.join.guests import Guest, Hello, Refused
 from mslaunch.transports.join.places import Places
-from mslaunch.transports.join.stream import LONGEST, TlsStream, keep_alive, plain_address, record_frame
+from mslaunch.transports.join.stream import LONGEST, TlsStream, keep_alive, limit_waiting, plain_address, record_frame
 
 MOST_GUESTS = 256
 """Connections that have not yet proved anything, at once; one more ends the oldest."""
@@ -36,6 +36,7 @@ class Terms:
     python: str | None
     """The Python that runs the agent; None for the node's own."""
     lost_after: float
+    """Seconds without an answer of the other machine after which either side is gone."""
 
 
 @dataclass(slots=True)
@@ -180,6 +181,7 @@ class Listener:
         try:
             reached_at = plain_address(guest.stream.sock.getsockname())
             keep_alive(guest.stream.sock, self._terms.lost_after)
+            limit_waiting(guest.stream.sock, self._terms.lost_after)
             guest.stream.send(record_frame(answer))
         except (OSError, ssl.SSLError):
             self.places.leave(place.name)

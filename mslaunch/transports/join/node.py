@@ -17,7 +17,7 @@ from mslaunch.plan.environment import inherited_launch_variables
 from mslaunch.transports import prestart
 from mslaunch.transports.join.connect import Accepted
 from mslaunch.transports.join.rank_notes import RankNotes
-from mslaunch.transports.join.stream import AGENT, END, PIECE, RECORD, BrokenStream, frame, read_record
+from mslaunch.transports.join.stream import AGENT, END, PIECE, RECORD, BrokenStream, frame, is_cut_off, read_record
 
 LOST = 125
 ROOM = 1 << 20
@@ -106,6 +106,7 @@ class _Relay:
         self._is_connected, self._agent_may_end = True, False
         self._ending: Ending | None = None
         self._signal: int | None = None
+        self._lost_after = accepted.lost_after
         self._handle(accepted.more)
 
     def run(self) -> Ending:
@@ -138,6 +139,8 @@ class _Relay:
             self._handle_signals()
         if self._is_connected and self._stream.fileno() in ready:
             self._receive()
+        if self._is_connected and is_cut_off(self._stream.sock, self._lost_after):
+            self._lose_launcher()
         if self._events is not None and self._events.fileno() in ready:
             self._read_events()
         self._write()

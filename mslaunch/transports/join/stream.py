@@ -18,6 +18,9 @@ PIECE = 1 << 16
 LONGEST = 1 << 22
 """Bytes of a frame; a node that has not said who it is may send far less."""
 _PROBES = 3
+_TCP_INFO = struct.Struct("8B13I")
+"""The beginning of Linux's struct tcp_info, up to tcpi_last_ack_recv."""
+_ROUND_TRIP = 1.0
 
 
 class BrokenStream(Exception):
@@ -149,7 +152,23 @@ def keep_alive(sock: socket.socket, seconds: float) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, round(seconds / 2)))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, pause)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+
+
+def limit_waiting(sock: socket.socket, seconds: float) -> None:
+    """Have the kernel end a connection whose peer has taken nothing of what waits for it for so long."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(2**31 - 1, max(1000, round(seconds * 1000))))
+
+
+def is_cut_off(sock: socket.socket, seconds: float) -> bool:
+    """Tell whether the peer's machine has answered nothing for so long, though it was asked more than once.
+
+    A peer that is stopped takes nothing either, but its kernel answers. Keep-alive does not look while something waits
+    to be sent, and the user timeout would end both.
+    """
+    info = _TCP_INFO.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size))
+    retransmits, probes = int(info[2]), int(info[3])
+    pause, unanswered = info[8] / 1e6, float(info[-1]) / 1e3
+    return (retransmits > 0 or probes > 1) and unanswered > max(seconds, pause + _ROUND_TRIP)
 
 
 def plain_address(address: Any) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,6 +138,13 @@ class SlurmTransport(Transport):
         from mslaunch.transports.slurm.step import allotment
 
         return submission.place(spec, hosts, allotment(environment, facts, target), target)
+
+    def why_silent(self, hosts: Collection[str]) -> str:
+        """A launcher on a login host goes on while Slurm suspends the job's nodes."""
+        del hosts
+        job = self.queue.current_job(os.environ)
+        state = queue.look(job.job_id, since=0.0) if job else None
+        return f"Slurm has suspended job {job.job_id}" if job and state and state.word == "SUSPENDED" else ""
 
     def environment(self, method: str, hosts: tuple[Host, ...]) -> Mapping[str, str]:
         if method != "mpirun":

@@ -24,6 +24,7 @@ class NetnsTransport(Transport):
     name = "netns"
     label = "network namespaces"
     can_be_cut_off = False
+    ends_with_launcher = True
     shares_environment = True
 
     def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
