@@ -40,6 +40,7 @@ def ten_keys(value: bytes) -> bytes:
     return b"".join(b"K" + bytes([key]) + value for key in range(10))
 
 
+CALL_AGAIN = b"ccollections\nOrderedDict\nh\x00\x85R0"
 MALICIOUS: dict[str, tuple[Any, str]] = {
     "os.system": (Call(Global("os.system"), TOUCH), "'os.system'"),
     "posix.system, as pickle writes it": (pickle.dumps({"w": Runs()}, 2), "'posix.system'"),
@@ -71,6 +72,15 @@ MALICIOUS: dict[str, tuple[Any, str]] = {
     "a storage of another kind": (Persistent(("module", Global("torch.FloatStorage"), "a", "b", 1)), "no storage"),
     "a storage that is an import": (Persistent(("storage", "os.system", "a", "b", 1)), "without type or key"),
     "a huge tuple": (Raw(b"(" + b"N" * 5_000_000 + b"t"), "instructions"),
+    "a long list that is read again and again": (
+        Raw(instructions([(n, n) for n in range(2000)]) + b"q\x00" + CALL_AGAIN * 1000),
+        "instructions",
+    ),
+    "a list in lists": (Raw(b"]" * 100_000 + b"a" * 99_999), "no tensor"),
+    "dicts around a large one": (
+        Raw(instructions({n: n for n in range(9000)}) + b"q\x000(" + b"(K\x00h\x00d" * 9000 + b"l"),
+        "no tensor",
+    ),
     "recursion by marks": (deep(b"(", b"t", 100_000), "nested deeper"),
     "a deep tuple as a key": (Raw(b"}" + b"N" + b"\x85" * 100_000 + b"Ns"), "a key that is a tuple"),
     "a text that is announced and missing": (Raw(b"X\xff\xff\xff\x7fab"), "cannot be read"),

@@ -126,6 +126,32 @@ def test_the_state_dict_is_found_where_programs_keep_it(tmp_path: Path, kind: st
     assert values(save_zip(tmp_path / "a.pth", value, {"s": b"ab"}), key) == {"w": ((2,), b"ab")}
 
 
+TENSOR = Saved("s", "Int8", (2,))
+IN_PARTS: dict[str, tuple[Any, set[str]]] = {
+    "lists and tuples": (
+        {"w": TENSOR, "blocks": [TENSOR, {"a": TENSOR}], "tup": (TENSOR,), "sizes": (1, 2), "same": (1, 2)},
+        {"w", "blocks.0", "blocks.1.a", "tup.0"},
+    ),
+    "only a list": ({"blocks": [TENSOR, TENSOR]}, {"blocks.0", "blocks.1"}),
+    "a list in a state_dict": ({"state_dict": {"blocks": [[TENSOR]]}, "epoch": 3}, {"blocks.0.0"}),
+    "a name like an optimizer's": (
+        {"w": TENSOR, "optimal_head": {"weight": TENSOR}},
+        {"w", "optimal_head.weight"},
+    ),
+    "beside a list of optimizers' states": (
+        {"w": TENSOR, "optimizers": [{"state": {0: TENSOR}, "param_groups": []}], "rng_state": [TENSOR]},
+        {"w"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", IN_PARTS)
+def test_no_tensor_of_a_network_is_lost(tmp_path: Path, kind: str) -> None:
+    """Those in lists and tuples are named by their places, and a name alone makes nothing an optimizer's."""
+    value, names = IN_PARTS[kind]
+    assert values(save_zip(tmp_path / "a.pth", value, {"s": b"ab"})) == dict.fromkeys(names, ((2,), b"ab"))
+
+
 def _without(path: Path, name: str) -> None:
     """Write a zip file again without one entry."""
     with zipfile.ZipFile(path) as old:
@@ -156,6 +182,13 @@ def test_a_file_that_is_not_whole_is_refused(tmp_path: Path, kind: str) -> None:
     assert str(refused.value).startswith(f"{path}: not a state_dict that can be read: ")
 
 
+def _with_metadata(name: str) -> Call:
+    """A tensor as torch saves one whose values it changes when they are read."""
+    call = Saved("s", "Int8", (2,)).call()
+    return Call(call.callee, (*call.arguments, {name: True}))
+
+
+NEGATED, CONJUGATED = _with_metadata("neg"), _with_metadata("conj")
 WRONG: dict[str, tuple[Any, dict[str, bytes], str]] = {
     "beyond its storage": ({"w": Saved("s", "Int8", (3,))}, {}, "reaches to byte 3 of a storage of 2"),
     "strides beyond": ({"w": Saved("s", "Int8", (2,), (9,))}, {}, "reaches to byte 10 of a storage of 2"),
@@ -167,6 +200,18 @@ WRONG: dict[str, tuple[Any, dict[str, bytes], str]] = {
         {"a": {"w": Saved("s", "Int8", (2,))}, "b": {"w": Saved("s", "Int8", (2,))}},
         {},
         r"several state_dicts \(a, b\). Say which one with --key",
+    ),
+    "an optimizer's state, or not": (
+        {"w": Saved("s", "Int8", (2,)), "optim": {"weight": Saved("s", "Int8", (2,))}},
+        {},
+        "optim holds tensors, and may be an optimizer's state or a part of the network",
+    ),
+    "negated when it is read": ({"a.w": NEGATED}, {}, r"a.w is a view .* \(neg\). Save its .resolve_neg\(\)"),
+    "conjugated when it is read": ({"w": CONJUGATED}, {}, r"w is a view .* \(conj\). Save its .resolve_conj\(\)"),
+    "a set of tensors": (
+        {"a": Saved("s", "Int8", (2,)), "w": Call(Global("builtins.set"), ([Saved("s", "Int8", (2,))],))},
+        {},
+        "puts a tensor into builtins.set",
     ),
     "a name twice": (
         {"a.w": Saved("s", "Int8", (2,)), "a": {"w": Saved("s", "Int8", (1,))}},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,8 @@ class TensorRef:
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    pending: str | None = None
+    """What torch does with the values when they are read: neg or conj; the storage holds them without that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,8 +137,17 @@ def call(callee: Any, arguments: Any) -> Any:
     if callee.path in CALLS:
         return CALLS[callee.path](*arguments)
     if callee.path in VALUES or is_object(callee.path):
-        return Opaque(callee.path)
+        return make_opaque(callee.path, arguments)
     raise Malformed(f"its pickle calls {callee.path[:SHOWN]}, which is no part of a state_dict")
+
+
+def make_opaque(path: str, arguments: Sequence[Any]) -> Opaque:
+    """Return what stands for a value that is made of others; a set of tensors would be lost without a word."""
+    made = Opaque(path)
+    items = (item for one in arguments for item in (one if isinstance(one, (list, tuple)) else (one,)))
+    if not made.may_hold_weights and any(isinstance(item, TensorRef) for item in items):
+        raise Malformed(f"its pickle puts a tensor into {path}. {SAVE_THE_WEIGHTS}")
+    return made
 
 
 def kind_of(value: Any) -> str:
@@ -178,26 +189,34 @@ def _sizes(numbers: Any) -> tuple[int, ...]:
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *more: Any) -> TensorRef:
     if not isinstance(storage, StorageRef):
         raise Malformed(f"its pickle makes a tensor of {kind_of(storage)}")
-    del more  # requires_grad, hooks, metadata
     if storage.dtype is None:
         raise Malformed("its pickle has a tensor without a type")
-    return _view(storage, storage.dtype, offset, shape, strides)
+    return _view(storage, storage.dtype, offset, shape, strides, more)
 
 
 def _tensor_of_type(
     storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, dtype: Any, *more: Any
 ) -> TensorRef:
-    del grad, hooks, more
+    del grad, hooks
     if not isinstance(storage, StorageRef) or not isinstance(dtype, Name) or dtype.path not in _TYPE_NAMES:
         raise Malformed("its pickle has a tensor without storage or type")
-    return _view(storage, _TYPE_NAMES[dtype.path], offset, shape, strides)
+    return _view(storage, _TYPE_NAMES[dtype.path], offset, shape, strides, more)
 
 
-def _view(storage: StorageRef, dtype: str, offset: Any, shape: Any, strides: Any) -> TensorRef:
+def _view(storage: StorageRef, dtype: str, offset: Any, shape: Any, strides: Any, more: tuple[Any, ...]) -> TensorRef:
     sizes, steps = _sizes(shape), _sizes(strides)
     if len(sizes) != len(steps):
         raise Malformed("its pickle has a tensor with more dimensions than strides")
-    return TensorRef(storage, dtype, _size(offset), sizes, steps)
+    return TensorRef(storage, dtype, _size(offset), sizes, steps, _pending(more))
+
+
+def _pending(more: tuple[Any, ...]) -> str | None:
+    """Read what torch calls metadata: a dict, behind requires_grad and hooks."""
+    for metadata in more:
+        for name in _PENDING if isinstance(metadata, dict) else ():
+            if metadata.get(name):
+                return name
+    return None
 
 
 def _parameter(tensor: Any, *more: Any) -> TensorRef | Opaque:
@@ -243,6 +262,7 @@ def _default(*factory: Any) -> dict[Any, Any]:
     return {}
 
 
+_PENDING = ("neg", "conj")
 _OF_CLASS = ("torch._tensor._rebuild_from_type", "torch._tensor._rebuild_from_type_v2")
 CALLS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor": _tensor,

@@ -16,12 +16,14 @@ from mslaunch.checkpoint.pickled_values import (
     kind_of,
     known,
     make_object,
+    make_opaque,
     plain_key,
     refer,
 )
 from mslaunch.checkpoint.tensor import Malformed
 
-MOST_OPCODES = 4 << 20
+MOST_OPCODES = 1 << 20
+"""About two seconds; a file with 10,000 tensors has 300,000."""
 MOST_MARKS = 1000
 
 
@@ -44,12 +46,13 @@ class _Reader:
         self.marks: list[list[Any]] = []
         self.memo: dict[int, Any] = {}
         self.storages: dict[str, StorageRef] = {}
+        self.work = 0
+        """Instructions, and the items that calls have read."""
 
     def read(self, file: io.BytesIO) -> Any:
         try:
-            for count, (opcode, argument, _) in enumerate(pickletools.genops(file)):
-                if count > MOST_OPCODES:
-                    raise Malformed(f"its pickle has over {MOST_OPCODES:,} instructions")
+            for opcode, argument, _ in pickletools.genops(file):
+                self.count(1)
                 if opcode.name == "STOP":
                     return self.stack.pop()
                 self.step(opcode.name, argument)
@@ -59,6 +62,11 @@ class _Reader:
             words = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
             raise Malformed(f"its pickle cannot be read: {words[:SHOWN]}") from None
         raise Malformed("its pickle has no end")
+
+    def count(self, steps: int) -> None:
+        self.work += steps
+        if self.work > MOST_OPCODES:
+            raise Malformed(f"its pickle has over {MOST_OPCODES:,} instructions")
 
     def step(self, name: str, argument: Any) -> None:
         if name in _VALUES:
@@ -107,9 +115,10 @@ class _Reader:
         self.stack[-1].extend(items)
 
     def add_items(self, items: list[Any]) -> None:
-        del items  # sets are of no use here
-        if not isinstance(self.stack[-1], Opaque):
-            raise Malformed(f"its pickle adds to {kind_of(self.stack[-1])}")
+        target = self.stack[-1]
+        if not isinstance(target, Opaque):
+            raise Malformed(f"its pickle adds to {kind_of(target)}")
+        make_opaque(target.path, items)
 
     def put(self, index: int | None) -> None:
         self.memo[len(self.memo) if index is None else index] = self.stack[-1]
@@ -124,7 +133,10 @@ class _Reader:
         self.stack.append(known(f"{module}.{name}"))
 
     def reduce(self, _: Any) -> None:
-        self.stack.append(call(*self.last(2)))
+        callee, arguments = self.last(2)
+        if isinstance(arguments, tuple):
+            self.count(sum(len(one) for one in arguments if isinstance(one, (list, tuple))))
+        self.stack.append(call(callee, arguments))
 
     def build(self, _: Any) -> None:
         """Leave out the attributes of a state_dict (its versions), of a tensor or of an object."""
@@ -171,11 +183,6 @@ def _make_dict(reader: _Reader, _: Any) -> None:
     reader.set_items(items)
 
 
-def _frozen(items: list[Any]) -> Opaque:
-    del items
-    return Opaque("builtins.frozenset")
-
-
 def _drop(reader: _Reader, _: Any) -> None:
     reader.last(1)
 
@@ -203,7 +210,7 @@ _STEPS: dict[str, Callable[[_Reader, Any], None]] = {
     "TUPLE3": _push(lambda reader, _: reader.last(3)),
     "LIST": _push(lambda reader, _: reader.to_mark()),
     "DICT": _make_dict,
-    "FROZENSET": _push(lambda reader, _: _frozen(reader.to_mark())),
+    "FROZENSET": _push(lambda reader, _: make_opaque("builtins.frozenset", reader.to_mark())),
     "APPEND": lambda reader, _: reader.append_items(list(reader.last(1))),
     "APPENDS": lambda reader, _: reader.append_items(reader.to_mark()),
     "SETITEM": _set_item,

@@ -119,6 +119,11 @@ def _view(name: str, tensor: TensorRef, storages: Mapping[str, Part], size: int)
         name.encode()
     except UnicodeEncodeError:
         raise Malformed("a name that is no text") from None
+    if tensor.pending:
+        raise Malformed(
+            f"{name} is a view whose values torch changes when it reads them ({tensor.pending}). "
+            f"Save its .resolve_{tensor.pending}()"
+        )
     ref, itemsize = tensor.storage, _ITEMS[tensor.dtype]
     if ref.key not in storages:
         raise Malformed(f"{name}: its storage {ref.key[:40]} is not in the file")
