@@ -51,6 +51,17 @@ def test_the_token_becomes_a_cookie_that_no_script_and_no_other_site_sees(ui: Ui
     assert ui.ask("/api/runs", Cookie=cookie.partition(";")[0]).json[0]["name"] == "first"
 
 
+@pytest.mark.parametrize("name", ["Cookie", "Authorization", "X-Other"])
+def test_large_headers_are_refused_before_they_are_read(ui: Ui, name: str) -> None:
+    """Anybody may send them; smaller ones are split at semicolons and cost as much as they are long."""
+    for unit in ('"\\', "a=", ";", " "):
+        assert ui.ask("/api/runs", **{name: f"x{unit * (29 << 10)}x"}).status == 431
+        assert ui.ask("/api/runs", **{name: f"x{unit * (7 << 10)}x"}).status == 401
+    assert ui.ask(f"/?token={'x' * (17 << 10)}").status == 431
+    among = f'other="a b"; mslaunch_{ui.port}={ui.token} ;last'
+    assert ui.ask("/api/runs", Cookie=among).status == 200
+
+
 def test_the_token_is_in_no_command_line_and_no_later_output(shown: Bench) -> None:
     """Requests are logged nowhere, wrong ones included."""
     ui = start_ui(shown)

@@ -6,7 +6,6 @@ import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -31,6 +30,8 @@ HEADERS = {
 OWN_HEADER = "x-mslaunch"
 """A page of another origin cannot send it without being asked for, and that is never granted."""
 _METHODS = ("GET", "HEAD", "POST")
+LARGEST_HEAD = 16 << 10
+"""Bytes of the query and all headers of a request; the other servers of a machine share its cookies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Refusal:
 NO_TOKEN = Refusal(401, "Open the address that `mslaunch ui` printed: it has a token, which this browser does not.")
 WRONG_HOST = Refusal(421, "This name is not this server's. Open it by its address, or as localhost.")
 WRONG_METHOD = Refusal(405, "Only GET and POST are answered.")
+TOO_LARGE = Refusal(431, f"The headers and the query of a request may have {LARGEST_HEAD} bytes.")
 FOREIGN = Refusal(403, "Only the page of this server may do that.")
 
 
@@ -82,11 +84,11 @@ class Access:
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer" and self.is_token(bearer.strip()):
             return True
-        try:
-            kept = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
-        except CookieError:
-            return False
-        return kept is not None and self.is_token(kept.value)
+        for pair in headers.get("cookie", "").split(";"):
+            name, _, value = pair.partition("=")
+            if name.strip() == self.cookie:
+                return self.is_token(value.strip())
+        return False
 
 
 def _is_address(name: str) -> bool:
@@ -113,6 +115,9 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        if _head_size(scope) > LARGEST_HEAD:
+            await _refuse(TOO_LARGE, send)
+            return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token")
         if given and scope["method"] == "GET" and scope["path"] == "/" and self._access.is_token(given[0]):
@@ -129,6 +134,10 @@ class Guard:
         """Keep the token in a cookie that no script reads, and leave an address without it."""
         cookie = f"{self._access.cookie}={self._access.token}; Path=/; HttpOnly; SameSite=Strict"
         await _answer(send, 303, b"", {"Location": "/", "Set-Cookie": cookie})
+
+
+def _head_size(scope: Scope) -> int:
+    return len(scope["query_string"]) + sum(len(name) + len(value) for name, value in scope["headers"])
 
 
 async def _refuse(refusal: Refusal, send: Send) -> None:

@@ -25,7 +25,7 @@ from mslaunch.diagnose.masked_text import mask_text
 from mslaunch.errors import MslaunchError, NoSuchRun, NotReadyError, RequestError, limit_of
 from mslaunch.store.run import Run
 from mslaunch.ui import log_text, page, prometheus
-from mslaunch.ui.access import Access, App, Guard
+from mslaunch.ui.access import LARGEST_HEAD, Access, App, Guard
 from mslaunch.ui.bounds import LIVE
 from mslaunch.ui.comparison import compare
 from mslaunch.ui.library import Library
@@ -230,6 +230,8 @@ def serve(listening: socket.socket, app: App) -> None:
         access_log=False,
         lifespan="off",
         ws="none",
+        http="h11",  # which bounds what it reads of a request before it asks anybody
+        h11_max_incomplete_event_size=2 * LARGEST_HEAD,
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=2,
