@@ -26,30 +26,68 @@ BY_OTHERS = "os.kill(child.pid, signal.SIGKILL)"
 BY_SIGTERM = "os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)"
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
 @pytest.mark.parametrize(
-    ("end", "words"), [(BY_SIGTERM, "was killed by SIGTERM"), ("sys.exit(3)", "exited with code 3")]
+    ("start", "end", "words"),
+    [
+        ("fork", BY_SIGTERM, "was killed by SIGTERM"),
+        ("spawn", "sys.exit(3)", "exited with code 3"),
+        ("fork", "raise RuntimeError('a worker died.\\nTry again.')", "RuntimeError: a worker died"),
+    ],
 )
 def test_a_killed_data_loading_process_is_named(bench: Bench, start: str, end: str, words: str) -> None:
     """How the rank ends after it is only the consequence."""
     bench.write("train.py", KILLED.format(start=start, kill=BY_OTHERS, end=end))
     done = bench.mslaunch("train", "-n", "1")
-    summary = bench.record()["verdict"]["summary"]
-    assert summary.startswith(f"{words}, after its child process ")
-    assert summary.endswith(" was killed by SIGKILL")
-    assert summary in done.stdout
+    headline = bench.record()["verdict"]["summary"].splitlines()[0]
+    assert headline.startswith(f"{words}, after its child process ")
+    assert headline.endswith(" was killed by SIGKILL")
+    assert headline in done.stdout
 
 
-@pytest.mark.parametrize("kill", ["child.kill()", "child.terminate()"])
-def test_processes_that_the_script_ends_itself_are_no_reason(bench: Bench, kill: str) -> None:
-    """A script may end its own processes as it likes."""
-    bench.write("train.py", KILLED.format(start="fork", kill=kill, end="sys.exit(3)"))
+POOL = (
+    "from concurrent.futures import ProcessPoolExecutor\n"
+    "def die(): os.kill(os.getpid(), signal.SIGKILL)\n"
+    "with ProcessPoolExecutor(2) as pool: pool.submit(die).result()\n"
+)
+PROGRAM = "child = subprocess.Popen(['sleep', '600'])\n{kill}\nchild.wait()\nraise RuntimeError('it died')\n"
+
+
+@pytest.mark.parametrize("script", [POOL, PROGRAM.format(kill=BY_OTHERS)], ids=["pool", "program"])
+def test_a_killed_process_of_a_pool_and_a_killed_program_are_named(bench: Bench, script: str) -> None:
+    """A pool ends its other processes by itself, which nobody takes for the reason."""
+    bench.write("train.py", f"import os, signal, subprocess\n{script}")
     bench.mslaunch("train", "-n", "1")
-    assert bench.record()["verdict"]["summary"] == "exited with code 3"
+    assert bench.record()["verdict"]["summary"].endswith(" was killed by SIGKILL")
 
 
-def test_a_killed_process_that_nobody_waited_for_is_named(bench: Bench) -> None:
-    """It comes to the agent together with its rank."""
+OWN = KILLED.format(start="fork", kill="child.{end}()", end="raise RuntimeError('it died')")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        OWN.replace("{end}", "kill"),
+        OWN.replace("{end}", "terminate"),
+        f"import subprocess\n{PROGRAM.format(kill='child.kill()')}",
+        "import os, signal, atexit, time\n"
+        "if (child := os.fork()) == 0: time.sleep(600)\n"
+        "atexit.register(lambda: os.kill(child, signal.SIGKILL))\n"
+        "raise RuntimeError('it died')\n",
+    ],
+    ids=["kill", "terminate", "program", "after its exception"],
+)
+def test_processes_that_the_script_ends_itself_are_no_reason(bench: Bench, script: str) -> None:
+    """A script may end its own processes as it likes."""
+    bench.write("train.py", script)
+    bench.mslaunch("train", "-n", "1")
+    assert bench.record()["verdict"]["summary"] == "RuntimeError: it died"
+
+
+@pytest.mark.parametrize(
+    ("end", "words"), [(BY_SIGTERM, "was killed by SIGTERM"), ("raise KeyError('x')", "KeyError: 'x'")]
+)
+def test_a_killed_process_that_nobody_waited_for_is_named(bench: Bench, end: str, words: str) -> None:
+    """It comes to the agent together with its rank; a rank that raises reports it."""
     bench.write(
         "train.py",
         "import os, signal, sys, time\n"
@@ -58,14 +96,13 @@ def test_a_killed_process_that_nobody_waited_for_is_named(bench: Bench) -> None:
         "os.kill(child, signal.SIGKILL)\n"
         "os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)\n"
         "print('child', child, flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGTERM)\n"
-        "time.sleep(600)\n",
+        f"{end}\n",
     )
     bench.mslaunch("train", "-n", "1")
     child = bench.log(0).split()[1]
     summary = bench.record()["verdict"]["summary"]
-    assert summary.startswith(f"was killed by SIGTERM, after its child process {child} (")
-    assert summary.endswith(") was killed by SIGKILL")
+    assert summary.startswith(f"{words}, after its child process {child}")
+    assert summary.endswith(" was killed by SIGKILL")
 
 
 @pytest.mark.parametrize("end", [BY_SIGTERM, "raise RuntimeError('a worker died')"])

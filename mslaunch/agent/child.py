@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from mslaunch import messages
 
 MOST_DEAD = 100
+RECENT = 300.0  # a process that was killed so many seconds before a rank failed may be why it did
 
 
 class Child:
@@ -35,6 +37,11 @@ class Child:
         if dead.signal not in (None, signal.SIGTERM) and len(self.dead) < MOST_DEAD:
             self.dead[dead.pid] = dead
 
+    def last_dead(self, now: float) -> DeadProcess | None:
+        """Return the process that was killed last, if that was a short time ago."""
+        recent = [dead for dead in self.dead.values() if now - dead.seen < RECENT]
+        return recent[-1] if recent else None
+
 
 class DeadProcess:
     """A process that has ended: its number, its name, the leader of its session and the signal that killed it."""
@@ -44,6 +51,7 @@ class DeadProcess:
         self.name = name
         self.session = session
         self.signal = killed_by
+        self.seen = time.monotonic()
 
     def words(self) -> str:
         return f"{self.pid} ({self.name})" if self.name else str(self.pid)

@@ -267,7 +267,7 @@ class Ranks:
         ended = list(reap_all())
         for dead, _ in ended:  # what a rank has left behind comes here with it, and may be why it ended
             child = self._by_pid.get(dead.session)
-            if child is not None and child.pid != dead.pid and not self.asked:
+            if child is not None and child.pid != dead.pid and not self.asked and not child.raised:
                 child.add_dead(dead)
         for dead, status in ended:
             self.preparation.reaped(dead.pid, status)
@@ -306,8 +306,8 @@ class Ranks:
         killed = self._kernel_kills.find(child.pid or 0, child.dead)
         if killed is not None and (killed or number == signal.SIGKILL):
             return {"out_of_memory": True, **({"child": killed, "child_signal": int(signal.SIGKILL)} if killed else {})}
-        first = next(iter(child.dead.values()), None)
-        return {"child": first.words(), "child_signal": first.signal} if first else {}
+        dead = child.last_dead(time.monotonic())
+        return {"child": dead.words(), "child_signal": dead.signal} if dead else {}
 
     def pulse(self) -> None:
         """Tell for how long no rank has written anything, by a clock that nobody sets."""

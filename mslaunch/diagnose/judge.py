@@ -186,9 +186,10 @@ def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str
     if case.signal and (raised is None or not raised.summary.startswith("Fatal")):
         where = f", as {case.told_by} says" if case.told_by else ""
         message = case.summary or f"killed by {signal_name(case.signal)}{where}"
-    if case.child and case.cause in ("signal", "exit"):
+    if case.child and case.cause in ("signal", "exit", "exception"):
+        headline, *rest = (message or "").split("\n")
         by = signal_name(case.child_signal or 0)
-        message = f"{message}, after its child process {case.child} was killed by {by}"
+        message = "\n".join((f"{headline.rstrip('.')}, after its child process {case.child} was killed by {by}", *rest))
     elif case.signal == signals.SIGTERM and hit is not None and hit.match.pattern.kind == "cause":
         message = f"{hit.match.summary} The rank was then ended by SIGTERM."
     if hit is None:

@@ -162,6 +162,7 @@ def _fail(error: BaseException, script: str) -> NoReturn:
     """Record the error, show it as Python would, and end with its code."""
     raised = time.time()  # first of all: what follows takes 10 ms, and more on busy cores
     with report.Unstopped():
+        report.report_killed_children()  # now: the script may end its other processes as it is taken apart
         traceback = error.__traceback__
         while traceback is not None and traceback.tb_frame.f_code.co_filename != script:
             traceback = traceback.tb_next  # leave out this file's own frames

@@ -102,6 +102,28 @@ def notify(what: str, **data: Value) -> None:
         os.close(pipe)
 
 
+def report_killed_children() -> None:
+    """Tell the agent of children that were killed and that the script has not waited for."""
+    for child in _children():
+        try:
+            ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except OSError:  # something else has waited for it meanwhile
+            continue
+        if ended is not None and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
+            notify("child-killed", child=child, signal=ended.si_status)
+
+
+def _children() -> list[int]:
+    found: list[int] = []
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{thread}/children", encoding="ascii") as file:
+                found += map(int, file.read().split())
+    except (OSError, ValueError):  # this kernel does not say
+        pass
+    return found
+
+
 def done() -> None:
     """Say that the script has ended well: what follows is how Python and MindSpore are taken apart."""
     if os.getpid() != me.pid:

@@ -22,7 +22,7 @@ _CHILDREN = "multiprocessing.popen_fork"
 
 
 class ImportWatch:
-    """A finder that finds nothing itself: it sees which modules are imported, and patches two of them after import."""
+    """A finder that finds nothing itself: it sees which modules are imported, and patches some of them after import."""
 
     def __init__(self, planned: int) -> None:
         self.planned = planned
@@ -36,6 +36,8 @@ class ImportWatch:
             return _and_then(PathFinder.find_spec(name, path), watch_threads)
         if name == _CHILDREN:
             return _and_then(PathFinder.find_spec(name, path), watch_children)
+        if name == "subprocess":
+            return _and_then(PathFinder.find_spec(name, path), watch_programs)
         if name == _MANAGEMENT:
             return _and_then(PathFinder.find_spec(name, path), self.watch_init)
         return None
@@ -53,6 +55,8 @@ def install(planned: int) -> None:
     sys.meta_path.insert(0, ImportWatch(planned))
     if "threading" in sys.modules:
         watch_threads(sys.modules["threading"])
+    if "subprocess" in sys.modules:
+        watch_programs(sys.modules["subprocess"])
 
 
 def _imported(_: Any) -> None:
@@ -76,23 +80,47 @@ def watch_threads(threading: Any) -> None:
 
 
 def watch_children(popen_fork: Any) -> None:
-    """Tell the agent of processes that others have killed: what the script does about it is often to end."""
+    """Tell the agent of processes that others have killed: what the script does about it is often to end.
+
+    A pool sends SIGTERM to all its processes when one was killed, that one too: the signal tells who ended it.
+    """
 
     class Popen(popen_fork.Popen):  # type: ignore[misc]
-        asked = False
+        sent: tuple[int, ...] = ()
 
         def poll(self, *args: Any, **kwargs: Any) -> Any:
             ended = self.returncode is not None
             code = super().poll(*args, **kwargs)
-            if not ended and code is not None and code < 0 and not self.asked:
+            if not ended and code is not None and code < 0 and -code not in self.sent:
                 report.notify("child-killed", child=self.pid, signal=-code)
             return code
 
         def _send_signal(self, sig: int) -> Any:
-            self.asked = True
+            self.sent = (*self.sent, sig)
             return super()._send_signal(sig)
 
     popen_fork.Popen = Popen
+
+
+def watch_programs(subprocess: Any) -> None:
+    """Tell the agent of programs that others have killed, as of processes of multiprocessing."""
+    popen = subprocess.Popen
+    take_status, send_signal = popen._handle_exitstatus, popen.send_signal
+    sent: dict[int, list[int]] = {}
+
+    def _handle_exitstatus(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = take_status(self, *args, **kwargs)
+        own = sent.pop(self.pid, ())
+        if self.returncode is not None and self.returncode < 0 and -self.returncode not in own:
+            report.notify("child-killed", child=self.pid, signal=-self.returncode)
+        return result
+
+    def _send_signal(self: Any, number: int) -> None:
+        if self.returncode is None:
+            sent.setdefault(self.pid, []).append(number)
+        send_signal(self, number)
+
+    popen._handle_exitstatus, popen.send_signal = _handle_exitstatus, _send_signal
 
 
 def _and_then(spec: ModuleSpec | None, act: Callable[[Any], None]) -> ModuleSpec | None:
