@@ -318,7 +318,7 @@ def test_a_restart_is_recorded_and_shown(replay: MakeReplay) -> None:
     """With the number of the attempt to come, and with how long it will be; a signal ends the wait."""
     found = replay().start()
     summary = AttemptSummary(0, None, 1, None, None)
-    again = NextAttempt(next_attempt(found.plan, 9000, {}), 30.0, "attempt 2 of 3", summary)
+    again = NextAttempt(next_attempt(found.plan, 9000), 30.0, "attempt 2 of 3", summary)
     found.signals.send(signal.SIGTERM)
     announce_restart(again, found.attempt)
     assert wait_before_restart(again, found.attempt) == signal.SIGTERM
@@ -331,7 +331,7 @@ def test_the_wait_before_a_restart_goes_by_the_clock_that_only_runs_forward(repl
     """A wall clock that is set meanwhile neither shortens nor lengthens it."""
     found = replay().start()
     summary = AttemptSummary(0, None, 1, None, None)
-    again = NextAttempt(next_attempt(found.plan, 9000, {}), 3.0, "", summary)
+    again = NextAttempt(next_attempt(found.plan, 9000), 3.0, "", summary)
     found.signals.send(signal.SIGUSR1)  # asks for nothing here, and lets the first poll return
 
     def observe(notice: Mapping[str, Any], _: RunState, shown: Callable[[], None]) -> None:

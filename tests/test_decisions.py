@@ -151,4 +151,4 @@ def test_a_job_does_not_resume_from_what_was_there_before_it(tmp_path: Path, age
         when = folder.plan.stat().st_mtime - age
         os.utime(saved, (when, when))
     plan = plan_of(spec_of(workers=2, checkpoints="saved"))
-    assert sorted(find_resume(plan, folder, {"localhost"})) == resumed
+    assert sorted(find_resume(plan, folder).files) == resumed

@@ -258,7 +258,7 @@ def test_ranks_that_never_call_init_are_said_to_train_alone(bench: Bench) -> Non
     """On the screen, in run.json, and not as a failure."""
     bench.write("train.py", ALONE)
     done = bench.mslaunch("train", "--workers", "2")
-    note = "2 ranks ran, none called init(): each trained alone"
+    note = "2 ranks ran, none called init(): each worked alone"
     assert done.returncode == 0, done.stdout
     assert f"mslaunch: {note}\n" in done.stdout
     assert bench.record()["notes"][-1] == note
@@ -272,7 +272,7 @@ def test_ranks_that_never_call_init_fail_where_that_is_required(bench: Bench) ->
     assert done.returncode == 1, done.stdout
     verdict = bench.record()["verdict"]
     assert (verdict["cause"], verdict["rank"]) == ("no init", None)
-    assert "each trained alone" in verdict["summary"]
+    assert "each worked alone" in verdict["summary"]
     assert bench.record()["attempts"] == []
 
 
@@ -283,7 +283,7 @@ def test_a_program_that_calls_init_in_a_process_of_its_own_is_not_accused(bench:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = bench.mslaunch("train", "--workers", "2", "train.sh", PATH=path)
     assert done.returncode == 0, done.stdout
-    assert "trained alone" not in done.stdout
+    assert "worked alone" not in done.stdout
     assert bench.log(0) == "trained\n"
 
 

@@ -27,7 +27,9 @@ from tests.past_runs import DAY, make_run, make_sweep, write_plan
 from tests.sharded import ckpt_tensor, ckpt_value
 
 ALL = Criteria(keep=0)
-WHOLE = ckpt_value(b"w", ckpt_tensor((2,), data=bytes(8)))
+FIRST = ckpt_value(b"w", ckpt_tensor((2,), data=bytes(8)))
+SECOND = ckpt_value(b"v", ckpt_tensor((2,), data=bytes(8)))
+WHOLE = FIRST + SECOND
 
 
 def names(runs_dir: Path) -> set[str]:
@@ -341,14 +343,20 @@ def test_the_checkpoint_with_the_least_loss_is_kept(tmp_path: Path) -> None:
 
 
 def test_without_a_loss_the_newest_whole_checkpoint_is_kept(tmp_path: Path) -> None:
-    """One that is cut short, or that a rank lacks, is not it."""
+    """One that is cut, also between two parameters, that a rank lacks, or whose checksum is wrong, is not it."""
     run = make_run(tmp_path, "one")
     for epoch in (1, 2):
         save(run.path, epoch, 1000.0 * epoch)
     save(run.path, 3, 3000.0)
     save(run.path, 4, 4000.0, ranks=(0,))
+    save(run.path, 5, 5000.0)
+    save(run.path, 6, 6000.0)
+    save(run.path, 7, 7000.0)
     whole = run.rank(1) / "ckpt" / "net-3_10.ckpt"
     whole.write_bytes(whole.read_bytes()[:-5])
+    (run.rank(1) / "ckpt" / "net-5_10.ckpt").write_bytes(FIRST)
+    (run.rank(0) / "ckpt" / "net-6_10.ckpt").write_bytes(WHOLE + b"crc_num" + bytes(10))
+    (run.rank(0) / "ckpt" / "net-7_10.ckpt").write_bytes(ckpt_value(b"w", ckpt_tensor((1,), data=bytes(4))) + SECOND)
     prune(tmp_path, ALL, "keep-best")
     assert checkpoints(run.path) == ["rank_0/ckpt/net-2_10.ckpt", "rank_1/ckpt/net-2_10.ckpt"]
 
@@ -376,6 +384,17 @@ def test_the_best_of_each_network_is_kept(tmp_path: Path) -> None:
     on_both = ["ckpt/critic-1_10.ckpt", "ckpt/generator-2_10.ckpt"]
     expected = ["rank_0/ckpt/average-2_10.ckpt", "rank_1/ckpt/torn-1_10.ckpt"]
     assert checkpoints(run.path) == sorted(expected + [f"rank_{rank}/{name}" for rank in (0, 1) for name in on_both])
+
+
+def test_networks_with_numbers_and_in_folders_of_their_own_are_kept_apart(tmp_path: Path) -> None:
+    """stage1 and stage2, or net in two folders, are different networks; the best of each stays."""
+    run = make_run(tmp_path, "one")
+    for epoch, name in ((1, "stage1"), (2, "stage1"), (1, "stage2"), (1, "../old/net"), (2, "net")):
+        (run.rank(0) / "old").mkdir(exist_ok=True)
+        save(run.path, epoch, 1000.0 * epoch, ranks=(0,), name=name)
+    prune(tmp_path, ALL, "keep-best")
+    names = ["ckpt/net-2_10.ckpt", "ckpt/stage1-2_10.ckpt", "ckpt/stage2-1_10.ckpt", "old/net-1_10.ckpt"]
+    assert checkpoints(run.path) == [f"rank_0/{name}" for name in names]
 
 
 def test_all_checkpoints_can_be_dropped_and_links_are_not_followed(tmp_path: Path) -> None:

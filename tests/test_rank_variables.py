@@ -55,7 +55,7 @@ def test_a_store_of_rank_0_can_listen_at_master_port(bench: Bench) -> None:
     assert bench.mslaunch("train", "-n", "1").returncode == 0
     plan = plan_of(spec_of(workers=1))
     assert plan.env["MASTER_PORT"] == str(plan.port + 1)
-    assert next_attempt(plan, 30000, {}).env["MASTER_PORT"] == "30001"
+    assert next_attempt(plan, 30000).env["MASTER_PORT"] == "30001"
 
 
 def test_what_the_user_gives_wins(bench: Bench) -> None:
@@ -74,7 +74,7 @@ def test_what_the_user_gives_wins(bench: Bench) -> None:
     seen = json.loads(bench.log(1))
     assert {name: seen[name] for name in mine} == mine
     plan = plan_of(spec_of(workers=1, env={"MASTER_PORT": "4711"}))
-    assert next_attempt(plan, 30000, {}).env["MASTER_PORT"] == "4711"
+    assert next_attempt(plan, 30000).env["MASTER_PORT"] == "4711"
 
 
 def test_a_hosts_own_variables_win_there() -> None:

@@ -72,6 +72,21 @@ raise SystemExit(5)
 """
 
 
+MINDFORMERS = """
+import os, shutil, sys
+rank, attempt = os.environ["RANK_ID"], os.environ["MSLAUNCH_ATTEMPT"]
+if attempt == "1":
+    os.makedirs(f"checkpoint/rank_{{rank}}")
+    shutil.copy({checkpoint!r}, f"checkpoint/rank_{{rank}}/llama_rank_{{rank}}-1_10.ckpt")
+print(os.environ.get("MSLAUNCH_RESUME"), flush=True)
+import pathlib, time
+pathlib.Path(f"../../done{{rank}}{{attempt}}").touch()
+while not pathlib.Path(f"../../done{{1 - int(rank)}}{{attempt}}").exists():
+    time.sleep(0.05)
+raise SystemExit(0 if attempt == "2" else 5)
+"""
+
+
 def test_attempts_that_save_something_new_use_up_no_restart(bench: Bench) -> None:
     """Three of them do; then the one restart that there is, is used up."""
     checkpoint = next((ROOT / "tests/fixtures/checkpoints").rglob("*.ckpt"))
@@ -82,6 +97,19 @@ def test_attempts_that_save_something_new_use_up_no_restart(bench: Bench) -> Non
     assert "attempt 2 of 3 in 0 s, resuming from net-1_1.ckpt; there was progress" in done.stdout
     assert "not started again: launch.max_restarts (1) is used up" in done.stdout
     assert len(bench.record()["attempts"]) == 4
+
+
+def test_the_layout_of_mindformers_is_resumed(bench: Bench) -> None:
+    """checkpoint/rank_R below each rank's folder; before anything is saved the note says where was looked."""
+    checkpoint = next((ROOT / "tests/fixtures/checkpoints").rglob("*.ckpt"))
+    bench.write("train.py", MINDFORMERS.format(checkpoint=str(checkpoint)))
+    bench.write("cfg.yaml", "launch:\n  backoff: 0\n  checkpoints: checkpoint\n  config_arg: null\n")
+    done = bench.mslaunch("train", "-n", "2", "-c", "cfg.yaml", "--max-restarts", "2")
+    assert done.returncode == 0, done.stdout
+    assert "attempt 2 of 3 in 0 s, no checkpoint found in checkpoint, starting from step 0" in done.stdout
+    assert "resuming from llama_rank_0-1_10.ckpt" in done.stdout
+    for rank in range(2):
+        assert f"checkpoint/rank_{rank}/llama_rank_{rank}-1_10.ckpt" in bench.log(rank)
 
 
 def test_ctrl_c_ends_the_pause_before_a_restart(bench: Bench) -> None:

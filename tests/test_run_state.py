@@ -208,7 +208,7 @@ def test_a_signal_after_all_ranks_have_ended_well_changes_nothing_about_that() -
     [
         ((), []),
         ((("import", 0),), []),
-        ((("imported", 0),), ["2 ranks ran, none called init(): each trained alone"]),
+        ((("imported", 0),), ["2 ranks ran, none called init(): each worked alone"]),
         ((("imported", 0), ("joining", 1)), []),
     ],
 )

@@ -60,7 +60,8 @@ def test_a_rank_that_the_strategy_wants_counts(tmp_path: Path) -> None:
     fill(tmp_path, "net-1_10.ckpt", ranks=2)
     found = find_set(folder, ranks=3)
     assert found.step is not None
-    assert (found.step[1], sorted(found.files), [*found.incomplete.values()]) == (9, [0, 1, 2], [(2,)])
+    assert (found.step[1], sorted(found.files)) == (9, [0, 1, 2])
+    assert [sorted(newer.faults) for newer in found.passed_over] == [[2]]
 
 
 def test_where_no_step_is_complete_the_least_incomplete_is_looked_at(tmp_path: Path, bench: Bench) -> None:
@@ -84,20 +85,90 @@ def test_a_step_can_be_asked_for(tmp_path: Path) -> None:
         parse_step("last")
 
 
-def test_a_second_run_counts_where_it_wrote_last(tmp_path: Path) -> None:
-    """MindSpore gives its files a number; of the same step the one written last is taken."""
-    folder = fill(tmp_path, "net-1_9.ckpt", "net_1-1_9.ckpt")
-    for rank in range(2):
-        os.utime(folder / f"rank_{rank}" / "net-1_9.ckpt", (1000, 1000))
+def test_a_second_run_counts_and_an_earlier_one_can_be_asked_for(tmp_path: Path) -> None:
+    """MindSpore gives its files a number; a later step of the first run is a warning."""
+    folder = fill(tmp_path, "net-2_9.ckpt", "net_1-1_9.ckpt")
     assert names(folder)[0] == "rank_0/net_1-1_9.ckpt"
+    assert [finding.what for finding in verify(find_set(folder), None).findings] == [
+        "net-2_9.ckpt has a later step, but is of an earlier run in the same folder"
+    ]
+    assert names(folder, prefix="net-")[1] == "rank_1/net-2_9.ckpt"
+    assert names(folder, prefix="net_1")[1] == "rank_1/net_1-1_9.ckpt"
 
 
-def test_two_networks_in_a_folder_need_a_prefix(tmp_path: Path) -> None:
-    """They are never mixed."""
-    folder = fill(tmp_path, "generator-1_9.ckpt", "critic-1_9.ckpt")
-    with pytest.raises(RequestError, match=r"several networks \(critic, generator\). Say which one with --prefix"):
+@pytest.mark.parametrize(
+    ("files", "listed"),
+    [
+        (("generator-1_9.ckpt", "critic-1_9.ckpt"), "critic, generator"),
+        (("stage1-3_120.ckpt", "stage2-3_120.ckpt"), "stage1, stage2"),
+        (("net_1-1_9.ckpt", "net_2-1_9.ckpt"), "net_1, net_2"),
+        (("resnet-1_9.ckpt", "resnet_50-1_9.ckpt"), "resnet, resnet_50"),
+        (("a/net-1_9.ckpt", "b/net-1_9.ckpt"), "a/net, b/net"),
+        (("a.ckpt", "b.ckpt"), "a, b"),
+    ],
+)
+def test_two_networks_in_a_folder_need_a_prefix(tmp_path: Path, files: tuple[str, str], listed: str) -> None:
+    """They are never mixed, whichever was written last; the names that are listed can be typed."""
+    folder = fill(tmp_path, *files)
+    for rank in range(2):
+        os.utime(folder / f"rank_{rank}" / files[rank], (1000, 1000))
+    first, second = listed.split(", ")
+    with pytest.raises(RequestError, match=rf"several networks \({listed}\)\. Name one: --prefix '{first}'"):
         find_set(folder)
-    assert names(folder, prefix="critic") == {0: "rank_0/critic-1_9.ckpt", 1: "rank_1/critic-1_9.ckpt"}
+    for prefix in (first, second):
+        assert {Path(name).relative_to(f"rank_{rank}") for rank, name in names(folder, prefix=prefix).items()} == {
+            Path(name) for name in files if name.startswith((f"{prefix}-", f"{prefix}."))
+        }
+
+
+def test_only_the_rank_s_own_number_may_differ_between_ranks(tmp_path: Path) -> None:
+    """net0 of rank 0 and net1 of rank 1 belong together; a of rank 0 and b of rank 1 do not."""
+    for folder, rows in {"own": ("net0", "net1"), "next": ("net1", "net2"), "other": ("a", "b")}.items():
+        for rank, prefix in enumerate(rows):
+            write_shard(tmp_path / folder / f"rank_{rank}" / f"{prefix}-1_9.ckpt", CONTENT)
+    assert names(tmp_path / "own") == {0: "rank_0/net0-1_9.ckpt", 1: "rank_1/net1-1_9.ckpt"}
+    for folder in ("next", "other"):
+        with pytest.raises(RequestError, match="several networks"):
+            find_set(tmp_path / folder)
+
+
+def test_runs_that_may_be_two_networks_are_refused(tmp_path: Path) -> None:
+    """net_1 has other ranks or other parameters than net: one of them is left from another job."""
+    fewer = fill(tmp_path / "ranks", "net-1_9.ckpt", ranks=3)
+    fill(fewer, "net_1-1_9.ckpt", ranks=2)
+    with pytest.raises(RequestError, match=r"net has files of 3 ranks, net_1 of 2.*--prefix 'net_1', or .*'net-'"):
+        find_set(fewer)
+    other = fill(tmp_path / "parameters", "net-1_9.ckpt")
+    for rank in range(2):
+        write_shard(other / f"rank_{rank}" / "net_1-1_9.ckpt", {"v": ("Int8", (3,), b"abc")})
+    with pytest.raises(RequestError, match=r"net_1-1_9.ckpt is of a later run and lacks w, which net-1_9.ckpt has"):
+        find_set(other)
+
+
+def test_a_step_that_lacks_a_parameter_is_passed_over(tmp_path: Path, bench: Bench) -> None:
+    """Cut between two parameters it can be read, but the step before has more; with --step it is an error."""
+    whole: Content = {"w": ("Int8", (3,), b"abc"), "v": ("Int8", (1,), b"x")}
+    for rank in range(2):
+        write_shard(tmp_path / f"rank_{rank}" / "net-1_1.ckpt", whole)
+        write_shard(tmp_path / f"rank_{rank}" / "net-1_2.ckpt", whole if rank else CONTENT)
+    done = bench.mslaunch("ckpt", "verify", str(tmp_path))
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        f"{tmp_path}: warning: step 1_2 is newer, but not whole on rank 0 (lacks v, which net-1_1.ckpt has)",
+        f"{tmp_path}: 2 ranks, step 1_1: complete",
+    ]
+    done = bench.mslaunch("ckpt", "convert", str(tmp_path), "--step", "1_2", "-o", str(tmp_path / "new"))
+    assert done.returncode == 2
+    assert "rank 0, rank_0/net-1_2.ckpt: lacks v, which net-1_1.ckpt has" in done.stderr
+
+
+def test_a_rank_without_the_step_of_the_others_is_an_error(tmp_path: Path) -> None:
+    """Also where no strategy says how many ranks there are."""
+    for rank in range(2):
+        write_shard(tmp_path / f"rank_{rank}" / f"net-1_{rank}.ckpt", CONTENT)
+    assert [finding.words() for finding in verify(find_set(tmp_path), None).errors] == [
+        "error: rank 0: no checkpoint of step 1_1, which other ranks have"
+    ]
 
 
 def test_a_prefix_that_no_file_has_is_refused(tmp_path: Path) -> None:
@@ -107,10 +178,14 @@ def test_a_prefix_that_no_file_has_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_formats_in_one_place_are_not_mixed(tmp_path: Path) -> None:
-    """The one that more ranks have is taken."""
+    """One that all ranks have is taken; two that differ are refused."""
     folder = fill(tmp_path, "net-1_9.ckpt", ranks=3)
     fill(tmp_path, "net-1_9.safetensors", ranks=2)
     assert names(folder) == {rank: f"rank_{rank}/net-1_9.ckpt" for rank in range(3)}
+    write_shard(tmp_path / "rank_2" / "net-1_9.safetensors", {"w": ("Int8", (3,), b"xyz")})
+    with pytest.raises(RequestError, match=r"net-1_9.ckpt and net-1_9.safetensors are of one step and differ \(w\)"):
+        find_set(folder)
+    assert names(folder, prefix="net-1_9.s")[2] == "rank_2/net-1_9.safetensors"
 
 
 def test_files_may_lie_a_level_below_or_beside_each_other(tmp_path: Path) -> None:
@@ -144,14 +219,6 @@ def test_what_is_no_checkpoint_is_passed_over(tmp_path: Path) -> None:
         (folder / f"rank_{rank}" / "net-graph.meta").write_bytes(b"x")
         (folder / f"rank_{rank}" / "net_breakpoint.ckpt").write_bytes(b"x")
     assert names(folder) == {0: "rank_0/net.ckpt", 1: "rank_1/net.ckpt"}
-
-
-def test_several_files_without_a_step_are_refused(tmp_path: Path) -> None:
-    """Nothing tells which one is meant."""
-    with pytest.raises(
-        RequestError, match=r"rank 0 has 2 checkpoints without a step in their names \(a.ckpt, b.ckpt\)"
-    ):
-        find_set(fill(tmp_path, "a.ckpt", "b.ckpt"))
 
 
 @pytest.mark.parametrize(("made", "words"), [(False, "no such checkpoint"), (True, "no checkpoint")])

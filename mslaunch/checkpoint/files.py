@@ -1,109 +1,282 @@
-"""Finding checkpoints: which step a file holds, whether it is whole, and the newest step that all ranks have."""
+"""Checkpoint files: what their names say, where they lie, and which of them belong to one network."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mslaunch.checkpoint.shard import Shard, read_shard
-from mslaunch.errors import ShardUnreadable
+from mslaunch import layout
+from mslaunch.checkpoint.shard import FORMATS
 
-_NAME = re.compile(r"(.*?)(?:_\d+)?-(\d+)_(\d+)\.(?:ckpt|safetensors)")
-READERS = 16
+_NUMBER = r"(?:0|[1-9][0-9]{0,17})"
+_STEM = re.compile(rf"(.*)-({_NUMBER})_({_NUMBER})", re.DOTALL)
+_RANK = re.compile(rf"{layout.RANK}({_NUMBER})(?![0-9])")
+"""How folders and files are called that belong to one rank: as MindSpore does it, and our own runs."""
+_RERUN = re.compile(r"(.+)_([1-9][0-9]{0,8})", re.DOTALL)
+"""How MindSpore calls the files of a further run in the same folder: PREFIX_1, PREFIX_2."""
+_NO_CHECKPOINT = "_breakpoint.ckpt"
+DEPTH = 6
+"""How deep in a rank's folder checkpoints are looked for."""
 
-Step = tuple[int, int, str]
-"""Epoch and step, as numbers, and the prefix, without the number that MindSpore gives a second run's."""
+Step = tuple[int, int]
+"""Epoch and step, as numbers: 10 comes after 9."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFile:
+    """A checkpoint file of one rank, and what its name says."""
+
+    path: Path
+    rank: int
+    prefix: str
+    """The part of the name before the step, below the rank's folder; `*` stands for the rank's own number."""
+    step: Step | None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStep:
+    """The files of one step, by rank, all of one format."""
+
+    run: int
+    """0 for the files of the first run in a folder, 1 where MindSpore called them PREFIX_1, and so on."""
+    step: Step | None
+    suffix: str
+    files: Mapping[int, Path]
+
+    @property
+    def name(self) -> str:
+        """The name of one of its files."""
+        return self.files[min(self.files)].name
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What was saved under one prefix, newest first."""
+
+    name: str
+    steps: tuple[SavedStep, ...]
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        return frozenset(rank for saved in self.steps for rank in saved.files)
+
+    @property
+    def files(self) -> Iterator[Path]:
+        return (path for saved in self.steps for path in saved.files.values())
+
+    def of_attempts(self, starts: Sequence[float]) -> Network:
+        """Leave out what is older than the first attempt, and of each step what an earlier attempt has left."""
+        steps = (replace(saved, files=_of_last_attempt(saved.files, starts)) for saved in self.steps)
+        return replace(self, steps=tuple(saved for saved in steps if saved.files))
+
+
+def _of_last_attempt(files: Mapping[int, Path], starts: Sequence[float]) -> dict[int, Path]:
+    """The files of the last attempt that wrote this step: those of another one belong to other values."""
+    attempts: dict[int, int] = {}
+    for rank, path in files.items():
+        with suppress(OSError):
+            attempts[rank] = bisect_right(starts, path.stat().st_mtime)
+    last = max(attempts.values(), default=0)
+    return {rank: files[rank] for rank, attempt in attempts.items() if attempt == last > 0}
 
 
 def step_of(path: Path) -> Step | None:
     """Return what `prefix-3_120.ckpt` holds: epoch 3, step 120."""
-    found = _NAME.fullmatch(path.name)
-    return (int(found[2]), int(found[3]), found[1]) if found else None
+    match = _STEM.fullmatch(path.stem)
+    return (int(match[2]), int(match[3])) if match and path.suffix in FORMATS else None
 
 
-@dataclass(frozen=True, slots=True)
-class NewestStep:
-    """The newest step that all ranks have whole, and the newer ones that they have not."""
-
-    step: Step | None
-    """None where no step is complete."""
-    files: Mapping[int, Path]
-    read: Mapping[int, Shard | ShardUnreadable]
-    incomplete: Mapping[Step, tuple[int, ...]]
-    """The ranks that miss a newer step, or have it cut short."""
+def saved_file(path: Path, rank: int, place: str = "") -> SavedFile:
+    """Read a file's name; `place` is its folder below the rank's."""
+    match = _STEM.fullmatch(path.stem)
+    prefix = match[1] if match else path.stem
+    own = re.compile(rf"{layout.RANK}{rank}(?![0-9])")
+    return SavedFile(path, rank, own.sub(f"{layout.RANK}*", str(Path(place, prefix))), step_of(path))
 
 
-def newest_step(
-    by_rank: Mapping[int, Mapping[Step, Sequence[Path]]], steps: Collection[Step], ranks: Collection[int]
-) -> NewestStep:
-    """Find the newest of these steps that is whole on all ranks; of several files of a step the first whole counts."""
-    incomplete: dict[Step, tuple[int, ...]] = {}
-    for step in sorted(steps, reverse=True):
-        files, read = _read_step({rank: known[step] for rank, known in by_rank.items() if step in known})
-        missing = tuple(rank for rank in ranks if not isinstance(read.get(rank), Shard))
-        if not missing:
-            return NewestStep(step, files, read, incomplete)
-        incomplete[step] = missing
-    return NewestStep(None, {}, {}, incomplete)
+# Where files lie
 
 
-def _read_step(
-    choices: Mapping[int, Sequence[Path]],
-) -> tuple[dict[int, Path], dict[int, Shard | ShardUnreadable]]:
-    files = {rank: paths[0] for rank, paths in choices.items()}
-    read = read_files(files)
-    others = {rank: paths[1:] for rank, paths in choices.items() if paths[1:] and not isinstance(read[rank], Shard)}
-    if others:
-        other_files, other_read = _read_step(others)
-        whole = [rank for rank, shard in other_read.items() if isinstance(shard, Shard)]
-        files |= {rank: other_files[rank] for rank in whole}
-        read |= {rank: other_read[rank] for rank in whole}
-    return files, read
+def files_below(folder: Path, prefix: str | None = None) -> list[SavedFile]:
+    """Find the files in a folder that a user names: in rank_N folders or below them, else beside each other."""
+    is_run = (folder / layout.RECORD).is_file()
+    files: list[SavedFile] = []
+    for entry in sorted(folder.iterdir()):
+        match = _RANK.fullmatch(entry.name)
+        if match and entry.is_dir():
+            files += _nearest(entry, int(match[1]), _beginning(prefix), is_run)
+    if files:
+        return files
+    flat = [path for path in _checkpoints(folder) if prefix is None or _begins(path, prefix)]
+    ranks = {path: _RANK.search(path.name) for path in flat}
+    if all(ranks.values()):
+        return [saved_file(path, int(match[1])) for path, match in ranks.items() if match]
+    return [saved_file(path, 0) for path in flat]
 
 
-def read_files(files: Mapping[int, Path]) -> dict[int, Shard | ShardUnreadable]:
-    """Read all headers, several files at once; what cannot be read is returned as its error."""
-
-    def one(path: Path) -> Shard | ShardUnreadable:
-        try:
-            return read_shard(path)
-        except ShardUnreadable as error:
-            return error
-
-    with ThreadPoolExecutor(READERS) as pool:
-        return dict(zip(files, pool.map(one, files.values()), strict=True))
-
-
-def newest_complete(folders: Mapping[int, Path], since: float = 0.0) -> dict[int, Path]:
-    """Return each rank's file of the newest step that is there, and whole, on all ranks; nothing if there is none.
-
-    Files older than `since` are another job's.
-    """
-    by_rank = {rank: _by_step(folder, since) for rank, folder in folders.items()}
-    common = set.intersection(*(set(steps) for steps in by_rank.values())) if by_rank else set()
-    return dict(newest_step(by_rank, common, by_rank).files)
+def files_of_ranks(folders: Mapping[int, Path], prefix: str | None = None) -> list[SavedFile]:
+    """Find the files in one folder per rank, or in rank_N below it; all ranks may have the same folder."""
+    files: list[SavedFile] = []
+    for rank, folder in folders.items():
+        for place in (folder, folder / layout.rank_folder(rank)):
+            own = [path for path in _checkpoints(place) if _is_of(path.name, rank, _RANK.search)]
+            saved = [saved_file(path, rank) for path in own]
+            saved = [file for file in saved if _beginning(prefix)(file)]
+            if saved:
+                files += saved
+                break
+    return files
 
 
-def _by_step(folder: Path, since: float) -> dict[Step, list[Path]]:
-    """The files of each step, those written last first: a second run's names get a number."""
-    steps: dict[Step, list[Path]] = {}
-    written = dict(_written(folder))
-    for path in sorted(written, key=lambda path: written[path], reverse=True):
-        step = step_of(path)
-        if step is not None and written[path] >= since * 1e9:
-            steps.setdefault(step, []).append(path)
-    return steps
-
-
-def _written(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the files of a folder with when they were written; dangling links and what vanishes are left out."""
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
+def files_of_run(ranks: Mapping[int, Path], entries: Callable[[Path], Iterable[os.DirEntry[str]]]) -> list[SavedFile]:
+    """Find all files with a step in the folders of a run's ranks; what lies behind a link is not the run's."""
+    files: list[SavedFile] = []
+    for rank, folder in ranks.items():
+        for entry in entries(folder):
+            path = Path(entry.path)
             with suppress(OSError):
-                if entry.is_file():
-                    yield Path(entry.path), entry.stat().st_mtime_ns
+                if step_of(path) is not None and entry.is_file(follow_symlinks=False):
+                    files.append(saved_file(path, rank, str(path.parent.relative_to(folder))))
+    return files
+
+
+def _nearest(folder: Path, rank: int, fits: Callable[[SavedFile], bool], is_run: bool) -> list[SavedFile]:
+    """A rank's files, as near to the top of its folder as there are any, also in ckpt/rank_N as MindSpore has it.
+
+    In a run, links lead to the project: the run did not write what they name.
+    """
+    level = [folder]
+    for _ in range(DEPTH):
+        files = []
+        for place in level:
+            below = str(place.relative_to(folder))
+            files += [saved_file(path, rank, below) for path in _checkpoints(place) if not _is_link(path, is_run)]
+        files = [file for file in files if fits(file)]
+        if files:
+            return files
+        level = [
+            below
+            for place in level
+            for below in sorted(place.iterdir())
+            if below.is_dir() and not _is_link(below, is_run) and _is_of(below.name, rank, _RANK.fullmatch)
+        ]
+    return []
+
+
+def _is_link(path: Path, is_run: bool) -> bool:
+    return is_run and path.is_symlink()
+
+
+def _is_of(name: str, rank: int, match: Callable[[str], re.Match[str] | None]) -> bool:
+    """Tell whether a folder or file may be of this rank: rank_3 is another's."""
+    other = match(name)
+    return other is None or int(other[1]) == rank
+
+
+def _beginning(prefix: str | None) -> Callable[[SavedFile], bool]:
+    """Tell which files begin as was asked, with or without their folder."""
+
+    def fits(file: SavedFile) -> bool:
+        text = (prefix or "").replace("*", str(file.rank))
+        place = file.prefix.rpartition("/")[0].replace("*", str(file.rank))
+        return file.path.name.startswith(text) or str(Path(place, file.path.name)).startswith(text)
+
+    return fits
+
+
+def _begins(path: Path, prefix: str) -> bool:
+    match = _RANK.search(path.name)
+    return _beginning(prefix)(saved_file(path, int(match[1]) if match else 0))
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """The checkpoint files of a folder; what vanishes or cannot be entered is left out."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        return sorted(Path(entry.path) for entry in entries if _is_checkpoint(entry))
+    return []
+
+
+def _is_checkpoint(entry: os.DirEntry[str]) -> bool:
+    path = Path(entry.path)
+    if path.suffix not in FORMATS or path.name.endswith(_NO_CHECKPOINT):
+        return False
+    try:
+        return entry.is_file() and not _is_strategy(path)
+    except OSError:
+        return False  # a link to itself
+
+
+def _is_strategy(path: Path) -> bool:
+    """A strategy of MindSpore's is called .ckpt too, but begins with a number, not with a parameter."""
+    try:
+        with path.open("rb") as file:
+            return path.suffix == ".ckpt" and file.read(1) == b"\x08"
+    except OSError:
+        return False  # reading it as a checkpoint tells why
+
+
+# Which files belong together
+
+
+def networks(files: Collection[SavedFile], world: int | None = None) -> list[Network]:
+    """Sort files by network: one prefix for all ranks, in which only the rank's own number differs.
+
+    PREFIX_1 is a further run of PREFIX, by MindSpore's rule, where there is PREFIX too; else it is another network.
+    """
+    files = _with_rank_numbers(files, world)
+    prefixes = {file.prefix for file in files}
+    steps: dict[str, dict[tuple[int, Step | None, str], dict[int, Path]]] = {}
+    for file in files:
+        name, run = _run_of(file.prefix, prefixes) if file.step else (file.prefix, 0)
+        by_step = steps.setdefault(name, {})
+        by_step.setdefault((run, file.step, file.path.suffix), {})[file.rank] = file.path
+    return [Network(name, _newest_first(by_step)) for name, by_step in sorted(steps.items())]
+
+
+def _newest_first(by_step: Mapping[tuple[int, Step | None, str], Mapping[int, Path]]) -> tuple[SavedStep, ...]:
+    saved = [SavedStep(*key, dict(sorted(files.items()))) for key, files in by_step.items()]
+    saved.sort(key=lambda one: one.suffix)  # .ckpt first
+    saved.sort(key=lambda one: (one.run, one.step or (0, 0)), reverse=True)
+    return tuple(saved)
+
+
+def _run_of(prefix: str, prefixes: Collection[str]) -> tuple[str, int]:
+    """Return the network and the run that a prefix stands for."""
+    match = _RERUN.fullmatch(prefix)
+    if match is None or match[1] not in prefixes:
+        return prefix, 0
+    run = int(match[2])
+    if run > len(prefixes) or any(f"{match[1]}_{number}" not in prefixes for number in range(1, run)):
+        return prefix, 0  # resnet and resnet_50
+    return match[1], run
+
+
+def _with_rank_numbers(files: Collection[SavedFile], world: int | None) -> Collection[SavedFile]:
+    """Put `*` for the rank's number where each rank has a prefix of its own: net0 on rank 0, net1 on rank 1."""
+    by_rank: dict[int, set[str]] = {}
+    for file in files:
+        by_rank.setdefault(file.rank, set()).add(file.prefix)
+    ranks = set(by_rank)
+    if len(ranks) < 2 or (world is None and ranks != set(range(len(ranks)))):
+        return files
+    common = set.intersection(
+        *({name for prefix in own for name in _starred(prefix, rank)} for rank, own in by_rank.items())
+    )
+    literal = set.intersection(*by_rank.values())
+    starred = {name for name in common - literal if "*" in name}
+    renamed = []
+    for file in files:
+        names = [] if file.prefix in literal else sorted(starred & _starred(file.prefix, file.rank))
+        renamed.append(replace(file, prefix=names[0]) if len(names) == 1 else file)
+    return renamed
+
+
+def _starred(prefix: str, rank: int) -> set[str]:
+    """A prefix with each of the rank's numbers in it replaced by `*`."""
+    numbers = [match.span() for match in re.finditer(r"[0-9]+", prefix) if match[0] == str(rank)]
+    return {f"{prefix[:begin]}*{prefix[end:]}" for begin, end in numbers}

@@ -196,7 +196,7 @@ def _weight(name: str, path: Path, tensor: Tensor) -> Weight:
 
 def _open_ranks(folder: Path, strategy: Strategy | None) -> Weights:
     """Merge the shards of all ranks, in what is read; nothing is written."""
-    found = find_set(folder, strategy.world_size if strategy else None)
+    found = find_set(folder, strategy.world_size if strategy else None, content=False)
     if strategy is None and len(found.files) > 1:
         raise RequestError(
             f"{folder}: {len(found.files)} ranks, and no strategy says how they belong together. Give --strategy FILE."

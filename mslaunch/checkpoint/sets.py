@@ -1,78 +1,164 @@
-"""A set of shards: which file each rank has, and of which step. Steps are numbers: 10 comes after 9."""
+"""Finds the newest step that all ranks have whole: for a restart, for `infer` and `ckpt`, and for `prune`."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from mslaunch import layout as run_layout
-from mslaunch.checkpoint.files import Step, newest_step, read_files, step_of
-from mslaunch.checkpoint.shard import FORMATS, Shard
+from mslaunch.checkpoint.files import Network, SavedFile, SavedStep, Step, files_below, networks, saved_file, step_of
+from mslaunch.checkpoint.replicas import differing_parameter
+from mslaunch.checkpoint.shard import Shard, checksum, read_shard
 from mslaunch.checkpoint.torch_folders import holds_torch
 from mslaunch.errors import HoldsTorch, RequestError, ShardUnreadable
 
-_RANK = re.compile(rf"{run_layout.RANK}(\d+)")
-"""How folders and files are called that belong to one rank: as MindSpore does it, and our own runs."""
-DEPTH = 5
-"""How deep in a rank's folder checkpoints are looked for."""
-_NO_CHECKPOINT = ("_breakpoint.ckpt",)
+READERS = 16
 STRATEGIES = ("strategy.ckpt", "strategy.json", "train_strategy.ckpt")
 """What a strategy is called that lies beside the shards it belongs to."""
+_OF_RANK = re.compile(r"rank_\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a rank's file of a step does not count as whole."""
+
+    kind: Literal["missing", "unreadable", "parameters", "checksum"]
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A newer step that is not complete."""
+
+    saved: SavedStep
+    faults: Mapping[int, Fault]
 
 
 @dataclass(frozen=True, slots=True)
 class ShardSet:
-    """One file per rank, all of the same step."""
+    """One file per rank, all of one network and step."""
 
     folder: Path
     files: Mapping[int, Path]
     step: Step | None
     """None where the files' names hold no step."""
-    incomplete: Mapping[Step, tuple[int, ...]] = field(default_factory=dict)
-    """Newer steps that some of the ranks do not have, or not whole."""
+    network: str = ""
+    """The prefix of the files' names; `*` stands for the rank's number."""
+    run: int = 0
+    """Which of the runs in the folder wrote it; MindSpore calls the files of run 1 PREFIX_1."""
+    passed_over: tuple[PassedOver, ...] = ()
+    earlier_run: str | None = None
+    """A file of an earlier run whose step has a higher number."""
+    faults: Mapping[int, Fault] = field(default_factory=dict)
+    """What is wrong with this step, where no step is complete."""
     read: Mapping[int, Shard | ShardUnreadable] = field(default_factory=dict)
     """What was read of the files on the way."""
+    checked: bool = False
+    """Whether recorded checksums have been compared."""
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.faults
 
     def name_of(self, rank: int) -> str:
         path = self.files[rank]
         return str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
 
 
-def find_set(path: Path, ranks: int | None = None, step: str | None = None, prefix: str | None = None) -> ShardSet:
-    """Find the newest step that all ranks have whole, or the step that was asked for.
+def find_set(
+    path: Path, ranks: int | None = None, step: str | None = None, prefix: str | None = None, content: bool = True
+) -> ShardSet:
+    """Find the newest step that all ranks have whole in a folder that a user names, or the step that was asked for.
 
-    Where no step is complete, the newest that any rank has is returned, for `verify` to tell what is missing.
+    Where no step is complete, the one with the fewest faults is returned, for `verify` to report them.
     """
-    wanted = parse_step(step)
+    number = parse_step(step)
     if path.exists() and holds_torch(path):
         raise HoldsTorch(str(path))
     if path.is_file():
-        return ShardSet(path.parent, {0: path}, step_of(path))
+        return ShardSet(path.parent, {0: path}, step_of(path), saved_file(path, 0).prefix)
     if not path.is_dir():
         raise RequestError(
             f"{path}: no such checkpoint. Name a file, or the folder that holds rank_0, rank_1 and so on."
         )
-    found = _candidates(path)
-    if not found:
-        raise RequestError(f"{path}: no checkpoint (*.ckpt, *.safetensors) here nor in rank_N folders below.")
-    found = _of_one_kind(_beginning(found, prefix, path))
-    by_step = {rank: _by_step(files) for rank, files in found.items()}
-    steps = sorted({known for known in _steps(by_step) if wanted is None or known[:2] == wanted}, reverse=True)
-    if wanted is not None and not steps:
-        have = ", ".join(f"{epoch}_{number}" for epoch, number, _ in sorted(_steps(by_step)))
+    network = _only_network(path, _files(path, prefix), ranks, prefix)
+    if number is not None and not any(saved.step == number for saved in network.steps):
+        steps = sorted({saved.step for saved in network.steps if saved.step})
+        have = ", ".join(f"{epoch}_{last}" for epoch, last in steps)
         raise RequestError(f"{path}: no rank has step {step}. It holds {have or 'no step in the names of its files'}.")
-    _one_network(path, steps)
-    expected = range(ranks) if ranks is not None else sorted(found)
-    if not steps:
-        return ShardSet(path, {rank: _only_one(rank, found[rank]) for rank in sorted(found)}, None)
-    return _newest(path, by_step, steps, expected)
+    if ranks is None:
+        _check_runs(path, network)
+    expected = network.ranks if ranks is None else range(ranks)
+    found = newest_complete(network, path, sorted(expected), number, content)
+    _check_later_runs(found, network)
+    return found
+
+
+def _files(folder: Path, prefix: str | None) -> list[SavedFile]:
+    files = files_below(folder, prefix)
+    if files:
+        return files
+    if prefix is None or not (others := files_below(folder)):
+        raise RequestError(f"{folder}: no checkpoint (*.ckpt, *.safetensors) here nor in rank_N folders below.")
+    names = ", ".join(sorted({file.path.name for file in others})[:4])
+    raise RequestError(f"{folder}: no file begins with {prefix!r} (--prefix); there are {names}.")
+
+
+def _only_network(folder: Path, files: Sequence[SavedFile], world: int | None, prefix: str | None) -> Network:
+    """The network of these files; two are never mixed. Files without a step count where no other has one."""
+    stepped = [file for file in files if file.step is not None]
+    several = networks(stepped or files, world)
+    exact = [network for network in several if network.name == prefix]
+    if len(exact or several) > 1:
+        raise SeveralNetworks(folder, [network.name for network in several])
+    return (exact or several)[0]
+
+
+class SeveralNetworks(RequestError):
+    """Files of several networks, of which only the user knows which one to take."""
+
+    def __init__(self, folder: Path, names: Sequence[str], choose: str = "--prefix") -> None:
+        super().__init__(f"{folder}: holds several networks ({', '.join(names)}). Name one: {choose} '{names[0]}'.")
+
+
+def _check_runs(folder: Path, network: Network) -> None:
+    """Refuse a further run of other ranks than the run before it: one of them may be left from another job."""
+    ranks: dict[int, set[int]] = {}
+    for saved in network.steps:
+        ranks.setdefault(saved.run, set()).update(saved.files)
+    newest = max(ranks)
+    for run, own in ranks.items():
+        if own != ranks[newest]:
+            one, other = _prefix_of(network, run), _prefix_of(network, newest)
+            raise RequestError(
+                f"{folder}: {one} has files of {len(own)} ranks, {other} of {len(ranks[newest])}; they are two runs. "
+                f"Name one: --prefix '{other}', or --prefix '{one}-'."
+            )
+
+
+def _check_later_runs(found: ShardSet, network: Network) -> None:
+    """Refuse to take an earlier run where the later one has other parameters: it may be another network."""
+    for newer in found.passed_over:
+        faults = [fault.what for fault in newer.faults.values() if fault.kind == "parameters"]
+        if faults and newer.saved.run > found.run:
+            later, earlier = _prefix_of(network, newer.saved.run), _prefix_of(network, found.run)
+            raise RequestError(
+                f"{found.folder}: {newer.saved.name} is of a later run and {faults[0]}: cut short, or another network. "
+                f"Name one: --prefix '{later}', or --prefix '{earlier}-'."
+            )
+
+
+def _prefix_of(network: Network, run: int) -> str:
+    return f"{network.name}_{run}" if run else network.name
 
 
 def strategy_beside(path: Path) -> Path | None:
     """Find the strategy that lies in a folder of shards; None where there is none, or the folder has no shards."""
-    if not path.is_dir() or not any(_RANK.search(entry.name) for entry in path.iterdir()):
+    if not path.is_dir() or not any(_OF_RANK.search(entry.name) for entry in path.iterdir()):
         return None
     found = [path / name for name in STRATEGIES if (path / name).is_file()]
     if len(found) > 1:
@@ -81,143 +167,206 @@ def strategy_beside(path: Path) -> Path | None:
     return found[0] if found else None
 
 
-def parse_step(text: str | None) -> tuple[int, int] | None:
+def parse_step(text: str | None) -> Step | None:
     """Read `3_120`: epoch 3, step 120."""
     if text is None:
         return None
-    match = re.fullmatch(r"(\d{1,18})[_:-](\d{1,18})", text)
+    match = re.fullmatch(r"([0-9]{1,18})[_:-]([0-9]{1,18})", text)
     if match is None:
         raise RequestError(f"--step {text}: write EPOCH_STEP as in the files' names, for example 3_120.")
     return int(match[1]), int(match[2])
 
 
-def _newest(
-    folder: Path, by_step: dict[int, dict[Step, Path]], steps: list[Step], expected: range | list[int]
+# The newest complete step of a network
+
+
+def newest_complete(
+    network: Network,
+    folder: Path,
+    ranks: Collection[int],
+    step: Step | None = None,
+    content: bool = True,
+    strict: bool = False,
+    only: SavedStep | None = None,
 ) -> ShardSet:
-    one_file = {rank: {step: [path] for step, path in known.items()} for rank, known in by_step.items()}
-    found = newest_step(one_file, steps, expected)
-    if found.step is not None:
-        return ShardSet(folder, dict(sorted(found.files.items())), found.step, found.incomplete, found.read)
-    best = max(steps, key=lambda step: (-len(found.incomplete[step]), step))
-    files = {rank: known[best] for rank, known in by_step.items() if best in known}
-    return ShardSet(folder, dict(sorted(files.items())), best)
+    """Find the newest step of a network that all these ranks have whole, or check one (`step`, `only`).
 
-
-def _candidates(folder: Path) -> dict[int, list[Path]]:
-    """All checkpoint files by rank: in rank_N folders or below them, or beside each other in one folder."""
-    found: dict[int, list[Path]] = {}
-    is_run = (folder / run_layout.RECORD).is_file()
-    for entry in folder.iterdir():
-        match = _RANK.fullmatch(entry.name)
-        if match and entry.is_dir() and (files := _of_rank(entry, int(match[1]), is_run)):
-            found.setdefault(int(match[1]), []).extend(files)
-    if found:
-        return found
-    flat = _checkpoints(folder)
-    ranks = {path: _RANK.search(path.name) for path in flat}
-    for path, match in ranks.items():
-        found.setdefault(int(match[1]) if match and all(ranks.values()) else 0, []).append(path)
-    return found
-
-
-def _of_rank(folder: Path, rank: int, is_run: bool) -> list[Path]:
-    """A rank's files, as near to the top of its folder as there are any, also in ckpt/rank_N as MindSpore has it.
-
-    In a run, links lead to the project: what they name was not written by the run.
+    Whole: readable to its end, with the parameters that the step before has, and (`content`) with the checksum that it
+    records. `strict` also passes over a file that lacks a parameter of another rank, unless the step before lacks it
+    too: a stage of a pipeline never has a part of another stage's parameters only.
     """
-    level = [folder]
-    for _ in range(DEPTH):
-        found = [path for place in level for path in _checkpoints(place) if not (is_run and path.is_symlink())]
-        if found:
-            return found
-        level = [
-            below
-            for place in level
-            for below in sorted(place.iterdir())
-            if below.is_dir() and not (is_run and below.is_symlink()) and _may_be_of(below.name, rank)
-        ]
-    return []
+    headers = _Headers(network)
+    passed_over: list[PassedOver] = []
+    for saved in network.steps:
+        if (step is not None and saved.step != step) or (only is not None and saved is not only):
+            continue
+        faults = headers.faults(saved, ranks, strict)
+        if not faults and content:
+            faults = _wrong_checksums(headers.shards(saved))
+        if not faults:
+            _check_other_format(network, saved, headers)
+            return _as_set(network, folder, saved, headers, tuple(passed_over), {}, content)
+        passed_over.append(PassedOver(saved, faults))
+    best = max(passed_over, key=lambda one: -len(one.faults))  # the newest of those with the fewest
+    return _as_set(network, folder, best.saved, headers, (), best.faults, checked=False)
 
 
-def _may_be_of(name: str, rank: int) -> bool:
-    """Tell whether a folder may hold files of this rank: rank_3 is another's."""
-    match = _RANK.fullmatch(name)
-    return match is None or int(match[1]) == rank
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if path.suffix in FORMATS
-        and path.is_file()
-        and not path.name.endswith(_NO_CHECKPOINT)
-        and not _is_strategy(path)
+def _as_set(
+    network: Network,
+    folder: Path,
+    saved: SavedStep,
+    headers: _Headers,
+    passed_over: tuple[PassedOver, ...],
+    faults: Mapping[int, Fault],
+    checked: bool,
+) -> ShardSet:
+    read = headers.read(saved.files.values())
+    by_rank = {rank: read[path] for rank, path in saved.files.items()}
+    higher = [one.name for one in network.steps if one.run < saved.run and (one.step or ()) > (saved.step or ())]
+    return ShardSet(
+        folder=folder,
+        files=saved.files,
+        step=saved.step,
+        network=network.name,
+        run=saved.run,
+        passed_over=passed_over,
+        earlier_run=next(iter(higher), None),
+        faults=faults,
+        read=by_rank,
+        checked=checked,
     )
 
 
-def _is_strategy(path: Path) -> bool:
-    """A strategy of MindSpore's is called .ckpt too, but begins with a number, not with a parameter."""
+class _Headers:
+    """The headers of a network's files, each read once, several at a time."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self._known: dict[Path, Shard | ShardUnreadable] = {}
+        self._sound: dict[int, SavedStep] = {}
+        """For each rank the newer step in which its file had no fault."""
+
+    def read(self, paths: Iterable[Path]) -> Mapping[Path, Shard | ShardUnreadable]:
+        new = [path for path in dict.fromkeys(paths) if path not in self._known]
+        with ThreadPoolExecutor(READERS) as pool:
+            self._known |= zip(new, pool.map(_read, new), strict=True)
+        return self._known
+
+    def shards(self, saved: SavedStep) -> dict[int, Shard]:
+        """The files of a step that can be read."""
+        read = self.read(saved.files.values())
+        shards = {rank: read[path] for rank, path in saved.files.items()}
+        return {rank: shard for rank, shard in shards.items() if isinstance(shard, Shard)}
+
+    def faults(self, saved: SavedStep, ranks: Collection[int], strict: bool) -> dict[int, Fault]:
+        """Say what is wrong with a step, rank by rank."""
+        shards = self.shards(saved)
+        faults = {rank: Fault("missing", "missing") for rank in ranks if rank not in saved.files}
+        for rank, path in saved.files.items():
+            error = self._known[path]
+            if isinstance(error, ShardUnreadable):
+                faults[rank] = Fault("unreadable", error.what)
+        before = self._before(saved, shards)
+        for rank, shard in shards.items():
+            what = _difference(shard, before.get(rank))
+            newer = self._sound.get(rank)
+            if what is None and newer is not None:
+                what = _lacking(shard, self.shards(newer)[rank], newer.name)
+            if (
+                what is None
+                and strict
+                and (rank not in before or shard.tensors.keys() != before[rank][1].tensors.keys())
+            ):
+                what = lacking_beside_others(rank, shards)
+            if what is not None:
+                faults[rank] = Fault("parameters", what)
+        self._sound |= {rank: saved for rank in shards if rank not in faults}
+        return faults
+
+    def _before(self, saved: SavedStep, shards: Mapping[int, Shard]) -> dict[int, tuple[str, Shard]]:
+        """For each rank the name and headers of the step before that can be read."""
+        before: dict[int, tuple[str, Shard]] = {}
+        older = self.network.steps[self.network.steps.index(saved) + 1 :]
+        for one in (one for one in older if (one.run, one.step) != (saved.run, saved.step)):
+            missing = {rank: path for rank, path in one.files.items() if rank in shards and rank not in before}
+            read = self.read(missing.values())
+            for rank, path in missing.items():
+                shard = read[path]
+                if isinstance(shard, Shard):
+                    before[rank] = path.name, shard
+            if len(before) == len(shards):
+                break
+        return before
+
+
+def _read(path: Path) -> Shard | ShardUnreadable:
     try:
-        with path.open("rb") as file:
-            return path.suffix == ".ckpt" and file.read(1) == b"\x08"
-    except OSError:
-        return False  # reading it as a checkpoint tells why
+        return read_shard(path)
+    except ShardUnreadable as error:
+        return error
 
 
-def _by_step(files: list[Path]) -> dict[Step, Path]:
-    """Of several files of one step (a second run's name gets a number) the one written last counts.
-
-    Prefixes are compared without their digits, which often are the rank's.
-    """
-    steps: dict[Step, Path] = {}
-    for path in sorted(files, key=lambda path: path.stat().st_mtime_ns):
-        step = step_of(path)
-        if step is not None:
-            steps[(step[0], step[1], re.sub(r"\d+", "", step[2]))] = path
-    return steps
-
-
-def _beginning(found: dict[int, list[Path]], prefix: str | None, folder: Path) -> dict[int, list[Path]]:
-    """Keep the files whose names begin as was asked."""
-    kept = {rank: [path for path in files if path.name.startswith(prefix or "")] for rank, files in found.items()}
-    kept = {rank: files for rank, files in kept.items() if files}
-    if not kept:
-        names = sorted({path.name for files in found.values() for path in files})
-        raise RequestError(f"{folder}: no file begins with {prefix!r} (--prefix); there are {', '.join(names[:4])}.")
-    return kept
+def _difference(shard: Shard, before: tuple[str, Shard] | None) -> str | None:
+    """Say what a file lacks that the step before has, or has in another shape or type."""
+    if before is None:
+        return None
+    name, older = before
+    for parameter, tensor in older.tensors.items():
+        own = shard.tensors.get(parameter)
+        if own is not None and own.words() != tensor.words():
+            return f"has {parameter} as {own.words()}, and {name} has it as {tensor.words()}"
+    return _lacking(shard, older, name)
 
 
-def _of_one_kind(found: dict[int, list[Path]]) -> dict[int, list[Path]]:
-    """Of two formats in one place take the one that more ranks have; the other would be a mixture."""
-    ranks = {suffix: sum(any(p.suffix == suffix for p in files) for files in found.values()) for suffix in FORMATS}
-    most = max(ranks, key=lambda suffix: ranks[suffix])
-    kept = {rank: [path for path in files if path.suffix == most] for rank, files in found.items()}
-    return {rank: files for rank, files in kept.items() if files}
+def _lacking(shard: Shard, other: Shard, name: str) -> str | None:
+    missing = [parameter for parameter in other.tensors if parameter not in shard.tensors]
+    if not missing:
+        return None
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    return f"lacks {missing[0]}{more}, which {name} has"
 
 
-def _one_network(folder: Path, steps: list[Step]) -> None:
-    names = sorted({name for *_, name in steps})
-    if len(names) > 1:
-        raise RequestError(f"{folder}: holds several networks ({', '.join(names)}). Say which one with --prefix NAME.")
+def lacking_beside_others(rank: int, shards: Mapping[int, Shard]) -> str | None:
+    """Say what a file lacks that another rank has, where it has nothing else than that rank."""
+    own = shards[rank]
+    for other, shard in shards.items():
+        if own.tensors.keys() < shard.tensors.keys() and not own.redundancy_removed:
+            return _lacking(own, shard, f"rank {other}'s file")
+    return None
 
 
-def _steps(by_step: dict[int, dict[Step, Path]]) -> set[Step]:
-    return {step for known in by_step.values() for step in known}
+def _wrong_checksums(shards: Mapping[int, Shard]) -> dict[int, Fault]:
+    """Compare recorded checksums with the bytes; this reads whole files, those alone that record one."""
+    recorded = {rank: shard for rank, shard in shards.items() if shard.crc is not None}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = dict(zip(recorded, pool.map(_checksum_fault, recorded.values()), strict=True))
+    return {rank: fault for rank, fault in results.items() if fault is not None}
 
 
-def _only_one(rank: int, files: list[Path]) -> Path:
-    if len(files) > 1:
-        names = ", ".join(path.name for path in files[:4])
-        raise RequestError(
-            f"{files[0].parent}: rank {rank} has {len(files)} checkpoints without a step in their names ({names}). "
-            f"Name one of these files, or rename them to PREFIX-EPOCH_STEP.ckpt."
-        )
-    return files[0]
+def _checksum_fault(shard: Shard) -> Fault | None:
+    try:
+        real = checksum(shard)
+    except (OSError, ValueError) as error:
+        return Fault("unreadable", f"cannot be read: {error}")
+    return None if real == shard.crc else Fault("checksum", "its bytes have changed (crc_num)")
+
+
+def _check_other_format(network: Network, saved: SavedStep, headers: _Headers) -> None:
+    """Refuse a step that is there in both formats with different values."""
+    for other in network.steps:
+        is_double = (other.run, other.step) == (saved.run, saved.step) and other.suffix != saved.suffix
+        for rank, shard in headers.shards(other).items() if is_double else ():
+            own = headers.shards(saved)[rank]
+            if different := differing_parameter({0: own, 1: shard}):
+                raise RequestError(
+                    f"{own.path.parent}: {own.path.name} and {shard.path.name} are of one step and differ "
+                    f"({different[1]}). Name one: --prefix {own.path.name}."
+                )
 
 
 def read_set(found: ShardSet) -> Mapping[int, Shard | ShardUnreadable]:
     """The headers of a set, read now where they have not been."""
-    return found.read or read_files(found.files)
+    if found.read:
+        return found.read
+    with ThreadPoolExecutor(READERS) as pool:
+        return dict(zip(found.files, pool.map(_read, found.files.values()), strict=True))

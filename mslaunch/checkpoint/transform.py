@@ -91,10 +91,11 @@ def plan_convert(found: ShardSet, shards: Mapping[int, Shard], suffix: str) -> P
 
 def new_names(found: ShardSet, ranks: int, suffix: str) -> dict[int, str]:
     """Name the new files: `rank_2/net-3_120.ckpt`, or `rank_2/net2.ckpt` where no step is known."""
-    first = re.sub(r"-\d+_\d+$", "", found.files[min(found.files)].stem)
-    prefix = re.sub(rf"[_-]?({run_layout.RANK}?)?\d*$", "", first) or "model"  # without the rank's number
     if found.step is None:
+        prefix = re.sub(rf"[_-]?({run_layout.RANK}?)?\d*$", "", found.files[min(found.files)].stem) or "model"
         return {rank: f"{run_layout.rank_folder(rank)}/{prefix}{rank}{suffix}" for rank in range(ranks)}
+    network = found.network.rpartition("/")[2]
+    prefix = re.sub(rf"[_-]?({run_layout.RANK})?\*", "", network) or "model"  # without the rank's number
     step = f"{found.step[0]}_{found.step[1]}"
     return {rank: f"{run_layout.rank_folder(rank)}/{prefix}-{step}{suffix}" for rank in range(ranks)}
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from mslaunch.checkpoint.files import Step
 from mslaunch.checkpoint.layout import Box, Layout, box, whole_shape
-from mslaunch.checkpoint.sets import ShardSet, read_set
+from mslaunch.checkpoint.sets import ShardSet, lacking_beside_others, read_set
 from mslaunch.checkpoint.shard import Shard, checksum
 from mslaunch.checkpoint.strategy import Strategy
 from mslaunch.checkpoint.tensor import Tensor, chunks, shape_words
@@ -59,21 +60,55 @@ def verify(found: ShardSet, strategy: Strategy | None, replicas: bool = False, c
     shards = {rank: shard for rank, shard in read.items() if isinstance(shard, Shard)}
     findings = [
         *_newer_steps(found),
+        *_earlier_runs(found),
         *_unreadable(found, read),
+        *_faults(found, strategy),
+        *(_less_than_others(found, shards) if strategy is None else ()),
         *(_ranks(found, strategy) if strategy else ()),
         *(_parameters(found, shards, strategy) if strategy and not lone else ()),
-        *(_checksums(found, shards) if content else ()),
+        *(_checksums(found, shards) if content and not found.checked else ()),
         *(_replicas(found, shards, strategy, replicas) if content and strategy and not lone else ()),
     ]
     return Verified(tuple(findings), shards)
 
 
 def _newer_steps(found: ShardSet) -> Iterator[ShardFinding]:
-    for (epoch, step, _), ranks in found.incomplete.items():
+    for newer in found.passed_over:
+        ranks = sorted(newer.faults)
         listed = ", ".join(map(str, ranks[:SHOWN])) + (" and more" if len(ranks) > SHOWN else "")
-        yield ShardFinding(
-            f"step {epoch}_{step} is newer, but missing or cut short on rank {listed}", severity="warning"
-        )
+        faults = newer.faults.values()
+        what = f"is newer, but missing or cut short on rank {listed}"
+        for fault in faults:
+            if fault.kind in ("parameters", "checksum"):
+                what = f"is newer, but not whole on rank {listed} ({fault.what})"
+        yield ShardFinding(f"{step_words(newer.saved.step)} {what}", severity="warning")
+
+
+def _earlier_runs(found: ShardSet) -> Iterator[ShardFinding]:
+    if found.earlier_run is not None:
+        what = f"{found.earlier_run} has a later step, but is of an earlier run in the same folder"
+        yield ShardFinding(what, severity="warning")
+
+
+def _faults(found: ShardSet, strategy: Strategy | None) -> Iterator[ShardFinding]:
+    """What is wrong with a step, where none is complete; what other checks report is left to them."""
+    for rank, fault in sorted(found.faults.items()):
+        if fault.kind == "parameters":
+            yield ShardFinding(fault.what, rank, found.name_of(rank))
+        elif fault.kind == "missing" and strategy is None:
+            yield ShardFinding(f"no checkpoint of {step_words(found.step)}, which other ranks have", rank)
+
+
+def _less_than_others(found: ShardSet, shards: Mapping[int, Shard]) -> Iterator[ShardFinding]:
+    """Without a strategy nothing says which ranks have the same parameters: a stage of a pipeline has its own."""
+    for rank in shards:
+        what = lacking_beside_others(rank, shards)
+        if what is not None:
+            yield ShardFinding(what, rank, found.name_of(rank), severity="warning")
+
+
+def step_words(step: Step | None) -> str:
+    return f"step {step[0]}_{step[1]}" if step else "the file"
 
 
 def _unreadable(found: ShardSet, read: Mapping[int, Shard | ShardUnreadable]) -> Iterator[ShardFinding]:

@@ -74,11 +74,11 @@ def show(
         else:
             print(_table(source, "", shard.size, tensors), end="")
         return
-    found = find_set(path, step=step, prefix=prefix)
+    found = find_set(path, step=step, prefix=prefix, content=False)
     shards = _readable(found)
     if as_json:
         ranks = {r: _plain(str(s.path), s.size, s.crc, s.tensors.values()) for r, s in shards.items()}
-        print(json.dumps({"step": found.step and found.step[:2], "ranks": ranks}, indent=1))
+        print(json.dumps({"step": found.step, "ranks": ranks}, indent=1))
         return
     rows = [("RANK", "FILE", "PARAMETERS", "SIZE")]
     rows += [(str(r), found.name_of(r), str(len(s.tensors)), size_words(s.size)) for r, s in shards.items()]

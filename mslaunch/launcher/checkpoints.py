@@ -107,7 +107,7 @@ class Chooser:
     def _checkpoints(
         self, files: tuple[str, ...], strategy: str | None, notes: tuple[str, ...], how: str
     ) -> Checkpoints:
-        step = self.found.step[:2] if self.found.step else None
+        step = self.found.step
         of = f" of epoch {step[0]}, step {step[1]}" if step else ""
         return Checkpoints(files, strategy, step, (*notes, f"checkpoint {self.path}{of}, {how}"))
 

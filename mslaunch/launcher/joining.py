@@ -65,4 +65,4 @@ class Joining:
         """Say that no rank of a job that used MindSpore has called init(); None where one has, or it is not known."""
         if ranks < 2 or not self.imported or self.called:
             return None
-        return f"{ranks} ranks ran, none called init(): each trained alone"
+        return f"{ranks} ranks ran, none called init(): each worked alone"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from mslaunch import layout
-from mslaunch.checkpoint.files import Step, newest_step, step_of
+from mslaunch.checkpoint.files import Network, SavedStep, files_of_run, networks
+from mslaunch.checkpoint.sets import newest_complete
+from mslaunch.errors import RequestError
 from mslaunch.metrics.series import Series
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.metrics import Metrics
@@ -19,75 +21,60 @@ from mslaunch.store.sizes import entries
 SLACK = 2.0  # seconds between the line that tells a loss, and when the agent has read it
 _RANK = re.compile(rf"{layout.RANK}(\d{{1,6}})")
 
-ByRank = dict[int, dict[Step, list[Path]]]
-
 
 def surplus(folder: RunFolder, keep_best: bool) -> list[Path]:
     """Return the checkpoint files that can go; with `keep_best` all but the best step of each network."""
-    found = find_checkpoints(folder)
-    kept = {path for network in _by_network(found) for path in _kept(folder, network)} if keep_best else set()
-    return sorted(path for path in _files(found) if path not in kept)
+    saved = networks(files_of_run(_rank_folders(folder), entries))
+    kept = {path for network in saved for path in _kept(folder, network)} if keep_best else set()
+    return sorted(path for network in saved for path in network.files if path not in kept)
 
 
-def _by_network(found: ByRank) -> Iterable[ByRank]:
-    """Take apart what a script saves under several names (two networks of a GAN), each with the ranks that save it."""
-    networks: dict[str, ByRank] = {}
-    for rank, steps in found.items():
-        for step, paths in steps.items():
-            networks.setdefault(step[2], {}).setdefault(rank, {})[step] = paths
-    return networks.values()
-
-
-def _kept(folder: RunFolder, network: ByRank) -> Iterable[Path]:
-    """The files of the best step; all files where no step is whole on all ranks that save."""
-    best = _best(folder, network)
-    return _files(network) if best is None else (path for steps in network.values() for path in steps.get(best, ()))
-
-
-def _files(found: ByRank) -> Iterator[Path]:
-    return (path for steps in found.values() for paths in steps.values() for path in paths)
-
-
-def find_checkpoints(folder: RunFolder) -> ByRank:
-    """Return the checkpoint files in the ranks' folders by rank and step; what lies behind a link is not the run's."""
-    found: ByRank = {}
+def _rank_folders(folder: RunFolder) -> dict[int, Path]:
+    places = {}
     for place in folder.path.glob(f"{layout.RANK}*"):
         rank = _RANK.fullmatch(place.name)
-        if rank is None or place.is_symlink():
-            continue
-        steps = found.setdefault(int(rank[1]), {})
-        for entry in entries(place):
-            with suppress(OSError):
-                step = step_of(Path(entry.name)) if entry.is_file(follow_symlinks=False) else None
-                if step is not None:
-                    steps.setdefault(step, []).append(Path(entry.path))
-    return {rank: steps for rank, steps in found.items() if steps}
+        if rank is not None and not place.is_symlink():
+            places[int(rank[1])] = place
+    return places
 
 
-def _best(folder: RunFolder, found: ByRank) -> Step | None:
+def _kept(folder: RunFolder, network: Network) -> Iterable[Path]:
+    """The files of the best step, in both formats; all files where no step is whole on all ranks that save."""
+    try:
+        best = _best(folder, network)
+    except RequestError:
+        return network.files  # two formats of one step that differ: which one is right is not known
+    if best is None:
+        return network.files
+    return (path for saved in network.steps if _is_same(saved, best) for path in saved.files.values())
+
+
+def _is_same(one: SavedStep, other: SavedStep) -> bool:
+    return (one.run, one.step) == (other.run, other.step)
+
+
+def _best(folder: RunFolder, network: Network) -> SavedStep | None:
     """The whole step with the least loss, where that is known of all; else the newest whole one."""
-    common = set.intersection(*(set(steps) for steps in found.values()))
-    loss = _losses(folder, found, common)
-    for step in sorted(loss, key=lambda step: (loss[step], [-number for number in step[:2]])):
-        if newest_step(found, {step}, found).step is not None:
-            return step
-    return newest_step(found, common, found).step
+    common = [saved for saved in network.steps if saved.files.keys() == network.ranks]
+    loss = _losses(folder, common)
+    order = sorted(range(len(common)), key=lambda index: loss[index]) if loss else range(len(common))
+    for saved in (common[index] for index in order):
+        if newest_complete(network, folder.path, network.ranks, only=saved, strict=True).is_complete:
+            return saved
+    return None
 
 
-def _losses(folder: RunFolder, found: ByRank, steps: set[Step]) -> Mapping[Step, float]:
-    """The last loss that was told before each step was saved; nothing unless it is known of all."""
+def _losses(folder: RunFolder, steps: list[SavedStep]) -> Mapping[int, float]:
+    """The last loss that was printed before each step was saved; nothing unless it is known of all."""
     metrics = Metrics(folder.metrics)
     with suppress(OSError):
-        written = {step: min(_written(paths[step]) for paths in found.values()) for step in steps}
-        series = [series for rank in sorted(found) for series in _series(metrics, rank)]
-        losses = {step: loss for step, time in written.items() if (loss := _loss_at(series, time)) is not None}
+        written = [min(path.stat().st_mtime for path in saved.files.values()) for saved in steps]
+        ranks = sorted({rank for saved in steps for rank in saved.files})
+        series = [series for rank in ranks for series in _series(metrics, rank)]
+        losses = {index: loss for index, time in enumerate(written) if (loss := _loss_at(series, time)) is not None}
         metrics.close()
         return losses if len(losses) == len(steps) else {}
     return {}
-
-
-def _written(paths: list[Path]) -> float:
-    return min(path.stat().st_mtime for path in paths)
 
 
 def _series(metrics: Metrics, rank: int) -> list[Series]:

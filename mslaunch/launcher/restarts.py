@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch import layout
-from mslaunch.checkpoint.files import newest_complete, step_of
+from mslaunch.checkpoint.files import step_of
+from mslaunch.checkpoint.resuming import Resume, find_for_ranks
 from mslaunch.diagnose.error_file import read_error
 from mslaunch.diagnose.verdict import Verdict
+from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
 from mslaunch.plan.model import Plan
 from mslaunch.plan.next_attempt import (
@@ -60,7 +62,7 @@ def prepare_next(
     if ended.state != "failed" or ended.verdict is None or plan.restarts.limit == 0:
         return ""
     hosts = hosts_left(plan, lost)
-    resume = find_resume(plan, folder, {host.name for host in hosts})
+    resume = find_resume(plan, folder)
     endings = [*map(_earlier, ended.attempts), _ending(ended.verdict, folder, resume)]
     why = refusal(plan.restarts, endings, tools.replace_hosts is not None)
     if why is not None:
@@ -69,17 +71,17 @@ def prepare_next(
         replaced = tools.replace_hosts(lost)
         if isinstance(replaced, str):
             return replaced
-        if replaced.world_size == plan.world_size:
-            resume = find_resume(plan, folder, {host.name for host in plan.hosts})
-        return _written(plan, ended, folder, endings, resuming(replaced, resume), resume, lost)
-    if not hosts or (lost and tools.replan is None):
+        again = replaced
+    elif not hosts or (lost and tools.replan is None):
         return "the hosts that are left have too few ranks"
-    port = tools.free_port(hosts[0].name)
-    if lost and tools.replan is not None:
-        again = resuming(tools.replan(hosts, plan.attempt + 1, port), resume)
     else:
-        again = next_attempt(plan, port, resume)
-    return _written(plan, ended, folder, endings, again, resume, lost)
+        port = tools.free_port(hosts[0].name)
+        again = tools.replan(hosts, plan.attempt + 1, port) if lost and tools.replan else next_attempt(plan, port)
+    try:
+        resume = resume.for_world(again.world_size)
+    except RequestError as error:
+        return str(error)
+    return _written(plan, ended, folder, endings, resuming(again, resume.files), resume, lost)
 
 
 def _written(
@@ -88,7 +90,7 @@ def _written(
     folder: RunFolder,
     endings: Sequence[Ending],
     again: Plan,
-    resume: dict[int, str],
+    resume: Resume,
     lost: set[str],
 ) -> NextAttempt | str:
     """Write the plan of the next attempt into the run's folder."""
@@ -98,14 +100,14 @@ def _written(
     except OSError as error:
         return f"the plan could not be written ({error.strerror})"  # the verdict stands
     wait = pause(plan.restarts, endings)
-    return NextAttempt(again, wait, _note(again, endings, wait, resume, lost), summary(plan, ended, resume))
+    return NextAttempt(again, wait, _note(again, endings, wait, resume, lost), summary(plan, ended, resume.files))
 
 
-def _ending(verdict: Verdict, folder: RunFolder, resume: Mapping[int, str]) -> Ending:
+def _ending(verdict: Verdict, folder: RunFolder, resume: Resume) -> Ending:
     error = None if verdict.rank is None else read_error(folder.rank(verdict.rank))
     kind = error.get("type") if error else None
     words = verdict.summary if verdict.cause == "exception" else None
-    return Ending(verdict.cause, verdict.exit_code or 0, words, kind, verdict.step, _saved(resume))
+    return Ending(verdict.cause, verdict.exit_code or 0, words, kind, verdict.step, _saved(resume.files))
 
 
 def _earlier(attempt: AttemptSummary) -> Ending:
@@ -116,38 +118,36 @@ def _earlier(attempt: AttemptSummary) -> Ending:
     return Ending(verdict.cause, verdict.exit_code or 0, words, None, verdict.step, saved)
 
 
-def _saved(resume: Mapping[int, str]) -> tuple[int, int] | None:
+def _saved(files: Mapping[int, str]) -> tuple[int, int] | None:
     """The epoch and step of the checkpoint that an attempt resumes from."""
-    step = step_of(Path(next(iter(resume.values())))) if resume else None
-    return step[:2] if step else None
+    return step_of(Path(next(iter(files.values())))) if files else None
 
 
-def _note(again: Plan, endings: Sequence[Ending], wait: float, resume: dict[int, str], lost: set[str]) -> str:
-    source = f"resuming from {Path(next(iter(resume.values()))).name}" if resume else "from the start"
+def _note(again: Plan, endings: Sequence[Ending], wait: float, resume: Resume, lost: set[str]) -> str:
     gone = sorted(lost - {host.name for host in again.hosts})
     fewer = f" with {counted(again.world_size, 'rank')}, without {', '.join(gone)}" if gone else ""
     fewer = fewer or (f" with {', '.join(sorted(lost))} again" if lost else "")
     most = again.attempt + 1 + again.restarts.limit - spent(endings)
     progress = "; there was progress, so no restart is used up" if progressed(endings)[-1] else ""
-    return f"attempt {again.attempt + 1} of {most}{fewer} in {wait:g} s, {source}{progress}"
+    return f"attempt {again.attempt + 1} of {most}{fewer} in {wait:g} s, {resume.words}{progress}"
 
 
-def summary(plan: Plan, ended: RunRecord, resume: dict[int, str]) -> AttemptSummary:
-    return AttemptSummary(plan.attempt, ended.ended, ended.exit_code, ended.verdict, resume or None)
+def summary(plan: Plan, ended: RunRecord, files: Mapping[int, str]) -> AttemptSummary:
+    return AttemptSummary(plan.attempt, ended.ended, ended.exit_code, ended.verdict, dict(files) or None)
 
 
-def find_resume(plan: Plan, folder: RunFolder, hosts: set[str]) -> dict[int, str]:
-    """Find, for the ranks of these hosts, numbered anew, the newest checkpoint that is complete on all of them."""
-    if plan.restarts.checkpoints is None:
-        return {}
+def find_resume(plan: Plan, folder: RunFolder) -> Resume:
+    """Find the newest checkpoint of this job that is complete on all ranks."""
+    checkpoints = plan.restarts.checkpoints
+    if checkpoints is None:
+        return Resume()
     folders = {}
-    for number, worker in enumerate(worker for worker in plan.workers if worker.host in hosts):
+    for worker in plan.workers:
         rank = int(worker.rank or 0)
-        workdir = folder.rank(rank) / plan.workdir
-        folders[number] = workdir / plan.restarts.checkpoints.replace("{rank}", str(rank))
+        folders[rank] = folder.rank(rank) / plan.workdir / checkpoints.replace("{rank}", str(rank))
+    plans = (*(folder.earlier_plan(attempt) for attempt in range(plan.attempt)), folder.plan)
     try:
-        began = (folder.earlier_plan(0) if plan.attempt else folder.plan).stat().st_mtime
-    except OSError:
-        return {}  # no way to tell this job's checkpoints from those of another
-    found = newest_complete(folders, since=began)
-    return {rank: str(path) for rank, path in found.items()}
+        starts = sorted(path.stat().st_mtime for path in plans)
+    except OSError as error:
+        return Resume(words=f"from the start: it is not known when the job began ({error.strerror})")
+    return find_for_ranks(folders, checkpoints, plan.restarts.checkpoint_prefix, starts)

@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from mslaunch import identity
+from mslaunch.checkpoint.resuming import Resume
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import MslaunchError, RecordUnreadable
 from mslaunch.launcher.restarts import find_resume, summary
@@ -32,8 +32,8 @@ class ResumedRun:
     """What has started it again, as the beginning of a sentence."""
     before: Plan | None = None
     """What the attempt before was, if there was one."""
-    found: Mapping[int, str] = field(default_factory=dict)
-    """The checkpoint that each rank resumes from."""
+    checkpoint: Resume = field(default_factory=Resume)
+    """What the ranks resume from."""
     attempts: tuple[record.AttemptSummary, ...] = ()
 
     @property
@@ -44,9 +44,9 @@ class ResumedRun:
         """Tell the ranks what they resume from."""
         if self.before is None:
             return plan
-        source = f"resuming from {Path(self.found[0]).name}" if self.found else "from the start"
-        note = f"{self.why}: attempt {self.attempt + 1}, {source}"
-        return resuming(replace(plan, notes=(*plan.notes, note)), self.found)
+        checkpoint = self.checkpoint.for_world(plan.world_size)
+        note = f"{self.why}: attempt {self.attempt + 1}, {checkpoint.words}"
+        return resuming(replace(plan, notes=(*plan.notes, note)), checkpoint.files)
 
     def write_plan(self, plan: Plan) -> RunFolder:
         """Write the plan, now that the hosts are known; the code is as it was when the job was submitted."""
@@ -87,9 +87,9 @@ def find_run(folder: RunFolder, transport: Transport, environment: Mapping[str, 
 
 def _resumed(folder: RunFolder, now: record.RunRecord, job: str, why: str) -> ResumedRun:
     before = record.read_plan(folder)
-    found = find_resume(before, folder, {host.name for host in before.hosts})
-    attempts = (*now.attempts, summary(before, now, found))
-    return ResumedRun(folder, job, why, before, found, attempts)
+    checkpoint = find_resume(before, folder)
+    attempts = (*now.attempts, summary(before, now, checkpoint.files))
+    return ResumedRun(folder, job, why, before, checkpoint, attempts)
 
 
 def _find_lost(folder: RunFolder, transport: Transport) -> ResumedRun | None:

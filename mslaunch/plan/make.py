@@ -175,7 +175,12 @@ def _metrics(spec: JobSpec) -> tuple[LinePattern, ...] | None:
 def _restarts(spec: JobSpec) -> Restarts:
     launch = spec.launch
     return Restarts(
-        launch.max_restarts, launch.backoff, launch.no_restart_codes, launch.min_workers, launch.checkpoints
+        launch.max_restarts,
+        launch.backoff,
+        launch.no_restart_codes,
+        launch.min_workers,
+        launch.checkpoints,
+        launch.checkpoint_prefix,
     )
 
 

@@ -170,6 +170,8 @@ class Restarts:
     """A job that has lost a host goes on with those left, if they have so many ranks."""
     checkpoints: str | None = None
     """Folder of a rank's checkpoints, relative to its own; {rank} stands for its number."""
+    checkpoint_prefix: str | None = None
+    """How the names of the files begin that a restart resumes from."""
 
 
 @dataclass(frozen=True, slots=True)

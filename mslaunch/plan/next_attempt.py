@@ -117,15 +117,15 @@ def resuming(plan: Plan, resume: Mapping[int, str]) -> Plan:
     return replace(plan, processes=processes, files=files)
 
 
-def next_attempt(plan: Plan, port: int, resume: Mapping[int, str]) -> Plan:
-    """Plan the job once more; ranks that have a checkpoint to resume from are told so."""
+def next_attempt(plan: Plan, port: int) -> Plan:
+    """Plan the job once more, on the same hosts."""
     host = plan.master.rpartition(":")[0]
     env = {**plan.env, "MSLAUNCH_ATTEMPT": str(plan.attempt + 1)}
     if "MS_SCHED_PORT" in env:
         env["MS_SCHED_PORT"] = str(port)
     if env.get("MASTER_PORT") == str(store_port(plan.port)):  # else it is the user's
         env["MASTER_PORT"] = str(store_port(port))
-    return resuming(replace(plan, attempt=plan.attempt + 1, master=f"{host}:{port}", env=env), resume)
+    return replace(plan, attempt=plan.attempt + 1, master=f"{host}:{port}", env=env)
 
 
 def _resuming(process: Process, resume: Mapping[int, str]) -> Process:

@@ -253,6 +253,9 @@ class LaunchSettings(BaseModel):
     checkpoints: PathText | None = Field(
         None, description="Folder of a rank's checkpoints, relative to its own; {rank} stands for its number."
     )
+    checkpoint_prefix: Text | None = Field(
+        None, description="Which network a restart resumes, where several are saved: the beginning of its files' names."
+    )
     tags: Annotated[Tags, Flag("--tag", kind=list, metavar="NAME")] = Field(
         (), description="Tag of the run, by which `mslaunch ps --tag` finds it."
     )
