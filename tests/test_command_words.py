@@ -61,6 +61,8 @@ VALUES: dict[str, list[Any]] = {
     "bind_cores": [True, False],
     "numa": [True, False],
     "core_map": [{0: "0-9", 1: "10-19"}, '{"0": "0-9"}'],
+    "node_map": [{"device0": "0", "rank1": "1"}],
+    "memory_map": [{0: "0-1"}],
     "tail": ["all", "0,2-3", 1],
     "stdin": ["none", 0],
     "runs_dir": ["my runs"],

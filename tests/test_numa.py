@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from mslaunch.agent import numa
+from mslaunch.cli.foreign_binding import bind_numa
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
 from mslaunch.messages import NumaAnswer
@@ -226,6 +228,85 @@ def test_msruns_dictionary_binds(bench: Bench) -> None:
     done = bench.mslaunch("msrun", "--worker_num=1", f'--bind_core={{"device0": ["{core}"]}}', "train.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert bench.log(0) == f"[{core}]\n"
+
+
+BIND_FILE = {
+    "bind_config": {"bind_cpu_mode": "cpu", "bind_memory_mode": "numa"},
+    "bind_cpu": {"device0": {"main": "0-3", "runtime": "1"}, "device1": {"main": "4, 5"}, "scheduler": {"main": "0"}},
+    "bind_memory": {"device0": 0, "device1": "0-1", "device2": None},
+}
+
+
+def memory_of(plan: Plan) -> list[tuple[str | None, str | None]]:
+    return [(one.env.get("MSLAUNCH_CORES"), one.env.get("MSLAUNCH_MEMORY_NODES")) for one in plan.workers]
+
+
+def flags_of(value: str) -> dict[str, Any]:
+    """The settings that msrun's --bind_numa becomes."""
+    words = [word.partition("=") for word in bind_numa(value)]
+    return {name.strip("-").replace("-", "_"): text for name, _, text in words if name != "--env"}
+
+
+def test_msruns_bind_numa_binds_cores_and_memory(tmp_path: Path) -> None:
+    """A dictionary gives each device the cores and the memory of nodes; a file gives each what it says, as in 2.10."""
+    file = tmp_path / "bind.json"
+    file.write_text(json.dumps(BIND_FILE))
+    by_node = {**BIND_FILE, "bind_config": {"bind_cpu_mode": "numa"}, "bind_cpu": {"device0": 1, "device1": "0,1"}}
+    memory_only = {"bind_config": {"bind_memory_mode": "numa"}, "bind_memory": {"device1": 1}}
+    forms: dict[str, list[tuple[str | None, str | None]]] = {
+        '{"device0": ["0"], "device1": ["1"]}': [("0-3", "0"), ("4-7", "1")],
+        '{"device1": ["0-1"], "scheduler": ["0"]}': [(None, None), ("0-7", "0-1")],
+        str(file): [("0-3", "0"), ("4-5", "0-1")],
+        json.dumps(by_node): [("4-7", None), ("0-7", None)],
+        json.dumps(memory_only): [(None, None), (None, "1")],
+    }
+    bindings = {}
+    for value in forms:
+        plan = plan_for((0, 1), tuple(range(8)), TWO_NODES, "GPU", **flags_of(value))
+        bindings[value] = memory_of(plan)
+    assert bindings == forms
+    words = bind_numa(str(file))
+    assert f"--env=MSRUN_BIND_FILE={file}" in words
+    assert f"--env=MSRUN_BIND_FILE_HASH={hashlib.sha256(file.read_bytes()).hexdigest()}" in words
+
+
+def test_a_bind_numa_that_cannot_be_honoured_is_refused(tmp_path: Path) -> None:
+    """With what is wrong: the value, the file, the mode, or a node that a host does not have."""
+    wrong = {
+        "maybe": "--bind_numa: cannot read 'maybe'; write True, False",
+        '{"device0": "0"}': "write True, False, which NUMA nodes each device gets",
+        str(tmp_path / "none.json"): "cannot read the file: No such file",
+        '{"bind_config": {"bind_cpu_mode": "core"}}': "bind_cpu_mode is 'core'. Write cpu, numa or none.",
+        '{"bind_config": {"bind_cpu_mode": "numa"}, "bind_cpu": {"device0": [0]}}': "device0: expected numbers such as",
+        '{"device0": ["7"]}': "localhost has no NUMA node 7; there are 0-1.",
+    }
+    messages = {}
+    for value, words in wrong.items():
+        with pytest.raises(RequestError) as refused:
+            plan_for((0, 1), tuple(range(8)), TWO_NODES, "GPU", **flags_of(value))
+        messages[value] = words if words in str(refused.value) else str(refused.value)
+    assert messages == wrong
+
+
+def test_a_map_of_devices_is_never_one_of_ranks() -> None:
+    """device0 is not rank 0 where the ranks use other devices; ranks of one node share its cores with --bind-cores."""
+    flags = {"node_map": '{"device0": ["0"], "device4": ["1"], "device5": ["1"]}', "bind_cores": True}
+    assert bound(plan_for((4, 5), tuple(range(8)), TWO_NODES, "GPU", **flags)) == [("4-5", None), ("6-7", None)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/numa_maps").exists(), reason="this kernel has no NUMA support")
+def test_the_kernel_binds_memory_to_the_nodes_of_a_file(bench: Bench) -> None:
+    """A pasted --bind_numa with a file does what the file says."""
+    bench.write("train.py", SHOW)
+    core = max(os.sched_getaffinity(0))
+    form = {"bind_cpu_mode": "cpu", "bind_memory_mode": "numa"}
+    one = {"bind_config": form, "bind_cpu": {"device0": {"main": str(core)}}, "bind_memory": {"device0": 0}}
+    bench.write("bind.json", json.dumps(one))
+    done = bench.mslaunch("msrun", "--worker_num=1", "--bind_numa=bind.json", "train.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    cores, policy = bench.log(0).splitlines()[-2:]
+    assert json.loads(cores) == [core]
+    assert policy == "bind:0" or "cannot bind this rank's memory" in bench.log(0)
 
 
 def test_other_hosts_are_asked_for_their_nodes(far: Bench) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mslaunch.cli.foreign_binding import bind_core, bind_numa, remark
 from mslaunch.errors import RequestError
 
 
@@ -22,6 +22,8 @@ class Row:
     as_here: tuple[str, ...] = ()
     """Values that ask for what happens here anyway."""
     takes_value: bool = True
+    remark: Callable[[str], str] | None = None
+    """What to say of its value, where that is not done as a whole."""
 
 
 Table = Mapping[str, Row]
@@ -39,33 +41,12 @@ def _as(option: str) -> Row:
     return Row(lambda value: (f"{option}={value}",))
 
 
-def _flag(option: str) -> Row:
-    return Row(lambda value: (option if _is_true(value) else option.replace("--", "--no-", 1),))
-
-
 def _is_true(value: str) -> bool:
     return value.lower() in ("true", "1", "yes", "on")
 
 
 def _variable(name: str) -> Row:
     return Row(lambda value: (f"--env={name}={value}",))
-
-
-def _bind_core(value: str) -> Sequence[str]:
-    """True, False, or which cores each device's rank gets: {"device0": ["0-9"]}."""
-    if value.lower() in ("true", "false"):
-        return ("--bind-cores" if _is_true(value) else "--no-bind-cores",)
-    try:
-        cores = json.loads(value)
-        shares = {
-            str(key).removeprefix("device"): ",".join(parts) for key, parts in cores.items() if key != "scheduler"
-        }
-    except (ValueError, TypeError, AttributeError):
-        raise RequestError(
-            f"--bind_core={value}: write True, False, or which cores each device gets: "
-            '{"device0": ["0-9"], "device1": ["10-19"]}.'
-        ) from None
-    return (f"--core-map={json.dumps(shares)}",)
 
 
 def _workers(value: str) -> Sequence[str]:
@@ -99,8 +80,8 @@ MSRUN: Table = {
     "log_dir": _as("--runs-dir"),
     "join": Row(lambda value: () if _is_true(value) else ("--detach",)),
     "cluster_time_out": _variable("MS_TOPO_TIMEOUT"),
-    "bind_core": Row(_bind_core),
-    "bind_numa": _flag("--numa"),
+    "bind_core": Row(bind_core, remark=remark),
+    "bind_numa": Row(bind_numa, remark=remark),
     "sim_level": Row(lambda value: (f"--env=MS_SIMULATION_LEVEL={value}",), as_here=("-1",)),
     "sim_rank_id": Row(
         instead="every rank is started. One alone: MS_SIMULATION_LEVEL=0 RANK_SIZE=8 RANK_ID=3 python train.py",
@@ -185,3 +166,5 @@ def _apply(name: str, value: str, row: Row) -> Sequence[str]:
 def _remarks(name: str, value: str, row: Row) -> Iterator[str]:
     if row.why and value not in row.as_here:
         yield f"{name}={value} has no meaning here: {row.why}"
+    if row.remark and (text := row.remark(value)):
+        yield text

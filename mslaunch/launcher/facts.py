@@ -122,7 +122,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _this_machine(spec: JobSpec, python: str) -> HostFacts:
-    known = read_numa(numa.facts({**os.environ, **job_variables(spec)}) if spec.launch.numa else None)
+    known = read_numa(numa.facts({**os.environ, **job_variables(spec)}) if spec.launch.needs_numa else None)
     return HostFacts(python, tuple(sorted(os.sched_getaffinity(0))), known)
 
 

@@ -165,7 +165,7 @@ def _plan_unseen(job: ReadJob, transport: Transport) -> Plan:
     if transport.queue is not None:
         spec = replace(spec, default_workers=sum(len(host.devices) for host in hosts))
     python = find_python(spec)
-    known = {host.name: HostFacts(host.python or python, _assumed_cores(spec, host)) for host in hosts}
+    known = {host.name: HostFacts(host.python or python, _assumed_cores(spec, host), is_assumed=True) for host in hosts}
     target = spec.config.values.get("device_target") or "CPU"
     facts = gather(spec, job.program, target, job.rank_table, Elsewhere(known, spec.launch.master_port))
     plan = _plan_elsewhere(replace(job, spec=spec), hosts, facts, transport)
@@ -306,7 +306,7 @@ def requirements(spec: JobSpec, script: str) -> Requirements:
         target=target,
         needs_mindspore=target not in (None, "None") or spec.launch.method == "msrun",
         port=spec.launch.master_port,
-        numa=spec.launch.numa,
+        numa=spec.launch.needs_numa,
         share_devices=spec.launch.share_devices,
         device_variables=job_variables(spec),
     )

@@ -210,7 +210,7 @@ def _plan_one(draft: Sweep, index: int, found: _Draft) -> None:
     if transport.needs_check or (plan.device_target != "CPU" and not claim.count):
         claim = Claim(fixed=frozenset((host.address, device) for host in plan.hosts for device in host.devices))
     launch = job.spec.launch
-    for name in ("bind_cores", "numa", "core_map", "master_port"):
+    for name in ("bind_cores", "numa", "core_map", "node_map", "memory_map", "master_port"):
         if getattr(launch, name):
             found.alone = job.spec.source(name)
     found.has_webhook |= launch.webhook is not None

@@ -19,13 +19,26 @@ class Binding:
     cores: tuple[int, ...] = ()
     node: int | None = None
     """The NUMA node whose memory it prefers."""
+    memory: tuple[int, ...] = ()
+    """The NUMA nodes that all of its memory comes from."""
 
 
 def bind_ranks(spec: JobSpec, host: Host, facts: Facts, first_rank: int) -> list[Binding]:
-    """Bind the ranks of one host, in their order: as a map says, to the nodes of their devices, or in equal shares."""
+    """Bind the ranks of one host, in their order: as maps say, to the nodes of their devices, or in equal shares."""
+    bindings = _bind_cores(spec, host, facts, first_rank)
+    if not spec.launch.memory_map:
+        return bindings
+    nodes = _read_map(spec, "memory_map", host, first_rank)
+    _check_nodes(spec, "memory_map", host, facts, nodes)
+    return [Binding(bound.cores, None, memory) for bound, memory in zip(bindings, nodes, strict=True)]
+
+
+def _bind_cores(spec: JobSpec, host: Host, facts: Facts, first_rank: int) -> list[Binding]:
     launch, cores = spec.launch, facts.hosts[host.name].cores
     if launch.core_map:
         return _by_map(spec, host, cores, first_rank)
+    if launch.node_map:
+        return _by_node_map(spec, host, facts, first_rank)
     if launch.numa:
         return _by_node(host, facts)
     if launch.bind_cores:
@@ -34,8 +47,10 @@ def bind_ranks(spec: JobSpec, host: Host, facts: Facts, first_rank: int) -> list
 
 
 def describe(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Iterator[str]:
-    """Say which ranks could not be bound as asked."""
-    if not spec.launch.numa or spec.launch.core_map:
+    """Say which ranks could not be bound as asked, and which bindings are known only when hosts have been asked."""
+    if spec.launch.node_map and any(facts.hosts[host.name].is_assumed for host in hosts):
+        yield "the cores of NUMA nodes are known once the hosts have been asked, so this plan does not show them"
+    if not spec.launch.numa or spec.launch.core_map or spec.launch.node_map:
         return
     for host in hosts:
         if not facts.hosts[host.name].numa.nodes:
@@ -51,18 +66,52 @@ def describe(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Iterator[s
 
 
 def _by_map(spec: JobSpec, host: Host, cores: tuple[int, ...], first_rank: int) -> list[Binding]:
-    """Keys are numbers of devices where all of them are devices of the host, else numbers of ranks."""
-    shares = spec.launch.core_map or {}
-    by_device = set(shares) <= set(host.devices)
-    keys = host.devices if by_device else range(first_rank, first_rank + len(host.devices))
-    found = [Binding(shares.get(key, ())) for key in keys]
-    absent = sorted({core for binding in found for core in binding.cores} - set(cores))
+    shares = _read_map(spec, "core_map", host, first_rank)
+    absent = sorted({core for share in shares for core in share} - set(cores))
     if absent:
         raise RequestError(
             f"{spec.source('core_map')}: core {format_ranges(absent)} cannot be used on {host.name}; "
             f"there are {format_ranges(cores)}."
         )
-    return found
+    return [Binding(share) for share in shares]
+
+
+def _by_node_map(spec: JobSpec, host: Host, facts: Facts, first_rank: int) -> list[Binding]:
+    """Give each rank the cores of its nodes; with bind_cores, ranks of the same nodes share these equally."""
+    own = facts.hosts[host.name]
+    nodes = _read_map(spec, "node_map", host, first_rank)
+    _check_nodes(spec, "node_map", host, facts, nodes)
+    bindings = []
+    for at, some in enumerate(nodes):
+        cores = _both(tuple(sorted(core for node in some for core in own.numa.nodes.get(node, ()))), own.cores)
+        if cores and spec.launch.bind_cores:
+            cores = core_share(cores, nodes[:at].count(some), nodes.count(some))
+        bindings.append(Binding(cores))
+    return bindings
+
+
+def _read_map(spec: JobSpec, setting: str, host: Host, first_rank: int) -> list[tuple[int, ...]]:
+    """Return the numbers of each rank of a host; nothing for a rank that the map does not name.
+
+    A plain key is a device where all of them are devices of the host, else a rank.
+    """
+    shares: Mapping[str, tuple[int, ...]] = getattr(spec.launch, setting)
+    plain = {int(key) for key in shares if key.isdigit()}
+    by_device = plain <= set(host.devices)
+    numbers = []
+    for rank, device in enumerate(host.devices, first_rank):
+        number = device if by_device else rank
+        keys = (f"device{device}", f"rank{rank}", str(number))
+        numbers.append(next((shares[key] for key in keys if key in shares), ()))
+    return numbers
+
+
+def _check_nodes(spec: JobSpec, setting: str, host: Host, facts: Facts, nodes: list[tuple[int, ...]]) -> None:
+    own = facts.hosts[host.name]
+    absent = sorted({node for some in nodes for node in some} - set(own.numa.nodes))
+    if absent and not own.is_assumed:
+        have = f"there are {format_ranges(sorted(own.numa.nodes))}" if own.numa.nodes else "its nodes are not known"
+        raise RequestError(f"{spec.source(setting)}: {host.name} has no NUMA node {format_ranges(absent)}; {have}.")
 
 
 def _by_node(host: Host, facts: Facts) -> list[Binding]:

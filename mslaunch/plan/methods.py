@@ -161,6 +161,8 @@ def rank_env(job: PlacedJob, rank: Rank, cluster: bool) -> dict[str, str]:
             env["OMP_NUM_THREADS"] = str(len(cores))
     if rank.binding.node is not None:
         env["MSLAUNCH_NUMA_NODE"] = str(rank.binding.node)
+    if rank.binding.memory:
+        env["MSLAUNCH_MEMORY_NODES"] = format_ranges(rank.binding.memory)
     if job.facts.device_target == "Ascend" and "ASCEND_PROCESS_LOG_PATH" not in job.facts.environment:
         env["ASCEND_PROCESS_LOG_PATH"] = job.path(layout.rank_folder(rank.rank), layout.PLOG)
     # What the user gives outweighs all this; msrun and the scripts set some of these too, so it is given once more.

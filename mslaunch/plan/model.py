@@ -60,6 +60,8 @@ class HostFacts:
     """The cores that may be used there."""
     numa: NumaFacts = field(default_factory=NumaFacts)
     """Asked only for jobs that are bound to NUMA nodes."""
+    is_assumed: bool = False
+    """The host was not asked: this is what a plan can show before that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ def _tail(value: Any) -> Any:
     return value if value in ("all", "none") else _ranges(value)
 
 
-def _core_map(value: Any) -> Any:
+def _map(value: Any) -> Any:
+    """Read a map of numbers, or of devices as msrun writes it: {"device0": ["0-9"]}."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -39,8 +40,10 @@ def _core_map(value: Any) -> Any:
             raise ValueError('write it as {"0": "0-9", "1": "10-19"}') from None
     if not isinstance(value, dict):
         return value
-    joined = {key: ",".join(map(str, cores)) if isinstance(cores, list) else cores for key, cores in value.items()}
-    return {str(key).removeprefix("device"): cores for key, cores in joined.items()}
+    numbers = {}
+    for key, some in value.items():
+        numbers[str(key)] = ",".join(map(str, some)) if isinstance(some, list) else some
+    return numbers
 
 
 def _number(value: Any) -> Any:
@@ -136,7 +139,9 @@ Tag = Annotated[str, AfterValidator(_tag)]
 Url = Annotated[Text, AfterValidator(_url)]
 PathText = Annotated[Text, AfterValidator(_path)]
 Nodes = Annotated[tuple[int, int], BeforeValidator(_nodes)]
-CoreMap = Annotated[dict[Index, Devices], BeforeValidator(_core_map)]
+Place = Annotated[str, Field(pattern=r"^(device|rank)?[0-9]{1,5}$")]
+"""A device or a rank: device3, rank3, or 3 for whichever fits."""
+NumberMap = Annotated[dict[Place, Devices], BeforeValidator(_map)]
 RankOrNone = Annotated[Literal["auto", "none"] | Index, BeforeValidator(_number)]
 Lines = Annotated[tuple[Line, ...], BeforeValidator(_words)]
 Folders = Annotated[tuple[Folder, ...], BeforeValidator(_words)]

@@ -13,13 +13,13 @@ from mslaunch.plan.metric_settings import MetricEntry
 from mslaunch.plan.program import split_words
 from mslaunch.plan.setting_types import (
     Codes,
-    CoreMap,
     Devices,
     Folders,
     HostVariables,
     Line,
     Lines,
     Nodes,
+    NumberMap,
     PathText,
     Port,
     RankOrNone,
@@ -183,9 +183,21 @@ class LaunchSettings(BaseModel):
     numa: Annotated[bool, Flag("--numa/--no-numa", kind=bool)] = Field(
         False, description="Bind every rank to the cores and the memory of its device's NUMA node."
     )
-    core_map: Annotated[CoreMap | None, Flag("--core-map", metavar="JSON")] = Field(
+    core_map: Annotated[NumberMap | None, Flag("--core-map", metavar="JSON")] = Field(
         None, description='Cores of each device or rank, for example {"0": "0-9", "1": "10-19"}.'
     )
+    node_map: Annotated[NumberMap | None, Flag("--node-map", metavar="JSON")] = Field(
+        None, description='NUMA nodes whose cores each device or rank gets, for example {"0": "0", "1": "1"}.'
+    )
+    memory_map: Annotated[NumberMap | None, Flag("--memory-map", metavar="JSON")] = Field(
+        None, description='NUMA nodes that the memory of each device or rank comes from, for example {"0": "0"}.'
+    )
+
+    @property
+    def needs_numa(self) -> bool:
+        """Tell whether planning needs the NUMA nodes of the hosts."""
+        return self.numa or self.node_map is not None or self.memory_map is not None
+
     tail: Annotated[Tail, Flag("--tail", metavar="RANKS")] = Field(
         (0,), description='Ranks whose output is shown, for example "0,2-3", all or none.'
     )

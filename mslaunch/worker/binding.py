@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "riscv64": 237, "loongarch64": 237, "ppc64le": 261, "s390x": 269}
 """The number of the system call on each machine: glibc has no function for it."""
-_PREFERRED = 1
+_PREFERRED, _BIND = 1, 2
 _WORD = 64
 
 
@@ -23,24 +23,29 @@ def bind(environment: Mapping[str, str]) -> None:
             os.sched_setaffinity(0, parse_cores(cores))
     except OSError as error:
         print(f"mslaunch: cannot bind this rank to cores {cores}: {error.strerror}.", file=sys.stderr)
-    if node is not None:
-        why = prefer_node(int(node))
-        if why is not None:
-            print(f"mslaunch: cannot bind this rank's memory to node {node}: {why}.", file=sys.stderr)
+    why = None
+    memory = environment.get("MSLAUNCH_MEMORY_NODES")
+    if memory is not None:
+        node, why = memory, set_memory_policy(_BIND, parse_cores(memory))
+    elif node is not None:
+        why = set_memory_policy(_PREFERRED, {int(node)})
+    if why is not None:
+        print(f"mslaunch: cannot bind this rank's memory to node {node}: {why}.", file=sys.stderr)
 
 
-def prefer_node(node: int) -> str | None:
-    """Have memory come from one node while that has some; return why that cannot be."""
+def set_memory_policy(policy: int, nodes: set[int]) -> str | None:
+    """Have memory come from these nodes, always or while they have some; return why that cannot be."""
     import ctypes
 
     number = _SET_MEMPOLICY.get(os.uname().machine)
     if number is None:
         return f"not known how on {os.uname().machine}"
-    words = node // _WORD + 1
+    words = max(nodes) // _WORD + 1
     mask = (ctypes.c_ulong * words)()
-    mask[node // _WORD] = 1 << node % _WORD
+    for node in nodes:
+        mask[node // _WORD] |= 1 << node % _WORD
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(number, _PREFERRED, mask, ctypes.c_ulong(words * _WORD + 1)) != 0:
+    if libc.syscall(number, policy, mask, ctypes.c_ulong(words * _WORD + 1)) != 0:
         return os.strerror(ctypes.get_errno())
     return None
 

@@ -116,6 +116,7 @@ def test_every_setting_can_be_given_by_a_variable(name: str) -> None:
         "setup": "true",
         "config_arg": "--cfg",
         "core_map": '{"0": "0-1"}',
+        **dict.fromkeys(("node_map", "memory_map"), '{"0": "0"}'),
         "webhook": "https://host/path",
     }
     for value in (values.get(name), "1", "true", "0-1", "a b"):
