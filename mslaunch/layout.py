@@ -36,6 +36,8 @@ SETUP_LOG = f"{SCRIPTS}/setup.log"
 SYNC_LOG = f"{SCRIPTS}/sync.log"
 
 RANK = "rank_"
+WORK = "work"
+"""In a rank's folder: its mirror of the project, in which it works, and where what it writes stays."""
 LOG = "log.txt"
 TIMES = "log.times"
 ENV_LOG = "env.log"
@@ -46,13 +48,17 @@ VERSIONS = "mslaunch_versions.json"
 RESULT = "result.pkl"
 PLOG = "plog"
 RANK_FILES = (LOG, TIMES, ENV_LOG, ERROR, EXIT, STACK, VERSIONS)
-"""What mslaunch itself writes into every rank's folder; the rest is the job's."""
+"""What mslaunch writes into a rank's folder."""
 ATTEMPT_FILES = (LOG, TIMES, ERROR, EXIT, STACK, PLOG)
 """What each attempt writes anew; a restart renames those of the attempt before."""
 
 
 def rank_folder(rank: int) -> str:
     return f"{RANK}{rank}"
+
+
+def work_folder(rank: int) -> str:
+    return f"{RANK}{rank}/{WORK}"
 
 
 def latest_of(user: int) -> str:
@@ -73,3 +79,12 @@ def earlier_name(name: str, attempt: int) -> str:
     """The name of a file of an earlier attempt: log.txt of attempt 0 is log.0.txt, plog is plog.0."""
     stem, dot, suffix = name.rpartition(".")
     return f"{stem}.{attempt}.{suffix}" if dot else f"{name}.{attempt}"
+
+
+def original_name(name: str) -> str:
+    """The name that a file of an earlier attempt had in its own: log.txt for log.0.txt; any other name as it is."""
+    stem, _, suffix = name.rpartition(".")
+    if suffix.isdigit():
+        return stem
+    first, _, attempt = stem.rpartition(".")
+    return f"{first}.{suffix}" if attempt.isdigit() else name

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import settings
 
 from mslaunch.agent.guard import processes_with
+from mslaunch.store.layout import RunFolder
 from tests import slurm_bed, ssh_bed
 
 if TYPE_CHECKING:
@@ -105,6 +106,10 @@ class Bench:
     def log(self, rank: int) -> str:
         path = self.latest / f"rank_{rank}" / "log.txt"
         return path.read_text() if path.exists() else ""
+
+    def work(self, rank: int) -> Path:
+        """What a rank has written."""
+        return RunFolder(self.latest).work(rank)
 
     def environment(self, rank: int) -> dict[str, str]:
         lines = (self.latest / f"rank_{rank}" / "env.log").read_text().splitlines()

@@ -139,8 +139,9 @@ def test_nothing_is_removed_before_it_is_written_elsewhere(tmp_path: Path) -> No
     run_dir = tmp_path / "runs" / "run"
     run_dir.mkdir(parents=True)
     log_of(run_dir, 0, b"precious")
+    (run_dir / "rank_0/work").mkdir()
     for number in range(2 * MOST_NAMED):
-        (run_dir / f"rank_0/weights{number}").write_text("x")
+        (run_dir / f"rank_0/work/weights{number}").write_text("x")
     with driven_agent(tmp_path) as agent:
         receiver = Receiver(agent, run_dir, tidy=True)
         receiver.ask()

@@ -145,7 +145,7 @@ def test_a_job_does_not_resume_from_what_was_there_before_it(tmp_path: Path, age
     folder = RunFolder(tmp_path)
     folder.plan.write_text("{}")
     for rank in range(2):
-        saved = tmp_path / f"rank_{rank}" / "saved" / "net-1_7.ckpt"
+        saved = tmp_path / f"rank_{rank}" / "work" / "saved" / "net-1_7.ckpt"
         saved.parent.mkdir(parents=True)
         shutil.copy(CHECKPOINT, saved)
         when = folder.plan.stat().st_mtime - age

@@ -32,7 +32,7 @@ wait_for_peers() if os.environ['RANK_ID'] != '2' else read_data()
 # On a busy machine ranks start seconds apart: they write until all of them are there, so that only then all are quiet.
 TOGETHER = """
 open('up', 'w').close()
-while not all(os.path.exists(f'../rank_{rank}/up') for rank in range(int(os.environ['RANK_SIZE']))):
+while not all(os.path.exists(f'../../rank_{rank}/work/up') for rank in range(int(os.environ['RANK_SIZE']))):
     print('waiting', flush=True)
     time.sleep(0.1)
 """
@@ -416,8 +416,8 @@ def test_ranks_that_raise_by_themselves_are_not_called_victims(bench: Bench) -> 
         "rank = os.environ['RANK_ID']\n"
         "if rank == '2': time.sleep(600)\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "pathlib.Path(f'../ready{rank}').touch()\n"
-        "while not (pathlib.Path('../ready0').exists() and pathlib.Path('../ready1').exists()): time.sleep(0.01)\n"
+        "pathlib.Path(f'../../ready{rank}').touch()\n"
+        "while not all(pathlib.Path(f'../../ready{one}').exists() for one in (0, 1)): time.sleep(0.01)\n"
         "raise ValueError('both')\n",
     )
     done = bench.mslaunch("train", "-n", "3")

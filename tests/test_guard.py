@@ -62,6 +62,7 @@ def test_a_daemon_without_session_and_environment_ends_with_the_agent(bench: Ben
     process.communicate(timeout=60)
     assert process.returncode == 125
     assert running(mark) == []
+    assert list(bench.work(0).iterdir()) == []
 
 
 def test_killing_agent_and_guard_together_leaves_nothing(bench: Bench) -> None:
@@ -75,6 +76,7 @@ def test_killing_agent_and_guard_together_leaves_nothing(bench: Bench) -> None:
     process.communicate(timeout=60)
     assert process.returncode == 125
     assert bench.leftovers() == []
+    assert [list(bench.work(rank).iterdir()) for rank in (0, 1)] == [[], []]
 
 
 @pytest.mark.parametrize(("where", "number"), [("here", signal.SIGSTOP), ("n1:1", signal.SIGKILL)])
@@ -112,6 +114,7 @@ def test_a_stopped_agent_does_not_outlive_its_launcher(bench: Bench) -> None:
     process.kill()
     process.wait()
     wait_for(lambda: not bench.leftovers(), "the guard to end the run")
+    wait_for(lambda: list(bench.work(0).iterdir()) == [], "the guard to remove the links")
 
 
 def test_a_stopped_agent_on_another_host_keeps_no_rank_alive(far: Bench) -> None:

@@ -95,6 +95,7 @@ EDGES = {
         "plugins",
         "ranges",
         "words",
+        "work_folder",
     },
     "plan": {"documents", "errors", "hosts", "launchers", "layout", "masking", "messages", "ranges", "ranktable"},
     "ranktable": {"documents", "errors", "hosts", "ranges"},
@@ -106,8 +107,9 @@ EDGES = {
     "hosts": {"errors", "ranges"},
     "ranges": {"errors"},
     "words": {"ranges"},
-    "agent": {"launchers", "layout", "messages"},
-    "worker": {"__version__", "layout", "masking", "messages"},
+    "agent": {"launchers", "layout", "messages", "work_folder"},
+    "worker": {"__version__", "layout", "masking", "messages", "work_folder"},
+    "work_folder": {"layout"},
     "runtime": {"layout"},
     "plugins": {"errors"},
     "documents": set[str](),
@@ -122,8 +124,14 @@ EDGES = {
 IMPURE = {"socket", "subprocess", "psutil"}
 PURE = ("plan", "ranktable", "diagnose", "metrics", "comparison")
 OWN = {
-    "agent": ("mslaunch.agent", "mslaunch.launchers", "mslaunch.layout", "mslaunch.messages"),
-    "worker": ("mslaunch.worker", "mslaunch.layout", "mslaunch.masking", "mslaunch.__version__"),
+    "agent": (
+        *("mslaunch.agent", "mslaunch.launchers", "mslaunch.layout", "mslaunch.messages"),
+        "mslaunch.work_folder",
+    ),
+    "worker": (
+        *("mslaunch.worker", "mslaunch.layout", "mslaunch.masking", "mslaunch.__version__"),
+        "mslaunch.work_folder",
+    ),
     "runtime": ("mslaunch.runtime", "mslaunch.layout"),
 }
 OPTIONAL = {"mindspore", "yaml", "cloudpickle", "numpy", "moxing", "boto3", "botocore"}

@@ -85,7 +85,7 @@ def test_runs_and_code_may_lie_on_claims(submitter: Bench, plane: ControlPlane) 
     wait_for(lambda: "succeeded" in submitter.mslaunch("ps").stdout, "the run to be over")
     assert "from the claim" in submitter.log(0)
     run = plane.kubelet.claim("runs") / submitter.record()["run_id"]
-    assert [(run / f"rank_{rank}" / "made.txt").read_text() for rank in range(2)] == ["made", "made"]
+    assert [(run / f"rank_{rank}" / "work" / "made.txt").read_text() for rank in range(2)] == ["made", "made"]
 
 
 def _make_claim(plane: ControlPlane, name: str) -> None:

@@ -10,7 +10,7 @@ from tests.conftest import Bench, wait_for
 FAILS = """import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.environ["RANK_ID"] == "1":
-    while not os.path.exists("../rank_0/ready"):
+    while not os.path.exists("../../rank_0/work/ready"):
         time.sleep(0.02)
     raise ValueError("loss is NaN")
 open("ready", "w").close()

@@ -52,7 +52,7 @@ def test_all_methods_run_the_same_script(bench: Bench, method: str, request: pyt
             "2",
             "2",
         )
-        assert (bench.latest / f"rank_{rank}" / "train.py").is_symlink()
+        assert list(bench.work(rank).iterdir()) == []
     record = bench.record()
     assert [(r["exit_code"], r["signal"], r["pid"] is not None) for r in record["ranks"]] == [(0, None, True)] * 2
     assert (record["method"], record["state"]) == (method, "succeeded")
@@ -152,7 +152,7 @@ def test_data_parallel_example(bench: Bench, mode: str) -> None:
     output = example(bench, "data_parallel", "--workers", "2", "--set", f"context_mode={mode}")
     check_ranks_agree(bench, 2)
     assert re.search(r"\[rank 0\] epoch: \d+ step: \d+, loss is", output)
-    checkpoints = sorted((bench.latest / "rank_0").rglob("*.ckpt"), key=os.path.getmtime)
+    checkpoints = sorted(bench.work(0).rglob("*.ckpt"), key=os.path.getmtime)
     trained = re.findall(r"accuracy ([\d.]+)", bench.log(0))[-1]
     script = str(ROOT / "examples" / "data_parallel" / "eval.py")
     evaluated = example(
@@ -177,7 +177,7 @@ def test_functional_trainer_example(bench: Bench) -> None:
     """The functional loop on two ranks reaches its accuracy, keeps the best checkpoint, and ranks agree."""
     example(bench, "functional_trainer", "--workers", "2")
     check_ranks_agree(bench, 2)
-    assert [path.name for path in (bench.latest / "rank_0").rglob("*.ckpt")] == ["best.ckpt"]
+    assert [path.name for path in bench.work(0).rglob("*.ckpt")] == ["best.ckpt"]
 
 
 def test_a_restarted_training_ends_as_an_unbroken_one(bench: Bench) -> None:
@@ -187,7 +187,7 @@ def test_a_restarted_training_ends_as_an_unbroken_one(bench: Bench) -> None:
     assert bench.mslaunch(*args).returncode == 0
     unbroken = re.findall(r"parameters ([0-9a-f]{64})", bench.log(0))
     process = bench.start(*args, "--max-restarts", "1", "--run-id", "broken")
-    checkpoints = bench.runs / "broken" / "rank_1" / "checkpoints"
+    checkpoints = bench.runs / "broken" / "rank_1" / "work" / "checkpoints"
     wait_for(lambda: list(checkpoints.glob("spiral-[4-8]_*.ckpt")), "epoch 4", seconds=120)
     started = [json.loads(line) for line in (bench.runs / "broken" / "events.jsonl").read_text().splitlines()]
     os.kill(next(e["pid"] for e in started if e["ev"] == "started" and e["rank"] == 1), signal.SIGKILL)
@@ -279,7 +279,7 @@ def test_ranks_that_never_call_init_fail_where_that_is_required(bench: Bench) ->
 def test_a_program_that_calls_init_in_a_process_of_its_own_is_not_accused(bench: Bench) -> None:
     """The rank itself has no MindSpore, so nothing is known."""
     bench.write("inner.py", ALONE)
-    bench.write("train.sh", "#!/bin/sh\nexec python ../code/inner.py\n").chmod(0o755)
+    bench.write("train.sh", "#!/bin/sh\nexec python ../../code/inner.py\n").chmod(0o755)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = bench.mslaunch("train", "--workers", "2", "train.sh", PATH=path)
     assert done.returncode == 0, done.stdout

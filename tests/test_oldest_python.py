@@ -17,6 +17,7 @@ SENT_TO_HOSTS = [
     *sorted(path for folder in ("agent", "worker", "runtime") for path in (PACKAGE / folder).glob("*.py")),
     PACKAGE / "layout.py",
     PACKAGE / "masking.py",
+    PACKAGE / "work_folder.py",
 ]
 VERMIN = (sys.executable, "-c", "import vermin; vermin.main()", "--no-config-file", "--target=3.9-", "--violations")
 LAZY = "from __future__ import annotations\n"

@@ -142,19 +142,26 @@ def test_a_program_has_small_files_of_its_own(project: Bench) -> None:
     script.chmod(0o755)
     assert project.mslaunch("train", "-n", "2", "run.sh").returncode == 0
     assert project.log(1) == "old\n"
-    assert (project.latest / "rank_1" / "notes.txt").read_text() == "old\nmine\n"
-    assert (project.latest / "rank_1" / "checkpoint" / "net.ckpt").read_text() == "old\nmine\n"
+    assert (project.work(1) / "notes.txt").read_text() == "old\nmine\n"
+    assert (project.work(1) / "checkpoint" / "net.ckpt").read_text() == "old\nmine\n"
     after = digest(project.folder)
     del after["run.sh"]
     assert after == before
 
 
-def test_submit_runs_where_the_command_was_typed(project: Bench) -> None:
-    """`--cwd submit` is what msrun does: files are the project's."""
-    project.write("train.py", "import os\nopen('notes.txt', 'a').write('mine\\n')\nprint(os.getcwd())\n")
-    assert project.mslaunch("train", "-n", "1", "--cwd", "submit").returncode == 0
+@pytest.mark.parametrize("program", [("train.py",), ("-m", "train")])
+def test_submit_runs_where_the_command_was_typed(project: Bench, program: tuple[str, ...]) -> None:
+    """`--cwd submit` is as msrun: files are the project's, by a path from `__file__` too; nothing is mirrored."""
+    body = (
+        "import os\nopen('notes.txt', 'a').write('mine\\n')\nprint(os.getcwd())\n"
+        "open(os.path.join(os.path.dirname(os.path.realpath(__file__)), 'beside'), 'w').write('mine')\n"
+    )
+    project.write("train.py", body)
+    assert project.mslaunch("train", "-n", "1", "--cwd", "submit", *program).returncode == 0
     assert project.log(0) == f"{project.folder}\n"
     assert (project.folder / "notes.txt").read_text() == "old\nmine\n"
+    assert (project.folder / "beside").read_text() == "mine"
+    assert not project.work(0).exists()
 
 
 def test_paths_through_dots_work_from_a_subfolder(bench: Bench) -> None:
@@ -173,7 +180,7 @@ def test_paths_through_dots_work_from_a_subfolder(bench: Bench) -> None:
     done = inside.mslaunch("train", "-n", "2")
     assert done.returncode == 0, done.stdout
     assert inside.log(1) == "lib data data\n"
-    assert (inside.latest / "rank_1" / "tools" / "out.txt").read_text() == "1"
+    assert (inside.work(1) / "tools" / "out.txt").read_text() == "1"
     assert (bench.folder / "data" / "x.txt").read_text() == "data"
 
 
@@ -196,20 +203,42 @@ def test_the_end_says_what_was_written_and_where(bench: Bench) -> None:
         "for i in range(3):\n    open(f'checkpoint/a/{i}', 'w').write('x')\n",
     )
     done = bench.mslaunch("train", "-n", "2", "--run-id", "r")
-    assert "outputs in mslaunch-runs/r: rank_*/results.csv (2 files, 2.4 KB), rank_*/checkpoint/ (6 files, 6 B)\n" in (
-        done.stdout
-    )
+    written = "rank_*/work/results.csv (2 files, 2.4 KB), rank_*/work/checkpoint/ (6 files, 6 B)"
+    assert f"outputs in mslaunch-runs/r: {written}\n" in done.stdout
     assert bench.record()["outputs"] == [
-        {"path": "results.csv", "ranks": "0-1", "files": 2, "bytes": 2400},
-        {"path": "checkpoint/", "ranks": "0-1", "files": 6, "bytes": 6},
+        {"path": "work/results.csv", "ranks": "0-1", "files": 2, "bytes": 2400},
+        {"path": "work/checkpoint/", "ranks": "0-1", "files": 6, "bytes": 6},
     ]
     listed = json.loads(bench.mslaunch("outputs", "--json").stdout)
     assert [(row["rank"], row["path"], row["files"]) for row in listed] == [
-        (rank, f"{bench.runs.name}/r/rank_{rank}/{name}", files)
+        (rank, f"{bench.runs.name}/r/rank_{rank}/work/{name}", files)
         for rank in (0, 1)
         for name, files in (("results.csv", 1), ("checkpoint/", 3))
     ]
-    assert "rank_1/checkpoint/" in bench.mslaunch("outputs", "r").stdout
+    assert "rank_1/work/checkpoint/" in bench.mslaunch("outputs", "r").stdout
+
+
+def test_every_name_is_the_scripts_own(bench: Bench) -> None:
+    """Files called as mslaunch's are, by Python, C and the shell: both are there, ours whole, theirs listed, alone."""
+    names = ["error.csv", "env.yaml", "env.log", "error.json", "exit.json", "stack.txt", "result.json", "result.pkl"]
+    names += ["log.times", "mslaunch_versions.json", "result/acc.json", "log/metrics.csv", "plog/x.log"]
+    bench.write("data/x.txt", "data")
+    bench.write(
+        "train.py",
+        "import ctypes, logging, os, subprocess\nprint('first', flush=True)\n"
+        "logging.basicConfig(handlers=[logging.FileHandler('log.txt', mode='w')])\nlogging.warning('theirs')\n"
+        f"for name in {names}:\n    os.makedirs(os.path.dirname(name) or '.', exist_ok=True)\n"
+        "    open(name, 'w').write('theirs')\n"
+        "subprocess.run('echo theirs > log.0.txt', shell=True)\n"
+        "ctypes.CDLL(None).creat(b'log.1.txt', 0o600)\nprint('last')\n",
+    )
+    assert bench.mslaunch("train", "-n", "1").returncode == 0
+    assert bench.log(0) == bench.mslaunch("logs").stdout == "first\nlast\n"
+    assert bench.environment(0)["RANK_ID"] == "0"
+    written = {path.name for path in bench.work(0).iterdir()}
+    assert written == {name.partition("/")[0] for name in names} | {"log.txt", "log.0.txt", "log.1.txt"}
+    listed = json.loads(bench.mslaunch("outputs", "--json").stdout)
+    assert {Path(row["path"]).name for row in listed} == written
 
 
 def test_a_run_that_writes_nothing_says_nothing_of_outputs(bench: Bench) -> None:
@@ -220,6 +249,7 @@ def test_a_run_that_writes_nothing_says_nothing_of_outputs(bench: Bench) -> None
     assert "outputs" not in done.stdout
     assert bench.record()["outputs"] == []
     assert "has written nothing" in bench.mslaunch("outputs").stderr
+    assert list(bench.work(0).iterdir()) == []
 
 
 def test_tracebacks_name_the_users_own_files(bench: Bench) -> None:

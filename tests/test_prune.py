@@ -318,8 +318,8 @@ def test_files_with_a_name_elsewhere_are_not_counted(tmp_path: Path) -> None:
 
 def save(run: Path, epoch: int, at: float, ranks: Iterable[int] = (0, 1), name: str = "net") -> None:
     for rank in ranks:
-        path = run / f"rank_{rank}" / "ckpt" / f"{name}-{epoch}_10.ckpt"
-        path.parent.mkdir(exist_ok=True)
+        path = run / f"rank_{rank}" / "work" / "ckpt" / f"{name}-{epoch}_10.ckpt"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(WHOLE)
         os.utime(path, (at, at))
 
@@ -337,7 +337,7 @@ def test_the_checkpoint_with_the_least_loss_is_kept(tmp_path: Path) -> None:
     for epoch in (1, 2, 3):
         save(run.path, epoch, 1000.0 * epoch + 5)
     found = prune(tmp_path, ALL, "keep-best")
-    assert checkpoints(run.path) == ["rank_0/ckpt/net-2_10.ckpt", "rank_1/ckpt/net-2_10.ckpt"]
+    assert checkpoints(run.path) == ["rank_0/work/ckpt/net-2_10.ckpt", "rank_1/work/ckpt/net-2_10.ckpt"]
     assert len(found.removed[0].files) == 4
     assert run.log(0).is_file()
 
@@ -352,13 +352,13 @@ def test_without_a_loss_the_newest_whole_checkpoint_is_kept(tmp_path: Path) -> N
     save(run.path, 5, 5000.0)
     save(run.path, 6, 6000.0)
     save(run.path, 7, 7000.0)
-    whole = run.rank(1) / "ckpt" / "net-3_10.ckpt"
+    whole = run.work(1) / "ckpt" / "net-3_10.ckpt"
     whole.write_bytes(whole.read_bytes()[:-5])
-    (run.rank(1) / "ckpt" / "net-5_10.ckpt").write_bytes(FIRST)
-    (run.rank(0) / "ckpt" / "net-6_10.ckpt").write_bytes(WHOLE + b"crc_num" + bytes(10))
-    (run.rank(0) / "ckpt" / "net-7_10.ckpt").write_bytes(ckpt_value(b"w", ckpt_tensor((1,), data=bytes(4))) + SECOND)
+    (run.work(1) / "ckpt" / "net-5_10.ckpt").write_bytes(FIRST)
+    (run.work(0) / "ckpt" / "net-6_10.ckpt").write_bytes(WHOLE + b"crc_num" + bytes(10))
+    (run.work(0) / "ckpt" / "net-7_10.ckpt").write_bytes(ckpt_value(b"w", ckpt_tensor((1,), data=bytes(4))) + SECOND)
     prune(tmp_path, ALL, "keep-best")
-    assert checkpoints(run.path) == ["rank_0/ckpt/net-2_10.ckpt", "rank_1/ckpt/net-2_10.ckpt"]
+    assert checkpoints(run.path) == ["rank_0/work/ckpt/net-2_10.ckpt", "rank_1/work/ckpt/net-2_10.ckpt"]
 
 
 def test_where_no_checkpoint_is_whole_all_stay(tmp_path: Path) -> None:
@@ -366,7 +366,7 @@ def test_where_no_checkpoint_is_whole_all_stay(tmp_path: Path) -> None:
     run = make_run(tmp_path, "one")
     save(run.path, 1, 1000.0)
     for rank in (0, 1):
-        (run.rank(rank) / "ckpt" / "net-1_10.ckpt").write_bytes(b"half")
+        (run.work(rank) / "ckpt" / "net-1_10.ckpt").write_bytes(b"half")
     assert prune(tmp_path, ALL, "keep-best").removed == ()
     assert len(checkpoints(run.path)) == 2
 
@@ -378,23 +378,24 @@ def test_the_best_of_each_network_is_kept(tmp_path: Path) -> None:
         save(run.path, epoch, 1000.0 * epoch, name="generator")
         save(run.path, epoch, 1000.0 * epoch, name="critic")
         save(run.path, epoch, 1000.0 * epoch, ranks=(0,), name="average")
-    (run.rank(1) / "ckpt" / "critic-2_10.ckpt").write_bytes(b"half")
-    (run.rank(1) / "ckpt" / "torn-1_10.ckpt").write_bytes(b"half")
+    (run.work(1) / "ckpt" / "critic-2_10.ckpt").write_bytes(b"half")
+    (run.work(1) / "ckpt" / "torn-1_10.ckpt").write_bytes(b"half")
     prune(tmp_path, ALL, "keep-best")
     on_both = ["ckpt/critic-1_10.ckpt", "ckpt/generator-2_10.ckpt"]
-    expected = ["rank_0/ckpt/average-2_10.ckpt", "rank_1/ckpt/torn-1_10.ckpt"]
-    assert checkpoints(run.path) == sorted(expected + [f"rank_{rank}/{name}" for rank in (0, 1) for name in on_both])
+    expected = ["rank_0/work/ckpt/average-2_10.ckpt", "rank_1/work/ckpt/torn-1_10.ckpt"]
+    expected += [f"rank_{rank}/work/{name}" for rank in (0, 1) for name in on_both]
+    assert checkpoints(run.path) == sorted(expected)
 
 
 def test_networks_with_numbers_and_in_folders_of_their_own_are_kept_apart(tmp_path: Path) -> None:
     """stage1 and stage2, or net in two folders, are different networks; the best of each stays."""
     run = make_run(tmp_path, "one")
     for epoch, name in ((1, "stage1"), (2, "stage1"), (1, "stage2"), (1, "../old/net"), (2, "net")):
-        (run.rank(0) / "old").mkdir(exist_ok=True)
+        (run.work(0) / "old").mkdir(parents=True, exist_ok=True)
         save(run.path, epoch, 1000.0 * epoch, ranks=(0,), name=name)
     prune(tmp_path, ALL, "keep-best")
     names = ["ckpt/net-2_10.ckpt", "ckpt/stage1-2_10.ckpt", "ckpt/stage2-1_10.ckpt", "old/net-1_10.ckpt"]
-    assert checkpoints(run.path) == [f"rank_0/{name}" for name in names]
+    assert checkpoints(run.path) == [f"rank_0/work/{name}" for name in names]
 
 
 def test_all_checkpoints_can_be_dropped_and_links_are_not_followed(tmp_path: Path) -> None:
@@ -404,7 +405,7 @@ def test_all_checkpoints_can_be_dropped_and_links_are_not_followed(tmp_path: Pat
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "net-1_10.ckpt").write_bytes(b"kept")
-    (run.rank(0) / "shared").symlink_to(outside)
+    (run.work(0) / "shared").symlink_to(outside)
     prune(tmp_path / "runs", ALL, "drop")
     assert [path for path in checkpoints(run.path) if "shared" not in path] == []
     assert (outside / "net-1_10.ckpt").read_bytes() == b"kept"

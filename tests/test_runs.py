@@ -103,7 +103,7 @@ def test_logs_follow_until_the_run_ends(bench: Bench) -> None:
     follower = bench.start("logs", "-f", "--rank", "1")
     wait_for((bench.latest / "rank_1" / "env.log").exists, "rank 1")
     for rank in (0, 1):
-        (bench.latest / f"rank_{rank}" / "go").touch()
+        (bench.work(rank) / "go").touch()
     run.communicate(timeout=60)
     assert follower.communicate(timeout=60)[0] == "first\nlast\n"
     assert follower.returncode == 0
@@ -118,7 +118,7 @@ def test_a_detached_run_goes_on_by_itself(bench: Bench) -> None:
     assert json.loads(bench.mslaunch("status", "--json").stdout)["state"] == "running"
     wait_for((bench.latest / "rank_1" / "env.log").exists, "the ranks")
     for rank in (0, 1):
-        (bench.latest / f"rank_{rank}" / "go").touch()
+        (bench.work(rank) / "go").touch()
     wait_for(lambda: bench.record()["state"] == "succeeded", "the end")
     assert "[rank 0] last" in (bench.latest / "launcher.log").read_text()
 
@@ -150,7 +150,7 @@ def test_a_closed_terminal_does_not_end_a_detached_run(bench: Bench) -> None:
     sessions = [os.getsid(pid) for pid in (shell.pid, bench.record()["launcher"]["pid"])]
     os.close(screen)
     assert shell.wait(timeout=60) == -signal.SIGHUP
-    (bench.latest / "rank_0" / "go").touch()
+    (bench.work(0) / "go").touch()
     wait_for(lambda: bench.record()["state"] in ENDED, "the end")
     assert (bench.record()["state"], bench.record()["exit_code"]) == ("succeeded", 0)
     assert sessions[0] == shell.pid != sessions[1]
@@ -305,7 +305,7 @@ def test_stop_all_stops_every_run_of_the_folder_and_says_which(bench: Bench) -> 
 def go(bench: Bench, *ranks: int) -> None:
     for rank in ranks:
         wait_for((bench.latest / f"rank_{rank}" / "env.log").exists, f"rank {rank}")
-        (bench.latest / f"rank_{rank}" / "go").touch()
+        (bench.work(rank) / "go").touch()
 
 
 def test_attach_shows_a_detached_run_to_its_end(bench: Bench) -> None:

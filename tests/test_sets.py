@@ -203,12 +203,12 @@ def test_a_run_is_searched_for_the_layout_that_mindspore_writes(tmp_path: Path) 
     write_shard(tmp_path / "project" / "net-9_9.ckpt", CONTENT)
     run = tmp_path / "run"
     for rank in (0, 1):
-        work = run / f"rank_{rank}" / "tools"
+        work = run / f"rank_{rank}" / "work" / "tools"
         write_shard(work / "ckpt" / f"rank_{rank}" / "net-1_2.ckpt", CONTENT)
         (work / "net-9_9.ckpt").symlink_to(tmp_path / "project" / "net-9_9.ckpt")
         (work / "old").symlink_to(tmp_path / "project")
     (run / "run.json").touch()
-    assert names(run) == {rank: f"rank_{rank}/tools/ckpt/rank_{rank}/net-1_2.ckpt" for rank in (0, 1)}
+    assert names(run) == {rank: f"rank_{rank}/work/tools/ckpt/rank_{rank}/net-1_2.ckpt" for rank in (0, 1)}
 
 
 def test_what_is_no_checkpoint_is_passed_over(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_files_go_to_hosts_that_do_not_share_them_and_logs_come_back(far: Bench,
     assert done.returncode == 0, done.stdout + done.stderr
     assert "brought along" in far.log(1)
     assert "[own1 rank 2] brought along" in done.stdout
-    assert not (far.latest / "rank_1/weights.bin").exists()
+    assert not (far.work(1) / "weights.bin").exists()
     assert f"own1 keeps 2 files that the job wrote: {far.latest}/rank_" in done.stdout
 
 

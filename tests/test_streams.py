@@ -48,7 +48,7 @@ def test_ctrl_c_works_when_the_reader_is_gone(bench: Bench) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
     assert bench.record()["state"] == "stopped"
-    assert (bench.latest / "rank_0" / "saved").exists()
+    assert (bench.work(0) / "saved").exists()
 
 
 def test_a_stalled_terminal_stalls_nothing(bench: Bench) -> None:

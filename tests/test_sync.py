@@ -153,7 +153,7 @@ def test_a_failed_upload_is_told_and_deletes_nothing(bench: Bench, address: str)
     assert code == 0
     assert "launch.sync did not send everything, nothing is deleted: outputs to obs://nobucket/out" in output
     assert "NoSuchBucket" in output
-    assert (bench.latest / "rank_0" / "outputs" / "sub" / "a.txt").exists()
+    assert (bench.work(0) / "outputs" / "sub" / "a.txt").exists()
 
 
 @pytest.mark.parametrize(

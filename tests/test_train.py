@@ -62,7 +62,7 @@ def test_every_rank_has_its_folder_environment_and_record(bench: Bench) -> None:
     assert seen["MASTER_PORT"] not in ("", seen["MS_SCHED_PORT"])
     assert seen["MSLAUNCH_RUN_DIR"] == str(run)
     assert seen["MSLAUNCH_SUBMIT_DIR"] == str(bench.folder)
-    assert seen["PWD"] == str(run / "rank_1")
+    assert seen["PWD"] == str(run / "rank_1" / "work")
     record = bench.record()
     assert (record["state"], record["exit_code"], record["world_size"], record["method"]) == (
         "succeeded",
@@ -115,7 +115,7 @@ def test_paths_work_as_they_did(bench: Bench) -> None:
     )
     done = bench.mslaunch("train", "-n", "2", "--", "--lr", "0.1")
     assert done.returncode == 0, done.stdout
-    assert (bench.latest / "rank_1" / "out.txt").read_text() == "8"
+    assert (bench.work(1) / "out.txt").read_text() == "8"
     assert not (bench.folder / "out.txt").exists()
 
 
@@ -164,7 +164,7 @@ def test_editing_the_source_does_not_disturb_a_running_job(bench: Bench) -> None
     process = bench.start("train", "-n", "1")
     wait_for(lambda: bench.runs.exists() and (bench.latest / "rank_0" / "env.log").exists(), "the rank to start")
     bench.write("late.py", "VALUE = 'new'\n")
-    (bench.latest / "rank_0" / "go").touch()
+    (bench.work(0) / "go").touch()
     assert "[rank 0] old" in process.communicate(timeout=60)[0]
 
 
@@ -256,7 +256,7 @@ def test_a_script_need_not_be_python(bench: Bench) -> None:
     bench.write("go.sh", '#!/bin/sh\necho "$RANK_ID of $RANK_SIZE in $(basename "$PWD") with $1"\n').chmod(0o755)
     done = bench.mslaunch("train", "-n", "2", "go.sh", "--", "x y")
     assert done.returncode == 0, done.stdout
-    assert bench.log(1) == "1 of 2 in rank_1 with x y\n"
+    assert bench.log(1) == "1 of 2 in work with x y\n"
     bench.write("plain.sh", "echo never\n")
     done = bench.mslaunch("train", "-n", "1", "plain.sh")
     assert done.returncode == 126

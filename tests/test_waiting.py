@@ -29,7 +29,7 @@ log.write_text(text)
 if rank == 2:
     time.sleep(60)
 for peer in range(3):
-    while not any(path.stat().st_size for path in pathlib.Path(f"../rank_{peer}").glob("plog/run/plog/*.log")):
+    while not any(path.stat().st_size for path in pathlib.Path(f"../../rank_{peer}").glob("plog/run/plog/*.log")):
         time.sleep(0.01)
 sys.exit(1)
 """

@@ -12,7 +12,6 @@ from collections import deque
 
 from mslaunch import layout
 from mslaunch.agent.output import Output
-from mslaunch.agent.outputs import OF_A_RANK
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from mslaunch import messages
 
+OF_A_RANK = (*layout.RANK_FILES, layout.RESULT)
 WITH_LOGS = (layout.SCHEDULER, layout.SCRIPTS, layout.MSRUN_LOGS)
 MOST_NAMED = 100
 """So many of the files that stay are named, however many a job has written."""
@@ -162,9 +162,8 @@ def is_collected(parts: tuple[str, ...]) -> bool:
     """Tell whether a file is one that collection is about, by the parts of its path below the run's folder."""
     folder, *inside = parts
     if folder.startswith(layout.RANK):
-        if len(inside) == 1:
-            return inside[0].split(".", maxsplit=1)[0] in OF_A_RANK
-        return len(inside) > 1 and inside[0].startswith(layout.PLOG)
+        own = layout.original_name(inside[0]) if inside else ""
+        return own in OF_A_RANK if len(inside) == 1 else own == layout.PLOG
     return folder in WITH_LOGS and bool(inside) and inside[-1].endswith((".log", layout.LOG))
 
 
@@ -183,28 +182,15 @@ def tidy(run_dir: str) -> list[str]:
 
 
 def _tidy_rank(folder: str) -> list[str]:
-    kept = []
+    """Remove our files of a rank; name what it wrote, and what of that lies outside of its working folder."""
+    work = os.path.join(folder, layout.WORK)
     for name in _names(folder):
-        path = os.path.join(folder, name)
-        is_ours = os.path.isfile(path) and name.split(".")[0] in OF_A_RANK
-        if is_ours or os.path.islink(path) or name.startswith(layout.PLOG):
-            _remove(path)
-        elif not _remove_links(path):
-            kept.append(path)
+        if layout.original_name(name) in (*OF_A_RANK, layout.PLOG):
+            _remove(os.path.join(folder, name))
+    _remove_if_empty(work)
     _remove_if_empty(folder)
-    return kept
-
-
-def _remove_links(path: str) -> bool:
-    """Remove the links of a mirrored folder; tell whether nothing that the job wrote is left of it."""
-    if not os.path.isdir(path):
-        return False
-    for place, folders, names in os.walk(path, topdown=False):
-        for name in (*folders, *names):
-            if os.path.islink(os.path.join(place, name)):
-                _remove(os.path.join(place, name))
-        _remove_if_empty(place)
-    return not os.path.exists(path)
+    written = [os.path.join(work, name) for name in _names(work)]
+    return written + [os.path.join(folder, name) for name in _names(folder) if name != layout.WORK]
 
 
 def _remove(path: str) -> None:

@@ -11,6 +11,7 @@ import select
 import signal
 import time
 
+from mslaunch import work_folder
 from mslaunch.agent import processes
 
 PATIENCE = 60.0  # a process that hangs in the kernel may never end
@@ -26,13 +27,13 @@ class Guard:
         self._pipe = pipe
         self._pid = pid
 
-    def protect(self, run_dir: str) -> None:
-        """Name the run by its folder: ids may be the same in two places."""
-        self._send(os.fsencode(f"{run_dir}\0"))
+    def protect(self, run_dir: str, ranks: list[int]) -> None:
+        """Name the run by its folder: ids may be the same in two places; and the ranks that are this host's."""
+        self._send(os.fsencode(f"{run_dir}\0{','.join(map(str, ranks))}\0"))
 
     def dismiss(self) -> None:
         """Tell the guard that nothing is left. One that somebody has stopped is continued: others wait for its end."""
-        self._send(b"\0")
+        self._send(b"\0\0")
         os.close(self._pipe)
         if os.getppid() == self._pid:
             os.kill(self._pid, signal.SIGCONT)
@@ -86,10 +87,12 @@ def _guard(pipe: int, agent: int) -> None:
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (1, 2):  # an open end of the launcher's pipes would keep it waiting
             os.dup2(nothing, stream)
-        run_dir = _wait_for_end(pipe, agent)
-        if run_dir is not None:
+        run_dir, ranks = _wait_for_end(pipe, agent)
+        if run_dir:
             end_run(run_dir)
             _end_descendants()
+            for rank in ranks:
+                work_folder.clear(run_dir, rank)
     finally:
         os._exit(0)
 
@@ -99,8 +102,8 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def _wait_for_end(pipe: int, agent: int) -> str | None:
-    """Wait until the agent is gone; return the folder of its run, None where nothing of one is left."""
+def _wait_for_end(pipe: int, agent: int) -> tuple[str, list[int]]:
+    """Wait until the agent is gone; return the folder of its run and its ranks, no folder where nothing is left."""
     received = b""
     turns = stopped = 0
     poll = select.poll()
@@ -114,8 +117,8 @@ def _wait_for_end(pipe: int, agent: int) -> str | None:
                 continue
             data = os.read(pipe, 4096)
             if not data:
-                last = os.fsdecode(received).split("\0")[-2:-1]
-                return last[0] or None if last else None
+                run_dir, ranks = ["", "", *os.fsdecode(received).split("\0")[:-1]][-2:]
+                return run_dir, [int(rank) for rank in ranks.split(",") if rank]
             received += data
         if turns:
             turns += 1

@@ -53,7 +53,8 @@ def _files(agent: Agent, order: messages.FilesOrder) -> None:
 
 def _run(agent: Agent, order: messages.RunOrder) -> None:
     _close_port(agent, order)
-    agent.guard.protect(order["run_dir"])
+    ranks = [planned["rank"] for planned in order["processes"] if planned["rank"] is not None]
+    agent.guard.protect(order["run_dir"], ranks)
     agent.launcher_lost_after = order["launcher_lost_after"]
     agent.answers = order["answers"]
     agent.activity = None

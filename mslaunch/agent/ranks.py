@@ -7,7 +7,7 @@ import signal
 import time
 from collections import deque
 
-from mslaunch import layout
+from mslaunch import layout, work_folder
 from mslaunch.agent import processes
 from mslaunch.agent.child import Child, DeadProcess, reap_all
 from mslaunch.agent.earlier_logs import put_aside
@@ -339,10 +339,12 @@ class Ranks:
         return rank == self._reader and self.stdin.is_terminal
 
     def tell_outputs(self) -> None:
-        """Send what the ranks have written, now that none of them writes any more."""
+        """Leave what the ranks have written in their folders, now that none of them writes any more, and send it."""
         from mslaunch.agent.outputs import scan
 
         ranks = [child.rank for child in self.children if child.rank is not None]
+        for rank in ranks:
+            work_folder.clear(self._run_dir, rank)
         rows = [row for rank in ranks for row in scan(rank, self._run_dir, self._order["workdir"])]
         if rows:
             self.output.event("outputs", outputs=rows)

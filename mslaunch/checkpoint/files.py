@@ -108,8 +108,9 @@ def files_below(folder: Path, prefix: str | None = None) -> list[SavedFile]:
     files: list[SavedFile] = []
     for entry in sorted(folder.iterdir()):
         match = _RANK.fullmatch(entry.name)
-        if match and entry.is_dir():
-            files += _nearest(entry, int(match[1]), _beginning(prefix), is_run)
+        place = entry / layout.WORK if is_run else entry
+        if match and place.is_dir():
+            files += _nearest(place, int(match[1]), _beginning(prefix), is_run)
     if files:
         return files
     flat = [path for path in _checkpoints(folder) if prefix is None or _begins(path, prefix)]

@@ -34,7 +34,7 @@ def _rank_folders(folder: RunFolder) -> dict[int, Path]:
     for place in folder.path.glob(f"{layout.RANK}*"):
         rank = _RANK.fullmatch(place.name)
         if rank is not None and not place.is_symlink():
-            places[int(rank[1])] = place
+            places[int(rank[1])] = folder.work(int(rank[1]))
     return places
 
 

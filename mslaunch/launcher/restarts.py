@@ -144,7 +144,7 @@ def find_resume(plan: Plan, folder: RunFolder) -> Resume:
     folders = {}
     for worker in plan.workers:
         rank = int(worker.rank or 0)
-        folders[rank] = folder.rank(rank) / plan.workdir / checkpoints.replace("{rank}", str(rank))
+        folders[rank] = folder.work(rank) / plan.workdir / checkpoints.replace("{rank}", str(rank))
     plans = (*(folder.earlier_plan(attempt) for attempt in range(plan.attempt)), folder.plan)
     try:
         starts = sorted(path.stat().st_mtime for path in plans)

@@ -49,8 +49,9 @@ class PlacedJob:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What mslaunch_rank.py gets in every rank."""
-        return self.program.command(self.facts.run_dir, self.facts.workdir)
+        """What mslaunch_rank.py gets in every rank: the program as it was copied, or the project's own."""
+        root = self.facts.job_dir if self.spec.launch.cwd == "submit" else self.path(layout.CODE)
+        return self.program.command(posixpath.join(root, self.facts.workdir))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,7 @@ def worker_processes(job: PlacedJob, cluster: bool, by_script: bool = False) -> 
 def _workdir(job: PlacedJob, rank: int) -> str:
     if job.spec.launch.cwd == "submit":
         return job.facts.submit_dir
-    return posixpath.normpath(job.path(layout.rank_folder(rank), job.facts.workdir))
+    return posixpath.normpath(job.path(layout.work_folder(rank), job.facts.workdir))
 
 
 def _scripted(

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from mslaunch import layout
 from mslaunch.launchers import is_python
 
 Kind = Literal["script", "module", "executable"]
@@ -63,10 +62,9 @@ class Program:
         """Tell whether `what` is a path in the job's folder."""
         return self.kind == "script" or (self.kind == "executable" and self.what.startswith("./"))
 
-    def command(self, run_dir: str, workdir: str = "") -> tuple[str, ...]:
-        """The words that mslaunch_rank.py gets: the script, -m and a module, or -x and an executable."""
-        inside = posixpath.normpath(posixpath.join(run_dir, layout.CODE, workdir, self.what))
-        place = inside if self.is_in_job else self.what
+    def command(self, folder: str) -> tuple[str, ...]:
+        """The words that mslaunch_rank.py gets: the script in this folder, -m and a module, or -x and an executable."""
+        place = posixpath.normpath(posixpath.join(folder, self.what)) if self.is_in_job else self.what
         mark = {"script": (), "module": ("-m",), "executable": ("-x",)}[self.kind]
         return (*mark, place, *self.args)
 

@@ -102,6 +102,10 @@ class RunFolder:
     def rank(self, rank: int) -> Path:
         return self.path / layout.rank_folder(rank)
 
+    def work(self, rank: int) -> Path:
+        """What a rank has written; while it runs, with links to the project beside it."""
+        return self.path / layout.work_folder(rank)
+
     def log(self, rank: int) -> Path:
         return self.rank(rank) / layout.LOG
 

@@ -102,5 +102,6 @@ def _sources(root: Path) -> Iterator[Path]:
     yield root / "launchers.py"
     yield root / "layout.py"
     yield root / "masking.py"
+    yield root / "work_folder.py"
     for package in _PACKAGES:
         yield from sorted((root / package).glob("*.py"))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from mslaunch import work_folder
 from mslaunch.agent import guard, wire
 from mslaunch.agent.processes import is_stopped
 from mslaunch.errors import RequestError
@@ -62,6 +63,7 @@ class LocalTransport(Transport):
 
     def clean_up(self, run_dir: str) -> None:
         guard.end_run(run_dir)
+        work_folder.clear_all(run_dir)
 
 
 class LocalChannel(ProcessChannel):

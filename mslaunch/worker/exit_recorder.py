@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 
+from mslaunch import work_folder
 from mslaunch.worker import report
 
 _PR_SET_PDEATHSIG = 1
@@ -30,6 +31,8 @@ def split(exit_file: str) -> None:
         signal.signal(number, signal.SIG_IGN if report.me.agent else lambda number, _: _forward(child, number))
     report.notify("started", child=child)
     status = os.waitpid(child, 0)[1]
+    if report.me.rank is not None and not report.me.agent:
+        work_folder.clear(report.me.run_dir, report.me.rank)  # an agent does so when nothing of the run is left
     killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     code = None if killed_by else os.WEXITSTATUS(status)
     crashed = None

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from mslaunch import layout
+from mslaunch import layout, work_folder
 from mslaunch.worker import folder, own_files, program, report
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
@@ -53,12 +53,16 @@ def run_rank(words: list[str]) -> None:
 
         binding.bind(os.environ)
     python = kind != "-x"
+    job_folder = os.path.join(run_dir, layout.CODE)
     try:
         if os.environ.get("MSLAUNCH_CWD") == "submit":
+            job_folder = os.environ["MSLAUNCH_JOB_DIR"]
+            if not kind and not os.path.exists(what):  # the script of mslaunch.launch(), on a host without mslaunch
+                what = os.path.join(run_dir, layout.CODE, os.path.relpath(what, job_folder))
             os.chdir(os.environ["MSLAUNCH_SUBMIT_DIR"])
         else:
-            folder.mirror_code(run_dir, place, copies=not python)
-            os.chdir(os.path.join(place, os.environ.get("MSLAUNCH_WORKDIR", "")))
+            work = work_folder.make(run_dir, int(os.environ["RANK_ID"]), copies=not python)
+            os.chdir(os.path.join(work, os.environ.get("MSLAUNCH_WORKDIR", "")))
             if python:
                 own_files.install(run_dir, os.environ)
         os.environ["PWD"] = os.getcwd()
@@ -68,8 +72,8 @@ def run_rank(words: list[str]) -> None:
     if kind == "-x":
         program.run_executable(what, args)
     elif kind == "-m":
-        folder_of_job = os.path.normpath(os.path.join(run_dir, layout.CODE, os.environ.get("MSLAUNCH_WORKDIR", "")))
-        run_python(what, args, lambda: program.find_module(what, folder_of_job))
+        beside = os.path.normpath(os.path.join(job_folder, os.environ.get("MSLAUNCH_WORKDIR", "")))
+        run_python(what, args, lambda: program.find_module(what, beside))
     else:
         run_python(what, args, lambda: program.find_script(what))
 

@@ -36,10 +36,11 @@ class Me:
         self.host = environment.get("MSLAUNCH_HOST")
         self.agent = environment.get("MSLAUNCH_AGENT")
         self.say_done: int | None = None
-        self._code = os.path.join(environment["MSLAUNCH_RUN_DIR"], layout.CODE, "")
+        self.run_dir = environment["MSLAUNCH_RUN_DIR"]
+        self._code = os.path.join(self.run_dir, layout.CODE, "")
         self._project = os.path.join(environment.get("MSLAUNCH_JOB_DIR") or self._code, "")
         name = layout.SCHEDULER if self.rank is None else layout.rank_folder(self.rank)
-        self.folder = os.path.join(environment["MSLAUNCH_RUN_DIR"], name)
+        self.folder = os.path.join(self.run_dir, name)
 
     def as_written(self, text: str) -> str:
         """Name the user's own files in a traceback, not the snapshot that ran."""

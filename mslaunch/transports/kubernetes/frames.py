@@ -133,5 +133,4 @@ def _only_grows(name: str) -> bool:
 
 def _is_ours(name: str) -> bool:
     """Whether a file in a rank's folder is mslaunch's own: log.txt, or log.0.txt of an earlier attempt."""
-    stem, _, suffix = name.rpartition(".")
-    return name in layout.RANK_FILES or f"{stem.partition('.')[0]}.{suffix}" in layout.RANK_FILES
+    return layout.original_name(name) in layout.RANK_FILES

@@ -1,0 +1,179 @@
+"""A rank's working folder: a mirror of code/ while the rank runs, afterwards what the rank wrote and nothing else.
+
+Travels with the agent: Python 3.9, standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from mslaunch import layout
+
+TYPE_CHECKING = False  # typing itself costs every rank 10 ms
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Tree = list[tuple[os.DirEntry[str], "Tree" | None]]
+
+OWN_ENTRIES = 500
+"""How many files and links a rank gets below the top level: more would slow the start of many ranks."""
+COPY_LIMIT = 1 << 20
+
+
+def make(run_dir: str, rank: int, copies: bool) -> str:
+    """Make the rank's mirror of code/, folders of its own with a link to each file, and return its path.
+
+    A folder is mirrored at all levels, or is one link: os.walk does not go into a folder that is a link in another one.
+    With `copies` the rank gets small files of its own, for programs whose writes nobody sees (worker/own_files.py). A
+    further attempt calls this again: what an earlier one wrote stays as it is.
+    """
+    code, work = os.path.join(run_dir, layout.CODE), os.path.join(run_dir, layout.work_folder(rank))
+    os.makedirs(work, mode=0o700, exist_ok=True)
+    left = OWN_ENTRIES
+    for entry in _entries(code):
+        below = _look(entry.path, left) if entry.is_dir(follow_symlinks=False) else None
+        _place(entry, below, os.path.join(work, entry.name), copies)
+        left -= _count(below)
+    return work
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """What a folder holds, without the bytecode of what other ranks have imported already."""
+    try:
+        return [entry for entry in os.scandir(folder) if entry.name != "__pycache__"]
+    except OSError:
+        return []
+
+
+def _look(folder: str, most: int) -> Tree | None:
+    """Everything in a folder; None where there is more than `most`."""
+    tree: Tree = []
+    for entry in _entries(folder):
+        below = None
+        if entry.is_dir(follow_symlinks=False):
+            below = _look(entry.path, most - len(tree) - 1)
+            if below is None:
+                return None
+            most -= _count(below)
+        tree.append((entry, below))
+        if len(tree) > most:
+            return None
+    return tree
+
+
+def _count(tree: Tree | None) -> int:
+    return sum(1 + _count(below) for _, below in tree or ())
+
+
+def _place(entry: os.DirEntry[str], below: Tree | None, path: str, copies: bool) -> None:
+    """Mirror an entry of code/, unless an earlier attempt has put something else in its place."""
+    if below is None:
+        if not (copies and _copy(entry, path)):
+            _link(entry.path, path)
+        return
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not _is_folder(path):
+            return
+    for inside, further in below:
+        _place(inside, further, os.path.join(path, inside.name), copies)
+
+
+def _link(source: str, path: str) -> None:
+    """Link to an entry of code/; not by a relative path, since a script may move the link."""
+    try:
+        os.symlink(source, path)
+    except FileExistsError:
+        pass
+
+
+def _copy(entry: os.DirEntry[str], path: str) -> bool:
+    """Copy a small file; tell whether that was done."""
+    try:
+        if not entry.is_file() or entry.stat().st_size > COPY_LIMIT:
+            return False
+    except OSError:
+        return False
+    if not os.path.lexists(path):
+        import shutil
+
+        shutil.copy2(entry.path, path)
+    return True
+
+
+def clear(run_dir: str, rank: int) -> None:
+    """Remove what nothing has replaced of the rank's mirror: links, unchanged copies, and folders that are then empty.
+
+    Right at any time after the rank has ended, also a second time: a link is known by where it leads.
+    """
+    work = os.path.join(run_dir, layout.work_folder(rank))
+    _clear(work, os.path.join(run_dir, layout.CODE))
+
+
+def clear_all(run_dir: str) -> None:
+    """Do so for every rank whose folder is here."""
+    for entry in _scan(run_dir):
+        number = entry.name[len(layout.RANK) :]
+        if entry.name.startswith(layout.RANK) and number.isdecimal():
+            clear(run_dir, int(number))
+
+
+def _clear(folder: str, original: str) -> None:
+    for entry in _scan(folder):
+        beside = os.path.join(original, entry.name)
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                if os.path.isdir(beside):  # a folder that code/ lacks is the job's, with all that it holds
+                    _clear(entry.path, beside)
+                    os.rmdir(entry.path)
+            elif is_mirrored(entry, beside):
+                os.unlink(entry.path)
+        except OSError:
+            pass  # a folder that is not empty, a disk that fails: what cannot be removed stays
+
+
+def _scan(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        return list(os.scandir(folder))
+    except OSError:
+        return []
+
+
+def files(run_dir: str, rank: int, most: int) -> Iterator[tuple[str, int]]:
+    """Yield what the rank has written so far, by its path in the working folder, with its size.
+
+    At most so many entries are looked at. A link that the job made is nothing that it wrote.
+    """
+    work, code = os.path.join(run_dir, layout.work_folder(rank)), os.path.join(run_dir, layout.CODE)
+    waiting = [""]
+    while waiting and most > 0:
+        inside = waiting.pop()
+        entries = _entries(os.path.join(work, inside))
+        most -= len(entries)
+        for entry in entries:
+            name = f"{inside}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(f"{name}/")
+            elif entry.is_file(follow_symlinks=False) and not is_mirrored(entry, os.path.join(code, name)):
+                try:
+                    yield name, entry.stat().st_size
+                except OSError:
+                    continue
+
+
+def is_mirrored(entry: os.DirEntry[str], original: str) -> bool:
+    """Tell whether an entry is a link to where its original in code/ is or leads, or an unchanged copy of it."""
+    try:
+        if entry.is_symlink():
+            target = os.readlink(entry.path)
+            return target == original or os.path.realpath(target) == os.path.realpath(original)
+        here, there = entry.stat(), os.stat(original)
+    except OSError:
+        return False
+    return stat.S_ISREG(there.st_mode) and (here.st_size, here.st_mtime_ns) == (there.st_size, there.st_mtime_ns)
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
