@@ -12,6 +12,7 @@ import pytest
 from mslaunch import api
 from mslaunch.cli.describe import describe_verdict
 from mslaunch.diagnose.case import Case
+from mslaunch.diagnose.identity import Identity
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.scan import scan
 from mslaunch.diagnose.verdict import Tie, Verdict
@@ -60,6 +61,71 @@ def test_an_exception_may_be_followed_by_twenty_lines(lines: int, summary: str) 
     assert verdict is not None
     assert verdict.summary == summary
     assert bool(verdict.traceback) == (lines == 20)
+
+
+MEMORY = "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"
+HANDLED = ["Traceback (most recent call last):", '  File "train.py", line 3, in <module>', MEMORY]
+RUNTIME = "[ERROR] HCCP(7,python):2026-03-01-08:00:00.000.000 EJ0002: the NPU network port is down."
+FULL = [
+    "Process Process-1:",
+    "Traceback (most recent call last):",
+    '  File "a.py", line 1, in load',
+    "OSError: [Errno 28] No space left on device",
+]
+WORK = [f"batch {number}" for number in range(30)]
+
+
+def raising(message: str) -> list[str]:
+    return ["Traceback (most recent call last):", '  File "train.py", line 9, in <module>', message]
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause", "message", "pattern"),
+    [
+        ([MEMORY, *WORK], "exit", "exited with code 3", None),
+        ([*WORK, MEMORY, "cannot go on"], "exit", "exited with code 3", "cuda-memory"),
+        ([*HANDLED, *WORK], "signal", "was killed by SIGKILL", None),
+        ([*HANDLED, "half the batch", *raising("KeyError: 'x'")], "exception", "KeyError: 'x'", None),
+        ([*HANDLED, "half the batch", *raising("RuntimeError: bad")], "exception", "RuntimeError: bad", None),
+        ([MEMORY, *raising("RuntimeError: bad")], "exception", "RuntimeError: bad", None),
+        ([*WORK, *raising(MEMORY)], "exception", MEMORY, "cuda-memory"),
+        ([*raising("RuntimeError: bad"), "below", MEMORY], "exception", "RuntimeError: bad", "cuda-memory"),
+        ([RUNTIME, *WORK, *raising("RuntimeError: bad")], "exception", "RuntimeError: bad", "npu-port-down"),
+        ([RUNTIME, *raising("KeyError: 'x'")], "exception", "KeyError: 'x'", None),
+        ([*FULL, *raising("RuntimeError: a loader died")], "exception", "RuntimeError: a loader died", "disk-full"),
+        ([*FULL, *WORK, *raising("RuntimeError: bad")], "exception", "RuntimeError: bad", None),
+        ([*HANDLED, *WORK], "exception", "ValueError: nobody printed it", None),
+    ],
+)
+def test_only_what_may_explain_the_end_of_a_rank_gives_advice(
+    lines: list[str], cause: str, message: str, pattern: str | None
+) -> None:
+    """Not a printed line or a handled exception far above it; a library's error and that of a child may."""
+    error = {"message": message, "type": message.partition(":")[0]} if cause == "exception" else None
+    case = Case("", 0, failed_at=1.0, exit_code=1, findings=scan(lines), cause=cause, summary=message, error=error)
+    verdict = judge([case])
+    assert verdict is not None
+    assert (verdict.summary, verdict.pattern) == (message, pattern)
+    assert "batch" not in str(verdict.traceback)
+    assert pattern == "cuda-memory" or MEMORY not in f"{verdict.traceback} {verdict.advice}"
+
+
+def test_a_handled_error_does_not_make_a_waiting_rank_the_culprit() -> None:
+    """Long ago it could not reach a server; now it waits for rank 1, which failed."""
+    waits = "RuntimeError: EI0002: no Notify record from remote rank: [1]."
+    old = [
+        "Traceback (most recent call last):",
+        '  File "a.py", line 1, in get',
+        "ConnectionError: no such host",
+        *WORK,
+    ]
+    log = scan([*old, *raising(waits)])
+    error = {"message": waits, "type": "RuntimeError"}
+    first = Case("0", 0, failed_at=1.0, exit_code=1, findings=log, cause="exception", summary=waits, error=error)
+    second = Case("1", 1, failed_at=1.5, exit_code=1, cause="exception", summary="KeyError: 'x'")
+    verdict = judge([replace(first, who=Identity(0)), replace(second, who=Identity(1))])
+    assert verdict is not None
+    assert verdict.rank == 1
 
 
 def test_ranks_that_failed_by_themselves_are_told_from_those_that_were_stopped(tmp_path: Path) -> None:

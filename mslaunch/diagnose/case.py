@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +13,14 @@ from mslaunch.diagnose.scan import Findings, Hit, Raised
 
 _COMPLAINTS = ("wait", "root", "missing", "came", "task")
 _MESSAGE = 40  # lines below an exception in which MindSpore and PyTorch print what CANN said, as part of the message
+NEAR_THE_END = 20
+"""Lines that MindSpore may still write after an exception."""
+# Exceptions of a script's own logic: what stands above them in the log does not explain them.
+_OF_SCRIPTS = re.compile(
+    r"(?:Key|Index|Lookup|Attribute|Name|UnboundLocal|Type|Value|Assertion|ZeroDivision|Arithmetic|Overflow|Import"
+    r"|ModuleNotFound|FileNotFound|FileExists|IsADirectory|NotADirectory|NotImplemented|Syntax|Indentation|Tab"
+    r"|Unicode\w*|Recursion|StopIteration)Error$|StopIteration$"
+)
 TIME_SLICE = 0.02
 """A rank on a busy core may have to wait so many seconds before it can note when it failed."""
 # What a rank raises, or is told, because a collective has failed; other exceptions are its own.
@@ -89,11 +98,70 @@ def is_tie(case: Case, first: Case) -> bool:
     return apart <= TIME_SLICE + case.clock_error + first.clock_error
 
 
+def how_it_failed(case: Case) -> str | None:
+    """Return the cause that is known; a text that was given to sys.exit() comes as an exception and is an exit."""
+    has_left = (case.error or {}).get("type") == "SystemExit" and case.cause in (None, "exception")
+    return "exit" if has_left else case.cause
+
+
+def last_words(case: Case) -> Raised | None:
+    """Return the exception that a case ended with; others in its log were handled."""
+    raised = case.findings.raised
+    if labelled := [one for one in raised if one.is_labelled]:
+        # Of several processes, the first that failed by itself; what has no label is the launcher's.
+        return next((one for one in labelled if not is_of_collective(one)), labelled[0])
+    cause = how_it_failed(case)
+    if not raised or cause in (None, "scheduler", "script"):
+        return raised[-1] if raised else None
+    last = raised[-1]
+    if cause == "exception":
+        message = (case.error or {}).get("message") or case.summary or ""
+        return last if _type_of(last.summary) == _type_of(message) else None
+    is_near = case.findings.lines - last.end <= NEAR_THE_END
+    return last if is_near and cause in ("exit", "signal") else None
+
+
+def _type_of(summary: str) -> str:
+    """Return the type of an exception, by its summary: Python prints it with its module, error.json without."""
+    return summary.partition(":")[0].strip().rpartition(".")[2]
+
+
+def evidence(case: Case) -> list[Hit]:
+    """Return the known patterns that may explain the end of a case.
+
+    A log holds more: errors that a script has handled, and lines that only sound like an error.
+    """
+    hits = [hit for hit in case.findings.hits if hit.match.pattern.kind != "healthy"]
+    last = last_words(case)
+    if case.scheduler or (last is None and not _is_end_known(case)):
+        return hits
+    return [hit for hit in hits if _explains(hit, case, last)]
+
+
+def _is_end_known(case: Case) -> bool:
+    return case.cause is not None or case.failed_at is not None
+
+
+def _explains(hit: Hit, case: Case, last: Raised | None) -> bool:
+    """Tell whether a line may explain how its process ended: by the exception `last`, or without one."""
+    if last is None:
+        return hit.log != case.log or hit.is_from_runtime or case.findings.lines - hit.line <= NEAR_THE_END
+    if hit.log == last.log and last.line <= hit.line <= last.end + _MESSAGE:
+        return True
+    if _OF_SCRIPTS.match(_type_of(last.summary)):
+        return False
+    if hit.match.pattern.kind == "victim" and not is_of_collective(last):
+        return False
+    is_near = 0 <= last.line - hit.line <= NEAR_THE_END
+    of_child = any(one.is_of_child and one.line <= hit.line <= one.end for one in case.findings.raised)
+    return hit.log != last.log or hit.is_from_runtime or (is_near and of_child)
+
+
 def first_hit(case: Case) -> Hit | None:
     """Return the telling pattern of a log: the first cause, else the first victim."""
-    told = [hit for hit in case.findings.hits if hit.match.pattern.kind != "healthy"]
-    causes = [hit for hit in told if hit.match.pattern.kind == "cause"]
-    return next(iter(causes or told), None)
+    hits = evidence(case)
+    causes = [hit for hit in hits if hit.match.pattern.kind == "cause"]
+    return next(iter(causes or hits), None)
 
 
 def is_victim(case: Case) -> bool:
@@ -105,16 +173,24 @@ def is_victim(case: Case) -> bool:
     hit = first_hit(case)
     if hit is None or hit.match.pattern.kind != "victim":
         return False
-    return all(_speaks_of(raised, case) for raised in case.findings.raised)
+    return all(_speaks_of(raised, case) for raised in _unhandled(case))
+
+
+def _unhandled(case: Case) -> Sequence[Raised]:
+    """Return the exceptions of a log that may count: the last one, where somebody saw how the process ended."""
+    if not _is_end_known(case):
+        return case.findings.raised
+    last = last_words(case)
+    return () if last is None else (last,)
 
 
 def _has_own_error(case: Case, waits: list[Fact]) -> bool:
     """Tell whether something went wrong before a case began to wait; what it prints afterwards is a consequence."""
-    causes = [hit for hit in case.findings.hits if hit.match.pattern.kind == "cause"]
+    causes = [hit for hit in evidence(case) if hit.match.pattern.kind == "cause"]
     return any(_is_before(cause, waits) for cause in causes) or any(
         not is_of_collective(raised)
         or (_is_before(raised, waits) and not any(tells(raised, wait.log, wait.line) for wait in waits))
-        for raised in case.findings.raised
+        for raised in _unhandled(case)
     )
 
 

@@ -6,7 +6,17 @@ import signal as signals
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mslaunch.diagnose.case import Case, failed, first_hit, is_cause, is_of_collective, is_tie, is_victim, tells, when
+from mslaunch.diagnose.case import (
+    Case,
+    failed,
+    first_hit,
+    how_it_failed,
+    is_cause,
+    is_tie,
+    is_victim,
+    last_words,
+    when,
+)
 from mslaunch.diagnose.chain import Chain
 from mslaunch.diagnose.chain_words import steps_of
 from mslaunch.diagnose.collective import chain_verdict_parts, chains_of, contradiction
@@ -22,7 +32,6 @@ _FIRST_PORT = 8118
 _PORTS_EACH = 256
 _MOST_BESIDE = 5
 _MOST_TIES = 8
-NEAR_THE_END = 20  # lines that MindSpore may still write after an exception
 
 
 def judge(cases: Sequence[Case], places: Sequence[Place] = ()) -> Verdict | None:
@@ -94,7 +103,7 @@ def _killed(case: Case) -> Case:
 
 def _verdict(first: Case, cases: Sequence[Case]) -> Verdict:
     others = [case for case in cases if case.rank != first.rank]
-    raised = _last_words(first)
+    raised = last_words(first)
     hit = _known(first, raised)
     error = first.error or {}
     summary, advice, pattern = _words(first, hit, raised)
@@ -105,7 +114,7 @@ def _verdict(first: Case, cases: Sequence[Case]) -> Verdict:
         host=first.host,
         exit_code=first.exit_code,
         signal=first.signal,
-        cause=_cause(first) or ("exception" if raised or error else "pattern" if hit else "unknown"),
+        cause=how_it_failed(first) or ("exception" if raised or error else "pattern" if hit else "unknown"),
         summary=cut_middle(summary, SUMMARY_LIMIT),
         advice=cut_middle(" ".join((advice or "", *_beside(first, hit))).strip(), SUMMARY_LIMIT) or None,
         log=(raised or hit or first).log or first.log,
@@ -144,33 +153,12 @@ def _ranks(cases: Sequence[Case]) -> tuple[int, ...]:
     return tuple(sorted({case.rank for case in cases if case.rank is not None}))
 
 
-def _cause(case: Case) -> str | None:
-    """Return how a case failed; a text that was given to sys.exit() comes as an exception and is an exit."""
-    exited = (case.error or {}).get("type") == "SystemExit" and case.cause in (None, "exception")
-    return "exit" if exited else case.cause
-
-
-def _last_words(case: Case) -> Raised | None:
-    """Return the exception that a case ended with; one that stands far above the end of its log was dealt with."""
-    last = case.findings.raised[-1] if case.findings.raised else None
-    labelled = [raised for raised in case.findings.raised if raised.is_labelled]
-    if labelled:  # of several processes, the first that failed by itself; what has no label is the launcher's
-        return next((raised for raised in labelled if not is_of_collective(raised)), labelled[0])
-    cause = _cause(case)
-    if last is None or cause in (None, "exception", "signal", "scheduler", "script"):
-        return last
-    return last if cause == "exit" and case.findings.lines - last.end <= NEAR_THE_END else None
-
-
 def _known(case: Case, raised: Raised | None) -> Hit | None:
-    """Return the telling pattern of a log; a victim's complaint does not explain an exception of the rank's own."""
+    """Return the telling pattern of a log."""
     if raised is not None and raised.is_labelled:  # other lines may be of other processes
         told = (hit for hit in case.findings.hits if raised.line <= hit.line <= raised.end)
         return next(told, None)
-    hit = first_hit(case)
-    if hit is None or raised is None or hit.match.pattern.kind == "cause" or is_of_collective(raised):
-        return hit
-    return hit if tells(raised, hit.log, hit.line) else None
+    return first_hit(case)
 
 
 def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str | None, str | None]:

@@ -34,6 +34,10 @@ _TIME_SHAPE = b"0000-00-00-00:00:00.000.000"
 _TIME_WINDOW = 4096
 _DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 _FACTS_KEPT = 2000
+_HEAD = 200  # the level of a line, and the library that wrote it, stand in its first characters
+_RUNTIME = re.compile(rb"^\[(?:ERROR|CRITICAL)\]|\bNCCL (?:WARN|ERROR)\b|^terminate called |^[EF]\d{4} \d\d:")
+_CHILD = re.compile(rb"Process [\w-]{1,40}:\s*$")  # what multiprocessing prints above an exception
+_LINE_ABOVE = 64
 _PEER_GONE = re.compile(rb"Client connected end of file! Peer \w+ ip: \S+, port: (\d{1,5})\b")
 
 T = TypeVar("T")
@@ -56,6 +60,8 @@ class Raised:
     """The rank in that label."""
     steps: int = 0
     """How many lines between the first finding and this one told a step."""
+    is_of_child: bool = False
+    """Whether a process of multiprocessing printed it: the rank itself went on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,8 @@ class Hit:
     log: str = ""
     steps: int = 0
     """How many lines between the first finding and this one told a step."""
+    is_from_runtime: bool = False
+    """Whether MindSpore, CANN or another library wrote the line as an error of its own; else a script may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +179,7 @@ class Scanner:
         self._note(data, scanned)
         self._noted = 0
         self.lines += data.count(b"\n", 0, scanned) + (scanned == len(data) and not data.endswith(b"\n"))
-        self._previous = data[data.rfind(b"\n", 0, max(0, scanned - 1)) + 1 : scanned][:16]
+        self._previous = data[data.rfind(b"\n", 0, max(0, scanned - 1)) + 1 : scanned][:_LINE_ABOVE]
         self._unfinished = scanned < len(data)
         return data[scanned:]
 
@@ -185,12 +193,13 @@ class Scanner:
             self._note(data, min(end + 1, len(data)))
             if EXCEPTION in kind.marks and at >= ended:
                 lines = lines or data.removesuffix(b"\n").split(b"\n")
-                exception = find_exception(lines, at, lines[at - 1] if at else self._previous)
+                above = lines[at - 1] if at else self._previous
+                exception = find_exception(lines, at, above)
                 if exception is not None and exception.is_open and not final:
                     return start
                 if exception is not None:
                     ended = exception.line
-                    self._add_exception(exception, self.lines + at + 1, self.lines + ended)
+                    self._add_exception(exception, self.lines + at + 1, self.lines + ended, above)
             if at >= ended or not is_source_line(data[start:end]):
                 self._match(data[start:end], self.lines + at + 1, kind)
         return len(data)
@@ -200,7 +209,8 @@ class Scanner:
             text = line.decode("utf-8", "replace").rstrip("\r")
             level = label_size(line)  # labels are ASCII
             if kind.rows and (found := match_line(text, kind.rows, level)):
-                hit = Hit(number, found, _time(self._timed), self.log, self._steps)
+                is_from_runtime = _RUNTIME.search(line[level : level + _HEAD]) is not None
+                hit = Hit(number, found, _time(self._timed), self.log, self._steps, is_from_runtime)
                 self._hits.add(hit)
                 self._first_hits.setdefault(found.pattern.id, hit)
             if kind.forms and len(self._facts) < _FACTS_KEPT:
@@ -211,12 +221,15 @@ class Scanner:
         if PEER in kind.marks and (peer := _PEER_GONE.search(line)):
             self._gone[int(peer[1])] = None
 
-    def _add_exception(self, end: End, first: int, last: int) -> None:
+    def _add_exception(self, end: End, first: int, last: int, above: bytes) -> None:
         summary, text = exception_text(end.block)
         text = cut_middle(text, TRACEBACK_LIMIT)
         summary = cut_middle(summary, SUMMARY_LIMIT)
         labels = (end.writer != b"", end.rank)
-        self._raised.add(Raised(first, summary, text, _time(self._timed), last, self.log, *labels, self._steps))
+        is_of_child = _CHILD.match(above) is not None
+        self._raised.add(
+            Raised(first, summary, text, _time(self._timed), last, self.log, *labels, self._steps, is_of_child)
+        )
 
     def _note(self, data: bytes, end: int) -> None:
         """Note the last time and step up to a place of a block, and, once there is a finding, how many steps follow."""
