@@ -79,7 +79,7 @@ class ScriptedChannel:
     def flush(self) -> None:
         self.flushed_after = len(self.sent)
 
-    def error_output(self) -> str:
+    def why_it_ended(self) -> str:
         return ""
 
     def close(self) -> None:

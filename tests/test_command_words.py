@@ -81,6 +81,7 @@ VALUES: dict[str, list[Any]] = {
     "on_nan": ["stop"],
     "exit_skew": [60],
     "require_init": [True],
+    "connect_timeout": [30.0],
     "host_lost_after": [30.0],
     "launcher_lost_after": [30.0],
     "report": [True],

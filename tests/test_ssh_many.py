@@ -22,6 +22,7 @@ from mslaunch.launcher.converse import converse
 from mslaunch.transports.process import ProcessChannel
 from mslaunch.transports.ssh import SshTransport, failures
 from mslaunch.transports.ssh.settings import config_for_home
+from mslaunch.transports.streams import Waiting
 from tests import ssh_bed
 from tests.conftest import MSLAUNCH, Bench, wait_for
 
@@ -191,3 +192,23 @@ def test_slow_hosts_are_waited_for_as_long_as_hosts_answer() -> None:
     finally:
         for channel in channels:
             threading.Thread(target=channel.abort).start()
+
+
+def test_a_host_that_accepts_and_never_answers_is_given_up(far: Bench, hosts: ssh_bed.Bed) -> None:
+    """After launch.connect_timeout, tries included, with the setting's name; what answered is not started."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        hosts.name_host("mute", "127.0.0.1", mute.getsockname()[1])
+        done = far.mslaunch("check", "--hosts", "n1:1,mute:1", MSLAUNCH_CONNECT_TIMEOUT="2")
+    assert done.returncode == 3
+    assert "mute: no answer within 2 s (launch.connect_timeout). Try `ssh mute`." in done.stderr
+
+
+def test_hosts_that_are_waited_for_are_named() -> None:
+    """After 10, 30 and 60 s, then every minute: not every turn, and at most eight by name."""
+    told: list[str] = []
+    waiting = Waiting(told.append)
+    for second in range(300):
+        waiting.look(second / 2, {f"n{number}" for number in range(10, 20 if second < 50 else 11)})
+    names = ", ".join(f"n{number}" for number in range(10, 18))
+    few = [f"waiting for n10 ({seconds} s)" for seconds in (30, 60, 120)]
+    assert told == [f"waiting for {names} and 2 more (10 s)", *few]

@@ -153,11 +153,14 @@ def sweep_exit_code(swept: Sequence[SweptRun]) -> int:
     return exit_code(swept)
 
 
-def check_hosts(request: Request, script: str = "") -> Checked:
-    """Ask the hosts of a job, or this machine, whether they are ready; nothing is started."""
+def check_hosts(request: Request, script: str, tell: Callable[[str], None]) -> Checked:
+    """Ask the hosts of a job, or this machine, whether they are ready; nothing is started.
+
+    `tell` is told which hosts are waited for.
+    """
     from mslaunch.launcher.prepare import check_only
 
-    return check_only(request, script)
+    return check_only(request, script, tell)
 
 
 def collect(run: Run) -> tuple[list[str], list[str], list[str]]:

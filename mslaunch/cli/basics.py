@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from mslaunch.cli.tables import columns
 from mslaunch.words import plain
 
-__all__ = ["Json", "columns", "lasting", "new_app", "say"]
+__all__ = ["Json", "columns", "lasting", "new_app", "say", "say_aside"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
@@ -26,6 +27,11 @@ def new_app() -> typer.Typer:
 def say(text: str) -> None:
     """Tell a person something, at once."""
     print(f"mslaunch: {plain(text)}", flush=True)
+
+
+def say_aside(text: str) -> None:
+    """Tell a person something on standard error, where standard output is for a program."""
+    print(f"mslaunch: {plain(text)}", file=sys.stderr, flush=True)
 
 
 def lasting(started: str, ended: str | None, now: datetime) -> str:

@@ -40,7 +40,7 @@ def check(
         master_port=master_port,
         runs_dir=runs_dir,
     )
-    checked = api.check_hosts(api.make_request(config, (), flags), script or "")
+    checked = api.check_hosts(api.make_request(config, (), flags), script or "", basics.say_aside)
     print(json.dumps(_plain(checked), indent=1) if as_json else _table(checked), end="\n" if as_json else "")
     for trouble in checked.problems:
         print(f"mslaunch: {trouble}", file=sys.stderr)

@@ -92,7 +92,7 @@ def launch(
         if detached:
             raise RequestError("--detach: another node launches this job, and this one only joins it. Leave it out.")
         raise typer.Exit(follow_launcher(member, as_json))
-    prepared = api.prepare(request, job, basics.say)
+    prepared = api.prepare(request, job, basics.say_aside if as_json else basics.say)
     if prepared.queue is not None:
         from mslaunch.cli.submit import submit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from mslaunch.launcher.converse import converse
 from mslaunch.launcher.facts import PORTS
 from mslaunch.ranges import format_ranges
 from mslaunch.store.folder import why
-from mslaunch.transports.base import Channel
+from mslaunch.transports.base import Channel, ignore
 from mslaunch.words import describe_held, describe_limit
 
 ANSWER_SECONDS = 30.0
@@ -77,7 +77,11 @@ class Checked:
 
 
 def check_hosts(
-    channels: Sequence[Channel], hosts: Sequence[Host], wanted: Requirements, device_variables: tuple[str, ...] = ()
+    channels: Sequence[Channel],
+    hosts: Sequence[Host],
+    wanted: Requirements,
+    device_variables: tuple[str, ...] = (),
+    tell: Callable[[str], None] = ignore,
 ) -> Checked:
     """Ask every host what it has and whether it reaches the first one's port; nothing is started."""
     with _nonce(Path(wanted.run_dir).parent) as nonce:
@@ -85,7 +89,7 @@ def check_hosts(
         probe["device_variables"] = device_variables
         asked = time.time()
         orders = {host.name: {**probe, "env": _device_variables(host, wanted)} for host in hosts}
-        answers = converse(channels, orders, "facts", ANSWER_SECONDS)
+        answers = converse(channels, orders, "facts", ANSWER_SECONDS, tell)
     reports = {}
     first = answers[hosts[0].name]["facts"]
     for host in hosts:

@@ -46,7 +46,7 @@ def connect(
     try:
         if opened.problems:
             raise HostsNotReady(list(opened.problems))
-        checked = check_hosts(opened.channels, opened.hosts, needed, transport.device_variables)
+        checked = check_hosts(opened.channels, opened.hosts, needed, transport.device_variables, transport.tell)
     except BaseException:
         cluster.close()
         raise

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mslaunch.agent.running_clock import RunningClock
 from mslaunch.errors import HostsNotReady
 from mslaunch.launcher.event_check import Rejected, receive_checked
-from mslaunch.transports.base import Channel
-from mslaunch.transports.process import why_no_agent
+from mslaunch.transports.base import Channel, ignore
+from mslaunch.transports.streams import Waiting
 
 
 def converse(
-    channels: Sequence[Channel], orders: Mapping[str, dict[str, Any]], answer: str, seconds: float
+    channels: Sequence[Channel],
+    orders: Mapping[str, dict[str, Any]],
+    answer: str,
+    seconds: float,
+    tell: Callable[[str], None] = ignore,
 ) -> dict[str, dict[str, Any]]:
     """Send each host its order and wait for all answers, as long as hosts answer; those that do not are named."""
     for channel in channels:
@@ -25,10 +29,11 @@ def converse(
     conversation = _Conversation(channels, set(orders), answer)
     clock = RunningClock()
     progress = clock.now
+    waiting = Waiting(tell)
     while conversation.waiting and clock.now - progress < seconds:
         if conversation.receive():
             progress = clock.now
-        clock.advance()
+        waiting.look(clock.advance(), conversation.waiting)
     silent = {host: f"no answer within {seconds:.0f} s. {one.hint}" for one in channels for host in one.hosts}
     troubles = {**dict.fromkeys(orders, "it is no longer connected."), **silent, **conversation.troubles}
     if missing := sorted(orders.keys() - conversation.answers.keys()):
@@ -60,7 +65,7 @@ class _Conversation:
                 self._give_up(channel, f"it {rejected}, so it cannot be trusted.")
                 continue
             if events is None:
-                self._give_up(channel, why_no_agent(channel))
+                self._give_up(channel, channel.why_it_ended())
                 continue
             has_come = has_come or bool(events)
             for event in events:

@@ -194,7 +194,7 @@ def _prepare_connected(job: ReadJob, transport: Transport, resumed: ResumedRun |
     python = spec.launch.python or sys.executable
     hosts = tuple(replace(host, python=host.python or python) for host in hosts)
     needed = requirements(spec, _file(found))
-    cluster, checked = connect(transport, hosts, Access(python, spec.launch.accept_new_host_keys), needed)
+    cluster, checked = connect(transport, hosts, _access(spec.launch, python), needed)
     try:
         _check_ready(job.request, cluster, checked)
         hosts, facts = _place_and_gather(job, transport, checked)
@@ -317,10 +317,15 @@ def _target_of(checked: Checked) -> str:
     return next((target for target in DEVICE_FILES if first.get(target)), "CPU")
 
 
-def check_only(request: Request, script: str) -> Checked:
-    """Ask the hosts of a job whether they are ready; nothing is started."""
+def _access(launch: LaunchSettings, python: str) -> Access:
+    return Access(python, launch.accept_new_host_keys, launch.connect_timeout)
+
+
+def check_only(request: Request, script: str, tell: Callable[[str], None]) -> Checked:
+    """Ask the hosts of a job whether they are ready; nothing is started. `tell` is told which hosts are waited for."""
     job = read_job(request)
     transport = registry.choose(job.spec, job.named, os.environ)
+    transport.tell = tell
     queue = transport.queue
     if queue is not None and queue.current_job(os.environ) is None:
         raise RequestError(
@@ -330,8 +335,7 @@ def check_only(request: Request, script: str) -> Checked:
     python = job.spec.launch.python or sys.executable
     hosts = transport.hosts(job.spec, job.named, os.environ)
     hosts = tuple(replace(host, python=host.python or python) for host in hosts)
-    access = Access(python, job.spec.launch.accept_new_host_keys)
-    cluster, checked = connect(transport, hosts, access, requirements(job.spec, script))
+    cluster, checked = connect(transport, hosts, _access(job.spec.launch, python), requirements(job.spec, script))
     cluster.close()
     transport.finish(0, None, "the launcher has checked this node, and starts nothing")
     return checked

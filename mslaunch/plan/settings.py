@@ -247,6 +247,7 @@ class LaunchSettings(BaseModel):
     require_init: bool = Field(
         False, description="Whether a job fails whose ranks use MindSpore and never call init(): each trains alone."
     )
+    connect_timeout: Wait = Field(60.0, description="SSH: seconds that a host may take until its agent answers.")
     host_lost_after: Wait = Field(
         10.0, description="Seconds of silence after which the launcher counts a host as lost."
     )

@@ -45,8 +45,8 @@ class Channel(Protocol):
     def flush(self) -> None:
         """Wait until all that was queued has been written, two seconds at most."""
 
-    def error_output(self) -> str:
-        """Return what was written to standard error about agents that did not start."""
+    def why_it_ended(self) -> str:
+        """Say why the stream ended before the job began, and what to do: sentences that follow the host's name."""
 
     def close(self) -> None:
         """End the stream, by which the agents end with all that they run, and free what it holds."""
@@ -58,6 +58,8 @@ class Access:
 
     python: str
     accept_new_keys: bool = False
+    connect_timeout: float = 60.0
+    """Seconds that a host may take until its agent answers, all tries included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +170,8 @@ class JobQueue(Protocol):
         """
 
 
-def _ignore(text: str) -> None:
+def ignore(text: str) -> None:
+    """Show nobody a sentence."""
     del text
 
 
@@ -202,7 +205,7 @@ class Transport:
     """Between attempts, hosts that were lost may come back, and others may come in their place."""
     resumes_runs: ClassVar[bool] = False
     """A launcher whose process was lost may be started again with the same --run-id, and goes on with that run."""
-    tell: Callable[[str], None] = staticmethod(_ignore)
+    tell: Callable[[str], None] = staticmethod(ignore)
     """Is told what a person should know while hosts are waited for."""
 
     def is_default(self, named: tuple[Host, ...], environment: Mapping[str, str]) -> bool:

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import IO, Any
 
 from mslaunch.agent import wire
-from mslaunch.transports.base import Channel
 from mslaunch.transports.bundle import AGENT_BOOT, agent_stream
 from mslaunch.transports.streams import Sender, write_fully
 
@@ -47,6 +46,7 @@ class ProcessChannel:
         self._process = process
         self._stderr = stderr
         self._decoder = wire.Decoder()
+        self._has_answered = False
         assert process.stdin is not None
         assert process.stdout is not None
         self._output = process.stdout
@@ -67,7 +67,9 @@ class ProcessChannel:
 
     def receive(self) -> list[dict[str, Any]] | None:
         data = self.read()
-        return self._decoder.feed(data) if data else None
+        messages = self._decoder.feed(data) if data else None
+        self._has_answered = self._has_answered or bool(messages)
+        return messages
 
     def read(self) -> bytes:
         """Return what has come, nothing when the stream has ended."""
@@ -81,6 +83,11 @@ class ProcessChannel:
 
     def flush(self) -> None:
         self._sender.flush()
+
+    def why_it_ended(self) -> str:
+        if self._has_answered:
+            return f"its agent ended, or the connection to it, before the job began. {self.hint}".strip()
+        return why_no_agent(self.error_output())
 
     def error_output(self) -> str:
         """What the process and its host wrote to standard error."""
@@ -157,10 +164,9 @@ def start_process(
 _NO_PYTHON = ("No such file", "not found", "Permission denied")
 
 
-def why_no_agent(channel: Channel) -> str:
-    """Say why an agent ended before it had said anything."""
-    said = channel.error_output()
-    for line in reversed(said.splitlines()):
+def why_no_agent(error_output: str) -> str:
+    """Say why an agent ended before it had said anything, by what was written to standard error there."""
+    for line in reversed(error_output.splitlines()):
         if any(words in line for words in _NO_PYTHON):
             return f"the agent could not start: {line}. Name a Python that is there with launch.python."
-    return f"the agent could not start: {said or 'it ended without a word. It needs Python 3.9 or newer'}."
+    return f"the agent could not start: {error_output or 'it ended without a word. It needs Python 3.9 or newer'}."

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from mslaunch.transports.base import Channel
 
 PING_EVERY = 2.0
 FLUSH_SECONDS = 2.0
+WAITING_NOTES = (10.0, 30.0, 60.0)
+MOST_NAMED = 8
 
 
 class Sender:
@@ -65,6 +67,23 @@ def close_all(channels: Sequence[Channel]) -> None:
     for thread in threads:
         if thread.ident is not None:
             thread.join()
+
+
+class Waiting:
+    """Reports which hosts are waited for: after 10, 30 and 60 s, and then every minute."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._next = WAITING_NOTES[0]
+
+    def look(self, seconds: float, hosts: Collection[str]) -> None:
+        """Report these hosts if they have been waited for so long."""
+        if seconds < self._next or not hosts:
+            return
+        self._next = next((after for after in WAITING_NOTES if after > seconds), seconds + WAITING_NOTES[-1])
+        first = sorted(hosts)[:MOST_NAMED]
+        more = f" and {len(hosts) - len(first)} more" if len(hosts) > len(first) else ""
+        self._tell(f"waiting for {', '.join(first)}{more} ({seconds:.0f} s)")
 
 
 class Pings:

@@ -73,8 +73,10 @@ class NodeChannel:
     def flush(self) -> None:
         self._sender.flush()
 
-    def error_output(self) -> str:
-        return ""
+    def why_it_ended(self) -> str:
+        if self._is_gone:
+            return f"it joined, and the connection to it was lost before the job began. {self.hint}"
+        return f"it joined, and its agent ended before the job began. {self.hint}"
 
     def close(self) -> None:
         """End the agent, and wait until it has; a host that is lost is not waited for."""

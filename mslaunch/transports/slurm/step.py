@@ -15,7 +15,7 @@ from mslaunch.agent import wire
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
 from mslaunch.transports.bundle import agent_stream
-from mslaunch.transports.process import agent_command
+from mslaunch.transports.process import agent_command, why_no_agent
 from mslaunch.transports.slurm.queue import ask, missing
 from mslaunch.transports.slurm.submission import Allotment, parse_gres, parse_tasks
 from mslaunch.transports.streams import Sender, write_fully
@@ -75,11 +75,11 @@ class SrunChannel:
     def flush(self) -> None:
         self._sender.flush()
 
-    def error_output(self) -> str:
-        """What srun had to say."""
+    def why_it_ended(self) -> str:
+        """Say what srun had to say."""
         self._stderr.seek(0)
         lines = self._stderr.read(1 << 16).decode(errors="replace").splitlines()
-        return "\n".join(line for line in lines if "cpu binding" not in line)
+        return why_no_agent("\n".join(line for line in lines if "cpu binding" not in line))
 
     def close(self) -> None:
         self.is_open = False

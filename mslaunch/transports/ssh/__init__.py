@@ -14,6 +14,10 @@ from mslaunch.transports.open_files import raise_limit
 from mslaunch.transports.streams import close_all
 
 
+SHELL_SECONDS = 60.0
+"""What a host may take until it runs a command that needs no agent."""
+
+
 class SshTransport(Transport):
     """What `ssh` reaches without a password, with everything that ~/.ssh/config says."""
 
@@ -33,7 +37,12 @@ class SshTransport(Transport):
         raise_limit(len(hosts))
         with Ssh(access.accept_new_keys) as ssh:
             program = agent_stream()
-            results = connect_all(hosts, lambda host: AgentChannel(ssh, host, host.python or access.python, program))
+            results = connect_all(
+                hosts,
+                lambda host: AgentChannel(ssh, host, host.python or access.python, program),
+                access.connect_timeout,
+                self.tell,
+            )
             opened = [
                 (replace(host, address=got.address()), got)
                 for host, got in zip(hosts, results, strict=True)
@@ -52,7 +61,7 @@ class SshTransport(Transport):
 
         raise_limit(len(hosts))
         with Ssh(accept_new_keys) as ssh:
-            shells = connect_all(hosts, lambda host: RemoteShell(ssh, host))
+            shells = connect_all(hosts, lambda host: RemoteShell(ssh, host), SHELL_SECONDS, self.tell)
         opened = [shell for shell in shells if not isinstance(shell, str)]
 
         def one(host: Host, shell: RemoteShell) -> T | str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from mslaunch.hosts import Host
 from mslaunch.transports import process_guard
-from mslaunch.transports.process import ProcessChannel, agent_command, start_process, why_no_agent
+from mslaunch.transports.process import ProcessChannel, agent_command, start_process
 from mslaunch.transports.ssh import failures
 from mslaunch.transports.ssh.settings import Ssh, read_address, user_name
 
@@ -57,10 +57,10 @@ class SshChannel(ProcessChannel):
         return failures.find_rule(self.error_output()).retries if self._ssh_failed() else 0
 
     def why_it_ended(self) -> str:
-        """Say why the stream has ended before the command began."""
+        """Say why the stream has ended before the job began."""
         if self._ssh_failed():
             return failures.explain(self.host, self.error_output(), self.host.user or user_name())
-        return why_no_agent(self)
+        return super().why_it_ended()
 
     def _ssh_failed(self) -> bool:
         return not self.has_ended and self.exit_code() == failures.SSH_FAILED
@@ -72,10 +72,13 @@ class AgentChannel(SshChannel):
     def __init__(self, ssh: Ssh, host: Host, python: str, program: bytes) -> None:
         super().__init__(ssh, host, shlex.join(agent_command(python, host.name)), program)
         self._lookup = ssh.look_up(host)
+        self._address: str | None = None
 
     def address(self) -> str:
-        """Return the address behind the host's name, once."""
-        return read_address(self.host, self._lookup)
+        """Return the address behind the host's name."""
+        if self._address is None:
+            self._address = read_address(self.host, self._lookup)
+        return self._address
 
     def why_it_ended(self) -> str:
         self.host = replace(self.host, address=self.address())

@@ -11,11 +11,11 @@ from typing import Generic, TypeVar
 
 from mslaunch.agent.running_clock import RunningClock
 from mslaunch.hosts import Host
+from mslaunch.transports.base import ignore
 from mslaunch.transports.ssh.channel import SshChannel
+from mslaunch.transports.streams import Waiting
 
 AT_ONCE = 32
-START_SECONDS = 60.0
-"""What a host gets from the start of its ssh to its first answer."""
 STALL_SECONDS = 15.0
 """A host that is late is waited for as long as others get ready: what is slow then is this machine."""
 _TURN_MS = 200
@@ -27,12 +27,16 @@ C = TypeVar("C", bound=SshChannel)
 class _Pending(Generic[C]):
     index: int
     channel: C
-    started: float
 
 
-def connect_all(hosts: Sequence[Host], start: Callable[[Host], C]) -> list[C | str]:
-    """Start a channel to every host and wait for its first answer; return it, or why there is none."""
-    connecting = Connecting(hosts, start)
+def connect_all(
+    hosts: Sequence[Host], start: Callable[[Host], C], limit: float, tell: Callable[[str], None]
+) -> list[C | str]:
+    """Start a channel to every host and wait for its first answer; return it, or why there is none.
+
+    `limit` is what a host may take, from the start of its first ssh; `tell` is told which hosts are waited for.
+    """
+    connecting = Connecting(hosts, start, limit, tell)
     try:
         return connecting.run()
     except BaseException:
@@ -43,13 +47,18 @@ def connect_all(hosts: Sequence[Host], start: Callable[[Host], C]) -> list[C | s
 class Connecting(Generic[C]):
     """Channels that are being set up: hosts that wait for their turn, and those whose ssh has been started."""
 
-    def __init__(self, hosts: Sequence[Host], start: Callable[[Host], C]) -> None:
+    def __init__(
+        self, hosts: Sequence[Host], start: Callable[[Host], C], limit: float, tell: Callable[[str], None] = ignore
+    ) -> None:
         self._hosts = hosts
         self._start = start
+        self._limit = limit
+        self._waiting_notes = Waiting(tell)
         self._clock = RunningClock()
         self._progress = 0.0
         self._waiting = [(0.0, index) for index in range(len(hosts))]  # a heap, by the time of the start
         self._tries = [0] * len(hosts)
+        self._began: dict[int, float] = {}
         self._pending: dict[int, _Pending[C]] = {}
         self._results: dict[int, C | str] = {}
         self._poll = select.poll()
@@ -61,13 +70,16 @@ class Connecting(Generic[C]):
                 self._receive(end)
             self._clock.advance()
             self._check_clocks()
+            late = {host.name for index, host in enumerate(self._hosts) if index not in self._results}
+            self._waiting_notes.look(self._clock.now, late)
         return [self._results[index] for index in range(len(self._hosts))]
 
     def _start_next(self) -> None:
         while self._waiting and len(self._pending) < AT_ONCE and self._waiting[0][0] <= self._clock.now:
             _, index = heapq.heappop(self._waiting)
             channel = self._start(self._hosts[index])
-            self._pending[channel.fileno()] = _Pending(index, channel, self._clock.now)
+            self._began.setdefault(index, self._clock.now)
+            self._pending[channel.fileno()] = _Pending(index, channel)
             self._poll.register(channel.fileno(), select.POLLIN)
 
     def _receive(self, end: int) -> None:
@@ -78,7 +90,7 @@ class Connecting(Generic[C]):
             self._set_result(one, one.channel)
         elif messages is None:
             self._drop(end)
-            if self._tries[one.index] < one.channel.retries():
+            if not self._is_late(one.index) and self._tries[one.index] < one.channel.retries():
                 self._retry(one.index)
             else:
                 self._set_result(one, one.channel.why_it_ended())
@@ -90,13 +102,17 @@ class Connecting(Generic[C]):
         heapq.heappush(self._waiting, (self._clock.now + pause, index))
 
     def _check_clocks(self) -> None:
-        if self._clock.now - self._progress < STALL_SECONDS:
+        if self._clock.now - self._progress < min(STALL_SECONDS, self._limit):
             return
         for end, one in list(self._pending.items()):
-            if self._clock.now - one.started > START_SECONDS:
+            if self._is_late(one.index):
                 self._drop(end)
-                self._set_result(one, f"no answer within {START_SECONDS:.0f} s. {one.channel.hint}")
+                limit = f"{self._limit:g} s (launch.connect_timeout)"
+                self._set_result(one, f"no answer within {limit}. {one.channel.hint}")
                 one.channel.abort()
+
+    def _is_late(self, index: int) -> bool:
+        return self._clock.now - self._began[index] > self._limit
 
     def _drop(self, end: int) -> None:
         self._poll.unregister(end)
