@@ -95,7 +95,7 @@ class SimulatedChannel:
     def flush(self) -> None:
         """Nothing waits."""
 
-    def error_output(self) -> str:
+    def why_it_ended(self) -> str:
         return ""
 
     def close(self) -> None:

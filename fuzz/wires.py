@@ -81,7 +81,7 @@ class DrivenChannel:
     def flush(self) -> None:
         """Nothing is queued."""
 
-    def error_output(self) -> str:
+    def why_it_ended(self) -> str:
         return ""
 
     def close(self) -> None:

@@ -1,6 +1,16 @@
-"""`python -m mslaunch`: the same as the command `mslaunch`."""
+"""The command `mslaunch`, also as `python -m mslaunch`."""
 
-from mslaunch.cli import main
+from mslaunch import interrupts
+
+interrupts.end_at_once()
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    from mslaunch.cli import main as run
+
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -17,7 +17,7 @@ from mslaunch.worker import main as worker_main
 PACKAGE = Path(mslaunch.__file__).parent
 EDGES = {
     "__init__": {"api", "diagnose", "errors", "store"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "interrupts"},
     "cli": {
         "__version__",
         "api",
@@ -27,6 +27,7 @@ EDGES = {
         "documents",
         "errors",
         "hosts",
+        "interrupts",
         "layout",
         "masking",
         "metrics",
@@ -118,6 +119,7 @@ EDGES = {
     "masking": set[str](),
     "messages": set[str](),
     "errors": set[str](),
+    "interrupts": set[str](),
     "identity": set[str](),
 }
 """Every edge that imports may take, those inside functions and for type checking included. There is no cycle."""

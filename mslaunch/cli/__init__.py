@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any
 
-from mslaunch import __version__
+from mslaunch import __version__, interrupts
 from mslaunch.errors import MslaunchError, did_you_mean, file_error, limit_of
 
 VERBS = {
@@ -46,6 +46,9 @@ VERBS = {
     "new": "Begin a project of your own that runs at once.",
 }
 """Each verb is a module of this package, imported only when it is typed."""
+
+LAUNCHING = ("train", "infer", "msrun", "torchrun")
+"""Verbs that start one job, on this machine if nothing says otherwise."""
 
 OTHER_WORDS = {
     "accelerate": "train",
@@ -117,7 +120,7 @@ def main(argv: list[str] | None = None) -> None:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-    except OSError:
+    except (OSError, KeyboardInterrupt):
         pass
     os._exit(code)  # taking the interpreter apart would take longer than many a command
 
@@ -161,9 +164,10 @@ def _complete(what: str, words: list[str]) -> int:
 
 def _run_verb(verb: str, args: list[str]) -> int:
     try:
-        if verb in ("train", "infer", "msrun", "torchrun") and not _NOT_HERE & set(args):
+        if verb in LAUNCHING and not _NOT_HERE & set(args):
             _start_agent_ahead()
         module = _load(verb)
+        interrupts.raise_them(verb in LAUNCHING)
         return _call(module.app, verb, args)
     except MslaunchError as error:
         return _tell(error)

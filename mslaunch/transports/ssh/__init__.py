@@ -13,7 +13,6 @@ from mslaunch.transports.local import is_this_machine
 from mslaunch.transports.open_files import raise_limit
 from mslaunch.transports.streams import close_all
 
-
 SHELL_SECONDS = 60.0
 """What a host may take until it runs a command that needs no agent."""
 
