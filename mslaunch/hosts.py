@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mslaunch.errors import RequestError
@@ -50,8 +50,7 @@ def parse_hosts(text: str, what: str = "--hosts") -> tuple[Host, ...]:
         at = comma.end()
     if not hosts:
         raise RequestError(f'{what}: names no host. Write for example "n1:8,n2:8".')
-    if twice := _named_twice(hosts):
-        raise RequestError(f"{what}: {twice} is named twice. Name each host once, with all of its devices.")
+    check_named_once(hosts, what)
     return tuple(hosts)
 
 
@@ -69,8 +68,7 @@ def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
         slots += int(found["slots"] or 1)
         _check_slots(slots, f"{name}:{number}")
         hosts.append(Host(found["name"], found["name"], tuple(range(int(found["slots"] or 1)))))
-    if twice := _named_twice(hosts):
-        raise RequestError(f"{name}: {twice} stands twice. Name each host once, with all of its slots.")
+    check_named_once(hosts, name)
     if not hosts:
         raise RequestError(f'{name}: names no host. Write for example "node1 slots=8".')
     return tuple(hosts)
@@ -81,13 +79,13 @@ def _check_slots(slots: int, what: str) -> None:
         raise RequestError(f"{what}: the hosts have more than {MOST} devices in all. Name fewer.")
 
 
-def _named_twice(hosts: list[Host]) -> str | None:
+def check_named_once(hosts: Iterable[Host], what: str) -> None:
+    """Refuse a host that is named twice."""
     seen: set[str] = set()
     for host in hosts:
         if host.name in seen:
-            return host.name
+            raise RequestError(f"{what}: {host.name} is named twice. Name each host once, with all of its devices.")
         seen.add(host.name)
-    return None
 
 
 def _devices(text: str | None, what: str) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ VALUES: dict[str, list[Any]] = {
     "share_devices": [True, False],
     "method": ["msrun"],
     "allow_launcher": [True, False],
-    "hosts": ["n1:8,n2:[0-3]", [{"address": "n1", "devices": "0-3"}], [HostEntry(address="n2")]],
+    "hosts": ["n1:8,n2:[0-3]", [{"address": "n1", "devices": "0-3"}], ["n1:8"], [HostEntry(address="n2")]],
     "hostfile": ["hosts.txt"],
     "accept_new_host_keys": [True, False],
     "transport": ["slurm"],

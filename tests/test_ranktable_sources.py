@@ -44,7 +44,7 @@ def test_hostfiles() -> None:
         ("n1 slots=-1", "h:1"),
         ("n1 slots=x", "h:1"),
         ("", "names no host"),
-        ("n1\nn1", "stands twice"),
+        ("n1\nn1", "n1 is named twice"),
     ):
         with pytest.raises(RequestError, match=words):
             parse_hostfile(text, "h")

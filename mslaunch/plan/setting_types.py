@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from mslaunch.errors import MslaunchError
+from mslaunch.hosts import parse_hosts
 from mslaunch.plan.config import Index
 from mslaunch.plan.environment import VARIABLE
 from mslaunch.plan.tags import WHAT_A_TAG_IS, is_tag
@@ -67,6 +68,22 @@ def _folder(value: Any) -> Any:
 
 def _words(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
+
+
+def split_hosts(value: Any) -> Any:
+    """Read texts such as `n1:8` in a list of hosts, as --hosts takes them."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    entries: list[Any] = []
+    for entry in value:
+        if not isinstance(entry, str):
+            entries.append(entry)
+            continue
+        try:
+            entries += [{"address": host.address, "devices": host.devices} for host in parse_hosts(entry, "hosts")]
+        except MslaunchError as error:
+            raise ValueError(str(error).removeprefix("hosts: ").rstrip(".")) from None
+    return tuple(entries)
 
 
 def _numbers(value: tuple[int, ...]) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ from mslaunch.plan.setting_types import (
     Url,
     Variables,
     Wait,
+    split_hosts,
 )
 from mslaunch.plan.sync_settings import SyncSettings
 
@@ -92,9 +93,9 @@ class LaunchSettings(BaseModel):
     allow_launcher: Annotated[bool, Flag("--allow-launcher", kind=bool)] = Field(
         False, description="Start a program that is a launcher itself, such as msrun, in every rank."
     )
-    hosts: Annotated[Text | tuple[HostEntry, ...] | None, Flag("--hosts", metavar="LIST")] = Field(
-        None, description='Hosts and their devices, for example "n1:8,n2:[0-3]"; in the YAML also a list.'
-    )
+    hosts: Annotated[
+        Text | Annotated[tuple[HostEntry, ...], BeforeValidator(split_hosts)] | None, Flag("--hosts", metavar="LIST")
+    ] = Field(None, description='Hosts and their devices, for example "n1:8,n2:[0-3]"; in the YAML also a list.')
     hostfile: Annotated[PathText | None, Flag("--hostfile", metavar="FILE")] = Field(
         None, description="File that names the hosts, one a line: n1 slots=8."
     )

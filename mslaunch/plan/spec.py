@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mslaunch.errors import Disagreement, NoDevices, NotReadyError, RequestError
-from mslaunch.hosts import LOCAL, Host, parse_hostfile, parse_hosts
+from mslaunch.hosts import LOCAL, Host, check_named_once, parse_hostfile, parse_hosts
 from mslaunch.masking import is_secret
 from mslaunch.plan.config import Config
 from mslaunch.plan.model import Checkpoints
@@ -68,10 +68,12 @@ def named_hosts(spec: JobSpec, hostfile: str | None) -> tuple[Host, ...]:
         return parse_hosts(asked, spec.source("hosts"))
     if asked is not None and not asked:
         raise RequestError(f"{spec.source('hosts')}: names no host. Name one, or leave it out.")
-    return tuple(
+    hosts = tuple(
         Host(entry.address, entry.address, entry.devices or (0,), entry.user, entry.port, entry.python, entry.env)
         for entry in asked or ()
     )
+    check_named_once(hosts, spec.source("hosts"))
+    return hosts
 
 
 def naming_setting(spec: JobSpec) -> str:

@@ -288,6 +288,7 @@ def test_a_wrong_metric_is_refused_with_its_place(entry: str, words: str) -> Non
         ),
         ("sync: {befor: []}", "launch.sync has no key 'befor'; did you mean 'before'?"),
         ("hosts: [{address: a, devicse: 3}]", "launch.hosts.0 has no key 'devicse'; did you mean 'devices'?"),
+        ("hosts: ['n1:x']", "hosts: cannot read 'n1:x'. Write for example \"n1:8,n2:[0-3,6]\", got ['n1:x']."),
         ("hosts: [3]", "hosts.0: write keys and values, such as {key: value}, got 3."),
     ],
 )

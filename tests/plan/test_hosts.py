@@ -6,6 +6,9 @@ import pytest
 
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host, parse_hosts
+from mslaunch.plan.config import parse_config
+from mslaunch.plan.resolve import resolve
+from mslaunch.plan.spec import JobSpec, named_hosts
 
 
 def test_counts_lists_and_ranges_of_devices() -> None:
@@ -28,3 +31,28 @@ def test_what_cannot_be_read_is_refused(text: str) -> None:
     """A slip in the list of hosts is never a silent local run."""
     with pytest.raises(RequestError, match="--hosts"):
         parse_hosts(text)
+
+
+def hosts_of(hosts: str) -> tuple[Host, ...]:
+    """Read launch.hosts of a YAML."""
+    config = parse_config(f"launch:\n  hosts: {hosts}\n", "cfg.yaml")
+    return named_hosts(JobSpec(resolve({}, {}, config), config), None)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        ('["n1:2"]', [("n1", (0, 1))]),
+        ('["n1:2", "n2:[1,3],n3"]', [("n1", (0, 1)), ("n2", (1, 3)), ("n3", (0,))]),
+        ('["n1:2", {address: n2, devices: 0-1}]', [("n1", (0, 1)), ("n2", (0, 1))]),
+    ],
+)
+def test_a_list_in_the_yaml_may_hold_texts(hosts: str, expected: list[tuple[str, tuple[int, ...]]]) -> None:
+    """Each is written as for --hosts, also beside entries with keys."""
+    assert [(host.name, host.devices) for host in hosts_of(hosts)] == expected
+
+
+def test_a_host_that_is_named_twice_in_a_list_is_refused() -> None:
+    """Its devices would be given to two sets of ranks."""
+    with pytest.raises(RequestError, match="n1 is named twice"):
+        hosts_of('["n1:2", {address: n1}]')
