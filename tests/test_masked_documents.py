@@ -193,7 +193,7 @@ def test_short_and_common_words_are_masked_where_they_stand_only(config: dict[st
 
 def test_names_of_secrets_in_a_plan_are_no_secrets() -> None:
     """A plan lists the variables that it has no values of."""
-    plan = {"secrets": ["HF_TOKEN_1"], "sources": {"secret_file": "None, from default"}, "processes": []}
+    plan = {"secrets": ["HF_TOKEN_1"], "sources": {"secret_file": "not set, from default"}, "processes": []}
     assert find_secrets([("plan.json", json.dumps(plan))], {}) == ()
 
 

@@ -80,7 +80,7 @@ def test_a_report_still_tells_what_happened(failed: Bench) -> None:
     assert shown["plan"]["command"].endswith("train.py --api-key '***'")
     assert shown["record"]["verdict"]["summary"] == "RuntimeError: refused: ***, ***, ******"
     assert "said --api-key *** *** and *** as it is" in shown["logs"][0]["lines"]
-    assert shown["plan"]["settings"]["secret_file"] == "None, from default"
+    assert shown["plan"]["settings"]["secret_file"] == "not set, from default"
 
 
 def test_a_report_shows_harmless_values_and_the_order_of_the_configuration(failed: Bench) -> None:

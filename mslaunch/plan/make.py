@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from pydantic import BaseModel
-
 from mslaunch import layout
 from mslaunch.documents.yaml_text import write_yaml
 from mslaunch.errors import RequestError
@@ -18,6 +16,7 @@ from mslaunch.masking import MASK
 from mslaunch.plan import binding, environment, methods, paths, shell_variables
 from mslaunch.plan.model import Copy, Facts, File, Limits, LinePattern, Plan, Reach, Restarts, Sync
 from mslaunch.plan.program import Program, reads_script
+from mslaunch.plan.setting_types import write_setting
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
 from mslaunch.ranktable.generate import from_hosts
@@ -128,14 +127,16 @@ def _absolute(facts: Facts, moved: dict[str, str], path: str) -> str:
     return moved[path]
 
 
-def _shown(spec: JobSpec, name: str) -> Any:
+def _shown(spec: JobSpec, name: str) -> str:
     """The value of a setting, without the values of secrets."""
     value = getattr(spec.launch, name)
     if name == "webhook" and value:
         return f"{value.partition('://')[0]}://{MASK}"
-    if isinstance(value, BaseModel):
-        return value.model_dump(exclude_defaults=True)
-    return {key: None if key in spec.secrets else text for key, text in value.items()} if name == "env" else value
+    if name == "env":
+        value = {key: None if key in spec.secrets else text for key, text in value.items()}
+    if name == "nnodes" and value:
+        return f"{value[0]}:{value[1]}"
+    return write_setting(value)
 
 
 def _shared(spec: JobSpec, facts: Facts) -> tuple[str, ...]:

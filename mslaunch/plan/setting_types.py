@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from mslaunch.errors import MslaunchError
 from mslaunch.hosts import parse_hosts
 from mslaunch.plan.config import Index
 from mslaunch.plan.environment import VARIABLE
 from mslaunch.plan.tags import WHAT_A_TAG_IS, is_tag
-from mslaunch.ranges import parse_ranges
+from mslaunch.ranges import format_ranges, parse_ranges
 
 V = TypeVar("V", dict[str, str], dict[str, str | None])
+_PLAIN = re.compile(r"[A-Za-z/][\w./@+=-]*")
+"""A text that YAML takes as it is, also in a list."""
 
 
 def _ranges(value: Any) -> Any:
@@ -138,6 +141,28 @@ def _path(value: str) -> str:
     if sum(map(len, parts)) + len(parts) > 4096 or max(map(len, parts)) > 255:
         raise ValueError("a path is 4,095 bytes long at most, and each name in it 255")
     return value
+
+
+def write_setting(value: Any) -> str:
+    """Write the value of a setting on one line, as the YAML takes it."""
+    if value is None:
+        return "not set"
+    return value if isinstance(value, str) else _in_yaml(value)
+
+
+def _in_yaml(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        value = value.model_dump(by_alias=True, exclude_defaults=True)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_in_yaml(name)}: {_in_yaml(inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        if value and all(type(number) is int for number in value) and list(value) == sorted(set(value)):
+            ranges = format_ranges(value)
+            return f'"{ranges}"' if "," in ranges else ranges
+        return "[" + ", ".join(map(_in_yaml, value)) + "]"
+    if isinstance(value, str) and _PLAIN.fullmatch(value):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 Numbers = Annotated[tuple[int, ...], AfterValidator(_numbers)]

@@ -97,6 +97,34 @@ def test_no_secret_is_in_a_plan() -> None:
     assert "s3cret" not in to_json(plan)
 
 
+def test_settings_are_shown_as_the_yaml_takes_them() -> None:
+    """A dry run and a comparison show no Python: what they show can be written into a YAML."""
+    text = """launch:
+  hosts: ["n1:4", {address: n2, devices: "0,2", user: me}]
+  core_map: {0: 0-1, 1: [3]}
+  env: {A: "it's b"}
+  tags: [a, b]
+  metrics: [{name: acc, regex: "acc: (.*)"}]
+  sync: {before: [{from: "obs://b/d", to: /cache}]}
+  share_devices: true
+  tail: 0-1
+"""
+    hosts = (Host("n1", "n1", (0, 1, 2, 3)), Host("n2", "n2", (0, 2), user="me"))
+    sources = make_plan(spec_of(text), hosts, facts_of(hosts)).sources
+    shown = {name: source.partition(", from cfg.yaml")[0] for name, source in sources.items() if "cfg.yaml" in source}
+    assert shown == {
+        "hosts": '[{address: n1, devices: 0-3}, {address: n2, devices: "0,2", user: me}]',
+        "core_map": "{0: 0-1, 1: 3}",
+        "env": '{A: "it\'s b"}',
+        "tags": "[a, b]",
+        "metrics": '[{name: acc, regex: "acc: (.*)"}]',
+        "sync": '{before: [{from: "obs://b/d", to: /cache}]}',
+        "share_devices": "true",
+        "tail": "0-1",
+    }
+    assert sources["devices"] == "not set, from default"
+
+
 def test_ranks_are_contiguous_per_host_in_the_order_given() -> None:
     """Unequal hosts work; DEVICE_NUM is what a rank's own host gives."""
     hosts = (Host("n2", "10.0.0.2", (0, 1, 6)), Host("n1", "10.0.0.1", (4,)))
