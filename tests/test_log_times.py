@@ -102,6 +102,21 @@ def test_matching_lines_are_counted_from_the_end(tmp_path: Path) -> None:
     assert texts(log.lines(Selection(matches=lambda line: "x" in line, last=2))) == ["x 80", "x 90"]
 
 
+def test_lines_of_every_healthy_run_are_hidden_and_that_is_said(bench: Bench) -> None:
+    """As on the screen of `train`; all of them can be had, and a search leaves none out."""
+    noise = (
+        "[WARNING] DISTRIBUTED(1,7f,python) [cluster_context.cc:319] BuildCluster] Cluster is successfully initialized."
+    )
+    bench.write("train.py", f"for n in range(3):\n    print(n)\n    print({noise!r})\n")
+    assert bench.mslaunch("train", "-n", "1", "train.py").returncode == 0
+    shown = bench.mslaunch("logs")
+    assert (shown.stdout, "are hidden; --all shows them" in shown.stderr) == ("0\n1\n2\n", True)
+    assert bench.mslaunch("logs", "-n", "2").stdout == "1\n2\n"
+    whole = bench.mslaunch("logs", "--all")
+    assert (whole.stdout.count(noise), whole.stderr) == (3, "")
+    assert bench.mslaunch("logs", "--grep", "initialized").stdout.count(noise) == 3
+
+
 def test_logs_are_merged_lazily_and_in_order(tmp_path: Path) -> None:
     """Times that step back, as a clock may, do not lead to disorder within a rank."""
     logs = [

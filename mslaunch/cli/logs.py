@@ -16,12 +16,13 @@ from mslaunch import api
 from mslaunch.cli import basics, options
 from mslaunch.cli.found_run import find_run
 from mslaunch.cli.times import parse_since
+from mslaunch.diagnose.patterns import is_healthy_noise
 from mslaunch.errors import RequestError
 from mslaunch.ranges import format_ranges, parse_ranges
 from mslaunch.words import plain_output
 
 if TYPE_CHECKING:
-    from mslaunch.api import LogLines, Run, RunRecord, TimedLog
+    from mslaunch.api import LogLines, Run, RunRecord, Selection, TimedLog
 
 POLL = 0.1
 AT_ONCE = 1 << 16  # characters that are printed together
@@ -54,6 +55,9 @@ def logs(
         typer.Option("--attempt", help="An earlier attempt; the first one is 1, as in `status`.", min=1, metavar="K"),
     ] = None,
     scheduler: Annotated[bool, typer.Option("--scheduler", help="The scheduler's output instead.")] = False,
+    all_lines: Annotated[
+        bool, typer.Option("--all", "-a", help="Also lines that MindSpore writes in every healthy run.")
+    ] = False,
     runs_dir: options.RunsDir = None,
 ) -> None:
     """Show or follow the output of ranks, merged by time."""
@@ -64,26 +68,43 @@ def logs(
     sources = [found.timed_log(which, earlier) for which in ranks]
     matches = _matcher(grep)
     began = None if since is None else parse_since(since, time.time())
-    wanted = api.Selection(matches, began, lines, with_rest=not follow)
+    hidden = None if all_lines or scheduler or matches else HiddenLines()
+    selection = api.Selection(matches, hidden, began, lines, with_rest=not follow)
     show = Show(len(sources) > 1, timestamps)
     if follow:
         _make_room(len(sources))
     try:
-        show.lines(api.merge_logs(sources, wanted))
+        show.lines(api.merge_logs(sources, selection))
         if follow:
-            _follow(found, sources, matches, show)
+            _follow(found, sources, selection, show)
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:  # the reader has seen enough: `mslaunch logs | head`
         raise typer.Exit from None
+    if hidden and hidden.count:
+        print("mslaunch: lines that MindSpore writes in every healthy run are hidden; --all shows them", file=sys.stderr)
 
 
-def _follow(run: Run, sources: list[TimedLog], matches: Callable[[str], bool] | None, show: Show) -> None:
+class HiddenLines:
+    """Tells the lines that `train` does not show either, and how many there were."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, line: str) -> bool:
+        is_hidden = is_healthy_noise(line)
+        self.count += is_hidden
+        return is_hidden
+
+
+def _follow(run: Run, sources: list[TimedLog], selection: Selection, show: Show) -> None:
     """Show new lines as they come, until the run has ended."""
+    matches, hides = selection.matches, selection.hides
     followers = [(source.rank, api.Follower(str(source.path), source.offset)) for source in sources]
 
     def new(rank: int | None, texts: list[str]) -> Iterator[LogLines]:
-        yield api.LogLines(rank, time.time(), [text for text in texts if matches is None or matches(text)])
+        shown = [text for text in texts if matches is None or matches(text)]
+        yield api.LogLines(rank, time.time(), [text for text in shown if hides is None or not hides(text)])
 
     is_over = False
     while not is_over:

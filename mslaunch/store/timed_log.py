@@ -12,6 +12,7 @@ from pathlib import Path
 
 BLOCK = 1 << 15  # read at once; files are not kept open, since there may be thousands
 LONGEST = 1 << 20  # a line that is longer is taken apart
+MOST_HIDDEN = 5000  # hidden lines in a row that the last lines of a log may stand above
 _LONGEST_PAIR = 64
 
 
@@ -30,6 +31,8 @@ class Selection:
     """Which lines of a log are wanted."""
 
     matches: Callable[[str], bool] | None = None
+    hides: Callable[[str], bool] | None = None
+    """Tells lines that are left out."""
     since: float | None = None
     last: int | None = None
     with_rest: bool = True
@@ -54,7 +57,12 @@ class TimedLog:
         """Yield the lines that are wanted."""
         if wanted.last is None:
             return self._matching(wanted, self._start(wanted.since))
-        start = _start_of_last(self.path, wanted.last) if wanted.matches is None else self._start(wanted.since)
+        if wanted.matches is not None:
+            start = self._start(wanted.since)
+        elif wanted.hides is not None and wanted.last:
+            start = _start_of_last(self.path, wanted.last + MOST_HIDDEN)
+        else:
+            start = _start_of_last(self.path, wanted.last)
         found = self._matching(wanted, start)
         single = (LogLines(some.rank, some.time, (text,)) for some in found for text in some.texts)
         return iter(deque(single, maxlen=wanted.last))
@@ -65,6 +73,8 @@ class TimedLog:
                 texts = [line.decode("utf-8", "replace").rstrip("\r") for line in lines]
                 if wanted.matches is not None:
                     texts = [text for text in texts if wanted.matches(text)]
+                if wanted.hides is not None:
+                    texts = [text for text in texts if not wanted.hides(text)]
                 if texts:
                     yield LogLines(self.rank, time, texts)
 
