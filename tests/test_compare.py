@@ -159,7 +159,7 @@ def test_one_run_is_not_enough(bench: Bench) -> None:
     bench.mslaunch("train", "-n", "1", "--run-id", "one")
     done = bench.mslaunch("compare", "one")
     assert done.returncode == 2
-    assert "name two or more runs" in done.stderr
+    assert "expected two or more runs, got one." in done.stderr
 
 
 def test_files_that_hold_anything_are_compared_all_the_same(bench: Bench) -> None:

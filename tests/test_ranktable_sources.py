@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,19 @@ def test_the_command_line(bench: Bench) -> None:
     assert (bad.returncode, json.loads(bad.stdout)[0]["code"]) == (2, "EI0014")
     fixed = bench.mslaunch("rank-table", "validate", "bad.json", "--fix", "-o", "good.json")
     assert (fixed.returncode, "1 numbers became texts" in fixed.stdout) == (0, True)
+    assert "good.json: written\ngood.json: valid\n" in fixed.stdout
+    bench.write("worse.json", text.replace('"rank_id": "1"', '"rank_id": 1').replace("192.168.101.101", "no address"))
+    left = bench.mslaunch("rank-table", "validate", "worse.json", "--fix", "-o", "better.json")
+    (place,) = re.findall(r"^better\.json:(\d+):\d+: error", left.stdout, re.M)
+    assert (
+        left.returncode,
+        "no address" in (bench.folder / "better.json").read_text().splitlines()[int(place) - 1],
+    ) == (
+        2,
+        True,
+    )
+    twice = bench.mslaunch("rank-table", "validate", "a.json", "b.json", "--fix", "-o", "c.json")
+    assert (twice.returncode, "name one FILE" in twice.stderr) == (2, True)
     refused = bench.mslaunch("rank-table", "generate", "--hosts", "n1:x")
     assert (refused.returncode, "--hosts" in refused.stderr) == (2, True)
 

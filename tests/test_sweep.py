@@ -81,6 +81,10 @@ def test_runs_of_a_sweep_are_read_like_any_other(job: Bench) -> None:
     assert (ambiguous.returncode, "fits 2 runs (s/1, s/2)" in ambiguous.stderr) == (2, True)
     assert "a sweep. Name one of its runs, for example s/1" in job.mslaunch("status", "mslaunch-runs/s").stderr
     assert "neither a run" in job.mslaunch("status", "s/3").stderr
+    compared = [json.loads(job.mslaunch("compare", *names, "--json").stdout) for names in (["s"], ["other", "s"])]
+    assert [one["runs"] for one in compared] == [["s/1", "s/2"], ["other", "s/1", "s/2"]]
+    assert compared[0]["config"]["differences"] == {"seed": [1, 2]}
+    assert "expected two or more runs, got s/1." in job.mslaunch("compare", "s/1").stderr
     assert sorted(path.name for path in (job.runs / "s/2/code").iterdir()) == ["cfg.yaml", "train.py"]
 
 

@@ -128,6 +128,7 @@ __all__ = [
     "export_csv",
     "export_tensorboard",
     "find_run",
+    "find_runs",
     "join",
     "known_folders",
     "label_run",
@@ -335,6 +336,14 @@ def find_run(name: str | None = None, runs_dir: str | os.PathLike[str] | None = 
     from mslaunch.store.run import find
 
     return find(name, places_for(runs_dir))
+
+
+def find_runs(name: str, runs_dir: str | os.PathLike[str] | None = None) -> list[Run]:
+    """Return the runs of the sweep of this name that have begun; where there is none, the run of this name alone."""
+    from mslaunch.store.sweep import find_named, runs_of
+
+    sweep = find_named(places_for(runs_dir), name)
+    return [find_run(name, runs_dir)] if sweep is None else runs_of(sweep)
 
 
 def stop_sweep(name: str, runs_dir: str | os.PathLike[str] | None = None, as_owner: bool = False) -> bool:

@@ -10,7 +10,7 @@ import typer
 
 from mslaunch import api
 from mslaunch.cli import basics, run_options
-from mslaunch.cli.found_run import find_run
+from mslaunch.cli.found_run import find_runs
 from mslaunch.cli.tables import GAP, columns, terminal_width
 from mslaunch.comparison.compare import Comparison, Section, words
 from mslaunch.errors import RequestError
@@ -27,7 +27,9 @@ _NAMES = {"run": "run", "settings": "launch settings"}
 
 @app.command()
 def compare(
-    runs: Annotated[list[str], typer.Argument(help="Two or more runs, as for other verbs.", metavar="RUN RUN...")],
+    runs: Annotated[
+        list[str], typer.Argument(help="Two or more runs, as for other verbs; a sweep is all of its.", metavar="RUN...")
+    ],
     diff: Annotated[
         bool, typer.Option("--diff", help=f"All lines of code that differ, not the first {DIFF_SHOWN} of a file only.")
     ] = False,
@@ -35,9 +37,11 @@ def compare(
     as_json: basics.Json = False,
 ) -> None:
     """Compare runs: configuration, code, environment, versions, final and best metrics, speed."""
-    if len(runs) < 2:
-        raise RequestError("compare: name two or more runs. `mslaunch ps` lists them.")
-    found = api.compare([find_run(name, runs_dir) for name in runs])
+    folders = [run for name in runs for run in find_runs(name, runs_dir)]
+    if len(folders) < 2:
+        names = ", ".join(run.name for run in folders) or "none that has begun"
+        raise RequestError(f"compare: expected two or more runs, got {names}. `mslaunch ps` lists them.")
+    found = api.compare(folders)
     if as_json:
         print(json.dumps(found.to_dict(), indent=1))
         return
@@ -59,7 +63,8 @@ def _describe(section: Section, runs: tuple[str, ...]) -> str:
     name = _NAMES.get(section.title, section.title)
     if not section.differences:
         return f"{name}: {'the same' if section.equal else 'nothing known'}\n"
-    rest = f" ({section.equal} more are the same)" if section.equal else ""
+    verb = "is" if section.equal == 1 else "are"
+    rest = f" ({section.equal} more {verb} the same)" if section.equal else ""
     rows = [["", *runs], *([one.name, *map(words, one.values)] for one in section.differences)]
     return f"{name}{rest}\n" + "\n".join(_lines(rows, terminal_width()))
 

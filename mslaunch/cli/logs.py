@@ -82,7 +82,9 @@ def logs(
     except BrokenPipeError:  # the reader has seen enough: `mslaunch logs | head`
         raise typer.Exit from None
     if hidden and hidden.count:
-        print("mslaunch: lines that MindSpore writes in every healthy run are hidden; --all shows them", file=sys.stderr)
+        print(
+            "mslaunch: lines that MindSpore writes in every healthy run are hidden; --all shows them", file=sys.stderr
+        )
 
 
 class HiddenLines:

@@ -125,7 +125,7 @@ def validate_tables(
         raise RequestError(f"--soc: one of 910a, 910b, a3 is wanted, got {soc!r}.")
     texts = {name: _read(name) for name in files}
     if fix:
-        texts = {name: _fixed(text, name, output) for name, text in texts.items()}
+        texts = _fix(texts, output)
     found = [(name, finding) for name, text in texts.items() for finding in validate(text, soc, workers, name)]
     if as_json:
         rows = [{"file": name, **{key: getattr(f, key) for key in f.__slots__}} for name, f in found]
@@ -137,17 +137,21 @@ def validate_tables(
     raise typer.Exit(2 if any(finding.severity == "error" for _, finding in found) else 0)
 
 
-def _fixed(text: str, name: str, output: str | None) -> str:
-    if output is None:
-        raise RequestError("--fix writes a new file: say where with -o FILE.")
+def _fix(texts: dict[str, str], output: str | None) -> dict[str, str]:
+    """Write the repaired table; return its text by the name of the new file, which findings name from then on."""
+    if output is None or len(texts) != 1:
+        raise RequestError("--fix repairs one table and writes a new file: name one FILE, and -o NEW.")
+    [(name, text)] = texts.items()
     try:
         table, changes = repair.repair(read_json(text))
     except TableUnreadable:
-        return text  # what is wrong is told when it is validated
+        return texts  # what is wrong is told when it is validated
     fixed = json.dumps(table, indent=2) + "\n"
-    Path(output).write_text(fixed)
-    print("".join(f"{name}: {change}\n" for change in changes) or f"{name}: nothing to repair\n", end="")
-    return fixed
+    _save(fixed, output)
+    for change in changes or ["nothing to repair"]:
+        print(f"{name}: {change}")
+    print(f"{output}: written")
+    return {output: fixed}
 
 
 @app.command("merge")
@@ -236,8 +240,12 @@ def _write(table: RankTable, version: str, output: str | None, auto_name: bool) 
     if target is None:
         print(text, end="")
         return
+    _save(text, target)
+    print(target)
+
+
+def _save(text: str, target: str) -> None:
     try:
         Path(target).write_text(text)
     except OSError as error:
         raise RequestError(f"{target}: cannot be written: {error.strerror}. Give another -o.") from None
-    print(target)

@@ -194,8 +194,7 @@ def stop(folder: SweepFolder) -> None:
         requests.ask(folder, launcher, "stop")
         while is_under_way(folder):
             time.sleep(POLL)
-    runs = [Run(folder.run(run_id)) for run_id in found.run_ids if folder.run(run_id).record.is_file()]
-    left = [run for run in runs if not run.has_ended]
+    left = [run for run in runs_of(folder) if not run.has_ended]
     for now in (run.record for run in left[:1]):
         queue, job = queue_of(now), folder.job(now.transport)
         if queue is not None and job.is_file():
@@ -251,18 +250,29 @@ def _outcome(stop_it: Callable[[], Result | None]) -> str:
     return ended.state if ended else "stopped"
 
 
-def stop_named(places: Sequence[Path], name: str, as_owner: bool = False) -> bool:
-    """Stop the sweep that is called so, or lies there; False where there is none. `as_owner`: with its rights."""
-    found: dict[Path, SweepFolder] = {}
+def find_named(places: Sequence[Path], name: str) -> SweepFolder | None:
+    """Find the sweep that is called so, or lies there; None where there is none."""
+    matches: dict[Path, SweepFolder] = {}
     for place in places:
         with suppress(NoSuchSweep):
-            one = find(place, name, exactly=True)
-            found[one.path] = one
-    if not found:
+            sweep = find(place, name, exactly=True)
+            matches[sweep.path] = sweep
+    if len(matches) > 1:
+        raise AmbiguousRun(name, [str(path) for path in matches])
+    return next(iter(matches.values()), None)
+
+
+def runs_of(folder: SweepFolder) -> list[Run]:
+    """Return the runs of a sweep that have begun, in its order."""
+    folders = (folder.run(run_id) for run_id in read(folder).run_ids)
+    return [Run(run) for run in folders if run.record.is_file()]
+
+
+def stop_named(places: Sequence[Path], name: str, as_owner: bool = False) -> bool:
+    """Stop the sweep that is called so, or lies there; False where there is none. `as_owner`: with its rights."""
+    folder = find_named(places, name)
+    if folder is None:
         return False
-    if len(found) > 1:
-        raise AmbiguousRun(name, [str(path) for path in found])
-    [folder] = found.values()
     if as_owner:
         become_owner(folder)
     stop(folder)
