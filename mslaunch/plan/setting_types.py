@@ -154,7 +154,7 @@ def _in_yaml(value: Any) -> str:
     if isinstance(value, BaseModel):
         value = value.model_dump(by_alias=True, exclude_defaults=True)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_in_yaml(name)}: {_in_yaml(inner)}" for name, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{_name(name)}: {_in_yaml(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         if value and all(type(number) is int for number in value) and list(value) == sorted(set(value)):
             ranges = format_ranges(value)
@@ -163,6 +163,10 @@ def _in_yaml(value: Any) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value):
         return value
     return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _name(name: object) -> str:
+    return str(name) if str(name).isalnum() else _in_yaml(name)
 
 
 Numbers = Annotated[tuple[int, ...], AfterValidator(_numbers)]
