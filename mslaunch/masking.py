@@ -1,7 +1,10 @@
 """What must not be shown or kept: which variables hold secrets. Travels with the agent: Python 3.9, no imports."""
 
 MASK = "***"
-_SECRET = ("SECRET", "TOKEN", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTH", "APIKEY", "ACCESSKEY")
+_SECRET = (
+    *("SECRET", "TOKEN", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTH", "APIKEY", "ACCESSKEY"),
+    *("BEARER", "WEBHOOK"),
+)
 """How a part of a name ends: `HF_TOKEN`, `PGPASSWORD`; not `TOKENIZERS_PARALLELISM`, `GIT_AUTHOR_NAME`."""
 _PERHAPS = ("KEY", "PASS", "PWD")
 """Whole last parts of names, but for those that MindSpore and CANN call otherwise: a compiler's pass, a cache's key."""
@@ -14,6 +17,7 @@ _MEASURED = ("ID", "LENGTH", "LEN", "TYPE", "SIZE", "COUNT", "NUM", "PER", "LIMI
 _NOT_SECRET = ("PWD", "OLDPWD", "PUBLIC_KEY", "MSLAUNCH_SECRETS")
 _TUNABLES = ("MS_", "HCCL_", "ASCEND_", "NCCL_", "GLOG_", "MINDSPORE_")
 _SIGNATURES = ("KEY", "SIG", "SIGNATURE", "CODE")
+_SHORTEST_HOOK = 16
 _AUTHORITY_ENDS = "/?# \t\n\"'<>,;"
 
 
@@ -24,10 +28,14 @@ def looks_secret(name: str) -> bool:
 
 def _part_looks_secret(name: str) -> bool:
     upper = _with_underscores(name).upper()
+    if upper == "PWD" and name != upper:  # a key of a configuration; the variable is a folder
+        return True
     if upper in _NOT_SECRET or upper.endswith("_PUBLIC_KEY"):
         return False
     parts = [part[:-1] if part.endswith("S") and part != "PASS" else part for part in upper.split("_")]
     if any(part.endswith(_SECRET) and not _is_of_a_model(parts, at) for at, part in enumerate(parts)):
+        return True
+    if parts[0] == "X" and parts[-1] == "SIGNATURE":  # X-Amz-Signature; others are of functions
         return True
     return len(parts) > 1 and parts[-1] in _PERHAPS and not upper.startswith(_TUNABLES)
 
@@ -55,9 +63,28 @@ def without_credentials(value: str) -> str:
         shown += f"{scheme}://{MASK}@{host}" if at and login else f"{scheme}://{value[:end]}"
         value = value[end:]
         end = _first(value, " \t\n\"'<>")
-        shown += _without_queries(value[:end])
+        shown += _without_queries(_without_hook(host, value[:end]))
         value = value[end:]
     return shown + value
+
+
+def _without_hook(host: str, tail: str) -> str:
+    """Mask what follows `hook` or `webhooks` in the path of a URL: whoever has it may post there."""
+    path, mark, query = tail.partition("?")
+    parts = path.split("/")
+    start = 1 if host.startswith("hooks.") else None
+    for at, part in enumerate(parts):
+        if part.lower() in ("hook", "hooks", "webhook", "webhooks", "webhookb2"):
+            start = at + 1
+            break
+    if start is None or not any(_is_random(part) for part in parts[start:]):
+        return tail
+    return "/".join([*parts[:start], MASK]) + mark + query
+
+
+def _is_random(part: str) -> bool:
+    """Tell whether a part of a path was made by a program; a page's name has no digits."""
+    return len(part) >= _SHORTEST_HOOK and any(map(str.isdigit, part)) and any(map(str.isalpha, part))
 
 
 def is_secret(name: str, value: str) -> bool:
@@ -77,7 +104,7 @@ def _without_queries(tail: str) -> str:
     pairs = []
     for pair in query.split("&"):
         name, _, value = pair.partition("=")
-        hidden = value and (looks_secret(name) or name.upper() in _SIGNATURES)
+        hidden = value and (looks_secret(name) or name.upper().split("-")[-1] in _SIGNATURES)
         pairs.append(f"{name}={MASK}" if hidden else pair)
     return f"{path}?{'&'.join(pairs)}"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mslaunch.diagnose.masked_documents import mask_document
 from mslaunch.diagnose.masked_text import mask_text
 from mslaunch.diagnose.masked_values import mask_values
 from tests.conftest import Bench
@@ -231,6 +232,20 @@ def test_a_damaged_log_in_a_bundle_is_a_note(bench: Bench) -> None:
         ("[ERROR] HCCL(1,python):2026-03-01-08:00:00.000.000 [x.cc:1] y", None),
         ('say: "PASSWORD=abc"', 'say: "PASSWORD=***"'),
         ("the value is topsecret1 here", "the value is *** here"),
+        ("SLACK_WEBHOOK_URL=https://hooks.slack.com/services/T0/B0/abcdefgh01234567", "SLACK_WEBHOOK_URL=***"),
+        ("post https://hooks.slack.com/services/T0/B0/abcdefgh01234567 ok", "post https://hooks.slack.com/*** ok"),
+        ("https://open.feishu.cn/bot/v2/hook/abcdefgh-0123-4567", "https://open.feishu.cn/bot/v2/hook/***"),
+        ("pwd: abcdefgh, bearer=abcdefgh", "pwd: ***, bearer=***"),
+        ("GET /o?X-Amz-Date=3&X-Amz-Signature=abcdefgh", "GET /o?X-Amz-Date=3&X-Amz-Signature=***"),
+        ("https://b.s3/o?x=3&X-Amz-Signature=abcdefgh", "https://b.s3/o?x=3&X-Amz-Signature=***"),
+        ("+ curl -s -u me:abcdefgh https://h/x", "+ curl -s -u me:*** https://h/x"),
+        ("['curl', '-ume:abcdefgh', '-o', 'f']", "['curl', '-ume:***', '-o', 'f']"),
+        ("mysqldump -h db -pabcdefgh x | gzip -p3", "mysqldump -h db -p*** x | gzip -p3"),
+        ("sshpass -p abcdefgh ssh -p 22 n1", "sshpass -p *** ssh -p 22 n1"),
+        ("the password is: abcdefgh", "the password is: ***"),
+        ("cannot use secret 'abcdefgh-X1'", "cannot use secret '***'"),
+        ('wrong password "abcdefgh"', 'wrong password "***"'),
+        ("\u5bc6\u7801\uff1aabcdefgh", "\u5bc6\u7801\uff1a***"),
     ],
 )
 def test_secrets_in_text_are_masked(text: str, shown: str | None) -> None:
@@ -244,6 +259,8 @@ def test_words_of_a_command_are_masked_by_the_option_before_them() -> None:
     """A plan holds commands as lists of words."""
     words = ["python", "a.py", "--api-key", "abc", "--token=abc", "--lr", "0.1", "--seed", "1"]
     assert mask_values({"argv": words})["argv"] == [*words[:3], "***", "--token=***", *words[5:]]
+    assert mask_values(["/usr/bin/curl", "-u", "me:abc", "x"]) == ["/usr/bin/curl", "-u", "me:***", "x"]
+    assert mask_document("a.yaml", "args: [sh, mysql, -pabc]\n") == "args: [sh, mysql, -p***]\n"
 
 
 def test_secrets_in_json_are_masked_by_their_keys() -> None:

@@ -212,6 +212,12 @@ def test_the_number_of_known_secrets_is_bounded() -> None:
         "    token = tokens[0]",
         "loss 0.5, tokens: 512, use_auth_token=False, pad_token='[PAD]', eos_token=<|end|>",
         "max_tokens=auto num_tokens: many",
+        "PWD=/home/me pwd=/data/x pwd: ~/x OLDPWD=/tmp",
+        'secret "registry-key" not found; secrets "x" is forbidden; the password is required, was it set?',
+        "the secret is: none; password is: none; KeyError: 'password'; Unexpected token 'N' is not valid JSON",
+        "docker run -u 1000:1000 x; ssh -p 22 n1; curl -o f https://h/x; pip install mysql -p",
+        "see https://docs.example.com/en/webhooks/about-webhooks-and-their-events; use_webhook=True",
+        "signature: (x: Tensor) -> Tensor; signature=construct(x)",
     ],
 )
 def test_code_and_counts_in_tracebacks_and_logs_stay(line: str) -> None:

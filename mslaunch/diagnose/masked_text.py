@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
+from mslaunch.diagnose.masked_commands import mask_commands
 from mslaunch.masking import MASK, looks_secret, without_credentials
 
 _NAME = re.compile(r"""(?<![\w-])(?P<name>[A-Za-z_][\w-]{1,80})["']?\s{0,3}[=:]\s{0,3}""")
@@ -31,6 +32,11 @@ _HARMLESS = re.compile(
 _CALL = re.compile(r"[A-Za-z_][\w.]{0,200}(?:\([^\n]{0,1000}\)|\[[^\n]{0,1000}\])")
 _MADE_BY_CODE = ("TOKEN", "KEY")
 """What code makes and calls so: tracebacks quote `tokens = tokenizer(text)`."""
+_SAID = re.compile(r"(?i)\b(?P<name>password|passwd|passphrase|secret|api[ _-]?key)s?\s+(?:is|was)\s*:\s*")
+_QUOTED = re.compile(r"""(?i)\b(?P<name>password|passwd|passphrase|secret)\s+(?=["'])""")
+_IN_CHINESE = re.compile(r"(?:密码|口令|密钥)[是为]?\s*[:\uff1a=]\s*(?P<value>[!-~]{4,400})")
+_OBJECT_NAME = re.compile(r"[a-z0-9./ _-]{1,253}")
+"""What Kubernetes calls an object that it names a secret."""
 SHORTEST = 6  # a known value that is shorter stands in too many words
 
 
@@ -43,6 +49,7 @@ def mask_text(text: str, known: Collection[str] = ()) -> str:
         text = _mask_after(_NAME, text)
     if "-" in text:
         text = _mask_after(_OPTION, text)
+    text = _mask_sentences(mask_commands(text))
     text = _HEADER.sub(lambda found: f"{found['kind']} {MASK}", text)
     text = _COOKIE.sub(lambda found: f"{found['kind']}: {MASK}", text)
     if "PRIVATE KEY-----" in text:
@@ -51,10 +58,28 @@ def mask_text(text: str, known: Collection[str] = ()) -> str:
     return _TOKEN.sub(MASK, without_credentials(text) if "://" in text else text)
 
 
+def _mask_sentences(text: str) -> str:
+    """Mask what a sentence calls a password: `the password is: X`, `secret 'X'`."""
+    lower = text.lower()
+    if "passw" in lower or "passphrase" in lower or "secret" in lower or "api" in lower:
+        for names in (_SAID, _QUOTED):
+            text = _mask_matches(names, text, _is_password)
+    if text.isascii():
+        return text
+    return _IN_CHINESE.sub(lambda found: found[0].removesuffix(found["value"]) + MASK, text)
+
+
+def _is_password(name: str, found: re.Match[str]) -> bool:
+    value = found["quoted"] or found["bare"]
+    return not is_harmless(value) and (name.lower() != "secret" or not _OBJECT_NAME.fullmatch(value))
+
+
 def is_secret_value(name: str, value: str) -> bool:
     """Tell whether a text that stands under a name is a secret; a number is a count, of tokens for example."""
     if name.upper() in _SHORT_NAMES:
         return len(value) >= _LONG_VALUE
+    if name.lower() == "pwd" and value.startswith(("/", "~", ".", "$")):
+        return False  # a folder
     return looks_secret(name) and not is_harmless(value)
 
 
@@ -65,11 +90,15 @@ def is_harmless(value: str) -> bool:
 
 def _mask_after(names: re.Pattern[str], text: str) -> str:
     """Mask the values after names that stand for secrets."""
+    return _mask_matches(names, text, lambda name, value: _is_masked(name, value, text))
+
+
+def _mask_matches(names: re.Pattern[str], text: str, is_masked: Callable[[str, re.Match[str]], bool]) -> str:
     parts: list[str] = []
     done = 0
     for found in names.finditer(text):
         value = _VALUE.match(text, found.end()) if found.start() >= done else None
-        if value is not None and _is_masked(found["name"], value, text):
+        if value is not None and is_masked(found["name"], value):
             mark = value["mark"] or ""
             parts += [text[done : found.end()], mark, MASK, mark]
             done = value.end()

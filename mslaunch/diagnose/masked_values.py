@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from mslaunch.diagnose.masked_commands import mask_command
 from mslaunch.diagnose.masked_lines import mask_outline
 from mslaunch.diagnose.masked_text import is_secret_value, mask_text
 from mslaunch.masking import MASK, looks_secret
@@ -54,6 +55,8 @@ class Masker:
         if isinstance(value, Mapping):
             return self._mask_mapping(value, place)
         if isinstance(value, (list, tuple)):
+            if all(isinstance(one, str) for one in value):
+                value = mask_command(value)
             before = ["", *value]  # of the words of a command, an option names the word after it
             return [
                 self._mask_word(one, before[at], place) if isinstance(one, str) else self.mask_value(one, place)
@@ -93,6 +96,9 @@ class Masker:
         if isinstance(node, yaml.MappingNode):
             self._mask_pairs(node, place)
         elif isinstance(node, yaml.SequenceNode):
+            if all(map(_is_text, node.value)):
+                for one, shown in zip(node.value, mask_command([one.value for one in node.value]), strict=True):
+                    one.value = shown
             before = ["", *(one.value for one in node.value)]
             for at, one in enumerate(node.value):
                 self.mask_node(one, place, before[at])
