@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import unicodedata
 from collections.abc import Collection, Mapping
 
@@ -28,6 +29,11 @@ def plural(word: str, count: int) -> str:
 
 def counted(count: int, word: str) -> str:
     return f"{count} {plural(word, count)}"
+
+
+def command_words(*argv: str) -> str:
+    """Return a command in backquotes that does nothing else when it is pasted, whatever its words hold."""
+    return f"`{shlex.join(argv)}`"
 
 
 def limit_of_wait(seconds: float) -> str:

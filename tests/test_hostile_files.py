@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -297,6 +298,19 @@ def test_an_address_that_is_none_is_not_used(answer: bytes) -> None:
 def test_what_a_host_writes_does_not_hold_up_the_launcher(said: str) -> None:
     """The sentence is one printable line, and is found in a moment whatever stands there."""
     assert failures.explain(Host("n1", "n1", ()), said, "root").isprintable()
+
+
+@pytest.mark.parametrize("name", ["$(id)", "`id`", "a;id", "a'b", "-oProxyCommand=id", "~", "n1"])
+def test_a_command_in_an_advice_does_nothing_else_when_it_is_pasted(name: str) -> None:
+    """The words that bash hands to ssh are the host's name, or what a host called itself."""
+    host = Host(name, name, ())
+    changed = failures.explain(host, f"Host key for {name} has changed and you have requested strict checking.", "me")
+    refused = failures.explain(host, "ssh: connect to host x port 22: Connection refused", "me")
+    for text, own in ((changed, ["-R"]), (refused, ["--"] if name.startswith("-") else [])):
+        command = "ssh" + text.partition("`ssh")[2].rpartition("`")[0]
+        script = f'ssh() {{ printf \'%s\\n\' "$@"; }}; ssh-keygen() {{ ssh "$@"; }}; {command}'
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+        assert (done.stdout.splitlines(), done.stderr) == ([*own, name], "")
 
 
 @pytest.mark.parametrize("ended", ["2026-99-99T00:00:00", "1", "N/A", ""])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from mslaunch import api
@@ -28,4 +29,4 @@ def render_objects(request: api.Request, output: str | None) -> None:
         raise RequestError(f"{target}: cannot write the file: {error.strerror}.") from None
     with os.fdopen(file, "w") as opened:
         opened.write(content)
-    print(f"kubectl apply -f {target}")
+    print(shlex.join(("kubectl", "apply", "-f", str(target))))

@@ -21,7 +21,7 @@ from mslaunch.metrics.alerts import Alert
 from mslaunch.plan.model import Plan
 from mslaunch.store.record import RankRecord, WarningRecord, iso
 from mslaunch.store.signals import STACKS, WARNING
-from mslaunch.words import describe_held, named_ranks
+from mslaunch.words import command_words, describe_held, named_ranks
 from mslaunch.worker.exit_recorder import CRASHES
 
 JOINED_EVERY = 0.2  # agents need not hear of each of 10,000 ranks that is through init()
@@ -216,7 +216,7 @@ class RunState:
         instead = ""
         launcher = find_launcher(event["command"].split())
         if launcher is not None:
-            instead = f" Type `{' '.join(launcher.instead(len(self.ranks)))}` instead."
+            instead = f" Type {command_words(*launcher.instead(len(self.ranks)))} instead."
         text = (
             f"rank {event['rank']} on {event['host']} starts ranks itself: {event['command']}. Each of the "
             f"{len(self.ranks)} ranks may run a job of its own.{instead}"

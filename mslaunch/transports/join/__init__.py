@@ -26,7 +26,7 @@ from mslaunch.transports.join.secret import Secret, find_secret, how_to_give, ow
 from mslaunch.transports.join.sockets import Address, is_local, listen, listen_everywhere, resolve
 from mslaunch.transports.local import LocalChannel, stopped_agents
 from mslaunch.transports.open_files import raise_limit
-from mslaunch.words import counted, limit_of_wait
+from mslaunch.words import command_words, counted, limit_of_wait
 
 _LOOK_EVERY = 0.5
 _TELL_EVERY = 1.0
@@ -87,7 +87,8 @@ class JoinTransport(Transport):
         del named
         part = parts.settle(spec, environment)
         if part.is_launcher is False:
-            raise RequestError(f"another node launches this job. Run `mslaunch agent --join {part.place}` here.")
+            join = command_words("mslaunch", "agent", "--join", part.place)
+            raise RequestError(f"another node launches this job. Run {join} here.")
         sockets = self._listening(part)
         secret = _own_secret(spec, environment, sockets)
         raise_limit(part.most + 256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -165,7 +166,7 @@ class KubernetesQueue:
 
         del ended
         name = parse_job(job)
-        return f"kubectl -n {name.namespace} get pods -l {RUN_LABEL}={name.name}"
+        return shlex.join(("kubectl", "-n", name.namespace, "get", "pods", "-l", f"{RUN_LABEL}={name.name}"))
 
     def update(self, run_dir: Path, job: str) -> None:
         """Bring the run's folder up to date from the launcher's pod; a thread goes on with it."""

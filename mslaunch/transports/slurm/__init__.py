@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -76,7 +77,7 @@ class SlurmQueue:
         queue.kill(job)
 
     def show_command(self, job: str, ended: bool = False) -> str:
-        return f"{'sacct' if ended else 'squeue'} -j {job}"
+        return shlex.join(("sacct" if ended else "squeue", "-j", job))
 
     def update(self, run_dir: Path, job: str) -> None:
         """The launcher in the job writes to the run's folder, which nodes share."""

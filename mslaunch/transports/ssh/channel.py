@@ -30,7 +30,7 @@ class SshChannel(ProcessChannel):
         process, stderr = start_process(argv, process_guard.guarded(ssh.environment))
         super().__init__(host.name, process, first, stderr)
         self.host = host
-        self.hint = f"Try `ssh {host.name}`."
+        self.hint = f"Try {failures.login_words(host)}."
         self._tail = b""
         self.has_ended = False
 

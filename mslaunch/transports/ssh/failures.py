@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from mslaunch.hosts import Host
+from mslaunch.words import command_words
 
 SSH_FAILED = 255
 """ssh's exit code for its own failures; any other is the command's."""
@@ -25,7 +26,7 @@ class Rule:
     """How often it is worth another try: sshd drops connections when many come at once (MaxStartups)."""
 
 
-_UNREACHED = "cannot be reached at {where}: {found}. Try `ssh {name}`."
+_UNREACHED = "cannot be reached at {where}: {found}. Try {ssh}."
 
 RULES = tuple(
     Rule(re.compile(pattern), *rest)
@@ -33,15 +34,15 @@ RULES = tuple(
         (
             r"(?:Host key for|host key for) (\S+) has changed",
             "its host key has CHANGED since it was written to known_hosts. If that is right, remove the old one with "
-            "`ssh-keygen -R '{found}'` and connect once with ssh; if not, somebody may be in between.",
+            "{forget} and connect once with ssh; if not, somebody may be in between.",
         ),
         (
             r"host key is known for (\S+) and you have requested strict|Host key verification failed",
-            "its host key is unknown. Connect once with `ssh {name}` and compare it, or give --accept-new-host-keys.",
+            "its host key is unknown. Connect once with {ssh} and compare it, or give --accept-new-host-keys.",
         ),
         (
             r"(?:(\S+)@[^\s@]+: Permission denied|Too many authentication failures)",
-            "refuses the login of {found}. Try `ssh {name}`; it must work without a password.",
+            "refuses the login of {found}. Try {ssh}; it must work without a password.",
         ),
         (r"ssh: Could not resolve hostname (\S+: [^\r\n]+)", _UNREACHED),
         (r"ssh: connect to host \S+ port \d+: (Connection refused)", _UNREACHED, REFUSED_RETRIES),
@@ -81,5 +82,12 @@ def explain(host: Host, said: str, user: str) -> str:
     """Say why a host cannot be reached, and what to do."""
     rule, found = _find(said)
     where = f"{host.address}{f' port {host.port}' if host.port else ''}"
-    found = found or (user if "login" in rule.sentence else "ssh ended without a message")
-    return rule.sentence.format(found=found.strip().rstrip("."), name=host.name, where=where)
+    found = found or (user if "the login of" in rule.sentence else "ssh ended without a message")
+    found = found.strip().rstrip(".")
+    forget = command_words("ssh-keygen", "-R", found)
+    return rule.sentence.format(found=found, ssh=login_words(host), forget=forget, where=where)
+
+
+def login_words(host: Host) -> str:
+    """Return the command that logs in to a host."""
+    return command_words("ssh", *(["--"] if host.name.startswith("-") else []), host.name)
