@@ -167,19 +167,22 @@ def test_pods_of_a_system_need_no_flag(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "lines",
     [
-        "msrun --worker_num=4 --local_worker_num=2 --master_addr={master} --node_rank={rank} train.py",
+        "msrun --worker_num=4 --local_worker_num=2 --master_addr={host} --master_port={port} --node_rank={rank} train.py",
         "torchrun --nnodes=2 --nproc-per-node=2 --node-rank={rank} --rdzv-endpoint={master} train.py",
         "torchrun --nnodes=2:2 --nproc-per-node=2 --rdzv-endpoint={master} train.py",
     ],
 )
 def test_a_pasted_line_works_on_every_node(bench: Bench, lines: str) -> None:
-    """As msrun and torchrun are started: the same line on each node, but for the rank."""
+    """As msrun and torchrun are started: the same line on each node, but for the rank; they meet at its port."""
     bench.write("train.py", HELLO)
-    master = f"127.0.0.1:{free_port()}"
-    words = [lines.format(master=master, rank=rank).split() for rank in (0, 1)]
+    port = free_port()
+    meeting = {"host": "127.0.0.1", "port": port, "master": f"127.0.0.1:{port}"}
+    words = [lines.format(rank=rank, **meeting).split() for rank in (0, 1)]
     started = [start_here(bench, *line) for line in words]
     assert [node.wait() for node in started] == [0, 0], started[0].text + started[1].text
     assert [bench.log(rank).split()[-1] for rank in range(4)] == ["0", "1", "0", "1"]
+    assert f"joined 127.0.0.1:{port} as node 1" in started[0].text + started[1].text
+    assert bench.plan()["master"] != f"127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize(

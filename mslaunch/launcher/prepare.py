@@ -67,15 +67,21 @@ def _with_files(request: Request, plan: Plan) -> Plan:
 
 def _plan(request: Request, elsewhere: bool) -> Plan:
     job = read_job(request)
-    transport = registry.choose(job.spec, job.named, os.environ)
+    job, transport = _choose_transport(job)
     if elsewhere or not transport.needs_check:
         return _plan_here(job, transport, elsewhere)
     return _plan_unseen(job, transport)
 
 
+def _choose_transport(job: ReadJob) -> tuple[ReadJob, Transport]:
+    """Return the transport of a job, and the job with its settings as that one understands them."""
+    transport = registry.choose(job.spec, job.named, os.environ)
+    return replace(job, spec=transport.adapt(job.spec)), transport
+
+
 def membership(job: ReadJob, tell: Callable[[str], None]) -> Any:
     """How this process takes part in a job that another one launches; None where it launches itself."""
-    transport = registry.choose(job.spec, job.named, os.environ)
+    job, transport = _choose_transport(job)
     transport.tell = tell
     return transport.membership(job.spec, os.environ)
 
@@ -90,7 +96,7 @@ def prepare_job(request: Request, job: ReadJob | None = None, tell: Callable[[st
 
 
 def _prepare(job: ReadJob, tell: Callable[[str], None] | None) -> Prepared:
-    transport = registry.choose(job.spec, job.named, os.environ)
+    job, transport = _choose_transport(job)
     given = {name: value for name, value in job.spec.secrets.items() if value is not None}
     hooks = _hooks(job.spec)
     if not transport.needs_check:
@@ -324,7 +330,7 @@ def _access(launch: LaunchSettings, python: str) -> Access:
 def check_only(request: Request, script: str, tell: Callable[[str], None]) -> Checked:
     """Ask the hosts of a job whether they are ready; nothing is started. `tell` is told which hosts are waited for."""
     job = read_job(request)
-    transport = registry.choose(job.spec, job.named, os.environ)
+    job, transport = _choose_transport(job)
     transport.tell = tell
     queue = transport.queue
     if queue is not None and queue.current_job(os.environ) is None:

@@ -176,7 +176,7 @@ class LaunchSettings(BaseModel):
         description="Variables for every rank; an empty value takes it from the environment and writes it nowhere.",
     )
     master_port: Annotated[Port | None, Flag("--master-port", "--master_port", kind=int)] = Field(
-        None, description="Port of MindSpore's scheduler; by default a free one."
+        None, description="Port of MindSpore's scheduler, or of --master where nodes join; by default a free one."
     )
     bind_cores: Annotated[bool, Flag("--bind-cores/--no-bind-cores", kind=bool)] = Field(
         False, description="Give every rank an equal share of the cores, and set OMP_NUM_THREADS."

@@ -218,6 +218,10 @@ class Transport:
         del spec, environment
         return False
 
+    def adapt(self, spec: JobSpec) -> JobSpec:
+        """Return a job with its settings as this transport understands them."""
+        return spec
+
     def membership(self, spec: JobSpec, environment: Mapping[str, str]) -> Any:
         """Return how this process takes part in a job that another one launches; None where it is the launcher."""
         del spec, environment

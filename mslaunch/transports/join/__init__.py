@@ -60,6 +60,9 @@ class JoinTransport(Transport):
     def is_meant(self, spec: JobSpec, environment: Mapping[str, str]) -> bool:
         return parts.is_meant(spec, environment)
 
+    def adapt(self, spec: JobSpec) -> JobSpec:
+        return parts.with_port_of_master(spec)
+
     def check_request(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> None:
         if named:
             raise RequestError(f"{naming_setting(spec)}: nodes that join are not named. Leave it out.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mslaunch.agent.visible_devices import DEVICE_FILES, seen_here
 from mslaunch.errors import RequestError
@@ -51,6 +51,25 @@ def is_meant(spec: JobSpec, environment: Mapping[str, str]) -> bool:
         return False
     found = find(environment)
     return found is not None and found.starts_all and (found.nodes or 1) > 1
+
+
+def with_port_of_master(spec: JobSpec) -> JobSpec:
+    """Take the master's port from --master-port where --master has none: msrun and torchrun name them apart.
+
+    The launcher listens there; MindSpore's scheduler then gets a free port.
+    """
+    launch = spec.launch
+    if launch.master is None or launch.master_port is None:
+        return spec
+    host, port = split_master(launch.master, spec.source("master"))
+    if port is not None:
+        return spec
+    address = Part(host, launch.master_port).place
+    settings = spec.settings
+    values = launch.model_copy(update={"master": address, "master_port": None})
+    source = f"{spec.source('master')}, {spec.source('master_port')}"
+    sources = {**settings.sources, "master": source, "master_port": "default"}
+    return replace(spec, settings=replace(settings, values=values, sources=sources))
 
 
 def settle(spec: JobSpec, environment: Mapping[str, str]) -> Part:
@@ -104,7 +123,7 @@ def _nodes(spec: JobSpec, found: Found) -> tuple[int, int]:
 
 
 def split_master(text: str, source: str) -> tuple[str, int | None]:
-    """Read `n0:29400`, `n0`, `[fe80::1]:29400` or `:29400`."""
+    """Read `n0:29400`, `n0`, `fe80::1`, `[fe80::1]:29400` or `:29400`."""
     host, colon, port = text.rpartition(":")
     if not colon or (":" in host and not host.endswith("]")) or text.endswith("]"):
         host, port = text, ""
