@@ -167,7 +167,8 @@ def test_pods_of_a_system_need_no_flag(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "lines",
     [
-        "msrun --worker_num=4 --local_worker_num=2 --master_addr={host} --master_port={port} --node_rank={rank} train.py",
+        "msrun --worker_num=4 --local_worker_num=2 --master_addr={host} --master_port={port} "
+        "--node_rank={rank} train.py",
         "torchrun --nnodes=2 --nproc-per-node=2 --node-rank={rank} --rdzv-endpoint={master} train.py",
         "torchrun --nnodes=2:2 --nproc-per-node=2 --rdzv-endpoint={master} train.py",
     ],

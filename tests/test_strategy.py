@@ -329,7 +329,7 @@ def test_merge_writes_a_file_that_can_be_shown(bench: Bench) -> None:
         ((str(PIPELINE), "-o", "all.json"), "the stages are .ckpt files"),
         ((str(PIPELINE), "-o", "none/all.ckpt"), "cannot be written: No such file or directory"),
         ((str(FOLDER), "-o", "again.ckpt"), "already merged"),
-        ((str(PIPELINE), "-o", "all.ckpt"), "all.ckpt: is there already"),
+        ((str(PIPELINE), "-o", "all.ckpt"), "all.ckpt: exists already"),
     ):
         refused = bench.mslaunch("strategy", "merge", *args)
         assert (refused.returncode, refused.stdout) == (2, "")

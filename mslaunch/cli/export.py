@@ -9,6 +9,7 @@ import typer
 from mslaunch import api
 from mslaunch.cli import basics, run_options
 from mslaunch.cli.found_run import find_run
+from mslaunch.cli.new_file import Force, check_new
 from mslaunch.errors import RequestError
 from mslaunch.words import counted
 
@@ -25,11 +26,14 @@ def export(
     csv: Annotated[
         str | None, typer.Option("--csv", help="File for one line a number; - is standard output.", metavar="FILE")
     ] = None,
+    force: Force = False,
     runs_dir: run_options.RunsDir = None,
 ) -> None:
     """Write the metrics of a run for TensorBoard, or as CSV."""
     if tensorboard is None and csv is None:
         raise RequestError("export: say what to write: --tensorboard DIR or --csv FILE.")
+    if csv not in (None, "-"):
+        check_new(csv, force)
     found = find_run(run, runs_dir)
     if csv is not None:
         try:

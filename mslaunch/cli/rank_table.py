@@ -15,6 +15,7 @@ import typer
 from mslaunch import api
 from mslaunch.cli import basics
 from mslaunch.cli.basics import columns
+from mslaunch.cli.new_file import Force, write_new
 from mslaunch.documents.limits import Unreadable
 from mslaunch.documents.yaml_text import parse_yaml
 from mslaunch.errors import RequestError
@@ -56,6 +57,7 @@ def generate_table(
     server_ip: Annotated[str | None, typer.Option("--server_ip", help="hccl_tools' address of this host.")] = None,
     version: Version = "1.0",
     output: Output = None,
+    force: Force = False,
     auto_name: AutoName = False,
 ) -> None:
     """Make a table from hosts, a cluster's YAML, hccn.conf, or what this Ascend host tells."""
@@ -67,7 +69,7 @@ def generate_table(
         table = generate.from_hosts(named, addresses)
     else:
         table = _of_this_host(device_num, visible_devices, server_ip, addresses)
-    _write(table, version, output, auto_name)
+    _write(table, version, output, force, auto_name)
 
 
 def _of_this_host(
@@ -97,18 +99,19 @@ def probe_hosts(
     server_ip: Annotated[str | None, typer.Option("--server_ip", help="Address of this host.")] = None,
     version: Version = "1.0",
     output: Output = None,
+    force: Force = False,
 ) -> None:
     """Ask Ascend hosts for their devices and addresses, and write the table."""
     if hosts or hostfile:
         named = parse_hosts(hosts) if hosts else parse_hostfile(_read(str(hostfile)), str(hostfile))
         asked = api.run_commands(named, _probe_host, accept_new_host_keys)
-        _write(RankTable("probe", "1.0", number(asked)), version, output, auto_name=False)
+        _write(RankTable("probe", "1.0", number(asked)), version, output, force)
         return
     if not local:
         raise RequestError("which hosts? Give --hosts LIST or --hostfile FILE, or --local for this machine.")
     address = server_ip or _own_address()
     server = Server(address, probe(ask_here, address))
-    _write(RankTable(address, "1.0", number([server])), version, output, auto_name=False)
+    _write(RankTable(address, "1.0", number([server])), version, output, force)
 
 
 @app.command("validate")
@@ -118,6 +121,7 @@ def validate_tables(
     workers: Annotated[int | None, typer.Option("--workers", help="Compare with a job of this size.")] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Repair what is safe, and write it to -o.")] = False,
     output: Output = None,
+    force: Force = False,
     as_json: basics.Json = False,
 ) -> None:
     """Check tables by HCCL's rules; all findings at once, exit code 2 if there is an error."""
@@ -125,7 +129,7 @@ def validate_tables(
         raise RequestError(f"--soc: one of 910a, 910b, a3 is wanted, got {soc!r}.")
     texts = {name: _read(name) for name in files}
     if fix:
-        texts = _fix(texts, output)
+        texts = _fix(texts, output, force)
     found = [(name, finding) for name, text in texts.items() for finding in validate(text, soc, workers, name)]
     if as_json:
         rows = [{"file": name, **{key: getattr(f, key) for key in f.__slots__}} for name, f in found]
@@ -137,7 +141,7 @@ def validate_tables(
     raise typer.Exit(2 if any(finding.severity == "error" for _, finding in found) else 0)
 
 
-def _fix(texts: dict[str, str], output: str | None) -> dict[str, str]:
+def _fix(texts: dict[str, str], output: str | None, force: bool) -> dict[str, str]:
     """Write the repaired table; return its text by the name of the new file, which findings name from then on."""
     if output is None or len(texts) != 1:
         raise RequestError("--fix repairs one table and writes a new file: name one FILE, and -o NEW.")
@@ -147,7 +151,7 @@ def _fix(texts: dict[str, str], output: str | None) -> dict[str, str]:
     except TableUnreadable:
         return texts  # what is wrong is told when it is validated
     fixed = json.dumps(table, indent=2) + "\n"
-    _save(fixed, output)
+    write_new(output, fixed, force)
     for change in changes or ["nothing to repair"]:
         print(f"{name}: {change}")
     print(f"{output}: written")
@@ -159,10 +163,11 @@ def merge_tables(
     files: Files,
     by_server: Annotated[bool, typer.Option("--by-server", help="Order servers by id, not as given.")] = False,
     output: Output = None,
+    force: Force = False,
 ) -> None:
     """Put tables together and number the ranks anew."""
     table = merge([read_table(_read(name), name) for name in files], by_server)
-    _write(table, table.version, output, auto_name=False)
+    _write(table, table.version, output, force)
 
 
 @app.command("show")
@@ -187,9 +192,9 @@ def diff_tables(old: File, new: File) -> None:
 
 
 @app.command("convert")
-def convert_table(file: File, version: Version = "1.0", output: Output = None) -> None:
+def convert_table(file: File, version: Version = "1.0", output: Output = None, force: Force = False) -> None:
     """Write a table in another version."""
-    _write(read_table(_read(file), file), version, output, auto_name=False)
+    _write(read_table(_read(file), file), version, output, force)
 
 
 def _probe_host(host: Host, ask: Callable[[Sequence[str]], str | None]) -> Server:
@@ -232,7 +237,7 @@ def read_yaml(name: str) -> object:
         raise RequestError(f"{error.where(name)}: not valid YAML: {error}.") from None
 
 
-def _write(table: RankTable, version: str, output: str | None, auto_name: bool) -> None:
+def _write(table: RankTable, version: str, output: str | None, force: bool, auto_name: bool = False) -> None:
     if version not in WRITERS:
         raise RequestError(f"--version: one of {', '.join(WRITERS)} is wanted, got {version!r}.")
     text = write_table(replace(table, version=version))
@@ -240,12 +245,5 @@ def _write(table: RankTable, version: str, output: str | None, auto_name: bool) 
     if target is None:
         print(text, end="")
         return
-    _save(text, target)
+    write_new(target, text, force)
     print(target)
-
-
-def _save(text: str, target: str) -> None:
-    try:
-        Path(target).write_text(text)
-    except OSError as error:
-        raise RequestError(f"{target}: cannot be written: {error.strerror}. Give another -o.") from None

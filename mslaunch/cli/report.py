@@ -12,6 +12,7 @@ import typer
 from mslaunch.api import browser
 from mslaunch.cli import basics, options
 from mslaunch.cli.found_run import find_run
+from mslaunch.cli.new_file import Force, check_new
 from mslaunch.words import plain
 
 app = basics.new_app()
@@ -24,10 +25,13 @@ def report(
         str | None,
         typer.Option("--output", "-o", help="The file; by default report.html in the run's folder. -: print it."),
     ] = None,
+    force: Force = False,
     runs_dir: options.RunsDir = None,
     as_json: basics.Json = False,
 ) -> None:
     """Write a run as one HTML file: curves, verdict, timeline, configuration, ends of the logs."""
+    if output not in (None, "-"):
+        check_new(output, force)
     found = find_run(run, runs_dir)
     if as_json:
         print(json.dumps(browser.report_document(found)))

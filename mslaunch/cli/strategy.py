@@ -13,6 +13,7 @@ from mslaunch.checkpoint.stages import merge_stages
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
 from mslaunch.cli import basics
 from mslaunch.cli.basics import columns
+from mslaunch.cli.new_file import Force, write_new
 from mslaunch.errors import RequestError
 from mslaunch.words import counted
 
@@ -38,6 +39,7 @@ def show_strategy(
 def merge_strategies(
     folder: Annotated[str, typer.Argument(help="Folder with the strategy files of all stages.", metavar="DIR")],
     output: Annotated[str, typer.Option("-o", "--output", help="Where to write.", metavar="FILE")],
+    force: Force = False,
 ) -> None:
     """Merge the strategy files of a pipeline; stages that conflict or are missing are errors."""
     data, suffix, merged = merge_stages(Path(folder))
@@ -45,12 +47,7 @@ def merge_strategies(
         raise RequestError(
             f"-o {output}: the stages are {suffix} files, so the merged one must be called *{suffix} too."
         )
-    if Path(output).exists():
-        raise RequestError(f"{output}: is there already. Give another -o, or remove it.")
-    try:
-        Path(output).write_bytes(data)
-    except OSError as error:
-        raise RequestError(f"{output}: cannot be written: {error.strerror}. Give another -o.") from None
+    write_new(output, data, force)
     print(f"{output}: {len(merged.stages)} stages, {merged.world_size} ranks")
 
 
