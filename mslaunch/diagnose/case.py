@@ -10,6 +10,7 @@ from typing import Any
 from mslaunch.diagnose.facts import Fact
 from mslaunch.diagnose.identity import Identity
 from mslaunch.diagnose.scan import Findings, Hit, Raised
+from mslaunch.headlines import headline
 
 _COMPLAINTS = ("wait", "root", "missing", "came", "task")
 _MESSAGE = 40  # lines below an exception in which MindSpore and PyTorch print what CANN said, as part of the message
@@ -113,12 +114,21 @@ def last_words(case: Case) -> Raised | None:
     cause = how_it_failed(case)
     if not raised or cause in (None, "scheduler", "script"):
         return raised[-1] if raised else None
-    last = raised[-1]
     if cause == "exception":
-        message = (case.error or {}).get("message") or case.summary or ""
-        return last if _type_of(last.summary) == _type_of(message) else None
-    is_near = case.findings.lines - last.end <= NEAR_THE_END
-    return last if is_near and cause in ("exit", "signal") else None
+        return _recorded(case, (case.error or {}).get("message") or case.summary or "")
+    is_near = case.findings.lines - raised[-1].end <= NEAR_THE_END
+    return raised[-1] if is_near and cause in ("exit", "signal") else None
+
+
+def _recorded(case: Case, message: str) -> Raised | None:
+    """Find the exception of a message in the log: one with the same words, else the last where its type is the same."""
+    words = headline(message)
+    for raised in reversed(case.findings.raised):
+        if words and raised.summary.endswith(words):
+            return raised
+    last = case.findings.raised[-1]
+    is_near = case.findings.lines - last.end <= _MESSAGE
+    return last if is_near and _type_of(last.summary) == _type_of(message) else None
 
 
 def _type_of(summary: str) -> str:

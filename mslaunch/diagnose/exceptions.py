@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from mslaunch.diagnose.prefixes import Prefix, lines_of_process, read_prefix
 from mslaunch.diagnose.stacks import OUR_FRAMES, readable
+from mslaunch.headlines import MOST_LINES, headline, is_bare
 
 _TRACEBACK = b"Traceback (most recent call last)"
 _FATAL = b"Fatal Python error: "
@@ -34,6 +35,8 @@ class End:
     """What a launcher put before them, which tells the processes of a log apart."""
     rank: int | None = None
     """The rank that a launcher put before them."""
+    below: tuple[bytes, ...] = ()
+    """The lines below it, where its last line says nothing by itself."""
 
 
 def visible(line: bytes) -> bytes:
@@ -44,7 +47,7 @@ def visible(line: bytes) -> bytes:
 def find_exception(lines: Sequence[bytes], at: int, before: bytes) -> End | None:
     """Return the exception that starts at a line, or None where none does; `before` is the line above."""
     if (end := _end(lines, at, before)) is not None:
-        return replace(end, block=tuple(lines[at : end.line]))
+        return _with_below(replace(end, block=tuple(lines[at : end.line])), lines, end.line)
     line = visible(lines[at])
     prefix = read_prefix(line[: line.find(_TRACEBACK)])
     if prefix is None or not line.startswith(_TRACEBACK, prefix.size):
@@ -61,8 +64,17 @@ def _end_of_labelled(lines: Sequence[bytes], at: int, first: bytes, prefix: Pref
         if not end.is_open or len(own) < most:
             break
     places = [at, *(number for number, _ in own)]
-    is_open = end.is_open and places[-1] + 1 == len(lines)
-    return End(places[end.line - 1] + 1, is_open, tuple(texts[: end.line]), prefix.key, prefix.rank)
+    found = End(places[end.line - 1] + 1, end.is_open, tuple(texts[: end.line]), prefix.key, prefix.rank)
+    found = _with_below(found, texts, end.line)
+    return replace(found, is_open=found.is_open and places[-1] + 1 == len(lines))
+
+
+def _with_below(end: End, lines: Sequence[bytes], at: int) -> End:
+    """Add the lines below an exception whose message begins with a line that says nothing."""
+    last = end.block[-1].decode("utf-8", "replace") if end.block else ""
+    if last.startswith((" ", "\t")) or not is_bare(last):
+        return end
+    return replace(end, below=tuple(lines[at : at + MOST_LINES]), is_open=end.is_open or at + MOST_LINES > len(lines))
 
 
 def _end(lines: Sequence[bytes], at: int, before: bytes) -> End | None:
@@ -112,7 +124,7 @@ def _skip_indented(lines: Sequence[bytes], at: int) -> int:
     return at
 
 
-def exception_text(lines: Sequence[bytes]) -> tuple[str, str]:
+def exception_text(lines: Sequence[bytes], below: Sequence[bytes] = ()) -> tuple[str, str]:
     """Return the summary and the text of an exception, without the launcher's own frames."""
     text = [line.decode("utf-8", "replace").rstrip("\r") for line in (visible(lines[0]), *lines[1:])]
     block = [line for line in text if not any(mark in line for mark in OUR_FRAMES)] or text
@@ -122,4 +134,5 @@ def exception_text(lines: Sequence[bytes]) -> tuple[str, str]:
         summary = block[0]
     if visible(lines[0]).startswith(_GROUP):
         summary = next((line[4:] for line in block if _GROUP_SUMMARY.match(line)), summary)
-    return summary.strip(), "\n".join(block)
+    message = [summary, *(line.decode("utf-8", "replace") for line in below)]
+    return headline("\n".join(message)), "\n".join(block)

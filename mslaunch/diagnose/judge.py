@@ -25,6 +25,7 @@ from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Hit, Raised
 from mslaunch.diagnose.sources import is_kernel_log
 from mslaunch.diagnose.verdict import Tie, Verdict, signal_name
 from mslaunch.diagnose.waiting import Place
+from mslaunch.headlines import with_headline
 from mslaunch.words import cut_middle
 
 # Every rank's server listens in a range of its own: 256 ports from 8118 on, by rank.
@@ -171,11 +172,12 @@ def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str
             "out-of-memory",
         )
     message = (case.error or {}).get("message") or (raised.summary if raised else None) or case.summary
+    message = with_headline(message or "")
     if case.signal and (raised is None or not raised.summary.startswith("Fatal")):
         where = f", as {case.told_by} says" if case.told_by else ""
         message = case.summary or f"killed by {signal_name(case.signal)}{where}"
     if case.child and case.cause in ("signal", "exit", "exception"):
-        headline, *rest = (message or "").split("\n")
+        headline, *rest = message.split("\n")
         by = signal_name(case.child_signal or 0)
         message = "\n".join((f"{headline.rstrip('.')}, after its child process {case.child} was killed by {by}", *rest))
     elif case.signal == signals.SIGTERM and hit is not None and hit.match.pattern.kind == "cause":

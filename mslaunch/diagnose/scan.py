@@ -222,7 +222,7 @@ class Scanner:
             self._gone[int(peer[1])] = None
 
     def _add_exception(self, end: End, first: int, last: int, above: bytes) -> None:
-        summary, text = exception_text(end.block)
+        summary, text = exception_text(end.block, end.below)
         text = cut_middle(text, TRACEBACK_LIMIT)
         summary = cut_middle(summary, SUMMARY_LIMIT)
         labels = (end.writer != b"", end.rank)

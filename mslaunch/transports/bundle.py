@@ -99,6 +99,7 @@ def _make(root: Path) -> bytes:
 
 def _sources(root: Path) -> Iterator[Path]:
     yield root / "__init__.py"
+    yield root / "headlines.py"
     yield root / "launchers.py"
     yield root / "layout.py"
     yield root / "masking.py"

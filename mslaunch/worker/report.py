@@ -11,6 +11,7 @@ import sys
 import time
 
 from mslaunch import layout
+from mslaunch.headlines import headline
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 if TYPE_CHECKING:
@@ -188,7 +189,8 @@ def record_exit(text: str, raised: float) -> bool:
 
 
 def first_line(text: str) -> str:
-    return (text[:_LINE_LIMIT].splitlines() or [""])[0]
+    """Return the line that says what went wrong, short enough for a message."""
+    return headline(text)[:_LINE_LIMIT]
 
 
 def _write_error(kind: str, message: str, traceback: str, raised: float, thread: str | None) -> None:
