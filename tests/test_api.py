@@ -96,7 +96,7 @@ def test_settings_arguments_and_values_reach_the_script(here: Bench) -> None:
     """Lists of devices, paths, arguments that are numbers, and values that override the YAML."""
     here.write("cfg.yaml", "lr: 0.1\n")
     here.write(
-        "train.py", "import os, sys\nprint(os.environ['DEVICE_ID'], sys.argv[-1], open('../config.yaml').read())\n"
+        "train.py", "import os, sys\nprint(os.environ['DEVICE_ID'], sys.argv[-1], open('../../config.yaml').read())\n"
     )
     job = mslaunch.Job(
         Path("train.py"), config=Path("cfg.yaml"), devices=[2, 5], args=["--epochs", 3], values={"lr": 1e-5}
