@@ -354,6 +354,8 @@ def test_the_time_limit_does_not_follow_the_wall_clock(replay: MakeReplay, jump:
     assert found.state.failures == []
     found.time.wall -= 2 * jump
     found.turns(1, 1.0, alive=("n1", "n2"))
+    assert len(found.channels["n1"].orders("stacks")) == 1
+    found.turns(10, 1.0, alive=("n1", "n2"))
     assert causes(found) == [("timeout", TIME_IS_UP)]
     assert found.state.failures[0].time == found.time.wall
 

@@ -95,9 +95,39 @@ def test_a_hang_is_blamed_on_a_rank_only_if_it_is_the_only_odd_one(lines: tuple[
 def test_of_two_odd_ranks_none_is_blamed() -> None:
     """Three of five stand at one place, two at others."""
     run_state = run_state_of(5, stall_timeout=5)
-    run_state.ask_for_stacks(stalled=True)
+    run_state.ask_for_stacks("stall")
     tell(run_state, stacks(17.0, 3, 3, 3, 8, 9))
     assert [failure.rank for failure in run_state.failures] == [None]
+
+
+@pytest.mark.parametrize(
+    ("looks", "rank"),
+    [
+        (((3, 3, 3, 8), (3, 3, 3, 8)), 3),  # it stands apart, and none has moved
+        (((3, 3, 3, 8), (3, 3, 3, 9)), None),  # it works, though slowly
+        (((8, 3, 3, 3), (3, 3, 3, 8)), None),
+        (((3, 3, 3, 3), (3, 3, 3, 3)), None),
+    ],
+)
+def test_a_rank_is_blamed_for_a_job_that_took_too_long_only_if_none_has_moved(
+    looks: tuple[tuple[int, ...], ...], rank: int | None
+) -> None:
+    """The stacks are taken twice, a second apart, and are in the summary whoever is to blame."""
+    run_state = run_state_of(4, timeout=60)
+    timeouts = Timeouts(run_state)
+    tell(run_state, *(started(number, 1.0) for number in range(4)))
+    assert timeouts.check(59.0, 0.0) == []
+    assert timeouts.check(60.0, 0.0) == [Order("stacks")]
+    assert timeouts.check(60.5, 0.0) == []
+    tell(run_state, stacks(60.6, *looks[0]))
+    assert timeouts.check(60.7, 0.0) == []
+    assert timeouts.check(61.0, 0.0) == [Order("stacks")]
+    tell(run_state, stacks(61.2, *looks[1]))
+    assert timeouts.check(61.5, 0.0) == STOP
+    (failure,) = run_state.failures
+    assert (failure.rank, failure.cause) == (rank, "timeout")
+    assert failure.summary.startswith("the job took longer than 60 s (launch.timeout); rank")
+    assert "train.py:3 in step" in failure.summary
 
 
 def test_stacks_are_asked_for_once_a_hang() -> None:

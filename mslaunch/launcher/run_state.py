@@ -15,7 +15,7 @@ from mslaunch.launcher import exits
 from mslaunch.launcher.decisions import LOST, TIME_IS_UP, Failure, Order
 from mslaunch.launcher.joining import Joining
 from mslaunch.launcher.numbers import NOT_FINITE, Numbers
-from mslaunch.launcher.stack_request import StackRequest
+from mslaunch.launcher.stack_request import Purpose, StackRequest
 from mslaunch.launchers import find_launcher
 from mslaunch.metrics.alerts import Alert
 from mslaunch.plan.model import Plan
@@ -66,6 +66,8 @@ class RunState:
         self.first_end: tuple[float, int] | None = None
         self.last_start = began
         self.stacks = StackRequest()
+        self.last_looks: list[tuple[stacks.Group, ...]] = []
+        """Where all ranks stood once the time of the job was up, one look after another."""
         self._finished = False
         self.outputs: list[messages.OutputRow] = []
         self._nested: tuple[WarningRecord, ...] = ()
@@ -143,9 +145,9 @@ class RunState:
                 orders += self.fail(Failure(now, None, host, LOST, None, "host lost", summary))
         return orders
 
-    def ask_for_stacks(self, stalled: bool = False) -> list[Order]:
+    def ask_for_stacks(self, purpose: Purpose = "question") -> list[Order]:
         """Have every agent take the stacks of its ranks; what for is remembered."""
-        self.stacks.ask([host.name for host in self.plan.hosts], stalled)
+        self.stacks.ask([host.name for host in self.plan.hosts if host.name not in self.hosts_lost], purpose)
         return [Order("stacks")]
 
     def _on_started(self, event: messages.Started, now: float) -> list[Order]:
@@ -329,30 +331,33 @@ class RunState:
         groups = self.stacks.receive(event)
         if groups is None:
             return []
+        purpose, self.stacks.purpose = self.stacks.purpose, "question"
         words = "; ".join(group.words() for group in groups) or "no rank is running"
-        if not self.stacks.is_for_a_hang:
+        if purpose == "timeout":
+            self.last_looks.append(groups)
+            return []
+        if purpose == "question":
             self.notes.append(f"stacks: {words}")
             return []
-        self.stacks.is_for_a_hang = False
         self.last_output = now
         quiet = f"no output from any rank for {self.plan.limits.stall_timeout:g} s; {words}"
         if self.plan.limits.on_stall == "report":
             self.notes.append(quiet)
             return []
-        return self._stalled(groups, quiet, event)
+        return self.fail_by_stacks(groups, event["time"], "stalled", quiet)
 
-    def _stalled(self, groups: Sequence[stacks.Group], quiet: str, event: messages.Stacks) -> list[Order]:
+    def fail_by_stacks(self, groups: Sequence[stacks.Group], when: float, cause: str, summary: str) -> list[Order]:
         """Blame the rank that does not stand where most do, else the one that ended while all others wait for it."""
         odd = stacks.odd_ranks(groups)
         ended = [rank for rank, record in self.ranks.items() if record.exit_code == 0]
         if len(odd) == 1:
-            return self._rank_failed(event["time"], odd[0], TIME_IS_UP, None, "stalled", quiet)
+            return self._rank_failed(when, odd[0], TIME_IS_UP, None, cause, summary)
         if self.first_end is not None and stacks.all_wait(groups):
-            summary = f"{named_ranks(ended)} ended with code 0, and {named_ranks(self.running)} still waited: {quiet}"
-            return self._rank_failed(event["time"], self.first_end[1], TIME_IS_UP, None, "exit skew", summary)
+            summary = f"{named_ranks(ended)} ended with code 0, and {named_ranks(self.running)} still waited: {summary}"
+            return self._rank_failed(when, self.first_end[1], TIME_IS_UP, None, "exit skew", summary)
         if ended:
-            quiet = f"{quiet}; {named_ranks(ended)} had ended with code 0"
-        return self.fail(Failure(event["time"], None, event["host"], TIME_IS_UP, None, "stalled", quiet))
+            summary = f"{summary}; {named_ranks(ended)} had ended with code 0"
+        return self.fail(Failure(when, None, self.plan.hosts[0].name, TIME_IS_UP, None, cause, summary))
 
     def _on_abandoned(self, event: messages.Abandoned, now: float) -> list[Order]:
         del now

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from mslaunch import messages
 from mslaunch.diagnose import stacks
+
+
+Purpose = Literal["question", "stall", "timeout"]
+"""What stacks are taken for: somebody wants to see them, no rank prints anything, or the time of the job is up."""
 
 
 class StackRequest:
     """The newest request; a new one replaces one that is on its way."""
 
     def __init__(self) -> None:
-        self.is_for_a_hang = False
+        self.purpose: Purpose = "question"
         self.groups: tuple[stacks.Group, ...] | None = None
         self._waiting_for: set[str] = set()
         self._stacks: dict[int, tuple[stacks.Frame, ...]] = {}
 
-    def ask(self, hosts: Iterable[str], for_a_hang: bool) -> None:
-        """Begin to wait for the stacks of these hosts."""
-        self.is_for_a_hang = self.is_for_a_hang or for_a_hang
+    def ask(self, hosts: Iterable[str], purpose: Purpose) -> None:
+        """Begin to wait for the stacks of these hosts; a question does not replace what they were taken for before."""
+        self.purpose = purpose if self.purpose == "question" else self.purpose
         self._waiting_for = set(hosts)
         self._stacks, self.groups = {}, None
 

@@ -12,6 +12,9 @@ JOIN_NOTICE = 60.0
 ABSENT_NOTICE = 2.0  # what a rank said before it ended may come a moment after its end
 SKEW_LOOK = 1.0  # ranks of a healthy job do not end in the same millisecond
 SKEW_NOTICE = 30.0  # rank 0 of a healthy job may save a checkpoint, which is nothing to tell
+LOOKS = 2  # at the stacks, once the time of the job is up
+LOOK_PAUSE = 1.0
+LOOKS_SECONDS = 10.0  # what both may take together
 SKEW_SHARE = 0.1  # of launch.exit_skew, where that is sooner
 
 
@@ -24,6 +27,8 @@ class Timeouts:
         self._join_noticed = self._absent_noticed = False
         self._skew_looked = self._skew_noticed = self._silence_noticed = False
         self._wall = 0.0
+        self._looks_begun = 0
+        self._look_at = 0.0
         self._checks = (self._time_limit, self._exit_skew, self._join, self._stall, self._numbers)
 
     def check(self, now: float, wall: float) -> list[Order]:
@@ -37,7 +42,30 @@ class Timeouts:
         limit = self.run_state.plan.limits.timeout
         if limit is None or now - self._job_began < limit:
             return []
-        return self._fail("timeout", f"the job took longer than {limit:g} s (launch.timeout)")
+        summary = f"the job took longer than {limit:g} s (launch.timeout)"
+        if self.run_state.joining.hopeless_since() is not None:
+            return self._fail("timeout", summary)
+        if now - self._job_began < limit + LOOKS_SECONDS and len(self.run_state.last_looks) < LOOKS:
+            return self._look(now)
+        return self._fail_after_looks(summary)
+
+    def _look(self, now: float) -> list[Order]:
+        """Have the stacks taken, twice with a pause: ranks that stand still hang, others are only late."""
+        if len(self.run_state.last_looks) < self._looks_begun or now < self._look_at:
+            return []
+        self._looks_begun += 1
+        self._look_at = now + LOOK_PAUSE
+        return self.run_state.ask_for_stacks("timeout")
+
+    def _fail_after_looks(self, summary: str) -> list[Order]:
+        """End the job, with where its ranks stood; one is to blame only where none has moved between two looks."""
+        looks = self.run_state.last_looks
+        if not looks:
+            return self._fail("timeout", summary)
+        summary = "; ".join([summary, *(group.words() for group in looks[-1])])
+        if len(looks) == LOOKS and looks[0] == looks[-1]:
+            return self.run_state.fail_by_stacks(looks[-1], self._wall, "timeout", summary)
+        return self._fail("timeout", summary)
 
     def _exit_skew(self, now: float) -> list[Order]:
         """After one rank has ended well, the others must print or compute; all silent and idle, they hang."""
@@ -91,12 +119,12 @@ class Timeouts:
         quiet_since = self.run_state.last_output
         if (
             limit is None
-            or self.run_state.stacks.is_for_a_hang
+            or self.run_state.stacks.purpose == "stall"
             or quiet_since is None
             or self.run_state.pulse - quiet_since < limit
         ):
             return []
-        return self.run_state.ask_for_stacks(stalled=True)
+        return self.run_state.ask_for_stacks("stall")
 
     def _numbers(self, now: float) -> list[Order]:
         """Tell of ranks, hosts and devices whose numbers are not as those of their peers, or not healthy."""
