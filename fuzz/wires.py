@@ -147,7 +147,7 @@ def _conclude(run_state: RunState, run: RunFolder) -> None:
     """Write the record as the launcher does at the end, and read it again."""
     if run_state.failures:
         headline(run_state)
-    now = conclude(record.queued(run_state.plan, 1e9), run_state, run)
+    now = conclude(record.queued(run_state.plan, 1e9), run_state, run, 1.0)
     record.save(run, now)
     record.read(run)
 

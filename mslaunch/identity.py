@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -52,6 +53,8 @@ class Launcher:
     """It is a thread of another program, so the pid is that program's: never signal it."""
     pid_namespace: str = ""
     """The namespace of the pid; empty in records of earlier versions."""
+    began: float | None = None
+    """When it described itself, in seconds since boot: nobody sets that clock."""
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -60,7 +63,12 @@ class Launcher:
 def this_process(in_process: bool = False) -> Launcher:
     """Describe this process as a launcher, or as the program that one is a thread of."""
     pid = os.getpid()
-    return Launcher(pid, start_time(pid), socket.gethostname(), boot_id(), in_process, pid_namespace())
+    place = (socket.gethostname(), boot_id(), in_process, pid_namespace())
+    return Launcher(pid, start_time(pid), *place, round(seconds_since_boot(), 3))
+
+
+def seconds_since_boot() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def is_here(who: Launcher) -> bool:

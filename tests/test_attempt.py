@@ -26,7 +26,7 @@ from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.plan.next_attempt import next_attempt
 from mslaunch.store.layout import RunFolder
-from mslaunch.store.record import AttemptSummary
+from mslaunch.store.record import AttemptSummary, iso
 from mslaunch.store.signals import SentSignals
 from mslaunch.transports.base import Transport
 from tests.plan.test_make import facts_of, spec_of
@@ -358,6 +358,15 @@ def test_the_time_limit_does_not_follow_the_wall_clock(replay: MakeReplay, jump:
     found.turns(10, 1.0, alive=("n1", "n2"))
     assert causes(found) == [("timeout", TIME_IS_UP)]
     assert found.state.failures[0].time == found.time.wall
+
+
+def test_a_wall_clock_before_1970_ends_no_job(replay: MakeReplay) -> None:
+    """Events of such a time are taken as they are."""
+    found = replay()
+    found.time.wall = -2e9
+    found.start()
+    assert found.state.failures == []
+    assert found.state.ranks[0].started == iso(-2e9)
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])

@@ -163,7 +163,7 @@ def test_an_agent_that_ends_before_its_ranks_is_a_lost_host(tmp_path: Path) -> N
     run_state = run_state_of(2)
     tell(run_state, started(0), started(1), exited(0, 1.0), event("idle", 2.0))
     assert run_state.over
-    final = conclude(record.queued(run_state.plan, 0.0), run_state, RunFolder(tmp_path))
+    final = conclude(record.queued(run_state.plan, 0.0), run_state, RunFolder(tmp_path), 1.0)
     assert (final.state, final.exit_code) == ("failed", 125)
     assert final.verdict is not None
     assert final.verdict.summary == "the agent on localhost ended before rank 1 had"

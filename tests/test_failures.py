@@ -334,7 +334,6 @@ def test_the_time_limit_is_the_whole_jobs() -> None:
     run_state = run_state_of(2, timeout=5)
     run_state.began = 100.0
     assert Timeouts(run_state, job_began=90.0).check(101.0, 0.0) == [Order("stacks")]
-    assert run_state.failures[0].exit_code == 124
 
 
 def test_a_hang_is_judged_by_what_the_agents_saw() -> None:

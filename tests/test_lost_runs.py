@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
 
+from mslaunch.cli.basics import lasting
+from mslaunch.store import liveness, record
 from tests.conftest import Bench, wait_for
+from tests.past_runs import make_running
 
 FAILS = """import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -56,3 +63,17 @@ def test_a_lost_run_whose_ranks_were_well_blames_none_of_them(bench: Bench) -> N
     why = "its launcher was killed, and its ranks were ended then; their logs show no failure of their own"
     assert done.stdout == f"{bench.latest.name}: {why}\n"
     assert bench.mslaunch("diagnose", "--json").stdout == "null\n"
+
+
+def test_the_time_of_a_lost_run_ends_with_its_last_sign_of_life(tmp_path: Path) -> None:
+    """The newest of its record, events, numbers and logs; it does not grow while nobody runs it."""
+    run = make_running(tmp_path)
+    running = record.read(run)
+    assert running.launcher
+    record.save(run, replace(running, launcher=replace(running.launcher, start_time=1)))
+    began = datetime.fromisoformat(running.started).timestamp()
+    for file, seconds in ((run.record, 20.0), (run.log(0), 30.0), (run.log(1), 3725.0)):
+        os.utime(file, (began, began + seconds))
+    lost = liveness.current(run)
+    assert (lost.state, lost.ended) == ("lost", record.iso(began + 3725.0))
+    assert lasting(lost.seconds_taken(datetime.now().astimezone())) == "1:02:05"

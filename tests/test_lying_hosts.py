@@ -208,7 +208,7 @@ WRONG = [
     {"ev": "idle", "host": "n2", "time": True},
     {"ev": "idle", "host": "n2", "time": math.nan},
     {"ev": "idle", "host": "n2", "time": math.inf},
-    {"ev": "idle", "host": "n2", "time": -1.0},
+    {"ev": "idle", "host": "n2", "time": -1e11},
     {"ev": "idle", "host": "n2", "time": 1e300},
     {"ev": "idle", "host": "n2", "time": 10**400},
     {"ev": "exited", "host": "n2", "time": 1.0, **EXITED, "rank": "2"},

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mslaunch import messages
+from mslaunch import identity, messages
 from mslaunch.agent import orders
 from mslaunch.diagnose.verdict import Step, Tie, Verdict
 from mslaunch.hosts import Host
@@ -23,6 +24,7 @@ from mslaunch.store.labels import Labels
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.record import AttemptSummary, OutputRecord, RankRecord, RunRecord, WarningRecord
 from tests.conftest import ROOT, Bench
+from tests.past_runs import make_running
 
 PAGE = (ROOT / "docs" / "records.md").read_text()
 TYPES: dict[str, type] = {
@@ -222,3 +224,16 @@ def test_both_sides_know_the_same_messages() -> None:
     """Every order of the types has its handler in the agent, and handlers are for events that agents send."""
     assert set(orders.HANDLERS) == set(messages.ORDERS)
     assert set(HANDLERS) <= set(messages.AGENT_EVENTS)
+
+
+def test_how_long_a_run_takes_does_not_follow_the_wall_clock(tmp_path: Path) -> None:
+    """Neither when it has ended, by what its launcher measured, nor while it runs, by the machine's own clock."""
+    running = record.read(make_running(tmp_path))
+    assert running.launcher
+    began = identity.seconds_since_boot() - 40.0
+    running = replace(running, launcher=replace(running.launcher, began=began))
+    for jump in (-400_000_000, 400_000_000):
+        wall = datetime.fromisoformat(running.started) + timedelta(seconds=jump)
+        assert 40.0 <= running.seconds_taken(wall) < 100.0
+        ended = replace(running, state="succeeded", ended=wall.isoformat(), seconds=8.0)
+        assert ended.seconds_taken(wall) == 8.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from mslaunch import api
 from mslaunch.cli import basics, options
 from mslaunch.cli.console import Console
+from mslaunch.cli.describe import duration_of
 from mslaunch.cli.found_run import find_run
 from mslaunch.cli.screen import Screen
 from mslaunch.errors import RequestError
@@ -59,7 +59,7 @@ def _follow(run: api.Run, tail: tuple[int, ...] | None, lines: int, screen: Scre
     """Show a run from now on to its end, and return its exit code."""
     _wait_in_queue(run, screen)
     attached = api.attach(run, tail)
-    console = Console(attached.plan, screen, _seconds_since(run.record.started))
+    console = Console(attached.plan, screen, duration_of(run.record))
     console.open()
     for notice in attached.catch_up(lines):
         _show(console, attached, notice)
@@ -91,7 +91,3 @@ def _wait_in_queue(run: api.Run, screen: Screen) -> None:
             screen.write(f"mslaunch: {run.name} is queued{f' ({job})' if (job := run.queue_job) else ''}\n")
             told = True
         time.sleep(POLL)
-
-
-def _seconds_since(started: str) -> float:
-    return max(0.0, (datetime.now().astimezone() - datetime.fromisoformat(started)).total_seconds())

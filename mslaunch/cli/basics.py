@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -34,9 +33,7 @@ def say_aside(text: str) -> None:
     print(f"mslaunch: {plain(text)}", file=sys.stderr, flush=True)
 
 
-def lasting(started: str, ended: str | None, now: datetime) -> str:
+def lasting(seconds: float) -> str:
     """How long something took, or takes, as 1:02:03."""
-    end = datetime.fromisoformat(ended) if ended else now
-    seconds = int((end - datetime.fromisoformat(started)).total_seconds())
-    hours, rest = divmod(max(0, seconds), 3600)
+    hours, rest = divmod(int(seconds), 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"

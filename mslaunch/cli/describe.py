@@ -230,9 +230,8 @@ def how_it_ended(code: int | None, number: int | None) -> str:
 
 def duration_of(record: RunRecord, now: datetime | None = None) -> float:
     """Return how many seconds a run has taken, up to its end or up to now."""
-    end = datetime.fromisoformat(record.ended) if record.ended else now or datetime.now().astimezone()
-    return max(0.0, (end - datetime.fromisoformat(record.started)).total_seconds())
+    return record.seconds_taken(now or datetime.now().astimezone())
 
 
 def duration(record: RunRecord, now: datetime) -> str:
-    return lasting(record.started, record.ended, now)
+    return lasting(duration_of(record, now))

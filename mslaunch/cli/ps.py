@@ -135,7 +135,6 @@ def _as_json(lines: list[_Line], size: bool) -> Iterator[dict[str, Any]]:
 
 def _print(lines: list[_Line], size: bool) -> None:
     """Print a table; columns that no run has anything for are left out."""
-    now = datetime.now().astimezone()
     shown = {
         "ATTEMPTS": any(line.summary.attempts for line in lines),
         "SIZE": size,
@@ -144,12 +143,12 @@ def _print(lines: list[_Line], size: bool) -> None:
         "LOSS": any(line.summary.loss is not None for line in lines),
         "WHY": any(line.summary.why for line in lines),
     }
-    rows = [_row(line, now, size) for line in lines]
+    rows = [_row(line, size) for line in lines]
     names = [name for name in COLUMNS if shown.get(name, True)]
     print(columns([names, *([row[name] for name in names] for row in rows)], NARROWING), end="", flush=True)
 
 
-def _row(line: _Line, now: datetime, size: bool) -> dict[str, str]:
+def _row(line: _Line, size: bool) -> dict[str, str]:
     one = line.summary
     started = f"{datetime.fromisoformat(one.started).astimezone():%m-%d %H:%M:%S}"  # local, wherever it was launched
     notes = line.labels.notes
@@ -161,7 +160,7 @@ def _row(line: _Line, now: datetime, size: bool) -> dict[str, str]:
         "RANKS": str(one.world_size),
         "METHOD": one.method,
         "STARTED": started,
-        "TIME": lasting(one.started, one.ended, now),
+        "TIME": lasting(one.seconds),
         "SIZE": byte_count(api.measure_run(line.run)) if size else "",
         "SCRIPT": one.script,
         "LOSS": "" if one.loss is None else short(one.loss),

@@ -22,7 +22,7 @@ from mslaunch.launcher.check import find_port
 from mslaunch.launcher.claims import ProcessClaims
 from mslaunch.launcher.cluster import Cluster
 from mslaunch.launcher.decisions import Order
-from mslaunch.launcher.event_check import Rejected, check_event
+from mslaunch.launcher.event_check import EARLIEST, Rejected, check_event
 from mslaunch.launcher.facts import choose_port
 from mslaunch.launcher.file_transfer import FileTransfer
 from mslaunch.launcher.run_state import RunState
@@ -324,7 +324,7 @@ class Attempt:
         self._claims.check(event)
         skew = self.cluster.skew.get(event["host"], 0.0)
         for timed in (event, *event.get("rows", ())):
-            timed["time"] = max(0.0, timed["time"] - skew)
+            timed["time"] = max(EARLIEST, timed["time"] - skew)
         if name not in messages.NOT_RECORDED:
             self._changed = True
             self.write(event)

@@ -12,13 +12,16 @@ from mslaunch.agent.wire import Unreadable
 from mslaunch.transports.base import Channel
 
 LARGEST = {"code": 255, "signal": 255, "crashed": 255, "port": 65535}
-"""Numbers that are bounded by what they mean; none is negative."""
+"""Numbers that are bounded by what they mean."""
+EARLIEST = -6e10  # a time in the year 68: a clock may be set to any, and dates begin with the year 1
+LEAST = {"time": EARLIEST}
+"""Of numbers that may be negative."""
 LARGEST_INT = 2**63 - 1
 LARGEST_FLOAT = 1e11  # a time in the year 5138: dates end in 9999
 LONGEST_NAME = 64
 
-Rule = tuple[frozenset[type], float, Callable[[Any], bool] | None]
-"""The types that a value may have, the largest number, and a check of what a list or a dictionary holds."""
+Rule = tuple[frozenset[type], float, float, Callable[[Any], bool] | None]
+"""The types that a value may have, the least and the largest number, a check of what a list or a dictionary holds."""
 _MISSING = object()
 
 
@@ -50,13 +53,13 @@ def check_event(event: messages.Message, hosts: Collection[str]) -> None:
     if shape is None:
         return
     known = 0
-    for field, kinds, largest, holds, is_required in shape:
+    for field, kinds, least, largest, holds, is_required in shape:
         value = event.get(field, _MISSING)
         kind = type(value)
         if kind in kinds:
             known += 1
             if kind is int or kind is float:
-                if 0 <= value <= largest:
+                if least <= value <= largest:
                     continue
             elif holds is None or value is None or holds(value):
                 continue
@@ -78,24 +81,25 @@ def _rule(hint: Any, name: str = "") -> Rule:
     if get_origin(hint) in (Union, UnionType):
         rules = [_rule(part, name) for part in get_args(hint)]
         kinds = frozenset[type]().union(*(rule[0] for rule in rules))
-        return kinds, max(rule[1] for rule in rules), next((rule[2] for rule in rules if rule[2]), None)
+        least, largest = min(rule[1] for rule in rules), max(rule[2] for rule in rules)
+        return kinds, least, largest, next((rule[3] for rule in rules if rule[3]), None)
     if get_origin(hint) is Annotated or is_typeddict(hint):  # the first has a check of its own
-        return frozenset({dict}), 0, _holds_fields(_fields(hint)) if is_typeddict(hint) else hint.__metadata__[0]
+        return frozenset({dict}), 0, 0, _holds_fields(_fields(hint)) if is_typeddict(hint) else hint.__metadata__[0]
     if get_origin(hint) is list:
-        return frozenset({list}), 0, _holds_items(_rule(get_args(hint)[0]))
+        return frozenset({list}), 0, 0, _holds_items(_rule(get_args(hint)[0]))
     if get_origin(hint) is dict:
         items = _holds_items(_rule(get_args(hint)[1]))
-        return frozenset({dict}), 0, lambda value: items(value.values())
+        return frozenset({dict}), 0, 0, lambda value: items(value.values())
     if hint is float:
-        return frozenset({int, float}), LARGEST.get(name, LARGEST_FLOAT), None
-    return frozenset({NoneType if hint is None else hint}), LARGEST.get(name, LARGEST_INT), None
+        return frozenset({int, float}), LEAST.get(name, 0.0), LARGEST.get(name, LARGEST_FLOAT), None
+    return frozenset({NoneType if hint is None else hint}), 0, LARGEST.get(name, LARGEST_INT), None
 
 
 def _follows(value: Any, rule: Rule) -> bool:
-    kinds, largest, holds = rule
+    kinds, least, largest, holds = rule
     kind = type(value)
     if kind is int or kind is float:
-        return kind in kinds and 0 <= value <= largest
+        return kind in kinds and least <= value <= largest
     return kind in kinds and (holds is None or value is None or holds(value))
 
 

@@ -64,8 +64,9 @@ def execute(
                 execution.run()
         except BaseException as error:
             limit, ended = limit_of(error), record.iso(time.time())
+            code = limit.exit_code if limit else 1
             execution.now = replace(
-                execution.now, state="failed", ended=ended, exit_code=limit.exit_code if limit else 1
+                execution.now, state="failed", ended=ended, exit_code=code, seconds=execution.seconds
             )
             raise
         finally:
@@ -122,6 +123,11 @@ class _Execution:
         self.attempt: Attempt | None = None
         """The last one."""
 
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken."""
+        return round(time.monotonic() - self.began, 3)
+
     def run(self) -> None:
         """Make attempts until there is to be no further one."""
         _save(self.folder, self.now)
@@ -137,7 +143,7 @@ class _Execution:
             attempt.keep = self.metrics.write
             run_state = attempt.run(self.environment)
             self.lost = self.lost or bool(run_state.hosts_lost)
-            self.now = conclude(self.now, run_state, self.folder)
+            self.now = conclude(self.now, run_state, self.folder, self.seconds)
             replace_hosts = partial(self._replace_hosts, attempt, self.rejoin) if self.rejoin else None
             tools = RestartTools(attempt.free_port, self.replan, replace_hosts)
             if attempt.collection_ended_by is not None:
@@ -213,9 +219,8 @@ class _Execution:
 
 def begun_again(now: record.RunRecord, plan: Plan) -> record.RunRecord:
     """The record at the start of a further attempt, which may have fewer ranks."""
-    return replace(
-        now, state="running", world_size=plan.world_size, ended=None, exit_code=None, verdict=None, warnings=()
-    )
+    now = replace(now, state="running", world_size=plan.world_size)
+    return replace(now, ended=None, exit_code=None, verdict=None, warnings=(), seconds=None)
 
 
 def _save(folder: RunFolder, now: record.RunRecord) -> list[str]:
@@ -252,8 +257,8 @@ def wait_before_restart(again: NextAttempt, attempt: Attempt) -> int | None:
     return None
 
 
-def conclude(now: record.RunRecord, run_state: RunState, folder: RunFolder) -> record.RunRecord:
-    """Put an attempt's outcome into the record."""
+def conclude(now: record.RunRecord, run_state: RunState, folder: RunFolder, seconds: float) -> record.RunRecord:
+    """Put an attempt's outcome into the record; `seconds` is what the run has taken."""
     unended = [rank for rank, found in run_state.ranks.items() if found.exit_code != 0]
     if run_state.interrupt is None and not run_state.failures and unended:
         host, ranks = run_state.plan.hosts[0].name, format_ranges(unended)
@@ -275,6 +280,7 @@ def conclude(now: record.RunRecord, run_state: RunState, folder: RunFolder) -> r
         verdict=verdict,
         outputs=record.sum_outputs(run_state.outputs),
         warnings=run_state.warnings,
+        seconds=seconds,
     )
 
 

@@ -8,7 +8,6 @@ from typing import Literal
 from mslaunch import messages
 from mslaunch.diagnose import stacks
 
-
 Purpose = Literal["question", "stall", "timeout"]
 """What stacks are taken for: somebody wants to see them, no rank prints anything, or the time of the job is up."""
 

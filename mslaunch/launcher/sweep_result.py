@@ -104,10 +104,7 @@ def _last_loss(folder: RunFolder) -> str | None:
 
 
 def _seconds(now: RunRecord) -> float | None:
-    if now.ended is None:
-        return None
-    taken = datetime.fromisoformat(now.ended) - datetime.fromisoformat(now.started)
-    return round(max(0.0, taken.total_seconds()), 3)
+    return None if now.ended is None else round(now.seconds_taken(datetime.now().astimezone()), 3)
 
 
 def exit_code(runs: Sequence[SweptRun]) -> int:

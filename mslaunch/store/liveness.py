@@ -13,9 +13,11 @@ from mslaunch.errors import PluginBroken, RequestError
 from mslaunch.store.folder import write_atomically
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.ownership import is_own
-from mslaunch.store.record import ENDED, RunRecord, read
+from mslaunch.store.record import ENDED, RunRecord, iso, read
 from mslaunch.transports import registry
 from mslaunch.transports.base import JobQueue
+
+LOGS_LOOKED_AT = 16  # of a lost run: a list may have many of those, with thousands of ranks each
 
 
 def current(folder: RunFolder, read: Callable[[RunFolder], RunRecord] = read) -> RunRecord:
@@ -40,7 +42,22 @@ def current(folder: RunFolder, read: Callable[[RunFolder], RunRecord] = read) ->
         job = _found_again(folder, record, queue)
     if queue is not None and job is not None:
         return _as_queue_sees(folder, record, queue, job)
-    return replace(record, state="lost") if launcher and identity.is_here(launcher) else record
+    return _lost(folder, record) if launcher and identity.is_here(launcher) else record
+
+
+def _lost(folder: RunFolder, record: RunRecord) -> RunRecord:
+    return replace(record, state="lost", ended=last_sign_of_life(folder, record))
+
+
+def last_sign_of_life(folder: RunFolder, record: RunRecord) -> str:
+    """Return when a run whose launcher is gone last wrote something: its record, its events, numbers or logs."""
+    first_ranks = [rank.rank for rank in record.ranks[:LOGS_LOOKED_AT]]
+    files = (folder.record, folder.events, folder.metrics, *map(folder.log, first_ranks))
+    times = []
+    for file in files:
+        with suppress(OSError):
+            times.append(file.stat().st_mtime)
+    return iso(max(times)) if times else record.started
 
 
 def queue_of(record: RunRecord) -> JobQueue | None:
@@ -106,4 +123,4 @@ def _as_queue_sees(folder: RunFolder, record: RunRecord, queue: JobQueue, job: s
         summary=f"{queue.label} job {job} has ended ({seen.word}), and its launcher has not said why.",
         advice=f"`{queue.show_command(job, ended=True)}` and launcher.log in the run's folder may tell more.",
     )
-    return replace(record, state=state, ended=seen.ended, verdict=verdict)
+    return replace(record, state=state, ended=seen.ended or last_sign_of_life(folder, record), verdict=verdict)

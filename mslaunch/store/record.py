@@ -146,6 +146,8 @@ class RunRecord:
     """Reasons to doubt the result of the last attempt."""
     bytes: int | None = None
     """How much room the run's folder took on this machine when the run ended."""
+    seconds: float | None = None
+    """How long it took, by a clock that nobody sets; None while it runs, and where its launcher was lost."""
 
     def to_dict(self) -> dict[str, Any]:
         raw = {"schema_version": SCHEMA_VERSION, **{name: getattr(self, name) for name in self.__slots__}}
@@ -156,6 +158,16 @@ class RunRecord:
         raw["warnings"] = [{"kind": one.kind, "text": one.text} for one in self.warnings]
         raw["outputs"] = [{name: getattr(one, name) for name in OutputRecord.__slots__} for one in self.outputs]
         return raw
+
+    def seconds_taken(self, now: datetime) -> float:
+        """Return how long it has taken, up to its end or up to now: by the wall clock only where nothing else tells."""
+        if self.seconds is not None:
+            return self.seconds
+        began = self.launcher.began if self.launcher and self.launcher.boot_id == identity.boot_id() else None
+        if self.state == "running" and began is not None:
+            return max(0.0, identity.seconds_since_boot() - began)
+        end = datetime.fromisoformat(self.ended) if self.ended else now
+        return max(0.0, (end - datetime.fromisoformat(self.started)).total_seconds())
 
 
 def iso(seconds: float) -> str:

@@ -66,9 +66,7 @@ def gather(folder: RunFolder, with_code: bool = True) -> RunFacts:
 
 
 def _run(now: RunRecord, plan: Plan) -> dict[str, Any]:
-    seconds = None
-    if now.ended:
-        seconds = (datetime.fromisoformat(now.ended) - datetime.fromisoformat(now.started)).total_seconds()
+    seconds = now.seconds_taken(datetime.now().astimezone()) if now.ended else None
     return {
         "state": now.state,
         "exit code": now.exit_code,

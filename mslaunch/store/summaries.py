@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from mslaunch.words import first_line
 FEW = 20
 """Runs whose records are read as quickly as a file about them."""
 LARGEST = 64 << 20
-_VERSION = 3
+_VERSION = 4
 _EXCEPTION = re.compile(r"(?:[\w.]{0,200}\.)?(\w{1,60})(?=:|$)")
 
 
@@ -50,6 +51,8 @@ class RunSummary:
     attempts: int
     """How many there were before the last one."""
     exit_code: int | None
+    seconds: float
+    """How long it has taken, up to its end or up to now."""
     bytes: int | None
     """How much room the run's folder took when it ended."""
     why: str = ""
@@ -70,6 +73,7 @@ _KINDS: tuple[Any, ...] = (
     str,
     int,
     (int, type(None)),
+    (int, float),
     (int, type(None)),
     str,
     (int, float, type(None)),
@@ -78,9 +82,11 @@ _KINDS: tuple[Any, ...] = (
 
 def summarize(record: RunRecord, loss: float | None) -> RunSummary:
     """Return what a list shows of a record and of the last loss of its run."""
-    own = {name: getattr(record, name) for name in _FIELDS if name not in ("attempts", "why", "loss")}
+    made_here = ("attempts", "seconds", "why", "loss")
+    own = {name: getattr(record, name) for name in _FIELDS if name not in made_here}
+    seconds = record.seconds_taken(datetime.now().astimezone())
     why = _name_cause(record.verdict) if record.verdict else ", ".join(one.kind for one in record.warnings)
-    return RunSummary(**own, attempts=len(record.attempts), why=why, loss=loss)
+    return RunSummary(**own, attempts=len(record.attempts), seconds=seconds, why=why, loss=loss)
 
 
 def _name_cause(verdict: Verdict) -> str:

@@ -221,11 +221,12 @@ def _read_summary(folder: RunFolder) -> dict[str, Any]:
     texts = {name: plain(value)[:200] if isinstance(value := raw.get(name), str) else None for name in _TEXTS}
     verdict = raw.get("verdict")
     why = verdict.get("summary") if isinstance(verdict, dict) else None
-    ranks, code = raw.get("world_size"), raw.get("exit_code")
+    ranks, code, seconds = raw.get("world_size"), raw.get("exit_code"), raw.get("seconds")
     return {
         **texts,
         "script": texts["script"] or "",
         "ranks": ranks if type(ranks) is int else None,
         "code": code if type(code) is int else None,
+        "seconds": seconds if type(seconds) is float else None,
         "summary": plain(why.split("\n")[0])[: 10 * LONGEST_SUMMARY] if isinstance(why, str) else None,
     }

@@ -34,6 +34,7 @@ export function lastsFor(doc, start) {
 
 // The time as the record has it; what an attempt before took is in no record but in the events.
 function took(doc) {
+  if (doc.record.seconds != null && !doc.record.attempts.length) return doc.record.seconds;
   return lastsFor(doc, doc.record.attempts.length ? doc.start : Date.parse(doc.record.started) / 1000);
 }
 

@@ -5,6 +5,7 @@ import { badge, clear, dateText, durationText, el, labelled, refresh, section, s
 const SHOWN = 200;
 
 function lasted(run) {
+  if (run.seconds != null) return durationText(run.seconds);
   const until = run.ended ? Date.parse(run.ended) : Date.now();
   return durationText((until - Date.parse(run.started)) / 1000);
 }
