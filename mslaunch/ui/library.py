@@ -28,11 +28,11 @@ from mslaunch.ui.bounds import LIVE
 from mslaunch.ui.document import describe_labels, make_document
 from mslaunch.ui.given import read_arguments, read_sweep_values
 from mslaunch.ui.last_numbers import NOTHING_TOLD, LastNumbers, read_last_numbers
-from mslaunch.words import plain
+from mslaunch.words import plain, shorten
 
 LISTED_EVERY = 1.0
 ASKED_EVERY = 5.0  # whether a run that goes on is still alive; a queue is slow to answer
-LONGEST_SUMMARY = 160
+LONGEST_SUMMARY = 240
 KEPT = 8  # runs whose numbers are in memory
 VALUES_OF = 200  # newest runs whose last numbers are listed
 LARGEST_RECORD = 64 << 20
@@ -141,7 +141,8 @@ class Library:
         if found != entry.record:
             entry.record, entry.summary, entry.asked = found, _read_summary(entry.run.folder), float("-inf")
             if entry.summary.get("summary"):
-                entry.summary["summary"] = mask_text(entry.summary["summary"], self._secrets(entry))[:LONGEST_SUMMARY]
+                text = mask_text(entry.summary["summary"], self._secrets(entry))
+                entry.summary["summary"] = shorten(text, LONGEST_SUMMARY)
         if not entry.summary or entry.summary["state"] in ENDED or now - entry.asked <= ASKED_EVERY:
             return False
         entry.asked = now

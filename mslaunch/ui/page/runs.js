@@ -10,21 +10,22 @@ function lasted(run) {
   return durationText((until - Date.parse(run.started)) / 1000);
 }
 
-function givenText(run) {
-  return [run.sweep, run.arguments].filter(Boolean).join(" ");
+// The program and what it was given.
+function programText(run) {
+  return [run.script.split("/").at(-1), run.sweep, run.arguments].filter(Boolean).join(" ");
 }
 
 function textsOf(run) {
-  return [run.name, run.script, run.state, run.summary ?? "", givenText(run), ...(run.tags ?? []), ...(run.notes ?? []).map(([, text]) => text)];
+  return [run.name, run.script, run.state, run.summary ?? "", programText(run), ...(run.tags ?? []), ...(run.notes ?? []).map(([, text]) => text)];
 }
 
-// The name, what the run was given, and, where the screen is too narrow for a column of its own, why it failed.
+// The name, the program, and why the run failed.
 function nameOf(run) {
-  const given = givenText(run);
+  const program = programText(run);
   return el("div", {},
     el("a", { href: `#${new URLSearchParams({ run: run.name })}`, text: run.name }),
-    given ? el("div", { class: "given quiet", text: given, title: given }) : null,
-    run.summary ? el("div", { class: "narrow", text: run.summary }) : null);
+    program ? el("div", { class: "given quiet", text: program, title: `${run.script} ${program}` }) : null,
+    run.summary ? el("div", { class: "why", text: run.summary, title: run.summary }) : null);
 }
 
 function stateOf(run) {
@@ -41,8 +42,6 @@ const COLUMNS = [
   ["ranks", "wide", (run) => run.ranks, NEVER_EMPTY],
   ["started", "wide short", (run) => dateText(run.started), NEVER_EMPTY],
   ["took", "wide short", lasted, NEVER_EMPTY],
-  ["program", "wide", (run) => run.script],
-  ["why", "wide why", (run) => run.summary ?? ""],
   ["tags", "wide", (run) => (run.tags ?? []).join(", ")],
   ["note", "wide note", (run) => run.notes?.at(-1)?.[1] ?? ""],
 ];
@@ -50,7 +49,7 @@ const COLUMNS = [
 export class RunList {
   constructor(open, compare) {
     Object.assign(this, { open, runs: [], chosen: new Set() });
-    this.search = el("input", { type: "search", size: 34, placeholder: "name, value, tag, note, script or state", oninput: () => this.fill() });
+    this.search = el("input", { type: "search", size: 40, placeholder: "name, value, tag, note, script or state", oninput: () => this.fill() });
     this.state = el("select", { onchange: () => this.fill() }, ...["all", "running", "queued", "succeeded", "failed", "stopped", "lost"].map((state) => el("option", { text: state })));
     this.compare = el("button", { type: "button", text: "Compare chosen runs", disabled: true, onclick: () => compare([...this.chosen]) });
     this.note = el("p", { class: "quiet", role: "status" });
