@@ -115,6 +115,31 @@ def test_the_command_line(bench: Bench) -> None:
     assert (refused.returncode, "--hosts" in refused.stderr) == (2, True)
 
 
+def test_a_table_of_several_hosts_needs_device_addresses(bench: Bench) -> None:
+    """Without them nothing is written, and the message says where they come from; one host needs none."""
+    words = ("rank-table", "generate", "--hosts", "10.0.0.1:0-7,10.0.0.2:[0-3]", "-o", "t.json")
+    refused = bench.mslaunch(*words)
+    assert refused.returncode == 2
+    assert "missing (10.0.0.1: device 0-7; 10.0.0.2: device 0-3)" in refused.stderr
+    assert "`mslaunch rank-table probe --hosts 10.0.0.1,10.0.0.2`" in refused.stderr
+    assert not (bench.folder / "t.json").exists()
+    allowed = bench.mslaunch(*words, "--allow-incomplete")
+    assert (allowed.returncode, (bench.folder / "t.json").exists()) == (0, True)
+    assert "device addresses are missing" in allowed.stderr
+    assert bench.mslaunch("rank-table", "generate", "--hosts", "10.0.0.1:0-7", "-o", "one.json").returncode == 0
+    assert "one.json: valid" in bench.mslaunch("rank-table", "validate", "one.json", "--soc", "910b").stdout
+
+
+def test_a_job_on_several_npu_hosts_is_not_given_a_table_without_addresses(bench: Bench) -> None:
+    """HCCL would refuse it; the message has the line that writes one."""
+    bench.write("train.py", "")
+    bench.write("cfg.yaml", "device_target: Ascend\n")
+    words = ("--dry-run", "--method", "rank-table", "--hosts", "n1:8,n2:8", "-c", "cfg.yaml")
+    done = bench.mslaunch("train", *words)
+    assert done.returncode == 2
+    assert "`mslaunch rank-table probe --hosts n1,n2 -o table.json`" in done.stderr
+
+
 def test_train_refuses_a_bad_table_with_its_findings(bench: Bench) -> None:
     """Nothing is started; every finding is told with its place."""
     bench.write("train.py", "print('started')\n")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from mslaunch.documents.limits import Unreadable
 from mslaunch.documents.yaml_text import parse_yaml
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host, parse_hostfile, parse_hosts
-from mslaunch.ranges import parse_ranges
+from mslaunch.ranges import format_ranges, parse_ranges
 from mslaunch.ranktable import compare, generate, repair
 from mslaunch.ranktable.findings import SIZE_LIMIT, TableUnreadable, read_json
 from mslaunch.ranktable.model import RankTable, Server, merge, number
@@ -36,6 +38,9 @@ Output = Annotated[
     str | None, typer.Option("-o", "--output", help="Where to write; by default stdout.", metavar="FILE")
 ]
 Version = Annotated[str, typer.Option("--version", "--to", help="1.0, 1.2, 2.0 or standard.", metavar="V")]
+AllowIncomplete = Annotated[
+    bool, typer.Option("--allow-incomplete", help="Write a table of several hosts without device addresses.")
+]
 AutoName = Annotated[bool, typer.Option("--auto-name", help="Write to hccl_tools' file name.")]
 
 
@@ -59,6 +64,7 @@ def generate_table(
     output: Output = None,
     force: Force = False,
     auto_name: AutoName = False,
+    allow_incomplete: AllowIncomplete = False,
 ) -> None:
     """Make a table from hosts, a cluster's YAML, hccn.conf, or what this Ascend host tells."""
     addresses = generate.parse_hccn_conf(_read(hccn)) if hccn else None
@@ -69,7 +75,25 @@ def generate_table(
         table = generate.from_hosts(named, addresses)
     else:
         table = _of_this_host(device_num, visible_devices, server_ip, addresses)
+    _check_addresses(table, allow_incomplete)
     _write(table, version, output, force, auto_name)
+
+
+def _check_addresses(table: RankTable, allow_incomplete: bool) -> None:
+    """Refuse a table of several servers that HCCL would refuse for its missing device addresses."""
+    missing = generate.without_address(table)
+    if not missing or len(table.servers) == 1:
+        return
+    devices = "; ".join(f"{server}: device {format_ranges(numbers)}" for server, numbers in missing.items())
+    names = ",".join(server.server_id for server in table.servers)
+    sources = (
+        f"They are in {HCCN_CONF} of each host: `mslaunch rank-table probe --hosts {shlex.quote(names)}` asks for "
+        f"them over SSH, and a cluster's YAML names them (--cluster FILE)"
+    )
+    text = f"device addresses are missing ({devices}), and HCCL needs them with more than one server. {sources}"
+    if not allow_incomplete:
+        raise RequestError(f"{text}. --allow-incomplete writes the table without them.")
+    print(f"mslaunch: {text}.", file=sys.stderr)
 
 
 def _of_this_host(
@@ -100,12 +124,15 @@ def probe_hosts(
     version: Version = "1.0",
     output: Output = None,
     force: Force = False,
+    allow_incomplete: AllowIncomplete = False,
 ) -> None:
     """Ask Ascend hosts for their devices and addresses, and write the table."""
     if hosts or hostfile:
         named = parse_hosts(hosts) if hosts else parse_hostfile(_read(str(hostfile)), str(hostfile))
         asked = api.run_commands(named, _probe_host, accept_new_host_keys)
-        _write(RankTable("probe", "1.0", number(asked)), version, output, force)
+        table = RankTable("probe", "1.0", number(asked))
+        _check_addresses(table, allow_incomplete)
+        _write(table, version, output, force)
         return
     if not local:
         raise RequestError("which hosts? Give --hosts LIST or --hostfile FILE, or --local for this machine.")

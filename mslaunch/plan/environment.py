@@ -29,6 +29,8 @@ RANK_VARIABLES = frozenset(
         "GUARDED",
         "HOST",
         "JOB_DIR",
+        "MEMORY_NODES",
+        "NUMA_NODE",
         "RANKS",
         "RESUME",
         "RUN_DIR",

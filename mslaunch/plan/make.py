@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import shlex
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -244,8 +245,19 @@ def _checkpoint_files(spec: JobSpec) -> Iterator[File]:
 def _rank_table(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> tuple[File, ...]:
     content = facts.rank_table
     if content is None and spec.launch.method == "rank-table":
+        _check_addresses(spec, hosts, facts)
         content = write_table(from_hosts(hosts))
     return () if content is None else (File(layout.RANK_TABLE, content),)
+
+
+def _check_addresses(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> None:
+    """Refuse a table that HCCL would refuse: of several NPU hosts, it needs the addresses of devices."""
+    if facts.device_target == "Ascend" and len(hosts) > 1:
+        names = ",".join(host.address for host in hosts)
+        raise RequestError(
+            f"{spec.source('method')}: a rank table of several hosts needs the addresses of their devices. Write one "
+            f"with `mslaunch rank-table probe --hosts {shlex.quote(names)} -o table.json`, and give --rank-table table.json."
+        )
 
 
 def _common_env(

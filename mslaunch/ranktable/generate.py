@@ -98,6 +98,16 @@ def _cluster_device(device_id: Any, value: Any, where: str) -> Device:
     return Device(device_id, device_ip=None if value is None else str(value))
 
 
+def without_address(table: RankTable) -> dict[str, list[int]]:
+    """Return the devices of each server that have no address."""
+    missing: dict[str, list[int]] = {}
+    for server in table.servers:
+        numbers = [device.device_id for device in server.devices if not device.device_ip]
+        if numbers:
+            missing[server.server_id] = numbers
+    return missing
+
+
 def auto_name(table: RankTable) -> str:
     """The file name that hccl_tools would give: hccl_8p_01234567_10.0.0.1.json."""
     devices = "".join(str(device.device_id) for server in table.servers for device in server.devices)
