@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,83 +16,85 @@ from mslaunch.cli import arguments, basics, options
 from mslaunch.cli.render_objects import METHOD, render_objects
 from mslaunch.errors import RequestError
 
-Nodes = Annotated[int | None, options.option("nodes")]
-Image = Annotated[str | None, options.option("image")]
-Namespace = Annotated[str | None, options.option("namespace")]
-Volcano = Annotated[bool | None, options.option("volcano")]
+LEFT_OUT = {
+    "sync": "copy the data yourself",
+    "max_restarts": "they start the job once",
+    "timeout": "they have no time limit",
+    "stall_timeout": "they do not watch the ranks",
+    "stdin": "no rank reads it",
+    "on_end": "run it yourself",
+    "webhook": "nothing is posted",
+    "report": "none is written",
+}
+"""Settings that scripts cannot honour, and what that means."""
 
 _app = basics.new_app()
 app = partial(arguments.call, _app)
 
 
 @_app.command(epilog=arguments.EPILOG, options_metavar=arguments.USAGE)
+@options.launching
 def render(
+    typed: dict[str, Any],
     context: typer.Context,
-    is_module: options.Module = False,
-    method: options.Method = None,
     output: Annotated[
         str | None,
         typer.Option(
             "-o", "--output", help="Folder for scripts, code and zip; for kubernetes, a file.", metavar="PATH"
         ),
     ] = None,
-    workers: options.Workers = None,
-    config: options.ConfigFile = None,
-    script: options.Script = None,
-    devices: options.Devices = None,
-    rank_table: options.RankTable = None,
-    env: options.Env = None,
-    assignments: options.Set = None,
-    master_port: options.MasterPort = None,
-    bind_cores: options.BindCores = None,
-    nodes: Nodes = None,
-    image: Image = None,
-    namespace: Namespace = None,
-    volcano: Volcano = None,
 ) -> None:
-    """Write the same job as scripts, to read or to run elsewhere; without -o, print the script."""
-    target = Path(output).resolve() if output else None
-    flags = arguments.given(
-        workers=workers,
-        script=script,
-        devices=devices,
-        method=method,
-        rank_table=rank_table,
-        env=options.variables(env),
-        master_port=master_port,
-        bind_cores=bind_cores,
-        nodes=nodes,
-        image=image,
-        namespace=namespace,
-        volcano=volcano,
-    )
-    if method == METHOD:
-        flags = {**flags, "transport": METHOD, "method": "dynamic"}
-        render_objects(options.request(config, tuple(assignments or ()), flags, context.obj, is_module), output)
+    """Write the same job as scripts, to read or to run elsewhere; without -o, print the scripts."""
+    flags = options.settings(typed)
+    request = partial(options.request, typed["config"], tuple(typed["assignments"] or ()))
+    is_module = bool(typed["is_module"])
+    if flags.get("method") == METHOD:
+        flags |= {"transport": METHOD, "method": "dynamic"}
+        render_objects(request(flags, context.obj, is_module), output)
         return
-    flags |= arguments.given(
-        runs_dir=str(target.parent) if target else None,
-        run_id=target.name if target else None,
-    )
-    request = options.request(config, tuple(assignments or ()), flags, context.obj, is_module)
-    _render_scripts(api.plan_request(request, elsewhere=True), target)
+    target = Path(output).resolve() if output else None
+    if target is not None:
+        flags |= {"runs_dir": str(target.parent), "run_id": target.name}
+    _render_scripts(api.plan_request(request(flags, context.obj, is_module), elsewhere=True), target)
 
 
 def _render_scripts(plan: api.Plan, target: Path | None) -> None:
     """Write the scripts with all they need into a new folder, or print them."""
-    scripts = [file for file in plan.files if file.path.endswith(".sh")]
+    hosts = {process.argv[-1]: process.host for process in plan.processes if process.role == "script"}
+    scripts = {file: hosts.get(f"{plan.run_dir}/{file.path}", "") for file in plan.files if file.path.endswith(".sh")}
     if not scripts:
         raise RequestError(
             f"--method {plan.method} has no script: mslaunch starts it itself. Give msrun, mpirun or rank-table."
         )
-    if plan.sync is not None:
-        print("mslaunch: the scripts leave out launch.sync: copy the data yourself.", file=sys.stderr)
-    if target is None:
-        print("".join(file.content for file in scripts), end="")
-        return
-    write(plan, target)
-    for file in scripts:
-        print(f"bash {target / file.path}")
+    for name, meaning in LEFT_OUT.items():
+        if not plan.sources[name].endswith("from default"):
+            print(f"mslaunch: the scripts leave out launch.{name}: {meaning}.", file=sys.stderr)
+    for note in plan.notes:
+        print(f"mslaunch: {note}", file=sys.stderr)
+    if target is not None:
+        write(plan, target)
+    for file, host in scripts.items():
+        if target is None:
+            heading = f"# {file.path}, for {host}\n" if len(scripts) > 1 else ""
+            print(heading + file.content, end="")
+        else:
+            where = f"    # on {host}" if len(plan.hosts) > 1 else ""
+            print(f"bash {target / file.path}{where}")
+    if len(plan.hosts) > 1:
+        if plan.device_target == "CPU":
+            print("mslaunch: the scripts are for CPU hosts; device_target in the config names others.", file=sys.stderr)
+        print(f"mslaunch: {_how_to_start(plan, target, len(scripts))}", file=sys.stderr)
+
+
+def _how_to_start(plan: api.Plan, target: Path | None, scripts: int) -> str:
+    """Say what several hosts need before the scripts run there."""
+    folder = target or "the folder that -o writes"
+    others = ", ".join(host.name for host in plan.hosts[1:])
+    copy = f"share {folder}, or copy it to the same path of {others}"
+    if scripts == 1:
+        return f"{copy}; then start the script on {plan.hosts[0].name}, which reaches the other hosts itself"
+    seconds = plan.env.get("MS_TOPO_TIMEOUT", "600")
+    return f"{copy}; then start the {scripts} scripts, each on its host: they wait {seconds} s for each other"
 
 
 def write(plan: api.Plan, target: Path) -> None:

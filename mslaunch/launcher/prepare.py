@@ -68,9 +68,20 @@ def _with_files(request: Request, plan: Plan) -> Plan:
 def _plan(request: Request, elsewhere: bool) -> Plan:
     job = read_job(request)
     job, transport = _choose_transport(job)
-    if elsewhere or not transport.needs_check:
-        return _plan_here(job, transport, elsewhere)
-    return _plan_unseen(job, transport)
+    if transport.needs_check and (job.named or not elsewhere):
+        return _plan_unseen(job, transport)
+    if elsewhere:
+        _check_one_node(job.spec)
+    return _plan_here(job, transport, elsewhere)
+
+
+def _check_one_node(spec: JobSpec) -> None:
+    """Refuse scripts for several nodes of which nobody has said which they are."""
+    for name in ("nodes", "nnodes"):
+        if getattr(spec.launch, name) not in (None, 1, (1, 1)):
+            raise RequestError(
+                f'{spec.source(name)}: scripts for several nodes need their names. Give --hosts "n1:8,n2:8".'
+            )
 
 
 def _choose_transport(job: ReadJob) -> tuple[ReadJob, Transport]:

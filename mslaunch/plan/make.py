@@ -256,7 +256,8 @@ def _check_addresses(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> No
         names = ",".join(host.address for host in hosts)
         raise RequestError(
             f"{spec.source('method')}: a rank table of several hosts needs the addresses of their devices. Write one "
-            f"with `mslaunch rank-table probe --hosts {shlex.quote(names)} -o table.json`, and give --rank-table table.json."
+            f"with `mslaunch rank-table probe --hosts {shlex.quote(names)} -o table.json`, and give --rank-table "
+            f"table.json."
         )
 
 
