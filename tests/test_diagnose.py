@@ -33,6 +33,17 @@ def test_every_pattern_finds_its_example() -> None:
     assert wrong == []
 
 
+def test_operators_word_an_index_out_of_range_in_their_own_ways() -> None:
+    """One row explains them all."""
+    for line in (
+        "RuntimeError: For 'GatherD', the value of 'index' must be in [-3, 3), but got: 7",
+        "RuntimeError: For 'Gather', the 'input_indices' should be in the range [0, 2), but got 9, error_code[58]",
+    ):
+        found = match_line(line)
+        assert found is not None, line
+        assert found.pattern.id == "index-range"
+
+
 def test_pattern_ids_are_unique() -> None:
     """run.json names a pattern by its id."""
     assert len({pattern.id for pattern in PATTERNS}) == len(PATTERNS)

@@ -87,6 +87,7 @@ CORRUPTIONS: dict[str, Any] = {
     "no count": lambda t, s, d: t.pop("server_count"),
     "no status": lambda t, s, d: t.pop("status"),
     "a wrong status": lambda t, s, d: t.update(status="ready"),
+    "no version": lambda t, s, d: t.pop("version"),
     "a wrong version": lambda t, s, d: t.update(version="9.9"),
     "a version as a number": lambda t, s, d: t.update(version=1.0),
     "no servers": lambda t, s, d: t.update(server_list=[]),
@@ -194,6 +195,19 @@ def test_rules_of_version_2_0(change: Any, words: str) -> None:
     raw = json.loads((ROOT / "rank_tables" / "v2.0_1x8.json").read_text())
     change(raw)
     assert any(words in finding.what for finding in validate(json.dumps(raw)))
+
+
+@pytest.mark.parametrize(("name", "version"), [("server_list", "1.0"), ("super_pod_list", "1.2"), ("rank_list", "2.0")])
+def test_a_table_without_its_version_is_told_which_one_it_needs(name: str, version: str) -> None:
+    """By the list that it has; only tables with group_list have no version."""
+    raw = {name: [], "server_list": []} if name == "super_pod_list" else {name: []}
+    first = validate(json.dumps(raw))[0]
+    assert (first.what, first.fix) == (
+        f"version is missing: a table with {name} is of version {version}",
+        f'Add "version": "{version}".',
+    )
+    with pytest.raises(RequestError, match=f"version is missing: a table with {name} is of version {version}"):
+        read_table(json.dumps(raw), "t.json")
 
 
 def test_a_version_that_is_not_known_here_is_not_called_wrong() -> None:

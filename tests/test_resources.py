@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mslaunch.agent import resources as rank_resources
 from mslaunch.agent.device_metrics import read_npu_smi, read_nvidia_smi
 from mslaunch.agent.resources import Resources
 from tests.conftest import wait_for
@@ -187,6 +189,18 @@ def test_what_a_child_has_used_that_has_ended_counts(tmp_path: Path) -> None:
         (tmp_path / "go").write_text("\n")
         wait_for((tmp_path / "ended").exists, "the child's end")
         assert values_of(resources, pid)["cpu"] > 0
+
+
+def test_a_rank_that_has_ended_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last number stays that of its life, also where somebody else has still to wait for it, as under mpirun."""
+    monkeypatch.setattr(rank_resources, "SEARCH_SHARE", 1e9)  # a machine with very many processes
+    child = subprocess.Popen(["sleep", "600"])
+    resources = Resources(str(tmp_path))
+    assert [rank for rank, _ in resources.look({0: child.pid})] == [0, None]
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert [rank for rank, _ in resources.look({0: child.pid})] == [None]
+    child.wait()
 
 
 def test_a_process_that_ends_makes_no_peak(tmp_path: Path) -> None:

@@ -29,6 +29,11 @@ class Process:
         self.began = int(fields[19])
         self.memory = int(fields[21]) * _PAGE
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended, or is ending: its memory is the first thing that it gives back."""
+        return self.state in (b"Z", b"X") or not self.memory
+
 
 class Usage:
     """What the processes of a rank have used by now."""
@@ -81,8 +86,13 @@ class Resources:
             self._search_at = now + SEARCH_SHARE * (time.process_time() - began)
         else:
             everything = _read(pid for rank in pids for pid in self._members[rank])
-        found = {rank: {pid: everything[pid] for pid in self._members[rank] if pid in everything} for rank in pids}
-        return {rank: processes for rank, processes in found.items() if processes}
+        found: dict[int, dict[int, Process]] = {}
+        for rank in pids:
+            present = ((pid, everything[pid]) for pid in self._members[rank] if pid in everything)
+            processes = {pid: process for pid, process in present if not process.has_ended}
+            if processes:
+                found[rank] = processes
+        return found
 
     def _add_stopped(self, rank: int, processes: dict[int, Process], values: dict[str, float]) -> None:
         """Tell that a process of a rank is stopped by a signal, and when that is over."""
@@ -127,7 +137,7 @@ def _below(roots: dict[int, int], processes: dict[int, Process]) -> dict[int, li
         above = pid
         while above not in ranks and above in processes:
             above = processes[above].parent
-        if above in ranks and process.state not in (b"Z", b"X"):
+        if above in ranks:
             members[ranks[above]].append(pid)
     return members
 

@@ -99,6 +99,20 @@ def check_port(value: Any, path: Path) -> Iterator[Finding]:
         yield Finding(path, f"a port is 1 to 65535 in quotes, got {value!r}", 'Write for example "16666".', "EI0014")
 
 
+_VERSIONS = {"super_pod_list": "1.2", "server_list": "1.0", "rank_list": "2.0"}
+"""The version of a table, by the list that it has; one with group_list needs none."""
+
+
+def absent_version(raw: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the version that a table without one needs, and what is wrong with it; None where nothing is."""
+    if "version" in raw or "group_list" in raw:
+        return None
+    for name, version in _VERSIONS.items():
+        if name in raw:
+            return version, f"version is missing: a table with {name} is of version {version}"
+    return None
+
+
 def missing(path: Path, name: str, what: str) -> Finding:
     return Finding((*path, name), f"{name} must be {what}", "Start from a sample: mslaunch examples list.", "EI0017")
 

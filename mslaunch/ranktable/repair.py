@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from mslaunch.ranktable.fields import objects
+from mslaunch.ranktable.fields import absent_version, objects
 
 _SCALARS = ("device_id", "rank_id", "device_port", "host_port", "backup_device_port", "super_device_id", "server_id")
 
@@ -16,6 +16,9 @@ def repair(raw: Any) -> tuple[Any, list[str]]:
     changes: list[str] = []
     if not isinstance(fixed, dict) or not isinstance(fixed.get("server_list"), list):
         return fixed, changes
+    if (absent := absent_version(fixed)) is not None:
+        changes.append(f"version '{absent[0]}' was added")
+        fixed = {"version": absent[0], **fixed}
     servers = [server for server in fixed["server_list"] if isinstance(server, dict)]
     devices = [device for server in servers for device in objects(server.get("device"))]
     quoted = sum(_quote(item) for item in (fixed, *servers, *devices))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mslaunch.ranktable.fields import (
+    absent_version,
     check_address,
     check_count,
     check_families,
@@ -48,6 +49,9 @@ def check_table(raw: Any, job: TableContext) -> Iterator[Finding]:
             ("version",), what, "Check it with HCCL itself; mslaunch train does not take it.", severity="warning"
         )
         return
+    if (absent := absent_version(raw)) is not None:
+        version, what = absent
+        yield Finding((), what, f'Add "version": "{version}".', "EI0014")
     rules = RULES.get(version) if isinstance(version, str) else None
     if rules is None:
         known = "'1.0', '1.1', '1.2', '2.0'"

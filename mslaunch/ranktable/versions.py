@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mslaunch.errors import RankTableUnreadable, RequestError
+from mslaunch.ranktable.fields import absent_version
 from mslaunch.ranktable.findings import TableUnreadable, read_json
 from mslaunch.ranktable.model import Device, RankTable, Server, number
 
@@ -19,6 +20,8 @@ def read_table(text: str, name: str) -> RankTable:
         raise RankTableUnreadable(name, error.finding.what) from None
     if not isinstance(raw, dict):
         raise RankTableUnreadable(name, "it is not a JSON object")
+    if (absent := absent_version(raw)) is not None:
+        raise RankTableUnreadable(name, f'{absent[1]}. Add "version": "{absent[0]}"')
     version = str(raw.get("version", "standard"))
     if version == "1.1":
         raise RankTableUnreadable(name, "heterogeneous tables (version 1.1) are not known to mslaunch")
