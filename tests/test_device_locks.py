@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
 from mslaunch.launcher.check import Checked, Report, check_devices
 from tests.conftest import MSLAUNCH, ROOT, Bench
+from tests.other_user import needs_root, run_as
 from tests.test_run_state import STOP, event, run_state_of, tell
 from tests.test_sweep import FAKE_DEVICES
 
@@ -113,17 +116,48 @@ def test_a_file_that_was_linked_into_the_folder_is_left_alone(devices: Path, tmp
     path.unlink()
     (tmp_path / "own.txt").write_text("own")
     path.hardlink_to(tmp_path / "own.txt")
-    assert DeviceLocks().take("davinci", [0], {}, "second") == {}
+    second = DeviceLocks()
+    assert second.take("davinci", [0], {}, "second") == {}
+    assert second.problem == f"{path}: not a file of its own"
     assert holders("davinci", [0], {}) == {}
     assert (tmp_path / "own.txt").read_text() == "own"
 
 
 def test_a_folder_that_cannot_be_made_means_no_locks(devices: Path) -> None:
-    """A launch does not fail for it."""
+    """A launch does not fail for it, and reports it."""
     Path(device_locks.FOLDER).write_text("")
-    assert DeviceLocks().take("davinci", [0], {}, "run") == {}
+    locks = DeviceLocks()
+    assert locks.take("davinci", [0], {}, "run") == {}
+    assert (locks.problem or "").endswith(": Not a directory")
     assert holders("davinci", [0], {}) == {}
     assert devices.is_dir()
+
+
+TAKE = """
+import sys
+from mslaunch.agent import device_locks
+device_locks.FOLDER, device_locks.DEVICES = sys.argv[1:3]
+locks = device_locks.DeviceLocks()
+print(locks.take("davinci", [0], {}, "run"), locks.problem)
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("closed", ["folder", "file"])
+def test_locks_that_another_user_has_closed_are_reported(
+    devices: Path, shared_folder: Path, monkeypatch: pytest.MonkeyPatch, closed: str
+) -> None:
+    """Whoever made the folder, or a lock's file, may have kept others out: the run goes on, and says so."""
+    folder = shared_folder / "locks"
+    monkeypatch.setattr(device_locks, "FOLDER", str(folder))
+    DeviceLocks().take("davinci", [0], {}, "root's")
+    (file,) = folder.iterdir()
+    place = folder if closed == "folder" else file
+    place.chmod(0o700)
+    shutil.copytree(devices, shared_folder / "dev", copy_function=os.link)
+    argv = [sys.executable, "-c", TAKE, str(folder), str(shared_folder / "dev")]
+    done = run_as(argv, shared_folder, {"PYTHONPATH": str(ROOT)})
+    assert done.stdout == f"{{}} {file}: Permission denied ({folder} was made by root)\n", done.stderr
 
 
 def test_devices_that_were_taken_in_the_last_moment_end_the_run() -> None:

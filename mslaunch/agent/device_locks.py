@@ -6,6 +6,7 @@ nothing. It is called after the device itself, so that other numbers for the sam
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -48,15 +49,19 @@ class DeviceLocks:
 
     def __init__(self) -> None:
         self._held: dict[str, int] = {}
+        self.problem: str | None = None
+        """Why some of the devices that were asked for have no lock."""
 
     def take(self, stem: str, devices: Iterable[int], environment: Mapping[str, str], run: str) -> dict[int, str]:
         """Take these devices for a run, for good; return those that others hold, with who that is."""
         refused: dict[int, str] = {}
         for device, name in _lock_names(stem, devices, environment).items():
             if name is not None and name not in self._held:
-                file = _open(name)
-                if file is None:
-                    continue  # no such folder can be made here: nobody has locks
+                try:
+                    file = _open(name)
+                except OSError as error:
+                    self.problem = f"{error.filename or FOLDER}: {error.strerror}{_owner(FOLDER)}"
+                    continue
                 if _lock(file):
                     _sign(file, run)
                     self._held[name] = file
@@ -70,7 +75,10 @@ def holders(stem: str, devices: Iterable[int], environment: Mapping[str, str]) -
     """Return those of these devices that runs hold, with who that is."""
     found: dict[int, str] = {}
     for device, name in _lock_names(stem, devices, environment).items():
-        file = None if name is None else _open_existing(name)
+        try:
+            file = None if name is None else _open_existing(name)
+        except OSError:
+            file = None  # whoever takes the device reports it
         if file is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -95,26 +103,25 @@ def _lock(file: int) -> bool:
     return False
 
 
-def _open_existing(name: str) -> int | None:
+def _open_existing(name: str) -> int:
     """Open a lock's file as it is: with O_CREAT, the kernel may refuse a file of another user in such a folder.
 
     A file with another name is refused: it may be any file of ours that another user has linked here.
     """
-    try:
-        file = os.open(os.path.join(FOLDER, name), os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
+    path = os.path.join(FOLDER, name)
+    file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
     found = os.fstat(file)
     if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
         return file
     os.close(file)
-    return None
+    raise OSError(errno.EINVAL, "not a file of its own", path)
 
 
-def _open(name: str) -> int | None:
-    file = _open_existing(name)
-    if file is not None:
-        return file
+def _open(name: str) -> int:
+    try:
+        return _open_existing(name)
+    except FileNotFoundError:
+        pass
     try:
         os.mkdir(FOLDER)
         os.chmod(FOLDER, 0o1777)
@@ -122,12 +129,21 @@ def _open(name: str) -> int | None:
         pass  # it is there
     try:
         file = os.open(os.path.join(FOLDER, name), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
-        os.fchmod(file, 0o666)
     except FileExistsError:
         return _open_existing(name)  # somebody was quicker
-    except OSError:
-        return None
+    os.fchmod(file, 0o666)
     return file
+
+
+def _owner(path: str) -> str:
+    """Say whose a folder is, where it is another user's."""
+    try:
+        owner = os.lstat(path).st_uid
+        return "" if owner == os.geteuid() else f" ({path} was made by {pwd.getpwuid(owner).pw_name})"
+    except KeyError:
+        return f" ({path} was made by uid {owner})"
+    except OSError:
+        return ""
 
 
 def _sign(file: int, run: str) -> None:

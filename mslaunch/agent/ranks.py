@@ -117,7 +117,11 @@ class Ranks:
         self._locks = self._locks or DeviceLocks()
         devices = {c.planned["device_id"] for c in self.children if c.rank is not None}
         wanted = sorted(device for device in devices if device is not None)
-        return self._locks.take(stem, wanted, environment_of_ranks(order), os.path.basename(self._run_dir))
+        held = self._locks.take(stem, wanted, environment_of_ranks(order), os.path.basename(self._run_dir))
+        if self._locks.problem:
+            text = f"its devices have no lock, so other runs may use them at the same time: {self._locks.problem}"
+            self.output.event("agent-note", text=text)
+        return held
 
     def _launch_with(self, env: dict[str, str]) -> None:
         order = self._order
