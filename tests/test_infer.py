@@ -109,6 +109,15 @@ def test_a_kept_set_is_used_for_the_same_bytes_only(served: Bench) -> None:
     assert files[1].samefile(files[3])
 
 
+def test_a_resharded_set_is_resharded_again(served: Bench) -> None:
+    """The files of a run, which are kept too, serve as the checkpoint of another."""
+    assert served.mslaunch("infer", "--ckpt", "ckpt", "--workers", "2").returncode == 0
+    made = served.latest.resolve() / "checkpoints"
+    done = served.mslaunch("infer", "--ckpt", str(made), "--workers", "1")
+    assert done.returncode == 0, done.stderr
+    assert shapes(told(served, 0)[0]) == shapes(str(FIXTURES / "checkpoints/full/rank_0/net.ckpt"))
+
+
 def test_a_kept_set_that_was_changed_is_not_used_again(served: Bench) -> None:
     """What is kept is read-only; a process of root may change it all the same, and puts the times back."""
     expected = FIXTURES / "checkpoints/tp2/rank_0/net0.ckpt"

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path, PosixPath
 
 from mslaunch.errors import NotReadyError, ShardUnreadable, limit_of
 
-Version = tuple[int, int, int, int]
-"""Device, inode, size and time of the last change."""
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What tells that a file has changed."""
+
+    content: tuple[int, int, int, int]
+    """Device, inode, size, and the time of the last change of its bytes, which anybody can put back."""
+    names: int
+    """How many names it has."""
+    changed: int
+    """The time of the last change of anything, names included."""
+
+    def is_of(self, other: Version) -> bool:
+        """Tell whether two are of the same bytes; a file that got or lost a name meanwhile has a new time for that."""
+        return self.content == other.content and (self.changed == other.changed or self.names != other.names)
 
 
 class SourcePath(PosixPath):
@@ -48,9 +62,10 @@ def open_source(path: Path) -> int:
 def check_unchanged(fd: int, path: Path) -> None:
     """Compare an open file with what it was when its headers were read."""
     known = path.version if isinstance(path, SourcePath) else None
-    if known is not None and _version(os.fstat(fd)) != known:
+    if known is not None and not _version(os.fstat(fd)).is_of(known):
         raise SourceChanged(path)
 
 
 def _version(found: os.stat_result) -> Version:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    content = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return Version(content, found.st_nlink, found.st_ctime_ns)

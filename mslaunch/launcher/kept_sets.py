@@ -48,9 +48,10 @@ class KeptSets:
     def use(self, planned: Planned, target: Path, moving: Callable[[int], Progress]) -> bool:
         """Link the kept set that holds what is planned into a new folder; tell whether there is one."""
         for entry in self._entries():
-            if not all((entry / name).is_file() for name in _files(planned)):
+            before = _inodes(planned, entry)
+            if before is None or not planned.is_in(entry, moving(planned.job.nbytes)):
                 continue
-            if _link_files(planned, entry, target) and planned.is_in(target, moving(planned.job.nbytes)):
+            if _link_files(planned, entry, target) and _inodes(planned, target) == before:
                 return True
             shutil.rmtree(target)
         return False
@@ -73,6 +74,16 @@ class KeptSets:
 
 def _files(planned: Planned) -> Iterable[str]:
     return (*planned.names.values(), *planned.extra)
+
+
+def _inodes(planned: Planned, folder: Path) -> list[int] | None:
+    """Return which files a folder has for a set; None where some are missing, or are another user's."""
+    try:
+        found = [(folder / name).lstat() for name in _files(planned)]
+    except OSError:
+        return None
+    is_own = all(stat.S_ISREG(one.st_mode) and one.st_uid == os.geteuid() for one in found)
+    return [one.st_ino for one in found] if is_own else None
 
 
 def _link_files(planned: Planned, source: Path, target: Path) -> bool:
