@@ -262,3 +262,12 @@ def test_a_name_that_is_nothing_is_said_to_be_so(bench: Bench) -> None:
     done = bench.mslaunch("diagnose", "nosuch")
     assert done.returncode == 2
     assert done.stderr.startswith("mslaunch: nosuch: no such folder, run or zip.")
+
+
+def test_a_full_disk_is_known_by_what_the_rank_reported() -> None:
+    """Its log had no room for the traceback."""
+    full = "OSError: [Errno 28] No space left on device"
+    verdict = judge([Case("0", 0, failed_at=1.0, exit_code=1, cause="exception", summary=full)])
+    assert verdict is not None
+    assert (verdict.summary, verdict.pattern, verdict.line) == (full, "disk-full", None)
+    assert (verdict.advice or "").startswith("A disk is full. Look at df -h")

@@ -21,7 +21,7 @@ from mslaunch.diagnose.chain import Chain
 from mslaunch.diagnose.chain_words import steps_of
 from mslaunch.diagnose.collective import chain_verdict_parts, chains_of, contradiction
 from mslaunch.diagnose.group_verdict import of_group, with_tls
-from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Hit, Raised
+from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Hit, Raised, scan
 from mslaunch.diagnose.sources import is_kernel_log
 from mslaunch.diagnose.verdict import Tie, Verdict, signal_name
 from mslaunch.diagnose.waiting import Place
@@ -107,7 +107,7 @@ def _verdict(first: Case, cases: Sequence[Case]) -> Verdict:
     raised = last_words(first)
     hit = _known(first, raised)
     error = first.error or {}
-    summary, advice, pattern = _words(first, hit, raised)
+    summary, advice, pattern = _words(first, hit or _in_summary(first, raised), raised)
     ended = [case for case in others if case.rank is not None and case.exit_code != 0]
     also_failed = _ranks([case for case in ended if case.ended_by_itself or (failed(case) and is_cause(case))])
     return Verdict(
@@ -160,6 +160,14 @@ def _known(case: Case, raised: Raised | None) -> Hit | None:
         told = (hit for hit in case.findings.hits if raised.line <= hit.line <= raised.end)
         return next(told, None)
     return first_hit(case)
+
+
+def _in_summary(case: Case, raised: Raised | None) -> Hit | None:
+    """Return the pattern in what a rank has reported itself: a full disk has no room for it in the log."""
+    if raised is not None or case.cause != "exception":
+        return None
+    hits = scan((case.summary or "").splitlines()).hits
+    return next((hit for hit in hits if hit.match.pattern.kind == "cause"), None)
 
 
 def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str | None, str | None]:
