@@ -46,6 +46,9 @@ class _Row:
         self._regex: re.Pattern[str] | None = None
         self.built_in = order["built_in"]
         self.role = order["role"]
+        first = self.fields[0] if self.fields else ""
+        self.metric = "step_time" if first in UNITS else first
+        """What a pattern that completes a line adds; a line that has it already needs nothing of it."""
         self.spent = 0.0
 
     @property
@@ -86,9 +89,11 @@ class LinePatterns:
         values: Values = {}
         is_whole = False  # an object tells all of its line
         for row in tuple(self._rows):
-            if not row.is_possible(text) or (row.role == "reads" and values):
+            if row.role == "reads" and values:
                 continue
-            if row.role == "completes" and (is_whole or not values):
+            if row.role == "completes" and (is_whole or not values or row.metric in values):
+                continue
+            if not row.is_possible(text):
                 continue
             metrics = dict(self._match(row, text))
             is_whole = is_whole or (bool(metrics) and not row.fields)
