@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.checkpoint import protobuf
+from mslaunch.checkpoint.layout import Layout
 from mslaunch.checkpoint.sets import find_set
 from mslaunch.checkpoint.shard import read_shard
 from mslaunch.checkpoint.strategy import Strategy, read_strategy
@@ -314,3 +315,20 @@ def test_replicas_need_a_strategy(bench: Bench) -> None:
     done = bench.mslaunch("ckpt", "verify", str(checkpoints("dp4")), "--replicas")
     assert done.returncode == 2
     assert done.stderr.startswith("mslaunch: --replicas needs --strategy")
+
+
+@pytest.mark.parametrize("kind", ["overlapping", "right", "zeros"])
+def test_slices_that_mindspore_wrote_wrong_are_a_warning(tmp_path: Path, kind: str) -> None:
+    """With safetensors 0.8 its transform writes a view as if it had no gaps: the next slice begins inside this one."""
+    whole = bytes(range(64)) if kind != "zeros" else bytes(64)
+    for rank in range(2):
+        rows = b"".join(whole[row + 4 * rank : row + 4 * rank + 4] for row in range(0, 64, 8))
+        data = whole[4 * rank : 4 * rank + 32] if kind == "overlapping" else rows
+        content = dict.fromkeys(("a", "w"), ("Int8", (8, 4), data))
+        write_shard(tmp_path / f"rank_{rank}/net.safetensors", content)
+    strategy = Strategy("s", {0: dict.fromkeys(("a", "w"), Layout((2,), ((), (0,))))}, False)
+    found = [finding.words() for finding in findings(tmp_path, strategy)]
+    assert len(found) == (kind == "overlapping")
+    for words in found:
+        assert words.startswith("warning: rank 1, rank_1/net.safetensors, a: begins inside the slice of rank 0, and so")
+        assert "with safetensors 0.8: make the set again with `mslaunch ckpt reshard`" in words

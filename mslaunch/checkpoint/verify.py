@@ -12,6 +12,7 @@ from typing import Literal
 
 from mslaunch.checkpoint.files import Step
 from mslaunch.checkpoint.layout import Box, Layout, box, whole_shape
+from mslaunch.checkpoint.overlaps import find_overlaps
 from mslaunch.checkpoint.sets import ShardSet, lacking_beside_others, read_set
 from mslaunch.checkpoint.shard import Shard, checksum
 from mslaunch.checkpoint.strategy import Strategy
@@ -68,6 +69,7 @@ def verify(found: ShardSet, strategy: Strategy | None, replicas: bool = False, c
         *(_parameters(found, shards, strategy) if strategy and not lone else ()),
         *(_checksums(found, shards) if content and not found.checked else ()),
         *(_replicas(found, shards, strategy, replicas) if content and strategy and not lone else ()),
+        *(_overlaps(found, shards, strategy) if content and strategy and not lone else ()),
     ]
     return Verified(tuple(findings), shards)
 
@@ -255,6 +257,23 @@ def _replicas(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy, 
                     one = prod(shards[rank].tensors[name].shape) == 1
                     what = "is not in the strategy, and differs between ranks"
                     yield ShardFinding(what, *where, severity="warning" if one else "error")
+
+
+def _overlaps(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[ShardFinding]:
+    """Warn of slices that MindSpore's own transform has written wrong; only .safetensors are."""
+    written = {rank: shard for rank, shard in shards.items() if shard.path.suffix == ".safetensors"}
+    overlaps = list(find_overlaps(written, strategy))
+    if overlaps:
+        first = overlaps[0]
+        more = f", and so do {len(overlaps) - 1} more parameters" if len(overlaps) > 1 else ""
+        yield ShardFinding(
+            f"begins inside the slice of rank {first.rank}{more}. MindSpore's transform_checkpoints writes such values "
+            f"with safetensors 0.8: make the set again with `mslaunch ckpt reshard`, or with safetensors 0.7",
+            first.other,
+            found.name_of(first.other),
+            first.parameter,
+            severity="warning",
+        )
 
 
 def _same_slices(
