@@ -1,4 +1,6 @@
-"""A rank's working folder: a mirror of code/ while the rank runs, afterwards what the rank wrote and nothing else.
+"""What mirrors the project in a run, and what the job wrote there: in the ranks' working folders and in code/.
+
+A rank's working folder mirrors code/ while the rank runs; afterwards it holds what the rank wrote and nothing else.
 
 Travels with the agent: Python 3.9, standard library only.
 """
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 OWN_ENTRIES = 500
 """How many files and links a rank gets below the top level: more would slow the start of many ranks."""
 COPY_LIMIT = 1 << 20
+MOST_ENTRIES = 20_000
+"""How many entries of a folder are looked at for what the job wrote."""
 
 
 def make(run_dir: str, rank: int, copies: bool) -> str:
@@ -32,7 +36,9 @@ def make(run_dir: str, rank: int, copies: bool) -> str:
     os.makedirs(work, mode=0o700, exist_ok=True)
     left = OWN_ENTRIES
     for entry in _entries(code):
-        below = _look(entry.path, left) if entry.is_dir(follow_symlinks=False) else None
+        # One link to a repository: git takes a HEAD that is a link for something else.
+        is_mirrored = entry.is_dir(follow_symlinks=False) and entry.name != layout.REPOSITORY
+        below = _look(entry.path, left) if is_mirrored else None
         _place(entry, below, os.path.join(work, entry.name), copies)
         left -= _count(below)
     return work
@@ -141,26 +147,75 @@ def _scan(folder: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def files(run_dir: str, rank: int, most: int) -> Iterator[tuple[str, int]]:
-    """Yield what the rank has written so far, by its path in the working folder, with its size.
+def files(run_dir: str, rank: int, most: int = MOST_ENTRIES) -> Iterator[tuple[str, int]]:
+    """Yield what the rank has written so far, by its path in the rank's folder, with its size.
 
-    At most so many entries are looked at. A link that the job made is nothing that it wrote.
+    At most so many entries are looked at. A link that the job made is nothing that it wrote. What the rank has put
+    beside our files (`../x`) comes first.
     """
-    work, code = os.path.join(run_dir, layout.work_folder(rank)), os.path.join(run_dir, layout.CODE)
-    waiting = [""]
+    folder, code = os.path.join(run_dir, layout.rank_folder(rank)), os.path.join(run_dir, layout.CODE)
+    for name, entry in _walk(folder, "", most, (*layout.RANK_FILES, layout.RESULT, layout.PLOG, layout.WORK)):
+        yield name, _size(entry)
+    for name, entry in _walk(folder, f"{layout.WORK}/", most):
+        if not is_mirrored(entry, os.path.join(code, name[len(layout.WORK) + 1 :])):
+            yield name, _size(entry)
+
+
+def code_files(run_dir: str, most: int = MOST_ENTRIES) -> Iterator[tuple[str, int]]:
+    """Yield what the ranks have written into code/, by its path in the run's folder, with its size.
+
+    A path from `__file__` leads there. A file is known by what the snapshot notes of it.
+    """
+    import json
+
+    try:
+        with open(os.path.join(run_dir, layout.SNAPSHOT), encoding="utf-8", errors="surrogateescape") as file:
+            copies = json.load(file)["copies"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    for name, entry in _walk(run_dir, f"{layout.CODE}/", most):
+        if not _is_copy(entry, copies.get(name[len(layout.CODE) + 1 :])):
+            yield name, _size(entry)
+
+
+def _walk(folder: str, inside: str, most: int, but: tuple[str, ...] = ()) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield the files below the part `inside` of a folder, with their paths; at its top not those called like `but`."""
+    waiting = [inside]
     while waiting and most > 0:
-        inside = waiting.pop()
-        entries = _entries(os.path.join(work, inside))
+        place = waiting.pop()
+        entries = _entries(os.path.join(folder, place))
         most -= len(entries)
         for entry in entries:
-            name = f"{inside}{entry.name}"
+            if place == inside and layout.original_name(entry.name) in but:
+                continue
             if entry.is_dir(follow_symlinks=False):
-                waiting.append(f"{name}/")
-            elif entry.is_file(follow_symlinks=False) and not is_mirrored(entry, os.path.join(code, name)):
-                try:
-                    yield name, entry.stat().st_size
-                except OSError:
-                    continue
+                waiting.append(f"{place}{entry.name}/")
+            elif entry.is_file(follow_symlinks=False):
+                yield f"{place}{entry.name}", entry
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except OSError:
+        return 0  # it has vanished meanwhile
+
+
+def _is_copy(entry: os.DirEntry[str], stamp: list[int] | None) -> bool:
+    """Tell whether a file of code/ is as the snapshot left it, also in a copy of the run, where its time is another."""
+    if stamp is None:
+        return False
+    size, changed, checksum = stamp
+    try:
+        found = entry.stat()
+        if found.st_size != size or found.st_mtime_ns == changed:
+            return found.st_size == size
+        import zlib
+
+        with open(entry.path, "rb") as file:
+            return zlib.crc32(file.read()) == checksum
+    except OSError:
+        return True
 
 
 def is_mirrored(entry: os.DirEntry[str], original: str) -> bool:

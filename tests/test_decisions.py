@@ -182,3 +182,17 @@ def test_a_job_does_not_resume_from_what_was_there_before_it(tmp_path: Path, age
         os.utime(saved, (when, when))
     plan = plan_of(spec_of(workers=2, checkpoints="saved"))
     assert sorted(find_resume(plan, folder).files) == resumed
+
+
+def test_a_job_resumes_from_what_it_saved_beside_its_script(tmp_path: Path) -> None:
+    """A path from `__file__` leads into code/, which all ranks share."""
+    folder = RunFolder(tmp_path)
+    folder.plan.write_text("{}")
+    for rank in range(2):
+        saved = folder.code / "saved" / f"rank_{rank}" / "net-1_7.ckpt"
+        saved.parent.mkdir(parents=True)
+        shutil.copy(CHECKPOINT, saved)
+        os.utime(saved, (folder.plan.stat().st_mtime + 60,) * 2)
+    plan = plan_of(spec_of(workers=2, checkpoints="saved"))
+    found = find_resume(plan, folder).files
+    assert found == {rank: str(folder.code / "saved" / f"rank_{rank}" / "net-1_7.ckpt") for rank in range(2)}

@@ -14,6 +14,7 @@ from mslaunch.diagnose.pattern_tables import Pattern
 from mslaunch.plan.methods import METHODS
 from mslaunch.plan.settings import LaunchSettings
 from mslaunch.transports.base import Channel, JobQueue, Transport
+from tests import file_ways
 from tests.conftest import MSLAUNCH, ROOT
 
 DOCS = sorted(
@@ -46,6 +47,11 @@ def test_every_setting_is_documented() -> None:
     """docs/config.md has a row for every key of launch, and no other."""
     rows = re.findall(r"^\| (\w+) \| ", (ROOT / "docs" / "config.md").read_text(), re.MULTILINE)
     assert rows[1:] == list(LaunchSettings.model_fields)
+
+
+def test_the_page_of_ways_to_write_is_what_is_tested() -> None:
+    """Its table is made of the list that a real job goes through."""
+    assert file_ways.table() in (ROOT / "docs" / "file-ways.md").read_text()
 
 
 def test_every_method_is_documented() -> None:

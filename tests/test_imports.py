@@ -100,7 +100,7 @@ EDGES = {
     },
     "plan": {"documents", "errors", "hosts", "launchers", "layout", "masking", "messages", "ranges", "ranktable"},
     "ranktable": {"documents", "errors", "hosts", "ranges"},
-    "checkpoint": {"documents", "errors", "layout"},
+    "checkpoint": {"documents", "errors", "layout", "work_folder"},
     "trace": {"checkpoint", "documents", "errors"},
     "diagnose": {"documents", "errors", "headlines", "layout", "masking", "plugins", "ranges", "ranktable", "words"},
     "comparison": {"metrics"},

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from mslaunch import work_folder
+from tests import file_ways
 from tests.conftest import Bench
 
+LARGE = 1_100_000  # bytes: more than a file may have to be copied
 BIG = 2001  # more entries than a folder may have to be mirrored
 
 
@@ -20,7 +25,8 @@ def digest(folder: Path) -> dict[str, str]:
         name = str(path.relative_to(folder))
         if not name.startswith("mslaunch-runs"):
             content = path.read_bytes() if path.is_file() else b""
-            found[name] = f"{path.lstat().st_mode:o} {hashlib.sha256(content).hexdigest()}"
+            status = path.lstat()
+            found[name] = f"{status.st_mode:o} {status.st_mtime_ns} {hashlib.sha256(content).hexdigest()}"
     return found
 
 
@@ -36,54 +42,53 @@ def project(bench: Bench) -> Bench:
     return bench
 
 
-WRITES = {
-    "a new file": "open('new.txt', 'w').write('mine')",
-    "a text file, anew": "open('notes.txt', 'w').write('mine')",
-    "a text file, at its end": "open('notes.txt', 'a').write('mine')",
-    "a text file, in place": "open('notes.txt', 'r+').write('mine')",
-    "a large file, anew": "open('large.bin', 'wb').write(b'mine')",
-    "a large file, in place": "f = open('large.bin', 'r+b'); f.seek(5); f.write(b'mine')",
-    "by os.open": "os.write(os.open('large.bin', os.O_WRONLY), b'mine')",
-    "by pathlib": "pathlib.Path('checkpoint/net.ckpt').write_text('mine')",
-    "in a folder that is there": "open('checkpoint/new.ckpt', 'w').write('mine')",
-    "in a folder with very much in it": "open('data/images/0', 'w').write('mine')",
-    "a new folder in a large one": "os.makedirs('data/images/a/b'); open('data/images/a/b/c', 'w').write('mine')",
-    "removing": "os.remove('data/images/0'); os.remove('notes.txt')",
-    "removing a folder": "shutil.rmtree('data/images'); shutil.rmtree('checkpoint')",
-    "renaming": "os.rename('data/images/0', 'data/images/zero'); os.replace('notes.txt', 'other.txt')",
-    "a mode": "os.chmod('large.bin', 0o400)",
-    "times": "os.utime('large.bin', (1, 1))",
-    "a length": "os.truncate('large.bin', 3)",
-    "after a change of folder": "os.chdir('data/images'); open('0', 'w').write('mine')",
-    "a copy over it": "shutil.copy('notes.txt', 'large.bin')",
-    "by a child process": "p = os.fork() or (open('notes.txt', 'w').write('m'), os._exit(0)); os.waitpid(p, 0)",
-    "beside the script's own file": "open(os.path.join(os.path.dirname(__file__), 'large.bin'), 'wb').write(b'm')",
-    "cut without being written to": "os.open('large.bin', os.O_RDONLY | os.O_TRUNC)",
-    "a database by its address": (
-        "import sqlite3; sqlite3.connect('file:notes.db?mode=rw', uri=True).execute('create table t (x)')"
-    ),
-    "a long name": "open('" + "n" * 250 + "', 'a').write('mine')",
-    "a database": "import sqlite3; sqlite3.connect('notes.db').execute('create table t (x)')",
-    "through a path with dots": "open('checkpoint/../data/./images/0', 'w').write('mine')",
-}
+def test_what_every_way_to_write_changes(bench: Bench) -> None:
+    """As the page says, for each way and kind of file: the rank's own, the run's copy, or the project itself."""
+    ways = file_ways.WAYS
+    paths = [{kind: file_ways.path_of(number, kind) for kind in file_ways.KINDS} for number in range(len(ways))]
+    for kind, name in ((kind, name) for names in paths for kind, name in names.items()):
+        os.truncate(bench.write(name, "old"), LARGE if kind == "large" else 3)
+    rows = [(way.code, names) for way, names in zip(ways, paths, strict=True)]
+    bench.write("train.py", f"WAYS = {rows!r}\n{file_ways.SCRIPT}")
+    before = digest(bench.folder)
+    done = bench.mslaunch("train", "-n", "1")
+    assert (done.returncode, "failed" in bench.log(0)) == (0, False), bench.log(0)
+    in_project = {name for name, _ in before.items() ^ digest(bench.folder).items()}
+    in_code = {name.removeprefix("code/") for name, _ in work_folder.code_files(str(bench.latest))}
+    code = bench.latest / "code"
+    in_code |= {str(path.relative_to(code)) for path in code.rglob("*.ckpt") if path.lstat().st_mode == 0o100640}
+
+    def owner(folder: str) -> str:
+        if any(name.startswith(folder) for name in in_project):
+            return "project"
+        return "run" if any(name.startswith(folder) for name in in_code) else "rank"
+
+    found = [tuple(owner(f"{Path(name).parent}/") for name in names.values()) for names in paths]
+    assert dict(zip((way.name for way in ways), found, strict=True)) == {way.name: way.owners for way in ways}
 
 
-def test_whatever_a_rank_writes_the_project_stays_as_it_was(project: Bench) -> None:
-    """Every way to write to something that is there already."""
-    project.write("notes.db", "")
-    project.write("n" * 250, "")
-    lines = "\n".join(f"    {name!r}: {code!r}," for name, code in WRITES.items())
-    project.write(
+def test_a_commit_in_a_rank_changes_no_branch_of_the_project(bench: Bench) -> None:
+    """The run has a repository of its own, which reads the project's objects."""
+
+    def git(*args: str) -> str:
+        who = ("-c", "user.name=n", "-c", "user.email=e")
+        return subprocess.run(["git", *who, *args], cwd=bench.folder, check=True, capture_output=True, text=True).stdout
+
+    bench.write(
         "train.py",
-        f"import os, pathlib, shutil, sys\nWRITES = {{\n{lines}\n}}\n"
-        "exec(WRITES[sys.argv[1]])\nprint('written', flush=True)\nos._exit(0)\n",
+        "import subprocess\ngit = ['git', '-c', 'user.name=n', '-c', 'user.email=e']\nopen('new', 'w').write('mine')\n"
+        "for words in ('add new', 'commit -qm mine', 'log --format=%s', 'show HEAD~:train.py'):\n"
+        "    subprocess.run([*git, *words.split()], check=True)\n",
     )
-    before = digest(project.folder)
-    for name in WRITES:
-        done = project.mslaunch("train", "-n", "1", "train.py", "--", name)
-        assert done.returncode == 0, (name, done.stdout, done.stderr)
-        assert project.log(0) == "written\n", name
-        assert digest(project.folder) == before, name
+    git("init", "-q")
+    git("add", "train.py")
+    git("commit", "-qm", "first")
+    before = digest(bench.folder)
+    done = bench.mslaunch("train", "-n", "1")
+    assert done.returncode == 0, bench.log(0)
+    assert bench.log(0) == f"mine\nfirst\n{(bench.folder / 'train.py').read_text()}"
+    assert digest(bench.folder) == before
+    assert git("log", "--format=%s") == "first\n"
 
 
 def test_a_rank_reads_what_it_wrote_and_others_read_the_project(project: Bench) -> None:
@@ -261,6 +266,25 @@ def test_tracebacks_name_the_users_own_files(bench: Bench) -> None:
         assert f'File "{bench.folder}/train.py", line 2' in text
         assert f'File "{bench.folder}/lib.py", line 2, in f' in text
     assert f"code:   {bench.latest}/code, the files as they ran" in done.stdout
+
+
+def test_what_is_written_by_a_path_from_the_script_is_listed(bench: Bench) -> None:
+    """It lies in code/, which all ranks share; so is what a rank puts above its working directory."""
+    bench.write("notes.txt", "old")
+    bench.write(
+        "train.py",
+        "import os, pathlib\nhere = pathlib.Path(__file__).resolve().parent\nrank = os.environ['RANK_ID']\n"
+        "(here / 'ckpt').mkdir(exist_ok=True)\n(here / 'ckpt' / f'net{rank}-1_1.ckpt').write_text('12')\n"
+        "(here / 'notes.txt').write_text('changed')\nopen('../above.txt', 'w').write('123')\n",
+    )
+    done = bench.mslaunch("train", "-n", "2", "--run-id", "r")
+    listed = (
+        "outputs in mslaunch-runs/r: code/notes.txt (7 B), rank_*/above.txt (2 files, 6 B), code/ckpt/ (2 files, 4 B)"
+    )
+    assert f"{listed}\n" in done.stdout
+    shown = json.loads(bench.mslaunch("outputs", "--json").stdout)
+    assert {Path(row["path"]).name: row["rank"] for row in shown} == {"notes.txt": None, "ckpt": None, "above.txt": 1}
+    assert (bench.folder / "notes.txt").read_text() == "old"
 
 
 def test_ranks_that_write_to_one_place_beside_the_script_do_not_disturb_each_other(project: Bench) -> None:

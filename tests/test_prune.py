@@ -361,6 +361,17 @@ def test_without_a_loss_the_newest_whole_checkpoint_is_kept(tmp_path: Path) -> N
     assert checkpoints(run.path) == ["rank_0/work/ckpt/net-2_10.ckpt", "rank_1/work/ckpt/net-2_10.ckpt"]
 
 
+def test_checkpoints_beside_the_script_are_kept_like_others(tmp_path: Path) -> None:
+    """What the ranks saved in code/ by a path from `__file__`: the newest whole one stays."""
+    run = make_run(tmp_path, "one")
+    (run.code / "ckpt").mkdir(parents=True, exist_ok=True)
+    run.snapshot.write_text('{"copies": {}, "links": []}')
+    for epoch in (1, 2):
+        (run.code / "ckpt" / f"net-{epoch}_10.ckpt").write_bytes(WHOLE)
+    prune(tmp_path, ALL, "keep-best")
+    assert checkpoints(run.path) == ["code/ckpt/net-2_10.ckpt"]
+
+
 def test_where_no_checkpoint_is_whole_all_stay(tmp_path: Path) -> None:
     """The best is not known."""
     run = make_run(tmp_path, "one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -235,3 +236,14 @@ def test_one_file_is_a_set_of_one() -> None:
     path = checkpoints("tp2") / "rank_1" / "net1.ckpt"
     found = find_set(path)
     assert (found.files, found.name_of(0), found.step) == ({0: path}, "net1.ckpt", None)
+
+
+def test_what_a_run_saved_beside_its_script_is_found(tmp_path: Path) -> None:
+    """In code/, by the ranks' numbers; what the snapshot put there is the project's, and not the run's."""
+    (tmp_path / "run.json").touch()
+    for name in ("ckpt/rank_0/net-1_2.ckpt", "ckpt/rank_1/net-1_2.ckpt", "net-9_9.ckpt"):
+        write_shard(tmp_path / "code" / name, CONTENT)
+    status = (tmp_path / "code/net-9_9.ckpt").stat()
+    copies = {"net-9_9.ckpt": [status.st_size, status.st_mtime_ns, 0]}
+    (tmp_path / "code.json").write_text(json.dumps({"copies": copies, "links": []}))
+    assert names(tmp_path) == {rank: f"code/ckpt/rank_{rank}/net-1_2.ckpt" for rank in range(2)}

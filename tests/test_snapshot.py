@@ -1,16 +1,16 @@
-"""code/ mirrors the job's folder: sources copied, everything else linked."""
+"""code/ mirrors the job's folder: small files copied, everything else linked."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
 
-from mslaunch.store.snapshot import TEXT_LIMIT, mirror
+from mslaunch.store.snapshot import FILE_LIMIT, mirror
 from tests.other_user import MSLAUNCH, NOBODY, needs_root, run_as
 
 
-def test_sources_are_copied_and_data_is_linked(tmp_path: Path) -> None:
-    """Editing a source does not reach the copy; data is not copied at all."""
+def test_small_files_are_copied_and_the_rest_is_linked(tmp_path: Path) -> None:
+    """Editing a source does not reach the copy; what is linked is noted."""
     job, runs = tmp_path / "job", tmp_path / "job" / "mslaunch-runs"
     for folder in (job / "src" / "net", job / "data", job / ".git", job / "src" / "weights", runs):
         folder.mkdir(parents=True)
@@ -18,17 +18,16 @@ def test_sources_are_copied_and_data_is_linked(tmp_path: Path) -> None:
     (job / "src" / "net" / "model.py").write_text("b")
     (job / "src" / "weights" / "w.bin").write_bytes(b"\0\1")
     (job / "data" / "x.rec").write_bytes(b"\0")
-    (job / "big.txt").write_text("x" * (TEXT_LIMIT + 1))
+    (job / "big.txt").write_text("x" * (FILE_LIMIT + 1))
     (job / "blob").write_bytes(b"\0\0")
     (job / "broken").symlink_to("nowhere")
     code = runs / "r1" / "code"
     code.parent.mkdir()
-    mirror(job, code, runs.resolve())
+    made = mirror(job, code, runs.resolve())
     assert sorted(path.name for path in code.iterdir()) == [".git", "big.txt", "blob", "data", "src", "train.py"]
-    assert {path.name for path in code.iterdir() if path.is_symlink()} == {".git", "big.txt", "blob"}
-    assert (code / "src" / "weights" / "w.bin").is_symlink()
-    assert (code / "data" / "x.rec").is_symlink()
-    assert not (code / "src" / "net" / "model.py").is_symlink()
+    assert made.links == (".git", "big.txt")
+    assert sorted(made.copies) == ["blob", "data/x.rec", "src/net/model.py", "src/weights/w.bin", "train.py"]
+    assert not any((code / name).is_symlink() for name in made.copies)
     (job / "src" / "net" / "model.py").write_text("changed")
     assert (code / "src" / "net" / "model.py").read_text() == "b"
 

@@ -51,7 +51,7 @@ def test_what_the_rank_wrote_stays(run: Path) -> None:
     (work / "best").symlink_to("lib/new.txt")
     work_folder.clear(str(run), 0)
     assert tree(work) == ["best", "empty", "lib", "lib/a.py", "lib/new.txt", "moved.py"]
-    assert dict(work_folder.files(str(run), 0, MOST)) == {"lib/a.py": 4, "lib/new.txt": 3}
+    assert dict(work_folder.files(str(run), 0, MOST)) == {"work/lib/a.py": 4, "work/lib/new.txt": 3}
 
 
 def test_a_folder_of_links_that_took_the_place_of_a_link_is_removed(run: Path, tmp_path: Path) -> None:

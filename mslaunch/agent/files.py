@@ -10,7 +10,7 @@ import stat
 import time
 from collections import deque
 
-from mslaunch import layout
+from mslaunch import layout, work_folder
 from mslaunch.agent.output import Output
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
@@ -169,16 +169,29 @@ def is_collected(parts: tuple[str, ...]) -> bool:
 
 def tidy(run_dir: str) -> list[str]:
     """Take away what was brought here or has been collected; name the files of the job itself that stay."""
-    kept: list[str] = []
+    kept = _tidy_code(run_dir)
     for name in _names(run_dir):
         path = os.path.join(run_dir, name)
         if name.startswith(layout.RANK) and os.path.isdir(path) and not os.path.islink(path):
             kept += _tidy_rank(path)
-        else:
+        elif not (name == layout.CODE and kept):
             _remove(path)
     _remove_if_empty(run_dir)
     _remove_if_empty(os.path.dirname(run_dir))
     return kept
+
+
+def _tidy_code(run_dir: str) -> list[str]:
+    """Remove what was brought into code/; name what the ranks wrote there."""
+    code = os.path.join(run_dir, layout.CODE)
+    written = {os.path.join(run_dir, name) for name, _ in work_folder.code_files(run_dir)}
+    for place, folders, names in os.walk(code, topdown=False) if written else ():
+        for name in (*folders, *names):
+            path = os.path.join(place, name)
+            if os.path.islink(path) or (name in names and path not in written):
+                _remove(path)
+        _remove_if_empty(place)
+    return [os.path.join(code, name) for name in _names(code)] if written else []
 
 
 def _tidy_rank(folder: str) -> list[str]:

@@ -344,12 +344,14 @@ class Ranks:
 
     def tell_outputs(self) -> None:
         """Leave what the ranks have written in their folders, now that none of them writes any more, and send it."""
-        from mslaunch.agent.outputs import scan
+        from mslaunch.agent.outputs import scan, scan_code
 
         ranks = [child.rank for child in self.children if child.rank is not None]
         for rank in ranks:
             work_folder.clear(self._run_dir, rank)
-        rows = [row for rank in ranks for row in scan(rank, self._run_dir, self._order["workdir"])]
+        workdir = self._order["workdir"]
+        rows = [row for rank in ranks for row in scan(rank, self._run_dir, workdir)]
+        rows += scan_code(self._run_dir, workdir)
         if rows:
             self.output.event("outputs", outputs=rows)
 

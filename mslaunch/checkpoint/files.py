@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mslaunch import layout
+from mslaunch import layout, work_folder
 from mslaunch.checkpoint.shard import FORMATS
 
 _NUMBER = r"(?:0|[1-9][0-9]{0,17})"
@@ -111,6 +111,8 @@ def files_below(folder: Path, prefix: str | None = None) -> list[SavedFile]:
         place = entry / layout.WORK if is_run else entry
         if match and place.is_dir():
             files += _nearest(place, int(match[1]), _beginning(prefix), is_run)
+    if is_run and not files:
+        files = [file for file in files_of_code(folder) if _beginning(prefix)(file)]
     if files:
         return files
     flat = [path for path in _checkpoints(folder) if prefix is None or _begins(path, prefix)]
@@ -144,6 +146,18 @@ def files_of_run(ranks: Mapping[int, Path], entries: Callable[[Path], Iterable[o
                 if step_of(path) is not None and entry.is_file(follow_symlinks=False):
                     files.append(saved_file(path, rank, str(path.parent.relative_to(folder))))
     return files
+
+
+def files_of_code(run: Path) -> list[SavedFile]:
+    """Find the files that the ranks of a run have written into code/, by a path from `__file__`."""
+    code = run / layout.CODE
+    paths = [run / name for name, _ in work_folder.code_files(str(run))]
+    places = {path: str(path.parent.relative_to(code)) for path in sorted(paths) if _may_be_checkpoint(path)}
+    ranks = {path: _RANK.search(f"{place}/{path.name}") for path, place in places.items()}
+    have_numbers = all(ranks.values())
+    return [
+        saved_file(path, int(match[1]) if match and have_numbers else 0, places[path]) for path, match in ranks.items()
+    ]
 
 
 def _nearest(folder: Path, rank: int, fits: Callable[[SavedFile], bool], is_run: bool) -> list[SavedFile]:
@@ -203,13 +217,14 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def _is_checkpoint(entry: os.DirEntry[str]) -> bool:
-    path = Path(entry.path)
-    if path.suffix not in FORMATS or path.name.endswith(_NO_CHECKPOINT):
-        return False
     try:
-        return entry.is_file() and not _is_strategy(path)
+        return _may_be_checkpoint(Path(entry.path)) and entry.is_file()
     except OSError:
         return False  # a link to itself
+
+
+def _may_be_checkpoint(path: Path) -> bool:
+    return path.suffix in FORMATS and not path.name.endswith(_NO_CHECKPOINT) and not _is_strategy(path)
 
 
 def _is_strategy(path: Path) -> bool:

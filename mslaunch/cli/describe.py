@@ -113,8 +113,10 @@ def describe_outputs(record: RunRecord, run_dir: str) -> list[str]:
 
 
 def _output_words(one: OutputRecord, world_size: int) -> str:
-    folder = layout.RANK + (one.ranks if one.ranks.isdigit() else "*")
     files = f"{counted(one.files, 'file')}, " if one.files > 1 else ""
+    if not one.ranks:
+        return plain(f"{one.path} ({files}{byte_count(one.bytes)})")
+    folder = layout.RANK + (one.ranks if one.ranks.isdigit() else "*")
     which = "" if one.ranks.isdigit() or one.ranks == f"0-{world_size - 1}" else f", ranks {one.ranks}"
     return plain(f"{folder}/{one.path} ({files}{byte_count(one.bytes)}{which})")
 

@@ -33,7 +33,7 @@ class ProcessClaims:
             what = f"{event.get('role', 'worker')} {event['rank']}"[:64]
             raise Rejected(f"sent an event ({event['ev']}) of {what}, which is not its own")
         for row in event.get("outputs", ()):
-            if ("worker", row["rank"]) not in own:
+            if row["rank"] is not None and ("worker", row["rank"]) not in own:
                 raise Rejected(f"sent outputs of rank {row['rank']}, which is not its own")
         for row in event.get("rows", ()):
             if row["rank"] is not None and ("worker", row["rank"]) not in own:

@@ -32,6 +32,7 @@ _GOES = (
     layout.BOOT,
     layout.SCRIPTS,
     layout.CODE,
+    layout.SNAPSHOT,
 )
 _CHANGES = (layout.CONFIG, layout.CONFIG_JSON, layout.SCRIPTS)  # with another attempt
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mslaunch import layout
-from mslaunch.checkpoint.files import Network, SavedStep, files_of_run, networks
+from mslaunch.checkpoint.files import Network, SavedStep, files_of_code, files_of_run, networks
 from mslaunch.checkpoint.sets import newest_complete
 from mslaunch.errors import RequestError
 from mslaunch.metrics.series import Series
@@ -24,7 +24,8 @@ _RANK = re.compile(rf"{layout.RANK}(\d{{1,6}})")
 
 def surplus(folder: RunFolder, keep_best: bool) -> list[Path]:
     """Return the checkpoint files that can go; with `keep_best` all but the best step of each network."""
-    saved = networks(files_of_run(_rank_folders(folder), entries))
+    of_code = [file for file in files_of_code(folder.path) if file.step is not None]
+    saved = [*networks(files_of_run(_rank_folders(folder), entries)), *networks(of_code)]
     kept = {path for network in saved for path in _kept(folder, network)} if keep_best else set()
     return sorted(path for network in saved for path in network.files if path not in kept)
 

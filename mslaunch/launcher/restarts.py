@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch import layout
-from mslaunch.checkpoint.files import step_of
+from mslaunch.checkpoint.files import files_of_ranks, step_of
 from mslaunch.checkpoint.resuming import Resume, find_for_ranks
 from mslaunch.diagnose.error_file import read_error
 from mslaunch.diagnose.verdict import Verdict
@@ -141,13 +141,23 @@ def find_resume(plan: Plan, folder: RunFolder) -> Resume:
     checkpoints = plan.restarts.checkpoints
     if checkpoints is None:
         return Resume()
-    folders = {}
-    for worker in plan.workers:
-        rank = int(worker.rank or 0)
-        folders[rank] = folder.work(rank) / plan.workdir / checkpoints.replace("{rank}", str(rank))
     plans = (*(folder.earlier_plan(attempt) for attempt in range(plan.attempt)), folder.plan)
     try:
         starts = sorted(path.stat().st_mtime for path in plans)
     except OSError as error:
         return Resume(words=f"from the start: it is not known when the job began ({error.strerror})")
+    folders = _checkpoint_folders(plan, folder, checkpoints)
     return find_for_ranks(folders, checkpoints, plan.restarts.checkpoint_prefix, starts)
+
+
+def _checkpoint_folders(plan: Plan, folder: RunFolder, checkpoints: str) -> dict[int, Path]:
+    """Where each rank has its checkpoints: in its working folder, beside the script, or where the job was submitted."""
+    roots: dict[int, tuple[Path, ...]] = {}
+    for worker in plan.workers:
+        rank = int(worker.rank or 0)
+        roots[rank] = (folder.work(rank) / plan.workdir, folder.code / plan.workdir, Path(worker.cwd))
+    places = [
+        {rank: paths[number] / checkpoints.replace("{rank}", str(rank)) for rank, paths in roots.items()}
+        for number in range(3)
+    ]
+    return next((folders for folders in places if files_of_ranks(folders)), places[0])

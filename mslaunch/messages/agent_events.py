@@ -235,9 +235,9 @@ class Collected(Event):
 
 
 class OutputRow(TypedDict):
-    """A file that a rank has written, or a folder of files."""
+    """A file that a rank has written, or a folder of files; one that all ranks share has no rank."""
 
-    rank: int
+    rank: int | None
     path: str
     files: int
     bytes: int

@@ -111,8 +111,9 @@ def fill(plan: Plan, folder: RunFolder) -> None:
     write_files(folder.path, plan.files)
     write_bundle(folder.bundle)  # first: it marks the folder as a run, which a mirror leaves out
     runs_dir = runs_root(folder.path.parent.resolve())
-    skipped = mirror(Path(plan.job_dir), folder.code, runs_dir, Path(plan.sources_dir), plan.shared)
-    if skipped:
+    snapshot = mirror(Path(plan.job_dir), folder.code, runs_dir, Path(plan.sources_dir), plan.shared)
+    write_atomically(folder.snapshot, snapshot.to_json())
+    if skipped := snapshot.unread:
         more = f" and {len(skipped) - NAMED} more" if len(skipped) > NAMED else ""
         plugins.warn(f"left out of the run's code, since they cannot be read: {', '.join(skipped[:NAMED])}{more}")
     write_atomically(folder.boot, BOOT)

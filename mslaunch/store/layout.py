@@ -80,6 +80,10 @@ class RunFolder:
     def code(self) -> Path:
         return self.path / layout.CODE
 
+    @property
+    def snapshot(self) -> Path:
+        return self.path / layout.SNAPSHOT
+
     def job(self, transport: str) -> Path:
         """The file that holds the id of the job that a run belongs to, where a queue runs it."""
         return self.path / f"{transport}_job"

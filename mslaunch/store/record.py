@@ -86,11 +86,11 @@ class AttemptSummary:
 
 @dataclass(frozen=True, slots=True)
 class OutputRecord:
-    """A file, or a folder of files, that ranks have written: the same path in the folder of each."""
+    """A file, or a folder of files, that ranks have written: the same path in the folder of each, or in the run's."""
 
     path: str
     ranks: str
-    """Which ranks have it, as ranges."""
+    """Which ranks have it, as ranges; nothing where all ranks share it."""
     files: int
     bytes: int
 
@@ -105,15 +105,15 @@ class WarningRecord:
 
 def sum_outputs(rows: Iterable[OutputRow], most: int = 50) -> tuple[OutputRecord, ...]:
     """Put the rows of all ranks together, the largest first."""
-    by_path: dict[str, list[OutputRow]] = {}
+    by_path: dict[str, dict[int | None, OutputRow]] = {}
     for row in rows:
-        by_path.setdefault(row["path"], []).append(row)
+        by_path.setdefault(row["path"], {})[row["rank"]] = row  # hosts that share the run's folder all list code/
     sums = [
         OutputRecord(
             path,
-            format_ranges(sorted({row["rank"] for row in same})),
-            sum(row["files"] for row in same),
-            sum(row["bytes"] for row in same),
+            format_ranges(sorted(rank for rank in same if rank is not None)),
+            sum(row["files"] for row in same.values()),
+            sum(row["bytes"] for row in same.values()),
         )
         for path, same in by_path.items()
     ]

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from mslaunch import identity
 from mslaunch.agent.follow import Follower
-from mslaunch.agent.outputs import scan
+from mslaunch.agent.outputs import scan, scan_code
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import LaunchedElsewhere, MslaunchError, NotReadyError, RequestError
+from mslaunch.messages import OutputRow
 from mslaunch.metrics.rows import Number, Source
 from mslaunch.metrics.series import SeriesTable
 from mslaunch.plan.model import Plan
@@ -49,7 +50,8 @@ class Result:
 class Output:
     """A file that a rank has written, or a folder of files: its path ends in a slash."""
 
-    rank: int
+    rank: int | None
+    """None for what lies in code/, which all ranks share."""
     path: str
     files: int
     bytes: int
@@ -213,14 +215,15 @@ class Run:
             follower.close()
 
     def outputs(self) -> list[Output]:
-        """Return what the ranks have written into their folders here: files, and folders with their number of files."""
+        """Return what the ranks have written here: files, and folders with their number of files."""
         workdir = self.plan.workdir
-        found = []
-        for rank in self.record.ranks:
-            rows = scan(rank.rank, str(self.path), workdir)
-            folder = self.folder.rank(rank.rank)
-            found += [Output(rank.rank, f"{folder}/{row['path']}", row["files"], row["bytes"]) for row in rows]
-        return found
+        rows = [row for rank in self.record.ranks for row in scan(rank.rank, str(self.path), workdir)]
+        rows += scan_code(str(self.path), workdir)
+        return [Output(row["rank"], self._path_of(row), row["files"], row["bytes"]) for row in rows]
+
+    def _path_of(self, row: OutputRow) -> str:
+        folder = self.path if row["rank"] is None else self.folder.rank(row["rank"])
+        return f"{folder}/{row['path']}"
 
     def metrics(self) -> Metrics:
         """Return the numbers of the run over time, as far as they are known now; its `update()` reads on."""

@@ -127,7 +127,7 @@ def _code(folder: RunFolder) -> dict[str, CodeFile] | None:
         if len(found) >= MOST_CODE_FILES:
             break
         path = Path(entry.path)
-        if "/__pycache__" in entry.path or path.suffix in _OUTPUT_SUFFIXES:
+        if "/__pycache__" in entry.path or f"/{layout.REPOSITORY}/" in entry.path or path.suffix in _OUTPUT_SUFFIXES:
             continue
         with suppress(OSError):
             if entry.is_symlink():

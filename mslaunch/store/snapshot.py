@@ -1,41 +1,71 @@
-"""The mirror of a job's project: sources are copied, so that editing them disturbs no run; data is linked."""
+"""The mirror of a job's project: small files are copied, so that neither side disturbs the other; data is linked."""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import zlib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch import layout
 from mslaunch.errors import NotReadyError
+from mslaunch.messages import SCHEMA_VERSION
 
-TEXT_LIMIT = 1 << 20
+FILE_LIMIT = 1 << 20
 COPY_LIMIT = 32 << 20
 """What is copied in all; what is beyond this is linked."""
+DATA_LIMIT = 1000
+"""How many files are copied out of folders without Python, after all others; what is beyond this is linked."""
 FOLDER_LIMIT = 2000
 """A folder with more entries than this, all levels counted, is linked as a whole."""
 SEEN_LIMIT = 20_000
 """How many entries are looked at in all; what comes after that is linked."""
 DEPTH_LIMIT = 8
 _NEVER_SOURCE = {"__pycache__", "node_modules", "site-packages"}
+_OBJECTS = "objects"
+_GIT_LINKED = ("lfs", "modules")
+_GIT_LEFT_OUT = ("logs", "worktrees")
+GIT_LIMIT = 500
+"""A repository with more files than this, objects not counted, is linked."""
+
+Stamp = tuple[int, int, int]
+"""The size of a file, its time of change in nanoseconds, and the CRC-32 of its content."""
 
 
-def mirror(
-    root: Path, code: Path, leave_out: Path, sources: Path = Path(), shared: tuple[str, ...] = ()
-) -> tuple[str, ...]:
-    """Make `code` a mirror of `root`; return what could not be read, which is left out.
+def mirror(root: Path, code: Path, leave_out: Path, sources: Path = Path(), shared: tuple[str, ...] = ()) -> Snapshot:
+    """Make `code` a mirror of `root`.
 
-    Below `sources` (a path in `root`) text files of up to 1 MB are copied where they lie at the top or in a folder that
-    holds Python. Small folders become folders of links, so that a rank can have its own of them; everything else is one
+    Below `sources` (a path in `root`) files of up to 1 MB are copied: first those at the top and in folders that hold
+    Python, then data. Small folders become folders, so that a rank can have its own of them; everything else is one
     link. Runs are left out, wherever they lie, and so are folders of runs and what `render` wrote. `shared` names
     folders in `root` that ranks write to: they are made where they are missing, and linked. The file that is this
     process's own output (`mslaunch train > out.txt`) is left out: it is no source, and no input either.
     """
     made = _Mirror(leave_out, tuple(root / name for name in shared))
     made.make(root, code, sources)
-    return tuple(str(path.relative_to(root)) for path in made.unread)
+    return Snapshot(
+        {str(path.relative_to(code)): stamp for path, stamp in made.copies.items()},
+        tuple(sorted(str(path.relative_to(code)) for path in made.links)),
+        tuple(str(path.relative_to(root)) for path in made.unread),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What was put into code/."""
+
+    copies: Mapping[str, Stamp]
+    links: tuple[str, ...]
+    """What is a link to the project: whoever writes through it, changes the project."""
+    unread: tuple[str, ...]
+    """What could not be read, and is left out."""
+
+    def to_json(self) -> str:
+        return json.dumps({"schema_version": SCHEMA_VERSION, "copies": self.copies, "links": self.links})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +90,10 @@ class _Mirror:
         self._own_output = _own_output()
         self._copied = 0
         self._seen = 0
+        self._data: list[tuple[Path, Path]] = []
+        """Files of folders without Python, and where they belong."""
+        self.copies: dict[Path, Stamp] = {}
+        self.links: list[Path] = []
         self.unread: list[Path] = []
 
     def make(self, root: Path, code: Path, sources: Path) -> None:
@@ -76,6 +110,11 @@ class _Mirror:
             folder.mkdir(parents=True, exist_ok=True)
         for path in self._entries(root):
             self._place(path, code / path.name)
+        for number, (source, target) in enumerate(self._data):
+            if number < DATA_LIMIT:
+                self._copy_or_link(source, target)
+            else:
+                self._link(source, target)
 
     def _entries(self, folder: Path) -> list[Path]:
         """What a folder holds, but for runs."""
@@ -104,6 +143,8 @@ class _Mirror:
             target.mkdir(mode=0o700)
             for path in self._entries(source):
                 self._place(path, target / path.name)
+            return
+        if source.name == layout.REPOSITORY and is_folder and self._copy_repository(source, target):
             return
         looked = self._look(source, 1) if is_folder and source not in self._shared else None
         if looked is not None:
@@ -147,23 +188,51 @@ class _Mirror:
         for path in folder.others:
             if path.name == "__pycache__":
                 continue
-            if folder.has_python and not _is_folder(path):
+            if _is_folder(path):
+                self._link(path, target / path.name)
+            elif folder.has_python:
                 self._copy_or_link(path, target / path.name)
             else:
-                self._link(path, target / path.name)
+                self._data.append((path, target / path.name))
         for name, inside in folder.folders:
             self._write(inside, target / name)
 
+    def _copy_repository(self, source: Path, target: Path) -> bool:
+        """Give the run a repository of its own that reads the project's objects; tell whether that was done.
+
+        So a commit in a rank changes no branch of the project.
+        """
+        files = _repository(source)
+        if files is None:
+            return False
+        alternates = target / _OBJECTS / "info" / "alternates"
+        alternates.parent.mkdir(mode=0o700, parents=True)
+        for path in files:
+            if _is_folder(path):
+                (target / path.relative_to(source)).mkdir(mode=0o700)
+            else:
+                self._copy_or_link(path, target / path.relative_to(source))
+        for name in _GIT_LINKED:
+            self._link(source / name, target / name)
+        self._write_copy(alternates, f"{(source / _OBJECTS).resolve()}\n".encode(), source.stat())
+        return True
+
     def _copy_or_link(self, source: Path, target: Path) -> None:
-        text = None if self._copied >= COPY_LIMIT else _read_text(source)
-        if text is None:
+        content = None if self._copied >= COPY_LIMIT else _read_small(source)
+        if content is None:
             self._link(source, target)
             return
-        content, mode = text
-        self._copied += len(content)
+        self._copied += len(content[0])
+        self._write_copy(target, *content)
+
+    def _write_copy(self, target: Path, data: bytes, status: os.stat_result) -> None:
+        """Write a file with the mode and the times of another, and note how it was written."""
         with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-        target.chmod(mode & 0o700 | 0o600)
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), status.st_mode & 0o700 | 0o600)
+            os.utime(file.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
+        self.copies[target] = (len(data), status.st_mtime_ns, zlib.crc32(data))
 
     def _link(self, source: Path, target: Path) -> None:
         """Link what is there; what has vanished meanwhile, or is a link to nothing, is left out."""
@@ -175,6 +244,24 @@ class _Mirror:
             pass
         else:
             target.symlink_to(source)
+            self.links.append(target)
+
+
+def _repository(git: Path) -> list[Path] | None:
+    """What a repository of one's own needs, folders before what they hold; None for one that is linked.
+
+    That is one with many files, or whose objects are not in it (a worktree).
+    """
+    if not (git / _OBJECTS).is_dir() or not (git / "HEAD").is_file():
+        return None
+    files: list[Path] = []
+    for place, folders, names in os.walk(git):
+        if place == str(git):
+            folders[:] = [name for name in folders if name not in (_OBJECTS, *_GIT_LINKED, *_GIT_LEFT_OUT)]
+        files += [Path(place, name) for name in (*folders, *names) if not name.endswith((".lock", ".sample"))]
+        if len(files) > GIT_LIMIT:
+            return None
+    return files
 
 
 def _own_output() -> dict[int, int]:
@@ -215,14 +302,18 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _read_text(file: Path) -> tuple[bytes, int] | None:
-    """Return a small text file's content and mode; None for anything else, and where it cannot be read."""
+def _read_small(path: Path) -> tuple[bytes, os.stat_result] | None:
+    """Return a small file's content and status; None for anything else, and where it cannot be read."""
     try:
-        if not file.is_file() or file.stat().st_size > TEXT_LIMIT:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > FILE_LIMIT:
             return None
-        with file.open("rb") as opened:
-            content = opened.read(TEXT_LIMIT + 1)
-            mode = os.fstat(opened.fileno()).st_mode
+        file = os.open(path, os.O_RDONLY)
+        try:
+            content = os.read(file, FILE_LIMIT + 1)
+            status = os.fstat(file)
+        finally:
+            os.close(file)
     except OSError:
         return None
-    return None if b"\0" in content[:8192] or len(content) > TEXT_LIMIT else (content, mode)
+    return (content, status) if len(content) == status.st_size else None

@@ -3,6 +3,7 @@
 The rank's folder mirrors the project by links. A write through one would change the project, or what other ranks read.
 So an audit hook sees every file that Python is about to open for writing, rename, remove or change. Where its path
 leads through a link of ours, the link is replaced first: by a copy, or by a folder of links to what the folder held.
+os.path.realpath takes these links for what they stand for: MindSpore saves a checkpoint to the real path of its name.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from mslaunch import layout
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
+_real = os.path.realpath
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 MOST_ENTRIES = 100_000
 """How many entries a folder gets when it is made the rank's own; what is beyond that is one link a folder."""
+MOST_LINKS = 40
+"""How many links of the script's own are followed one after the other, as the kernel does."""
 _FOLDER_NEEDED = "folder"
 _COPY_NEEDED = "copy"
 _NAME_ONLY = "name"
@@ -30,7 +34,7 @@ EVENTS: dict[str, tuple[tuple[int, str], ...]] = {
     "os.chdir": ((0, _FOLDER_NEEDED),),
     "os.chmod": ((0, _COPY_NEEDED),),
     "os.chown": ((0, _COPY_NEEDED),),
-    "os.link": ((1, _NAME_ONLY),),
+    "os.link": ((0, _COPY_NEEDED), (1, _NAME_ONLY)),
     "os.mkdir": ((0, _NAME_ONLY),),
     "os.remove": ((0, _NAME_ONLY),),
     "os.rename": ((0, _NAME_ONLY), (1, _NAME_ONLY)),
@@ -50,18 +54,40 @@ def install(run_dir: str, environment: Mapping[str, str]) -> None:
     project = environment.get("MSLAUNCH_JOB_DIR")
     if project:
         shared = tuple(name for name in environment.get("MSLAUNCH_SHARED", "").split(":") if name)
-        sys.addaudithook(OwnFiles(run_dir, project, shared).hook)
+        own = OwnFiles(run_dir, project, shared)
+        sys.addaudithook(own.hook)
+        os.path.realpath = own.realpath
+
+
+class Step:
+    """A place on the way to a file."""
+
+    def __init__(self, place: str, is_last: bool, is_ours: bool) -> None:
+        self.place = place
+        self.is_last = is_last
+        self.is_ours = is_ours
+        """It is a link that mirrors the project."""
 
 
 class OwnFiles:
     """The links of one rank's folder and of code/, and what becomes of them."""
 
     def __init__(self, run_dir: str, project: str, shared: tuple[str, ...]) -> None:
-        self._run = os.path.realpath(run_dir) + "/"
+        self._run = _real(run_dir) + "/"
         self._code = self._run + layout.CODE + "/"
-        self._project = os.path.realpath(project) + "/"
+        self._project = _real(project) + "/"
         self._shared = tuple(os.path.join(self._project, name) for name in shared)
         self._busy: set[int] = set()
+
+    def realpath(self, filename: Any, **options: Any) -> Any:
+        """Resolve a path as os.path.realpath does, but leave a link that mirrors the project as it is."""
+        real = _real(filename, **options)
+        absolute = _from_here(os.fsdecode(filename))
+        steps = list(self._steps(absolute, True)) if absolute is not None else []
+        if not steps or not steps[-1].is_last:
+            return real
+        own = steps[-1].place
+        return os.fsencode(own) if isinstance(real, bytes) else own
 
     def hook(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
@@ -86,8 +112,19 @@ class OwnFiles:
 
     def make_own(self, path: str, needed: str) -> None:
         """Follow a path below the run's folder, and replace every link of ours on the way to what is changed."""
-        absolute = path if path.startswith("/") else _from_here(path)
-        if absolute is None or not absolute.startswith(self._run):
+        absolute = _from_here(path)
+        for step in self._steps(absolute, needed != _NAME_ONLY) if absolute is not None else ():
+            if step.is_ours:
+                replace = _replace_folder if not step.is_last else REPLACEMENTS.get(needed)
+                if replace is not None:
+                    self._replace_once(step.place, replace)
+
+    def _steps(self, absolute: str, to_the_end: bool, links: int = MOST_LINKS) -> Iterator[Step]:
+        """Yield the places that a path leads through, as long as they are below the run's folder.
+
+        A link that the script has made is followed; the last one with `to_the_end` only.
+        """
+        if not absolute.startswith(self._run):
             return
         place = self._run[:-1]
         parts = [part for part in absolute[len(self._run) :].split("/") if part not in ("", ".")]
@@ -95,14 +132,14 @@ class OwnFiles:
             place = os.path.dirname(place) if part == ".." else f"{place}/{part}"
             if not place.startswith(self._run):
                 return
-            last = index == len(parts) - 1
-            if not self._is_ours(place):
-                if os.path.islink(place):
-                    return  # the script's own link leads where it wants to go
-                continue
-            replace = _replace_folder if not last else REPLACEMENTS.get(needed)
-            if replace is not None:
-                self._replace_once(place, replace)
+            is_last = index == len(parts) - 1
+            is_ours = self._is_ours(place)
+            if not is_ours and os.path.islink(place) and (to_the_end or not is_last):
+                target = os.path.join(os.path.dirname(place), os.readlink(place), *parts[index + 1 :])
+                if links:
+                    yield from self._steps(target, to_the_end, links - 1)
+                return
+            yield Step(place, is_last, is_ours)
 
     def _replace_once(self, place: str, replace: Callable[[str], None]) -> None:
         """Replace a link, unless another thread, or another rank in code/, has just done so."""
@@ -129,15 +166,15 @@ class OwnFiles:
             os.readlink(place)
         except OSError:
             return False
-        real = os.path.realpath(place)
+        real = _real(place)
         mirrors = real.startswith((self._code, self._project))
         return mirrors and not any(real == folder or real.startswith(folder + "/") for folder in self._shared)
 
 
 def _from_here(path: str) -> str | None:
-    """A relative path from the root; None where the current folder has been removed, in which nothing can be made."""
+    """A path from the root; None where the current folder has been removed, in which nothing can be made."""
     try:
-        return os.path.join(os.getcwd(), path)
+        return path if path.startswith("/") else os.path.join(os.getcwd(), path)
     except OSError:
         return None
 
@@ -178,7 +215,7 @@ def _replace_folder(link: str) -> None:
         return
     beside = _beside(link)
     try:
-        _mirror(os.path.realpath(link), beside, [MOST_ENTRIES])
+        _mirror(_real(link), beside, [MOST_ENTRIES])
     except OSError:
         import shutil
 
