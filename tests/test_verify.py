@@ -324,7 +324,7 @@ def test_slices_that_mindspore_wrote_wrong_are_a_warning(tmp_path: Path, kind: s
     for rank in range(2):
         rows = b"".join(whole[row + 4 * rank : row + 4 * rank + 4] for row in range(0, 64, 8))
         data = whole[4 * rank : 4 * rank + 32] if kind == "overlapping" else rows
-        content = dict.fromkeys(("a", "w"), ("Int8", (8, 4), data))
+        content: Content = {"a": ("Int8", (8, 4), data), "w": ("Int8", (8, 4), data)}
         write_shard(tmp_path / f"rank_{rank}/net.safetensors", content)
     strategy = Strategy("s", {0: dict.fromkeys(("a", "w"), Layout((2,), ((), (0,))))}, False)
     found = [finding.words() for finding in findings(tmp_path, strategy)]
