@@ -74,6 +74,45 @@ def test_a_circle_ends_with_the_rank_in_another_collective(tmp_path: Path) -> No
     assert "rank 1 (10.0.0.1, device 1) is in AllGather, the others of its group in AllReduce" in verdict.summary
 
 
+@pytest.mark.parametrize(
+    ("name", "index", "words"),
+    [
+        ("AllGather", 3, "in AllGather, the others of its group in AllReduce"),
+        ("AllReduce", 2, "in collective 2 of its group, the others in 3"),
+    ],
+)
+@pytest.mark.parametrize("waits", [{0: 3, 2: 3, 3: 1, 1: 2}, {0: 3, 3: 1, 1: 2}], ids=["circle", "chain"])
+def test_where_a_whole_group_waits_nobody_else_is_to_blame(
+    tmp_path: Path, waits: dict[int, int], name: str, index: int, words: str
+) -> None:
+    """Lines name peers, and a device without a log that has lost its heartbeat; one rank is in another collective."""
+    job = Job(tmp_path, RANKS)
+    head = "[task_exception_handler.cc:452][7][TaskExceptionHandler][Callback]Task run failed,"
+    for rank in range(RANKS):
+        task = f"tag[{name}_{GROUP}], index[{index}]" if rank == 1 else f"tag[AllReduce_{GROUP}], index[3]"
+        job.says(rank, 130.0, f"{head} base information is streamID:[3], taskType[Notify Wait], {task}")
+        if rank in waits:
+            job.says(rank, 130.0, f"{head} para information is notify id:[0x1], remote rank:[{waits[rank]}].")
+    lost = "[t.cc:340][7]server:10.0.0.1/5, server:10.0.0.1/1, Heartbeat Lost Occurred, Possible Reason: 1."
+    job.says(1, 130.1, lost)
+    verdict = verdict_of(job.write())
+    assert (verdict.rank, verdict.pattern, verdict.victims) == (1, "hccl-inconsistent", (0, 2, 3))
+    assert words in verdict.summary
+    assert "Device 5 of 10.0.0.1, which the logs name as well, is not in this group." in str(verdict.advice)
+
+
+def test_a_lost_heartbeat_counts_where_a_rank_of_the_group_is_not_there(tmp_path: Path) -> None:
+    """Then the ranks that wait in an earlier collective may wait for that one."""
+    job = Job(tmp_path, RANKS, hidden={3})
+    for rank in range(RANKS - 1):
+        in_task(job, rank, index=2 if rank == 1 else 3)
+    job.says(
+        1, 130.1, "[t.cc:340][7]server:10.0.0.1/3, server:10.0.0.1/1, Heartbeat Lost Occurred, Possible Reason: 1."
+    )
+    verdict = verdict_of(job.write())
+    assert (verdict.cause, verdict.chain[-1].device) == ("outside", 3)
+
+
 def test_the_rank_of_a_group_that_says_nothing_is_named(tmp_path: Path) -> None:
     """All others wait in the same collective and name no peer."""
     job = Job(tmp_path, RANKS)

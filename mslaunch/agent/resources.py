@@ -133,7 +133,7 @@ def _below(roots: dict[int, int], processes: dict[int, Process]) -> dict[int, li
     """Return the processes of each rank: the one that is given, and all that descend from it."""
     ranks = {pid: rank for rank, pid in roots.items()}
     members: dict[int, list[int]] = {rank: [] for rank in roots}
-    for pid, process in processes.items():
+    for pid in processes:
         above = pid
         while above not in ranks and above in processes:
             above = processes[above].parent

@@ -260,6 +260,7 @@ def _merged(first: Identity, second: Identity) -> Identity:
         pid=better.pid if better.pid is not None else other.pid,
         addresses=better.addresses | other.addresses,
         groups={**other.groups, **better.groups},
+        sizes={**other.sizes, **better.sizes},
         root=better.root or other.root,
         root_group=better.root_group or other.root_group,
     )

@@ -55,6 +55,19 @@ def in_collective(cases: Sequence[Case], among: Collection[int]) -> Difference |
     return None
 
 
+def in_whole_group(cases: Sequence[Case]) -> Difference | None:
+    """Find the rank that differs in a group of which every rank waits: whom they wait for is one of them."""
+    for group in sorted({group for case in cases for group in case.who.groups}):
+        members = [number for number, case in enumerate(cases) if group in case.who.groups]
+        size = max(cases[number].who.sizes.get(group, 0) for number in members)
+        ranks = {cases[number].who.groups[group] for number in members}
+        if len(ranks) == size and all(group in group_of(cases[number]) for number in members):
+            found = in_collective(cases, members)
+            if found is not None:
+                return found
+    return None
+
+
 def _task(case: Case) -> _Task | None:
     """Return the first collective that a rank's log complains of; the size counts where all ranks have the same."""
     facts = [fact for fact in case.findings.facts if fact.kind == "task"]

@@ -36,6 +36,18 @@ def of_group(cases: Sequence[Case]) -> Verdict | None:
     return _of_difference(found, f"{_name(cases[found.case])} is {found.words}", _COLLECTIVE_ROW, cases)
 
 
+def of_whole_group(cases: Sequence[Case], chain: Chain) -> Verdict | None:
+    """Judge a group whose ranks all wait, by the one that differs; whoever else a line names is not in the group."""
+    found = difference.in_whole_group(cases)
+    if found is None or (chain.end == "cycle" and chain.culprit.case == found.case):
+        return None
+    verdict = _of_difference(found, f"{_name(cases[found.case])} is {found.words}", _COLLECTIVE_ROW, cases)
+    if chain.culprit.case is not None:
+        return verdict
+    beside = f"{peer_words(chain.culprit)}, which the logs name as well, is not in this group."
+    return replace(verdict, advice=f"{verdict.advice} {beside[0].upper()}{beside[1:]}")
+
+
 def _of_difference(found: Difference, summary: str, row_id: str, cases: Sequence[Case]) -> Verdict:
     row = _row(row_id)
     case = cases[found.case]

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mslaunch.diagnose.facts import Fact
+from mslaunch.diagnose.facts import WHOLE_JOB, Fact
 
 _RANK_PART = re.compile(r"(?:^|[._-])rank[_-]?(\d{1,6})(?=\D|$)", re.IGNORECASE)
 _WORKER_FILE = re.compile(r"^(?:worker|log|train)[_-]?(\d{1,6})(?=\.)", re.IGNORECASE)
@@ -45,6 +45,8 @@ class Identity:
     addresses: frozenset[str] = frozenset()
     groups: Mapping[str, int] = field(default_factory=dict)
     """Its rank in each group of ranks, by the group's name."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """How many ranks each of these groups has, where a line says so."""
     root: tuple[str, str] | None = None
     """Where the first process of its group listens: address and port."""
     root_group: str | None = None
@@ -124,6 +126,8 @@ def _add(made: Identity, fact: Fact) -> Identity:
     group = values.get("group")
     if group and "rank" in values:
         made = replace(made, groups={**made.groups, group: int(values["rank"])})
+    if group and 0 < int(values.get("ranks", 0)) < WHOLE_JOB:
+        made = replace(made, sizes={**made.sizes, group: int(values["ranks"])})
     if "root" in values:
         made = replace(made, root=(values["root"], values.get("root_port", "")))
     if group and made.root_group is None:

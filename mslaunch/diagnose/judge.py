@@ -20,7 +20,7 @@ from mslaunch.diagnose.case import (
 from mslaunch.diagnose.chain import Chain
 from mslaunch.diagnose.chain_words import steps_of
 from mslaunch.diagnose.collective import chain_verdict_parts, chains_of, contradiction
-from mslaunch.diagnose.group_verdict import of_group, with_tls
+from mslaunch.diagnose.group_verdict import of_group, of_whole_group, with_tls
 from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Hit, Raised, scan
 from mslaunch.diagnose.sources import is_kernel_log
 from mslaunch.diagnose.verdict import Tie, Verdict, signal_name
@@ -45,7 +45,7 @@ def judge(cases: Sequence[Case], places: Sequence[Place] = ()) -> Verdict | None
     if chain is not None and chain.end == "error" and chain.culprit.case is not None:
         return _with_chain(_verdict(cases[chain.culprit.case], cases), chain, cases)
     if chain is not None and all(case.rank is None and not case.findings.raised for case in ranks_first):
-        return _of_chain(chains, cases)
+        return of_whole_group(cases, chain) or _of_chain(chains, cases)
     if chain is None and fallen and not ranks_first and (verdict := of_group(cases)) is not None:
         return verdict
     first = next(iter(ranks_first), None) or _vanished(cases) or next(iter(fallen), None)
