@@ -200,7 +200,7 @@ def test_rules_of_version_2_0(change: Any, words: str) -> None:
 @pytest.mark.parametrize(("name", "version"), [("server_list", "1.0"), ("super_pod_list", "1.2"), ("rank_list", "2.0")])
 def test_a_table_without_its_version_is_told_which_one_it_needs(name: str, version: str) -> None:
     """By the list that it has; only tables with group_list have no version."""
-    raw = {name: [], "server_list": []} if name == "super_pod_list" else {name: []}
+    raw: dict[str, list[object]] = {name: [], "server_list": []} if name == "super_pod_list" else {name: []}
     first = validate(json.dumps(raw))[0]
     assert (first.what, first.fix) == (
         f"version is missing: a table with {name} is of version {version}",

@@ -19,7 +19,8 @@ HUNG = """
 import os, pathlib, sys, time
 
 rank = int(os.environ["RANK_ID"])
-log = pathlib.Path("plog/run/plog") / f"plog-{os.getpid()}_1.log"
+run = pathlib.Path(os.environ["MSLAUNCH_RUN_DIR"])
+log = run / f"rank_{rank}/plog/run/plog/plog-{os.getpid()}_1.log"
 log.parent.mkdir(parents=True)
 head = f"HCCL({os.getpid()},python):2026-03-01-08:00:00.000.000"
 text = f"[INFO] {head} [t.cc:1] SetupAgent rankNum[3], rank[{rank}], logicDevId[{rank}]\\nother\\n"
@@ -29,7 +30,7 @@ log.write_text(text)
 if rank == 2:
     time.sleep(60)
 for peer in range(3):
-    while not any(path.stat().st_size for path in pathlib.Path(f"../../rank_{peer}").glob("plog/run/plog/*.log")):
+    while not any(path.stat().st_size for path in (run / f"rank_{peer}").glob("plog/run/plog/*.log")):
         time.sleep(0.01)
 sys.exit(1)
 """
