@@ -397,6 +397,15 @@ def test_a_node_that_only_joins_is_not_detached(here: Bench) -> None:
     assert "--detach: another node launches this job" in done.stderr + done.stdout
 
 
+def test_a_launcher_asks_for_as_many_open_files_as_its_nodes_need(here: Bench) -> None:
+    """Room for strangers that knock is taken as far as the limit goes; two nodes fit below a limit of 200."""
+    here.program = str(here.write("limited", f'#!/bin/bash\nulimit -n 200 && exec {here.program} "$@"\n'))
+    (here.folder / "limited").chmod(0o755)
+    options = ("--nnodes", "2", "--launcher-only", "--master", f"127.0.0.1:{free_port()}", "--join-timeout", "0.1")
+    done = here.mslaunch("train", *options)
+    assert "0 of 2 nodes are there after 0.1 s" in done.stderr
+
+
 def test_nodes_that_have_joined_cannot_be_reached_again() -> None:
     """`mslaunch collect` says so of each, instead of trying."""
     opened = JoinTransport().open((Host("n1", "10.0.0.2", (0,)),), Access("python3"))

@@ -6,22 +6,26 @@ import os
 import resource
 
 from mslaunch.errors import NotReadyError
+from mslaunch.words import counted
 
-PER_HOST = 4
+PROCESS_FILES = 4
 """Standard input, output and error of a host's process; and one more while it starts."""
 SPARE = 64
 """For logs, modules, and whatever else this process opens meanwhile."""
 
 
-def raise_limit(hosts: int) -> None:
-    """Make room for the streams to so many hosts, or refuse."""
-    needed = hosts * PER_HOST + SPARE + len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+def raise_limit(hosts: int, per_host: int = PROCESS_FILES, extra: int = 0) -> None:
+    """Make room for the streams to so many hosts, or refuse; for `extra` files too, as far as the limit allows."""
+    needed = hosts * per_host + SPARE + len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or needed <= soft:
+    if soft == resource.RLIM_INFINITY or needed + extra <= soft:
         return
-    if hard != resource.RLIM_INFINITY and needed > hard:
+    if hard == resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed + extra, hard))
+        return
+    if needed > hard:
         raise NotReadyError(
-            f"{hosts} hosts need {needed} open files, and the limit here is {hard}. Raise it (nofile in "
+            f"{counted(hosts, 'host')} need {needed} open files, and the limit here is {hard}. Raise it (nofile in "
             f"/etc/security/limits.conf), or name fewer hosts."
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else hard, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

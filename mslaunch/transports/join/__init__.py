@@ -18,7 +18,7 @@ from mslaunch.transports.base import Access, Channel, Opened, Transport
 from mslaunch.transports.join import part as parts
 from mslaunch.transports.join.channel import NodeChannel
 from mslaunch.transports.join.connect import Member
-from mslaunch.transports.join.listener import Listener, Node, Terms
+from mslaunch.transports.join.listener import MOST_GUESTS, Listener, Node, Terms
 from mslaunch.transports.join.node import LOST
 from mslaunch.transports.join.part import Part
 from mslaunch.transports.join.places import Places
@@ -94,7 +94,7 @@ class JoinTransport(Transport):
             raise RequestError(f"another node launches this job. Run {join} here.")
         sockets = self._listening(part)
         secret = _own_secret(spec, environment, sockets)
-        raise_limit(part.most + 256)
+        raise_limit(part.most, per_host=1, extra=MOST_GUESTS)  # a node is one socket, and so is whoever knocks
         self._part = part
         self._listener = self._open_door(spec, part, sockets, secret)
         nodes = self._wait(part, self._listener)
