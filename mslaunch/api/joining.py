@@ -39,17 +39,20 @@ def join(member: Member, tell: Callable[[str], None], seconds: float | None) -> 
     from mslaunch.errors import RecordUnreadable
     from mslaunch.store.record import from_dict
     from mslaunch.store.signals import Signals
-    from mslaunch.transports.join.connect import connect
+    from mslaunch.transports.join.connect import Accepted, connect_unless_ended
     from mslaunch.transports.join.node import EarlyAgent, take_part
 
-    early = EarlyAgent()
-    try:
-        accepted = connect(member, tell, seconds)
-    except BaseException:
-        early.close()
-        raise
-    tell(f"joined {member.part.place} as node {accepted.rank} ({accepted.name}), run {accepted.run}")
     with Signals() as signals:
+        early = EarlyAgent()
+        try:
+            accepted = connect_unless_ended(member, tell, seconds, signals)
+        except BaseException:
+            early.close()
+            raise
+        if not isinstance(accepted, Accepted):
+            early.close()
+            return 128 + accepted, None, f"{accepted.name} ended this node before it joined {member.part.place}"
+        tell(f"joined {member.part.place} as node {accepted.rank} ({accepted.name}), run {accepted.run}")
         ended = take_part(accepted, early, signals, tell)
     if ended.record is None:
         return ended.exit_code, None, ended.text

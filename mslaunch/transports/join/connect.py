@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import random
+import select
+import signal
 import socket
 import ssl
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from mslaunch import __version__
 from mslaunch.errors import NotReadyError
@@ -27,6 +31,15 @@ _PAUSES = (0.05, 0.25)
 _PATIENT_AFTER = 60.0
 """Seconds after which a node asks less often: once a second."""
 Tell = Callable[[str], None]
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class SignalSource(Protocol):
+    """Signals as something to wait for."""
+
+    def fileno(self) -> int: ...
+
+    def read(self) -> list[int]: ...
 
 
 class NotYet(Exception):
@@ -55,6 +68,49 @@ class Accepted:
     """Seconds without an answer of the launcher's machine after which it is gone."""
     more: tuple[tuple[bytes, bytes], ...] = ()
     """Frames that have come right behind the answer."""
+
+
+def connect_unless_ended(
+    member: Member, tell: Tell, seconds: float | None, signals: SignalSource
+) -> Accepted | signal.Signals:
+    """Connect to the launcher; return the signal instead that ends this node before.
+
+    A thread connects: a name server that does not answer blocks it, and a node that is PID 1 of a container would
+    lose the signal otherwise.
+    """
+    outcomes: list[Accepted | BaseException] = []
+    done_read, done_write = os.pipe()
+
+    def work() -> None:
+        try:
+            outcomes.append(connect(member, tell, seconds))
+        except BaseException as error:
+            outcomes.append(error)
+        finally:
+            os.close(done_write)
+
+    threading.Thread(target=work, name="mslaunch connect", daemon=True).start()
+    try:
+        while not outcomes:
+            ready, _, _ = select.select([done_read, signals], [], [])
+            if signals in ready and (number := _ending_signal(signals)) is not None:
+                return number
+    finally:
+        os.close(done_read)
+    (outcome,) = outcomes
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def _ending_signal(signals: SignalSource) -> signal.Signals | None:
+    """Return the signal that ends a node which waits; Ctrl-Z suspends it as it does other programs."""
+    for number in signals.read():
+        if number in _ENDING:
+            return signal.Signals(number)
+        if number == signal.SIGTSTP:
+            os.kill(os.getpid(), signal.SIGSTOP)
+    return None
 
 
 def connect(member: Member, tell: Tell, seconds: float | None) -> Accepted:

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from mslaunch.plan.environment import inherited_launch_variables
 from mslaunch.transports import prestart
-from mslaunch.transports.join.connect import Accepted
+from mslaunch.transports.join.connect import Accepted, SignalSource
 from mslaunch.transports.join.rank_notes import RankNotes
 from mslaunch.transports.join.stream import AGENT, END, PIECE, RECORD, BrokenStream, frame, is_cut_off, read_record
 
@@ -23,14 +23,6 @@ LOST = 125
 ROOM = 1 << 20
 """Bytes that may wait for the agent or for the network before no more is read."""
 _TURN_MS = 1000
-
-
-class SignalSource(Protocol):
-    """Signals as something to wait for."""
-
-    def fileno(self) -> int: ...
-
-    def read(self) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True)

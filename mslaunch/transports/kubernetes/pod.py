@@ -23,6 +23,7 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 def main(run_dir: str, project: str, code: str, *command: str) -> int:
     """Run the launcher to its end; return its exit code."""
+    signals = _Signals()
     try:
         _unpack(Path(code), Path(project))
     except (OSError, tarfile.TarError) as error:
@@ -33,7 +34,7 @@ def main(run_dir: str, project: str, code: str, *command: str) -> int:
             child = subprocess.Popen(
                 command, cwd=project, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
-        _pass_signals(child)
+        signals.pass_to(child)
         scan = Scan(Path(run_dir), log)
         while (code_of_launcher := child.poll()) is None:
             for frame in scan.new():
@@ -62,13 +63,23 @@ def _unpack(code: Path, project: Path) -> None:
             archive.extractall(project)
 
 
-def _pass_signals(child: subprocess.Popen[bytes]) -> None:
-    def pass_on(number: int, _: FrameType | None) -> None:
-        with suppress(OSError):
-            os.kill(child.pid, number)
+class _Signals:
+    """Ends this process, PID 1 of its container, by a signal; passes signals on once the launcher runs."""
 
-    for number in _PASSED_ON:
-        signal.signal(number, pass_on)
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        for number in _PASSED_ON:
+            signal.signal(number, self._handle)
+
+    def pass_to(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        if self._child is not None:
+            with suppress(OSError):
+                os.kill(self._child.pid, number)
+        elif number != signal.SIGUSR1:
+            sys.exit(128 + number)
 
 
 def _write(frame: Frame) -> None:
