@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_a_node_that_waits_for_its_launcher_ends_when_it_is_asked_to(bench: Benc
     codes = []
     for command, words in cases.items():
         node = start_first(bench, MSLAUNCH, *command)
-        wait_for(lambda node=node, words=words: words in node.text, words)
+        wait_for(partial(_shows, node, words), words)
         codes.append(terminate(node))
     assert codes == [143, 143]
 
@@ -67,10 +68,15 @@ def test_the_launchers_pod_ends_when_it_is_asked_to(bench: Bench, tmp_path: Path
     codes = []
     for code in (pipe, archive):
         node = start_first(bench, *POD, str(bench.runs / "r"), str(bench.folder), str(code), *launcher)
-        wait_for(lambda node=node, code=code: code == pipe or "up" in node.text, "the launcher to run")
-        wait_for(lambda node=node: _handles_sigterm(node), "a handler")
+        if code != pipe:
+            wait_for(partial(_shows, node, "up"), "the launcher to run")
+        wait_for(partial(_handles_sigterm, node), "a handler")
         codes.append(terminate(node))
     assert codes == [143, 143]
+
+
+def _shows(node: Node, words: str) -> bool:
+    return words in node.text
 
 
 def _handles_sigterm(node: Node) -> bool:

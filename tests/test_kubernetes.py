@@ -83,7 +83,7 @@ def test_ctrl_c_cancels_the_job(submitter: Bench, plane: ControlPlane) -> None:
     watching.send_signal(signal.SIGINT)
     assert watching.wait(120) == 130
     assert submitter.record()["state"] == "stopped"
-    assert plane.left() == []
+    assert plane.kubelet.running() == []
 
 
 def test_a_submitter_that_is_killed_leaves_nothing(submitter: Bench, plane: ControlPlane) -> None:
@@ -163,7 +163,7 @@ def test_it_is_told_why_pods_wait(submitter: Bench, plane: ControlPlane) -> None
         wait_for(partial(_shows, job, words), words)
         job.process.send_signal(signal.SIGINT)
     assert [job.wait() for job in started.values()] == [130] * len(cases)
-    assert plane.left("small") == []
+    wait_for(lambda: not plane.left("small"), "the objects to be deleted")
 
 
 def _shows(job: Node, words: str) -> bool:

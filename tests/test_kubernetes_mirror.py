@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mslaunch.transports.kubernetes.endings import concluded, lost_host
+from mslaunch.transports.kubernetes.endings import concluded, describe_missing, lost_host
 from mslaunch.transports.kubernetes.frames import PIECE, Frame, Scan, encode
-from mslaunch.transports.kubernetes.mirror import Mirror, locked
-from mslaunch.transports.kubernetes.states import ENDINGS, first_ending, why_it_waits
+from mslaunch.transports.kubernetes.mirror import GAP, Mirror, locked
+from mslaunch.transports.kubernetes.states import ENDINGS, first_ending, has_stopped, why_it_waits
 
 FAILED = {"state": "failed", "transport": "join", "verdict": {"cause": "host lost", "host": "w-1", "rank": 3}}
 
@@ -101,12 +101,153 @@ def test_a_pod_that_was_deleted_is_the_cause() -> None:
     """Only where the launcher has lost that very host."""
     assert first_ending([pod("w-0", phase="Running")], "w-1") == {
         "cause": "kubernetes",
+        "host": "w-1",
         "summary": "pod w-1 was ended: it was deleted, by somebody or with its node.",
         "advice": "Start the job again, or give --max-restarts.",
     }
-    assert first_ending([pod("w-1", phase="Failed")], "w-1") is None
     assert lost_host({**FAILED}) == "w-1"
     assert lost_host({"verdict": {"cause": "exception", "host": "w-1"}}) == ""
+
+
+def terminated(reason: str, code: int, second: int = 0) -> dict[str, Any]:
+    end = {"reason": reason, "exitCode": code, "finishedAt": f"2026-01-01T00:00:0{second}Z"}
+    return {"phase": "Failed", "containerStatuses": [{"state": {"terminated": end}}]}
+
+
+RUNNING = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
+LOST = {**RUNNING, "conditions": [{"type": "Ready", "status": "False"}]}
+
+
+def deleted(pod: dict[str, Any]) -> dict[str, Any]:
+    return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+
+
+def test_a_killed_container_is_named_with_its_signal() -> None:
+    """Kubernetes writes `Error` and the exit code only; a host that is not lost ended with the run."""
+    pods = [pod("w-0", **terminated("Error", 125)), pod("w-1", **terminated("Error", 137))]
+    ending = first_ending(pods, "w-1")
+    assert ending is not None
+    assert ending["summary"] == (
+        "pod w-1 on n1 was ended: its container ended with exit code 137 (SIGKILL); Kubernetes gives no reason."
+    )
+    assert "kernel log" in ending["advice"]
+    assert first_ending(pods, "") is None
+
+
+def test_the_pod_that_the_launcher_lost_first_is_the_one_that_is_named() -> None:
+    """Two pods were out of memory in the same second; rank and host of the verdict are of the pod that it names."""
+    pods = [pod("w-0", **terminated("OOMKilled", 137, 1)), pod("w-1", **terminated("OOMKilled", 137, 1))]
+    ending = first_ending(pods, "w-1")
+    assert ending is not None
+    assert ending["summary"].startswith("pod w-1 on n1 was ended: it used more memory")
+    assert concluded(FAILED, 1, ending, "")["verdict"]["rank"] == 3
+    other = first_ending(pods[:1], "w-1")
+    verdict = concluded(FAILED, 1, other, "")["verdict"]
+    assert (verdict["host"], verdict.get("rank")) == ("w-0", None)
+
+
+def test_a_pod_that_its_job_deletes_on_a_lost_node_is_lost_with_its_node() -> None:
+    """Another pod has failed first; whether somebody has deleted this one is known once its containers have ended."""
+    assert first_ending([deleted(pod("w-1", **RUNNING))], "w-1") is None
+    outcomes = [
+        first_ending([deleted(pod("w-1", **RUNNING))], "w-1", is_settled=True),
+        first_ending([deleted(pod("w-1", **LOST))], "w-1"),
+        first_ending([deleted(pod("w-1", phase="Running", containerStatuses=[{"state": {"terminated": {}}}]))], "w-1"),
+    ]
+    words = ["NodeLost", "NodeLost", "it was deleted"]
+    assert [word in str(ending) for word, ending in zip(words, outcomes, strict=True)] == [True] * 3
+
+
+def test_a_pod_has_stopped_when_its_containers_have() -> None:
+    """Its object stays for seconds, and on a lost node for ever; one that is deleted before it begins never does."""
+    waiting = {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]}
+    stopped = [
+        pod("w", **terminated("Error", 1)),
+        pod("w", **LOST),
+        deleted(pod("w", phase="Running", containerStatuses=[{"state": {"terminated": {}}}])),
+        deleted(pod("w", **waiting)),
+        deleted(pod("w", phase="Pending")),
+    ]
+    going_on = [pod("w", **RUNNING), deleted(pod("w", **RUNNING)), pod("w", **waiting), pod("w", phase="Pending")]
+    assert [has_stopped(one) for one in (*stopped, *going_on)] == [True] * len(stopped) + [False] * len(going_on)
+
+
+def test_ranks_end_with_their_launcher() -> None:
+    """One that was killed could not record it."""
+    ranks = [{"rank": 0, "started": "t", "ended": None}, {"rank": 1, "started": None}]
+    record = concluded({"state": "running", "ranks": ranks}, 137, {"cause": "kubernetes"}, "waiting at :29400")
+    first, second = record["ranks"]
+    assert (first["stopped"], bool(first["ended"])) == (True, True)
+    assert "ended" not in second
+    assert "summary" not in record["verdict"]
+
+
+def rotated(tmp_path: Path, size: int, kept: int) -> tuple[Path, Path]:
+    """A run's folder, and what a reader makes of the last lines of the pod's log."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    (there / "rank_0").mkdir(parents=True)
+    (there / "run.json").write_text(json.dumps({"state": "succeeded", "exit_code": 0}))
+    (there / "rank_0" / "log.txt").write_bytes(b"".join(b"line %06d\n" % number for number in range(size // 12)))
+    (there / "rank_0" / "log.times").write_text("0 0\n")
+    (there / "events.jsonl").write_text("".join(f'{{"ev": "x", "n": {number}}}\n' for number in range(size // 20)))
+    scan = Scan(there, there / "none")
+    text = [*lines(*scan.new()), *lines(*scan.tails()), *lines(scan.end(0))]
+    with locked(here) as mirror:
+        assert mirror is not None
+        mirror.feed("p", text[-kept:])
+        assert mirror.exit_code == 0
+        assert mirror.final is not None
+        mirror.close({**mirror.final, "notes": [describe_missing(mirror.missing())]})
+    return here, there
+
+
+def test_a_log_that_was_rotated_has_its_end_and_names_the_gap(tmp_path: Path) -> None:
+    """No byte of it is made up; times of lines, which count bytes, are left out, and events stay readable."""
+    here, there = rotated(tmp_path, 300 << 10, 9)
+    log, whole = ((folder / "rank_0" / "log.txt").read_bytes() for folder in (here, there))
+    gap, _, rest = log.partition(b"\n")
+    assert gap.decode() == GAP.format(len(whole) - len(rest))
+    assert whole.endswith(rest)
+    assert len(rest) > 8 << 10
+    assert not (here / "rank_0" / "log.times").exists()
+    first = json.loads((here / "events.jsonl").read_text().splitlines()[0])
+    assert (first["ev"], "bytes of events.jsonl are missing" in first["text"]) == ("note", True)
+    (note,) = json.loads((here / "run.json").read_text())["notes"]
+    assert f"{len(whole) - len(rest)} bytes of rank_0/log.txt" in note
+    assert "launch.kubernetes.runs_claim" in note
+
+
+def test_what_is_sent_twice_is_written_once(tmp_path: Path) -> None:
+    """Nothing is missing then, and readers who follow a file see no byte twice."""
+    here, there = rotated(tmp_path, 100 << 10, 10_000)
+    names = ("rank_0/log.txt", "rank_0/log.times", "events.jsonl")
+    assert [(here / name).read_bytes() == (there / name).read_bytes() for name in names] == [True] * 3
+    assert json.loads((here / "run.json").read_text())["notes"] == [""]
+
+
+def test_a_gap_in_the_middle_is_a_line_of_its_own(tmp_path: Path) -> None:
+    """Later readers, which are other processes, go on behind it; a file of the next attempt begins anew."""
+    first = Frame(1, "launcher.log", -1, b"half a li", inode=7)
+    later = Frame(9, "launcher.log", 100, b"ne\nnext\n", inode=7)
+    feed(tmp_path, "p", first)
+    feed(tmp_path, "p", later)
+    feed(tmp_path, "p", Frame(10, "launcher.log", 105, b"xt\nlast\n", inode=7))
+    assert (tmp_path / "launcher.log").read_text() == f"half a li\n{GAP.format(91)}\nne\nnext\nlast\n"
+    feed(tmp_path, "p", Frame(11, "launcher.log", 20, b"again\n", inode=8))
+    assert (tmp_path / "launcher.log").read_text() == f"{GAP.format(20)}\nagain\n"
+
+
+def test_small_files_are_sent_again(tmp_path: Path) -> None:
+    """Whoever reads the newest part of a pod's log has them; a log that has grown large is not among them."""
+    (tmp_path / "rank_0").mkdir()
+    (tmp_path / "plan.json").write_text("{}")
+    (tmp_path / "rank_0" / "env.log").write_text("A=1\n")
+    (tmp_path / "rank_0" / "log.txt").write_bytes(b"x" * (PIECE + 1))
+    scan = Scan(tmp_path, tmp_path / "none")
+    assert {frame.file for frame in scan.new()} == {"plan.json", "rank_0/env.log", "rank_0/log.txt"}
+    assert {frame.file for frame in scan.small()} == {"plan.json", "rank_0/env.log"}
+    assert list(scan.new()) == []
 
 
 def test_a_missing_resource_is_named_as_it_is_called() -> None:

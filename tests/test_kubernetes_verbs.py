@@ -50,7 +50,7 @@ def test_every_verb_works_without_a_shared_folder(submitter: Bench, plane: Contr
     attached.wait()
     stopped = submitter.mslaunch("stop", run)
     assert stopped.returncode == 0, stopped.stderr
-    assert plane.left() == []
+    assert plane.kubelet.running() == []
     assert logs.wait() == 0, logs.text
     assert submitter.record()["state"] == "stopped"
     assert "stopped" in submitter.mslaunch("ps").stdout

@@ -92,8 +92,8 @@ def connect_unless_ended(
     threading.Thread(target=work, name="mslaunch connect", daemon=True).start()
     try:
         while not outcomes:
-            ready, _, _ = select.select([done_read, signals], [], [])
-            if signals in ready and (number := _ending_signal(signals)) is not None:
+            ready, _, _ = select.select([done_read, signals.fileno()], [], [])
+            if signals.fileno() in ready and (number := _ending_signal(signals)) is not None:
                 return number
     finally:
         os.close(done_read)

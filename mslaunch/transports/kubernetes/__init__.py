@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from mslaunch.transports.kubernetes.guard import Guard
 
 _ASK_EVERY = 2.0
-_GONE_SECONDS = 120.0
+_PATIENCE = 60.0
+_GRACE_MARGIN = 20.0
+"""Seconds beyond the grace period in which a node has ended a container."""
+_SETTLE_SECONDS = 20.0
+"""Seconds in which the end of a launcher is read from its log."""
 _OVER = ("Succeeded", "Failed")
 
 
@@ -36,7 +40,7 @@ class KubernetesQueue:
         self._clusters: dict[str, Cluster] = {}
         self._answers: dict[str, tuple[float, JobState | None]] = {}
         self._guard: Guard | None = None
-        self._following: dict[Path, Following] = {}
+        self._following: dict[str, Following] = {}
 
     def current_job(self, environment: Mapping[str, str]) -> CurrentJob | None:
         del environment
@@ -127,38 +131,37 @@ class KubernetesQueue:
         return None  # its objects are deleted with a submitter that dies before it has written the id down
 
     def cancel(self, job: str) -> None:
-        """End the launcher first, so that it ends the ranks; then delete everything, and wait until it is gone."""
+        """End the launcher first, so that it ends the ranks and what it says is read; then end and delete the rest."""
         from mslaunch.transports.kubernetes.cluster import NotFound, part_of
-        from mslaunch.transports.kubernetes.states import is_over
 
         cluster = self._cluster(job)
-        try:
-            cluster.hold()
-            self._wait(lambda: all(is_over(pod) for pod in cluster.pods(60) if part_of(pod) == "launcher"))
-        except NotFound:
-            pass
+        with suppress(NotFound):
+            if cluster.hold():
+                self._wait_for_containers(cluster, "launcher")
+            readable = [pod for pod in cluster.pods(_PATIENCE) if part_of(pod) == "launcher" and _has_log(pod)]
+            if readable and job in self._following:
+                self._following[job].settle(_SETTLE_SECONDS)
         self.kill(job)
 
     def kill(self, job: str) -> None:
-        from mslaunch.transports.kubernetes.cluster import NotFound
-
+        """Delete everything; wait until no container of it runs: the objects go after them."""
         cluster = self._cluster(job)
         cluster.delete()
-
-        def is_gone() -> bool:
-            try:
-                cluster.root(60)
-            except NotFound:
-                return True
-            return False
-
-        self._wait(is_gone)
+        self._wait_for_containers(cluster)
         self._answers.pop(job, None)
 
-    def _wait(self, condition: Any) -> None:
-        until = time.monotonic() + _GONE_SECONDS
-        while time.monotonic() < until and not condition():
-            time.sleep(0.5)
+    def _wait_for_containers(self, cluster: Cluster, part: str = "") -> None:
+        """Wait until no container of the job's pods runs, or of those of one part."""
+        from mslaunch.transports.kubernetes.cluster import part_of
+        from mslaunch.transports.kubernetes.states import grace_of, has_stopped
+
+        began = time.monotonic()
+        while True:
+            pods = [pod for pod in cluster.pods(_PATIENCE) if part in ("", part_of(pod))]
+            late = time.monotonic() - began > grace_of(pods) + _GRACE_MARGIN
+            if late or all(map(has_stopped, pods)):
+                return
+            time.sleep(0.3)
 
     def show_command(self, job: str, ended: bool = False) -> str:
         from mslaunch.transports.kubernetes.cluster import parse_job
@@ -172,10 +175,10 @@ class KubernetesQueue:
         """Bring the run's folder up to date from the launcher's pod; a thread goes on with it."""
         from mslaunch.transports.kubernetes.following import Following
 
-        known = self._following.get(run_dir)
+        known = self._following.get(job)
         if known is not None and (known.is_alive or known.has_ended):
             return
-        self._following[run_dir] = Following(run_dir, self._cluster(job))
+        self._following[job] = Following(run_dir, self._cluster(job))
 
     @contextmanager
     def guard(self, is_kept: bool) -> Iterator[None]:
@@ -203,12 +206,27 @@ class KubernetesQueue:
         return self._clusters[job]
 
 
+def _has_log(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod has run, and can be asked what it has written."""
+    from mslaunch.transports.kubernetes.states import is_on_lost_node
+
+    return (pod.get("status") or {}).get("phase") not in (None, "Pending") and not is_on_lost_node(pod)
+
+
 def _judge(cluster: Cluster, root: Mapping[str, Any], pods: list[dict[str, Any]]) -> JobState:
     """How a job stands, from its launcher's Job and its pods."""
     from mslaunch.transports.kubernetes.cluster import part_of
-    from mslaunch.transports.kubernetes.states import phase_of_job, why_it_waits, why_pods_are_missing
+    from mslaunch.transports.kubernetes.states import (
+        has_stopped,
+        is_being_deleted,
+        phase_of_job,
+        why_it_waits,
+        why_pods_are_missing,
+    )
 
-    if root["metadata"].get("deletionTimestamp"):
+    if is_being_deleted(root):
+        if all(map(has_stopped, pods)):
+            return JobState("stopped", "deleted")  # the objects go later
         return JobState("running", "Terminating", is_finishing=True)
     phases = [(part_of(pod), (pod.get("status") or {}).get("phase") or "Pending") for pod in pods]
     by_part = dict(phases)

@@ -169,11 +169,15 @@ class Cluster:
         request = partial(self._core.list_namespaced_event, self.job.namespace, **chosen, **_HOW)
         return list(self._ask(request, "list events", 0.0).get("items") or ())
 
-    def hold(self) -> None:
-        """Let the launcher's Job have no pod any more: its launcher gets SIGTERM, and the workers are there still."""
+    def hold(self) -> bool:
+        """Let the launcher's Job have no pod any more: its launcher gets SIGTERM, and the workers are there still.
+
+        Return whether that can be had: a Job of Volcano ends all pods at once.
+        """
         if not self.job.volcano:
             request = self._about_job("patch", {"spec": {"parallelism": 0}})
             self._ask(request, f"stop Job {self.job.name}", PATIENCE)
+        return not self.job.volcano
 
     def delete(self, patience: float = PATIENCE) -> None:
         """Delete the launcher's Job and with it all that it owns."""
@@ -219,23 +223,29 @@ class Cluster:
             time.sleep(_PAUSE)
 
     def log(self, pod: str, follow: float = 0.0, since: float | None = None) -> Iterator[bytes]:
-        """Yield the lines of a pod's log, of the last seconds only where told; a stream that breaks off just ends.
+        """Yield the lines of a pod's log, of the last seconds only where told.
 
-        It is followed until it has been silent for so many seconds.
+        It is followed until it has been silent for so many seconds. A stream that breaks off raises NoAnswer.
         """
         import urllib3
         from kubernetes.client import ApiException
 
         options: dict[str, Any] = {"since_seconds": int(since) + 1} if since is not None else {}
         options |= {"follow": follow > 0, "_preload_content": False, "_request_timeout": (SECONDS, follow or SECONDS)}
+        what = f"read the log of pod {pod}"
         try:
             answer = self._core.read_namespaced_pod_log(pod, self.job.namespace, **options)
             rest = b""
             for data in answer.stream(1 << 16, decode_content=False):
                 *lines, rest = (rest + data).split(b"\n")
                 yield from lines
-        except (ApiException, urllib3.exceptions.HTTPError, OSError):
-            return
+        except urllib3.exceptions.ReadTimeoutError as error:
+            if not follow:
+                raise NoAnswer(what, why_no_answer(error)) from None
+        except ApiException as error:
+            raise NoAnswer(what, _message(error)) from None
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise NoAnswer(what, why_no_answer(error)) from None
 
 
 def part_of(pod: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from mslaunch.documents.limits import Unreadable
 
 OVER = ("succeeded", "failed", "stopped", "lost")
 _STOPPED = (130, 143)
+_SHOWN = 3
 
 Record = dict[str, Any]
 
@@ -31,17 +32,49 @@ def lost_host(record: Record) -> str:
     return str(verdict.get("host") or "") if is_lost and verdict else ""
 
 
+def describe_missing(missing: Mapping[str, int]) -> str:
+    """Say which bytes never came; empty where all did."""
+    if not missing:
+        return ""
+    names = [f"{count} bytes of {name}" for name, count in sorted(missing.items())]
+    more = f" and of {len(names) - _SHOWN} other files" if len(names) > _SHOWN else ""
+    return (
+        f"missing here: {', '.join(names[:_SHOWN])}{more}. The node had rotated the log of the launcher's pod before "
+        "they were read. Use launch.kubernetes.runs_claim for jobs that print much."
+    )
+
+
 def concluded(record: Record, exit_code: int, ending: Mapping[str, Any] | None, last_lines: str) -> Record:
     """The record of a run that is over: what its launcher has written, and why Kubernetes ended a pod."""
     state = record.get("state")
     if state not in OVER:  # the launcher ended before the run began, or was ended itself
-        state = "succeeded" if exit_code == 0 else "stopped" if exit_code in _STOPPED else "failed"
+        state = _state_of(exit_code)
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        record = {**record, "state": state, "exit_code": exit_code, "ended": now}
+        record = {**record, "state": state, "exit_code": exit_code, "ended": now, "ranks": _ended_ranks(record, now)}
         if state == "failed" and ending is None:
             record["verdict"] = {"cause": "not ready", "summary": last_lines, "exit_code": exit_code}
     if ending is None or state == "succeeded":
         return record
-    known = record.get("verdict")
-    verdict = {**(known if isinstance(known, dict) else {}), **ending}
-    return {**record, "state": "failed", "verdict": verdict}
+    return {**record, "state": "failed", "verdict": {**_same_host(record.get("verdict"), ending), **ending}}
+
+
+def _state_of(exit_code: int) -> str:
+    if exit_code in _STOPPED:
+        return "stopped"
+    return "failed" if exit_code else "succeeded"
+
+
+def _ended_ranks(record: Record, now: str) -> list[Any]:
+    """The ranks of a launcher that was ended: those that ran have ended with it."""
+    ranks = record.get("ranks")
+    rows = [row for row in ranks if isinstance(row, dict)] if isinstance(ranks, list) else []
+    running = [row for row in rows if row.get("started") and not row.get("ended")]
+    return [{**row, "ended": now, "stopped": True} if row in running else row for row in rows]
+
+
+def _same_host(verdict: Any, ending: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the launcher's verdict says of the pod that Kubernetes ended; of another one, the exit code only."""
+    known = verdict if isinstance(verdict, dict) else {}
+    if ending.get("host") in (None, known.get("host")):
+        return known
+    return {"exit_code": known.get("exit_code")}

@@ -11,15 +11,19 @@ from typing import Any
 
 from mslaunch import layout
 from mslaunch.errors import MslaunchError
-from mslaunch.transports.kubernetes.cluster import Cluster, NotFound, part_of
-from mslaunch.transports.kubernetes.endings import concluded, lost_host, read_record
+from mslaunch.transports.kubernetes.cluster import Cluster, NoAnswer, NotFound, part_of
+from mslaunch.transports.kubernetes.endings import OVER, concluded, describe_missing, lost_host, read_record
 from mslaunch.transports.kubernetes.mirror import TRANSPORT, Mirror, locked
 from mslaunch.transports.kubernetes.states import (
+    container_ending,
     ending_of,
     exit_code_of,
     first_ending,
+    has_stopped,
+    is_being_deleted,
     is_on_lost_node,
     is_over,
+    is_signalled,
     phase_of_job,
 )
 
@@ -28,6 +32,10 @@ _STATUS_PATIENCE = 5.0
 """Seconds in which a pod's status follows the end of the pod."""
 _NODE_PATIENCE = 75.0
 """Seconds in which Kubernetes notices a lost node: 40 or 50 by default, and up to 60 for the pods of a deleted one."""
+_RETURN_PATIENCE = 15.0
+"""Seconds in which the launcher's node may come back after Kubernetes has noticed that it is lost."""
+_LOG_PATIENCE = 60.0
+"""Seconds in which the log of a launcher that is over is asked for again."""
 _QUIET = 10.0
 """How long a log may be silent before the pods are looked at again: a node may be lost."""
 _EARLY_QUIET = 2.0
@@ -35,7 +43,9 @@ _EARLY_QUIET = 2.0
 _OVERLAP = 15.0
 """Seconds of a log that are read again after a pause: a line may be on its way for a while."""
 _LAST_LINES = 20
+_LOST = 125
 NO_WORD = "the launcher ended without a word."
+NO_END = "the end of the log of the launcher's pod is missing: its node had rotated it, or had no room for it."
 
 Pod = dict[str, Any]
 
@@ -50,7 +60,10 @@ class Following:
         self.has_ended = False
         self._heard = ("", 0.0)
         """The pod whose log was read last, and when its last line came."""
-        self._alone_since = time.monotonic()
+        self._lost_since: float | None = None
+        """Since when the launcher's node is known to be lost, and nothing else of the job runs."""
+        self._unread_since: float | None = None
+        """Since when the log of a launcher that is over cannot be read."""
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -88,6 +101,16 @@ class Following:
                 time.sleep(_PAUSE)
             follow = True
 
+    def settle(self, seconds: float) -> None:
+        """Wait until the end of the run is recorded, by this process or by another one."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.has_ended:
+            with suppress(OSError):
+                record = read_record((self._folder / layout.RECORD).read_bytes()) or {}
+                if record.get("state") in OVER:
+                    return
+            time.sleep(0.1)
+
     def _look(self, mirror: Mirror, follow: bool) -> bool:
         """Read what the launcher has written; say whether the run is over, and recorded."""
         launcher = _launcher(self._cluster.pods())
@@ -96,24 +119,36 @@ class Following:
             return bool(phase) and self._finish(mirror, None, 0 if phase == "Succeeded" else 1)
         if (launcher.get("status") or {}).get("phase") in (None, "Pending"):
             return False
-        self._read(mirror, launcher["metadata"]["name"], follow)
+        was_over = is_over(launcher)
+        is_whole = is_on_lost_node(launcher) or self._read(mirror, launcher, follow and not was_over)
         pods = self._cluster.pods()  # reading took its time
         launcher = _launcher(pods) or launcher
         if mirror.exit_code is not None:
             return self._finish(mirror, launcher, mirror.exit_code)
+        if is_over(launcher):  # what it has written since it was read is read first
+            return was_over and is_whole and self._finish(mirror, launcher, exit_code_of(launcher))
         workers = [pod for pod in pods if part_of(pod) == "worker"]
-        is_alone = bool(workers) and all(map(is_over, workers))
-        if is_over(launcher):
-            return self._finish(mirror, launcher, exit_code_of(launcher))
-        if not (is_alone and is_on_lost_node(launcher)):
-            self._alone_since = time.monotonic()
-        elif time.monotonic() - self._alone_since > _NODE_PATIENCE:  # a node may come back
-            return self._close(mirror, 1, first_ending([launcher], launcher["metadata"]["name"]))
+        if self._is_lost(mirror, launcher, workers):
+            return self._close(mirror, _LOST, first_ending([launcher], launcher["metadata"]["name"]))
         failed = [pod for pod in workers if (pod.get("status") or {}).get("phase") == "Failed"]
-        return is_alone and bool(failed) and self._never_began(mirror, failed)
+        return bool(failed) and all(map(is_over, workers)) and self._never_began(mirror, failed)
 
-    def _read(self, mirror: Mirror, pod: str, follow: bool) -> None:
-        """Read a pod's log from where this process has left off and some before, else from its beginning."""
+    def _is_lost(self, mirror: Mirror, launcher: Pod, workers: list[Pod]) -> bool:
+        """Tell whether the launcher's node is lost for some time, and no worker goes on elsewhere."""
+        is_alone = all(has_stopped(pod) or is_being_deleted(pod) for pod in workers)
+        has_begun = self._record(mirror).get("state") != "queued"  # until then workers wait for a launcher in vain
+        if not is_on_lost_node(launcher) or (has_begun and not is_alone):
+            self._lost_since = None
+            return False
+        self._lost_since = self._lost_since or time.monotonic()
+        return time.monotonic() - self._lost_since > _RETURN_PATIENCE
+
+    def _read(self, mirror: Mirror, launcher: Pod, follow: bool) -> bool:
+        """Read the launcher's log from where this process has left off and some before, else from its beginning.
+
+        Say whether it was read to its end, as far as it is there.
+        """
+        pod = launcher["metadata"]["name"]
         since = time.monotonic() - self._heard[1] + _OVERLAP if self._heard[0] == pod else None
         quiet = _EARLY_QUIET if self._record(mirror).get("state") == "queued" else _QUIET
 
@@ -122,8 +157,22 @@ class Following:
                 self._heard = (pod, time.monotonic())
                 yield line
 
-        if mirror.feed(pod, lines(), is_whole=since is None):
+        try:
+            is_cut = mirror.feed(pod, lines(), is_whole=since is None)
+        except NoAnswer as error:
+            if not is_over(launcher) or not self._is_given_up():
+                raise
+            mirror.note(str(error))
+            return True
+        self._unread_since = None
+        if is_cut:
             self._heard = ("", 0.0)
+        return not is_cut
+
+    def _is_given_up(self) -> bool:
+        """Tell whether the log of a launcher that is over was asked for long enough."""
+        self._unread_since = self._unread_since or time.monotonic()
+        return time.monotonic() - self._unread_since > _LOG_PATIENCE
 
     def _never_began(self, mirror: Mirror, failed: list[Pod]) -> bool:
         """Record the failure of a job for whose workers the launcher would wait in vain; say whether it is one."""
@@ -135,31 +184,44 @@ class Following:
     def _early_ending(self, pod: Pod) -> dict[str, Any]:
         """The verdict for a pod that ended before the job began: what it printed last."""
         name, code = pod["metadata"]["name"], exit_code_of(pod)
-        *_, last = ["no word", *(line.decode(errors="replace") for line in self._cluster.log(name) if line)]
+        last = "no word"
+        with suppress(NoAnswer):
+            *_, last = [last, *(line.decode(errors="replace") for line in self._cluster.log(name) if line)]
         summary = f"pod {name} ended with code {code} before the job began: {last[:300]}"
-        return {"cause": TRANSPORT, "summary": summary, "exit_code": code}
+        return {"cause": TRANSPORT, "host": name, "summary": summary, "exit_code": code}
 
     def _finish(self, mirror: Mirror, launcher: Pod | None, code: int) -> bool:
         """Record how the run ended, with what Kubernetes knows of it, and delete its objects."""
         record, ending = self._record(mirror), None
+        is_killed = record.get("state") not in OVER and is_signalled(code)
         if launcher is not None and ending_of(launcher):
             ending = first_ending([launcher], "")
+        elif launcher is not None and is_killed:
+            ending = container_ending(launcher, code)
+        elif launcher is not None and code != 0 and not self._launcher_log.exists():
+            ending = self._early_ending(launcher)
         elif code != 0 and record.get("state") != "stopped":
             with suppress(NotFound, MslaunchError):
                 ending = self._settled_ending(lost_host(record))
-        if ending is None and launcher is not None and code != 0 and not self._launcher_log.exists():
-            ending = self._early_ending(launcher)
+        if ending is None and launcher is not None and mirror.exit_code is None:
+            mirror.note(NO_END)
         return self._close(mirror, code, ending)
 
     def _record(self, mirror: Mirror) -> dict[str, Any]:
         return mirror.final or read_record((self._folder / layout.RECORD).read_bytes()) or {}
 
     def _close(self, mirror: Mirror, code: int, ending: dict[str, Any] | None) -> bool:
-        mirror.close(concluded(self._record(mirror), code, ending, self._last_lines()))
+        """Write the record; delete the objects, unless there is something left to read."""
+        record = concluded(self._record(mirror), code, ending, self._last_lines())
+        if note := describe_missing(mirror.missing()):
+            mirror.note(note)
+            record["notes"] = [*(record.get("notes") or ()), note]
+        mirror.close(record)
         self.has_ended = True
         self._ready.set()
-        with suppress(NotFound, MslaunchError):
-            self._cluster.delete()
+        if self._unread_since is None:
+            with suppress(NotFound, MslaunchError):
+                self._cluster.delete()
         return True
 
     def _settled_ending(self, lost: str) -> dict[str, Any] | None:
@@ -167,9 +229,10 @@ class Following:
         until = time.monotonic() + (_NODE_PATIENCE if lost else _STATUS_PATIENCE)
         while True:
             pods = self._cluster.pods(patience=20)
-            ending = first_ending(pods, lost)
+            is_late = time.monotonic() > until
+            ending = first_ending(pods, lost, is_late)
             unsettled = [pod for pod in pods if not is_over(pod) and part_of(pod) == "worker"]
-            if ending is not None or not unsettled or time.monotonic() > until:
+            if ending is not None or not unsettled or is_late:
                 return ending
             time.sleep(_PAUSE)
 

@@ -1,7 +1,8 @@
 """Files of a run as lines of a pod's log: the one stream out of a pod that needs no further right and no open port.
 
 A line is a mark and a JSON object: its number, the file, where the piece belongs, and the piece, compressed. A piece
-says where it belongs, so a stream that was cut off is read again from its beginning without harm.
+says where it belongs, so a stream that was cut off is read again from its beginning without harm. A node keeps only
+the newest part of a log for readers, so small files, and at the end the last part of each log, are sent again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ MARK = "mslaunch-file "
 PIECE = 8 << 10  # a line stays below the 16 KB at which container runtimes split lines
 WHOLE = -1
 """In place of an offset: the piece begins the file anew. Further pieces of it follow with their offsets."""
+_TAILS = 256 << 10
+_LARGEST_TAIL = 16 << 10
+_SMALLEST_TAIL = 1 << 10
 _LARGEST_LINE = 64 << 10
 _NAME = re.compile(rf"(?:(?:{layout.RANK}\d{{1,6}}|{layout.SCHEDULER}|{layout.SCRIPTS})/)?[\w][\w.-]{{0,99}}")
 _TOP = (layout.EVENTS, layout.METRICS, layout.LAUNCHER_LOG)
@@ -36,13 +40,15 @@ class Frame:
     at: int = 0
     data: bytes = b""
     exit_code: int | None = None
+    inode: int = 0
+    """Of a file that grows: tells a file of the next attempt from one of the same name before."""
 
 
 def encode(frame: Frame) -> str:
     if frame.exit_code is not None:
         return MARK + json.dumps({"n": frame.number, "end": frame.exit_code})
     packed = base64.b64encode(zlib.compress(frame.data, 1)).decode()
-    return MARK + json.dumps({"n": frame.number, "file": frame.file, "at": frame.at, "z": packed})
+    return MARK + json.dumps({"n": frame.number, "file": frame.file, "at": frame.at, "i": frame.inode, "z": packed})
 
 
 def decode(line: bytes) -> Frame | None:
@@ -55,7 +61,7 @@ def decode(line: bytes) -> Frame | None:
             return Frame(int(raw["n"]), exit_code=int(raw["end"]))
         unpack = zlib.decompressobj()
         data = unpack.decompress(base64.b64decode(raw["z"], validate=True), PIECE + 1)
-        frame = Frame(int(raw["n"]), str(raw["file"]), int(raw["at"]), data)
+        frame = Frame(int(raw["n"]), str(raw["file"]), int(raw["at"]), data, inode=int(raw["i"]))
     except (ValueError, KeyError, TypeError, zlib.error):
         return None
     fits = _NAME.fullmatch(frame.file) and WHOLE <= frame.at < 1 << 40 and len(data) <= PIECE
@@ -72,14 +78,37 @@ class Scan:
         self._number = 0
 
     def new(self) -> Iterator[Frame]:
-        yield from self._grown(layout.LAUNCHER_LOG, self._launcher_log)
-        record = self._folder / layout.RECORD
-        for path in sorted(self._files(), key=lambda path: path == record):  # the record last: it tells of the others
-            name = str(path.relative_to(self._folder))
-            yield from self._grown(name, path) if _only_grows(name) else self._changed(name, path)
+        for name, path in self._named():
+            yield from self._grown(name, path) if only_grows(name) else self._changed(name, path)
+
+    def small(self) -> Iterator[Frame]:
+        """Yield the small files once more, for whoever can read the newest part of the log only."""
+        for name, path in self._named():
+            if not only_grows(name):
+                self._seen.pop(name, None)
+                yield from self._changed(name, path)
+            elif self._seen.get(name, (0, PIECE + 1))[1] <= PIECE:
+                yield from self._tail(name, path, PIECE)
+
+    def tails(self) -> Iterator[Frame]:
+        """Yield the last part of each log once more, and the small files; the record comes last."""
+        growing = [(name, path) for name, path in self._named() if only_grows(name)]
+        length = max(_SMALLEST_TAIL, min(_LARGEST_TAIL, _TAILS // max(1, len(growing))))
+        for name, path in growing:
+            yield from self._tail(name, path, length)
+        yield from self.small()
 
     def end(self, exit_code: int) -> Frame:
         return self._frame(exit_code=exit_code)
+
+    def _named(self) -> list[tuple[str, Path]]:
+        """All files by name, the record last: it tells of the others."""
+        record = self._folder / layout.RECORD
+        paths = sorted(self._files(), key=lambda path: path == record)
+        return [
+            (layout.LAUNCHER_LOG, self._launcher_log),
+            *((str(path.relative_to(self._folder)), path) for path in paths),
+        ]
 
     def _files(self) -> Iterator[Path]:
         for path in self._folder.glob("*"):
@@ -99,11 +128,26 @@ class Scan:
                 file.seek(0 if begins else at)
                 at = 0 if begins else at
                 while piece := file.read(PIECE):
-                    yield self._frame(name, WHOLE if at == 0 else at, piece)
+                    yield self._piece(name, status.st_ino, at, piece)
                     at += len(piece)
                     self._seen[name] = (status.st_ino, at)
         except OSError:
             return  # renamed for the next attempt: seen again the next time
+
+    def _tail(self, name: str, path: Path, length: int) -> Iterator[Frame]:
+        """Yield the last part of what was sent of a file."""
+        inode, end = self._seen.get(name, (0, 0))
+        try:
+            with path.open("rb") as file:
+                if path.stat().st_ino != inode:
+                    return
+                at = max(0, end - length)
+                file.seek(at)
+                while at < end and (piece := file.read(min(PIECE, end - at))):
+                    yield self._piece(name, inode, at, piece)
+                    at += len(piece)
+        except OSError:
+            return
 
     def _changed(self, name: str, path: Path) -> Iterator[Frame]:
         try:
@@ -121,12 +165,16 @@ class Scan:
         if len(data) >= PIECE:
             yield self._frame(name, len(data))  # an empty piece at the end: the file is complete
 
+    def _piece(self, file: str, inode: int, at: int, data: bytes) -> Frame:
+        self._number += 1
+        return Frame(self._number, file, at or WHOLE, data, inode=inode)
+
     def _frame(self, file: str = "", at: int = 0, data: bytes = b"", exit_code: int | None = None) -> Frame:
         self._number += 1
         return Frame(self._number, file, at, data, exit_code)
 
 
-def _only_grows(name: str) -> bool:
+def only_grows(name: str) -> bool:
     last = name.rpartition("/")[2]
     return name in _TOP or last.endswith((".txt", ".log", ".times"))
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -18,6 +17,12 @@ from mslaunch import layout
 from mslaunch.transports.kubernetes.frames import Frame, Scan, encode
 
 LOOK_EVERY = 0.5
+REPEAT_AFTER = 512 << 10
+"""Bytes of the pod's log after which small files are sent again: readers get the newest part of it only."""
+NEVER_ROTATED = 768 << 10
+"""A log of so many bytes is whole: nodes rotate logs of a megabyte or more."""
+ROTATION = 12.0
+"""Seconds in which a node rotates a log that has become too large: the kubelet looks every 10 s."""
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
@@ -34,17 +39,61 @@ def main(run_dir: str, project: str, code: str, *command: str) -> int:
             child = subprocess.Popen(
                 command, cwd=project, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
-        signals.pass_to(child)
-        scan = Scan(Path(run_dir), log)
-        while (code_of_launcher := child.poll()) is None:
-            for frame in scan.new():
-                _write(frame)
+        signals.child = child
+        output_of_pod = _Output(Scan(Path(run_dir), log))
+        while (exit_code := child.poll()) is None:
+            output_of_pod.write_new()
             time.sleep(LOOK_EVERY)
-        for frame in scan.new():
-            _write(frame)
-        exit_code = code_of_launcher if code_of_launcher >= 0 else 128 - code_of_launcher
-        _write(scan.end(exit_code))
+        exit_code = exit_code if exit_code >= 0 else 128 - exit_code
+        output_of_pod.write_end(exit_code, signals)
     return exit_code
+
+
+class _Output:
+    """The pod's log, as what was written to it."""
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self._written = 0
+        self._repeat_at = REPEAT_AFTER
+
+    def write_new(self) -> None:
+        """Write what is new in the run's folder, and the small files again from time to time."""
+        for frame in self._scan.new():
+            self._write(frame)
+            if self._written > self._repeat_at:
+                self._repeat()
+
+    def write_end(self, exit_code: int, signals: _Signals) -> None:
+        """Write the rest, and the end; once more after a rotation, by which readers would lose it."""
+        self.write_new()
+        if self._written > NEVER_ROTATED:
+            self._write_last(exit_code)
+            signals.wait(ROTATION)
+        self._write_last(exit_code)
+
+    def _write_last(self, exit_code: int) -> None:
+        if self._written > NEVER_ROTATED:
+            for frame in self._scan.tails():
+                self._write(frame)
+        self._write(self._scan.end(exit_code))
+
+    def _repeat(self) -> None:
+        """Send the small files again; seldom where that is much by itself."""
+        before = self._written
+        for frame in self._scan.small():
+            self._write(frame)
+        self._repeat_at = self._written + max(REPEAT_AFTER, 8 * (self._written - before))
+
+    def _write(self, frame: Frame) -> None:
+        """Write a piece; what the launcher prints is written plainly as well, for whoever reads the pod's log."""
+        line = encode(frame)
+        if frame.file == layout.LAUNCHER_LOG:
+            text = frame.data.decode(errors="replace").replace("mslaunch-file ", "mslaunch file ")
+            line = f"{text}\n{line}" if not text.endswith("\n") else text + line
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+        self._written += len(line) + 1
 
 
 def _unpack(code: Path, project: Path) -> None:
@@ -64,32 +113,24 @@ def _unpack(code: Path, project: Path) -> None:
 
 
 class _Signals:
-    """Ends this process, PID 1 of its container, by a signal; passes signals on once the launcher runs."""
+    """Ends this process, PID 1 of its container, by a signal; passes signals on while the launcher runs."""
 
     def __init__(self) -> None:
-        self._child: subprocess.Popen[bytes] | None = None
+        self.child: subprocess.Popen[bytes] | None = None
+        self._came = threading.Event()
         for number in _PASSED_ON:
             signal.signal(number, self._handle)
 
-    def pass_to(self, child: subprocess.Popen[bytes]) -> None:
-        self._child = child
+    def wait(self, seconds: float) -> None:
+        """Wait for so many seconds, or until a signal has come."""
+        self._came.wait(seconds)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        if self._child is not None:
-            with suppress(OSError):
-                os.kill(self._child.pid, number)
+        self._came.set()
+        if self.child is not None:
+            self.child.send_signal(number)  # does nothing once it has ended
         elif number != signal.SIGUSR1:
             sys.exit(128 + number)
-
-
-def _write(frame: Frame) -> None:
-    """Write a piece; what the launcher prints is written plainly as well, for whoever reads the pod's log."""
-    line = encode(frame)
-    if frame.file == layout.LAUNCHER_LOG:
-        text = frame.data.decode(errors="replace").replace("mslaunch-file ", "mslaunch file ")
-        line = f"{text}\n{line}" if not text.endswith("\n") else text + line
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +50,8 @@ ENDINGS = {
     ),
 }
 """By the reason of the pod, of its container, or of its condition DisruptionTarget (from version 1.26 on)."""
+_KILLED = "Something on its node killed it: see the node's kernel log, which names victims of too little memory."
+_SIGNALLED = 128
 _DELETED = Ending("it was deleted, by somebody or with its node", _AGAIN)
 
 WAITING = {
@@ -123,35 +127,82 @@ def is_on_lost_node(pod: Pod) -> bool:
     return is_running and ready.get("status") in ("False", "Unknown") and not ready.get("reason")
 
 
-def first_ending(pods: Sequence[Pod], lost: str) -> dict[str, Any] | None:
-    """What the verdict has to say of the first pod that Kubernetes ended, or of the lost host's pod."""
-    found = [(pod, why) for pod in pods if (why := ending_of(pod)) is not None]
-    if found:
-        pod, ending = min(found, key=lambda one: _ended(one[0]))
-        return _verdict(f"{pod['metadata']['name']} on {_node(pod)}", ending, (pod.get("status") or {}).get("message"))
-    if not lost:
-        return None
-    own = [pod for pod in pods if pod["metadata"]["name"] == lost]
-    if any(map(is_on_lost_node, own)):
-        return _verdict(f"{lost} on {_node(own[0])}", ENDINGS["NodeLost"])
-    return None if own and not own[0]["metadata"].get("deletionTimestamp") else _verdict(lost, _DELETED)
-
-
-def _node(pod: Pod) -> str:
-    return (pod.get("spec") or {}).get("nodeName") or "no node"
-
-
-def _verdict(pod: str, ending: Ending, message: object = None) -> dict[str, Any]:
-    told = f": {str(message)[:300]}" if message else ""
-    return {
-        "cause": "kubernetes",
-        "summary": f"pod {pod} was ended: {ending.words}{told}.",
-        "advice": ending.advice,
-    }
+def is_being_deleted(pod: Pod) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def is_over(pod: Pod) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def has_stopped(pod: Pod) -> bool:
+    """Whether no container of a pod runs, or can start: its object may stay for a while longer."""
+    if is_over(pod) or is_on_lost_node(pod):
+        return True
+    status = pod.get("status") or {}
+    states = [container.get("state") or {} for container in status.get("containerStatuses") or ()]
+    if states and all("terminated" in state for state in states):
+        return True
+    has_begun = status.get("phase") == "Running" or any("running" in state for state in states)
+    return is_being_deleted(pod) and not has_begun
+
+
+def grace_of(pods: Iterable[Pod]) -> float:
+    """The seconds that containers have to end."""
+    return max((float((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 30) for pod in pods), default=0.0)
+
+
+def first_ending(pods: Sequence[Pod], lost: str, is_settled: bool = False) -> dict[str, Any] | None:
+    """What the verdict has to say of the first pod that Kubernetes ended, or of the lost host's pod.
+
+    None where there is nothing to say, or not yet; `is_settled` where no further news is expected.
+    """
+    own = next((pod for pod in pods if pod["metadata"]["name"] == lost), None)
+    ended = [(pod, ending) for pod in pods if (ending := ending_of(pod)) is not None]
+    if ended:  # several may have ended within a second, the unit of these times: the launcher knows which was first
+        pod, ending = min(ended, key=lambda one: (one[0] is not own, _ended(one[0])))
+        return _verdict(pod, ending, (pod.get("status") or {}).get("message"))
+    if own is not None:
+        return _lost_ending(own, is_settled)
+    return _verdict({"metadata": {"name": lost}}, _DELETED) if lost else None
+
+
+def _lost_ending(pod: Pod, is_settled: bool) -> dict[str, Any] | None:
+    """Why the launcher has lost a pod that Kubernetes gives no reason for."""
+    if is_on_lost_node(pod):
+        return _verdict(pod, ENDINGS["NodeLost"])
+    if is_being_deleted(pod):  # by somebody, or by its Job since another pod has failed
+        if has_stopped(pod):
+            return _verdict(pod, _DELETED)
+        return _verdict(pod, ENDINGS["NodeLost"]) if is_settled else None  # its node does not confirm it
+    return container_ending(pod, exit_code_of(pod)) if is_over(pod) else None
+
+
+def is_signalled(code: int) -> bool:
+    """Whether an exit code stands for a signal that nobody sends to stop a job."""
+    return code > _SIGNALLED and code - _SIGNALLED not in (signal.SIGINT, signal.SIGTERM)
+
+
+def container_ending(pod: Pod, code: int) -> dict[str, Any]:
+    """Say how the container of a pod ended, where neither Kubernetes nor its own program has said why."""
+    how = f"its container ended with exit code {code}"
+    if code <= _SIGNALLED:
+        return _verdict(pod, Ending(f"{how}, and did not say why", _AGAIN))
+    with suppress(ValueError):
+        how += f" ({signal.Signals(code - _SIGNALLED).name})"
+    return _verdict(pod, Ending(f"{how}; Kubernetes gives no reason", _KILLED))
+
+
+def _verdict(pod: Pod, ending: Ending, message: object = None) -> dict[str, Any]:
+    name, node = pod["metadata"]["name"], (pod.get("spec") or {}).get("nodeName")
+    place = f"{name} on {node}" if node else name
+    more = f": {str(message)[:300]}" if message else ""
+    return {
+        "cause": "kubernetes",
+        "host": name,
+        "summary": f"pod {place} was ended: {ending.words}{more}.",
+        "advice": ending.advice,
+    }
 
 
 def phase_of_job(root: Mapping[str, Any]) -> str:
