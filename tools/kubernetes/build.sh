@@ -1,11 +1,11 @@
 #!/bin/bash
 # Builds kube-apiserver, kube-controller-manager, kube-scheduler and kubelet 1.20 from Debian's sources, for the tests;
-# etcd, kubectl, containerd, runc and the network plug-ins are Debian's own. Needs root and apt. Takes about ten minutes
+# etcd, kubectl, containerd, runc, busybox and the network plug-ins are Debian's own. Needs root and apt. Takes about ten minutes
 # and 4 GB once; what is kept are the programs in $KUBE_HOME/bin (~/.cache/mslaunch-kubernetes/bin). Programs that are
 # there already are not built again.
 set -euo pipefail
 home=${KUBE_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/mslaunch-kubernetes}
-debian=(etcd kubectl containerd containerd-shim-runc-v2 ctr runc bridge host-local loopback)
+debian=(etcd kubectl containerd containerd-shim-runc-v2 ctr runc bridge host-local loopback busybox)
 compiled=(kube-apiserver kube-controller-manager kube-scheduler kubelet)
 missing() { for program in "$@"; do if [ ! -x "$home/bin/$program" ]; then echo "$program"; fi; done; }
 is_built() { [ -z "$(missing "${debian[@]}" "${compiled[@]}")" ]; }
@@ -27,11 +27,11 @@ keep() { mv "$1" "$home/bin/.${1##*/}"; mv "$home/bin/.${1##*/}" "$home/bin/${1#
 
 apt-get -qq update
 if [ -n "$(missing "${debian[@]}")" ]; then
-  download etcd-server kubernetes-client containerd runc containernetworking-plugins
+  download etcd-server kubernetes-client containerd runc containernetworking-plugins busybox-static
   for package in *.deb; do dpkg -x "$package" packages; done
   for program in $(missing "${debian[@]}"); do
-    for folder in bin sbin lib/cni; do
-      if [ -e "packages/usr/$folder/$program" ]; then keep "packages/usr/$folder/$program"; fi
+    for folder in bin usr/bin usr/sbin usr/lib/cni; do
+      if [ -e "packages/$folder/$program" ]; then keep "packages/$folder/$program"; fi
     done
   done
   rm -rf ./*.deb packages
