@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mslaunch.transports.kubernetes.endings import concluded, describe_missing, lost_host
+from mslaunch.transports.kubernetes.endings import blamed_host, concluded, describe_missing
 from mslaunch.transports.kubernetes.frames import PIECE, Frame, Scan, encode
 from mslaunch.transports.kubernetes.mirror import GAP, Mirror, locked
 from mslaunch.transports.kubernetes.states import ENDINGS, first_ending, has_stopped, why_it_waits
@@ -92,21 +92,21 @@ def test_every_reason_of_kubernetes_is_a_sentence(reason: str) -> None:
         {"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": reason}]},
     ]
     for status in shapes:
-        found = first_ending([pod("w-0", phase="Running"), pod("w-1", **status)], "")
+        found = first_ending([pod("w-0", phase="Running"), pod("w-1", **status)], "", is_lost=False)
         assert found is not None
         assert found["summary"].startswith("pod w-1 on n1 was ended: ")
 
 
 def test_a_pod_that_was_deleted_is_the_cause() -> None:
     """Only where the launcher has lost that very host."""
-    assert first_ending([pod("w-0", phase="Running")], "w-1") == {
+    assert first_ending([pod("w-0", phase="Running")], "w-1", is_lost=True) == {
         "cause": "kubernetes",
         "host": "w-1",
         "summary": "pod w-1 was ended: it was deleted, by somebody or with its node.",
         "advice": "Start the job again, or give --max-restarts.",
     }
-    assert lost_host({**FAILED}) == "w-1"
-    assert lost_host({"verdict": {"cause": "exception", "host": "w-1"}}) == ""
+    assert blamed_host({**FAILED}) == ("w-1", True)
+    assert blamed_host({"verdict": {"cause": "exception", "host": "w-1"}}) == ("w-1", False)
 
 
 def terminated(reason: str, code: int, second: int = 0) -> dict[str, Any]:
@@ -125,34 +125,40 @@ def deleted(pod: dict[str, Any]) -> dict[str, Any]:
 def test_a_killed_container_is_named_with_its_signal() -> None:
     """Kubernetes writes `Error` and the exit code only; a host that is not lost ended with the run."""
     pods = [pod("w-0", **terminated("Error", 125)), pod("w-1", **terminated("Error", 137))]
-    ending = first_ending(pods, "w-1")
+    ending = first_ending(pods, "w-1", is_lost=True)
     assert ending is not None
     assert ending["summary"] == (
         "pod w-1 on n1 was ended: its container ended with exit code 137 (SIGKILL); Kubernetes gives no reason."
     )
     assert "kernel log" in ending["advice"]
-    assert first_ending(pods, "") is None
+    assert first_ending(pods, "", is_lost=False) is None
 
 
 def test_the_pod_that_the_launcher_lost_first_is_the_one_that_is_named() -> None:
     """Two pods were out of memory in the same second; rank and host of the verdict are of the pod that it names."""
     pods = [pod("w-0", **terminated("OOMKilled", 137, 1)), pod("w-1", **terminated("OOMKilled", 137, 1))]
-    ending = first_ending(pods, "w-1")
-    assert ending is not None
-    assert ending["summary"].startswith("pod w-1 on n1 was ended: it used more memory")
+    for is_lost in (True, False):  # or the launcher has seen the signal of a rank
+        ending = first_ending(pods, "w-1", is_lost)
+        assert ending is not None
+        assert ending["summary"].startswith("pod w-1 on n1 was ended: it used more memory")
+    assert first_ending([pods[0], pod("w-1", **RUNNING)], "w-1", is_lost=False) is None  # its status comes later
     assert concluded(FAILED, 1, ending, "")["verdict"]["rank"] == 3
-    other = first_ending(pods[:1], "w-1")
+    other = first_ending(pods[:1], "w-1", is_lost=True)
     verdict = concluded(FAILED, 1, other, "")["verdict"]
     assert (verdict["host"], verdict.get("rank")) == ("w-0", None)
 
 
 def test_a_pod_that_its_job_deletes_on_a_lost_node_is_lost_with_its_node() -> None:
     """Another pod has failed first; whether somebody has deleted this one is known once its containers have ended."""
-    assert first_ending([deleted(pod("w-1", **RUNNING))], "w-1") is None
+    assert first_ending([deleted(pod("w-1", **RUNNING))], "w-1", is_lost=True) is None
     outcomes = [
-        first_ending([deleted(pod("w-1", **RUNNING))], "w-1", is_settled=True),
-        first_ending([deleted(pod("w-1", **LOST))], "w-1"),
-        first_ending([deleted(pod("w-1", phase="Running", containerStatuses=[{"state": {"terminated": {}}}]))], "w-1"),
+        first_ending([deleted(pod("w-1", **RUNNING))], "w-1", is_lost=True, is_settled=True),
+        first_ending([deleted(pod("w-1", **LOST))], "w-1", is_lost=True),
+        first_ending(
+            [deleted(pod("w-1", phase="Running", containerStatuses=[{"state": {"terminated": {}}}]))],
+            "w-1",
+            is_lost=True,
+        ),
     ]
     words = ["NodeLost", "NodeLost", "it was deleted"]
     assert [word in str(ending) for word, ending in zip(words, outcomes, strict=True)] == [True] * 3
@@ -182,8 +188,8 @@ def test_ranks_end_with_their_launcher() -> None:
     assert "summary" not in record["verdict"]
 
 
-def rotated(tmp_path: Path, size: int, kept: int) -> tuple[Path, Path]:
-    """A run's folder, and what a reader makes of the last lines of the pod's log."""
+def copied(tmp_path: Path, size: int, is_rotated: bool) -> tuple[Path, Path]:
+    """What a reader makes of a pod's log, or of what is left of it after a rotation; and the run's folder there."""
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     (there / "rank_0").mkdir(parents=True)
@@ -192,10 +198,10 @@ def rotated(tmp_path: Path, size: int, kept: int) -> tuple[Path, Path]:
     (there / "rank_0" / "log.times").write_text("0 0\n")
     (there / "events.jsonl").write_text("".join(f'{{"ev": "x", "n": {number}}}\n' for number in range(size // 20)))
     scan = Scan(there, there / "none")
-    text = [*lines(*scan.new()), *lines(*scan.tails()), *lines(scan.end(0))]
+    first, rest = lines(*scan.new()), lines(*scan.tails(), scan.end(0))
     with locked(here) as mirror:
         assert mirror is not None
-        mirror.feed("p", text[-kept:])
+        mirror.feed("p", rest if is_rotated else [*first, *rest])
         assert mirror.exit_code == 0
         assert mirror.final is not None
         mirror.close({**mirror.final, "notes": [describe_missing(mirror.missing())]})
@@ -204,7 +210,7 @@ def rotated(tmp_path: Path, size: int, kept: int) -> tuple[Path, Path]:
 
 def test_a_log_that_was_rotated_has_its_end_and_names_the_gap(tmp_path: Path) -> None:
     """No byte of it is made up; times of lines, which count bytes, are left out, and events stay readable."""
-    here, there = rotated(tmp_path, 300 << 10, 9)
+    here, there = copied(tmp_path, 300 << 10, is_rotated=True)
     log, whole = ((folder / "rank_0" / "log.txt").read_bytes() for folder in (here, there))
     gap, _, rest = log.partition(b"\n")
     assert gap.decode() == GAP.format(len(whole) - len(rest))
@@ -220,7 +226,7 @@ def test_a_log_that_was_rotated_has_its_end_and_names_the_gap(tmp_path: Path) ->
 
 def test_what_is_sent_twice_is_written_once(tmp_path: Path) -> None:
     """Nothing is missing then, and readers who follow a file see no byte twice."""
-    here, there = rotated(tmp_path, 100 << 10, 10_000)
+    here, there = copied(tmp_path, 100 << 10, is_rotated=False)
     names = ("rank_0/log.txt", "rank_0/log.times", "events.jsonl")
     assert [(here / name).read_bytes() == (there / name).read_bytes() for name in names] == [True] * 3
     assert json.loads((here / "run.json").read_text())["notes"] == [""]

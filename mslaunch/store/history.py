@@ -165,7 +165,10 @@ def _stopped(folder: RunFolder, now: record.RunRecord) -> record.RunRecord:
     """Keep how a cancelled job ended: the queue forgets it, and a launcher that had just begun could not record it."""
     if record.read(folder).state not in record.ENDED:
         ended = now.ended or record.iso(time.time())
-        now = replace(now, state="stopped", ended=ended, exit_code=128 + signal.SIGTERM, verdict=None)
+        ranks = tuple(
+            replace(rank, ended=ended, stopped=True) if rank.state == "running" else rank for rank in now.ranks
+        )
+        now = replace(now, state="stopped", ended=ended, exit_code=128 + signal.SIGTERM, verdict=None, ranks=ranks)
         record.save(folder, now)
     return now
 

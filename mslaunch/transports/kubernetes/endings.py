@@ -25,11 +25,13 @@ def read_record(content: bytes) -> Record | None:
     return raw if isinstance(raw, dict) else None
 
 
-def lost_host(record: Record) -> str:
-    """The host that the launcher has lost; empty where it ended for another reason."""
+def blamed_host(record: Record) -> tuple[str, bool]:
+    """The host that the launcher's verdict names, and whether it was lost."""
     verdict = record.get("verdict")
-    is_lost = isinstance(verdict, dict) and verdict.get("cause") == "host lost"
-    return str(verdict.get("host") or "") if is_lost and verdict else ""
+    if not isinstance(verdict, dict):
+        return "", False
+    host = str(verdict.get("host") or "")
+    return host, bool(host) and verdict.get("cause") == "host lost"
 
 
 def describe_missing(missing: Mapping[str, int]) -> str:
@@ -47,10 +49,11 @@ def describe_missing(missing: Mapping[str, int]) -> str:
 def concluded(record: Record, exit_code: int, ending: Mapping[str, Any] | None, last_lines: str) -> Record:
     """The record of a run that is over: what its launcher has written, and why Kubernetes ended a pod."""
     state = record.get("state")
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    record = {**record, "ranks": _ended_ranks(record, record.get("ended") or now)}
     if state not in OVER:  # the launcher ended before the run began, or was ended itself
         state = _state_of(exit_code)
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        record = {**record, "state": state, "exit_code": exit_code, "ended": now, "ranks": _ended_ranks(record, now)}
+        record = {**record, "state": state, "exit_code": exit_code, "ended": now}
         if state == "failed" and ending is None:
             record["verdict"] = {"cause": "not ready", "summary": last_lines, "exit_code": exit_code}
     if ending is None or state == "succeeded":
@@ -65,7 +68,7 @@ def _state_of(exit_code: int) -> str:
 
 
 def _ended_ranks(record: Record, now: str) -> list[Any]:
-    """The ranks of a launcher that was ended: those that ran have ended with it."""
+    """The ranks of a run that is over: those that ran have ended with it, also where nobody could say so."""
     ranks = record.get("ranks")
     rows = [row for row in ranks if isinstance(row, dict)] if isinstance(ranks, list) else []
     running = [row for row in rows if row.get("started") and not row.get("ended")]

@@ -12,7 +12,8 @@ from typing import Any
 from mslaunch import layout
 from mslaunch.errors import MslaunchError
 from mslaunch.transports.kubernetes.cluster import Cluster, NoAnswer, NotFound, part_of
-from mslaunch.transports.kubernetes.endings import OVER, concluded, describe_missing, lost_host, read_record
+from mslaunch.transports.kubernetes.endings import OVER, blamed_host, concluded, describe_missing, read_record
+from mslaunch.transports.kubernetes.log_stream import LogStream
 from mslaunch.transports.kubernetes.mirror import TRANSPORT, Mirror, locked
 from mslaunch.transports.kubernetes.states import (
     container_ending,
@@ -39,7 +40,7 @@ _LOG_PATIENCE = 60.0
 _QUIET = 10.0
 """How long a log may be silent before the pods are looked at again: a node may be lost."""
 _EARLY_QUIET = 2.0
-"""The same before the job begins: workers may have ended, or wait for something."""
+"""The same before the job begins, when workers may have ended or wait for something, and for a log that was busy."""
 _OVERLAP = 15.0
 """Seconds of a log that are read again after a pause: a line may be on its way for a while."""
 _LAST_LINES = 20
@@ -60,6 +61,7 @@ class Following:
         self.has_ended = False
         self._heard = ("", 0.0)
         """The pod whose log was read last, and when its last line came."""
+        self._stream: LogStream | None = None
         self._lost_since: float | None = None
         """Since when the launcher's node is known to be lost, and nothing else of the job runs."""
         self._unread_since: float | None = None
@@ -83,6 +85,7 @@ class Following:
         except OSError:
             return  # the folder is gone, or the disk is full
         finally:
+            self._drop_stream()
             self._ready.set()
 
     def _follow(self, mirror: Mirror) -> None:
@@ -129,7 +132,7 @@ class Following:
             return was_over and is_whole and self._finish(mirror, launcher, exit_code_of(launcher))
         workers = [pod for pod in pods if part_of(pod) == "worker"]
         if self._is_lost(mirror, launcher, workers):
-            return self._close(mirror, _LOST, first_ending([launcher], launcher["metadata"]["name"]))
+            return self._close(mirror, _LOST, first_ending([launcher], launcher["metadata"]["name"], is_lost=True))
         failed = [pod for pod in workers if (pod.get("status") or {}).get("phase") == "Failed"]
         return bool(failed) and all(map(is_over, workers)) and self._never_began(mirror, failed)
 
@@ -149,25 +152,55 @@ class Following:
         Say whether it was read to its end, as far as it is there.
         """
         pod = launcher["metadata"]["name"]
-        since = time.monotonic() - self._heard[1] + _OVERLAP if self._heard[0] == pod else None
-        quiet = _EARLY_QUIET if self._record(mirror).get("state") == "queued" else _QUIET
-
-        def lines() -> Iterator[bytes]:
-            for line in self._cluster.log(pod, quiet if follow else 0.0, since):
-                self._heard = (pod, time.monotonic())
-                yield line
-
+        is_early = self._record(mirror).get("state") == "queued" or time.monotonic() - self._heard[1] < _QUIET
         try:
-            is_cut = mirror.feed(pod, lines(), is_whole=since is None)
+            is_cut = self._read_stream(mirror, pod, _EARLY_QUIET if is_early else _QUIET, follow)
+            if not is_cut and mirror.exit_code is None:
+                before = mirror.number
+                is_cut = self._read_rest(mirror, pod)
+                if mirror.number > before:
+                    self._drop_stream()  # it has stopped at a rotation: kubelets before 1.27 do so now and then
         except NoAnswer as error:
+            self._drop_stream()
             if not is_over(launcher) or not self._is_given_up():
                 raise
             mirror.note(str(error))
             return True
         self._unread_since = None
         if is_cut:
+            self._drop_stream()
             self._heard = ("", 0.0)
         return not is_cut
+
+    def _read_stream(self, mirror: Mirror, pod: str, quiet: float, follow: bool) -> bool:
+        """Read from the stream that is open, else open one to follow the log; say whether something is missing."""
+        stream, is_whole = self._stream, False
+        if stream is None or stream.has_ended or stream.pod != pod:
+            if not follow:
+                return False
+            since = self._seconds_since(pod)
+            stream, is_whole = LogStream(self._cluster, pod, since), since is None
+            self._stream = stream
+        return mirror.feed(pod, self._heard_lines(pod, stream.read(quiet)), is_whole)
+
+    def _read_rest(self, mirror: Mirror, pod: str) -> bool:
+        """Read what is there without waiting for more; say whether something before it is missing."""
+        since = self._seconds_since(pod)
+        return mirror.feed(pod, self._heard_lines(pod, self._cluster.log(pod, since=since)), since is None)
+
+    def _seconds_since(self, pod: str) -> float | None:
+        """How far back to read a pod's log to go on; None for its beginning."""
+        return time.monotonic() - self._heard[1] + _OVERLAP if self._heard[0] == pod else None
+
+    def _heard_lines(self, pod: str, lines: Iterator[bytes]) -> Iterator[bytes]:
+        for line in lines:
+            self._heard = (pod, time.monotonic())
+            yield line
+
+    def _drop_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
     def _is_given_up(self) -> bool:
         """Tell whether the log of a launcher that is over was asked for long enough."""
@@ -178,7 +211,7 @@ class Following:
         """Record the failure of a job for whose workers the launcher would wait in vain; say whether it is one."""
         if self._record(mirror).get("state") != "queued":
             return False
-        ending = first_ending(failed, "") or self._early_ending(failed[0])
+        ending = first_ending(failed, "", is_lost=False) or self._early_ending(failed[0])
         return self._close(mirror, exit_code_of(failed[0]), ending)
 
     def _early_ending(self, pod: Pod) -> dict[str, Any]:
@@ -195,14 +228,14 @@ class Following:
         record, ending = self._record(mirror), None
         is_killed = record.get("state") not in OVER and is_signalled(code)
         if launcher is not None and ending_of(launcher):
-            ending = first_ending([launcher], "")
+            ending = first_ending([launcher], "", is_lost=False)
         elif launcher is not None and is_killed:
             ending = container_ending(launcher, code)
         elif launcher is not None and code != 0 and not self._launcher_log.exists():
             ending = self._early_ending(launcher)
         elif code != 0 and record.get("state") != "stopped":
             with suppress(NotFound, MslaunchError):
-                ending = self._settled_ending(lost_host(record))
+                ending = self._settled_ending(*blamed_host(record))
         if ending is None and launcher is not None and mirror.exit_code is None:
             mirror.note(NO_END)
         return self._close(mirror, code, ending)
@@ -218,19 +251,19 @@ class Following:
             record["notes"] = [*(record.get("notes") or ()), note]
         mirror.close(record)
         self.has_ended = True
-        self._ready.set()
         if self._unread_since is None:
             with suppress(NotFound, MslaunchError):
                 self._cluster.delete()
+        self._ready.set()  # not before: a command that only looks ends then
         return True
 
-    def _settled_ending(self, lost: str) -> dict[str, Any] | None:
+    def _settled_ending(self, host: str, is_lost: bool) -> dict[str, Any] | None:
         """Why Kubernetes ended a pod, once it knows: that a node is lost it notices after the launcher."""
-        until = time.monotonic() + (_NODE_PATIENCE if lost else _STATUS_PATIENCE)
+        until = time.monotonic() + (_NODE_PATIENCE if is_lost else _STATUS_PATIENCE)
         while True:
             pods = self._cluster.pods(patience=20)
             is_late = time.monotonic() > until
-            ending = first_ending(pods, lost, is_late)
+            ending = first_ending(pods, host, is_lost, is_late)
             unsettled = [pod for pod in pods if not is_over(pod) and part_of(pod) == "worker"]
             if ending is not None or not unsettled or is_late:
                 return ending

@@ -22,8 +22,9 @@ MARK = "mslaunch-file "
 PIECE = 8 << 10  # a line stays below the 16 KB at which container runtimes split lines
 WHOLE = -1
 """In place of an offset: the piece begins the file anew. Further pieces of it follow with their offsets."""
-_TAILS = 256 << 10
-_LARGEST_TAIL = 16 << 10
+_TAILS = 384 << 10
+"""All of them stay below a megabyte, at which a node may rotate the log again."""
+_LARGEST_TAIL = 64 << 10
 _SMALLEST_TAIL = 1 << 10
 _LARGEST_LINE = 64 << 10
 _NAME = re.compile(rf"(?:(?:{layout.RANK}\d{{1,6}}|{layout.SCHEDULER}|{layout.SCRIPTS})/)?[\w][\w.-]{{0,99}}")

@@ -53,28 +53,31 @@ class Mirror:
         """The record of a run that has ended: nobody may see it before it holds what Kubernetes knows."""
         self._file = file
         state = os.pread(file, _HEADER, 0)
-        self._last, self._pod = _number(state[:_NUMBER]), state[_NUMBER:].decode(errors="replace").strip(" \0")
+        self.number = _number(state[:_NUMBER])
+        """That of the last piece."""
+        self._pod = state[_NUMBER:].decode(errors="replace").strip(" \0")
         self._sources = _read_sources(os.pread(file, _LARGEST_STATE, _HEADER))
         self._partial: dict[str, bytearray] = {}
 
     def feed(self, pod: str, lines: Iterable[bytes], is_whole: bool = True) -> bool:
         """Write what a pod's log says, to its end; say whether a part of the log that was left out is missing."""
         if pod != self._pod:  # a launcher that was started again counts anew
-            self._pod, self._last, self._partial, self._sources = pod, 0, {}, {}
+            self._pod, self.number, self._partial, self._sources = pod, 0, {}, {}
         for line in lines:
             frame = decode(line)
             if frame is None:
                 continue
-            if not is_whole and frame.number > self._last + 1:
+            if not is_whole and frame.number > self.number + 1:
                 return True
             if frame.exit_code is not None:
                 self.exit_code = frame.exit_code
-            elif frame.number > self._last:
+                return False  # what follows was sent before
+            if frame.number > self.number:
                 self._apply(frame)
             elif frame.file in self._partial or (frame.at == WHOLE and len(frame.data) == PIECE):
                 self._collect(frame)  # the first part of a file whose rest is new
-            if frame.number > self._last:
-                self._last = frame.number
+            if frame.number > self.number:
+                self.number = frame.number
                 self._save_number()
         return False
 
@@ -96,7 +99,7 @@ class Mirror:
 
     def _save_number(self) -> None:
         if self.final is None:  # else whoever comes next has to read the record again
-            os.pwrite(self._file, f"{self._last:<{_NUMBER}}{self._pod:<253}".encode(), 0)
+            os.pwrite(self._file, f"{self.number:<{_NUMBER}}{self._pod:<253}".encode(), 0)
 
     def _save_sources(self) -> None:
         rows = {name: [one.inode, one.shift, one.missing] for name, one in self._sources.items()}

@@ -152,19 +152,22 @@ def grace_of(pods: Iterable[Pod]) -> float:
     return max((float((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 30) for pod in pods), default=0.0)
 
 
-def first_ending(pods: Sequence[Pod], lost: str, is_settled: bool = False) -> dict[str, Any] | None:
-    """What the verdict has to say of the first pod that Kubernetes ended, or of the lost host's pod.
+def first_ending(pods: Sequence[Pod], host: str, is_lost: bool, is_settled: bool = False) -> dict[str, Any] | None:
+    """What the verdict has to say of the first pod that Kubernetes ended, or of a host that the launcher has lost.
 
-    None where there is nothing to say, or not yet; `is_settled` where no further news is expected.
+    `host` is the one that the launcher's verdict names. None where there is nothing to say, or not yet; `is_settled`
+    where no further news is expected.
     """
-    own = next((pod for pod in pods if pod["metadata"]["name"] == lost), None)
+    own = next((pod for pod in pods if pod["metadata"]["name"] == host), None)
     ended = [(pod, ending) for pod in pods if (ending := ending_of(pod)) is not None]
+    if own is not None and not is_settled and not is_over(own) and ending_of(own) is None:
+        return _lost_ending(own, is_settled) if is_lost else None  # its status comes yet
     if ended:  # several may have ended within a second, the unit of these times: the launcher knows which was first
         pod, ending = min(ended, key=lambda one: (one[0] is not own, _ended(one[0])))
         return _verdict(pod, ending, (pod.get("status") or {}).get("message"))
-    if own is not None:
-        return _lost_ending(own, is_settled)
-    return _verdict({"metadata": {"name": lost}}, _DELETED) if lost else None
+    if not is_lost:
+        return None
+    return _lost_ending(own, is_settled) if own is not None else _verdict({"metadata": {"name": host}}, _DELETED)
 
 
 def _lost_ending(pod: Pod, is_settled: bool) -> dict[str, Any] | None:
