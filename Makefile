@@ -34,7 +34,7 @@ docs: $(READY)
 screenshots: $(READY)
 	$(VENV)/bin/python -m tools.screenshots
 
-# A Kubernetes control plane for the tests, from Debian's sources: ten minutes once. Without it those tests are skipped.
+# Kubernetes for the tests, control plane and kubelet, from Debian's sources: ten minutes once. Without it those tests are skipped.
 kubernetes:
 	tools/kubernetes/build.sh
 
