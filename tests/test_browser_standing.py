@@ -38,6 +38,24 @@ def test_a_run_whose_ranks_tell_no_step_is_silent(tmp_path: Path, ago: float, pa
         assert found == pytest.approx(ago, abs=20) if is_silent else found is None
 
 
+@pytest.mark.parametrize(
+    ("numbers", "progress"),
+    [
+        ({"step": 30, "steps": 40, "epoch": 2}, {"share": 0.75, "of": "of epoch 2", "left": 5.0}),
+        ({"step": 30, "steps": 40, "epoch": 2, "epochs": 2}, {"share": 0.875, "of": "", "left": 5.0}),
+        ({"step": 30}, None),
+    ],
+)
+def test_the_page_shows_the_progress_of_the_job_or_names_the_epoch(
+    tmp_path: Path, numbers: dict[str, float], progress: dict[str, Any] | None
+) -> None:
+    """As `watch` does."""
+    run = Run(make_running(tmp_path))
+    table = SeriesTable()
+    table.add([Row(time.time(), Source(0, 0), {**numbers, "step_time": 0.5})])
+    assert make_document(run, table, time.time(), REPORT, ())["progress"] == progress
+
+
 def test_resources_do_not_hide_that_a_run_is_silent(tmp_path: Path) -> None:
     """They are told on while a job hangs, and fill the end of the file."""
     folder = make_running(tmp_path)

@@ -68,6 +68,13 @@ class Extent:
     def share(self) -> float:
         return min(1.0, max(0.0, self.done / self.whole))
 
+    def seconds_left(self, step_time: float | None) -> float | None:
+        """Return how long the rest takes at this speed."""
+        if not self.is_steps or not step_time or not step_time > 0:
+            return None
+        left = max(0.0, self.whole - self.done) * step_time
+        return left if math.isfinite(left) else None
+
     @property
     def words(self) -> str:
         """Name the part of the job that is meant; empty for all of it."""
@@ -94,11 +101,11 @@ def find_extent(values: Values) -> Extent | None:
 
 def _time_left(values: Values) -> str:
     """Say how long the rest takes at the present speed."""
-    extent, seconds = find_extent(values), values.get("step_time")
-    if extent is None or not extent.is_steps or not seconds:
+    extent = find_extent(values)
+    left = extent.seconds_left(values.get("step_time")) if extent else None
+    if extent is None or left is None:
         return ""
-    left = max(0.0, extent.whole - extent.done) * seconds
-    return f"{duration_words(left)} left{extent.words}" if math.isfinite(left) else ""
+    return f"{duration_words(left)} left{extent.words}"
 
 
 def duration_words(seconds: float) -> str:

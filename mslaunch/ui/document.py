@@ -26,7 +26,7 @@ from mslaunch.store.run import Run
 from mslaunch.ui import curves, heat, log_text, timeline
 from mslaunch.ui.bounds import Bounds, bounded, is_within
 from mslaunch.ui.given import describe_given
-from mslaunch.ui.standing import describe_ranks, silence_of
+from mslaunch.ui.standing import describe_progress, describe_ranks, silence_of
 from mslaunch.words import cut_middle, plain
 
 MOST_HOSTS = 256
@@ -52,6 +52,7 @@ def make_document(
     start = min([start, *_first_times(table, events, start)])
     wanted = (*ranks, 0, *_failed(record))
     standing = describe_ranks(table, record, now, bounds.spans)
+    silent = silence_of(standing)
     return {
         "name": plain(run.name),
         "folder": plain(str(run.path)),
@@ -62,7 +63,8 @@ def make_document(
         "attempt": len(record.attempts),
         "curves": curves.make_curves(table, start, bounds, wanted),
         "ranks": standing,
-        "silent": silence_of(standing),
+        "silent": silent,
+        "progress": describe_progress(table, record, silent is not None),
         "given": describe_given(run.folder, known),
         "heat": heat.make_heat(table, start, bounds),
         "timeline": timeline.make_timeline(events, start, bounds),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mslaunch.metrics.pace import seconds_silent, step_time_of
+from mslaunch.metrics.progress import find_extent
 from mslaunch.metrics.rows import Source
 from mslaunch.metrics.series import STEP_NAMES, SeriesTable
 from mslaunch.store.record import RankRecord, RunRecord
@@ -46,6 +47,19 @@ def _numbers(table: SeriesTable, source: Source, now: float | None) -> Row:
         "pace": None if pace is None else number(pace),
         "silent": None if silent is None else round(silent),
     }
+
+
+def describe_progress(table: SeriesTable, record: RunRecord, is_silent: bool) -> Row | None:
+    """Return how far a running job is, by the first rank whose lines tell how far it has to go."""
+    if record.state != "running":
+        return None
+    for rank in record.ranks:
+        source = Source(len(record.attempts), rank.rank)
+        extent = find_extent(table.last(source))
+        if extent is not None:
+            left = None if is_silent else extent.seconds_left(step_time_of(table.of(source)))
+            return {"share": extent.share, "of": extent.words.strip(), "left": left}
+    return None
 
 
 def silence_of(ranks: Sequence[Mapping[str, Any]]) -> int | None:

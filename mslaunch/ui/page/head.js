@@ -38,15 +38,11 @@ function took(doc) {
   return lastsFor(doc, doc.record.attempts.length ? doc.start : Date.parse(doc.record.started) / 1000);
 }
 
-// How far the job is, where its lines tell the number of steps and epochs.
-function progressOf(doc) {
-  const values = doc.ranks.find((rank) => rank.values.steps)?.values;
-  if (!values || doc.record.state !== "running" || !(values.steps > 0)) return null;
-  const epochs = values.epochs > 0 ? values.epochs : 1, epoch = values.epoch > 0 ? values.epoch : 1;
-  const done = Math.min(1, ((epoch - 1) * values.steps + values.step) / (values.steps * epochs));
-  const left = values.step_time > 0 ? (1 - done) * values.steps * epochs * values.step_time : NaN;
-  const text = `${(done * 100).toFixed(1)} %${Number.isFinite(left) ? `, about ${durationText(left)} left` : ""}`;
-  return el("div", {}, el("progress", { max: 1, value: done, "aria-label": "Progress" }), ` ${text}`);
+// How far the job is, or the epoch where its lines do not tell how many there are.
+function progressOf({ progress }) {
+  if (!progress) return null;
+  const part = progress.of ? ` ${progress.of}` : "", rest = progress.left === null ? "" : `, about ${durationText(progress.left)} left`;
+  return el("div", {}, el("progress", { max: 1, value: progress.share, "aria-label": "Progress" }), el("div", { text: `${(progress.share * 100).toFixed(1)}\u00a0%${part}${rest}` }));
 }
 
 function farOf(values) {
