@@ -347,6 +347,8 @@ class Ranks:
         from mslaunch.agent.outputs import scan, scan_code
 
         ranks = [child.rank for child in self.children if child.rank is not None]
+        if not ranks:
+            return
         for rank in ranks:
             work_folder.clear(self._run_dir, rank)
         workdir = self._order["workdir"]

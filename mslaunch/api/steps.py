@@ -185,11 +185,17 @@ def become_owner(run: Run) -> None:
     ownership.become_owner(run.folder)
 
 
-def choose_checkpoint(*args: Any) -> Any:
+def choose_checkpoint(path: Path, *options: Any) -> Any:
     """What an inference job is given: verified, and resharded where its ranks differ."""
+    from mslaunch.errors import RequestError
     from mslaunch.launcher.checkpoints import Chooser
+    from mslaunch.launcher.missing_files import earlier_run_with
+    from mslaunch.store.places import places
 
-    return Chooser(*args)
+    earlier = None if path.exists() else earlier_run_with(str(path), places(os.environ))
+    if earlier is not None:
+        raise RequestError(f"{path}: no such checkpoint here. {earlier}")
+    return Chooser(path, *options)
 
 
 def write_scripts(plan: Plan, folder: Path) -> None:

@@ -14,6 +14,7 @@ from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.scan import Findings, lines_before_tail, scan, scan_head, scan_tail
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.launcher.decisions import Failure
+from mslaunch.launcher.missing_files import point_to_missing
 from mslaunch.launcher.run_state import RunState
 from mslaunch.store.layout import RunFolder
 
@@ -48,7 +49,9 @@ def make_verdict(run_state: RunState, folder: RunFolder) -> Verdict | None:
             case = Case(str(folder.log(rank)), rank, record.host, record.device_id, *ended, ended_by_itself=failed)
             cases[rank] = reader.read_plogs(case) if is_waiting else case
     verdict = judge(list(cases.values()))
-    return None if verdict is None else _with_step(reader.number_lines(verdict), reader, folder)
+    if verdict is None:
+        return None
+    return point_to_missing(_with_step(reader.number_lines(verdict), reader, folder), run_state.plan, folder)
 
 
 def _with_step(verdict: Verdict, reader: _LogReader, folder: RunFolder) -> Verdict:
