@@ -73,6 +73,14 @@ def test_a_row_is_complete(row: LineRow) -> None:
             "Epoch 2/3:   8%|8   | 1/12 [00:02<00:22,  2.00s/it, loss=nan]",
             {"epoch": 2, "epochs": 3, "step": 1, "steps": 12, "loss": "nan", "step_time": 2.0},
         ),
+        (
+            " 50%|##  | 4/8 [00:01<00:01,  4.00it/s, train_loss=0.5, val_loss=0.7]",
+            {"step": 4, "steps": 8, "loss": 0.5, "step_time": 0.25},
+        ),
+        (
+            "loss: 0.5:  50%|##  | 4/8 [00:01<00:01,  4.00it/s]",
+            {"step": 4, "steps": 8, "loss": 0.5, "step_time": 0.25},
+        ),
         ('INFO {"step": 3, "loss": NaN, "nested": {"x": 1}}', {"step": 3, "loss": "nan"}),
     ],
 )
