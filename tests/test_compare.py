@@ -39,6 +39,16 @@ def test_names_with_the_same_value_are_counted_and_others_named() -> None:
     ]
 
 
+def test_settings_that_nobody_gave_do_not_differ() -> None:
+    """Another version of mslaunch may have other settings, or other words for a default."""
+    older = RunFacts(
+        "a", settings={"tail": "(0,)", "grace": "10", "old": "1"}, default_settings=frozenset({"tail", "old"})
+    )
+    newer = RunFacts("b", settings={"tail": "0", "grace": "5"}, default_settings=frozenset({"tail", "grace"}))
+    found = section([older, newer], "settings")
+    assert [(one.name, one.values) for one in found.differences] == [("grace", ("10", "5"))]
+
+
 def test_code_is_compared_with_that_of_the_first_run() -> None:
     """As a unified diff; what is no text is named alone."""
     first = RunFacts("a", code={"t.py": CodeFile("x = 1\ny = 2\n"), "same.py": CodeFile(""), "d": CodeFile(None, "p")})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +74,8 @@ class Comparison:
 
 def compare(facts: Sequence[RunFacts]) -> Comparison:
     """Compare two or more runs."""
-    sections = tuple(_section(title, [getattr(one, title) for one in facts]) for title in SECTIONS)
+    same = {"settings": _by_default(facts)}
+    sections = tuple(_section(name, [getattr(one, name) for one in facts], same.get(name, ())) for name in SECTIONS)
     first, *others = facts
     changes: list[CodeChange] = []
     left = MOST_LINES
@@ -92,11 +93,20 @@ def compare(facts: Sequence[RunFacts]) -> Comparison:
     )
 
 
-def _section(title: str, all_values: Sequence[Mapping[str, Any]]) -> Section:
+def _section(title: str, all_values: Sequence[Mapping[str, Any]], same: Collection[str] = ()) -> Section:
+    """Compare one part; names in `same` are taken as equal."""
     names = dict.fromkeys(name for values in all_values for name in values)
     rows = [Difference(name, tuple(values.get(name) for values in all_values)) for name in names]
-    differing = tuple(row for row in rows if any(not _is_same(row.values[0], value) for value in row.values[1:]))
+    compared = (row for row in rows if row.name not in same)
+    differing = tuple(row for row in compared if any(not _is_same(row.values[0], value) for value in row.values[1:]))
     return Section(title, len(rows) - len(differing), differing)
+
+
+def _by_default(facts: Sequence[RunFacts]) -> frozenset[str]:
+    """Return the settings that have their default in all runs that have them."""
+    names = {name for one in facts for name in one.settings}
+    given = {name for one in facts for name in one.settings if name not in one.default_settings}
+    return frozenset(names - given)
 
 
 def _is_same(one: Any, other: Any) -> bool:

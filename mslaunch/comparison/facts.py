@@ -33,6 +33,8 @@ class RunFacts:
     """State, ranks, time and so on."""
     config: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    default_settings: frozenset[str] = frozenset()
+    """Settings that nobody gave; other versions of mslaunch may have others, or write them in another way."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)

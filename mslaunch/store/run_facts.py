@@ -57,6 +57,7 @@ def gather(folder: RunFolder, with_code: bool = True) -> RunFacts:
         run=_run(now, plan),
         config=flatten(_json_object(folder.path / layout.CONFIG_JSON)),
         settings=_settings(plan),
+        default_settings=frozenset(name for name, text in plan.sources.items() if ", from default" in text),
         environment=_environment(folder, plan),
         versions=_json_object(folder.rank(0) / layout.VERSIONS),
         metrics=summarize_metrics(series, (*_PROGRESS, *_RESOURCES)),
