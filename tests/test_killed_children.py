@@ -42,6 +42,8 @@ def test_a_killed_data_loading_process_is_named(bench: Bench, start: str, end: s
     assert headline.startswith(f"{words}, after its child process ")
     assert headline.endswith(" was killed by SIGKILL")
     assert headline in done.stdout
+    assert "advice: SIGKILL comes from outside" in done.stdout
+    assert "out-of-memory kills since the job began: " in done.stdout
 
 
 POOL = (
@@ -192,6 +194,19 @@ def test_a_process_that_nobody_saw_counts_in_the_jobs_own_group(
     machine = Machine(tmp_path)
     machine.kill(44, in_own_group)
     assert machine.kills.find(42, ()) == found
+
+
+def test_what_the_kernel_shows_is_described_with_what_it_does_not_show(tmp_path: Path) -> None:
+    """Who reads that a rank was killed by SIGKILL wants to know whether the kernel did it."""
+    machine = Machine(tmp_path)
+    begin = "out-of-memory kills since the job began:"
+    assert machine.kills.describe() == f"{begin} none in its cgroup, none on the machine"
+    machine.kill(46, in_own_group=False)
+    machine.log.unlink()
+    machine.own.unlink()
+    assert machine.kills.describe() == (
+        f"{begin} not counted in its cgroup, 1 on the machine; the kernel's log cannot be read here"
+    )
 
 
 def test_without_the_kernels_log_the_counters_tell(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from mslaunch.diagnose.facts import forms
 from mslaunch.diagnose.literals import required_literals
 from mslaunch.diagnose.pattern_tables import built_in_patterns, parse_table
 from mslaunch.diagnose.patterns import match_line
+from mslaunch.errors import RequestError
 from tests.conftest import ROOT, Bench
 
 PATTERNS = built_in_patterns()
@@ -104,7 +105,7 @@ def test_an_unknown_name_gets_the_nearest_ones(bench: Bench) -> None:
     done = bench.mslaunch("diagnose", "--explain", "hccl-conect-timeout")
     assert done.returncode == 2
     assert done.stderr.startswith(
-        "mslaunch: 'hccl-conect-timeout' is no known failure; the nearest are hccl-connect-timeout,"
+        "mslaunch: 'hccl-conect-timeout' is not a known failure; the nearest are hccl-connect-timeout (A peer did"
     )
     assert done.stderr.endswith("`mslaunch diagnose --list` shows all.\n")
 
@@ -280,10 +281,25 @@ def test_an_added_row_without_an_example_counts_on_every_level(bench: Bench) -> 
     assert json.loads(done.stdout)["pattern"] == "site-quota"
 
 
-@pytest.mark.parametrize(
-    ("name", "near"), [("nosuch", ""), ("fused-sparse-deprecatd", "; the nearest is fused-sparse-deprecated")]
-)
-def test_only_what_is_near_is_called_near(bench: Bench, name: str, near: str) -> None:
-    """A name that resembles nothing gets the way to the list alone."""
-    said = f"mslaunch: {name!r} is no known failure{near}. `mslaunch diagnose --list` shows all.\n"
-    assert bench.mslaunch("diagnose", "--explain", name).stderr == said
+def test_a_near_miss_names_the_failures_that_may_be_meant() -> None:
+    """A code without its zeros, words of an example, a typo; what resembles nothing gets the list alone."""
+    near = {
+        "nosuch": "'nosuch' is not a known failure. `mslaunch",
+        "fused-sparse-deprecatd": "; the nearest is fused-sparse-deprecated (MindSpore's optimizers use",
+        "EI006": "; the nearest are EI0006 (hccl-connect-timeout: A peer did not connect in time), ",
+        "Errno 28": "; the nearest are disk-full (A disk is full), ",
+        "GPU driver too old": "; the nearest is cuda-driver-old (",
+    }
+    for name, words in near.items():
+        with pytest.raises(RequestError, match=re.escape(words)):
+            explain.show(name, None, False)
+
+
+def test_a_name_with_blanks_and_a_line_of_a_log_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """As they are typed or pasted."""
+    for name, row in {
+        "out of memory": "out-of-memory (",
+        "RuntimeError: EI0006: Getting socket times out.": "hccl-connect-timeout (",
+    }.items():
+        explain.show(name, None, False)
+        assert capsys.readouterr().out.startswith(row)

@@ -47,6 +47,14 @@ class KernelKills:
         found = next((pid for pid in (*dead, *reversed(recent)) if pid in killed), None)
         return None if found is None else f"{found} ({killed[found][1]})"
 
+    def describe(self) -> str:
+        """Say what the kernel shows of processes that it has killed for lack of memory, and what cannot be seen."""
+        now = self._counts()
+        own = _kills_words([*map(_read_count, self._own)], now[0] - self._before[0])
+        machine = _kills_words([_read_count(self._machine)], now[1] - self._before[1])
+        words = f"out-of-memory kills since the job began: {own} in its cgroup, {machine} on the machine"
+        return words if self._read_log() is not None else f"{words}; the kernel's log cannot be read here"
+
     def _counts(self) -> tuple[int, int]:
         """Return how many processes were killed in this process's cgroups, and on the machine."""
         return sum(map(_count, self._own)), _count(self._machine)
@@ -76,11 +84,22 @@ def _own_counters() -> list[str]:
 
 
 def _count(path: str) -> int:
+    return _read_count(path) or 0
+
+
+def _read_count(path: str) -> int | None:
+    """Return how many processes a file counts as killed; None where it does not count them."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
-            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), None)
     except (OSError, ValueError, IndexError):
-        return 0
+        return None
+
+
+def _kills_words(counters: list[int | None], kills: int) -> str:
+    if all(count is None for count in counters):
+        return "not counted"
+    return str(kills) if kills else "none"
 
 
 def _kernel_log(path: str) -> bytes | None:

@@ -311,7 +311,10 @@ class Ranks:
         if killed is not None and (killed or number == signal.SIGKILL):
             return {"out_of_memory": True, **({"child": killed, "child_signal": int(signal.SIGKILL)} if killed else {})}
         dead = child.last_dead(time.monotonic())
-        return {"child": dead.words(), "child_signal": dead.signal} if dead else {}
+        why: dict[str, Any] = {"child": dead.words(), "child_signal": dead.signal} if dead else {}
+        if signal.SIGKILL in (number, why.get("child_signal")):
+            why["kernel"] = self._kernel_kills.describe()
+        return why
 
     def pulse(self) -> None:
         """Tell for how long no rank has written anything, by a clock that nobody sets."""

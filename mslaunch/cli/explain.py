@@ -10,10 +10,11 @@ from difflib import get_close_matches
 
 from mslaunch.cli import basics
 from mslaunch.diagnose.pattern_tables import Pattern
-from mslaunch.diagnose.patterns import rows
+from mslaunch.diagnose.patterns import match_line, rows
 from mslaunch.errors import RequestError
 from mslaunch.words import plain
 
+_MOST_NEAR = 3
 _DETAILS = ("advice", "example", "regex", "source")
 
 
@@ -41,15 +42,53 @@ def _row(pattern: Pattern) -> tuple[str, ...]:
 
 
 def _find(name: str, patterns: Sequence[Pattern]) -> list[Pattern]:
-    """Return the failures of an id or an error code; those that a log shows by the code itself come first."""
+    """Return the failures of an id, an error code or a line of a log.
+
+    Of those with the same code, the ones that a log shows by the code itself come first.
+    """
+    code, row_id = "".join(name.split()).casefold(), "-".join(name.split()).casefold()
+    exact = [row for row in patterns if row_id == row.id or code in map(str.casefold, (row.id, *row.codes))]
+    if exact:
+        return sorted(exact, key=lambda pattern: code not in pattern.regex.casefold())
+    if (match := match_line(name)) is not None:
+        return [match.pattern]
+    near = [f"{text} ({_about(text, row)})" for text, row in _near(name, patterns)]
+    nearest = f"; the nearest {'are' if len(near) > 1 else 'is'} {', '.join(near)}" if near else ""
+    raise RequestError(f"{name!r} is not a known failure{nearest}. `mslaunch diagnose --list` shows all.")
+
+
+def _near(name: str, patterns: Sequence[Pattern]) -> list[tuple[str, Pattern]]:
+    """Return the ids and codes that may be meant: the same number, the same words, or nearly the same letters."""
+    known: dict[str, tuple[str, Pattern]] = {}
+    for row in patterns:
+        for text in (row.id, *row.codes):
+            if text.casefold() not in known or text in row.regex:  # the row that a log shows by the code itself
+                known[text.casefold()] = (text, row)
     wanted = "".join(name.split()).casefold()
-    found = [pattern for pattern in patterns if wanted in (pattern.id, *(code.casefold() for code in pattern.codes))]
-    if not found:
-        known = {text.casefold(): text for pattern in patterns for text in (pattern.id, *pattern.codes)}
-        near = [known[text] for text in get_close_matches(wanted, list(known), n=3, cutoff=0.6)]
-        nearest = f"; the nearest {'are' if len(near) > 1 else 'is'} {', '.join(near)}" if near else ""
-        raise RequestError(f"{name!r} is no known failure{nearest}. `mslaunch diagnose --list` shows all.")
-    return sorted(found, key=lambda pattern: wanted not in pattern.regex.casefold())
+    same_number = [text for text in known if _number(text) == _number(wanted) is not None]
+    same_letters = get_close_matches(wanted, list(known), n=_MOST_NEAR, cutoff=0.6)
+    words = [word for word in re.findall(r"\w+", name.casefold()) if len(word) > 1]
+    same_words = [row.id for row in patterns if words and all(word in _searched(row) for word in words)]
+    near: dict[str, tuple[str, Pattern]] = {}
+    for text in (*same_number, *same_letters, *same_words):
+        near.setdefault(known[text][1].id, known[text])
+    return list(near.values())[:_MOST_NEAR]
+
+
+def _number(code: str) -> tuple[str, int] | None:
+    """Return the letters and the number of an error code: people leave out zeros."""
+    parts = re.fullmatch(r"([a-z]{1,4})(\d{1,9})", code)
+    return (parts[1], int(parts[2])) if parts else None
+
+
+def _searched(row: Pattern) -> str:
+    return f"{row.id} {row.summary} {row.example}".casefold()
+
+
+def _about(text: str, row: Pattern) -> str:
+    """Say what an id or a code stands for."""
+    words = meaning(row).rstrip(".")
+    return words if text == row.id else f"{row.id}: {words}"
 
 
 def _text(pattern: Pattern) -> str:

@@ -49,6 +49,8 @@ class Case:
     child: str | None = None
     """A process of the rank that was killed before it, and by which signal."""
     child_signal: int | None = None
+    kernel: str | None = None
+    """What the kernel shows of kills for lack of memory, where SIGKILL has ended the case or its process."""
     scheduler: bool = False
     cause: str | None = None
     """What the launcher knows about how it failed: exception, exit, signal, stalled and so on."""

@@ -170,6 +170,18 @@ def _in_summary(case: Case, raised: Raised | None) -> Hit | None:
     return next((hit for hit in hits if hit.match.pattern.kind == "cause"), None)
 
 
+def _who_kills(case: Case) -> str | None:
+    """Say who may have sent SIGKILL: what was seen, and where to ask for what cannot be seen from here."""
+    if not case.kernel:
+        return None
+    where = case.host or "that host"
+    return (
+        "SIGKILL comes from outside: from the kernel for lack of memory, from a batch system or container for a limit,"
+        f" or from a person (kill -9). Seen on {where}: {case.kernel}. Not seen from here: the batch system (sacct),"
+        " the container's events, and who else may signal processes there; ask them or the administrator."
+    )
+
+
 def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str | None, str | None]:
     """Return summary, advice and pattern id."""
     if case.out_of_memory:
@@ -191,7 +203,7 @@ def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str
     elif case.signal == signals.SIGTERM and hit is not None and hit.match.pattern.kind == "cause":
         message = f"{hit.match.summary} The rank was then ended by SIGTERM."
     if hit is None:
-        return message or "no reason was found", None, None
+        return message or "no reason was found", _who_kills(case), None
     known = hit.match
     if case.scheduler and known.pattern.kind == "cause":
         return known.summary, known.pattern.advice, known.pattern.id  # its own exception only lists what may be wrong

@@ -26,6 +26,8 @@ class Failure:
     child: str | None = None
     """A process of the rank that was killed before it, and by which signal."""
     child_signal: int | None = None
+    kernel: str | None = None
+    """What the kernel shows of kills for lack of memory, where SIGKILL has ended the rank or its process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -290,7 +290,8 @@ class RunState:
 
     def _add_reason(self, event: messages.Exited) -> None:
         """Add to a rank's failures what its agent found out when it had ended."""
-        why = {name: event.get(name) for name in ("out_of_memory", "child", "child_signal") if event.get(name)}
+        names = ("out_of_memory", "child", "child_signal", "kernel")
+        why = {name: event.get(name) for name in names if event.get(name)}
         if why:
             of_rank = [at for at, failure in enumerate(self.failures) if failure.rank == event["rank"]]
             for at in of_rank:

@@ -89,6 +89,7 @@ def _case(failure: Failure, folder: RunFolder, clock_errors: Mapping[str, float]
         out_of_memory=failure.out_of_memory,
         child=failure.child,
         child_signal=failure.child_signal,
+        kernel=failure.kernel,
         scheduler=failure.cause == "scheduler",
         cause=failure.cause,
         summary=failure.summary,

@@ -170,6 +170,7 @@ class Exited(_ExitedAlways, total=False):
     asked: bool
     child: str
     child_signal: int
+    kernel: str
 
 
 class NestedLauncher(Event):

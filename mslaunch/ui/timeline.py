@@ -52,6 +52,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "crashed": lambda value: f"crashed by signal {_value(value)} after its end",
     "child": lambda value: f"after its process {_value(value)}",
     "child_signal": lambda value: f"was killed by signal {_value(value)}",
+    "kernel": str,
     "attempt": lambda value: f"attempt {value + 1}" if type(value) is int else f"attempt {_value(value)}",
 }
 """How fields are said; attempts are counted from 1 where people read them."""
