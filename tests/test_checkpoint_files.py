@@ -154,12 +154,20 @@ def test_a_file_that_lacks_a_parameter_is_not_whole(tmp_path: Path) -> None:
     assert newest(folders)[1] == "net-1_2.ckpt"  # as the step before: rank 1 has these parameters only
 
 
-def test_a_file_with_another_shape_or_a_wrong_checksum_is_not_whole(tmp_path: Path) -> None:
+def test_a_file_with_a_wrong_checksum_is_not_whole(tmp_path: Path) -> None:
     """The step before is taken."""
+    write_ckpt(tmp_path / "net-1_1.ckpt")
+    write_ckpt(tmp_path / "net-1_2.ckpt", trailer=b"crc_num" + (5).to_bytes(10, "big"))
+    assert newest({0: tmp_path}) == {0: "net-1_1.ckpt"}
+
+
+def test_steps_with_different_shapes_are_not_guessed_between(tmp_path: Path) -> None:
+    """They are of two networks, or of other numbers of ranks."""
     whole = write_ckpt(tmp_path / "net-1_1.ckpt")
     write_anew(tmp_path / "net-1_2.ckpt", shard_bytes(whole, {"w0": ("Int8", (2,), bytes(2))}))
-    write_ckpt(tmp_path / "net-1_3.ckpt", trailer=b"crc_num" + (5).to_bytes(10, "big"))
-    assert newest({0: tmp_path}) == {0: "net-1_1.ckpt"}
+    found = resume({0: tmp_path})
+    assert found.files == {}
+    assert "net-1_2.ckpt: has w0 as Int8 2, and net-1_1.ckpt has it as Int8 281" in found.words
 
 
 def test_a_step_of_two_attempts_is_not_complete(tmp_path: Path) -> None:

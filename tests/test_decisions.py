@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mslaunch.diagnose.verdict import Verdict
 from mslaunch.hosts import Host
 from mslaunch.launcher.decisions import Order
 from mslaunch.launcher.execute import conclude
-from mslaunch.launcher.restarts import find_resume
+from mslaunch.launcher.restarts import NextAttempt, RestartTools, find_resume, prepare_next
 from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.timeouts import Timeouts
 from mslaunch.plan.make import make_plan
-from mslaunch.plan.model import Reach
+from mslaunch.plan.model import Plan, Reach
 from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
 from tests.plan.test_make import facts_of, plan_of, spec_of
@@ -196,3 +198,35 @@ def test_a_job_resumes_from_what_it_saved_beside_its_script(tmp_path: Path) -> N
     plan = plan_of(spec_of(workers=2, checkpoints="saved"))
     found = find_resume(plan, folder).files
     assert found == {rank: str(folder.code / "saved" / f"rank_{rank}" / "net-1_7.ckpt") for rank in range(2)}
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_job_that_lost_a_host_resumes_with_fewer_ranks_only_what_all_ranks_have(tmp_path: Path, same: bool) -> None:
+    """Where the ranks' checkpoints differ, a rank that is left would lack the slices of the others."""
+    hosts = (Host("a", "10.0.0.1", (0,)), Host("b", "10.0.0.2", (0,)))
+    spec = spec_of(workers=2, checkpoints="saved", max_restarts=1, min_workers=1)
+    plan = make_plan(spec, hosts, facts_of(hosts), 0, Reach("ssh"))
+    folder = RunFolder(tmp_path)
+    folder.plan.write_text("{}")
+    source = CHECKPOINT.parent.parent
+    for rank in range(2):
+        place = folder.work(rank) / "saved"
+        place.mkdir(parents=True)
+        name = "rank_0/net0.ckpt" if same else f"rank_{rank}/net{rank}.ckpt"
+        shutil.copyfile(source / name, place / "net-1_7.ckpt")
+    verdict = Verdict(exit_code=125, cause="host lost", summary="b is lost")
+    ended = replace(record.queued(plan, 0.0), state="failed", verdict=verdict)
+
+    def replan(left: tuple[Host, ...], attempt: int, port: int) -> Plan:
+        del port
+        fewer = spec_of(workers=1, checkpoints="saved", max_restarts=1, min_workers=1)
+        return make_plan(fewer, left, facts_of(left), attempt, Reach("ssh"))
+
+    tools = RestartTools(lambda _: 9000, replan)
+    again = prepare_next(plan, ended, folder, {"b"}, tools)
+    if same:
+        assert isinstance(again, NextAttempt)
+        assert again.note.startswith("attempt 2 of 3 with 1 rank, without b in 5 s, resuming from net-1_7.ckpt")
+    else:
+        assert isinstance(again, str)
+        assert again.startswith("1 ranks cannot resume what 2 ranks saved: their checkpoints differ (")

@@ -351,12 +351,10 @@ def test_without_a_loss_the_newest_whole_checkpoint_is_kept(tmp_path: Path) -> N
     save(run.path, 4, 4000.0, ranks=(0,))
     save(run.path, 5, 5000.0)
     save(run.path, 6, 6000.0)
-    save(run.path, 7, 7000.0)
     whole = run.work(1) / "ckpt" / "net-3_10.ckpt"
     whole.write_bytes(whole.read_bytes()[:-5])
     (run.work(1) / "ckpt" / "net-5_10.ckpt").write_bytes(FIRST)
     (run.work(0) / "ckpt" / "net-6_10.ckpt").write_bytes(WHOLE + b"crc_num" + bytes(10))
-    (run.work(0) / "ckpt" / "net-7_10.ckpt").write_bytes(ckpt_value(b"w", ckpt_tensor((1,), data=bytes(4))) + SECOND)
     prune(tmp_path, ALL, "keep-best")
     assert checkpoints(run.path) == ["rank_0/work/ckpt/net-2_10.ckpt", "rank_1/work/ckpt/net-2_10.ckpt"]
 
@@ -370,6 +368,15 @@ def test_checkpoints_beside_the_script_are_kept_like_others(tmp_path: Path) -> N
         (run.code / "ckpt" / f"net-{epoch}_10.ckpt").write_bytes(WHOLE)
     prune(tmp_path, ALL, "keep-best")
     assert checkpoints(run.path) == ["code/ckpt/net-2_10.ckpt"]
+
+
+def test_where_steps_have_different_shapes_all_stay(tmp_path: Path) -> None:
+    """Which of them is right is not known."""
+    run = make_run(tmp_path, "one")
+    for epoch in (1, 2, 3):
+        save(run.path, epoch, 1000.0 * epoch)
+    (run.work(0) / "ckpt" / "net-2_10.ckpt").write_bytes(ckpt_value(b"w", ckpt_tensor((1,), data=bytes(4))) + SECOND)
+    assert prune(tmp_path, ALL, "keep-best").removed == ()
 
 
 def test_where_no_checkpoint_is_whole_all_stay(tmp_path: Path) -> None:

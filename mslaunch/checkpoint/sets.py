@@ -17,6 +17,8 @@ from mslaunch.checkpoint.torch_folders import holds_torch
 from mslaunch.errors import HoldsTorch, RequestError, ShardUnreadable
 
 READERS = 16
+NEAR = 2
+"""Other steps that a step is compared with."""
 STRATEGIES = ("strategy.ckpt", "strategy.json", "train_strategy.ckpt")
 """What a strategy is called that lies beside the shards it belongs to."""
 _OF_RANK = re.compile(r"rank_\d+")
@@ -243,8 +245,6 @@ class _Headers:
     def __init__(self, network: Network) -> None:
         self.network = network
         self._known: dict[Path, Shard | ShardUnreadable] = {}
-        self._sound: dict[int, SavedStep] = {}
-        """For each rank the newer step in which its file had no fault."""
 
     def read(self, paths: Iterable[Path]) -> Mapping[Path, Shard | ShardUnreadable]:
         new = [path for path in dict.fromkeys(paths) if path not in self._known]
@@ -266,37 +266,37 @@ class _Headers:
             error = self._known[path]
             if isinstance(error, ShardUnreadable):
                 faults[rank] = Fault("unreadable", error.what)
-        before = self._before(saved, shards)
+        neighbours = self._neighbours(saved, shards)
         for rank, shard in shards.items():
-            what = _difference(shard, before.get(rank))
-            newer = self._sound.get(rank)
-            if what is None and newer is not None:
-                what = _lacking(shard, self.shards(newer)[rank], newer.name)
-            if (
-                what is None
-                and strict
-                and (rank not in before or shard.tensors.keys() != before[rank][1].tensors.keys())
-            ):
+            _check_shapes(shard, neighbours[rank])
+            lacking = (_lacking(shard, other, other.path.name) for other in neighbours[rank])
+            what = next(filter(None, lacking), None)
+            if strict and what is None and not _has_names_of(shard, neighbours[rank]):
                 what = lacking_beside_others(rank, shards)
             if what is not None:
                 faults[rank] = Fault("parameters", what)
-        self._sound |= {rank: saved for rank in shards if rank not in faults}
         return faults
 
-    def _before(self, saved: SavedStep, shards: Mapping[int, Shard]) -> dict[int, tuple[str, Shard]]:
-        """For each rank the name and headers of the step before that can be read."""
-        before: dict[int, tuple[str, Shard]] = {}
-        older = self.network.steps[self.network.steps.index(saved) + 1 :]
-        for one in (one for one in older if (one.run, one.step) != (saved.run, saved.step)):
-            missing = {rank: path for rank, path in one.files.items() if rank in shards and rank not in before}
-            read = self.read(missing.values())
-            for rank, path in missing.items():
+    def _neighbours(self, saved: SavedStep, shards: Mapping[int, Shard]) -> dict[int, list[Shard]]:
+        """For each rank the steps before that can be read, nearest first; where they are too few, steps after."""
+        steps = self.network.steps
+        at = steps.index(saved)
+        neighbours: dict[int, list[Shard]] = {rank: [] for rank in shards}
+        newer = [one for one in steps[:at] if one.run == saved.run]
+        for one in (*steps[at + 1 :], *reversed(newer)):
+            if (one.run, one.step) == (saved.run, saved.step):
+                continue  # the same step in the other format
+            paths = {
+                rank: one.files[rank] for rank, near in neighbours.items() if rank in one.files and len(near) < NEAR
+            }
+            read = self.read(paths.values())
+            for rank, path in paths.items():
                 shard = read[path]
                 if isinstance(shard, Shard):
-                    before[rank] = path.name, shard
-            if len(before) == len(shards):
+                    neighbours[rank].append(shard)
+            if all(len(near) == NEAR for near in neighbours.values()):
                 break
-        return before
+        return neighbours
 
 
 def _read(path: Path) -> Shard | ShardUnreadable:
@@ -306,16 +306,20 @@ def _read(path: Path) -> Shard | ShardUnreadable:
         return error
 
 
-def _difference(shard: Shard, before: tuple[str, Shard] | None) -> str | None:
-    """Say what a file lacks that the step before has, or has in another shape or type."""
-    if before is None:
-        return None
-    name, older = before
-    for parameter, tensor in older.tensors.items():
-        own = shard.tensors.get(parameter)
-        if own is not None and own.words() != tensor.words():
-            return f"has {parameter} as {own.words()}, and {name} has it as {tensor.words()}"
-    return _lacking(shard, older, name)
+def _check_shapes(shard: Shard, neighbours: Sequence[Shard]) -> None:
+    """Refuse files of one prefix with different shapes: they are of two networks, or cut for other ranks."""
+    for other in neighbours:
+        for name, tensor in shard.tensors.items():
+            words = other.tensors[name].words() if name in other.tensors else tensor.words()
+            if words != tensor.words():
+                raise RequestError(
+                    f"{shard.path}: has {name} as {tensor.words()}, and {other.path.name} has it as {words}; they are "
+                    f"of two networks, or of other numbers of ranks. Move one of them elsewhere."
+                )
+
+
+def _has_names_of(shard: Shard, neighbours: Sequence[Shard]) -> bool:
+    return bool(neighbours) and neighbours[0].tensors.keys() == shard.tensors.keys()
 
 
 def _lacking(shard: Shard, other: Shard, name: str) -> str | None:
@@ -360,7 +364,7 @@ def _check_other_format(network: Network, saved: SavedStep, headers: _Headers) -
             if different := differing_parameter({0: own, 1: shard}):
                 raise RequestError(
                     f"{own.path.parent}: {own.path.name} and {shard.path.name} are of one step and differ "
-                    f"({different[1]}). Name one: --prefix {own.path.name}."
+                    f"({different[1]}). Move one of them elsewhere."
                 )
 
 
