@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from mslaunch.checkpoint import pytorch, safetensors
 from mslaunch.checkpoint.kinds import TORCH_SUFFIXES, is_torch
 from mslaunch.checkpoint.layout import box_shape
 from mslaunch.checkpoint.reshard import slices_of, whole_shapes
-from mslaunch.checkpoint.sets import find_set
+from mslaunch.checkpoint.sets import SeveralNetworks, find_set
 from mslaunch.checkpoint.shard import FORMATS, Shard, read_shard
 from mslaunch.checkpoint.sources import remember
 from mslaunch.checkpoint.strategy import Strategy
@@ -196,12 +197,16 @@ def _weight(name: str, path: Path, tensor: Tensor) -> Weight:
 
 def _open_ranks(folder: Path, strategy: Strategy | None) -> Weights:
     """Merge the shards of all ranks, in what is read; nothing is written."""
-    found = find_set(folder, strategy.world_size if strategy else None, content=False)
+    try:
+        found = find_set(folder, strategy.world_size if strategy else None)
+    except SeveralNetworks as error:
+        alone = f"Write one to a folder of its own: mslaunch ckpt convert {shlex.quote(str(folder))} -o NEW --prefix"
+        raise SeveralNetworks(folder, error.names, alone) from None
     if strategy is None and len(found.files) > 1:
         raise RequestError(
             f"{folder}: {len(found.files)} ranks, and no strategy says how they belong together. Give --strategy FILE."
         )
-    verified = verify(found, strategy, content=False)
+    verified = verify(found, strategy)
     if verified.errors:
         raise SetIsWrong(found, verified.errors)
     weights: Weights = {}

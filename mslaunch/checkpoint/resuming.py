@@ -12,8 +12,8 @@ from mslaunch.checkpoint.sets import Fault, SeveralNetworks, newest_complete
 from mslaunch.checkpoint.shard import read_shard
 from mslaunch.errors import RequestError
 
-PREFIX = "launch.checkpoint_prefix"
-"""The setting that names one of several networks."""
+CHOOSE = "Name one: launch.checkpoint_prefix:"
+"""How one of several networks is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def find_for_ranks(folders: Mapping[int, Path], place: str, prefix: str | None, 
     folder = folders[min(folders)]
     try:
         if len(several) > 1:
-            raise SeveralNetworks(folder, [network.name for network in several], f"{PREFIX}:")
+            raise SeveralNetworks(folder, [network.name for network in several], CHOOSE)
         if not several:
             return Resume(words=f"no checkpoint found in {place}, starting from step 0")
         found = newest_complete(several[0], folder, folders, strict=True)

@@ -123,8 +123,9 @@ def _only_network(folder: Path, files: Sequence[SavedFile], world: int | None, p
 class SeveralNetworks(RequestError):
     """Files of several networks, of which only the user knows which one to take."""
 
-    def __init__(self, folder: Path, names: Sequence[str], choose: str = "--prefix") -> None:
-        super().__init__(f"{folder}: holds several networks ({', '.join(names)}). Name one: {choose} '{names[0]}'.")
+    def __init__(self, folder: Path, names: Sequence[str], choose: str = "Name one: --prefix") -> None:
+        self.names = names
+        super().__init__(f"{folder}: holds several networks ({', '.join(names)}). {choose} '{names[0]}'.")
 
 
 def _check_runs(folder: Path, network: Network) -> None:
