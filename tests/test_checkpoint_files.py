@@ -127,6 +127,16 @@ def test_mindformers_layout_is_found_a_level_down(tmp_path: Path) -> None:
     assert newest(flat) == {rank: f"llama_rank_{rank}-1_10.ckpt" for rank in range(2)}
 
 
+def test_files_of_two_levels_are_not_put_together(tmp_path: Path) -> None:
+    """A file that is left in rank 0's folder is not of the same training as rank 1's a level down."""
+    folders = two_ranks(tmp_path)
+    for rank, folder in folders.items():
+        write_ckpt(folder / f"rank_{rank}" / "net-1_10.ckpt")
+    assert newest(folders, "net") == {rank: f"rank_{rank}/net-1_10.ckpt" for rank in folders}
+    write_ckpt(folders[0] / "net-1_10.ckpt")
+    assert "holds several networks (net, rank_*/net)" in resume(folders).words
+
+
 def test_a_second_run_counts_for_all_ranks_alike(tmp_path: Path) -> None:
     """MindSpore calls its files net_1; one that a rank lacks is not put together with the first run's."""
     folders = two_ranks(tmp_path)

@@ -65,6 +65,10 @@ class Network:
     def ranks(self) -> frozenset[int]:
         return frozenset(rank for saved in self.steps for rank in saved.files)
 
+    def is_called(self, prefix: str | None) -> bool:
+        """Tell whether this is its prefix, with or without the folder."""
+        return prefix in (self.name, self.name.rpartition("/")[2])
+
     @property
     def files(self) -> Iterator[Path]:
         return (path for saved in self.steps for path in saved.files.values())
@@ -126,9 +130,9 @@ def files_of_ranks(folders: Mapping[int, Path], prefix: str | None = None) -> li
     """Find the files in one folder per rank, or in rank_N below it; all ranks may have the same folder."""
     files: list[SavedFile] = []
     for rank, folder in folders.items():
-        for place in (folder, folder / layout.rank_folder(rank)):
-            own = [path for path in _checkpoints(place) if _is_of(path.name, rank, _RANK.search)]
-            saved = [saved_file(path, rank) for path in own]
+        for place in ("", layout.rank_folder(rank)):
+            own = [path for path in _checkpoints(folder / place) if _is_of(path.name, rank, _RANK.search)]
+            saved = [saved_file(path, rank, place) for path in own]
             saved = [file for file in saved if _beginning(prefix)(file)]
             if saved:
                 files += saved

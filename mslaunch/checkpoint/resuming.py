@@ -48,7 +48,7 @@ def find_for_ranks(folders: Mapping[int, Path], place: str, prefix: str | None, 
     """
     several = [network.of_attempts(starts) for network in networks(files_of_ranks(folders, prefix), len(folders))]
     several = [network for network in several if any(saved.step for saved in network.steps)]
-    several = [network for network in several if network.name == prefix] or several
+    several = [network for network in several if network.is_called(prefix)] or several
     folder = folders[min(folders)]
     try:
         if len(several) > 1:

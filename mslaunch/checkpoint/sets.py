@@ -114,9 +114,9 @@ def _only_network(folder: Path, files: Sequence[SavedFile], world: int | None, p
     """The network of these files; two are never mixed. Files without a step count where no other has one."""
     stepped = [file for file in files if file.step is not None]
     several = networks(stepped or files, world)
-    exact = [network for network in several if network.name == prefix]
+    exact = [network for network in several if network.is_called(prefix)]
     if len(exact or several) > 1:
-        raise SeveralNetworks(folder, [network.name for network in several])
+        raise SeveralNetworks(folder, [network.name for network in exact or several])
     return (exact or several)[0]
 
 
