@@ -14,6 +14,7 @@ from mslaunch.agent.probe import checksum
 from mslaunch.agent.visible_devices import DEVICE_FILES, VARIABLES
 from mslaunch.errors import HostsNotReady, RunsFolderUnwritable
 from mslaunch.hosts import Host
+from mslaunch.launcher import interpreter
 from mslaunch.launcher.converse import converse
 from mslaunch.launcher.facts import PORTS
 from mslaunch.ranges import format_ranges
@@ -102,6 +103,7 @@ def check_hosts(
         reports[name] = replace(reports[name], problems=(*reports[name].problems, reason))
     ahead = [(name, report.skew) for name, report in reports.items() if abs(report.skew) > SKEW_NOTICE]
     notes = tuple(f"{name}: its clock is {skew:+.1f} s off; times are corrected for it" for name, skew in ahead)
+    notes += tuple(interpreter.describe_version(first["mindspore"], first["python"]))
     return Checked(reports, port, notes)
 
 

@@ -19,6 +19,7 @@ from mslaunch.agent import numa
 from mslaunch.agent.probe import is_free
 from mslaunch.errors import NoMindSpore, PortBusy, ProgramMissing, PythonMissing
 from mslaunch.hosts import LOCAL
+from mslaunch.launcher import interpreter
 from mslaunch.launcher.devices import job_variables
 from mslaunch.launcher.program import FoundProgram, check_module, find_nested_launcher, shows_config_argument
 from mslaunch.launcher.project import Project, find_project
@@ -135,9 +136,13 @@ def gather(
     project = find_project(found.job_dir, source, os.environ.get("HOME"))
     run_id = spec.launch.run_id or new_run_id()
     python = find_python(spec)
+    notes = [*found.notes, *interpreter.describe_environment(spec, os.environ)]
     if elsewhere is None:
         check_python(spec, python)
         check_module(found, python)
+        version = interpreter.mindspore_version(python)
+        interpreter.check_version(version, spec.launch.method, python)
+        notes += interpreter.describe_version(version, python)
     return Facts(
         run_id=run_id,
         run_dir=str(Path(spec.launch.runs_dir).resolve() / run_id),
@@ -152,7 +157,7 @@ def gather(
         rank_table=rank_table,
         workdir=_inside(project.workdir),
         sources_dir=_inside(project.sources),
-        notes=found.notes,
+        notes=tuple(notes),
         takes_config=bool(spec.config.name) and shows_config_argument(found),
         nested=find_nested_launcher(found),
     )

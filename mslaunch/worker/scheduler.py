@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 import types
 from collections.abc import Callable
+
+_GRAPH_MODE = 0  # MindSpore 2.0 refuses to form a cluster in the other one, which is its default
 
 
 def run() -> None:
@@ -16,8 +19,14 @@ def run() -> None:
             init_cluster = _light()
         except Exception:  # a MindSpore that is laid out differently: take the long way
             sys.modules.pop("mindspore", None)
+            import mindspore
             from mindspore.communication import init as init_cluster  # type: ignore[no-redef]
+
+            mindspore.set_context(mode=_GRAPH_MODE)
         init_cluster()
+        if _version().startswith("2.0."):  # there it returns once the cluster has formed, and later ones serve it
+            while True:
+                signal.pause()  # until it is ended, as soon as all ranks have
     except BaseException:
         import traceback
 
@@ -26,6 +35,17 @@ def run() -> None:
         os._exit(1)
     # Leave without the interpreter's exit handlers: MindSpore's would import the Python half only to finish it.
     os._exit(0)
+
+
+def _version() -> str:
+    """Return MindSpore's version, which a small file beside its package says."""
+    spec = importlib.util.find_spec("mindspore")
+    folder = os.path.dirname(spec.origin) if spec and spec.origin else ""
+    try:
+        with open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
+            return file.read().partition("__version__")[2].strip(" =\n'\"")
+    except OSError:
+        return ""
 
 
 def _light() -> Callable[[], None]:
@@ -40,6 +60,7 @@ def _light() -> Callable[[], None]:
     sys.modules["mindspore"] = package
     from mindspore import _c_expression
 
-    _c_expression.MSContext.get_instance()
+    context = _c_expression.MSContext.get_instance()
+    context.set_param(_c_expression.ms_ctx_param.mode, _GRAPH_MODE)
     init_cluster: Callable[[], None] = _c_expression.init_cluster
     return init_cluster
