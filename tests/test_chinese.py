@@ -15,6 +15,7 @@ CHINESE = ROOT / "docs" / "zh"
 ENGLISH_ONLY = {
     "cli.md": "generated",
     "records.md": "compared with the types",
+    "file-ways.md": "a table that a test checks",
     "design.md": "for contributors",
     "transports.md": "for authors of plug-ins",
     "speed.md": "figures",
