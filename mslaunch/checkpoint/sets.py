@@ -279,7 +279,10 @@ class _Headers:
         return faults
 
     def _neighbours(self, saved: SavedStep, shards: Mapping[int, Shard]) -> dict[int, list[Shard]]:
-        """For each rank the steps before that can be read, nearest first; where they are too few, steps after."""
+        """For each rank the steps before that can be read, nearest first; where they are too few, steps after.
+
+        A file of the same run and size has the same parameters, and is not read: headers of many ranks take seconds.
+        """
         steps = self.network.steps
         at = steps.index(saved)
         neighbours: dict[int, list[Shard]] = {rank: [] for rank in shards}
@@ -287,17 +290,24 @@ class _Headers:
         for one in (*steps[at + 1 :], *reversed(newer)):
             if (one.run, one.step) == (saved.run, saved.step):
                 continue  # the same step in the other format
-            paths = {
-                rank: one.files[rank] for rank, near in neighbours.items() if rank in one.files and len(near) < NEAR
-            }
-            read = self.read(paths.values())
-            for rank, path in paths.items():
-                shard = read[path]
+            near = {rank: one.files[rank] for rank in shards if rank in one.files and len(neighbours[rank]) < NEAR}
+            same = near if one.run == saved.run else {}
+            alike = {rank for rank, path in same.items() if _size(path) == shards[rank].size}
+            read = self.read(path for rank, path in near.items() if rank not in alike)
+            for rank, path in near.items():
+                shard = shards[rank] if rank in alike else read[path]
                 if isinstance(shard, Shard):
                     neighbours[rank].append(shard)
-            if all(len(near) == NEAR for near in neighbours.values()):
+            if all(len(some) == NEAR for some in neighbours.values()):
                 break
         return neighbours
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
 def _read(path: Path) -> Shard | ShardUnreadable:
