@@ -35,12 +35,13 @@ def test_a_forked_child_that_fails_is_the_scripts_own_affair(bench: Bench) -> No
         "import os\nos.environ['RANK_ID'] = '0'\nraise ValueError('the real reason')\n",
         "import json\nraise ValueError('the real reason')\n",
         "import traceback\nraise ValueError('the real reason')\n",
+        "import signal, subprocess\nraise ValueError('the real reason')\n",
     ],
 )
 def test_the_reason_is_found_whatever_the_script_has_changed(bench: Bench, body: str) -> None:
     """An emptied environment, a changed rank, modules that shadow the standard library."""
-    bench.write("json.py", "")
-    bench.write("traceback.py", "")
+    for name in ("json", "traceback", "signal", "subprocess"):
+        bench.write(f"{name}.py", "")
     bench.write("train.py", f"import os, time\nif os.environ['RANK_ID'] == '0': time.sleep(60)\n{body}")
     done = bench.mslaunch("train", "-n", "2")
     assert done.returncode == 1
