@@ -6,6 +6,7 @@ Loaded before anything else, and therefore with nothing but what Python itself h
 import _signal  # type: ignore[import-not-found] # the C module behind signal
 import os
 
+_received: list[int] = []
 _NAMES = {_signal.SIGINT: "SIGINT", _signal.SIGTERM: "SIGTERM", _signal.SIGHUP: "SIGHUP"}
 
 
@@ -30,13 +31,22 @@ def raise_them(undoes: bool) -> None:
             _signal.signal(number, _signal.default_int_handler if number == _signal.SIGINT else _signal.SIG_DFL)
 
 
+def pop_received() -> list[int]:
+    """Return the signals that have raised, each once: Python drops what is raised in a destructor, so a job asks."""
+    numbers = _received[:]
+    _received.clear()
+    return numbers
+
+
 def _end(number: int, _: object) -> None:
     _report(number)
     os._exit(128 + number)
 
 
 def _raise(number: int, _: object) -> None:
-    _report(number)
+    if not _received:
+        _report(number)
+    _received.append(number)
     if number == _signal.SIGINT:
         raise KeyboardInterrupt
     raise SystemExit(128 + number)

@@ -75,6 +75,7 @@ EDGES = {
         "documents",
         "errors",
         "identity",
+        "interrupts",
         "layout",
         "messages",
         "metrics",

@@ -30,6 +30,24 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
     assert (done.returncode, done.stdout) == (0, "ignored\n")
 
 
+DROPPED = """
+import os, signal
+from mslaunch import __main__, interrupts
+from mslaunch.store.signals import Signals
+class Dropped:
+    def __del__(self): os.kill(os.getpid(), signal.SIGINT)
+interrupts.raise_them(True)
+Dropped()
+with Signals() as signals: print(signals.read())
+"""
+
+
+def test_an_interrupt_that_python_drops_still_ends_the_job() -> None:
+    """One that is raised in a destructor goes nowhere; the loop of the job finds it as soon as it begins."""
+    done = subprocess.run([sys.executable, "-c", DROPPED], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "[2]\n", done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_hosts_are_waited_for_leaves_nothing(
     far: Bench, hosts: ssh_bed.Bed, number: signal.Signals

@@ -174,7 +174,7 @@ def _run_verb(verb: str, args: list[str]) -> int:
         if verb in LAUNCHING and not _NOT_HERE & set(args):
             _start_agent_ahead()
         module = _load(verb)
-        interrupts.raise_them(verb in LAUNCHING)
+        interrupts.raise_them(verb in (*LAUNCHING, "agent"))
         return _call(module.app, verb, args)
     except MslaunchError as error:
         return _tell(error)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+from mslaunch import interrupts
+
 STACKS = signal.SIGUSR2  # `mslaunch stacks` asks the launcher with it
 WARNING = signal.SIGUSR1  # Slurm sends it a minute before the time is up
 SUSPEND = signal.SIGTSTP  # Ctrl-Z
@@ -24,6 +26,7 @@ class Signals:
         # What is ignored stays ignored: `nohup mslaunch …` must survive SIGHUP. Only job.sbatch ignores the warning.
         heeded = [number for number in _SIGNALS if number == WARNING or signal.getsignal(number) != signal.SIG_IGN]
         self._handlers = {number: signal.signal(number, lambda *_: None) for number in heeded}
+        os.write(self._write, bytes(interrupts.pop_received()))
         return self
 
     def __exit__(self, *_: object) -> None:
