@@ -104,7 +104,7 @@ def watch_children(popen_fork: Any) -> None:
 
 def watch_programs(subprocess: Any) -> None:
     """Tell the agent of programs that others have killed, as of processes of multiprocessing."""
-    popen = getattr(subprocess, "Popen", None)
+    popen: Any = getattr(subprocess, "Popen", None)
     if not hasattr(popen, "_handle_exitstatus"):  # a module of the script's own, or a later Python's
         return
     take_status, send_signal = popen._handle_exitstatus, popen.send_signal
