@@ -31,8 +31,6 @@ class Kubelet:
         self.core = core
         self.folder = folder
         self.nodes = nodes
-        self.lost: set[str] = set()
-        """Nodes that report nothing any more."""
         self.pods: dict[str, PodProcess] = {}
         self._free = [(name, f"10.213.9.{number + 1}") for number, name in enumerate(namespaces)]
         self._hosts = folder / "hosts"
@@ -56,13 +54,6 @@ class Kubelet:
         """End a pod as a kubelet does for this reason: OOMKilled, Evicted."""
         self.pods[name].reason = reason
         self.pods[name].signal_all(signal.SIGKILL)
-
-    def lose(self, node: str) -> None:
-        """End all pods of a node, and report nothing of it any more."""
-        self.lost.add(node)
-        for pod in self.pods.values():
-            if pod.node == node:
-                pod.signal_all(signal.SIGKILL)
 
     def running(self) -> list[str]:
         return [name for name, pod in self.pods.items() if pod.process.poll() is None]
@@ -92,16 +83,15 @@ class Kubelet:
                 self._turn()
 
     def _turn(self) -> None:
-        here = [name for name in self.nodes if name not in self.lost]
         if time.monotonic() > self._report_at:
-            for name in here:
+            for name in self.nodes:
                 self._report_node(name)
             self._report_at = time.monotonic() + REPORT_EVERY
         answer = self.core.list_pod_for_all_namespaces(_preload_content=False, _request_timeout=5)
         pods = json.loads(answer.data)["items"]
         self._write_hosts(pods)
         for pod in pods:
-            if pod["spec"].get("nodeName") in here:
+            if pod["spec"].get("nodeName") in self.nodes:
                 self._care_for(pod)
         present = {pod["metadata"]["name"] for pod in pods}
         for name in [name for name in self.pods if name not in present]:

@@ -131,22 +131,6 @@ def test_a_pod_out_of_memory_is_the_cause(submitter: Bench, plane: ControlPlane)
     assert "used more memory than its limit (OOMKilled)" in output
 
 
-def test_a_lost_node_is_the_cause(submitter: Bench, plane: ControlPlane) -> None:
-    """Kubernetes notices it after the launcher has."""
-    patch = {
-        part: {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": node}}}}}
-        for part, node in {"worker": "node-b", "launcher": "node-a"}.items()
-    }
-    watching = start_sleeping(submitter, "--set", f"launch.kubernetes={{patch: {patch}}}")
-    plane.kubelet.lose("node-b")
-    try:
-        output, _ = watching.communicate(timeout=120)
-    finally:
-        plane.kubelet.lost.clear()
-    assert "on node-b was ended: its node was lost (NodeLost)" in output
-    assert submitter.record()["verdict"]["cause"] == "kubernetes"
-
-
 def test_it_is_told_why_pods_wait(submitter: Bench, plane: ControlPlane) -> None:
     """Which resource is missing, an image, a quota; Ctrl-C cancels such jobs as well."""
     plane.core.create_namespace({"metadata": {"name": "small"}})
@@ -193,23 +177,3 @@ def test_a_lost_api_server_does_not_end_a_job(submitter: Bench, plane: ControlPl
     output, _ = watching.communicate(timeout=120)
     assert watching.returncode == 0, output
     assert submitter.log(0).splitlines() == [f"line {number}" for number in range(50)]
-
-
-ALL_REDUCE = """
-import mindspore as ms
-from mindspore import Tensor, ops
-from mindspore.communication import get_rank, init
-
-ms.set_context(mode=ms.PYNATIVE_MODE, device_target="CPU")
-init()
-print("sum", ops.AllReduce()(Tensor([get_rank() + 1.0], ms.float32)).asnumpy()[0], flush=True)
-"""
-
-
-@pytest.mark.mindspore
-def test_two_pods_with_two_mindspore_ranks_each_reduce(submitter: Bench) -> None:
-    """The sum over four ranks in two pods is right on all of them."""
-    submitter.write("train.py", ALL_REDUCE)
-    done = submitter.mslaunch("train", *KUBE[:-1], "4")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [submitter.log(rank).count("sum 10.0") for rank in range(4)] == [1, 1, 1, 1]

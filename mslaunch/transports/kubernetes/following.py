@@ -236,8 +236,8 @@ class Following:
         elif code != 0 and record.get("state") != "stopped":
             with suppress(NotFound, MslaunchError):
                 ending = self._settled_ending(*blamed_host(record))
-        if ending is None and launcher is not None and mirror.exit_code is None:
-            mirror.note(NO_END)
+        if ending is None and launcher is not None and mirror.exit_code is None and code < 128:
+            mirror.note(NO_END)  # a launcher that ends by itself writes an end
         return self._close(mirror, code, ending)
 
     def _record(self, mirror: Mirror) -> dict[str, Any]:
