@@ -159,7 +159,7 @@ class Following:
                 before = mirror.number
                 is_cut = self._read_rest(mirror, pod)
                 if mirror.number > before:
-                    self._drop_stream()  # it has stopped at a rotation: kubelets before 1.27 do so now and then
+                    self._drop_stream()  # it has stopped at a rotation: a kubelet of 1.20 does so now and then
         except NoAnswer as error:
             self._drop_stream()
             if not is_over(launcher) or not self._is_given_up():
