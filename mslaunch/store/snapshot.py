@@ -227,11 +227,14 @@ class _Mirror:
 
     def _write_copy(self, target: Path, data: bytes, status: os.stat_result) -> None:
         """Write a file with the mode and the times of another, and note how it was written."""
-        with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(file.fileno(), status.st_mode & 0o700 | 0o600)
-            os.utime(file.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
+        file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, status.st_mode & 0o700 | 0o600)
+        try:
+            left = memoryview(data)
+            while left:
+                left = left[os.write(file, left) :]
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+        finally:
+            os.close(file)
         self.copies[target] = (len(data), status.st_mtime_ns, zlib.crc32(data))
 
     def _link(self, source: Path, target: Path) -> None:
@@ -305,13 +308,12 @@ def _exists(path: Path) -> bool:
 def _read_small(path: Path) -> tuple[bytes, os.stat_result] | None:
     """Return a small file's content and status; None for anything else, and where it cannot be read."""
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > FILE_LIMIT:
-            return None
-        file = os.open(path, os.O_RDONLY)
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe has no end
         try:
-            content = os.read(file, FILE_LIMIT + 1)
             status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > FILE_LIMIT:
+                return None
+            content = os.read(file, status.st_size + 1)
         finally:
             os.close(file)
     except OSError:
