@@ -52,6 +52,7 @@ def test_every_rank_has_its_folder_environment_and_record(bench: Bench) -> None:
             "mslaunch.zip",
             "mslaunch_rank.py",
             "code",
+            "code.json",
         ),
         *("rank_0", "rank_1"),
     }
