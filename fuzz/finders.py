@@ -117,7 +117,9 @@ def _judge_age(question: Question, network: str, taken: Saved, ranks: set[int]) 
 
 def _near(folder: Folder, saved: Saved, rank: int) -> list[Damage]:
     """The damages of the two readable steps before, or after where there are too few."""
-    steps = [one for one in folder.networks[saved.network] if one.order != saved.order and one.is_readable(rank)]
+    steps = [
+        one for one in folder.networks[folder.network_of(saved)] if one.order != saved.order and one.is_readable(rank)
+    ]
     older = [one for one in steps if one.order < saved.order]
     newer = [one for one in reversed(steps) if one.order > saved.order and one.run == saved.run]
     return [one.damages.get(rank, "") for one in (*older, *newer)][:2]
@@ -159,7 +161,8 @@ def command(*argv: str) -> tuple[int, str, str]:
 
 def ask(random: Random, folder: Folder) -> Question:
     """Ask for the newest step, one network or one step."""
-    name = random.choice(sorted(folder.networks)) if folder.networks else None
+    names = sorted(name for name in folder.networks if " run " not in name)
+    name = random.choice(names) if names else None
     prefix = name if name and (len(folder.networks) > 1 or random.random() < 0.2) and random.random() < 0.7 else None
     steps = [saved.step for saved in folder.networks.get(prefix or name or "", ())]
     return Question(folder, prefix, random.choice(steps) if steps and random.random() < 0.3 else None)

@@ -67,17 +67,17 @@ class Folder:
         """The networks of which files are there, newest step first."""
         by_name: dict[str, list[Saved]] = {}
         for saved in self.saved:
-            if any(saved.damages.get(rank) != "missing" for rank in range(self.world)):
-                by_name.setdefault(saved.network, []).append(saved)
+            if self._is_there(saved):
+                by_name.setdefault(self.network_of(saved), []).append(saved)
         return {name: sorted(steps, key=lambda one: one.order, reverse=True) for name, steps in by_name.items()}
 
-    def whole(self, network: str) -> list[Saved]:
-        """The steps of a network that are whole on all ranks, newest first."""
-        return [
-            saved
-            for saved in self.networks.get(network, ())
-            if not any(saved.damages.get(rank) for rank in range(self.world))
-        ]
+    def network_of(self, saved: Saved) -> str:
+        """The network that a name stands for: a further run is one only where all runs before it are there."""
+        runs = {one.run for one in self.saved if one.network == saved.network and self._is_there(one)}
+        return saved.network if runs >= set(range(saved.run)) else f"{saved.network} run {saved.run}"
+
+    def _is_there(self, saved: Saved) -> bool:
+        return any(saved.damages.get(rank) != "missing" for rank in range(self.world))
 
     def name(self, saved: Saved, rank: int) -> str:
         prefix = {"plain": saved.network, "rank": f"{saved.network}_rank_{rank}", "number": f"{saved.network}{rank}"}
