@@ -154,7 +154,7 @@ __all__ = [
     "WrittenOrder",
 ]
 
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 """Of run.json, plan.json and events.jsonl. The first number changes when a reader of the other version would be misled,
 the second when fields or events are added."""
 
