@@ -209,7 +209,7 @@ def test_it_works_inside_asyncio_and_takes_no_signal_handler(here: Bench) -> Non
 
 def test_two_jobs_run_at_once_in_one_program(here: Bench) -> None:
     """Each has its folder, its thread and its end."""
-    here.write("train.py", "import os, time\nwhile not os.path.exists('../../go'): time.sleep(0.02)\n")
+    here.write("train.py", "import os, time\nwhile not os.path.exists('../../../go'): time.sleep(0.02)\n")
     job = mslaunch.Job("train.py", workers=1)
     with job.start() as one, job.start() as two:
         wait_for(lambda: len(here.leftovers()) == 2, "both jobs")

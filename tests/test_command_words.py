@@ -90,6 +90,7 @@ VALUES: dict[str, list[Any]] = {
     "backoff": [0],
     "no_restart_codes": ["2,137", 2],
     "checkpoints": ["ckpt/{rank}"],
+    "checkpoint_prefix": ["net"],
     "tags": [["a", "b"], "a", []],
     "on_end": ['mail -s "$MSLAUNCH_ENDED_TEXT" me@example.com'],
     "webhook": ["https://chat.example.com/hooks/abc", None],

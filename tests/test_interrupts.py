@@ -54,6 +54,7 @@ def test_a_signal_while_hosts_are_waited_for_leaves_nothing(
 ) -> None:
     """No run, no connection and no further line."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
+        mute.settimeout(60)
         hosts.name_host("mute", "127.0.0.1", mute.getsockname()[1])
         launcher = far.start("train", "--hosts", "mute:1", "--run-id", "early")
         connection, _ = mute.accept()

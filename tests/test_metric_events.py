@@ -74,7 +74,6 @@ def test_right_rows_pass(rows: list[Any]) -> None:
         row(True),
         row(2, "0"),
         {**row(), "time": None},
-        {**row(), "time": -1.0},
         {**row(), "values": None},
         {**row(), "values": [1]},
         row(loss=None),

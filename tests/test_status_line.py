@@ -62,7 +62,7 @@ def test_attach_tells_how_long_a_run_took_that_is_over(bench: Bench) -> None:
     bench.mslaunch("train", "-n", "1")
     path = bench.latest / "run.json"
     record = json.loads(path.read_text())
-    record |= {"started": "2026-01-31T12:00:00.000+00:00", "ended": "2026-01-31T12:00:07.500+00:00"}
+    record |= {"started": "2026-01-31T12:00:00.000+00:00", "ended": "2026-01-31T12:00:07.500+00:00", "seconds": 7.5}
     path.write_text(json.dumps(record))
     assert "succeeded after 7.5 s" in bench.mslaunch("attach").stdout
 

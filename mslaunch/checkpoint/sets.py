@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from mslaunch import layout
 from mslaunch.checkpoint.files import Network, SavedFile, SavedStep, Step, files_below, networks, saved_file, step_of
 from mslaunch.checkpoint.replicas import differing_parameter
 from mslaunch.checkpoint.shard import Shard, checksum, read_shard
@@ -21,7 +22,7 @@ NEAR = 2
 """Other steps that a step is compared with."""
 STRATEGIES = ("strategy.ckpt", "strategy.json", "train_strategy.ckpt")
 """What a strategy is called that lies beside the shards it belongs to."""
-_OF_RANK = re.compile(r"rank_\d+")
+_OF_RANK = re.compile(rf"{layout.RANK}\d+")
 
 
 @dataclass(frozen=True, slots=True)
