@@ -127,7 +127,7 @@ up() {  # NODE...
   ip -n "$id" link add nodes type bridge; ip -n "$id" addr add $gate/24 dev nodes; ip -n "$id" link set nodes up
   for node in "$@"; do number=$((number + 1)); prepare "$node" $number; done
   ADDRESS=$gate within "$tools/start.sh" "$folder/plane" $port > /dev/null
-  within setsid python3 "$tools/names.py" $gate plane/kubeconfig > names.log 2>&1 < /dev/null & echo $! >> plane/pids
+  nsenter --net="/run/netns/$id" setsid python3 "$tools/names.py" $gate plane/kubeconfig > names.log 2>&1 < /dev/null & echo $! >> plane/pids
   for node in "$@"; do switch_on "$node"; done
   for _ in $(seq 240); do
     if [ "$(within kubectl --kubeconfig plane/kubeconfig get nodes 2> /dev/null | grep -c ' Ready')" = $number ]; then
