@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import MSLAUNCH, Row
-from mslaunch.agent import wire
 from mslaunch.hosts import Host
 from mslaunch.launcher.cluster import Cluster
 from mslaunch.launcher.execute import execute
@@ -25,6 +24,7 @@ from mslaunch.plan.model import Facts, HostFacts, Plan, to_json
 from mslaunch.plan.program import Program
 from mslaunch.plan.resolve import resolve
 from mslaunch.plan.spec import JobSpec
+from mslaunch.shared import wire
 from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
 from mslaunch.transports.base import Transport

@@ -35,7 +35,8 @@ from fuzz.folders import (
     read_values,
     write_folder,
 )
-from mslaunch import cli, layout
+from mslaunch import cli
+from mslaunch.shared import layout
 from tests.past_runs import make_run as past_run
 
 CHAIN = 100

@@ -14,7 +14,6 @@ from typing import get_type_hints
 from fuzz.mutate import mutate_bytes, mutate_json, mutate_records
 from fuzz.requests import ROOT, check_written
 from fuzz.run import Border, samples
-from mslaunch import layout
 from mslaunch.cli.describe import describe_plan
 from mslaunch.cli.describe_labels import describe_labels
 from mslaunch.cli.diagnose import diagnose
@@ -25,6 +24,7 @@ from mslaunch.diagnose import stacks
 from mslaunch.metrics.progress import progress_words
 from mslaunch.metrics.rows import read_row, write_row
 from mslaunch.metrics.thin import thin
+from mslaunch.shared import layout
 from mslaunch.store import export, history, labels, sweep
 from mslaunch.store.layout import RunFolder, SweepFolder
 from mslaunch.store.metrics import Metrics, last_values, read_rows

@@ -14,8 +14,6 @@ from typing import Any, cast
 from fuzz.mutate import mutate_bytes, mutate_records
 from fuzz.requests import ROOT
 from fuzz.run import Border, samples
-from mslaunch import messages
-from mslaunch.agent import wire
 from mslaunch.agent.child import Child
 from mslaunch.agent.memory import KernelKills
 from mslaunch.agent.metrics import Metrics
@@ -33,6 +31,7 @@ from mslaunch.launcher.file_transfer import FileTransfer
 from mslaunch.launcher.run_state import RunState
 from mslaunch.metrics.order import metrics_order
 from mslaunch.plan.model import Plan, from_json
+from mslaunch.shared import messages, wire
 from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.signals import SentSignals

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from mslaunch.agent.guard import processes_with
+from mslaunch.shared.guard import processes_with
 from mslaunch.store.layout import RunFolder
 from tests import slurm_bed, ssh_bed
 

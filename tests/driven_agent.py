@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mslaunch.agent import wire
+from mslaunch.shared import wire
 from mslaunch.transports.prestart import AGENT
 from tests.conftest import ROOT
 

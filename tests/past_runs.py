@@ -7,9 +7,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from mslaunch import layout
 from mslaunch.identity import this_process
 from mslaunch.metrics.rows import Row, Source
+from mslaunch.shared import layout
 from mslaunch.store import record
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.metrics import MetricsWriter

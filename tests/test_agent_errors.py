@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mslaunch.agent.follow import Follower
+from mslaunch.shared.follow import Follower
 from tests.driven_agent import PING, DrivenAgent, driven_agent
 
 

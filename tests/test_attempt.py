@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from mslaunch.agent.running_clock import LONGEST_TURN
 from mslaunch.hosts import Host
 from mslaunch.launcher.attempt import SAVE_SHARE, TICK, Attempt, Clock
 from mslaunch.launcher.cluster import Cluster
@@ -25,6 +24,7 @@ from mslaunch.launcher.run_state import RunState
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.plan.next_attempt import next_attempt
+from mslaunch.shared.running_clock import LONGEST_TURN
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.record import AttemptSummary, iso
 from mslaunch.store.signals import SentSignals

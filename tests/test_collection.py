@@ -12,7 +12,7 @@ import pytest
 
 from mslaunch.agent import window
 from mslaunch.agent.files import MOST_NAMED
-from mslaunch.agent.wire import decode_data
+from mslaunch.shared.wire import decode_data
 from tests import ssh_bed
 from tests.conftest import Bench, wait_for
 from tests.driven_agent import PING, DrivenAgent, driven_agent

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.agent import device_locks
-from mslaunch.agent.device_locks import DeviceLocks, holders
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
 from mslaunch.launcher.check import Checked, Report, check_devices
+from mslaunch.shared import device_locks
+from mslaunch.shared.device_locks import DeviceLocks, holders
 from tests.conftest import MSLAUNCH, ROOT, Bench
 from tests.other_user import needs_root, run_as
 from tests.test_run_state import STOP, event, run_state_of, tell

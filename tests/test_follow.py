@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mslaunch.agent.follow import Follower
+from mslaunch.shared.follow import Follower
 
 
 def test_whole_lines_come_as_the_file_grows(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.agent import processes
+from mslaunch.shared import processes
 from tests.conftest import Bench, wait_for
 
 CHILD = (

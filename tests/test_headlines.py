@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mslaunch.diagnose.scan import Scanner
-from mslaunch.headlines import headline
+from mslaunch.shared.headlines import headline
 from tests.conftest import Bench
 
 RULER = "-" * 66

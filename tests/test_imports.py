@@ -15,8 +15,7 @@ from mslaunch.agent import stacks as agent_stacks
 from mslaunch.worker import main as worker_main
 
 PACKAGE = Path(mslaunch.__file__).parent
-EDGES = {
-    "__init__": {"api", "diagnose", "errors", "store"},
+EDGES: dict[str, set[str]] = {
     "__main__": {"cli", "interrupts"},
     "cli": {
         "__version__",
@@ -28,115 +27,93 @@ EDGES = {
         "errors",
         "hosts",
         "interrupts",
-        "layout",
-        "masking",
         "metrics",
         "ranges",
         "ranktable",
+        "shared",
         "trace",
         "words",
     },
+    "__init__": {"api", "diagnose", "errors", "store"},
     "api": {
-        *("agent", "checkpoint", "comparison", "diagnose", "errors", "hosts"),
-        *("launcher", "layout", "metrics", "plan", "store", "trace", "transports", "ui"),
+        "checkpoint",
+        "comparison",
+        "diagnose",
+        "errors",
+        "hosts",
+        "launcher",
+        "plan",
+        "shared",
+        "store",
+        "trace",
+        "transports",
+        "ui",
     },
     "launcher": {
-        "agent",
         "checkpoint",
         "diagnose",
         "documents",
         "errors",
         "hosts",
         "identity",
-        "launchers",
-        "layout",
-        "masking",
-        "messages",
         "metrics",
         "plan",
         "plugins",
         "ranges",
         "ranktable",
         "runtime",
+        "shared",
         "store",
         "transports",
         "ui",
         "words",
         "worker",
     },
-    "ui": {
-        *("comparison", "diagnose", "documents", "errors", "layout", "masking", "metrics"),
-        *("plan", "ranges", "store", "words"),
-    },
+    "ui": {"comparison", "diagnose", "documents", "errors", "metrics", "plan", "ranges", "shared", "store", "words"},
     "store": {
-        "agent",
         "comparison",
         "diagnose",
         "documents",
         "errors",
         "identity",
         "interrupts",
-        "layout",
-        "messages",
         "metrics",
         "plan",
         "plugins",
         "ranges",
+        "shared",
         "transports",
         "words",
     },
-    "transports": {
-        "__version__",
-        "agent",
-        "documents",
-        "errors",
-        "hosts",
-        "layout",
-        "masking",
-        "plan",
-        "plugins",
-        "ranges",
-        "words",
-        "work_folder",
-    },
-    "plan": {"documents", "errors", "hosts", "launchers", "layout", "masking", "messages", "ranges", "ranktable"},
-    "ranktable": {"documents", "errors", "hosts", "ranges"},
-    "checkpoint": {"documents", "errors", "layout", "work_folder"},
-    "trace": {"checkpoint", "documents", "errors"},
-    "diagnose": {"documents", "errors", "headlines", "layout", "masking", "plugins", "ranges", "ranktable", "words"},
     "comparison": {"metrics"},
-    "metrics": {"checkpoint", "diagnose", "documents", "errors", "messages", "plan", "plugins", "words"},
-    "hosts": {"errors", "ranges"},
-    "ranges": {"errors"},
+    "transports": {"__version__", "documents", "errors", "hosts", "plan", "plugins", "ranges", "shared", "words"},
+    "metrics": {"checkpoint", "diagnose", "documents", "errors", "plan", "plugins", "shared", "words"},
+    "plan": {"documents", "errors", "hosts", "ranges", "ranktable", "shared"},
+    "diagnose": {"documents", "errors", "plugins", "ranktable", "shared", "words"},
+    "ranktable": {"documents", "errors", "hosts", "ranges"},
     "words": {"ranges"},
-    "agent": {"launchers", "layout", "messages", "work_folder"},
-    "worker": {"__version__", "headlines", "layout", "masking", "messages", "work_folder"},
-    "work_folder": {"layout"},
-    "runtime": {"layout"},
+    "trace": {"checkpoint", "documents", "errors"},
+    "hosts": {"errors", "ranges"},
+    "worker": {"__version__", "shared"},
+    "runtime": {"shared"},
+    "ranges": {"errors"},
     "plugins": {"errors"},
-    "documents": set[str](),
-    "headlines": set[str](),
-    "launchers": set[str](),
-    "layout": set[str](),
-    "masking": set[str](),
-    "messages": set[str](),
-    "errors": set[str](),
-    "interrupts": set[str](),
-    "identity": set[str](),
+    "checkpoint": {"documents", "errors", "shared"},
+    "agent": {"shared"},
+    "shared": set(),
+    "interrupts": set(),
+    "identity": set(),
+    "errors": set(),
+    "documents": set(),
 }
 """Every edge that imports may take, those inside functions and for type checking included. There is no cycle."""
 IMPURE = {"socket", "subprocess", "psutil"}
 PURE = ("plan", "ranktable", "diagnose", "metrics", "comparison")
 OWN = {
-    "agent": (
-        *("mslaunch.agent", "mslaunch.launchers", "mslaunch.layout", "mslaunch.messages"),
-        "mslaunch.work_folder",
-    ),
-    "worker": (
-        *("mslaunch.worker", "mslaunch.headlines", "mslaunch.layout", "mslaunch.masking", "mslaunch.__version__"),
-        "mslaunch.work_folder",
-    ),
-    "runtime": ("mslaunch.runtime", "mslaunch.layout"),
+    "shared": ("mslaunch.shared",),
+    "agent": ("mslaunch.agent", "mslaunch.shared"),
+    "worker": ("mslaunch.worker", "mslaunch.shared", "mslaunch.__version__"),
+    "runtime": ("mslaunch.runtime", "mslaunch.shared"),
 }
 OPTIONAL = {"mindspore", "yaml", "cloudpickle", "numpy", "moxing", "boto3", "botocore"}
 """Imported inside functions, where a rank needs them."""
@@ -200,13 +177,13 @@ def test_no_module_outside_asks_which_transport_it_is() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("room", OWN)
-def test_what_travels_needs_nothing_installed(room: str) -> None:
-    """Agent, worker and runtime import the standard library and their own room."""
-    for path in (PACKAGE / room).glob("*.py"):
+@pytest.mark.parametrize("package", OWN)
+def test_what_travels_needs_nothing_installed(package: str) -> None:
+    """What travels to hosts imports the standard library, its own package and `shared`."""
+    for path in (PACKAGE / package).rglob("*.py"):
         for name in imports(path):
             top = name.split(".")[0]
-            allowed = name.startswith(OWN[room]) or top in sys.stdlib_module_names or top in OPTIONAL
+            allowed = name == "mslaunch" or name.startswith(OWN[package]) or top in sys.stdlib_module_names or top in OPTIONAL
             assert allowed, f"{path.name} imports {name}"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch import __version__
-from mslaunch.agent import wire
+from mslaunch.shared import wire
 from mslaunch.transports.join.certificates import client_context, server_context
 from mslaunch.transports.join.guests import Refused, read_hello
 from mslaunch.transports.join.stream import AGENT, END, TlsStream, frame, record_frame

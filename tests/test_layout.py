@@ -1,4 +1,4 @@
-"""The names of a run's files stand in mslaunch/layout.py, and nowhere else in the package."""
+"""The names of a run's files stand in mslaunch/shared/layout.py, and nowhere else in the package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import mslaunch
-from mslaunch import layout
+from mslaunch.shared import layout
 
 PACKAGE = Path(mslaunch.__file__).parent
 NAMES = {value for value in vars(layout).values() if isinstance(value, str) and re.fullmatch(r"[\w./]+\.\w+", value)}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.agent.follow import ShownFollower
 from mslaunch.cli.live_lines import LiveLines
+from mslaunch.shared.follow import ShownFollower
 from mslaunch.words import display_width, fit, plain_output
 from tests.conftest import Bench, wait_for
 from tests.terminal_bed import start_in_tmux, wait_for_the_end

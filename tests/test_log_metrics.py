@@ -11,9 +11,9 @@ import pytest
 
 from mslaunch.agent.line_patterns import LinePatterns
 from mslaunch.agent.log_metrics import LONGEST_LINE, LogMetrics, StepCounter, read_pieces, spread, spread_rows
-from mslaunch.messages import MetricsOrder
 from mslaunch.metrics.order import metrics_order
 from mslaunch.plan.model import LinePattern
+from mslaunch.shared.messages import MetricsOrder
 from tests.driven_agent import driven_agent
 
 LIMIT = 1 << 20

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from mslaunch import layout
-from mslaunch.agent.wire import Unreadable
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
 from mslaunch.launcher.cluster import Cluster
@@ -20,6 +18,8 @@ from mslaunch.launcher.converse import converse
 from mslaunch.launcher.decisions import LOST
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
+from mslaunch.shared import layout
+from mslaunch.shared.wire import Unreadable
 from mslaunch.store.signals import SentSignals
 from mslaunch.transports.process import ProcessChannel
 from mslaunch.transports.slurm.step import SrunChannel

@@ -11,7 +11,7 @@ import yaml
 from mslaunch.diagnose.masked_documents import MOST_KNOWN, find_secrets, mask_document
 from mslaunch.diagnose.masked_text import mask_text
 from mslaunch.diagnose.masked_values import mask_values
-from mslaunch.masking import looks_secret
+from mslaunch.shared.secret_names import looks_secret
 
 HARMLESS: dict[str, Any] = {
     "max_tokens": 2048,

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from mslaunch.agent import numa
 from mslaunch.cli.foreign_binding import bind_numa
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
-from mslaunch.messages import NumaAnswer
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import HostFacts, NumaFacts, Plan, read_numa
+from mslaunch.shared import numa
+from mslaunch.shared.messages import NumaAnswer
 from tests.conftest import Bench
 from tests.plan.test_make import facts_of, spec_of
 

@@ -14,8 +14,8 @@ import pytest
 
 import mslaunch
 from mslaunch import identity
-from mslaunch.agent.guard import processes_with
 from mslaunch.errors import RequestError
+from mslaunch.shared.guard import processes_with
 from tests.conftest import Bench, wait_for
 from tests.other_user import MSLAUNCH, NOBODY, as_user, needs_root, run_as
 

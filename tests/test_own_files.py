@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch import work_folder
+from mslaunch.shared import work_folder
 from tests import file_ways
 from tests.conftest import Bench
 

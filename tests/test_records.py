@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from mslaunch import identity, messages
+from mslaunch import identity
 from mslaunch.agent import orders
 from mslaunch.diagnose.verdict import Step, Tie, Verdict
 from mslaunch.hosts import Host
 from mslaunch.identity import Launcher
 from mslaunch.launcher.run_state import HANDLERS
 from mslaunch.plan.model import File, Limits, Plan, Process, Restarts, from_json
+from mslaunch.shared import messages
 from mslaunch.store import record
 from mslaunch.store.labels import Labels
 from mslaunch.store.layout import RunFolder

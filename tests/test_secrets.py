@@ -9,8 +9,8 @@ import psutil
 import pytest
 import yaml
 
-from mslaunch.masking import looks_secret, masked, without_credentials
 from mslaunch.plan.config import without_secrets
+from mslaunch.shared.secret_names import looks_secret, masked, without_credentials
 from tests.conftest import Bench, wait_for
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.agent.follow import CHUNK, Follower
 from mslaunch.cli.screen import ROOM, Screen, ShownFile
+from mslaunch.shared.follow import CHUNK, Follower
 from tests.conftest import wait_for
 
 LINE = "x" * 99

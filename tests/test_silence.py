@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 
-from mslaunch.agent import wire
-from mslaunch.agent.running_clock import LONGEST_TURN, RunningClock
+from mslaunch.shared import wire
+from mslaunch.shared.running_clock import LONGEST_TURN, RunningClock
 from mslaunch.transports.prestart import AGENT
 from tests.conftest import MSLAUNCH, ROOT, Bench, wait_for
 from tests.driven_agent import driven_agent

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mslaunch.agent.follow import CHUNK
 from mslaunch.agent.output import ROOM, Output
-from mslaunch.agent.wire import Decoder
+from mslaunch.shared.follow import CHUNK
+from mslaunch.shared.wire import Decoder
 from tests.conftest import wait_for
 from tests.driven_agent import PING, driven_agent
 

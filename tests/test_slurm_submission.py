@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.agent.guard import processes_with
+from mslaunch.shared.guard import processes_with
 from tests.conftest import MSLAUNCH, Bench, wait_for
 from tests.slurm_bed import SLURM, Slurm, job_of
 from tests.ssh_bed import HELLO, SLEEP

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.agent.guard import processes_with
+from mslaunch.shared.guard import processes_with
 from tests import ssh_bed
 from tests.conftest import Bench, wait_for
 from tests.ssh_bed import HELLO, SLEEP

@@ -11,7 +11,7 @@ import sys
 import psutil
 import pytest
 
-from mslaunch.agent.guard import processes_with
+from mslaunch.shared.guard import processes_with
 from tests.conftest import Bench, wait_for
 
 WAIT = "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"

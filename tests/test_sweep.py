@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import mslaunch
-from mslaunch.agent.guard import processes_with
+from mslaunch.shared.guard import processes_with
 from tests.conftest import MSLAUNCH, Bench, wait_for
 
 CONFIG = "lr: 1.0\nseed: 1\nlaunch: {grace: 2}\n"

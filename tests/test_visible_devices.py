@@ -9,14 +9,13 @@ from typing import cast
 
 import pytest
 
-from mslaunch import messages
-from mslaunch.agent import device_locks, numa, visible_devices
 from mslaunch.agent.device_metrics import DeviceMetrics
-from mslaunch.agent.visible_devices import VARIABLES, environment_of_ranks, limit
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
 from mslaunch.launcher.check import Checked, Report, check_devices
 from mslaunch.plan.environment import NOT_CARRIED, carried
+from mslaunch.shared import device_locks, messages, numa, visible_devices
+from mslaunch.shared.visible_devices import VARIABLES, environment_of_ranks, limit
 from mslaunch.transports.slurm.step import allotment
 from tests.conftest import Bench, wait_for
 from tests.device_bed import on_devices

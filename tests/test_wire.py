@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mslaunch.agent.wire import END, MAGIC, Decoder, Unreadable, encode
+from mslaunch.shared.wire import END, MAGIC, Decoder, Unreadable, encode
 
 MESSAGES = st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none()), max_size=5)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch import work_folder
+from mslaunch.shared import work_folder
 
 MOST = 1000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from mslaunch.agent import processes
+from mslaunch.shared import processes
 
 WINDOW = 1.0  # shorter ones are too short for a clock tick of 10 ms to mean anything
 BUSY_SHARE = 0.1  # of a core: what MindSpore's background threads use in a rank that waits is below 0.05

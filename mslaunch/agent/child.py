@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mslaunch import messages
+    from mslaunch.shared import messages
 
 MOST_DEAD = 100
 RECENT = 300.0  # a process that was killed so many seconds before a rank failed may be why it did

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from mslaunch.agent.visible_devices import DEVICE_FILES, by_file, without_limits
+from mslaunch.shared.visible_devices import DEVICE_FILES, by_file, without_limits
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:

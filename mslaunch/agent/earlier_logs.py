@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from mslaunch import layout
+from mslaunch.shared import layout
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:

@@ -10,18 +10,16 @@ import stat
 import time
 from collections import deque
 
-from mslaunch import layout, work_folder
 from mslaunch.agent.output import Output
+from mslaunch.shared import layout, work_folder
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from tarfile import TarFile, TarInfo
 
-    from mslaunch import messages
+    from mslaunch.shared import messages
 
-OF_A_RANK = (*layout.RANK_FILES, layout.RESULT)
-WITH_LOGS = (layout.SCHEDULER, layout.SCRIPTS, layout.MSRUN_LOGS)
 MOST_NAMED = 100
 """So many of the files that stay are named, however many a job has written."""
 
@@ -152,19 +150,10 @@ def _size(path: str) -> int:
 def collected_files(run_dir: str) -> Iterator[str]:
     for place, folders, names in os.walk(run_dir):
         inside = () if place == run_dir else tuple(os.path.relpath(place, run_dir).split(os.sep))
-        folders[:] = [name for name in folders if is_collected((*inside, name, layout.LOG))]
+        folders[:] = [name for name in folders if layout.is_collected((*inside, name, layout.LOG))]
         for name in names:
-            if is_collected((*inside, name)):
+            if layout.is_collected((*inside, name)):
                 yield os.path.join(place, name)
-
-
-def is_collected(parts: tuple[str, ...]) -> bool:
-    """Tell whether a file is one that collection is about, by the parts of its path below the run's folder."""
-    folder, *inside = parts
-    if folder.startswith(layout.RANK):
-        own = layout.original_name(inside[0]) if inside else ""
-        return own in OF_A_RANK if len(inside) == 1 else own == layout.PLOG
-    return folder in WITH_LOGS and bool(inside) and inside[-1].endswith((".log", layout.LOG))
 
 
 def tidy(run_dir: str) -> list[str]:
@@ -198,7 +187,7 @@ def _tidy_rank(folder: str) -> list[str]:
     """Remove our files of a rank; name what it wrote, and what of that lies outside of its working folder."""
     work = os.path.join(folder, layout.WORK)
     for name in _names(folder):
-        if layout.original_name(name) in (*OF_A_RANK, layout.PLOG):
+        if layout.original_name(name) in (*layout.COLLECTED_OF_A_RANK, layout.PLOG):
             _remove(os.path.join(folder, name))
     _remove_if_empty(work)
     _remove_if_empty(folder)

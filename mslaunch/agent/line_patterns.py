@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from mslaunch import messages
     from mslaunch.agent.metric_values import Values
+    from mslaunch.shared import messages
 
 LONGEST_MATCH = 0.05  # seconds of CPU time, on one line
 SHARE = 0.02  # of a core: what a pattern that is not ours may take in all

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from mslaunch import layout
+from mslaunch.shared import layout
 
 EVERY = 0.1  # seconds between two looks at a log that grows
 ALL_EVERY = 2.0  # seconds between two looks at all logs

@@ -8,11 +8,12 @@ import select
 import signal
 import time
 
-from mslaunch.agent import guard, orders, processes, wire
+from mslaunch.agent import orders
 from mslaunch.agent.output import Output
 from mslaunch.agent.ranks import Ranks
-from mslaunch.agent.running_clock import RunningClock
 from mslaunch.agent.standard_input import StandardInput
+from mslaunch.shared import guard, processes, wire
+from mslaunch.shared.running_clock import RunningClock
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from mslaunch.agent.activity import Activity
     from mslaunch.agent.files import Collector, Unpacker
-    from mslaunch.agent.probe import Listener
+    from mslaunch.shared.probe import Listener
 
 POLL = 0.05  # how often growing logs and ending processes are looked at
 STUCK_AFTER = 20.0  # a process that survives SIGKILL this long hangs in the kernel, in a driver or on NFS

@@ -9,16 +9,16 @@ from mslaunch.agent.line_patterns import LinePatterns
 from mslaunch.agent.log_metrics import LogMetrics, StepCounter, spread_rows
 from mslaunch.agent.metric_values import checked, to_wire
 from mslaunch.agent.resources import Resources
-from mslaunch.agent.visible_devices import environment_of_ranks
+from mslaunch.shared.visible_devices import environment_of_ranks
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from mslaunch import messages
     from mslaunch.agent.log_metrics import Timed
     from mslaunch.agent.output import Output
+    from mslaunch.shared import messages
 
 BYTES = 1 << 22  # of all logs, a second; of longer ones some pieces are read
 LEAST_BYTES = 1 << 17  # of a log, per look

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from mslaunch.launchers import find_launcher
+from mslaunch.shared.other_launchers import find_launcher
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:

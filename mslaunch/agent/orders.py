@@ -9,28 +9,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from mslaunch import messages
     from mslaunch.agent.main import Agent
+    from mslaunch.shared import messages
 
 FINISH_WAIT = 0.5  # what msrun and mpirun get to end by themselves once all ranks have
 LOST_GRACE = 1.0  # what ranks get to end in when the launcher is gone
 
 
 def _probe(agent: Agent, order: messages.ProbeOrder) -> None:
-    from mslaunch.agent import probe  # here and below: a local agent need not load what only remote ones use
+    from mslaunch.shared import probe  # here and below: a local agent need not load what only remote ones use
 
     agent.output.event("facts", facts=probe.facts(order))
 
 
 def _listen(agent: Agent, order: messages.ListenOrder) -> None:
-    from mslaunch.agent.probe import Listener
+    from mslaunch.shared.probe import Listener
 
     agent.listener = Listener(order["port"], order["choices"])
     agent.output.event("listening", port=agent.listener.port, why=agent.listener.why)
 
 
 def _reach(agent: Agent, order: messages.ReachOrder) -> None:
-    from mslaunch.agent.probe import reach
+    from mslaunch.shared.probe import reach
 
     agent.output.event("reached", why=reach(order["address"], order["port"], order["seconds"]))
 

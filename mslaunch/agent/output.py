@@ -6,8 +6,8 @@ import os
 import time
 from collections import deque
 
-from mslaunch.agent import wire
 from mslaunch.agent.window import Window
+from mslaunch.shared import wire
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:

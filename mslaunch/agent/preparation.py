@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from mslaunch.agent import processes
 from mslaunch.agent.setup import SetUp
 from mslaunch.agent.sync import Sync
+from mslaunch.shared import processes
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mslaunch import messages
     from mslaunch.agent.output import Output
+    from mslaunch.shared import messages
 
 
 class Preparation:

@@ -7,13 +7,13 @@ import os
 import signal
 import time
 
-from mslaunch import layout
+from mslaunch.shared import layout
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from typing import Any
 
-    from mslaunch import messages
+    from mslaunch.shared import messages
 
 LONGEST = 1 << 16  # a message is one write of up to 4,096 bytes
 MOST_ROWS = 200  # of metrics, in a message

@@ -7,8 +7,6 @@ import signal
 import time
 from collections import deque
 
-from mslaunch import layout, work_folder
-from mslaunch.agent import processes
 from mslaunch.agent.child import Child, DeadProcess, reap_all
 from mslaunch.agent.earlier_logs import put_aside
 from mslaunch.agent.log_times import LogTimes
@@ -19,15 +17,16 @@ from mslaunch.agent.rank_messages import RankMessages, read_exit_file
 from mslaunch.agent.shown_logs import ShownLogs
 from mslaunch.agent.stacks import StackTaking
 from mslaunch.agent.standard_input import StandardInput, suspend
+from mslaunch.shared import layout, processes, work_folder
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from typing import Any
 
-    from mslaunch import messages
-    from mslaunch.agent.device_locks import DeviceLocks
     from mslaunch.agent.metrics import Metrics
     from mslaunch.agent.nested import NestedLaunchers
+    from mslaunch.shared import messages
+    from mslaunch.shared.device_locks import DeviceLocks
 
 LOOK_EVERY = 1.0
 START_SECONDS = 0.1  # how long ranks are started for before the loop looks at everything else again
@@ -111,8 +110,8 @@ class Ranks:
         stem = order["device_files"]
         if stem is None:
             return {}
-        from mslaunch.agent.device_locks import DeviceLocks
-        from mslaunch.agent.visible_devices import environment_of_ranks
+        from mslaunch.shared.device_locks import DeviceLocks
+        from mslaunch.shared.visible_devices import environment_of_ranks
 
         self._locks = self._locks or DeviceLocks()
         devices = {c.planned["device_id"] for c in self.children if c.rank is not None}
@@ -347,7 +346,7 @@ class Ranks:
 
     def tell_outputs(self) -> None:
         """Leave what the ranks have written in their folders, now that none of them writes any more, and send it."""
-        from mslaunch.agent.outputs import scan, scan_code
+        from mslaunch.shared.work_folder import scan, scan_code
 
         ranks = [child.rank for child in self.children if child.rank is not None]
         if not ranks:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 
-from mslaunch import layout
-from mslaunch.agent import processes
+from mslaunch.shared import layout, processes
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
-    from mslaunch import messages
+    from mslaunch.shared import messages
 
 _FIXED = ("MSLAUNCH_", "MS_SCHED", "MS_WORKER", "MS_ROLE", "MS_NODE", "RANK_")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from mslaunch.agent.follow import Follower, ShownFollower
 from mslaunch.agent.output import Output
+from mslaunch.shared.follow import Follower, ShownFollower
 
 LAST_LINES = 1 << 16  # how much of a log is still shown when a job ends far behind
 FAR_BEHIND = 1 << 20

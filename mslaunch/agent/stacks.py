@@ -6,8 +6,7 @@ import os
 import signal
 import time
 
-from mslaunch import layout
-from mslaunch.agent import processes
+from mslaunch.shared import layout, processes
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import os
 
-from mslaunch import layout
-from mslaunch.agent import processes
+from mslaunch.shared import layout, processes
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from mslaunch import messages
     from mslaunch.agent.output import Output
+    from mslaunch.shared import messages
 
 LONGEST = 4000  # bytes of a reason
 

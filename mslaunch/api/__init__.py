@@ -60,7 +60,6 @@ from mslaunch.api.steps import (
 )
 
 if TYPE_CHECKING:
-    from mslaunch.agent.follow import Follower
     from mslaunch.comparison.compare import Comparison
     from mslaunch.launcher.attach import AttachedRun, Notice
     from mslaunch.launcher.check import Checked, Report
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
     from mslaunch.launcher.sweep_runs import SweepEvent
     from mslaunch.plan.model import File, Plan
     from mslaunch.plan.sweep import Combination
+    from mslaunch.shared.follow import Follower
     from mslaunch.store.labels import Labels
     from mslaunch.store.record import ENDED, OutputRecord, RankRecord, RunRecord
     from mslaunch.store.run import Result, Run
@@ -169,7 +169,7 @@ __all__ = [
 ]
 
 _PASSED_ON = {
-    "mslaunch.agent.follow": ("Follower",),
+    "mslaunch.shared.follow": ("Follower",),
     "mslaunch.comparison.compare": ("Comparison",),
     "mslaunch.launcher.attach": ("AttachedRun", "Notice"),
     "mslaunch.launcher.check": ("Checked", "Report"),

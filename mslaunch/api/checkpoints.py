@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mslaunch import layout
+from mslaunch.shared import layout
 
 if TYPE_CHECKING:
     from mslaunch.checkpoint.diff import Difference

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mslaunch import layout, work_folder
 from mslaunch.checkpoint.shard import FORMATS
+from mslaunch.shared import layout, work_folder
 
 _NUMBER = r"(?:0|[1-9][0-9]{0,17})"
 _STEM = re.compile(rf"(.*)-({_NUMBER})_({_NUMBER})", re.DOTALL)

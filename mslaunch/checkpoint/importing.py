@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mslaunch import layout as run_layout
 from mslaunch.checkpoint import safetensors
 from mslaunch.checkpoint.guessing import guess_names, plain_names
 from mslaunch.checkpoint.layer_names import TO_MINDSPORE, TO_PYTORCH
@@ -22,6 +21,7 @@ from mslaunch.checkpoint.transform import Planned
 from mslaunch.checkpoint.transposes import square_words
 from mslaunch.checkpoint.weights import cast, plan_weights
 from mslaunch.errors import RequestError, SeveralLines
+from mslaunch.shared import layout as run_layout
 
 DTYPES = {"float32": "Float32", "float16": "Float16", "bfloat16": "BFloat16", "float64": "Float64"}
 

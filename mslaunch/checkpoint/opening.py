@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
-from mslaunch import layout
 from mslaunch.checkpoint import pytorch, safetensors
 from mslaunch.checkpoint.kinds import TORCH_SUFFIXES, is_torch
 from mslaunch.checkpoint.layout import box_shape
@@ -28,6 +27,7 @@ from mslaunch.checkpoint.wrappers import head_alias, with_aliases, without_wrapp
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import RequestError, ShardUnreadable
+from mslaunch.shared import layout
 
 _MOST_INDEX = 64 << 20
 _MOST_CONFIG = 4 << 20

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from mslaunch import layout
 from mslaunch.checkpoint.files import Network, SavedFile, SavedStep, Step, files_below, networks, saved_file, step_of
 from mslaunch.checkpoint.replicas import differing_parameter
 from mslaunch.checkpoint.shard import Shard, checksum, read_shard
 from mslaunch.checkpoint.torch_folders import holds_torch
 from mslaunch.errors import HoldsTorch, RequestError, ShardUnreadable
+from mslaunch.shared import layout
 
 READERS = 16
 NEAR = 2

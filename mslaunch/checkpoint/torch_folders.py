@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mslaunch import layout
 from mslaunch.checkpoint.kinds import TORCH_SUFFIXES, is_torch
 from mslaunch.errors import RequestError
+from mslaunch.shared import layout
 
 _NUMBERED = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.\w+)")
 _INDEXES = ("*.safetensors.index.json", "*.bin.index.json", "*.index.json")

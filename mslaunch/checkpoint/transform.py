@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mslaunch import layout as run_layout
 from mslaunch.checkpoint import reshard
 from mslaunch.checkpoint.reshard import ReshardPlan, natural_layout, plan_reshard, whole_shapes
 from mslaunch.checkpoint.sets import ShardSet
@@ -16,6 +15,7 @@ from mslaunch.checkpoint.strategy import Strategy, write_strategy
 from mslaunch.checkpoint.stream import Progress, holds_same, write_file, write_shards
 from mslaunch.checkpoint.verify import SetIsWrong, ShardFinding, verify
 from mslaunch.errors import RequestError
+from mslaunch.shared import layout as run_layout
 
 STRATEGY = "strategy.ckpt"
 """Where a layout that was made here is written, beside the shards."""

@@ -16,7 +16,7 @@ from mslaunch.diagnose.folder import Evidence
 from mslaunch.diagnose.sources import Source
 from mslaunch.documents.limits import Unreadable
 from mslaunch.errors import RequestError
-from mslaunch.masking import masked
+from mslaunch.shared.secret_names import masked
 from mslaunch.words import byte_count, counted
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from mslaunch import layout
 from mslaunch.errors import NOT_READY, WRONG_REQUEST
+from mslaunch.shared import layout
 
 SCRIPTS = {
     "bash": """_mslaunch() {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mslaunch import api, layout
+from mslaunch import api
 from mslaunch.cli import basics, explain, options
 from mslaunch.cli.bundle import open_bundle, save_bundle
 from mslaunch.cli.console import verdict_text
@@ -23,6 +23,7 @@ from mslaunch.diagnose.folder import Evidence, read_sources
 from mslaunch.diagnose.judge import judge, judge_logs
 from mslaunch.diagnose.sources import Source, files_of
 from mslaunch.errors import NoSuchRun, RequestError
+from mslaunch.shared import layout
 from mslaunch.words import plain
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mslaunch import layout
 from mslaunch.diagnose.excerpt import excerpt
 from mslaunch.diagnose.masked_documents import TELLING, find_secrets, mask_document
 from mslaunch.diagnose.masked_text import mask_text
@@ -19,6 +18,7 @@ from mslaunch.diagnose.reading import Read
 from mslaunch.diagnose.sources import BROKEN, MEMBERS, Source, members_of
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
+from mslaunch.shared import layout
 
 LARGEST = 20_000_000
 ABOUT = "bundle.json"

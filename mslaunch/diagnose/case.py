@@ -10,7 +10,7 @@ from typing import Any
 from mslaunch.diagnose.facts import Fact
 from mslaunch.diagnose.identity import Identity
 from mslaunch.diagnose.scan import Findings, Hit, Raised
-from mslaunch.headlines import headline
+from mslaunch.shared.headlines import headline
 
 _COMPLAINTS = ("wait", "root", "missing", "came", "task")
 _MESSAGE = 40  # lines below an exception in which MindSpore and PyTorch print what CANN said, as part of the message

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mslaunch import layout
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.typed import make
+from mslaunch.shared import layout
 
 
 def read_error(rank_folder: Path) -> dict[str, Any] | None:

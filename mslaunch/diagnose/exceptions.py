@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from mslaunch.diagnose.prefixes import Prefix, lines_of_process, read_prefix
 from mslaunch.diagnose.stacks import OUR_FRAMES, readable
-from mslaunch.headlines import MOST_LINES, headline, is_bare
+from mslaunch.shared.headlines import MOST_LINES, headline, is_bare
 
 _TRACEBACK = b"Traceback (most recent call last)"
 _FATAL = b"Fatal Python error: "

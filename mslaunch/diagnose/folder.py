@@ -8,7 +8,6 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from mslaunch import layout
 from mslaunch.diagnose import addresses, kernel
 from mslaunch.diagnose.case import Case, merge
 from mslaunch.diagnose.error_file import parse_error
@@ -17,6 +16,7 @@ from mslaunch.diagnose.identity import Identity, Name, identify, main_process, r
 from mslaunch.diagnose.reading import Progress, Read, read_logs
 from mslaunch.diagnose.sources import Source, files_of, is_kernel_log, logs_among
 from mslaunch.diagnose.waiting import Place
+from mslaunch.shared import layout
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Hit, Raised, 
 from mslaunch.diagnose.sources import is_kernel_log
 from mslaunch.diagnose.verdict import Tie, Verdict, signal_name
 from mslaunch.diagnose.waiting import Place
-from mslaunch.headlines import with_headline
+from mslaunch.shared.headlines import with_headline
 from mslaunch.words import cut_middle
 
 # Every rank's server listens in a range of its own: 256 ports from 8118 on, by rank.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mslaunch.masking import MASK
+from mslaunch.shared.secret_names import MASK
 
 
 @dataclass(frozen=True, slots=True)

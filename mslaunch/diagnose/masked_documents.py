@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from mslaunch import layout
 from mslaunch.diagnose.masked_lines import mask_assignments, mask_lines, mask_outline
 from mslaunch.diagnose.masked_text import SHORTEST, is_harmless, mask_text
 from mslaunch.diagnose.masked_values import TOP, Masker, Note, Place
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
 from mslaunch.documents.yaml_text import compose_yaml, serialize_yaml
-from mslaunch.masking import MASK, looks_secret
+from mslaunch.shared import layout
+from mslaunch.shared.secret_names import MASK, looks_secret
 
 TELLING = (layout.CONFIG_JSON, layout.CONFIG, layout.PLAN)
 """The documents of a run whose secrets are looked for in all others."""

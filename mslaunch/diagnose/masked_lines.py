@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from mslaunch.diagnose.masked_text import is_harmless, is_secret_value, mask_text
-from mslaunch.masking import MASK, looks_secret
+from mslaunch.shared.secret_names import MASK, looks_secret
 
 _KEY = re.compile(r"""(?P<head>(?P<indent>\s*(?:- +)*)["']?(?P<name>[\w.-]{1,200})["']?\s{0,8}:\s*)(?P<value>.*)""")
 _OPENED = re.compile(r"""(?<![\w.-])["']?(?P<name>[A-Za-z_][\w.-]{1,80})["']?\s{0,3}[=:]\s{0,3}(?=[{\["'])""")

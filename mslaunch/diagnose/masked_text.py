@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection
 
 from mslaunch.diagnose.masked_commands import mask_commands
-from mslaunch.masking import MASK, looks_secret, without_credentials
+from mslaunch.shared.secret_names import MASK, looks_secret, without_credentials
 
 _NAME = re.compile(r"""(?<![\w-])(?P<name>[A-Za-z_][\w-]{1,80})["']?\s{0,3}[=:]\s{0,3}""")
 _OPTION = re.compile(r"""(?<![\w-])--?(?P<name>[A-Za-z][\w-]{1,80})(?:=|["']?,? +(?=["']?[^\s"'-]))""")

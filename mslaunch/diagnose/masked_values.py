@@ -12,7 +12,7 @@ import yaml
 from mslaunch.diagnose.masked_commands import mask_command
 from mslaunch.diagnose.masked_lines import mask_outline
 from mslaunch.diagnose.masked_text import is_secret_value, mask_text
-from mslaunch.masking import MASK, looks_secret
+from mslaunch.shared.secret_names import MASK, looks_secret
 
 _TEXT = "tag:yaml.org,2002:str"
 _NO_TEXTS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool", "null", "timestamp", "merge"))

@@ -15,8 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, cast
 
-from mslaunch import layout
 from mslaunch.documents.limits import MOST_BYTES, Unreadable
+from mslaunch.shared import layout
 
 _LOG = re.compile(r"\.(?:log|txt|out|err)(?:[.-]\d{1,14})*(?:\.gz)?$")
 _SYSTEM_LOG = re.compile(r"^(?:dmesg|messages|syslog|kern)(?:[.-]\w{1,14})*(?:\.gz)?$")

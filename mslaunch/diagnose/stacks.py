@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mslaunch import layout
+from mslaunch.shared import layout
 from mslaunch.words import named_ranks
 
 _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")

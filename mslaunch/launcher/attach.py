@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mslaunch.agent.follow import Follower
 from mslaunch.launcher.run_state import RunState
 from mslaunch.plan.model import Plan
+from mslaunch.shared.follow import Follower
 from mslaunch.store.run import Run
 
 Notice = Mapping[str, Any]

@@ -15,9 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from mslaunch import messages
-from mslaunch.agent.running_clock import RunningClock
-from mslaunch.agent.visible_devices import DEVICE_FILES
 from mslaunch.launcher.check import find_port
 from mslaunch.launcher.claims import ProcessClaims
 from mslaunch.launcher.cluster import Cluster
@@ -30,6 +27,9 @@ from mslaunch.launcher.timeouts import Timeouts
 from mslaunch.metrics.order import metrics_order
 from mslaunch.metrics.rows import Row
 from mslaunch.plan.model import Plan, process_to_dict
+from mslaunch.shared import messages
+from mslaunch.shared.running_clock import RunningClock
+from mslaunch.shared.visible_devices import DEVICE_FILES
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.places import words_of
 from mslaunch.store.signals import ASKING, SUSPEND

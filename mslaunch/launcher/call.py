@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mslaunch import layout
 from mslaunch.errors import RequestError
 from mslaunch.plan.model import File
 from mslaunch.runtime import call as rank_side
+from mslaunch.shared import layout
 from mslaunch.store.run import JobFailed, Result
 
 SCRIPT = Path(rank_side.__file__).with_name("call_script") / "mslaunch_call.py"

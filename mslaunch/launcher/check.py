@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mslaunch.agent.probe import checksum
-from mslaunch.agent.visible_devices import DEVICE_FILES, VARIABLES
 from mslaunch.errors import HostsNotReady, RunsFolderUnwritable
 from mslaunch.hosts import Host
 from mslaunch.launcher import interpreter
 from mslaunch.launcher.converse import converse
 from mslaunch.launcher.facts import PORTS
 from mslaunch.ranges import format_ranges
+from mslaunch.shared.probe import checksum
+from mslaunch.shared.visible_devices import DEVICE_FILES, VARIABLES
 from mslaunch.store.folder import why
 from mslaunch.transports.base import Channel, ignore
 from mslaunch.words import describe_held, describe_limit

@@ -6,10 +6,10 @@ import os
 from collections import defaultdict
 from pathlib import PurePosixPath
 
-from mslaunch import layout, messages
-from mslaunch.agent.files import is_collected
 from mslaunch.launcher.event_check import Rejected
 from mslaunch.plan.model import Plan
+from mslaunch.shared import layout, messages
+from mslaunch.shared.layout import is_collected
 
 UNPLANNED = {("launch.setup", None), ("launch.sync", None), ("agent", None)}
 """What a host starts besides the processes of the plan, and may fail to start."""

@@ -7,10 +7,10 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from mslaunch import messages
-from mslaunch.agent.wire import decode_data
 from mslaunch.launcher.claims import FileClaims
 from mslaunch.launcher.event_check import Rejected
+from mslaunch.shared import messages
+from mslaunch.shared.wire import decode_data
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mslaunch.agent.running_clock import RunningClock
 from mslaunch.errors import HostsNotReady
 from mslaunch.launcher.event_check import Rejected, receive_checked
+from mslaunch.shared.running_clock import RunningClock
 from mslaunch.transports.base import Channel, ignore
 from mslaunch.transports.streams import Waiting
 

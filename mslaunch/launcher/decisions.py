@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mslaunch import messages
+from mslaunch.shared import messages
 
 LOST = 125
 TIME_IS_UP = 124

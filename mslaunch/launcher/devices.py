@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mslaunch.agent.device_locks import holders
-from mslaunch.agent.visible_devices import DEVICE_FILES, VARIABLES, device_numbers, limit, seen_here
 from mslaunch.errors import HostsNotReady
 from mslaunch.plan.model import Plan
 from mslaunch.plan.spec import JobSpec
+from mslaunch.shared.device_locks import holders
+from mslaunch.shared.visible_devices import DEVICE_FILES, VARIABLES, device_numbers, limit, seen_here
 from mslaunch.words import describe_held, describe_limit
 
 

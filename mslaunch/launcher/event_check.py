@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from mslaunch import messages
-from mslaunch.agent.wire import Unreadable
+from mslaunch.shared import messages
+from mslaunch.shared.wire import Unreadable
 from mslaunch.transports.base import Channel
 
 LARGEST = {"code": 255, "signal": 255, "crashed": 255, "port": 65535}

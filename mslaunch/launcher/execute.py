@@ -24,9 +24,9 @@ from mslaunch.launcher.replacement import Interrupted, Rejoin, replace_hosts
 from mslaunch.launcher.restarts import NextAttempt, Replan, RestartTools, prepare_next
 from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.verdict import make_verdict
-from mslaunch.messages import SCHEMA_VERSION
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
+from mslaunch.shared.messages import SCHEMA_VERSION
 from mslaunch.store import record
 from mslaunch.store.folder import why
 from mslaunch.store.layout import RunFolder

@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from mslaunch import layout, messages
 from mslaunch.diagnose.verdict import signal_name
 from mslaunch.launcher.decisions import LOST, Failure
 from mslaunch.plan.model import Process
 from mslaunch.ranges import format_ranges
+from mslaunch.shared import layout, messages
 from mslaunch.worker.exit_recorder import CRASHES
 
 

@@ -15,8 +15,6 @@ from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
-from mslaunch.agent import numa
-from mslaunch.agent.probe import is_free
 from mslaunch.errors import NoMindSpore, PortBusy, ProgramMissing, PythonMissing
 from mslaunch.hosts import LOCAL
 from mslaunch.launcher import interpreter
@@ -27,6 +25,8 @@ from mslaunch.plan.environment import store_port
 from mslaunch.plan.model import Facts, HostFacts, read_numa
 from mslaunch.plan.paths import candidates
 from mslaunch.plan.spec import JobSpec
+from mslaunch.shared import numa
+from mslaunch.shared.probe import is_free
 from mslaunch.store.layout import runs_root
 
 # Below the ports that Linux hands out by itself, above those that MindSpore's ranks take (256 each from 8118 on).

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mslaunch import layout, messages
-from mslaunch.agent.files import is_collected
 from mslaunch.launcher.claims import FileClaims
 from mslaunch.launcher.cluster import Cluster
 from mslaunch.launcher.collected_files import CollectedFiles
 from mslaunch.launcher.event_check import Rejected
 from mslaunch.plan.model import Plan
+from mslaunch.shared import layout, messages
+from mslaunch.shared.layout import is_collected
 from mslaunch.store.layout import RunFolder
 from mslaunch.transports.base import Channel
 from mslaunch.words import counted

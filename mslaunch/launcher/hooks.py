@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from mslaunch import layout
 from mslaunch.launcher.attempt import SignalSource
-from mslaunch.masking import MASK, looks_secret, without_credentials
 from mslaunch.plan.environment import RANKS_ONLY
+from mslaunch.shared import layout
+from mslaunch.shared.secret_names import MASK, looks_secret, without_credentials
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.record import RunRecord
 from mslaunch.store.signals import ASKING

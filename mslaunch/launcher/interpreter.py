@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mslaunch.agent import probe
 from mslaunch.errors import NotReadyError
 from mslaunch.plan.spec import JobSpec
+from mslaunch.shared import probe
 
 TRIED = ("2.7", "2.8", "2.9", "2.10")
 """Versions of MindSpore with which all methods were run."""

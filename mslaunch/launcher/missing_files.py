@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mslaunch import layout
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import NotReadyError
 from mslaunch.plan.model import Plan
+from mslaunch.shared import layout
 from mslaunch.store.history import list_all
 from mslaunch.store.layout import RunFolder, runs_root
 

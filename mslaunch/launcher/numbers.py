@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from mslaunch import messages
 from mslaunch.metrics.alerts import Alert, Alerts
 from mslaunch.metrics.rows import Number, Row, Source, parse_values
 from mslaunch.metrics.series import SIGNS_OF_STEPS, step_of
 from mslaunch.plan.model import Plan
+from mslaunch.shared import messages
 from mslaunch.words import named_ranks
 
 NOT_FINITE = "loss not finite"

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mslaunch.agent.visible_devices import DEVICE_FILES
 from mslaunch.errors import HostsNotReady, MslaunchError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.launcher.check import Checked, Requirements, check_devices, check_hosts
@@ -30,6 +29,7 @@ from mslaunch.plan.methods import Method
 from mslaunch.plan.model import Facts, HostFacts, Plan, Reach, read_numa
 from mslaunch.plan.settings import LaunchSettings
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
+from mslaunch.shared.visible_devices import DEVICE_FILES
 from mslaunch.store.layout import RunFolder
 from mslaunch.transports import registry
 from mslaunch.transports.base import Access, Channel, JobQueue, Transport

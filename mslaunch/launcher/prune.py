@@ -18,13 +18,13 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from mslaunch import layout
-from mslaunch.agent.guard import processes_with
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.mounts import find_mount
 from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, SweepAlive
 from mslaunch.launcher.prune_checkpoints import surplus
 from mslaunch.launcher.prune_choice import Candidate, Choice, Criteria, choose, find_links, runs_below
+from mslaunch.shared import layout
+from mslaunch.shared.guard import processes_with
 from mslaunch.store import labels, record, sweep
 from mslaunch.store.history import list_runs
 from mslaunch.store.layout import RunFolder, SweepFolder

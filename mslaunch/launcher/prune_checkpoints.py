@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from mslaunch import layout
 from mslaunch.checkpoint.files import Network, SavedStep, files_of_code, files_of_run, networks
 from mslaunch.checkpoint.sets import newest_complete
 from mslaunch.errors import RequestError
 from mslaunch.metrics.series import Series
+from mslaunch.shared import layout
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.metrics import Metrics
 from mslaunch.store.sizes import entries

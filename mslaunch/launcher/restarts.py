@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mslaunch import layout
 from mslaunch.checkpoint.files import files_of_ranks, step_of
 from mslaunch.checkpoint.resuming import Resume, find_for_ranks
 from mslaunch.diagnose.error_file import read_error
@@ -25,6 +24,7 @@ from mslaunch.plan.next_attempt import (
     resuming,
     spent,
 )
+from mslaunch.shared import layout
 from mslaunch.store.folder import write_next_plan
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.record import AttemptSummary, RunRecord

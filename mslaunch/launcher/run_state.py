@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, cast
 
-from mslaunch import layout, messages
 from mslaunch.diagnose import stacks
 from mslaunch.diagnose.verdict import signal_name
 from mslaunch.errors import NOT_READY, start_advice
@@ -16,9 +15,10 @@ from mslaunch.launcher.decisions import LOST, TIME_IS_UP, Failure, Order
 from mslaunch.launcher.joining import Joining
 from mslaunch.launcher.numbers import NOT_FINITE, Numbers
 from mslaunch.launcher.stack_request import Purpose, StackRequest
-from mslaunch.launchers import find_launcher
 from mslaunch.metrics.alerts import Alert
 from mslaunch.plan.model import Plan
+from mslaunch.shared import layout, messages
+from mslaunch.shared.other_launchers import find_launcher
 from mslaunch.store.record import RankRecord, WarningRecord, iso
 from mslaunch.store.signals import STACKS, WARNING
 from mslaunch.words import command_words, describe_held, named_ranks

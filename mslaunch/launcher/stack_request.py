@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from mslaunch import messages
 from mslaunch.diagnose import stacks
+from mslaunch.shared import messages
 
 Purpose = Literal["question", "stall", "timeout"]
 """What stacks are taken for: somebody wants to see them, no rank prints anything, or the time of the job is up."""

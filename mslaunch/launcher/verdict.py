@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mslaunch import layout
 from mslaunch.diagnose.case import Case, complaints, is_cause
 from mslaunch.diagnose.error_file import read_error
 from mslaunch.diagnose.identity import identify
@@ -16,6 +15,7 @@ from mslaunch.diagnose.verdict import Verdict
 from mslaunch.launcher.decisions import Failure
 from mslaunch.launcher.missing_files import point_to_missing
 from mslaunch.launcher.run_state import RunState
+from mslaunch.shared import layout
 from mslaunch.store.layout import RunFolder
 
 # What fails within this time of the first failure may be the true cause, told late; what fails later is a consequence.

@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from mslaunch.masking import without_credentials
+from mslaunch.shared.secret_names import without_credentials
 from mslaunch.words import first_line
 
 ANSWER_SECONDS = 10.0

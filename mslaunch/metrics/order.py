@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mslaunch.diagnose.literals import required_literals
-from mslaunch.messages import LinePatternOrder, MetricsOrder
 from mslaunch.metrics.table import LineRow, added_rows, built_in_rows
 from mslaunch.plan.model import LinePattern
+from mslaunch.shared.messages import LinePatternOrder, MetricsOrder
 
 EVERY = 1.0
 MOST = 20

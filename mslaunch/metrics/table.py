@@ -17,7 +17,7 @@ from mslaunch import plugins
 from mslaunch.documents.limits import MOST_BYTES, Unreadable
 from mslaunch.documents.yaml_text import parse_yaml
 from mslaunch.errors import did_you_mean
-from mslaunch.messages.metric_rows import is_name
+from mslaunch.shared.messages.metric_rows import is_name
 
 GROUP = "mslaunch.metrics"
 MOST_ROWS = 200

@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from mslaunch import layout
 from mslaunch.documents.yaml_text import write_yaml
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
-from mslaunch.masking import MASK
 from mslaunch.plan import binding, environment, methods, paths, shell_variables
 from mslaunch.plan.model import Copy, Facts, File, Limits, LinePattern, Plan, Reach, Restarts, Sync
 from mslaunch.plan.program import Program, reads_script
@@ -22,6 +20,8 @@ from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
 from mslaunch.ranktable.generate import from_hosts
 from mslaunch.ranktable.versions import write_table
+from mslaunch.shared import layout
+from mslaunch.shared.secret_names import MASK
 
 HERE = Reach()
 

@@ -10,7 +10,6 @@ import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mslaunch import layout
 from mslaunch.hosts import LOCAL, Host
 from mslaunch.plan.binding import Binding
 from mslaunch.plan.environment import is_identity
@@ -18,6 +17,7 @@ from mslaunch.plan.model import Facts, File, Process, Start
 from mslaunch.plan.program import Program
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
+from mslaunch.shared import layout
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, Literal
 
-from mslaunch import layout
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
 from mslaunch.documents.typed import make
 from mslaunch.errors import NewerRecord, RecordUnreadable
 from mslaunch.hosts import Host
-from mslaunch.messages import SCHEMA_VERSION, NumaAnswer
 from mslaunch.plan.nested import NestedLauncher
 from mslaunch.plan.program import Program
+from mslaunch.shared import layout
+from mslaunch.shared.messages import SCHEMA_VERSION, NumaAnswer
 
 MANY = 100
 _VERSION = re.compile(r"([0-9]{1,9})(?:\..*)?")

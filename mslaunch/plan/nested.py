@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mslaunch.launchers import MODULES, PROGRAMS, SHELLS, Launcher, find_launcher, is_python
 from mslaunch.plan.program import Program
+from mslaunch.shared.other_launchers import MODULES, PROGRAMS, SHELLS, Launcher, find_launcher, is_python
 
 _DEEPEST = 3  # scripts that scripts start
 _LONGEST = 4000  # characters of one command

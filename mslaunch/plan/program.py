@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from mslaunch.launchers import is_python
+from mslaunch.shared.other_launchers import is_python
 
 Kind = Literal["script", "module", "executable"]
 

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from mslaunch import layout
 from mslaunch.plan.config import Count, Index
 from mslaunch.plan.kubernetes_settings import KubernetesSettings
 from mslaunch.plan.metric_settings import MetricEntry
@@ -33,6 +32,7 @@ from mslaunch.plan.setting_types import (
     split_hosts,
 )
 from mslaunch.plan.sync_settings import SyncSettings
+from mslaunch.shared import layout
 
 
 class Flag:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from mslaunch import layout
+from mslaunch.shared import layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

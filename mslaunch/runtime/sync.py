@@ -9,7 +9,7 @@ import json
 import os
 import sys
 
-from mslaunch import layout
+from mslaunch.shared import layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

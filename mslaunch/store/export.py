@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from mslaunch import layout
 from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.metrics import tfevents
 from mslaunch.metrics.rows import Number, Row, Source, Spread
 from mslaunch.metrics.series import step_of
+from mslaunch.shared import layout
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.metrics import read_rows
 

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from mslaunch import layout, plugins
+from mslaunch import plugins
 from mslaunch.errors import RunExists, RunsFolderUnwritable
 from mslaunch.plan.model import File, Plan, to_json
+from mslaunch.shared import layout
 from mslaunch.store import known_folders
 from mslaunch.store.layout import RunFolder, SweepFolder, runs_root
 from mslaunch.store.snapshot import mirror

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from mslaunch import identity, layout
-from mslaunch.agent.guard import end_run, processes_with
+from mslaunch import identity
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, open_file
 from mslaunch.documents.typed import make
 from mslaunch.errors import AmbiguousRun, LaunchedElsewhere, NoSuchRun, NotReadyError, RequestError
+from mslaunch.shared import layout
+from mslaunch.shared.guard import end_run, processes_with
 from mslaunch.store import ownership, record, requests
 from mslaunch.store.layout import RunFolder, SweepFolder, is_file, runs_root
 from mslaunch.store.liveness import current, job_of, queue_of

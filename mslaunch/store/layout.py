@@ -1,11 +1,11 @@
-"""The folders of runs and sweeps as paths; mslaunch/layout.py has the names."""
+"""The folders of runs and sweeps as paths; mslaunch/shared/layout.py has the names."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from mslaunch import layout
+from mslaunch.shared import layout
 
 
 def is_file(path: Path) -> bool:

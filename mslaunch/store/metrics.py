@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from mslaunch.agent.follow import Follower
 from mslaunch.documents.limits import open_file
 from mslaunch.metrics.rows import Number, Row, Source, read_row, write_row
 from mslaunch.metrics.series import SIGNS_OF_STEPS, Series, SeriesTable, last_step_came
 from mslaunch.metrics.thin import thin
+from mslaunch.shared.follow import Follower
 
 LARGEST = 12 << 20  # when the file is this long, it is thinned
 THINNED = 6 << 20  # to about this length

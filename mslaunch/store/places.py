@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from mslaunch import layout
+from mslaunch.shared import layout
 from mslaunch.store import known_folders
 from mslaunch.store.layout import RunFolder, is_file, runs_root
 

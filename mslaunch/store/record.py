@@ -15,9 +15,9 @@ from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.typed import make
 from mslaunch.errors import RecordUnreadable
 from mslaunch.identity import Launcher
-from mslaunch.messages import SCHEMA_VERSION, OutputRow
 from mslaunch.plan.model import Plan, check_schema, from_json, parse_record
 from mslaunch.ranges import format_ranges
+from mslaunch.shared.messages import SCHEMA_VERSION, OutputRow
 from mslaunch.store.folder import write_atomically
 from mslaunch.store.layout import RunFolder
 

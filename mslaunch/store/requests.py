@@ -12,9 +12,9 @@ import signal
 from contextlib import suppress
 
 from mslaunch import identity
-from mslaunch.agent.processes import is_own
 from mslaunch.errors import NotReadyError
 from mslaunch.identity import Launcher
+from mslaunch.shared.processes import is_own
 from mslaunch.store.layout import RunFolder, SweepFolder
 from mslaunch.store.signals import STACKS
 

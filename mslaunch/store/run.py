@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch import identity
-from mslaunch.agent.follow import Follower
-from mslaunch.agent.outputs import scan, scan_code
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import LaunchedElsewhere, MslaunchError, NotReadyError, RequestError
-from mslaunch.messages import OutputRow
 from mslaunch.metrics.rows import Number, Source
 from mslaunch.metrics.series import SeriesTable
 from mslaunch.plan.model import Plan
+from mslaunch.shared.follow import Follower
+from mslaunch.shared.messages import OutputRow
+from mslaunch.shared.work_folder import scan, scan_code
 from mslaunch.store import history, ownership, requests
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.liveness import current, job_of, queue_of

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Union
 
-from mslaunch.agent.follow import Follower
 from mslaunch.diagnose.verdict import signal_name
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.typed import make
 from mslaunch.metrics.progress import steps_per_second
 from mslaunch.metrics.rows import Number, Row, Source, read_row
+from mslaunch.shared.follow import Follower
 from mslaunch.store.layout import RunFolder
 
 POLL = 0.1

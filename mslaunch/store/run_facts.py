@@ -9,12 +9,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mslaunch import layout
 from mslaunch.comparison.facts import CodeFile, RunFacts, flatten, summarize_metrics, summarize_speed
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import MOST_BYTES, Unreadable, read_text
 from mslaunch.metrics.series import Series
 from mslaunch.plan.model import Plan
+from mslaunch.shared import layout
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.liveness import current
 from mslaunch.store.metrics import Metrics

@@ -17,10 +17,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mslaunch import layout
 from mslaunch.diagnose.verdict import Verdict, signal_name
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import RecordUnreadable
+from mslaunch.shared import layout
 from mslaunch.store.folder import write_atomically
 from mslaunch.store.known_folders import index_path
 from mslaunch.store.last_loss import last_loss

@@ -28,9 +28,9 @@ from mslaunch.errors import (
     SweepAlive,
 )
 from mslaunch.identity import Launcher
-from mslaunch.messages import SCHEMA_VERSION
 from mslaunch.plan.model import parse_record
 from mslaunch.plan.sweep import Combination
+from mslaunch.shared.messages import SCHEMA_VERSION
 from mslaunch.store import record, requests
 from mslaunch.store.folder import create_sweep, why, write_atomically
 from mslaunch.store.history import list_all

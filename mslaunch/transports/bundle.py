@@ -14,10 +14,9 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import mslaunch
-from mslaunch import layout
-from mslaunch.agent import wire
+from mslaunch.shared import layout, wire
 
-_PACKAGES = ("agent", "worker", "runtime")
+_PACKAGES = ("shared", "agent", "worker", "runtime")
 BOOT = f'''"""Starts a rank from {layout.ZIP}. A file of its own: running the zip itself takes a third more CPU time."""
 
 import sys
@@ -99,10 +98,5 @@ def _make(root: Path) -> bytes:
 
 def _sources(root: Path) -> Iterator[Path]:
     yield root / "__init__.py"
-    yield root / "headlines.py"
-    yield root / "launchers.py"
-    yield root / "layout.py"
-    yield root / "masking.py"
-    yield root / "work_folder.py"
     for package in _PACKAGES:
-        yield from sorted((root / package).glob("*.py"))
+        yield from sorted((root / package).rglob("*.py"))

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from mslaunch.masking import is_secret
 from mslaunch.plan.config import write_scalar
 from mslaunch.plan.settings import Flag, flag_of
+from mslaunch.shared.secret_names import is_secret
 from mslaunch.transports.base import Command
 
 _PLACED = ("runs_dir", "run_id", "script", "module", "command", "rank_table", "env")

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from mslaunch import work_folder
-from mslaunch.agent import guard, wire
-from mslaunch.agent.processes import is_stopped
 from mslaunch.errors import RequestError
 from mslaunch.hosts import LOCAL, Host
 from mslaunch.plan.spec import JobSpec, naming_setting
+from mslaunch.shared import guard, wire, work_folder
+from mslaunch.shared.processes import is_stopped
 from mslaunch.transports import prestart
 from mslaunch.transports.base import Access, Opened, Transport
 from mslaunch.transports.process import ProcessChannel

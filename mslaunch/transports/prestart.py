@@ -13,7 +13,7 @@ from pathlib import Path
 
 AGENT = "import sys; sys.path.append(sys.argv[1]); from mslaunch.agent.main import main; main(*sys.argv[2:])"
 NAMELESS_AGENT = (
-    "import sys; sys.path.append(sys.argv[1]); from mslaunch.agent.main import main; import mslaunch.agent.probe\n"
+    "import sys; sys.path.append(sys.argv[1]); from mslaunch.agent.main import main; import mslaunch.shared.probe\n"
     "name = sys.stdin.buffer.raw.readline().decode().strip(); name and main(name)"
 )
 """Loads what it needs, and learns its host's name from the first line of its input."""

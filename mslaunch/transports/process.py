@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
-from mslaunch.agent import wire
+from mslaunch.shared import wire
 from mslaunch.transports.bundle import AGENT_BOOT, agent_stream
 from mslaunch.transports.streams import Sender, write_fully
 

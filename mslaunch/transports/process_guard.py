@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from mslaunch.agent.guard import processes_with
+from mslaunch.shared.guard import processes_with
 
 _MARK = "MSLAUNCH_GUARDED_BY"
 _MAIN = (

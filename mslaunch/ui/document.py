@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mslaunch import layout
 from mslaunch.diagnose.masked_documents import mask_document, mask_texts
 from mslaunch.diagnose.masked_lines import mask_outline
 from mslaunch.diagnose.masked_text import mask_text
@@ -19,6 +18,7 @@ from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import MslaunchError
 from mslaunch.metrics.series import SeriesTable
 from mslaunch.plan.model import Plan
+from mslaunch.shared import layout
 from mslaunch.store import labels
 from mslaunch.store.layout import RunFolder
 from mslaunch.store.record import RunRecord

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 
-from mslaunch import work_folder
+from mslaunch.shared import work_folder
 from mslaunch.worker import report
 
 _PR_SET_PDEATHSIG = 1

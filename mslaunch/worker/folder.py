@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from mslaunch import masking
+from mslaunch.shared import secret_names
 
 
 def make(path: str) -> None:
@@ -15,7 +15,7 @@ def write_environment(path: str) -> None:
     """Write the environment, with the values of what looks like a secret masked."""
     named = os.environ.get("MSLAUNCH_SECRETS", "").split(",")
     lines = [
-        f"{name}={masking.MASK if name in named else masking.masked(name, value)}\n"
+        f"{name}={secret_names.MASK if name in named else secret_names.masked(name, value)}\n"
         for name, value in sorted(os.environ.items())
     ]
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC

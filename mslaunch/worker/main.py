@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from mslaunch import layout, work_folder
+from mslaunch.shared import layout, work_folder
 from mslaunch.worker import folder, own_files, program, report
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms

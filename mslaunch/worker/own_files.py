@@ -12,7 +12,7 @@ import _thread
 import os
 import sys
 
-from mslaunch import layout
+from mslaunch.shared import layout
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import os
 import sys
 import time
 
-from mslaunch import layout
-from mslaunch.headlines import headline
+from mslaunch.shared import layout
+from mslaunch.shared.headlines import headline
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 if TYPE_CHECKING:

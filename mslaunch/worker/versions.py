@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from mslaunch import __version__, layout
+from mslaunch import __version__
+from mslaunch.shared import layout
 from mslaunch.worker import report
 
 TYPE_CHECKING = False

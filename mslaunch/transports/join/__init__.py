@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from mslaunch import __version__
-from mslaunch.agent import guard, wire
 from mslaunch.errors import HostsNotReady, NotReadyError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.plan.spec import JobSpec, agree_on_workers, naming_setting
+from mslaunch.shared import guard, wire
 from mslaunch.transports import prestart
 from mslaunch.transports.base import Access, Channel, Opened, Transport
 from mslaunch.transports.join import part as parts

@@ -9,7 +9,7 @@ from contextlib import suppress
 from select import POLLIN, poll
 from typing import Any
 
-from mslaunch.agent import wire
+from mslaunch.shared import wire
 from mslaunch.transports.join.listener import Node
 from mslaunch.transports.join.stream import AGENT, END, PIECE, BrokenStream, frame, record_frame
 from mslaunch.transports.streams import Sender

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mslaunch.agent.visible_devices import DEVICE_FILES, seen_here
 from mslaunch.errors import RequestError
 from mslaunch.plan.spec import JobSpec
+from mslaunch.shared.visible_devices import DEVICE_FILES, seen_here
 from mslaunch.transports.join.found import Found, find
 
 PORT = 29400

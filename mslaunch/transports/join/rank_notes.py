@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mslaunch.agent import wire
+from mslaunch.shared import wire
 from mslaunch.words import first_line, named_ranks
 
 _SHOWN = tuple(

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mslaunch import layout
 from mslaunch.errors import MslaunchError
+from mslaunch.shared import layout
 from mslaunch.transports.kubernetes.cluster import Cluster, NoAnswer, NotFound, part_of
 from mslaunch.transports.kubernetes.endings import OVER, blamed_host, concluded, describe_missing, read_record
 from mslaunch.transports.kubernetes.log_stream import LogStream

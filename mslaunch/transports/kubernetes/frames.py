@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mslaunch import layout
 from mslaunch.documents.json_text import parse_json
+from mslaunch.shared import layout
 
 MARK = "mslaunch-file "
 PIECE = 8 << 10  # a line stays below the 16 KB at which container runtimes split lines

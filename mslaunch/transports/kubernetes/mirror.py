@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mslaunch import layout
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
+from mslaunch.shared import layout
 from mslaunch.transports.kubernetes.endings import OVER, read_record
 from mslaunch.transports.kubernetes.frames import PIECE, WHOLE, Frame, decode, only_grows
 

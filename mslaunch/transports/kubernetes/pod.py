@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from mslaunch import layout
+from mslaunch.shared import layout
 from mslaunch.transports.kubernetes.frames import Frame, Scan, encode
 
 LOOK_EVERY = 0.5

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from mslaunch.agent import wire
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
+from mslaunch.shared import wire
 from mslaunch.transports.bundle import agent_stream
 from mslaunch.transports.process import agent_command, why_no_agent
 from mslaunch.transports.slurm.queue import ask, missing

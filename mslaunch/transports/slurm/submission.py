@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mslaunch import layout
 from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.plan.model import File
 from mslaunch.plan.settings import LaunchSettings
 from mslaunch.plan.spec import JobSpec, agree_on_workers
 from mslaunch.ranges import format_ranges, parse_ranges
+from mslaunch.shared import layout
 from mslaunch.transports.base import Command
 from mslaunch.transports.command_words import command_words, exported, program_words
 from mslaunch.words import counted

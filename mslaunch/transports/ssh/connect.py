@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from mslaunch.agent.running_clock import RunningClock
 from mslaunch.hosts import Host
+from mslaunch.shared.running_clock import RunningClock
 from mslaunch.transports.base import ignore
 from mslaunch.transports.ssh.channel import SshChannel
 from mslaunch.transports.streams import Waiting

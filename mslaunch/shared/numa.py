@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 
-from mslaunch.agent.visible_devices import DEVICE_FILES, as_seen, ask_tool
+from mslaunch.shared.visible_devices import DEVICE_FILES, as_seen, ask_tool
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from mslaunch import messages
+    from mslaunch.shared import messages
 
     Ask = Callable[[list[str]], str]
 

@@ -10,15 +10,15 @@ import sys
 import time
 import zlib
 
-from mslaunch.agent.visible_devices import DEVICE_FILES, device_numbers, limit, seen_here
+from mslaunch.shared.visible_devices import DEVICE_FILES, device_numbers, limit, seen_here
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from mslaunch import messages
-    from mslaunch.agent.visible_devices import Seen
+    from mslaunch.shared import messages
+    from mslaunch.shared.visible_devices import Seen
 
 
 def facts(order: messages.ProbeOrder) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def facts(order: messages.ProbeOrder) -> dict[str, Any]:
 
 
 def _numa(environment: Mapping[str, str]) -> messages.NumaAnswer:
-    from mslaunch.agent import numa
+    from mslaunch.shared import numa
 
     return numa.facts(environment)
 
@@ -108,7 +108,7 @@ def _busy_devices(seen: Mapping[str, Seen]) -> dict[str, str]:
 
 def _held_devices(seen: Mapping[str, Seen], environment: Mapping[str, str]) -> dict[str, str]:
     """Which devices other runs hold, and which runs."""
-    from mslaunch.agent.device_locks import holders
+    from mslaunch.shared.device_locks import holders
 
     return {
         f"{stem}{device}": who

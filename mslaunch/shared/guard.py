@@ -11,8 +11,7 @@ import select
 import signal
 import time
 
-from mslaunch import work_folder
-from mslaunch.agent import processes
+from mslaunch.shared import processes, work_folder
 
 PATIENCE = 60.0  # a process that hangs in the kernel may never end
 TURN = 1.0

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeVar
 
-    from mslaunch import messages
+    from mslaunch.shared import messages
 
     Value = TypeVar("Value")
     Seen = dict[int, "int | None"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from mslaunch.messages.metric_rows import MetricRow
+from mslaunch.shared.messages.metric_rows import MetricRow
 
 
 class Event(TypedDict):

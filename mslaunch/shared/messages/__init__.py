@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mslaunch.messages.agent_events import (
+from mslaunch.shared.messages.agent_events import (
     AGENT_EVENTS,
     NOT_RECORDED,
     Abandoned,
@@ -46,7 +46,7 @@ from mslaunch.messages.agent_events import (
     Stuck,
     SyncFailed,
 )
-from mslaunch.messages.launcher_events import (
+from mslaunch.shared.messages.launcher_events import (
     LAUNCHER_EVENTS,
     ConsoleLost,
     NoteEvent,
@@ -58,8 +58,8 @@ from mslaunch.messages.launcher_events import (
     StoppingEvent,
     UnknownEvent,
 )
-from mslaunch.messages.metric_rows import MetricRow
-from mslaunch.messages.orders import (
+from mslaunch.shared.messages.metric_rows import MetricRow
+from mslaunch.shared.messages.orders import (
     ORDERS,
     CollectOrder,
     CopyOrder,
@@ -77,11 +77,7 @@ from mslaunch.messages.orders import (
     SyncOrder,
     WrittenOrder,
 )
-from mslaunch.messages.rank_files import (
-    ErrorFile,
-    ExitFile,
-    RankMessage,
-)
+from mslaunch.shared.messages.rank_files import ErrorFile, ExitFile, RankMessage
 
 __all__ = [
     "AGENT_EVENTS",

@@ -53,6 +53,8 @@ RESULT = "result.pkl"
 PLOG = "plog"
 RANK_FILES = (LOG, TIMES, ENV_LOG, ERROR, EXIT, STACK, VERSIONS)
 """What mslaunch writes into a rank's folder."""
+COLLECTED_OF_A_RANK = (*RANK_FILES, RESULT)
+_FOLDERS_WITH_LOGS = (SCHEDULER, SCRIPTS, MSRUN_LOGS)
 ATTEMPT_FILES = (LOG, TIMES, ERROR, EXIT, STACK, PLOG)
 """What each attempt writes anew; a restart renames those of the attempt before."""
 
@@ -92,3 +94,12 @@ def original_name(name: str) -> str:
         return stem
     first, _, attempt = stem.rpartition(".")
     return f"{first}.{suffix}" if attempt.isdigit() else name
+
+
+def is_collected(parts: tuple[str, ...]) -> bool:
+    """Tell whether a file is one that collection is about, by the parts of its path below the run's folder."""
+    folder, *inside = parts
+    if folder.startswith(RANK):
+        own = original_name(inside[0]) if inside else ""
+        return own in COLLECTED_OF_A_RANK if len(inside) == 1 else own == PLOG
+    return folder in _FOLDERS_WITH_LOGS and bool(inside) and inside[-1].endswith((".log", LOG))

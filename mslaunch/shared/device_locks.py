@@ -14,7 +14,7 @@ import pwd
 import stat
 import time
 
-from mslaunch.agent.visible_devices import seen_here
+from mslaunch.shared.visible_devices import seen_here
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
