@@ -9,12 +9,12 @@ from pathlib import Path
 
 from bench.measure import Row, medians
 from mslaunch.hosts import Host
-from mslaunch.plan.config import parse_config
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, to_json
-from mslaunch.plan.program import Program
-from mslaunch.plan.resolve import resolve
 from mslaunch.plan.spec import JobSpec, agree_on_workers
+from mslaunch.settings.program import Program
+from mslaunch.settings.resolve import resolve
+from mslaunch.settings.yaml_config import parse_config
 
 
 def ten_thousand_ranks() -> Iterator[Row]:

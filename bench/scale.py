@@ -18,12 +18,12 @@ from bench.measure import MSLAUNCH, Row
 from mslaunch.hosts import Host
 from mslaunch.launcher.cluster import Cluster
 from mslaunch.launcher.execute import execute
-from mslaunch.plan.config import parse_config
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, Plan, to_json
-from mslaunch.plan.program import Program
-from mslaunch.plan.resolve import resolve
 from mslaunch.plan.spec import JobSpec
+from mslaunch.settings.program import Program
+from mslaunch.settings.resolve import resolve
+from mslaunch.settings.yaml_config import parse_config
 from mslaunch.shared import wire
 from mslaunch.store import record
 from mslaunch.store.layout import RunFolder

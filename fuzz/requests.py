@@ -16,13 +16,13 @@ from mslaunch.launcher.program import find_program
 from mslaunch.launcher.request import ReadJob, Request, read_job
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, Plan, from_json, to_json
-from mslaunch.plan.program import Program
 from mslaunch.plan.spec import agree_on_workers, local_host
 from mslaunch.ranktable import compare, generate, repair
 from mslaunch.ranktable.findings import TableUnreadable, read_json
 from mslaunch.ranktable.model import merge
 from mslaunch.ranktable.validate import validate
 from mslaunch.ranktable.versions import WRITERS, read_table, write_table
+from mslaunch.settings.program import Program
 
 ROOT = Path(__file__).parent.parent
 MOST_PLANNED = 64

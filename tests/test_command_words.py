@@ -13,11 +13,11 @@ import yaml
 
 from mslaunch.api import make_request, plan_request, prepare, read
 from mslaunch.cli import arguments, options, train
-from mslaunch.plan.config import Config, split_assignments
 from mslaunch.plan.model import File
-from mslaunch.plan.resolve import resolve
-from mslaunch.plan.settings import HostEntry, LaunchSettings
-from mslaunch.plan.sync_settings import SyncSettings
+from mslaunch.settings.launch import HostEntry, LaunchSettings
+from mslaunch.settings.resolve import resolve
+from mslaunch.settings.sync_settings import SyncSettings
+from mslaunch.settings.yaml_config import Config, split_assignments
 from mslaunch.transports.base import Command
 from mslaunch.transports.command_words import command_words
 from mslaunch.transports.registry import BUILT_IN, get

@@ -12,7 +12,7 @@ import pytest
 from mslaunch.cli import VERBS
 from mslaunch.diagnose.pattern_tables import Pattern
 from mslaunch.plan.methods import METHODS
-from mslaunch.plan.settings import LaunchSettings
+from mslaunch.settings.launch import LaunchSettings
 from mslaunch.transports.base import Channel, JobQueue, Transport
 from tests import file_ways
 from tests.conftest import MSLAUNCH, ROOT

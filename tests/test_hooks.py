@@ -16,7 +16,7 @@ import pytest
 
 import mslaunch
 from mslaunch.launcher import hooks
-from mslaunch.plan.config import without_secrets
+from mslaunch.settings.yaml_config import without_secrets
 from tests.conftest import Bench, wait_for
 
 ON_END = 'cat > ended.json; echo "$MSLAUNCH_ENDED_RUN $MSLAUNCH_ENDED_STATE $MSLAUNCH_ENDED_CODE" >> ends.txt'

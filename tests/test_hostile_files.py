@@ -21,13 +21,13 @@ from mslaunch.diagnose.scan import scan
 from mslaunch.errors import ConfigError, MslaunchError, RecordUnreadable, RequestError
 from mslaunch.hosts import Host, parse_hostfile, parse_hosts
 from mslaunch.launcher.request import Request, read_job
-from mslaunch.plan.config import Config, parse_config
-from mslaunch.plan.resolve import resolve
 from mslaunch.plan.sweep import parse_axis
 from mslaunch.ranges import parse_ranges
 from mslaunch.ranktable.generate import parse_hccn_conf
 from mslaunch.ranktable.repair import repair
 from mslaunch.ranktable.versions import read_table
+from mslaunch.settings.resolve import resolve
+from mslaunch.settings.yaml_config import Config, parse_config
 from mslaunch.store import record, requests, sweep
 from mslaunch.store.layout import RunFolder, SweepFolder
 from mslaunch.store.run import Run

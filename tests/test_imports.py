@@ -43,6 +43,7 @@ EDGES: dict[str, set[str]] = {
         "hosts",
         "launcher",
         "plan",
+        "settings",
         "shared",
         "store",
         "trace",
@@ -62,6 +63,7 @@ EDGES: dict[str, set[str]] = {
         "ranges",
         "ranktable",
         "runtime",
+        "settings",
         "shared",
         "store",
         "transports",
@@ -81,15 +83,28 @@ EDGES: dict[str, set[str]] = {
         "plan",
         "plugins",
         "ranges",
+        "settings",
         "shared",
         "transports",
         "words",
     },
     "comparison": {"metrics"},
-    "transports": {"__version__", "documents", "errors", "hosts", "plan", "plugins", "ranges", "shared", "words"},
+    "transports": {
+        "__version__",
+        "documents",
+        "errors",
+        "hosts",
+        "plan",
+        "plugins",
+        "ranges",
+        "settings",
+        "shared",
+        "words",
+    },
     "metrics": {"checkpoint", "diagnose", "documents", "errors", "plan", "plugins", "shared", "words"},
-    "plan": {"documents", "errors", "hosts", "ranges", "ranktable", "shared"},
+    "plan": {"documents", "errors", "hosts", "ranges", "ranktable", "settings", "shared"},
     "diagnose": {"documents", "errors", "plugins", "ranktable", "shared", "words"},
+    "settings": {"documents", "errors", "hosts", "ranges", "shared"},
     "ranktable": {"documents", "errors", "hosts", "ranges"},
     "words": {"ranges"},
     "trace": {"checkpoint", "documents", "errors"},
@@ -108,7 +123,7 @@ EDGES: dict[str, set[str]] = {
 }
 """Every edge that imports may take, those inside functions and for type checking included. There is no cycle."""
 IMPURE = {"socket", "subprocess", "psutil"}
-PURE = ("plan", "ranktable", "diagnose", "metrics", "comparison")
+PURE = ("settings", "plan", "ranktable", "diagnose", "metrics", "comparison")
 OWN = {
     "shared": ("mslaunch.shared",),
     "agent": ("mslaunch.agent", "mslaunch.shared"),
@@ -183,7 +198,9 @@ def test_what_travels_needs_nothing_installed(package: str) -> None:
     for path in (PACKAGE / package).rglob("*.py"):
         for name in imports(path):
             top = name.split(".")[0]
-            allowed = name == "mslaunch" or name.startswith(OWN[package]) or top in sys.stdlib_module_names or top in OPTIONAL
+            allowed = (
+                name == "mslaunch" or name.startswith(OWN[package]) or top in sys.stdlib_module_names or top in OPTIONAL
+            )
             assert allowed, f"{path.name} imports {name}"
 
 

@@ -233,4 +233,4 @@ def test_ps_loads_no_settings() -> None:
     """A list of runs is there at once: what a launch needs is not loaded."""
     code = "import sys; from mslaunch.cli import run; run(['ps']); print(*sys.modules)"
     done = subprocess.run([str(Path(MSLAUNCH).with_name("python")), "-c", code], capture_output=True, text=True)
-    assert not {"mslaunch.plan.settings", "yaml", "jinja2", "numpy"} & set(done.stdout.split())
+    assert not {"mslaunch.settings.launch", "yaml", "jinja2", "numpy"} & set(done.stdout.split())

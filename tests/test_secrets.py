@@ -9,7 +9,7 @@ import psutil
 import pytest
 import yaml
 
-from mslaunch.plan.config import without_secrets
+from mslaunch.settings.yaml_config import without_secrets
 from mslaunch.shared.secret_names import looks_secret, masked, without_credentials
 from tests.conftest import Bench, wait_for
 

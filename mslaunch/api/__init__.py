@@ -267,7 +267,7 @@ def _plain(value: Any) -> Any:
 
 def _to_yaml(name: str, value: Any) -> str:
     from mslaunch.errors import RequestError
-    from mslaunch.plan.config import write_flow
+    from mslaunch.settings.yaml_config import write_flow
 
     try:
         return write_flow(json.loads(json.dumps(value, default=os.fspath)))

@@ -22,9 +22,9 @@ def membership(job: ReadJob, tell: Callable[[str], None]) -> Member | None:
 
 def agent_member(tell: Callable[[str], None], **flags: Any) -> Member:
     """A node that only lends its devices to the launcher at an address, from the settings that it was given."""
-    from mslaunch.plan.config import Config
-    from mslaunch.plan.resolve import resolve
     from mslaunch.plan.spec import JobSpec
+    from mslaunch.settings.resolve import resolve
+    from mslaunch.settings.yaml_config import Config
     from mslaunch.transports.join import lending_member
 
     given = {name: value for name, value in flags.items() if value is not None}

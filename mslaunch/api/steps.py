@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from mslaunch.launcher.sweep_result import SweptRun
     from mslaunch.launcher.sweep_runs import Observe as ObserveSweep
     from mslaunch.plan.model import Plan
-    from mslaunch.plan.settings import Flag
     from mslaunch.plan.sweep import Combination
+    from mslaunch.settings.launch import Flag
     from mslaunch.store.record import RunRecord
     from mslaunch.store.run import Run
     from mslaunch.transports.base import JobQueue, RunCommand, T
@@ -226,7 +226,7 @@ def start_agent_early() -> None:
 def setting_flags() -> dict[str, Flag]:
     """How each setting of `launch:` is given on the command line, with what it means."""
     from mslaunch.plan.methods import METHODS
-    from mslaunch.plan.settings import LaunchSettings, flag_of
+    from mslaunch.settings.launch import LaunchSettings, flag_of
     from mslaunch.transports.registry import BUILT_IN
 
     found = {name: flag_of(name) for name in LaunchSettings.model_fields}
@@ -241,7 +241,7 @@ def setting_flags() -> dict[str, Flag]:
 
 def program_settings(words: tuple[str, ...], is_module: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The setting that names a program as it was typed, and the program's arguments."""
-    from mslaunch.plan.program import settings_of
+    from mslaunch.settings.program import settings_of
 
     return settings_of(words, is_module)
 
@@ -255,9 +255,10 @@ def count_devices() -> tuple[int, int]:
 
 def config_schema() -> dict[str, Any]:
     """The JSON Schema of a job's YAML."""
-    from mslaunch.plan.resolve import schema
+    from mslaunch.plan.methods import METHODS
+    from mslaunch.settings.resolve import schema
 
-    return schema()
+    return schema(METHODS)
 
 
 def plan_json(plan: Plan) -> str:

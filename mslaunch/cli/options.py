@@ -53,7 +53,7 @@ Module = Annotated[
 Set = Annotated[list[str] | None, typer.Option("--set", help="Override one key of the config.", metavar="KEY=VALUE")]
 
 
-RANKS_ONLY = "MSLAUNCH_ENV_"  # as a queue's job has it: plan/environment.py
+RANKS_ONLY = "MSLAUNCH_ENV_"  # as a queue's job has it: settings/environment.py
 
 
 def variables(pairs: list[str] | None) -> dict[str, str | None]:

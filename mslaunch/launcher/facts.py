@@ -21,10 +21,10 @@ from mslaunch.launcher import interpreter
 from mslaunch.launcher.devices import job_variables
 from mslaunch.launcher.program import FoundProgram, check_module, find_nested_launcher, shows_config_argument
 from mslaunch.launcher.project import Project, find_project
-from mslaunch.plan.environment import store_port
+from mslaunch.plan.argument_paths import candidates
 from mslaunch.plan.model import Facts, HostFacts, read_numa
-from mslaunch.plan.paths import candidates
 from mslaunch.plan.spec import JobSpec
+from mslaunch.settings.environment import store_port
 from mslaunch.shared import numa
 from mslaunch.shared.probe import is_free
 from mslaunch.store.layout import runs_root

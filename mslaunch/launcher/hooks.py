@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mslaunch.launcher.attempt import SignalSource
-from mslaunch.plan.environment import RANKS_ONLY
+from mslaunch.settings.environment import RANKS_ONLY
 from mslaunch.shared import layout
 from mslaunch.shared.secret_names import MASK, looks_secret, without_credentials
 from mslaunch.store.layout import RunFolder

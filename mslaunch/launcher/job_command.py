@@ -7,8 +7,8 @@ from pathlib import Path
 
 from mslaunch.launcher.request import ReadJob
 from mslaunch.launcher.secret_settings import split_secrets, without_secrets
-from mslaunch.plan.config import without_secrets as config_without_secrets
-from mslaunch.plan.resolve import given_by_variables
+from mslaunch.settings.resolve import given_by_variables
+from mslaunch.settings.yaml_config import without_secrets as config_without_secrets
 from mslaunch.transports.base import Command
 
 

@@ -23,12 +23,12 @@ from mslaunch.launcher.replacement import Rejoin
 from mslaunch.launcher.request import ReadJob, Request, read_job
 from mslaunch.launcher.restarts import Replan
 from mslaunch.launcher.resume import ResumedRun, find_run
-from mslaunch.plan.environment import RANKS_ONLY
 from mslaunch.plan.make import HERE, make_plan
 from mslaunch.plan.methods import Method
 from mslaunch.plan.model import Facts, HostFacts, Plan, Reach, read_numa
-from mslaunch.plan.settings import LaunchSettings
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
+from mslaunch.settings.environment import RANKS_ONLY
+from mslaunch.settings.launch import LaunchSettings
 from mslaunch.shared.visible_devices import DEVICE_FILES
 from mslaunch.store.layout import RunFolder
 from mslaunch.transports import registry

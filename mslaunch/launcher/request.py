@@ -13,16 +13,16 @@ from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import ConfigError, RankTableMissing, RankTableUnreadable, RequestError, did_you_mean
 from mslaunch.hosts import Host
 from mslaunch.launcher.program import FoundProgram, find_program, with_typed_python
-from mslaunch.plan.config import Config, override, parse_config, split_assignments
 from mslaunch.plan.methods import METHODS, Method
 from mslaunch.plan.model import Checkpoints, File
-from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
-from mslaunch.plan.program import settings_of
-from mslaunch.plan.resolve import Settings, resolve
 from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec, named_hosts
 from mslaunch.ranktable.findings import SIZE_LIMIT
 from mslaunch.ranktable.validate import validate
 from mslaunch.ranktable.versions import read_table
+from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
+from mslaunch.settings.program import settings_of
+from mslaunch.settings.resolve import Settings, resolve
+from mslaunch.settings.yaml_config import Config, override, parse_config, split_assignments
 from mslaunch.transports.join.found import find as find_system
 
 METHODS_GROUP = "mslaunch.methods"

@@ -8,8 +8,8 @@ from typing import Any
 
 from mslaunch.errors import RequestError
 from mslaunch.launcher.request import Request
-from mslaunch.plan.config import read_scalar, write_scalar
 from mslaunch.plan.sweep import Combination
+from mslaunch.settings.yaml_config import read_scalar, write_scalar
 from mslaunch.shared.secret_names import is_secret
 
 _ENV, _WEBHOOK = "launch.env", "launch.webhook"

@@ -16,13 +16,13 @@ from mslaunch.launcher.prepare import plan_job
 from mslaunch.launcher.request import ReadJob, Request, read_config_text, read_job
 from mslaunch.launcher.secret_settings import take_secrets
 from mslaunch.launcher.secret_settings import without_secrets as without_secret_values
-from mslaunch.plan.config import without_secrets
 from mslaunch.plan.model import Plan
-from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
-from mslaunch.plan.resolve import flag_name
 from mslaunch.plan.spec import agree_on_workers
 from mslaunch.plan.sweep import Combination
 from mslaunch.ranges import format_ranges
+from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
+from mslaunch.settings.resolve import flag_name
+from mslaunch.settings.yaml_config import without_secrets
 from mslaunch.store import sweep
 from mslaunch.store.layout import SweepFolder
 from mslaunch.store.liveness import current

@@ -5,23 +5,51 @@ from __future__ import annotations
 import json
 import posixpath
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from mslaunch.documents.yaml_text import write_yaml
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
-from mslaunch.plan import binding, environment, methods, paths, shell_variables
+from mslaunch.plan import argument_paths, binding, methods
 from mslaunch.plan.model import Copy, Facts, File, Limits, LinePattern, Plan, Reach, Restarts, Sync
-from mslaunch.plan.program import Program, reads_script
-from mslaunch.plan.setting_types import write_setting
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
 from mslaunch.ranktable.generate import from_hosts
 from mslaunch.ranktable.versions import write_table
+from mslaunch.settings import environment
+from mslaunch.settings.program import Program, reads_script
+from mslaunch.settings.value_types import write_setting
 from mslaunch.shared import layout
 from mslaunch.shared.secret_names import MASK
+
+_SIZES = ("RANK_SIZE", "DEVICE_NUM")
+"""How many ranks the scripts for rank tables export, of the job and of a host."""
+
+
+def describe(environment: Mapping[str, str], unset: tuple[str, ...], world_size: int, has_table: bool) -> Iterator[str]:
+    """Yield what to say of the variables that are unset for a job of so many ranks."""
+    names = [name for name in unset if not name.startswith("MSLAUNCH_")]
+    if names:
+        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        yield f"not passed on to the ranks, since another launcher or the shell had set them: {shown}"
+    if "MSLAUNCH_RUN_DIR" in environment:
+        return  # a rank that launches: these describe its own job
+    if environment.get("RANK_TABLE_FILE") and not has_table:
+        yield "RANK_TABLE_FILE is not used; give --rank-table FILE"
+    yield from _size(environment, world_size)
+
+
+def _size(environment: Mapping[str, str], world_size: int) -> Iterator[str]:
+    for name in _SIZES:
+        text = environment.get(name, "")
+        if text.isascii() and text.isdigit() and len(text) <= 6:
+            if int(text) not in (0, world_size):
+                started = "1 rank is" if world_size == 1 else f"{world_size} ranks are"
+                yield f"{name}={text} is set here, and {started} started: give --workers {int(text)}"
+            return
+
 
 HERE = Reach()
 
@@ -39,16 +67,18 @@ def make_plan(
     absolute = partial(_absolute, facts, moved)
     world_size = sum(len(host.devices) for host in hosts)
     nested = _check_launcher(spec, facts, world_size)
-    program = facts.program.with_args((*_config_args(spec, facts), *paths.rewrite_args(facts.program.args, absolute)))
-    values = paths.rewrite_values(_with_device_num(spec, world_size), absolute)
+    program = facts.program.with_args(
+        (*_config_args(spec, facts), *argument_paths.rewrite_args(facts.program.args, absolute))
+    )
+    values = argument_paths.rewrite_values(_with_device_num(spec, world_size), absolute)
     unset = environment.inherited_launch_variables(facts.environment)
     table = _rank_table(spec, hosts, facts)
     ours = _common_env(spec, facts, hosts, attempt, table)
     typed = _user_env(spec, facts)
-    env = {**ours, **reach.env, **paths.rewrite_variables(facts.environment, absolute), **typed}
-    env |= paths.rewrite_variables(typed, absolute)
+    env = {**ours, **reach.env, **argument_paths.rewrite_variables(facts.environment, absolute), **typed}
+    env |= argument_paths.rewrite_variables(typed, absolute)
     reader = _stdin(spec, program, world_size, reach)
-    left = shell_variables.describe(facts.environment, unset, world_size, facts.rank_table is not None)
+    left = describe(facts.environment, unset, world_size, facts.rank_table is not None)
     start = method or methods.METHODS[spec.launch.method]
     started = start(_job(spec, hosts, facts, env, program))
     return Plan(
@@ -350,4 +380,4 @@ def _tail(spec: JobSpec, world_size: int, reader: int | None) -> tuple[int, ...]
 
 def _notes(spec: JobSpec, left: Iterator[str], moved: dict[str, str]) -> tuple[str, ...]:
     given = spec.checkpoints.notes if spec.checkpoints else ()
-    return (*spec.settings.notes, *spec.config.notes, *given, *left, *paths.describe(moved))
+    return (*spec.settings.notes, *spec.config.notes, *given, *left, *argument_paths.describe(moved))

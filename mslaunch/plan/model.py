@@ -14,7 +14,7 @@ from mslaunch.documents.typed import make
 from mslaunch.errors import NewerRecord, RecordUnreadable
 from mslaunch.hosts import Host
 from mslaunch.plan.nested import NestedLauncher
-from mslaunch.plan.program import Program
+from mslaunch.settings.program import Program
 from mslaunch.shared import layout
 from mslaunch.shared.messages import SCHEMA_VERSION, NumaAnswer
 

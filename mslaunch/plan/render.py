@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from mslaunch.plan.environment import (
-    LAUNCH_VARIABLES,
-    TUNABLE,
-    VARIABLE,
-    carried,
-    inherited_launch_variables,
-)
+from mslaunch.settings.environment import LAUNCH_VARIABLES, TUNABLE, VARIABLE, carried, inherited_launch_variables
 
 if TYPE_CHECKING:
     from mslaunch.plan.methods import PlacedJob

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from mslaunch.errors import Disagreement, NoDevices, NotReadyError, RequestError
 from mslaunch.hosts import LOCAL, Host, check_named_once, parse_hostfile, parse_hosts
-from mslaunch.plan.config import Config
 from mslaunch.plan.model import Checkpoints
-from mslaunch.plan.resolve import Settings
-from mslaunch.plan.settings import LaunchSettings
 from mslaunch.ranges import format_ranges
 from mslaunch.ranktable.model import RankTable
+from mslaunch.settings.launch import LaunchSettings
+from mslaunch.settings.resolve import Settings
+from mslaunch.settings.yaml_config import Config
 from mslaunch.shared.secret_names import is_secret
 
 TRAIN_SCRIPT = "train.py"

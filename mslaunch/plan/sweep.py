@@ -11,7 +11,7 @@ from itertools import product
 from typing import Any
 
 from mslaunch.errors import RequestError
-from mslaunch.plan.config import read_scalar, write_flow
+from mslaunch.settings.yaml_config import read_scalar, write_flow
 
 LIMIT = 10_000
 _RANGE = re.compile(r"([-+]?\d+)\.\.([-+]?\d+)(?:\.\.([-+]?\d+))?")

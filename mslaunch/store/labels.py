@@ -14,7 +14,7 @@ from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.typed import make
 from mslaunch.errors import RecordUnreadable, RequestError, RunsFolderUnwritable
 from mslaunch.plan.model import parse_record
-from mslaunch.plan.tags import WHAT_A_TAG_IS, is_tag
+from mslaunch.settings.value_types import WHAT_A_TAG_IS, is_tag
 from mslaunch.shared.messages import SCHEMA_VERSION
 from mslaunch.store.folder import why, write_atomically
 from mslaunch.store.layout import RunFolder

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from mslaunch.plan.config import write_scalar
-from mslaunch.plan.settings import Flag, flag_of
+from mslaunch.settings.launch import Flag, flag_of
+from mslaunch.settings.yaml_config import write_scalar
 from mslaunch.shared.secret_names import is_secret
 from mslaunch.transports.base import Command
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from mslaunch.api import Job
 from mslaunch.errors import ConfigError, RequestError
-from mslaunch.plan.config import Config, override, parse_config, read_scalar, split_assignments, write_scalar
-from mslaunch.plan.environment import RANK_VARIABLES
-from mslaunch.plan.resolve import NOT_FROM_ENVIRONMENT, Settings, resolve, schema
-from mslaunch.plan.settings import LaunchSettings
+from mslaunch.plan.methods import METHODS
 from mslaunch.plan.sweep import axis_of
+from mslaunch.settings.environment import RANK_VARIABLES
+from mslaunch.settings.launch import LaunchSettings
+from mslaunch.settings.resolve import NOT_FROM_ENVIRONMENT, Settings, resolve, schema
+from mslaunch.settings.yaml_config import Config, override, parse_config, read_scalar, split_assignments, write_scalar
 
 
 def settings_of(text: str, flags: dict[str, Any] | None = None, env: dict[str, str] | None = None) -> Settings:
@@ -232,7 +233,7 @@ def test_values_of_a_program_reach_the_script_as_they_are(value: object) -> None
 
 def test_schema_describes_every_setting() -> None:
     """The JSON Schema has the script's shared keys and every launch key with its description."""
-    found = schema()
+    found = schema(METHODS)
     launch = found["properties"]["launch"]
     assert {"seed", "device_target", "device_num"} <= set(found["properties"])
     assert set(launch["properties"]) == set(LaunchSettings.model_fields)

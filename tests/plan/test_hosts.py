@@ -6,9 +6,9 @@ import pytest
 
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host, parse_hosts
-from mslaunch.plan.config import parse_config
-from mslaunch.plan.resolve import resolve
 from mslaunch.plan.spec import JobSpec, named_hosts
+from mslaunch.settings.resolve import resolve
+from mslaunch.settings.yaml_config import parse_config
 
 
 def test_counts_lists_and_ranges_of_devices() -> None:

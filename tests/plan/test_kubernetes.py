@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mslaunch.errors import ConfigError, RequestError
-from mslaunch.plan.config import Config, parse_config
-from mslaunch.plan.kubernetes_settings import KubernetesSettings
-from mslaunch.plan.resolve import resolve
 from mslaunch.plan.spec import JobSpec
+from mslaunch.settings.kubernetes_settings import KubernetesSettings
+from mslaunch.settings.resolve import resolve
+from mslaunch.settings.yaml_config import Config, parse_config
 from mslaunch.transports.kubernetes.frames import Frame, decode, encode
 from mslaunch.transports.kubernetes.manifests import Objects, merge, object_name, render
 from mslaunch.transports.kubernetes.states import ending_of, why_it_waits

@@ -13,16 +13,16 @@ import pytest
 from mslaunch.errors import Disagreement, NotReadyError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.plan.binding import core_share
-from mslaunch.plan.config import Config, parse_config
-from mslaunch.plan.environment import inherited_launch_variables
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.methods import MethodPlan
 from mslaunch.plan.model import Facts, File, HostFacts, Plan, from_json, to_json
-from mslaunch.plan.program import Program
-from mslaunch.plan.resolve import resolve
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
 from mslaunch.ranktable.generate import from_hosts
 from mslaunch.ranktable.versions import read_table, write_table
+from mslaunch.settings.environment import inherited_launch_variables
+from mslaunch.settings.program import Program
+from mslaunch.settings.resolve import resolve
+from mslaunch.settings.yaml_config import Config, parse_config
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 CONFIG = "seed: 1\ndevice_num: 1\ntrain_dir: data\nlaunch:\n  script: train.py\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mslaunch.plan.paths import candidates, rewrite_args, rewrite_values
+from mslaunch.plan.argument_paths import candidates, rewrite_args, rewrite_values
 
 
 def test_paths_are_found_in_arguments_and_values() -> None:

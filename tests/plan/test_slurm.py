@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.hosts import Host
-from mslaunch.plan.config import Config
-from mslaunch.plan.resolve import resolve
 from mslaunch.plan.spec import JobSpec
+from mslaunch.settings.resolve import resolve
+from mslaunch.settings.yaml_config import Config
 from mslaunch.transports import registry
 from mslaunch.transports.base import Command
 from mslaunch.transports.slurm.submission import (

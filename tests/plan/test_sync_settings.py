@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mslaunch.errors import ConfigError
-from mslaunch.plan.config import parse_config
-from mslaunch.plan.resolve import Settings, resolve
+from mslaunch.settings.resolve import Settings, resolve
+from mslaunch.settings.yaml_config import parse_config
 
 
 def settings_of(sync: str) -> Settings:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from mslaunch.plan.environment import inherited_launch_variables
+from mslaunch.settings.environment import inherited_launch_variables
 from mslaunch.transports import prestart
 from mslaunch.transports.join.connect import Accepted, SignalSource
 from mslaunch.transports.join.rank_notes import RankNotes

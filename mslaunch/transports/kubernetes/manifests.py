@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mslaunch.errors import RequestError
-from mslaunch.plan.kubernetes_settings import KubernetesSettings
 from mslaunch.plan.render import fill
+from mslaunch.settings.kubernetes_settings import KubernetesSettings
 from mslaunch.words import counted
 
 PORT = 29400

@@ -12,9 +12,9 @@ from typing import Any
 
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
-from mslaunch.plan.environment import RANKS_ONLY
 from mslaunch.plan.model import File, Plan
 from mslaunch.plan.spec import JobSpec, agree_on_workers
+from mslaunch.settings.environment import RANKS_ONLY
 from mslaunch.shared import layout
 from mslaunch.transports.base import Command
 from mslaunch.transports.command_words import command_words, exported, program_words

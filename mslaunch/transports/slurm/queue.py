@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from mslaunch.errors import NotReadyError
-from mslaunch.plan.environment import RANKS_ONLY
+from mslaunch.settings.environment import RANKS_ONLY
 from mslaunch.transports.base import JobState
 
 _LOOK_EVERY = 2.0

@@ -11,9 +11,9 @@ from pathlib import Path
 from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.plan.model import File
-from mslaunch.plan.settings import LaunchSettings
 from mslaunch.plan.spec import JobSpec, agree_on_workers
 from mslaunch.ranges import format_ranges, parse_ranges
+from mslaunch.settings.launch import LaunchSettings
 from mslaunch.shared import layout
 from mslaunch.transports.base import Command
 from mslaunch.transports.command_words import command_words, exported, program_words

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from mslaunch.errors import ConfigError, did_you_mean
-from mslaunch.plan.config import Config, ScriptKeys
-from mslaunch.plan.environment import RANK_VARIABLES, RANKS_ONLY, asked_by_variables
-from mslaunch.plan.program import COMMAND_LINE
-from mslaunch.plan.program import SETTINGS as PROGRAM_SETTINGS
-from mslaunch.plan.settings import LaunchSettings, flag_of
-from mslaunch.plan.wrong_values import place_of, reason, unknown_key, without_other_members
+from mslaunch.settings.environment import RANK_VARIABLES, RANKS_ONLY, asked_by_variables
+from mslaunch.settings.launch import LaunchSettings, flag_of
+from mslaunch.settings.program import COMMAND_LINE
+from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
+from mslaunch.settings.wrong_values import place_of, reason, unknown_key, without_other_members
+from mslaunch.settings.yaml_config import Config, ScriptKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +177,11 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float))
 
 
-def schema() -> dict[str, Any]:
-    """The JSON Schema of a job's YAML, for editors."""
-    from mslaunch.plan.methods import METHODS
-
+def schema(methods: Iterable[str]) -> dict[str, Any]:
+    """Return the JSON Schema of a job's YAML, for editors; `methods` are offered as examples."""
     result = ScriptKeys.model_json_schema()
     launch = LaunchSettings.model_json_schema()
-    launch["properties"]["method"]["examples"] = list(METHODS)  # not an enum: plug-ins add to them
+    launch["properties"]["method"]["examples"] = list(methods)  # not an enum: plug-ins add to them
     result.setdefault("$defs", {}).update(launch.pop("$defs", {}))
     result["properties"]["launch"] = launch
     result["title"] = "mslaunch job"

@@ -10,10 +10,18 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from mslaunch.errors import MslaunchError
 from mslaunch.hosts import parse_hosts
-from mslaunch.plan.config import Index
-from mslaunch.plan.environment import VARIABLE
-from mslaunch.plan.tags import WHAT_A_TAG_IS, is_tag
 from mslaunch.ranges import format_ranges, parse_ranges
+from mslaunch.settings.environment import VARIABLE
+from mslaunch.settings.yaml_config import Index
+
+WHAT_A_TAG_IS = "up to 64 letters, digits and any of . _ : / = + -, with a letter or digit first"
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/=+-]{0,63}")
+
+
+def is_tag(text: str) -> bool:
+    """Tell whether a run may have this tag."""
+    return _TAG.fullmatch(text) is not None
+
 
 V = TypeVar("V", dict[str, str], dict[str, str | None])
 _PLAIN = re.compile(r"[A-Za-z/][\w./@+=-]*")

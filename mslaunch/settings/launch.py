@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from mslaunch.plan.config import Count, Index
-from mslaunch.plan.kubernetes_settings import KubernetesSettings
-from mslaunch.plan.metric_settings import MetricEntry
-from mslaunch.plan.program import split_words
-from mslaunch.plan.setting_types import (
+from mslaunch.settings.kubernetes_settings import KubernetesSettings
+from mslaunch.settings.metric_settings import MetricEntry
+from mslaunch.settings.program import split_words
+from mslaunch.settings.sync_settings import SyncSettings
+from mslaunch.settings.value_types import (
     Codes,
     Devices,
     Folders,
@@ -31,7 +31,7 @@ from mslaunch.plan.setting_types import (
     Wait,
     split_hosts,
 )
-from mslaunch.plan.sync_settings import SyncSettings
+from mslaunch.settings.yaml_config import Count, Index
 from mslaunch.shared import layout
 
 

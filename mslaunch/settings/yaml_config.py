@@ -14,8 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from mslaunch.documents.limits import Unreadable
 from mslaunch.documents.yaml_text import compose_yaml, construct_yaml, parse_yaml
 from mslaunch.errors import ConfigError, RequestError, did_you_mean
-from mslaunch.plan.wrong_values import reason
 from mslaunch.ranges import MOST
+from mslaunch.settings.wrong_values import reason
 from mslaunch.shared.secret_names import is_secret
 
 _Path = tuple[str, ...]
