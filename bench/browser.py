@@ -16,8 +16,8 @@ from pathlib import Path
 from bench.measure import MSLAUNCH, Row, medians
 from mslaunch.metrics.rows import Row as MetricsRow
 from mslaunch.metrics.rows import Source
-from mslaunch.store.metrics import MetricsWriter
-from mslaunch.store.run import Run, find
+from mslaunch.runs.metrics_file import MetricsWriter
+from mslaunch.runs.run import Run, find
 from mslaunch.ui import log_text
 from mslaunch.ui.library import Library
 from mslaunch.ui.report import make_report

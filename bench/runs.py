@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from bench.measure import MSLAUNCH, Row, medians, seconds
-from mslaunch.identity import this_process
-from mslaunch.store import record
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.record import RankRecord, RunRecord
+from mslaunch.runs import record
+from mslaunch.runs.identity import this_process
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import RankRecord, RunRecord
 
 RUNS, RANKS = 1000, 8
 LIMIT = 0.3

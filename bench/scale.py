@@ -21,12 +21,12 @@ from mslaunch.launcher.execute import execute
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, Plan, to_json
 from mslaunch.plan.spec import JobSpec
+from mslaunch.runs import record
+from mslaunch.runs.paths import RunFolder
 from mslaunch.settings.program import Program
 from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import parse_config
 from mslaunch.shared import wire
-from mslaunch.store import record
-from mslaunch.store.layout import RunFolder
 from mslaunch.transports.base import Transport
 
 FAILS = 4321

@@ -13,7 +13,7 @@ from bench.scale import large_plan
 from mslaunch.diagnose.scan import scan_tail
 from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.verdict import make_verdict
-from mslaunch.store.layout import RunFolder
+from mslaunch.runs.paths import RunFolder
 
 SIZE = 1 << 20
 CAUSE = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: loss is NaN\n'

@@ -21,9 +21,9 @@ from bench.measure import MSLAUNCH, Row
 from bench.scale import large_plan
 from mslaunch.metrics import rows
 from mslaunch.metrics.order import LOG_ROWS, RESOURCE_ROWS
-from mslaunch.store import record
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.metrics import MetricsWriter
+from mslaunch.runs import record
+from mslaunch.runs.metrics_file import MetricsWriter
+from mslaunch.runs.paths import RunFolder
 
 HOSTS, EACH = 128, 8
 RANKS = HOSTS * EACH

@@ -11,7 +11,7 @@ from fuzz.mutate import mutate_json
 from fuzz.run import Border, samples
 from mslaunch.cli.console import verdict_text
 from mslaunch.cli.describe import describe_end
-from mslaunch.store.record import from_dict
+from mslaunch.runs.record import from_dict
 from mslaunch.transports.join.found import find
 from mslaunch.transports.join.guests import LONGEST_HELLO, Refused, read_hello
 from mslaunch.transports.join.places import Places

@@ -9,8 +9,8 @@ from pathlib import Path
 from fuzz.mutate import mutate_bytes, mutate_json, mutate_records
 from fuzz.requests import ROOT
 from fuzz.run import Border, samples
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.run import Run
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.run import Run
 from mslaunch.ui import log_text
 from mslaunch.ui.comparison import compare
 from mslaunch.ui.library import Library

@@ -23,13 +23,12 @@ from mslaunch.cli.status import status
 from mslaunch.diagnose import stacks
 from mslaunch.metrics.progress import progress_words
 from mslaunch.metrics.rows import read_row, write_row
-from mslaunch.metrics.thin import thin
+from mslaunch.runs import export, history, labels, sweep_record
+from mslaunch.runs.events import RunEvent, follow_events
+from mslaunch.runs.metrics_file import Metrics, last_values, read_rows, thin
+from mslaunch.runs.paths import RunFolder, SweepFolder
+from mslaunch.runs.run import Run
 from mslaunch.shared import layout
-from mslaunch.store import export, history, labels, sweep
-from mslaunch.store.layout import RunFolder, SweepFolder
-from mslaunch.store.metrics import Metrics, last_values, read_rows
-from mslaunch.store.run import Run
-from mslaunch.store.run_events import RunEvent, follow_events
 
 
 def _folder_with(folder: Path, name: str, data: bytes) -> RunFolder:
@@ -82,8 +81,8 @@ def _open_sweep(folder: Path) -> Callable[[bytes], object]:
 
     def read(data: bytes) -> None:
         path.record.write_bytes(data)
-        found = sweep.read(path)
-        sweep.to_json(found).encode("utf-8", "surrogateescape")
+        found = sweep_record.read(path)
+        sweep_record.to_json(found).encode("utf-8", "surrogateescape")
         for run_id in found.run_ids:
             assert path.run(run_id).path.parent == folder
         for one in found.combinations:

@@ -31,10 +31,10 @@ from mslaunch.launcher.file_transfer import FileTransfer
 from mslaunch.launcher.run_state import RunState
 from mslaunch.metrics.order import metrics_order
 from mslaunch.plan.model import Plan, from_json
+from mslaunch.runs import record
+from mslaunch.runs.paths import RunFolder
 from mslaunch.shared import messages, wire
-from mslaunch.store import record
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.signals import SentSignals
+from mslaunch.signals import SentSignals
 from mslaunch.transports.base import Transport
 from mslaunch.transports.ssh import failures
 from mslaunch.transports.ssh.settings import address_of

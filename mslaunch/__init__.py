@@ -14,16 +14,8 @@ if TYPE_CHECKING:
     from mslaunch.api import Job, find_run, launch, runs, sweep
     from mslaunch.diagnose.verdict import Verdict
     from mslaunch.errors import MslaunchError
-    from mslaunch.store.run import JobFailed, Result, Run
-    from mslaunch.store.run_events import (
-        RankEnded,
-        RankFailed,
-        RankJoined,
-        RankProgress,
-        RankStarted,
-        Restarted,
-        RunEnded,
-    )
+    from mslaunch.runs.events import RankEnded, RankFailed, RankJoined, RankProgress, RankStarted, Restarted, RunEnded
+    from mslaunch.runs.run import JobFailed, Result, Run
 
 __all__ = [
     "Job",
@@ -49,8 +41,8 @@ _PLACES = {
     "mslaunch.api": ("Job", "find_run", "launch", "runs", "sweep"),
     "mslaunch.diagnose.verdict": ("Verdict",),
     "mslaunch.errors": ("MslaunchError",),
-    "mslaunch.store.run": ("JobFailed", "Result", "Run"),
-    "mslaunch.store.run_events": (
+    "mslaunch.runs.run": ("JobFailed", "Result", "Run"),
+    "mslaunch.runs.events": (
         "RankEnded",
         "RankFailed",
         "RankJoined",

@@ -1,8 +1,8 @@
 """The command `mslaunch`, also as `python -m mslaunch`."""
 
-from mslaunch import interrupts
+from mslaunch import signals
 
-interrupts.end_at_once()
+signals.end_at_once()
 
 
 def main() -> None:

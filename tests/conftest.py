@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from mslaunch.runs.paths import RunFolder
 from mslaunch.shared.guard import processes_with
-from mslaunch.store.layout import RunFolder
 from tests import slurm_bed, ssh_bed
 
 if TYPE_CHECKING:

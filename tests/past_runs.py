@@ -7,13 +7,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from mslaunch.identity import this_process
 from mslaunch.metrics.rows import Row, Source
+from mslaunch.runs import record
+from mslaunch.runs.identity import this_process
+from mslaunch.runs.metrics_file import MetricsWriter
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import RankRecord, RunRecord
 from mslaunch.shared import layout
-from mslaunch.store import record
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.metrics import MetricsWriter
-from mslaunch.store.record import RankRecord, RunRecord
 
 DAY = 86400.0
 

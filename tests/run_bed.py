@@ -7,8 +7,8 @@ import random
 from pathlib import Path
 
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.store.metrics import MetricsWriter
-from mslaunch.store.run import Run, find
+from mslaunch.runs.metrics_file import MetricsWriter
+from mslaunch.runs.run import Run, find
 
 
 def rows(rank: int, attempt: int, start: float, steps: range, pace: float) -> list[Row]:

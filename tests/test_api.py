@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 import mslaunch
-from mslaunch import identity
 from mslaunch.errors import ConfigError, RequestError
-from mslaunch.store import requests
-from mslaunch.store.layout import RunFolder
+from mslaunch.runs import identity, requests
+from mslaunch.runs.paths import RunFolder
 from tests.conftest import Bench, wait_for
 
 HELLO = "import os\nprint('rank', os.environ['RANK_ID'])\n"

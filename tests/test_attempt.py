@@ -24,10 +24,10 @@ from mslaunch.launcher.run_state import RunState
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.plan.next_attempt import next_attempt
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import AttemptSummary, iso
 from mslaunch.shared.running_clock import LONGEST_TURN
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.record import AttemptSummary, iso
-from mslaunch.store.signals import SentSignals
+from mslaunch.signals import SentSignals
 from mslaunch.transports.base import Transport
 from tests.plan.test_make import facts_of, spec_of
 

@@ -14,11 +14,11 @@ import pytest
 
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.store import record
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.metrics import MetricsWriter
-from mslaunch.store.record import AttemptSummary
-from mslaunch.store.run import Run
+from mslaunch.runs import record
+from mslaunch.runs.metrics_file import MetricsWriter
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import AttemptSummary
+from mslaunch.runs.run import Run
 from mslaunch.ui.report import write_report
 from tests.browser_bed import Visit, chromium, visit
 from tests.conftest import Bench

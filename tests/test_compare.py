@@ -8,13 +8,20 @@ from typing import Any
 
 import pytest
 
-from mslaunch.comparison.compare import CodeChange, compare
-from mslaunch.comparison.facts import CodeFile, RunFacts, flatten, summarize_metrics, summarize_speed
 from mslaunch.metrics.rows import Row, Source, Spread
 from mslaunch.metrics.series import SeriesTable
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.metrics import MetricsWriter
-from mslaunch.store.run_facts import gather
+from mslaunch.runs.compare import (
+    CodeChange,
+    CodeFile,
+    RunFacts,
+    compare,
+    flatten,
+    gather,
+    summarize_metrics,
+    summarize_speed,
+)
+from mslaunch.runs.metrics_file import MetricsWriter
+from mslaunch.runs.paths import RunFolder
 from tests.conftest import Bench
 
 RANK_0 = Source(0, 0)

@@ -20,8 +20,8 @@ from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.timeouts import Timeouts
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan, Reach
-from mslaunch.store import record
-from mslaunch.store.layout import RunFolder
+from mslaunch.runs import record
+from mslaunch.runs.paths import RunFolder
 from tests.plan.test_make import facts_of, plan_of, spec_of
 from tests.test_run_state import STOP, event, exited, run_state_of, started, tell
 

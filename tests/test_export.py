@@ -11,11 +11,11 @@ import pytest
 
 from mslaunch import api
 from mslaunch.metrics.rows import Row, Source, Spread
-from mslaunch.metrics.tfevents import crc32c
-from mslaunch.store import export
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.metrics import MetricsWriter
-from mslaunch.store.run import Run
+from mslaunch.runs import export
+from mslaunch.runs.export import crc32c
+from mslaunch.runs.metrics_file import MetricsWriter
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.run import Run
 from tests.conftest import Bench
 from tests.past_runs import make_run
 

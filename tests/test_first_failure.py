@@ -18,7 +18,7 @@ from mslaunch.diagnose.scan import scan
 from mslaunch.diagnose.verdict import Tie, Verdict
 from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.verdict import make_verdict
-from mslaunch.store.layout import RunFolder
+from mslaunch.runs.paths import RunFolder
 from tests.conftest import Bench
 from tests.plan.test_make import plan_of, spec_of
 from tests.test_run_state import error, exited, tell

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from mslaunch import identity
 from mslaunch.checkpoint.sets import parse_step
 from mslaunch.cli import run as mslaunch
 from mslaunch.diagnose.error_file import read_error
@@ -26,12 +25,12 @@ from mslaunch.ranges import parse_ranges
 from mslaunch.ranktable.generate import parse_hccn_conf
 from mslaunch.ranktable.repair import repair
 from mslaunch.ranktable.versions import read_table
+from mslaunch.runs import identity, record, requests, sweep_record
+from mslaunch.runs.events import RankJoined, follow_events
+from mslaunch.runs.paths import RunFolder, SweepFolder
+from mslaunch.runs.run import Run
 from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import Config, parse_config
-from mslaunch.store import record, requests, sweep
-from mslaunch.store.layout import RunFolder, SweepFolder
-from mslaunch.store.run import Run
-from mslaunch.store.run_events import RankJoined, follow_events
 from mslaunch.transports.slurm import queue as slurm_queue
 from mslaunch.transports.ssh import failures, settings
 from mslaunch.ui.library import Library
@@ -119,7 +118,7 @@ def test_files_of_a_run_that_hold_something_else_are_refused(run_folder: RunFold
     for file, read in (
         (run_folder.record, lambda: record.read(run_folder)),
         (run_folder.plan, lambda: Run(run_folder).plan),
-        (path.record, lambda: sweep.read(path)),
+        (path.record, lambda: sweep_record.read(path)),
     ):
         file.write_bytes(data)
         with pytest.raises(RecordUnreadable, match=file.name):
@@ -149,7 +148,7 @@ def test_a_sweep_of_other_types_is_refused(tmp_path: Path, change: Change) -> No
     folder = SweepFolder(tmp_path)
     folder.record.write_text(json.dumps(raw))
     with pytest.raises(RecordUnreadable, match=r"sweep\.json"):
-        sweep.read(folder)
+        sweep_record.read(folder)
 
 
 def test_a_pid_is_signalled_only_where_it_is_the_launchers() -> None:

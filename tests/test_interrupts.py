@@ -33,7 +33,7 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
 DROPPED = """
 import os, signal
 from mslaunch import __main__, interrupts
-from mslaunch.store.signals import Signals
+from mslaunch.signals import Signals
 class Dropped:
     def __del__(self): os.kill(os.getpid(), signal.SIGINT)
 interrupts.raise_them(True)

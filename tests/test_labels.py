@@ -11,13 +11,13 @@ from typing import get_args
 import pytest
 
 from mslaunch.cli import options, run_options
-from mslaunch.store import labels, room, summaries
-from mslaunch.store.history import list_runs
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.liveness import current
-from mslaunch.store.record import RunRecord
-from mslaunch.store.sizes import measure
-from mslaunch.store.summaries import RunSummary, read_summaries
+from mslaunch.runs import disk_usage, labels, summaries
+from mslaunch.runs.disk_usage import measure
+from mslaunch.runs.history import list_runs
+from mslaunch.runs.liveness import current
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import RunRecord
+from mslaunch.runs.summaries import RunSummary, read_summaries
 from tests.conftest import MSLAUNCH, Bench
 from tests.past_runs import make_run
 
@@ -192,7 +192,7 @@ def test_kept_summaries_may_hold_anything(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(("before", "after", "told"), [(0, 9, False), (9, 10, True), (10, 19, False), (15, 20, True)])
 def test_room_is_told_of_when_it_passes_a_mark(before: int, after: int, told: bool) -> None:
     """Ten, and each doubling: not after every run."""
-    assert room.has_passed(before, after, mark=10) is told
+    assert disk_usage.has_passed(before, after, mark=10) is told
 
 
 def test_ps_tells_of_runs_that_take_much_room(bench: Bench) -> None:
@@ -206,7 +206,7 @@ def test_ps_tells_of_runs_that_take_much_room(bench: Bench) -> None:
 def test_the_run_that_passes_the_mark_says_so(bench: Bench) -> None:
     """Once, at its end; the next one does not."""
     bench.write("train.py", "")
-    make_run(bench.runs, "large", bytes=room.MUCH - 1000)
+    make_run(bench.runs, "large", bytes=disk_usage.MUCH - 1000)
     assert "take 10 GB; `mslaunch prune" in bench.mslaunch("train", "-n", "1", "--run-id", "a").stdout
     assert "mslaunch prune" not in bench.mslaunch("train", "-n", "1", "--run-id", "b").stdout
     assert any("take 10 GB" in note for note in bench.record("a")["notes"])
@@ -214,9 +214,9 @@ def test_the_run_that_passes_the_mark_says_so(bench: Bench) -> None:
 
 def test_a_disk_that_is_nearly_full_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to do about it."""
-    monkeypatch.setattr(room, "LITTLE", 1 << 62)
-    monkeypatch.setattr(room, "LITTLE_SHARE", 1.1)
-    (words,) = room.words_of_disk(tmp_path)
+    monkeypatch.setattr(disk_usage, "LITTLE", 1 << 62)
+    monkeypatch.setattr(disk_usage, "LITTLE_SHARE", 1.1)
+    (words,) = disk_usage.words_of_disk(tmp_path)
     assert "is nearly full" in words
     assert "mslaunch prune" in words
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from mslaunch.cli.basics import lasting
-from mslaunch.store import liveness, record
+from mslaunch.runs import liveness, record
 from tests.conftest import Bench, wait_for
 from tests.past_runs import make_running
 

@@ -20,7 +20,7 @@ from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.shared import layout
 from mslaunch.shared.wire import Unreadable
-from mslaunch.store.signals import SentSignals
+from mslaunch.signals import SentSignals
 from mslaunch.transports.process import ProcessChannel
 from mslaunch.transports.slurm.step import SrunChannel
 from tests.plan.test_make import facts_of, spec_of

@@ -15,7 +15,7 @@ from mslaunch.launcher.cluster import Cluster
 from mslaunch.launcher.event_check import Rejected, check_event
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import LinePattern, Plan, from_json, to_json
-from mslaunch.store.signals import SentSignals
+from mslaunch.signals import SentSignals
 from mslaunch.transports.local import LocalTransport
 from tests.plan.test_make import facts_of, spec_of
 from tests.test_attempt import Replay, ScriptedChannel, ScriptedTransport

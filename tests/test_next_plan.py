@@ -13,8 +13,8 @@ import pytest
 
 from mslaunch.launcher.resume import ResumedRun
 from mslaunch.plan.model import File, Plan, to_json
+from mslaunch.runs.paths import RunFolder
 from mslaunch.store.folder import write_next_plan
-from mslaunch.store.layout import RunFolder
 from tests.conftest import MSLAUNCH, Bench
 from tests.plan.test_make import plan_of, spec_of
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import mslaunch
-from mslaunch import identity
 from mslaunch.errors import RequestError
+from mslaunch.runs import identity
 from mslaunch.shared.guard import processes_with
 from tests.conftest import Bench, wait_for
 from tests.other_user import MSLAUNCH, NOBODY, as_user, needs_root, run_as

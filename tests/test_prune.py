@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from mslaunch.errors import RequestError
-from mslaunch.launcher import prune as pruning
-from mslaunch.launcher.prune import prune
-from mslaunch.launcher.prune_choice import Candidate, Criteria, choose, find_links
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.store.layout import SweepFolder
-from mslaunch.store.metrics import MetricsWriter
-from mslaunch.store.sweep import locked
+from mslaunch.runs import prune as pruning
+from mslaunch.runs.metrics_file import MetricsWriter
+from mslaunch.runs.paths import SweepFolder
+from mslaunch.runs.prune import prune
+from mslaunch.runs.prune_choice import Candidate, Criteria, choose, find_links
+from mslaunch.runs.sweep_record import locked
 from tests.conftest import MSLAUNCH, Bench, wait_for
 from tests.other_user import NOBODY, needs_root
 from tests.past_runs import DAY, make_run, make_sweep, write_plan

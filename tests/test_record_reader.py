@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch import identity
-from mslaunch.store import record_reader
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.record import RunRecord, read
-from mslaunch.store.run import Run
+from mslaunch.runs import identity
+from mslaunch.runs import run as record_reader
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import RunRecord, read
+from mslaunch.runs.run import Run
 from tests.watch_bed import make_run
 
 

@@ -12,18 +12,17 @@ from typing import Any
 
 import pytest
 
-from mslaunch import identity
 from mslaunch.agent import orders
 from mslaunch.diagnose.verdict import Step, Tie, Verdict
 from mslaunch.hosts import Host
-from mslaunch.identity import Launcher
 from mslaunch.launcher.run_state import HANDLERS
 from mslaunch.plan.model import File, Limits, Plan, Process, Restarts, from_json
+from mslaunch.runs import identity, record
+from mslaunch.runs.identity import Launcher
+from mslaunch.runs.labels import Labels
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import AttemptSummary, OutputRecord, RankRecord, RunRecord, WarningRecord
 from mslaunch.shared import messages
-from mslaunch.store import record
-from mslaunch.store.labels import Labels
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.record import AttemptSummary, OutputRecord, RankRecord, RunRecord, WarningRecord
 from tests.conftest import ROOT, Bench
 from tests.past_runs import make_running
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from mslaunch.cli import VERBS
-from mslaunch.store import known_folders
-from mslaunch.store.record import ENDED
+from mslaunch.runs import places
+from mslaunch.runs.record import ENDED
 from tests.conftest import MSLAUNCH, Bench, wait_for
 from tests.watch_bed import make_run
 
@@ -278,13 +278,13 @@ def test_ps_all_finds_runs_of_other_folders(bench: Bench) -> None:
 def test_the_list_of_folders_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders that have gone are dropped when it has grown long."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for number in range(3 * known_folders.MOST):
-        known_folders.remember(tmp_path / f"gone{number}")
-    known_folders.remember(tmp_path)
-    path = known_folders.index_path()
+    for number in range(3 * places.MOST):
+        places.remember(tmp_path / f"gone{number}")
+    places.remember(tmp_path)
+    path = places.index_path()
     assert path is not None
-    assert len(path.read_text().splitlines()) <= 2 * known_folders.MOST
-    assert known_folders.known() == [tmp_path]
+    assert len(path.read_text().splitlines()) <= 2 * places.MOST
+    assert places.known() == [tmp_path]
 
 
 def test_stop_all_stops_every_run_of_the_folder_and_says_which(bench: Bench) -> None:
@@ -407,13 +407,13 @@ def test_two_launches_at_once_both_remember_their_folder(tmp_path: Path, monkeyp
     """Neither loses the other's line."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folders = [tmp_path / f"f{number}" for number in range(8)]
-    code = "import pathlib, sys; from mslaunch.store.known_folders import remember; remember(pathlib.Path(sys.argv[1]))"
+    code = "import pathlib, sys; from mslaunch.runs.places import remember; remember(pathlib.Path(sys.argv[1]))"
     started = []
     for folder in folders:
         folder.mkdir()
         started.append(subprocess.Popen([sys.executable, "-c", code, str(folder)]))
     assert [process.wait(timeout=60) for process in started] == [0] * 8
-    assert sorted(known_folders.known()) == folders
+    assert sorted(places.known()) == folders
 
 
 def test_a_list_without_runs_has_no_table(bench: Bench) -> None:

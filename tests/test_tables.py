@@ -12,10 +12,9 @@ import pytest
 from mslaunch.cli.tables import Narrowing, columns
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.store.last_loss import last_loss
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.metrics import MetricsWriter
-from mslaunch.store.record import AttemptSummary
+from mslaunch.runs.metrics_file import MetricsWriter, last_loss
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import AttemptSummary
 from mslaunch.words import display_width, shorten
 from tests.conftest import Bench
 from tests.terminal_bed import run_in_terminal

@@ -18,7 +18,7 @@ from mslaunch.cli.watch.model import Happened, Note, Overview, count_states, fin
 from mslaunch.cli.watch.progress import make_progress
 from mslaunch.metrics.rows import Row, Source
 from mslaunch.metrics.series import SeriesTable
-from mslaunch.store.record import RunRecord
+from mslaunch.runs.record import RunRecord
 from mslaunch.words import display_width
 from tests.watch_bed import new_record
 

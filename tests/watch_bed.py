@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mslaunch import identity
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.store import record as records
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.metrics import MetricsWriter
+from mslaunch.runs import identity
+from mslaunch.runs import record as records
+from mslaunch.runs.metrics_file import MetricsWriter
+from mslaunch.runs.paths import RunFolder
 
 STEPS = 500
 

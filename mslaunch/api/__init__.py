@@ -60,11 +60,9 @@ from mslaunch.api.steps import (
 )
 
 if TYPE_CHECKING:
-    from mslaunch.comparison.compare import Comparison
     from mslaunch.launcher.attach import AttachedRun, Notice
     from mslaunch.launcher.check import Checked, Report
     from mslaunch.launcher.prepare import Prepared
-    from mslaunch.launcher.prune import Pruned
     from mslaunch.launcher.request import Request
     from mslaunch.launcher.run_state import RunState
     from mslaunch.launcher.sweep import Sweep
@@ -72,12 +70,14 @@ if TYPE_CHECKING:
     from mslaunch.launcher.sweep_runs import SweepEvent
     from mslaunch.plan.model import File, Plan
     from mslaunch.plan.sweep import Combination
+    from mslaunch.runs.compare import Comparison
+    from mslaunch.runs.labels import Labels
+    from mslaunch.runs.logs import LogLines, Selection, TimedLog, merge_logs
+    from mslaunch.runs.prune import Pruned
+    from mslaunch.runs.record import ENDED, OutputRecord, RankRecord, RunRecord
+    from mslaunch.runs.run import Result, Run
+    from mslaunch.runs.summaries import RunSummary
     from mslaunch.shared.follow import Follower
-    from mslaunch.store.labels import Labels
-    from mslaunch.store.record import ENDED, OutputRecord, RankRecord, RunRecord
-    from mslaunch.store.run import Result, Run
-    from mslaunch.store.summaries import RunSummary
-    from mslaunch.store.timed_log import LogLines, Selection, TimedLog, merge_logs
     from mslaunch.transports.base import JobQueue
     from mslaunch.transports.join.connect import Member
 
@@ -170,11 +170,11 @@ __all__ = [
 
 _PASSED_ON = {
     "mslaunch.shared.follow": ("Follower",),
-    "mslaunch.comparison.compare": ("Comparison",),
+    "mslaunch.runs.compare": ("Comparison",),
     "mslaunch.launcher.attach": ("AttachedRun", "Notice"),
     "mslaunch.launcher.check": ("Checked", "Report"),
     "mslaunch.launcher.prepare": ("Prepared",),
-    "mslaunch.launcher.prune": ("Pruned",),
+    "mslaunch.runs.prune": ("Pruned",),
     "mslaunch.launcher.request": ("Request",),
     "mslaunch.launcher.run_state": ("RunState",),
     "mslaunch.launcher.sweep": ("Sweep",),
@@ -182,11 +182,11 @@ _PASSED_ON = {
     "mslaunch.launcher.sweep_runs": ("SweepEvent",),
     "mslaunch.plan.model": ("Plan",),
     "mslaunch.plan.sweep": ("Combination",),
-    "mslaunch.store.record": ("ENDED", "OutputRecord", "RankRecord", "RunRecord"),
-    "mslaunch.store.labels": ("Labels",),
-    "mslaunch.store.run": ("Result", "Run"),
-    "mslaunch.store.summaries": ("RunSummary",),
-    "mslaunch.store.timed_log": ("LogLines", "Selection", "TimedLog", "merge_logs"),
+    "mslaunch.runs.record": ("ENDED", "OutputRecord", "RankRecord", "RunRecord"),
+    "mslaunch.runs.labels": ("Labels",),
+    "mslaunch.runs.run": ("Result", "Run"),
+    "mslaunch.runs.summaries": ("RunSummary",),
+    "mslaunch.runs.logs": ("LogLines", "Selection", "TimedLog", "merge_logs"),
     "mslaunch.transports.base": ("JobQueue",),
     "mslaunch.transports.join.connect": ("Member",),
 }
@@ -249,7 +249,7 @@ class Job:
 
     def run(self, check: bool = True) -> Result:
         """Start the job and wait for its end; raise JobFailed unless it succeeded or `check` is off."""
-        from mslaunch.store.run import JobFailed
+        from mslaunch.runs.run import JobFailed
 
         with self.start() as run:
             result = run.wait()
@@ -323,7 +323,7 @@ def sweep(
 
 def runs(runs_dir: str | os.PathLike[str] | None = None) -> list[Run]:
     """Return the runs of a folder, oldest first."""
-    from mslaunch.store.run import runs as found
+    from mslaunch.runs.run import runs as found
 
     return found(os.fspath(runs_dir) if runs_dir else default_runs_dir())
 
@@ -333,14 +333,14 @@ def find_run(name: str | None = None, runs_dir: str | os.PathLike[str] | None = 
 
     Without a folder, in the argument or in MSLAUNCH_RUNS_DIR, those below the current one are searched as well.
     """
-    from mslaunch.store.run import find
+    from mslaunch.runs.run import find
 
     return find(name, places_for(runs_dir))
 
 
 def find_runs(name: str, runs_dir: str | os.PathLike[str] | None = None) -> list[Run]:
     """Return the runs of the sweep of this name that have begun; where there is none, the run of this name alone."""
-    from mslaunch.store.sweep import find_named, runs_of
+    from mslaunch.runs.sweep_record import find_named, runs_of
 
     sweep = find_named(places_for(runs_dir), name)
     return [find_run(name, runs_dir)] if sweep is None else runs_of(sweep)
@@ -351,26 +351,26 @@ def stop_sweep(name: str, runs_dir: str | os.PathLike[str] | None = None, as_own
 
     With `as_owner` root gives up its rights for those of the sweep's owner, for good.
     """
-    from mslaunch.store.sweep import stop_named
+    from mslaunch.runs.sweep_record import stop_named
 
     return stop_named(places_for(runs_dir), name, as_owner)
 
 
 def stop_all(runs_dir: str | os.PathLike[str] | None = None) -> list[tuple[str, str]]:
     """Stop the caller's sweeps and runs of a folder that go on; return the name of each, and its state or the error."""
-    from mslaunch.store.sweep import stop_all as stop_everything
+    from mslaunch.runs.sweep_record import stop_all as stop_everything
 
     return stop_everything(places_for(runs_dir))
 
 
 def known_folders() -> list[str]:
     """Return the folders in which this user has launched runs."""
-    from mslaunch.store.known_folders import known
+    from mslaunch.runs.places import known
 
     return [str(folder) for folder in known()]
 
 
 def default_runs_dir() -> str:
-    from mslaunch.store.places import default_runs_dir as default
+    from mslaunch.runs.places import default_runs_dir as default
 
     return default(os.environ)

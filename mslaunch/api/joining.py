@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mslaunch.launcher.request import ReadJob
-    from mslaunch.store.record import RunRecord
+    from mslaunch.runs.record import RunRecord
     from mslaunch.transports.join.connect import Member
 
 
@@ -37,8 +37,8 @@ def join(member: Member, tell: Callable[[str], None], seconds: float | None) -> 
     `seconds` is how long the launcher is waited for; None is for ever.
     """
     from mslaunch.errors import RecordUnreadable
-    from mslaunch.store.record import from_dict
-    from mslaunch.store.signals import Signals
+    from mslaunch.runs.record import from_dict
+    from mslaunch.signals import Signals
     from mslaunch.transports.join.connect import Accepted, connect_unless_ended
     from mslaunch.transports.join.node import EarlyAgent, take_part
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mslaunch.comparison.compare import Comparison
     from mslaunch.errors import RecordUnreadable
-    from mslaunch.launcher.prune import Pruned
-    from mslaunch.store.labels import Labels
-    from mslaunch.store.run import Run
-    from mslaunch.store.summaries import RunSummary
+    from mslaunch.runs.compare import Comparison
+    from mslaunch.runs.labels import Labels
+    from mslaunch.runs.prune import Pruned
+    from mslaunch.runs.run import Run
+    from mslaunch.runs.summaries import RunSummary
 
 
 def list_summaries(
@@ -26,9 +26,9 @@ def list_summaries(
     """
     from pathlib import Path
 
-    from mslaunch.store.history import list_runs
-    from mslaunch.store.run import Run
-    from mslaunch.store.summaries import read_summaries
+    from mslaunch.runs.history import list_runs
+    from mslaunch.runs.run import Run
+    from mslaunch.runs.summaries import read_summaries
 
     everything = list_runs(Path(runs_dir))
     shown = everything if last is None else everything[max(0, len(everything) - last) :]
@@ -40,14 +40,14 @@ def places_for(runs_dir: str | os.PathLike[str] | None) -> list[Path]:
     """Return the folders of runs in which to look: the one that is named, or those that may be meant."""
     from pathlib import Path
 
-    from mslaunch.store.places import places
+    from mslaunch.runs.places import places
 
     return [Path(runs_dir)] if runs_dir else places(os.environ)
 
 
 def words_of_run(run: Run) -> str:
     """Return what to type after a verb for this run: its name, and --runs-dir where its folder is not the default."""
-    from mslaunch.store.places import words_of
+    from mslaunch.runs.places import words_of
 
     return words_of(run.folder, os.environ)
 
@@ -56,8 +56,8 @@ def unexpected_place(run: Run, name: str | None) -> str | None:
     """Return the folder of runs that holds a run which was found by its name, where that is not the default one."""
     from pathlib import Path
 
-    from mslaunch.store.layout import runs_root
-    from mslaunch.store.places import option_for, shown
+    from mslaunch.runs.paths import runs_root
+    from mslaunch.runs.places import option_for, shown
 
     if name and Path(name).resolve() == run.path.resolve():
         return None
@@ -69,16 +69,16 @@ def words_of_room(runs_dir: str | os.PathLike[str], total: int = 0) -> list[str]
     """Return what there is to say of runs that take `total` bytes, and of a disk that is nearly full."""
     from pathlib import Path
 
-    from mslaunch.store import room
+    from mslaunch.runs import disk_usage
 
     path = Path(runs_dir)
-    much = [room.describe(path, total)] if total >= room.MUCH else []
-    return [*much, *(room.words_of_disk(path) if path.is_dir() else ())]
+    much = [disk_usage.describe(path, total)] if total >= disk_usage.MUCH else []
+    return [*much, *(disk_usage.words_of_disk(path) if path.is_dir() else ())]
 
 
 def labels_of(run: Run) -> Labels:
     """Return the tags and notes of a run."""
-    from mslaunch.store import labels
+    from mslaunch.runs import labels
 
     return labels.read(run.folder)
 
@@ -87,8 +87,8 @@ def label_run(run: Run, note: str | None = None, add: Sequence[str] = (), remove
     """Add a note and tags to a run, and remove tags; return what it has now."""
     import time
 
-    from mslaunch.store import labels
-    from mslaunch.store.record import iso
+    from mslaunch.runs import labels
+    from mslaunch.runs.record import iso
 
     def edit(old: Labels) -> Labels:
         new = labels.change_tags(old, add, remove)
@@ -99,7 +99,7 @@ def label_run(run: Run, note: str | None = None, add: Sequence[str] = (), remove
 
 def measure_run(run: Run) -> int:
     """Return the bytes that a run's folder takes now."""
-    from mslaunch.store.sizes import measure
+    from mslaunch.runs.disk_usage import measure
 
     return measure(run.path)
 
@@ -121,8 +121,8 @@ def prune(
     from pathlib import Path
 
     from mslaunch.api import default_runs_dir
-    from mslaunch.launcher.prune import prune as remove
-    from mslaunch.launcher.prune_choice import Criteria
+    from mslaunch.runs.prune import prune as remove
+    from mslaunch.runs.prune_choice import Criteria
 
     folder = Path(runs_dir or default_runs_dir())
     return remove(folder, Criteria(keep, ended_before, tuple(states), tuple(tags)), checkpoints, dry_run)
@@ -133,7 +133,7 @@ def export_csv(run: Run, file: str | os.PathLike[str]) -> int:
     import sys
     from pathlib import Path
 
-    from mslaunch.store import export
+    from mslaunch.runs import export
 
     export.check_metrics(run.folder)
     if os.fspath(file) == "-":
@@ -149,7 +149,7 @@ def export_tensorboard(run: Run, folder: str | os.PathLike[str]) -> list[Path]:
     """Write the metrics of a run as TensorBoard's event files; return them."""
     from pathlib import Path
 
-    from mslaunch.store import export
+    from mslaunch.runs import export
 
     export.check_metrics(run.folder)
     try:
@@ -160,6 +160,6 @@ def export_tensorboard(run: Run, folder: str | os.PathLike[str]) -> list[Path]:
 
 def compare(runs: Sequence[Run], with_code: bool = True) -> Comparison:
     """Compare two or more runs: configuration, code, environment, versions, metrics, speed; secrets are masked."""
-    from mslaunch.store.run_comparison import compare_runs
+    from mslaunch.runs.compare import compare_runs
 
     return compare_runs([run.folder for run in runs], os.environ, with_code)

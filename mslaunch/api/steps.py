@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from mslaunch.launcher.sweep_runs import Observe as ObserveSweep
     from mslaunch.plan.model import Plan
     from mslaunch.plan.sweep import Combination
+    from mslaunch.runs.record import RunRecord
+    from mslaunch.runs.run import Run
     from mslaunch.settings.launch import Flag
-    from mslaunch.store.record import RunRecord
-    from mslaunch.store.run import Run
     from mslaunch.transports.base import JobQueue, RunCommand, T
 
 
@@ -69,7 +69,7 @@ def prepare(request: Request, job: ReadJob | None = None, tell: Callable[[str], 
 def make_run(prepared: Prepared, fill: Callable[[Path], None] | None = None) -> Run:
     """Make the run's folder; `fill` puts into it what the plan counts on. Connected hosts are let go if that fails."""
     from mslaunch.launcher.session import make_folder
-    from mslaunch.store.run import Run
+    from mslaunch.runs.run import Run
 
     try:
         return Run(make_folder(prepared, fill))
@@ -101,7 +101,7 @@ def recorded(run: Run) -> Iterator[None]:
 def submit(prepared: Prepared, queue: JobQueue) -> tuple[Run, str]:
     """Hand the job to a queue; return the run and the queue's job."""
     from mslaunch.launcher.session import submit as submit_session
-    from mslaunch.store.run import Run
+    from mslaunch.runs.run import Run
 
     folder, job = submit_session(prepared, queue)
     return Run(folder), job
@@ -180,7 +180,7 @@ def attach(run: Run, tail: tuple[int, ...] | None = None) -> AttachedRun:
 def become_owner(run: Run) -> None:
     """Root only: give up its rights, for good, for those of the run's owner, in order to act on the run."""
     from mslaunch.launcher import collect  # noqa: F401 -- now: what is loaded later may be closed to that user
-    from mslaunch.store import ownership
+    from mslaunch.runs import ownership
 
     ownership.become_owner(run.folder)
 
@@ -190,7 +190,7 @@ def choose_checkpoint(path: Path, *options: Any) -> Any:
     from mslaunch.errors import RequestError
     from mslaunch.launcher.checkpoints import Chooser
     from mslaunch.launcher.missing_files import earlier_run_with
-    from mslaunch.store.places import places
+    from mslaunch.runs.places import places
 
     earlier = None if path.exists() else earlier_run_with(str(path), places(os.environ))
     if earlier is not None:
@@ -200,8 +200,8 @@ def choose_checkpoint(path: Path, *options: Any) -> Any:
 
 def write_scripts(plan: Plan, folder: Path) -> None:
     """Write a job's scripts, code and zip into an empty folder."""
+    from mslaunch.runs.paths import RunFolder
     from mslaunch.store.folder import fill
-    from mslaunch.store.layout import RunFolder
 
     fill(plan, RunFolder(folder))
 
@@ -269,13 +269,13 @@ def plan_json(plan: Plan) -> str:
 
 def record_from(raw: object) -> RunRecord:
     """Make a record of what a bundle holds; Unreadable where it is none."""
-    from mslaunch.store.record import from_value
+    from mslaunch.runs.record import from_value
 
     return from_value(raw)
 
 
 def record_of_logs(name: str, verdict: Verdict | None) -> RunRecord:
     """A record for a folder of logs that is no run of ours, so that both are shown alike."""
-    from mslaunch.store.record import RunRecord
+    from mslaunch.runs.record import RunRecord
 
     return RunRecord(name, "", "", None, None, 0, "", "", "", (), verdict=verdict)

@@ -12,8 +12,8 @@ from mslaunch import api
 from mslaunch.cli import basics, run_options
 from mslaunch.cli.found_run import find_runs
 from mslaunch.cli.tables import GAP, columns, terminal_width
-from mslaunch.comparison.compare import Comparison, Section, words
 from mslaunch.errors import RequestError
+from mslaunch.runs.compare import Comparison, Section, words
 from mslaunch.words import counted, display_width, first_line, plain, shorten, shorten_middle
 
 app = basics.new_app()

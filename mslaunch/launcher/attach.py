@@ -11,8 +11,8 @@ from typing import Any
 
 from mslaunch.launcher.run_state import RunState
 from mslaunch.plan.model import Plan
+from mslaunch.runs.run import Run
 from mslaunch.shared.follow import Follower
-from mslaunch.store.run import Run
 
 Notice = Mapping[str, Any]
 

@@ -27,12 +27,12 @@ from mslaunch.launcher.timeouts import Timeouts
 from mslaunch.metrics.order import metrics_order
 from mslaunch.metrics.rows import Row
 from mslaunch.plan.model import Plan, process_to_dict
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.places import words_of
 from mslaunch.shared import messages
 from mslaunch.shared.running_clock import RunningClock
 from mslaunch.shared.visible_devices import DEVICE_FILES
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.places import words_of
-from mslaunch.store.signals import ASKING, SUSPEND
+from mslaunch.signals import ASKING, SUSPEND
 from mslaunch.transports.base import Channel, Transport
 
 TICK = 0.5

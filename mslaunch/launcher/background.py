@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from mslaunch.launcher.prepare import Prepared
 from mslaunch.launcher.session import carry_out, record_failure
-from mslaunch.store import record, requests
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.run import Result, Run
-from mslaunch.store.signals import SentSignals
+from mslaunch.runs import record, requests
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.run import Result, Run
+from mslaunch.signals import SentSignals
 
 REQUESTS_EVERY = 0.25
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from mslaunch.errors import RequestError
 from mslaunch.plan.model import File
+from mslaunch.runs.run import JobFailed, Result
 from mslaunch.runtime import call as rank_side
 from mslaunch.shared import layout
-from mslaunch.store.run import JobFailed, Result
 
 SCRIPT = Path(rank_side.__file__).with_name("call_script") / "mslaunch_call.py"
 """What every rank runs. It is part of the installation: a queue may start it when this program is gone."""

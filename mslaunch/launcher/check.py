@@ -16,9 +16,9 @@ from mslaunch.launcher import interpreter
 from mslaunch.launcher.converse import converse
 from mslaunch.launcher.facts import PORTS
 from mslaunch.ranges import format_ranges
+from mslaunch.runs.writing import why
 from mslaunch.shared.probe import checksum
 from mslaunch.shared.visible_devices import DEVICE_FILES, VARIABLES
-from mslaunch.store.folder import why
 from mslaunch.transports.base import Channel, ignore
 from mslaunch.words import describe_held, describe_limit
 

@@ -14,8 +14,8 @@ from mslaunch.launcher.cluster import Cluster, checked_cluster
 from mslaunch.launcher.event_check import Rejected, receive_checked
 from mslaunch.launcher.file_transfer import FileTransfer
 from mslaunch.plan.model import Plan, from_json
-from mslaunch.store.ownership import check_owner
-from mslaunch.store.run import Run
+from mslaunch.runs.ownership import check_owner
+from mslaunch.runs.run import Run
 from mslaunch.transports import registry
 from mslaunch.transports.base import Access, Channel, Transport
 from mslaunch.transports.streams import Pings, close_all

@@ -26,14 +26,13 @@ from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.verdict import make_verdict
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
+from mslaunch.runs import record
+from mslaunch.runs.disk_usage import measure_within, words_at_end
+from mslaunch.runs.metrics_file import MetricsWriter
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.writing import why
 from mslaunch.shared.messages import SCHEMA_VERSION
-from mslaunch.store import record
-from mslaunch.store.folder import why
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.metrics import MetricsWriter
-from mslaunch.store.room import words_at_end
-from mslaunch.store.signals import ASKING, SUSPEND, Signals
-from mslaunch.store.sizes import measure_within
+from mslaunch.signals import ASKING, SUSPEND, Signals
 from mslaunch.transports.base import Transport
 from mslaunch.transports.streams import Pings
 

@@ -24,10 +24,10 @@ from mslaunch.launcher.project import Project, find_project
 from mslaunch.plan.argument_paths import candidates
 from mslaunch.plan.model import Facts, HostFacts, read_numa
 from mslaunch.plan.spec import JobSpec
+from mslaunch.runs.paths import runs_root
 from mslaunch.settings.environment import store_port
 from mslaunch.shared import numa
 from mslaunch.shared.probe import is_free
-from mslaunch.store.layout import runs_root
 
 # Below the ports that Linux hands out by itself, above those that MindSpore's ranks take (256 each from 8118 on).
 PORTS = range(24000, 32768)

@@ -14,9 +14,9 @@ from mslaunch.launcher.cluster import Cluster
 from mslaunch.launcher.collected_files import CollectedFiles
 from mslaunch.launcher.event_check import Rejected
 from mslaunch.plan.model import Plan
+from mslaunch.runs.paths import RunFolder
 from mslaunch.shared import layout, messages
 from mslaunch.shared.layout import is_collected
-from mslaunch.store.layout import RunFolder
 from mslaunch.transports.base import Channel
 from mslaunch.words import counted
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mslaunch.errors import MslaunchError
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.run import Run
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.run import Run
 
 
 def write_final_report(folder: RunFolder) -> str:

@@ -21,12 +21,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mslaunch.launcher.attempt import SignalSource
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import RunRecord
 from mslaunch.settings.environment import RANKS_ONLY
 from mslaunch.shared import layout
 from mslaunch.shared.secret_names import MASK, looks_secret, without_credentials
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.record import RunRecord
-from mslaunch.store.signals import ASKING
+from mslaunch.signals import ASKING
 from mslaunch.words import first_line
 
 COMMAND_SECONDS = 60.0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mslaunch.checkpoint.stream import Progress
 from mslaunch.checkpoint.transform import Planned
-from mslaunch.store.ownership import user_name
+from mslaunch.runs.ownership import user_name
 
 
 def kept_folder(runs_dir: Path) -> Path:

@@ -12,9 +12,9 @@ from pathlib import Path
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import NotReadyError
 from mslaunch.plan.model import Plan
+from mslaunch.runs.history import list_all
+from mslaunch.runs.paths import RunFolder, runs_root
 from mslaunch.shared import layout
-from mslaunch.store.history import list_all
-from mslaunch.store.layout import RunFolder, runs_root
 
 MOST_RUNS = 50
 """How many runs are looked into, the newest first."""

@@ -27,10 +27,10 @@ from mslaunch.plan.make import HERE, make_plan
 from mslaunch.plan.methods import Method
 from mslaunch.plan.model import Facts, HostFacts, Plan, Reach, read_numa
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
+from mslaunch.runs.paths import RunFolder
 from mslaunch.settings.environment import RANKS_ONLY
 from mslaunch.settings.launch import LaunchSettings
 from mslaunch.shared.visible_devices import DEVICE_FILES
-from mslaunch.store.layout import RunFolder
 from mslaunch.transports import registry
 from mslaunch.transports.base import Access, Channel, JobQueue, Transport
 

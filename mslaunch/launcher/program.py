@@ -16,9 +16,9 @@ from mslaunch.launcher.project import is_beside
 from mslaunch.plan.config_argument import imported_modules, takes_config
 from mslaunch.plan.nested import NestedLauncher, find_nested
 from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec
+from mslaunch.runs.paths import runs_root
 from mslaunch.settings.program import COMMAND_LINE, PYTHON, SETTINGS, Program, python_version, read_python
 from mslaunch.shared.other_launchers import find_launcher, is_python
-from mslaunch.store.layout import runs_root
 
 TEXT_LIMIT = 1 << 18
 MOST_MODULES = 50

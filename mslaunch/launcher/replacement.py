@@ -12,7 +12,7 @@ from mslaunch.launcher.attempt import Attempt
 from mslaunch.launcher.check import Checked
 from mslaunch.launcher.cluster import Cluster, checked_cluster
 from mslaunch.plan.model import Plan
-from mslaunch.store.signals import ASKING, SUSPEND
+from mslaunch.signals import ASKING, SUSPEND
 from mslaunch.transports.base import Channel
 from mslaunch.transports.streams import close_all
 

@@ -24,10 +24,10 @@ from mslaunch.plan.next_attempt import (
     resuming,
     spent,
 )
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import AttemptSummary, RunRecord
 from mslaunch.shared import layout
 from mslaunch.store.folder import write_next_plan
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.record import AttemptSummary, RunRecord
 from mslaunch.words import counted
 
 

@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from mslaunch import identity
 from mslaunch.checkpoint.resuming import Resume
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import MslaunchError, RecordUnreadable
 from mslaunch.launcher.restarts import find_resume, summary
 from mslaunch.plan.model import Plan
 from mslaunch.plan.next_attempt import resuming
-from mslaunch.store import record
-from mslaunch.store.folder import write_atomically, write_next_plan
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.liveness import job_of
-from mslaunch.store.ownership import check_owner
+from mslaunch.runs import identity, record
+from mslaunch.runs.liveness import job_of
+from mslaunch.runs.ownership import check_owner
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.writing import write_atomically
+from mslaunch.store.folder import write_next_plan
 from mslaunch.transports.base import Transport
 
 

@@ -17,10 +17,10 @@ from mslaunch.launcher.numbers import NOT_FINITE, Numbers
 from mslaunch.launcher.stack_request import Purpose, StackRequest
 from mslaunch.metrics.alerts import Alert
 from mslaunch.plan.model import Plan
+from mslaunch.runs.record import RankRecord, WarningRecord, iso
 from mslaunch.shared import layout, messages
 from mslaunch.shared.other_launchers import find_launcher
-from mslaunch.store.record import RankRecord, WarningRecord, iso
-from mslaunch.store.signals import STACKS, WARNING
+from mslaunch.signals import STACKS, WARNING
 from mslaunch.words import command_words, describe_held, named_ranks
 from mslaunch.worker.exit_recorder import CRASHES
 

@@ -18,9 +18,10 @@ from mslaunch.launcher.execute import execute
 from mslaunch.launcher.hooks import run_hooks
 from mslaunch.launcher.prepare import Prepared
 from mslaunch.plan.model import Plan
-from mslaunch.store import labels, record
-from mslaunch.store.folder import create, why, write_atomically
-from mslaunch.store.layout import RunFolder
+from mslaunch.runs import labels, record
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.writing import why, write_atomically
+from mslaunch.store.folder import create
 from mslaunch.transports.base import Access, JobQueue
 
 Fill = Callable[[Path], None]

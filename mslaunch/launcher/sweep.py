@@ -20,14 +20,14 @@ from mslaunch.plan.model import Plan
 from mslaunch.plan.spec import agree_on_workers
 from mslaunch.plan.sweep import Combination
 from mslaunch.ranges import format_ranges
+from mslaunch.runs import sweep_record
+from mslaunch.runs.liveness import current
+from mslaunch.runs.ownership import check_owner
+from mslaunch.runs.paths import SweepFolder
+from mslaunch.runs.record import ENDED, iso
 from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.settings.resolve import flag_name
 from mslaunch.settings.yaml_config import without_secrets
-from mslaunch.store import sweep
-from mslaunch.store.layout import SweepFolder
-from mslaunch.store.liveness import current
-from mslaunch.store.ownership import check_owner
-from mslaunch.store.record import ENDED, iso
 from mslaunch.transports import registry
 from mslaunch.transports.base import JobQueue, Transport
 
@@ -100,9 +100,9 @@ def resume_sweep(
     """Plan what is missing of an earlier sweep, or did not succeed; what is typed now outweighs what was typed then."""
     request, combinations = take_secrets(request, combinations)
     request = replace(request, config_text=read_config_text(request))
-    folder = sweep.find(Path(read_job(request).spec.launch.runs_dir).resolve(), name)
+    folder = sweep_record.find(Path(read_job(request).spec.launch.runs_dir).resolve(), name)
     check_owner(folder, "resume")
-    before = sweep.read(folder)
+    before = sweep_record.read(folder)
     typed = [one.assignments for one in combinations]
     if any(typed) and typed != [one.assignments for one in before.combinations]:
         raise RequestError(
@@ -121,7 +121,7 @@ def resume_sweep(
     return made
 
 
-def _as_before(typed: Request, before: sweep.SweepRecord) -> Request:
+def _as_before(typed: Request, before: sweep_record.SweepRecord) -> Request:
     """What was asked for at first, where nothing else is typed now."""
     known = {name: value for name, value in before.flags.items() if (name, value) != ("webhook", None)}
     request = replace(typed, flags={**known, **typed.flags}, script_args=typed.script_args or before.script_args)
@@ -144,7 +144,7 @@ def _read_once(request: Request, combinations: tuple[Combination, ...]) -> Reque
     return request
 
 
-def _left(folder: SweepFolder, before: sweep.SweepRecord) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def _left(folder: SweepFolder, before: sweep_record.SweepRecord) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return the run of each combination, with a new id for those that are run again, and which these are."""
     run_ids, waiting = list(before.run_ids), []
     for index, run_id in enumerate(before.run_ids):
@@ -277,12 +277,12 @@ def _error_of(draft: Sweep, index: int) -> str | None:
 def opened(made: Sweep, in_process: bool) -> Iterator[None]:
     """Make the sweep's folder, or write into the one that is there, and hold it while the sweep runs."""
     if not made.is_resumed:
-        sweep.create(made.folder, _record(made), in_process)
-    with sweep.locked(made.folder):
+        sweep_record.create(made.folder, _record(made), in_process)
+    with sweep_record.locked(made.folder):
         if made.is_resumed:
-            if _left(made.folder, sweep.read(made.folder)) != (made.run_ids, made.waiting):
+            if _left(made.folder, sweep_record.read(made.folder)) != (made.run_ids, made.waiting):
                 raise SweepAlive(made.folder.sweep_id)  # another process has resumed it since
-            sweep.save(made.folder, _record(made), in_process)
+            sweep_record.save(made.folder, _record(made), in_process)
         yield
 
 
@@ -292,7 +292,7 @@ def _names_program(made: Sweep) -> bool:
     return varied or made.plan is None or made.plan.program.kind != "script" or "command" in made.request.flags
 
 
-def _record(made: Sweep) -> sweep.SweepRecord:
+def _record(made: Sweep) -> sweep_record.SweepRecord:
     request = made.request
     flags = without_secret_values(request.flags)
     flags = {name: value for name, value in flags.items() if name not in ("run_id", "runs_dir", "webhook")}
@@ -302,7 +302,7 @@ def _record(made: Sweep) -> sweep.SweepRecord:
     if made.has_webhook:
         flags["webhook"] = None  # so that whoever resumes the sweep is asked for the URL
     config = str(Path(request.config).absolute()) if request.config else None
-    return sweep.SweepRecord(
+    return sweep_record.SweepRecord(
         sweep_id=made.folder.sweep_id,
         started=iso(time.time()),
         combinations=made.combinations,

@@ -14,12 +14,12 @@ from mslaunch.launcher.session import create_labelled
 from mslaunch.launcher.sweep import Sweep
 from mslaunch.launcher.sweep_result import SweptRun, result_of
 from mslaunch.launcher.sweep_runs import Observe, SweepEvent
-from mslaunch.store import record, requests
-from mslaunch.store.folder import write_atomically
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.liveness import current
-from mslaunch.store.signals import ASKING, SUSPEND
-from mslaunch.store.sweep import save_stopped
+from mslaunch.runs import record, requests
+from mslaunch.runs.liveness import current
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.sweep_record import save_stopped
+from mslaunch.runs.writing import write_atomically
+from mslaunch.signals import ASKING, SUSPEND
 from mslaunch.transports.base import JobQueue
 
 POLL = 0.5

@@ -12,11 +12,11 @@ from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import MslaunchError, RecordUnreadable
 from mslaunch.launcher.sweep import Sweep
 from mslaunch.metrics.progress import short
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.liveness import current
-from mslaunch.store.metrics import last_values
-from mslaunch.store.record import ENDED, RunRecord
-from mslaunch.store.run import Result
+from mslaunch.runs.liveness import current
+from mslaunch.runs.metrics_file import last_values
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import ENDED, RunRecord
+from mslaunch.runs.run import Result
 from mslaunch.words import first_line
 
 NOT_STARTED = "not started"

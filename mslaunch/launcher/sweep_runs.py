@@ -16,8 +16,8 @@ from mslaunch.launcher.request import Request
 from mslaunch.launcher.session import make_folder
 from mslaunch.launcher.sweep import Claim, Sweep
 from mslaunch.launcher.sweep_result import SweptRun, result_of
-from mslaunch.store import requests
-from mslaunch.store.signals import ASKING, SUSPEND
+from mslaunch.runs import requests
+from mslaunch.signals import ASKING, SUSPEND
 
 POLL = 0.1
 

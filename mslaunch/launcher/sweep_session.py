@@ -8,8 +8,8 @@ from mslaunch.launcher.sweep import Sweep, opened
 from mslaunch.launcher.sweep_queue import follow_sweep, submit_sweep
 from mslaunch.launcher.sweep_result import SweptRun
 from mslaunch.launcher.sweep_runs import Observe, SweepEvent, run_sweep
-from mslaunch.store import requests
-from mslaunch.store.signals import Signals
+from mslaunch.runs import requests
+from mslaunch.signals import Signals
 
 
 def carry_out_sweep(

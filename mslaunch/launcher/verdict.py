@@ -15,8 +15,8 @@ from mslaunch.diagnose.verdict import Verdict
 from mslaunch.launcher.decisions import Failure
 from mslaunch.launcher.missing_files import point_to_missing
 from mslaunch.launcher.run_state import RunState
+from mslaunch.runs.paths import RunFolder
 from mslaunch.shared import layout
-from mslaunch.store.layout import RunFolder
 
 # What fails within this time of the first failure may be the true cause, told late; what fails later is a consequence.
 SAME_MOMENT = 1.0

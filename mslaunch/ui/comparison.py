@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mslaunch.comparison.compare import CodeChange, Section, words
-from mslaunch.store.metrics import Metrics
-from mslaunch.store.run import Run
-from mslaunch.store.run_comparison import compare_runs
+from mslaunch.runs.compare import CodeChange, Section, compare_runs, words
+from mslaunch.runs.metrics_file import Metrics
+from mslaunch.runs.run import Run
 from mslaunch.ui.bounds import bounded
 from mslaunch.ui.curves import NOT_DRAWN, thin_series
 from mslaunch.words import plain

@@ -18,11 +18,11 @@ from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import MslaunchError
 from mslaunch.metrics.series import SeriesTable
 from mslaunch.plan.model import Plan
+from mslaunch.runs import labels
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import RunRecord
+from mslaunch.runs.run import Run
 from mslaunch.shared import layout
-from mslaunch.store import labels
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.record import RunRecord
-from mslaunch.store.run import Run
 from mslaunch.ui import curves, heat, log_text, timeline
 from mslaunch.ui.bounds import Bounds, bounded, is_within
 from mslaunch.ui.given import describe_given

@@ -10,9 +10,9 @@ from mslaunch.diagnose.masked_values import mask_values
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import MslaunchError
+from mslaunch.runs.paths import RunFolder, SweepFolder
+from mslaunch.runs.sweep_record import read as read_sweep
 from mslaunch.shared.secret_names import MASK
-from mslaunch.store.layout import RunFolder, SweepFolder
-from mslaunch.store.sweep import read as read_sweep
 from mslaunch.words import plain
 
 LONGEST = 300

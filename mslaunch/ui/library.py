@@ -19,11 +19,11 @@ from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.stamp import Stamp, stamp_of
 from mslaunch.errors import MslaunchError, NoSuchRun
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.metrics import Metrics
-from mslaunch.store.record import ENDED
-from mslaunch.store.run import Run, runs
-from mslaunch.store.run_secrets import secrets_of
+from mslaunch.runs.metrics_file import Metrics
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import ENDED
+from mslaunch.runs.run import Run, runs
+from mslaunch.runs.run_secrets import secrets_of
 from mslaunch.ui.bounds import LIVE
 from mslaunch.ui.document import describe_labels, make_document
 from mslaunch.ui.given import read_arguments, read_sweep_values

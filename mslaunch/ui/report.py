@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from mslaunch.errors import NotReadyError
-from mslaunch.store.folder import write_atomically
-from mslaunch.store.run import Run
-from mslaunch.store.run_secrets import secrets_of
+from mslaunch.runs.run import Run
+from mslaunch.runs.run_secrets import secrets_of
+from mslaunch.runs.writing import write_atomically
 from mslaunch.ui.bounds import REPORT
 from mslaunch.ui.document import Document, make_document
 from mslaunch.ui.page import report_page

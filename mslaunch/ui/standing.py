@@ -9,7 +9,7 @@ from mslaunch.metrics.pace import seconds_silent, step_time_of
 from mslaunch.metrics.progress import find_extent
 from mslaunch.metrics.rows import Source
 from mslaunch.metrics.series import STEP_NAMES, SeriesTable
-from mslaunch.store.record import RankRecord, RunRecord
+from mslaunch.runs.record import RankRecord, RunRecord
 from mslaunch.ui.numbers import number
 from mslaunch.words import plain
 

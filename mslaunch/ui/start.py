@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mslaunch.errors import NotReadyError, RequestError
-from mslaunch.store.history import list_runs
+from mslaunch.runs.history import list_runs
 from mslaunch.ui.access import Access
 from mslaunch.ui.library import Library
 from mslaunch.ui.server import listen, make_app, names_of, new_token, serve

@@ -15,8 +15,8 @@ from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.typed import make
 from mslaunch.metrics.progress import steps_per_second
 from mslaunch.metrics.rows import Number, Row, Source, read_row
+from mslaunch.runs.paths import RunFolder
 from mslaunch.shared.follow import Follower
-from mslaunch.store.layout import RunFolder
 
 POLL = 0.1
 

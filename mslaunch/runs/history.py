@@ -12,16 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from mslaunch import identity
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, open_file
 from mslaunch.documents.typed import make
 from mslaunch.errors import AmbiguousRun, LaunchedElsewhere, NoSuchRun, NotReadyError, RequestError
+from mslaunch.runs import identity, ownership, record, requests
+from mslaunch.runs.liveness import current, job_of, queue_of
+from mslaunch.runs.paths import RunFolder, SweepFolder, is_file, runs_root
 from mslaunch.shared import layout
 from mslaunch.shared.guard import end_run, processes_with
-from mslaunch.store import ownership, record, requests
-from mslaunch.store.layout import RunFolder, SweepFolder, is_file, runs_root
-from mslaunch.store.liveness import current, job_of, queue_of
 from mslaunch.transports.base import JobQueue
 
 LOST_PATIENCE = 5.0

@@ -11,12 +11,12 @@ import os
 import signal
 from contextlib import suppress
 
-from mslaunch import identity
 from mslaunch.errors import NotReadyError
-from mslaunch.identity import Launcher
+from mslaunch.runs import identity
+from mslaunch.runs.identity import Launcher
+from mslaunch.runs.paths import RunFolder, SweepFolder
 from mslaunch.shared.processes import is_own
-from mslaunch.store.layout import RunFolder, SweepFolder
-from mslaunch.store.signals import STACKS
+from mslaunch.signals import STACKS
 
 SIGNALS = {"stop": signal.SIGTERM, "stacks": STACKS}
 """What can be asked for, and the signal that asks a launcher which is a process of its own."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from mslaunch.diagnose.masked_documents import TELLING, find_secrets
 from mslaunch.documents.limits import Unreadable, read_text
-from mslaunch.store.layout import RunFolder
+from mslaunch.runs.paths import RunFolder
 
 LARGEST = 2_000_000
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
-from mslaunch import identity
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.typed import make
 from mslaunch.errors import RecordUnreadable
-from mslaunch.identity import Launcher
 from mslaunch.plan.model import Plan, check_schema, from_json, parse_record
 from mslaunch.ranges import format_ranges
+from mslaunch.runs import identity
+from mslaunch.runs.identity import Launcher
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.writing import write_atomically
 from mslaunch.shared.messages import SCHEMA_VERSION, OutputRow
-from mslaunch.store.folder import write_atomically
-from mslaunch.store.layout import RunFolder
 
 ENDED = ("succeeded", "failed", "stopped", "lost")
 """The states of runs that are over."""

@@ -4,15 +4,53 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from mslaunch.documents.limits import open_file
-from mslaunch.metrics.rows import Number, Row, Source, read_row, write_row
+from mslaunch.metrics.rows import Number, Row, Source, merge, read_row, write_row
 from mslaunch.metrics.series import SIGNS_OF_STEPS, Series, SeriesTable, last_step_came
-from mslaunch.metrics.thin import thin
 from mslaunch.shared.follow import Follower
+
+FEWEST = 2  # rows that every source keeps
+
+
+def thin(rows: Callable[[], Iterable[Row]], most: int) -> Iterator[Row]:
+    """Yield about `most` rows at most, in order; they are read twice, and few are held at a time.
+
+    Every source gets the same number of rows, spread evenly over what it has told. The newest row of each stays as it
+    is: a thinned file ends as the whole one did.
+    """
+    told, number = _count(rows())
+    fair = max(FEWEST, most // max(1, len(told))) - 1
+    size = {source: -(-count // fair) for source, count in told.items()}
+    waiting: dict[Source, list[Row]] = {}
+    seen: Counter[Source] = Counter()
+    for row in rows():
+        source = row.source
+        seen[source] += 1
+        is_newest = seen[source] == number[source]
+        some = waiting.setdefault(source, [])
+        if not is_newest:
+            some.append(row)
+        if some and (is_newest or sum(one.count for one in some) >= size[source]):
+            yield merge(some)
+            some.clear()
+        if is_newest:
+            yield row
+
+
+def _count(rows: Iterable[Row]) -> tuple[Counter[Source], Counter[Source]]:
+    """Return how much each source has told, and how many rows it has."""
+    told: Counter[Source] = Counter()
+    number: Counter[Source] = Counter()
+    for row in rows:
+        told[row.source] += row.count
+        number[row.source] += 1
+    return told, number
+
 
 LARGEST = 12 << 20  # when the file is this long, it is thinned
 THINNED = 6 << 20  # to about this length
@@ -223,3 +261,24 @@ def last_table(path: Path, sources: int, with_steps: bool = False) -> SeriesTabl
         if not start or (ranks >= sources and (not with_steps or not SIGNS_OF_STEPS.isdisjoint(table.names()))):
             return table
         piece *= 4
+
+
+READ = 1 << 16
+"""Bytes of the file's end that are read."""
+MOST_ROWS = 20
+"""How many rows are tried, should some of them be no rows."""
+
+
+def last_loss(path: Path) -> Number | None:
+    """Return the last loss near the end of the file: of rank 0, else of the last rank that tells one."""
+    try:
+        with open_file(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - READ))
+            lines = [line for line in file.read(READ).split(b"\n") if b'"loss":' in line]
+    except OSError:
+        return None
+    of_first = [line for line in lines if b'"rank":0,' in line]
+    for line in reversed((of_first or lines)[-MOST_ROWS:]):
+        if (row := read_row(line)) and (loss := row.last("loss")) is not None:
+            return loss
+    return None

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from mslaunch import identity
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.typed import make
 from mslaunch.errors import (
@@ -27,18 +26,18 @@ from mslaunch.errors import (
     RunsFolderUnwritable,
     SweepAlive,
 )
-from mslaunch.identity import Launcher
 from mslaunch.plan.model import parse_record
 from mslaunch.plan.sweep import Combination
+from mslaunch.runs import identity, record, requests
+from mslaunch.runs.history import list_all
+from mslaunch.runs.identity import Launcher
+from mslaunch.runs.liveness import queue_of
+from mslaunch.runs.ownership import become_owner, check_owner, is_own
+from mslaunch.runs.paths import RunFolder, SweepFolder, is_file
+from mslaunch.runs.record import LARGEST, RunRecord, is_name
+from mslaunch.runs.run import Result, Run
+from mslaunch.runs.writing import create_folder, why, write_atomically
 from mslaunch.shared.messages import SCHEMA_VERSION
-from mslaunch.store import record, requests
-from mslaunch.store.folder import create_sweep, why, write_atomically
-from mslaunch.store.history import list_all
-from mslaunch.store.layout import RunFolder, SweepFolder, is_file
-from mslaunch.store.liveness import queue_of
-from mslaunch.store.ownership import become_owner, check_owner, is_own
-from mslaunch.store.record import LARGEST, RunRecord, is_name
-from mslaunch.store.run import Result, Run
 
 POLL = 0.1
 
@@ -127,7 +126,8 @@ def read(folder: SweepFolder) -> SweepRecord:
 
 def create(folder: SweepFolder, made: SweepRecord, in_process: bool) -> None:
     """Make a sweep's folder with its record, or leave nothing behind; `in_process`: inside another program."""
-    create_sweep(folder, to_json(replace(made, launcher=identity.this_process(in_process))))
+    text = to_json(replace(made, launcher=identity.this_process(in_process)))
+    create_folder(folder.path, partial(write_atomically, folder.record, text))
 
 
 def save(folder: SweepFolder, made: SweepRecord, in_process: bool) -> None:

@@ -20,13 +20,13 @@ from typing import Any
 from mslaunch.diagnose.verdict import Verdict, signal_name
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import RecordUnreadable
+from mslaunch.runs.liveness import current, job_of
+from mslaunch.runs.metrics_file import last_loss
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.places import index_path
+from mslaunch.runs.record import ENDED, RunRecord, is_time
+from mslaunch.runs.writing import write_atomically
 from mslaunch.shared import layout
-from mslaunch.store.folder import write_atomically
-from mslaunch.store.known_folders import index_path
-from mslaunch.store.last_loss import last_loss
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.liveness import current, job_of
-from mslaunch.store.record import ENDED, RunRecord, is_time
 from mslaunch.words import first_line
 
 FEW = 20

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from mslaunch.errors import NotOwner
-from mslaunch.store.layout import RunFolder, SweepFolder
+from mslaunch.runs.paths import RunFolder, SweepFolder
 
 _READ = (".json", ".jsonl", "_job")
 """How the files end by which a verb decides what to do."""

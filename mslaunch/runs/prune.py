@@ -21,17 +21,16 @@ from typing import Any
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.mounts import find_mount
 from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, SweepAlive
-from mslaunch.launcher.prune_checkpoints import surplus
-from mslaunch.launcher.prune_choice import Candidate, Choice, Criteria, choose, find_links, runs_below
+from mslaunch.runs import labels, record, sweep_record
+from mslaunch.runs.disk_usage import entries
+from mslaunch.runs.history import list_runs
+from mslaunch.runs.liveness import current
+from mslaunch.runs.ownership import check_owner, is_own
+from mslaunch.runs.paths import RunFolder, SweepFolder
+from mslaunch.runs.places import RUNS_DIR
+from mslaunch.runs.prune_choice import Candidate, Choice, Criteria, choose, find_links, runs_below, surplus
 from mslaunch.shared import layout
 from mslaunch.shared.guard import processes_with
-from mslaunch.store import labels, record, sweep
-from mslaunch.store.history import list_runs
-from mslaunch.store.layout import RunFolder, SweepFolder
-from mslaunch.store.liveness import current
-from mslaunch.store.ownership import check_owner, is_own
-from mslaunch.store.places import RUNS_DIR
-from mslaunch.store.sizes import entries
 
 PRUNED = ".pruned-"
 """How the folder of a run is called while it is deleted."""
@@ -112,7 +111,7 @@ def _protection(folder: RunFolder, now: record.RunRecord, tags: Sequence[str], h
         return "a file in it is another user's, or a link"
     if now.state == "lost" and processes_with(f"MSLAUNCH_RUN_DIR={folder.path}"):
         return "processes of it are left; `mslaunch stop` ends them"
-    if folder.sweep and not holds_sweep and sweep.is_under_way(folder.sweep):
+    if folder.sweep and not holds_sweep and sweep_record.is_under_way(folder.sweep):
         return "its sweep is under way"
     return _label_protection(folder, tags)
 
@@ -196,7 +195,7 @@ def _mounted_in(path: Path) -> str | None:
 def _hold(held: ExitStack, folder: SweepFolder) -> str | None:
     """Hold a sweep while its runs are removed; say why that cannot be."""
     try:
-        held.enter_context(sweep.locked(folder))
+        held.enter_context(sweep_record.locked(folder))
     except SweepAlive:
         return "its sweep is under way"
     except MslaunchError as error:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from mslaunch import identity, plugins
+from mslaunch import plugins
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import PluginBroken, RequestError
-from mslaunch.store.folder import write_atomically
-from mslaunch.store.layout import RunFolder
-from mslaunch.store.ownership import is_own
-from mslaunch.store.record import ENDED, RunRecord, iso, read
+from mslaunch.runs import identity
+from mslaunch.runs.ownership import is_own
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import ENDED, RunRecord, iso, read
+from mslaunch.runs.writing import write_atomically
 from mslaunch.transports import registry
 from mslaunch.transports.base import JobQueue
 
@@ -98,7 +99,7 @@ def _member_found(folder: RunFolder, queue: JobQueue) -> str | None:
     member = queue.find(sweep.sweep_id) if sweep else None
     if sweep is None or member is None:
         return None
-    from mslaunch.store.sweep import read as read_sweep
+    from mslaunch.runs.sweep_record import read as read_sweep
 
     run_ids = read_sweep(sweep).run_ids
     return queue.member(member, run_ids.index(folder.run_id)) if folder.run_id in run_ids else None

@@ -1,1 +1,0 @@
-"""What differs between runs: configuration, code, environment, versions, metrics and speed. Pure."""
