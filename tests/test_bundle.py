@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from mslaunch.diagnose.masked_documents import mask_document
-from mslaunch.diagnose.masked_text import mask_text
-from mslaunch.diagnose.masked_values import mask_values
+from mslaunch.masking.documents import mask_document, mask_values
+from mslaunch.masking.text import mask_text
 from tests.conftest import Bench
 from tests.hccl_logs import Job
 

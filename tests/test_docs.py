@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.cli import VERBS
-from mslaunch.diagnose.pattern_tables import Pattern
+from mslaunch.diagnose.patterns.pattern_tables import Pattern
 from mslaunch.plan.methods import METHODS
 from mslaunch.settings.launch import LaunchSettings
 from mslaunch.transports.base import Channel, JobQueue, Transport

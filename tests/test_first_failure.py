@@ -12,10 +12,10 @@ import pytest
 from mslaunch import api
 from mslaunch.cli.describe import describe_verdict
 from mslaunch.diagnose.case import Case
-from mslaunch.diagnose.identity import Identity
 from mslaunch.diagnose.judge import judge
-from mslaunch.diagnose.scan import scan
+from mslaunch.diagnose.logs.scan import scan
 from mslaunch.diagnose.verdict import Tie, Verdict
+from mslaunch.diagnose.waiting.writer import Identity
 from mslaunch.launcher.run_state import RunState
 from mslaunch.launcher.verdict import make_verdict
 from mslaunch.runs.paths import RunFolder

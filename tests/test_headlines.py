@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mslaunch.diagnose.scan import Scanner
+from mslaunch.diagnose.logs.scan import Scanner
 from mslaunch.shared.headlines import headline
 from tests.conftest import Bench
 

@@ -8,7 +8,7 @@ import pytest
 
 from mslaunch.diagnose.folder import read_folder
 from mslaunch.diagnose.judge import judge
-from mslaunch.diagnose.scan import scan
+from mslaunch.diagnose.logs.scan import scan
 
 HEAD = "(77,python):2026-03-01-08:00:00.000.000"
 STEPS = [f"epoch: 1 step: {step}, loss is 0.5" for step in range(1, 9)]

@@ -14,9 +14,9 @@ import pytest
 
 from mslaunch.checkpoint.sets import parse_step
 from mslaunch.cli import run as mslaunch
-from mslaunch.diagnose.error_file import read_error
-from mslaunch.diagnose.pattern_tables import parse_table
-from mslaunch.diagnose.scan import scan
+from mslaunch.diagnose.case import read_error
+from mslaunch.diagnose.logs.scan import scan
+from mslaunch.diagnose.patterns.pattern_tables import parse_table
 from mslaunch.errors import ConfigError, MslaunchError, RecordUnreadable, RequestError
 from mslaunch.hosts import Host, parse_hostfile, parse_hosts
 from mslaunch.launcher.request import Request, read_job

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from mslaunch.diagnose.case import Case
-from mslaunch.diagnose.facts import forms
 from mslaunch.diagnose.folder import read_folder
-from mslaunch.diagnose.identity import read_name
 from mslaunch.diagnose.judge import judge
-from mslaunch.diagnose.scan import scan
+from mslaunch.diagnose.logs.scan import scan
+from mslaunch.diagnose.waiting.line_facts import forms
+from mslaunch.diagnose.waiting.writer import read_name
 
 HEAD = "HCCL(4242,python3):2026-03-01-08:00:00.000.000"
 ENTRY = f"[INFO] {HEAD} [op_base.cc:413][1]Entry-HcclCommInitRootInfo:ranks[8], rank[6], rootinfo: host ip[10.0.0.7] port[60004], identifier[g1], deviceLogicId[2]"

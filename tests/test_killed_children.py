@@ -10,7 +10,7 @@ import pytest
 from mslaunch.agent.memory import KernelKills
 from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.judge import judge
-from mslaunch.diagnose.scan import scan
+from mslaunch.diagnose.logs.scan import scan
 from tests.conftest import Bench
 
 KILLED = """

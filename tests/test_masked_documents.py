@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mslaunch.diagnose.masked_documents import MOST_KNOWN, find_secrets, mask_document
-from mslaunch.diagnose.masked_text import mask_text
-from mslaunch.diagnose.masked_values import mask_values
+from mslaunch.masking.documents import MOST_KNOWN, find_secrets, mask_document, mask_values
+from mslaunch.masking.text import mask_text
 from mslaunch.shared.secret_names import looks_secret
 
 HARMLESS: dict[str, Any] = {

@@ -14,10 +14,10 @@ import pytest
 
 from mslaunch.cli import explain
 from mslaunch.cli.explain import meaning
-from mslaunch.diagnose.facts import forms
-from mslaunch.diagnose.literals import required_literals
-from mslaunch.diagnose.pattern_tables import built_in_patterns, parse_table
-from mslaunch.diagnose.patterns import match_line
+from mslaunch.diagnose.patterns.literals import required_literals
+from mslaunch.diagnose.patterns.pattern import match_line
+from mslaunch.diagnose.patterns.pattern_tables import built_in_patterns, parse_table
+from mslaunch.diagnose.waiting.line_facts import forms
 from mslaunch.errors import RequestError
 from tests.conftest import ROOT, Bench
 

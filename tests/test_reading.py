@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.diagnose import reading
 from mslaunch.diagnose.folder import read_folder
 from mslaunch.diagnose.judge import judge
-from mslaunch.diagnose.sources import files_of, logs_among
+from mslaunch.diagnose.logs import reading
+from mslaunch.diagnose.logs.sources import files_of, logs_among
 from tests.conftest import Bench
 from tests.hccl_logs import Job
 

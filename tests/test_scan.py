@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mslaunch.diagnose.literals import required_literals
-from mslaunch.diagnose.pattern_tables import built_in_patterns
-from mslaunch.diagnose.patterns import match_line
-from mslaunch.diagnose.scan import LONGEST, TRACEBACK_LIMIT, Findings, Scanner, scan
+from mslaunch.diagnose.logs.scan import LONGEST, TRACEBACK_LIMIT, Findings, Scanner, scan
+from mslaunch.diagnose.patterns.literals import required_literals
+from mslaunch.diagnose.patterns.pattern import match_line
+from mslaunch.diagnose.patterns.pattern_tables import built_in_patterns
 
 LOGS = Path(__file__).parent / "fixtures" / "msrun_logs"
 CHAIN = b"""noise

@@ -8,7 +8,7 @@ import pytest
 
 from mslaunch.diagnose.folder import read_folder
 from mslaunch.diagnose.judge import judge
-from mslaunch.diagnose.scan import scan
+from mslaunch.diagnose.logs.scan import scan
 from mslaunch.diagnose.verdict import Verdict
 
 RAISED = ("Traceback (most recent call last):", '  File "train.py", line 8, in <module>', "    main()")

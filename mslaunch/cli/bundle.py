@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mslaunch import __version__, api
 from mslaunch.diagnose.bundle import LARGEST, read_bundle, write_bundle
 from mslaunch.diagnose.folder import Evidence
-from mslaunch.diagnose.sources import Source
+from mslaunch.diagnose.logs.sources import Source
 from mslaunch.documents.limits import Unreadable
 from mslaunch.errors import RequestError
 from mslaunch.shared.secret_names import masked

@@ -14,7 +14,7 @@ from mslaunch.cli.describe import describe_end, describe_outputs, describe_verdi
 from mslaunch.cli.live_lines import LiveLines
 from mslaunch.cli.screen import Screen
 from mslaunch.cli.status_line import fit_parts
-from mslaunch.diagnose.patterns import is_healthy_noise
+from mslaunch.diagnose.patterns.pattern import is_healthy_noise
 from mslaunch.metrics.progress import progress_words
 from mslaunch.words import clock_words, counted, first_line, plain, plain_output
 

@@ -12,8 +12,8 @@ from mslaunch.cli.basics import columns, lasting
 from mslaunch.cli.last_lines import untold_lines
 from mslaunch.cli.state_words import state_words
 from mslaunch.cli.tables import Narrowing
-from mslaunch.diagnose.chain_words import END_OF_WAITING, peer_words
 from mslaunch.diagnose.verdict import Step, Tie, Verdict, signal_name
+from mslaunch.diagnose.waiting.chain import END_OF_WAITING, peer_words
 from mslaunch.shared import layout
 from mslaunch.shared.secret_names import masked
 from mslaunch.words import byte_count, counted, cut_line, first_line, named_ranks, plain, shorten

@@ -21,7 +21,7 @@ from mslaunch.cli.reading_line import ReadingLine
 from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.folder import Evidence, read_sources
 from mslaunch.diagnose.judge import judge, judge_logs
-from mslaunch.diagnose.sources import Source, files_of
+from mslaunch.diagnose.logs.sources import Source, files_of
 from mslaunch.errors import NoSuchRun, RequestError
 from mslaunch.shared import layout
 from mslaunch.words import plain

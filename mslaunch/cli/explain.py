@@ -9,8 +9,8 @@ from dataclasses import asdict
 from difflib import get_close_matches
 
 from mslaunch.cli import basics
-from mslaunch.diagnose.pattern_tables import Pattern
-from mslaunch.diagnose.patterns import match_line, rows
+from mslaunch.diagnose.patterns.pattern import match_line, rows
+from mslaunch.diagnose.patterns.pattern_tables import Pattern
 from mslaunch.errors import RequestError
 from mslaunch.words import plain
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from mslaunch.diagnose.patterns import is_healthy_noise
+from mslaunch.diagnose.patterns.pattern import is_healthy_noise
 from mslaunch.diagnose.stacks import OUR_FRAMES, readable
 from mslaunch.diagnose.verdict import Verdict
 

@@ -16,7 +16,7 @@ from mslaunch import api
 from mslaunch.cli import basics, options
 from mslaunch.cli.found_run import find_run
 from mslaunch.cli.times import parse_since
-from mslaunch.diagnose.patterns import is_healthy_noise
+from mslaunch.diagnose.patterns.pattern import is_healthy_noise
 from mslaunch.errors import RequestError
 from mslaunch.ranges import format_ranges, parse_ranges
 from mslaunch.words import plain_output

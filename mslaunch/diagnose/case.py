@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from mslaunch.diagnose.facts import Fact
-from mslaunch.diagnose.identity import Identity
-from mslaunch.diagnose.scan import Findings, Hit, Raised
+from mslaunch.diagnose.logs.scan import Findings, Hit, Raised
+from mslaunch.diagnose.waiting.line_facts import Fact
+from mslaunch.diagnose.waiting.writer import Identity
+from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.documents.typed import make
+from mslaunch.shared import layout
 from mslaunch.shared.headlines import headline
 
 _COMPLAINTS = ("wait", "root", "missing", "came", "task")
@@ -266,3 +271,30 @@ def _merged(first: Identity, second: Identity) -> Identity:
         root=better.root or other.root,
         root_group=better.root_group or other.root_group,
     )
+
+
+def read_error(rank_folder: Path) -> dict[str, Any] | None:
+    """Return what a rank's error.json holds; an exception of a mere thread is not why a rank ended."""
+    try:
+        return parse_error(read_text(rank_folder / layout.ERROR, errors="replace", only_files=True))
+    except (OSError, Unreadable):
+        return None
+
+
+def parse_error(text: str) -> dict[str, Any] | None:
+    """Return what the text of an error.json says."""
+    try:
+        error = make(_ErrorFile, parse_json(text))
+    except Unreadable:
+        return None
+    return asdict(error) if error.thread is None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _ErrorFile:
+    """What is used of a rank's error.json."""
+
+    type: str = ""
+    message: str = ""
+    traceback: str = ""
+    thread: str | None = None

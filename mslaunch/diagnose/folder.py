@@ -2,21 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal as signals
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from mslaunch.diagnose import addresses, kernel
-from mslaunch.diagnose.case import Case, merge
-from mslaunch.diagnose.error_file import parse_error
-from mslaunch.diagnose.facts import Fact
-from mslaunch.diagnose.identity import Identity, Name, identify, main_process, read_name
-from mslaunch.diagnose.reading import Progress, Read, read_logs
-from mslaunch.diagnose.sources import Source, files_of, is_kernel_log, logs_among
-from mslaunch.diagnose.waiting import Place
+from mslaunch.diagnose.case import Case, merge, parse_error
+from mslaunch.diagnose.logs.reading import Progress, Read, read_logs
+from mslaunch.diagnose.logs.scan import Hit
+from mslaunch.diagnose.logs.sources import Source, files_of, is_kernel_log, logs_among
+from mslaunch.diagnose.waiting.graph import Place
+from mslaunch.diagnose.waiting.line_facts import Fact
+from mslaunch.diagnose.waiting.writer import Identity, Name, identify, main_process, read_name
+from mslaunch.errors import RankTableUnreadable
+from mslaunch.ranktable.versions import read_table
 from mslaunch.shared import layout
+
+_SIGNALS = {
+    "segfault": signals.SIGSEGV,
+    "general protection": signals.SIGSEGV,
+    "trap invalid opcode": signals.SIGILL,
+    "hardware memory corruption": signals.SIGBUS,
+}
+"""The signal behind what the kernel says; all else is for lack of memory, but for what a driver says of a device."""
+_OF_DEVICE = "Xid"
+
+
+def assign(cases: Sequence[Case]) -> list[Case]:
+    """Mark the ranks that the kernel names by their pid; the line is told as theirs, not as one of the kernel's log."""
+    made = list(cases)
+    by_pid: dict[int, list[int]] = {}
+    for number, case in enumerate(cases):
+        if case.who.pid is not None:
+            by_pid.setdefault(case.who.pid, []).append(number)
+    for number, case in enumerate(cases):
+        told: dict[int, int] = {}
+        for fact in case.findings.facts:
+            owners = by_pid.get(int(fact.values["pid"]), []) if fact.kind == "killed" else []
+            owner = _owner(case, owners, cases)
+            if owner is not None:
+                told[fact.line] = owner
+                made[owner] = _marked(made[owner], fact)
+        if told:
+            kept = tuple(hit for hit in case.findings.hits if hit.line not in told)
+            made[number] = replace(made[number], findings=replace(case.findings, hits=kept))
+            for hit in case.findings.hits:
+                if hit.line in told:
+                    made[told[hit.line]] = _with_hit(made[told[hit.line]], hit)
+    return made
+
+
+def _owner(kernel: Case, owners: Sequence[int], cases: Sequence[Case]) -> int | None:
+    """Return the one process that is meant; None where nobody knows which, since two hosts have the pid."""
+    others = [number for number in owners if cases[number] is not kernel]
+    there = [number for number in others if kernel.host and cases[number].host == kernel.host]
+    found = there if len(there) == 1 else others
+    return found[0] if len(found) == 1 else None
+
+
+def _marked(case: Case, fact: Fact) -> Case:
+    what = fact.values.get("what", "")
+    if what == _OF_DEVICE:
+        return case
+    by = _SIGNALS.get(what)
+    place = f"{fact.log}:{fact.line}"
+    if by is not None:
+        return replace(case, cause="signal", signal=int(by), told_by=place)
+    return replace(case, cause="signal", signal=int(signals.SIGKILL), out_of_memory=True, told_by=place)
+
+
+def _with_hit(case: Case, hit: Hit) -> Case:
+    """Add a line of the kernel's log to what a rank's own logs tell; the killing itself is known by then."""
+    if case.out_of_memory:
+        return case
+    return replace(case, findings=replace(case.findings, hits=(*case.findings.hits, hit)))
+
+
+_MOST_TABLES = 64
+_LARGEST_TABLE = 4 << 20
+
+
+def from_tables(sources: Sequence[Source]) -> Iterator[Place]:
+    """Read every rank table among the files; a JSON file that is none is left alone."""
+    small = [source for source in sources if source.name.endswith(".json") and source.size <= _LARGEST_TABLE]
+    for source in small[:_MOST_TABLES]:
+        text = source.read_text(_LARGEST_TABLE)
+        if not text or '"server_list"' not in text:
+            continue
+        try:
+            table = read_table(text, source.shown)
+        except RankTableUnreadable:
+            continue
+        for server in table.servers:
+            for device in server.devices:
+                yield Place(server.server_id, device.device_id, device.device_ip, device.rank_id)
+
+
+def from_hccn_tool(reads: Sequence[Read]) -> Iterator[Place]:
+    """Read what hccn_tool printed for each device of a host: its number, and then its address."""
+    for read in reads:
+        device = None
+        for fact in read.findings.facts:
+            if fact.kind == "address":
+                if "device" in fact.values:
+                    device = int(fact.values["device"])
+                elif device is not None:
+                    yield Place(read_name(read.source.name).host, device, fact.values["address"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +146,9 @@ def read_sources(sources: Sequence[Source], progress: Progress | None = None, na
         _sort_in(processes, read, errors)
     found = [(process, _who(process, names_are_true)) for process in processes.values()]
     cases = _by_rank(_with_hosts(found))
-    places = (*addresses.from_tables(sources), *addresses.from_hccn_tool(reads))
+    places = (*from_tables(sources), *from_hccn_tool(reads))
     notes = tuple(read.problem for read in reads if read.problem)
-    return Evidence(tuple(kernel.assign(cases)), places, notes, tuple(reads))
+    return Evidence(tuple(assign(cases)), places, notes, tuple(reads))
 
 
 def _sort_in(processes: dict[object, _Process], read: Read, errors: dict[str, Source]) -> None:

@@ -17,14 +17,13 @@ from mslaunch.diagnose.case import (
     last_words,
     when,
 )
-from mslaunch.diagnose.chain import Chain
-from mslaunch.diagnose.chain_words import steps_of
-from mslaunch.diagnose.collective import chain_verdict_parts, chains_of, contradiction
-from mslaunch.diagnose.group_verdict import of_group, of_whole_group, with_tls
-from mslaunch.diagnose.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Hit, Raised, scan
-from mslaunch.diagnose.sources import is_kernel_log
+from mslaunch.diagnose.logs.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Hit, Raised, scan
+from mslaunch.diagnose.logs.sources import is_kernel_log
 from mslaunch.diagnose.verdict import Tie, Verdict, signal_name
-from mslaunch.diagnose.waiting import Place
+from mslaunch.diagnose.waiting.chain import Chain, steps_of
+from mslaunch.diagnose.waiting.collective import chain_verdict_parts, chains_of, contradiction
+from mslaunch.diagnose.waiting.graph import Place
+from mslaunch.diagnose.waiting.group import of_group, of_whole_group, with_tls
 from mslaunch.shared.headlines import with_headline
 from mslaunch.words import cut_middle
 

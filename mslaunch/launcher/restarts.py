@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mslaunch.checkpoint.files import files_of_ranks, step_of
 from mslaunch.checkpoint.resuming import Resume, find_for_ranks
-from mslaunch.diagnose.error_file import read_error
+from mslaunch.diagnose.case import read_error
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mslaunch.diagnose.case import Case, complaints, is_cause
-from mslaunch.diagnose.error_file import read_error
-from mslaunch.diagnose.identity import identify
+from mslaunch.diagnose.case import Case, complaints, is_cause, read_error
 from mslaunch.diagnose.judge import judge
-from mslaunch.diagnose.scan import Findings, lines_before_tail, scan, scan_head, scan_tail
+from mslaunch.diagnose.logs.scan import Findings, lines_before_tail, scan, scan_head, scan_tail
 from mslaunch.diagnose.verdict import Verdict
+from mslaunch.diagnose.waiting.writer import identify
 from mslaunch.launcher.decisions import Failure
 from mslaunch.launcher.missing_files import point_to_missing
 from mslaunch.launcher.run_state import RunState

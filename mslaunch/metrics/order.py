@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mslaunch.diagnose.literals import required_literals
+from mslaunch.diagnose.patterns.literals import required_literals
 from mslaunch.metrics.table import LineRow, added_rows, built_in_rows
 from mslaunch.plan.model import LinePattern
 from mslaunch.shared.messages import LinePatternOrder, MetricsOrder

@@ -16,10 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from mslaunch.diagnose.masked_documents import mask_texts
-from mslaunch.diagnose.masked_values import mask_values
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import MOST_BYTES, Unreadable, read_text
+from mslaunch.masking.documents import mask_texts, mask_values
 from mslaunch.metrics.series import Series
 from mslaunch.plan.model import Plan
 from mslaunch.runs.disk_usage import entries

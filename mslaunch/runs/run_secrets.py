@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from mslaunch.diagnose.masked_documents import TELLING, find_secrets
 from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.masking.documents import TELLING, find_secrets
 from mslaunch.runs.paths import RunFolder
 
 LARGEST = 2_000_000

@@ -10,12 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mslaunch.diagnose.masked_documents import mask_document, mask_texts
-from mslaunch.diagnose.masked_lines import mask_outline
-from mslaunch.diagnose.masked_text import mask_text
-from mslaunch.diagnose.masked_values import mask_values
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import MslaunchError
+from mslaunch.masking.documents import mask_document, mask_outline, mask_texts, mask_values
+from mslaunch.masking.text import mask_text
 from mslaunch.metrics.series import SeriesTable
 from mslaunch.plan.model import Plan
 from mslaunch.runs import labels

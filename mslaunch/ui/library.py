@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mslaunch.diagnose.masked_documents import TELLING
-from mslaunch.diagnose.masked_text import mask_text
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.stamp import Stamp, stamp_of
 from mslaunch.errors import MslaunchError, NoSuchRun
+from mslaunch.masking.documents import TELLING
+from mslaunch.masking.text import mask_text
 from mslaunch.runs.metrics_file import Metrics
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.record import ENDED

@@ -20,9 +20,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from mslaunch.diagnose.masked_documents import mask_texts
-from mslaunch.diagnose.masked_text import mask_text
 from mslaunch.errors import MslaunchError, NoSuchRun, NotReadyError, RequestError, limit_of
+from mslaunch.masking.documents import mask_texts
+from mslaunch.masking.text import mask_text
 from mslaunch.runs.run import Run
 from mslaunch.ui import log_text, page, prometheus
 from mslaunch.ui.access import LARGEST_HEAD, Access, App, Guard

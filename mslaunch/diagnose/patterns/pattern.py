@@ -9,8 +9,8 @@ from functools import cache
 from itertools import takewhile
 
 from mslaunch import plugins
-from mslaunch.diagnose.literals import required_literals
-from mslaunch.diagnose.pattern_tables import Pattern, built_in_patterns, read_added
+from mslaunch.diagnose.patterns.literals import required_literals
+from mslaunch.diagnose.patterns.pattern_tables import Pattern, built_in_patterns, read_added
 
 _OWN_LINES = ("[WARNING] ", "[INFO] ")  # of MindSpore's own log
 _LEVELS = (

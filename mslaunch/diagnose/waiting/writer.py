@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mslaunch.diagnose.facts import WHOLE_JOB, Fact
+from mslaunch.diagnose.waiting.line_facts import WHOLE_JOB, Fact
 
 _RANK_PART = re.compile(r"(?:^|[._-])rank[_-]?(\d{1,6})(?=\D|$)", re.IGNORECASE)
 _WORKER_FILE = re.compile(r"^(?:worker|log|train)[_-]?(\d{1,6})(?=\.)", re.IGNORECASE)

@@ -21,8 +21,7 @@ GROUP = "mslaunch.patterns"
 Kind = Literal["cause", "victim", "healthy"]
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _OPTIONAL = ("codes", "source", "example", "blames")
-_TABLES = "tables"
-_GENERAL = "patterns.yaml"
+_GENERAL = "general.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,8 @@ class Pattern:
 @cache
 def built_in_patterns() -> tuple[Pattern, ...]:
     """Return the rows of the built-in tables, which tests keep right: those of one field, then the general ones."""
-    folder = resources.files("mslaunch.diagnose")
-    files = [*sorted(folder.joinpath(_TABLES).iterdir(), key=lambda file: file.name), folder.joinpath(_GENERAL)]
+    folder = resources.files("mslaunch.diagnose.patterns").joinpath("tables")
+    files = sorted(folder.iterdir(), key=lambda file: (file.name == _GENERAL, file.name))
     texts = (file.read_text(encoding="utf-8") for file in files if file.name.endswith(".yaml"))
     return tuple(_make(row) for text in texts for row in yaml.load(text, Loader=_Loader))
 

@@ -1,8 +1,7 @@
 """Reading one log: exceptions, known patterns, who wrote it and waits for whom, the last sign of life.
 
 A log is read in blocks, once, and with bounded memory, whatever its size. Only lines that hold a text which a pattern
-needs (candidates.py) are looked at one by one.
-"""
+needs (candidates.py) are looked at one by one."""
 
 from __future__ import annotations
 
@@ -15,14 +14,47 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from mslaunch.diagnose import candidates
-from mslaunch.diagnose.candidates import EXCEPTION, PEER, Kind
-from mslaunch.diagnose.exceptions import End, exception_text, find_exception, is_source_line
-from mslaunch.diagnose.facts import Fact, read_fact
-from mslaunch.diagnose.patterns import Match, match_line
-from mslaunch.diagnose.prefixes import label_size
-from mslaunch.diagnose.steps import NO_STEP, WENT_ON, Step, last_step, step_lines
+from mslaunch.diagnose.logs import candidates
+from mslaunch.diagnose.logs.candidates import EXCEPTION, PEER, Kind
+from mslaunch.diagnose.logs.exceptions import End, exception_text, find_exception, is_source_line, label_size
+from mslaunch.diagnose.patterns.pattern import Match, match_line
+from mslaunch.diagnose.waiting.line_facts import Fact, read_fact
 from mslaunch.words import cut_middle
+
+Step = tuple[int, int]
+"""Epoch and step."""
+NO_STEP: Step = (0, 0)
+_MARKS = (b"poch:", b"POCH:")
+_TRIED = 64  # lines of a block, from its end, that name an epoch
+_STEP = re.compile(
+    rb"epoch:\s*(\d{1,18}),?\s+step:\s*(\d{1,18})(?!\d)|epoch:\[\s*(\d{1,18})/\s*\d{1,18}\], step:\[\s*(\d{1,18})/",
+    re.IGNORECASE,
+)
+WENT_ON = 3
+"""Steps after an error that show that it was handled; ranks that share a log print one or two, then they wait."""
+
+
+def last_step(data: bytes, start: int, end: int) -> Step:
+    """Return the last step that some lines of a block tell of."""
+    found = NO_STEP
+    for mark in _MARKS:
+        at = data.rfind(mark, start, end)
+        for _ in range(_TRIED):
+            if at < 0:
+                break
+            line_end = data.find(b"\n", at)
+            told = _STEP.search(data, max(0, at - 1), line_end if line_end >= 0 else len(data))
+            if told:
+                found = max(found, (int(told[1] or told[3]), int(told[2] or told[4])))
+                break
+            at = data.rfind(mark, start, at)
+    return found
+
+
+def step_lines(data: bytes, start: int, end: int) -> int:
+    """Return how many times some lines of a block name an epoch."""
+    return sum(data.count(mark, start, end) for mark in _MARKS)
+
 
 BLOCK = 1 << 18
 LONGEST = 1 << 20  # a line or an exception that is longer is taken apart

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mslaunch.diagnose.facts import WHOLE_JOB, Fact
-from mslaunch.diagnose.identity import Identity, is_address
+from mslaunch.diagnose.waiting.line_facts import WHOLE_JOB, Fact
+from mslaunch.diagnose.waiting.writer import Identity, is_address
 
 _MOST_MISSING = 4096  # ranks that one list may name as missing
 _ROOT_DEVICE = re.compile(r"_(\d{1,5})_(\d{1,6})_\d{10,20}$")

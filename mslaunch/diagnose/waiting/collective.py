@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from mslaunch.diagnose import difference
 from mslaunch.diagnose.case import Case, failed, is_victim, when
-from mslaunch.diagnose.chain import Chain, find_chains
-from mslaunch.diagnose.chain_words import chain_words, peer_words, steps_of
-from mslaunch.diagnose.facts import Fact
-from mslaunch.diagnose.identity import is_address
-from mslaunch.diagnose.scan import Hit
-from mslaunch.diagnose.waiting import Peer, Place, Wait, Writer, find_waits
+from mslaunch.diagnose.logs.scan import Hit
+from mslaunch.diagnose.waiting import group
+from mslaunch.diagnose.waiting.chain import Chain, chain_words, find_chains, peer_words, steps_of
+from mslaunch.diagnose.waiting.graph import Peer, Place, Wait, Writer, find_waits
+from mslaunch.diagnose.waiting.line_facts import Fact
+from mslaunch.diagnose.waiting.writer import is_address
 
 _OTHERS_SHOWN = 3
 _ENOUGH = 2  # ranks that must lead to a process before the one silent log is taken for its own
@@ -58,13 +57,13 @@ def _with_silent(chain: Chain, cases: Sequence[Case]) -> Chain:
 def _turned(chain: Chain, cases: Sequence[Case]) -> Chain:
     """Let a cycle end with the rank that differs from the others in it."""
     found = _difference(chain, cases)
-    return chain if found is None else difference.turn(chain, found.case)
+    return chain if found is None else group.turn(chain, found.case)
 
 
-def _difference(chain: Chain, cases: Sequence[Case]) -> difference.Difference | None:
+def _difference(chain: Chain, cases: Sequence[Case]) -> group.Difference | None:
     if chain.end != "cycle":  # where waiting ends, the ranks before its end have not come as far as others
         return None
-    return difference.in_collective(cases, [peer.case for peer in chain.peers if peer.case is not None])
+    return group.in_collective(cases, [peer.case for peer in chain.peers if peer.case is not None])
 
 
 def _blamed(case: Case) -> list[Fact]:
@@ -118,7 +117,7 @@ def _advice(chain: Chain, cases: Sequence[Case], hit: Hit | None) -> str:
     if _difference(chain, cases) is not None:
         return _OTHER_COLLECTIVE
     words = f"{hit.match.summary} {hit.match.pattern.advice}" if hit else _ADVICE[chain.end]
-    beside = difference.in_collective(cases, [peer.case for peer in chain.peers if peer.case is not None])
+    beside = group.in_collective(cases, [peer.case for peer in chain.peers if peer.case is not None])
     if beside is None:
         return words
     odd = next(peer for peer in chain.peers if peer.case == beside.case)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import IO
 
-from mslaunch.diagnose.scan import BLOCK, Findings, Scanner
-from mslaunch.diagnose.sources import BROKEN, Source
+from mslaunch.diagnose.logs.scan import BLOCK, Findings, Scanner
+from mslaunch.diagnose.logs.sources import BROKEN, Source
 
 Progress = Callable[[int, int], None]
 """Gets how many bytes have been read, of how many."""

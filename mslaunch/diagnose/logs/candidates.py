@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from mslaunch.diagnose.facts import Form, forms
-from mslaunch.diagnose.patterns import Row, rows
+from mslaunch.diagnose.patterns.pattern import Row, rows
+from mslaunch.diagnose.waiting.line_facts import Form, forms
 
 PEER, EXCEPTION = "peer", "exception"
 _MARKS = {

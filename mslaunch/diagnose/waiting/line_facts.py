@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
-from mslaunch.diagnose.literals import required_literals
+from mslaunch.diagnose.patterns.literals import required_literals
 
 Kind = Literal["self", "listen", "wait", "root", "missing", "came", "expected", "task", "killed", "address", "tls"]
 _ADDRESS = r"[0-9A-Fa-f.:]{2,45}"

@@ -1,0 +1,1 @@
+"""Reading logs: where they come from, and what each line shows."""

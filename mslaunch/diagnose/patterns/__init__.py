@@ -1,0 +1,1 @@
+"""Failure patterns: tables of known failures, and how a line matches one."""

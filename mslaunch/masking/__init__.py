@@ -1,0 +1,1 @@
+"""Secrets in texts and documents, masked before anyone else sees them."""

@@ -1,0 +1,372 @@
+"""Documents of a run without their secrets: parsed by what they are, masked, and written again in their order."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import yaml
+
+from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.limits import Unreadable
+from mslaunch.documents.yaml_text import compose_yaml, serialize_yaml
+from mslaunch.masking.text import SHORTEST, is_harmless, is_secret_value, mask_command, mask_text
+from mslaunch.shared import layout
+from mslaunch.shared.secret_names import MASK, looks_secret
+
+_KEY = re.compile(r"""(?P<head>(?P<indent>\s*(?:- +)*)["']?(?P<name>[\w.-]{1,200})["']?\s{0,8}:\s*)(?P<value>.*)""")
+_OPENED = re.compile(r"""(?<![\w.-])["']?(?P<name>[A-Za-z_][\w.-]{1,80})["']?\s{0,3}[=:]\s{0,3}(?=[{\["'])""")
+_ASSIGNED = re.compile(r"(?P<name>[A-Za-z_]\w{0,200})=(?P<value>.*)")
+_NUMBERS = re.compile(r"[\d\s.,:\[\]{}+-]{0,4000}")
+_ENDS = {"{": "}", "[": "]", '"': '"', "'": "'"}
+
+
+def mask_lines(text: str, known: Collection[str] = ()) -> str:
+    """Mask a text line by line, as many lines as it had."""
+    return "".join(f"{mask_text(line, known)}\n" for line in text.splitlines())
+
+
+def mask_assignments(text: str, known: Collection[str] = ()) -> str:
+    """Mask lines of the form NAME=value: all of a value, whatever stands in it."""
+    return "".join(f"{_mask_assignment(line, known)}\n" for line in text.splitlines())
+
+
+def _mask_assignment(line: str, known: Collection[str]) -> str:
+    found = _ASSIGNED.fullmatch(line)
+    if found and is_secret_value(found["name"], found["value"]):
+        return f"{found['name']}={MASK}"
+    return mask_text(line, known)
+
+
+def mask_outline(text: str, known: Collection[str] = ()) -> str:
+    """Mask what looks like YAML or JSON, with the lines that are indented below a secret's name."""
+    return "\n".join(_masked_outline(text.split("\n"), known))
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A secret that goes on in the next lines: what it was opened with, how often, and the indent of its name."""
+
+    mark: str
+    depth: int
+    indent: int
+
+    def after(self, line: str) -> _Open:
+        return self if not self.depth else _Open(self.mark, _closed(line, 0, self.mark, self.depth)[1], self.indent)
+
+    def covers(self, bare: str, indent: int) -> bool:
+        """Tell whether a line belongs to it; items of YAML may stand as far left as the name above them."""
+        is_item = indent == self.indent and bare.startswith(("- ", "]", "}"))
+        return bool(self.depth or indent > self.indent or is_item)
+
+
+def _masked_outline(lines: list[str], known: Collection[str]) -> Iterator[str]:
+    secret: _Open | None = None
+    for line in lines:
+        bare = line.lstrip()
+        indent = len(line) - len(bare)
+        if secret is not None and (not bare or secret.covers(bare, indent)):
+            secret = secret.after(line)
+            yield line if is_harmless(bare.strip("-,'\" ")) else f"{line[:indent]}{MASK}"
+            continue
+        shown, secret = _mask_key(line) or _mask_opened(line, indent)
+        yield mask_text(shown, known)
+
+
+def _mask_key(line: str) -> tuple[str, _Open] | None:
+    """Mask the value of a secret's name that begins a line; lines with a deeper indent belong to it."""
+    found = _KEY.fullmatch(line)
+    if found is None or not looks_secret(found["name"]):
+        return None
+    value = found["value"].rstrip(" ,")
+    mark = value[:1] if value[:1] in _ENDS else ""
+    depth = _closed(value, 0, mark)[1] if mark else 0
+    is_shown = is_harmless(value) or _NUMBERS.fullmatch(value)
+    return line if is_shown else f"{found['head']}{MASK}", _Open(mark, depth, len(found["indent"]))
+
+
+def _mask_opened(line: str, indent: int) -> tuple[str, _Open | None]:
+    """Mask braces, brackets and quotes after a secret's name inside a line, up to where they close."""
+    parts: list[str] = []
+    done = 0
+    secret: _Open | None = None
+    for found in _OPENED.finditer(line):
+        if found.start() < done or not looks_secret(found["name"]):
+            continue
+        mark = line[found.end()]
+        end, depth = _closed(line, found.end(), mark)
+        secret = _Open(mark, depth, indent) if depth else None
+        if depth or not (mark in "\"'" or _NUMBERS.fullmatch(line, found.end(), end)):
+            parts += [line[done : found.end()], MASK]
+            done = end
+    return "".join([*parts, line[done:]]), secret
+
+
+def _closed(line: str, start: int, mark: str, depth: int = 0) -> tuple[int, int]:
+    """Return where what a mark opens is closed, or the end of the line, and how often it is open then."""
+    end = _ENDS[mark]
+    for at in range(start, len(line)):
+        if line[at] == end and depth:
+            depth -= 1
+            if not depth:
+                return at + 1, 0
+        elif line[at] == mark:
+            depth += 1
+    return len(line), depth
+
+
+_TEXT = "tag:yaml.org,2002:str"
+_NO_TEXTS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "bool", "null", "timestamp", "merge"))
+_ASSIGNMENT = re.compile(r"(?P<name>-{0,2}[A-Za-z_][\w.-]{0,200})=(?P<value>.+)", re.DOTALL)
+_NAME, _VALUE = "name", "value"
+"""Kubernetes writes a variable as a mapping with these keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value stands."""
+
+    secret: str = ""
+    """The nearest name, its own or one above, that stands for a secret."""
+    name: str = ""
+
+    def below(self, name: str) -> Place:
+        return Place(name if looks_secret(name) else self.secret, name)
+
+
+TOP = Place()
+
+Note = Callable[[Place, str], None]
+MaskFile = Callable[[str, str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Masker:
+    """Masks values; what stands below a name for a secret is one, whatever its own name is."""
+
+    known: Collection[str] = ()
+    """Texts that are secret wherever they stand."""
+    note: Note | None = None
+    """Called with every text that is masked because of its name."""
+    mask_file: MaskFile | None = None
+    """Masks a file that a value holds, as plans do: its path and its content."""
+
+    def mask_value(self, value: Any, place: Place = TOP) -> Any:
+        """Return a value of JSON with its secrets masked."""
+        if isinstance(value, Mapping):
+            return self._mask_mapping(value, place)
+        if isinstance(value, (list, tuple)):
+            if all(isinstance(one, str) for one in value):
+                value = mask_command(value)
+            before = ["", *value]  # of the words of a command, an option names the word after it
+            return [
+                self._mask_word(one, before[at], place) if isinstance(one, str) else self.mask_value(one, place)
+                for at, one in enumerate(value)
+            ]
+        return self.mask_leaf(value, place) if isinstance(value, str) else value
+
+    def _mask_mapping(self, value: Mapping[Any, Any], place: Place) -> dict[str, Any]:
+        of_pair = value.get(_NAME)
+        masked: dict[str, Any] = {}
+        for key, one in value.items():
+            name = of_pair if key == _VALUE and isinstance(of_pair, str) else str(key)
+            masked[mask_text(str(key), self.known)] = self.mask_value(one, place.below(name))
+        path, content = value.get("path"), value.get("content")
+        if self.mask_file and not place.secret and isinstance(path, str) and isinstance(content, str):
+            masked["content"] = self.mask_file(path, content)
+        return masked
+
+    def _mask_word(self, word: str, before: Any, place: Place) -> str:
+        """Return a text of a list, which may be one of the words of a command."""
+        assigned = _ASSIGNMENT.fullmatch(word)
+        if assigned and looks_secret(name := assigned["name"].lstrip("-")):
+            return f"{assigned['name']}={self.mask_leaf(assigned['value'], place.below(name))}"
+        option = "" if word.startswith("--") else _option(before)
+        return self.mask_leaf(word, place.below(option) if option else place)
+
+    def mask_leaf(self, text: str, place: Place) -> str:
+        """Return a text with its secrets masked."""
+        if not is_secret_value(place.secret or place.name, text):
+            return mask_text(mask_outline(text) if "\n" in text else text, self.known)
+        if self.note:
+            self.note(place, text)
+        return MASK
+
+    def mask_node(self, node: yaml.Node, place: Place = TOP, word_before: Any = None) -> None:
+        """Mask the texts of a node of YAML in place; an alias is masked with what it stands for."""
+        if isinstance(node, yaml.MappingNode):
+            self._mask_pairs(node, place)
+        elif isinstance(node, yaml.SequenceNode):
+            if all(map(_is_text, node.value)):
+                for one, shown in zip(node.value, mask_command([one.value for one in node.value]), strict=True):
+                    one.value = shown
+            before = ["", *(one.value for one in node.value)]
+            for at, one in enumerate(node.value):
+                self.mask_node(one, place, before[at])
+        elif isinstance(node, yaml.ScalarNode) and node.tag not in _NO_TEXTS:
+            is_item = word_before is not None
+            shown = self._mask_word(node.value, word_before, place) if is_item else self.mask_leaf(node.value, place)
+            if shown != node.value:
+                node.value, node.tag, node.style = shown, _TEXT, None if shown == MASK else node.style
+
+    def _mask_pairs(self, node: yaml.MappingNode, place: Place) -> None:
+        names: dict[str, str] = {
+            key.value: value.value for key, value in node.value if _is_text(key) and _is_text(value)
+        }
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self.mask_node(key, place)
+                self.mask_node(value, place)
+                continue
+            name = names.get(_NAME, _VALUE) if key.value == _VALUE else str(key.value)
+            key.value = mask_text(key.value, self.known)
+            self.mask_node(value, place.below(name))
+
+
+def mask_values(value: Any, known: Collection[str] = (), name: str = "") -> Any:
+    """Return a value of JSON with the secrets in its texts masked, whole where a name stands for a secret."""
+    return Masker(known).mask_value(value, TOP.below(name))
+
+
+def _is_text(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode)
+
+
+def _option(word: Any) -> str:
+    """Return the name of an option that has its value in the next word."""
+    return word.lstrip("-") if isinstance(word, str) and word.startswith("-") and "=" not in word else ""
+
+
+TELLING = (layout.CONFIG_JSON, layout.CONFIG, layout.PLAN)
+"""The documents of a run whose secrets are looked for in all others."""
+MOST_KNOWN = 1000
+_LONGEST_KNOWN = 100_000
+_NAMES_ALONE = ("secrets", "sources")
+"""Of a plan: names of variables, and settings, which have no secrets."""
+_DESCRIBING = (
+    *("USER", "USERNAME", "ACCOUNT", "EMAIL", "NAME", "HOST", "ENDPOINT", "REGION", "ZONE", "BUCKET", "URL", "URI"),
+    *("TYPE", "KIND", "METHOD", "MODE", "SCHEME", "PROVIDER", "VERSION"),
+)
+"""Keys beside a secret whose values are masked there, and may stand anywhere else."""
+_PLACES = ("PATH", "FILE", "DIR", "FOLDER", "SOCK")
+"""Ends of names of what says where a secret is: `token_file`."""
+_CHOSEN = ("PASS", "PWD", "PASSWORD", "PASSWD", "PASSPHRASE", "SECRET")
+"""What people choose themselves, and may be a word; keys and tokens are made by programs."""
+_WORD = re.compile(r"[A-Za-z]{1,11}|[a-z]+(?:_[a-z]+)+")
+
+
+def mask_document(name: str, text: str, known: Collection[str] = ()) -> str:
+    """Return a document without its secrets; what cannot be parsed is masked line by line."""
+    kind = next((mask for end, mask in _KINDS.items() if name.endswith(end)), mask_lines)
+    return kind(text, known)
+
+
+def _mask_json(text: str, known: Collection[str]) -> str:
+    try:
+        value = parse_json(text)
+    except Unreadable:
+        return mask_outline(text, known)
+    return json.dumps(_masker(known).mask_value(value), indent=1)
+
+
+def _mask_json_lines(text: str, known: Collection[str]) -> str:
+    return "".join(f"{_mask_json_line(line, known)}\n" for line in text.splitlines())
+
+
+def _mask_json_line(line: str, known: Collection[str]) -> str:
+    try:
+        return json.dumps(_masker(known).mask_value(parse_json(line)))
+    except Unreadable:
+        return mask_outline(line, known)
+
+
+def _mask_yaml(text: str, known: Collection[str]) -> str:
+    try:
+        nodes = compose_yaml(text)
+        masker = _masker(known)
+        for node in nodes:
+            masker.mask_node(node)
+        return serialize_yaml(nodes)
+    except Unreadable:
+        return mask_outline(text, known)
+
+
+_KINDS = {
+    ".json": _mask_json,
+    ".jsonl": _mask_json_lines,
+    ".yaml": _mask_yaml,
+    ".yml": _mask_yaml,
+    layout.ENV_LOG: mask_assignments,
+}
+
+
+def _masker(known: Collection[str] = (), note: Note | None = None) -> Masker:
+    return Masker(known, note, lambda path, content: mask_document(path, content, known))
+
+
+def find_secrets(documents: Iterable[tuple[str, str]], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what is secret by its name in documents of a run and in an environment, the longest first."""
+    found: dict[str, None] = {}
+
+    def note(place: Place, text: str) -> None:
+        found.update(dict.fromkeys(_spellings(text) if _is_told_apart(place, text) else ()))
+
+    for name, value in environment.items():
+        if looks_secret(name):
+            Masker(note=note).mask_leaf(value, TOP.below(name))
+    for name, text in documents:
+        _look_into(name, text, note)
+    return tuple(sorted(list(found)[:MOST_KNOWN], key=len, reverse=True))
+
+
+def _look_into(name: str, text: str, note: Note) -> None:
+    def look_into_file(path: str, content: str) -> str:
+        _look_into(path, content, note)
+        return content
+
+    masker = Masker((), note, look_into_file)
+    try:
+        if name.endswith(".json"):
+            masker.mask_value(_without_names(parse_json(text)))
+        elif name.endswith((".yaml", ".yml")):
+            for node in compose_yaml(text):
+                masker.mask_node(node)
+    except Unreadable:
+        pass  # it is masked line by line
+
+
+def _without_names(value: Any) -> Any:
+    is_plan = isinstance(value, dict) and "processes" in value and "sources" in value
+    return {key: one for key, one in value.items() if key not in _NAMES_ALONE} if is_plan else value
+
+
+def _is_told_apart(place: Place, text: str) -> bool:
+    """Tell whether a secret can be masked everywhere without taking other words with it."""
+    if not SHORTEST <= len(text) <= _LONGEST_KNOWN or text == MASK:
+        return False
+    last = place.name.upper().split("_")[-1]
+    if last in _PLACES or (last in _DESCRIBING and not looks_secret(place.name)):
+        return False
+    return place.secret.upper().rstrip("S").endswith(_CHOSEN) or not _WORD.fullmatch(text)
+
+
+def _spellings(text: str) -> Iterator[str]:
+    """Yield how a secret may stand in other texts: its lines, and with escapes."""
+    lines = [line.strip() for line in text.splitlines()]
+    for part in (text.strip(), *(line for line in lines if not (is_harmless(line) or _WORD.fullmatch(line)))):
+        for one in (part, json.dumps(part)[1:-1], repr(part)[1:-1], part.replace("'", "''"), quote(part, safe="")):
+            if len(one) >= SHORTEST:
+                yield one
+
+
+def mask_texts(value: Any, known: Collection[str] = ()) -> Any:
+    """Return a value of JSON with its texts masked as texts: its own keys are no names of secrets."""
+    if isinstance(value, str):
+        return mask_text(value, known)
+    if isinstance(value, dict):
+        return {name: mask_texts(one, known) for name, one in value.items()}
+    return [mask_texts(one, known) for one in value] if isinstance(value, (list, tuple)) else value
