@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from bench.measure import MSLAUNCH, ROUNDS, Row, medians, seconds
-from mslaunch.checkpoint.layout import Layout
-from mslaunch.checkpoint.shard import frame
-from mslaunch.checkpoint.strategy import write_strategy
-from mslaunch.checkpoint.tensor import Tensor
+from mslaunch.checkpoint.formats.shard import frame
+from mslaunch.checkpoint.formats.tensor import Tensor
+from mslaunch.checkpoint.sharding.strategy import write_strategy
+from mslaunch.checkpoint.sharding.tensor_layout import Layout
 
 RANKS, NEW_RANKS = 8, 4
 HIDDEN, LAYERS = 2048, 11  # 2.1 GB in float32

@@ -18,10 +18,10 @@ import numpy as np
 
 from bench.checkpoints import beside_copy, parameters, peak_memory, remove
 from bench.measure import MSLAUNCH, TORCHRUN, Row, seconds
-from mslaunch.checkpoint.layout import Layout
-from mslaunch.checkpoint.safetensors import frame
-from mslaunch.checkpoint.strategy import write_strategy
-from mslaunch.checkpoint.tensor import Tensor
+from mslaunch.checkpoint.formats.safetensors import frame
+from mslaunch.checkpoint.formats.tensor import Tensor
+from mslaunch.checkpoint.sharding.strategy import write_strategy
+from mslaunch.checkpoint.sharding.tensor_layout import Layout
 
 FILES, RANKS = 8, 8
 TORCH_PYTHON = str(Path(TORCHRUN).parent / "python")

@@ -10,12 +10,12 @@ from random import Random
 from fuzz.mutate import mutate_bytes, mutate_json
 from fuzz.requests import ROOT
 from fuzz.run import Border
-from mslaunch.checkpoint.layout import box
-from mslaunch.checkpoint.safetensors import frame
-from mslaunch.checkpoint.sets import find_set
-from mslaunch.checkpoint.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.tensor import Tensor
-from mslaunch.checkpoint.verify import verify
+from mslaunch.checkpoint.formats.safetensors import frame
+from mslaunch.checkpoint.formats.tensor import Tensor
+from mslaunch.checkpoint.sharding.sets import find_set
+from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
+from mslaunch.checkpoint.sharding.tensor_layout import box
+from mslaunch.checkpoint.sharding.verify import verify
 from mslaunch.cli.ckpt import show
 from mslaunch.cli.strategy import show_strategy
 

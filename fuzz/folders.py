@@ -12,8 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Literal
 
-from mslaunch.checkpoint.shard import frame, read_shard
-from mslaunch.checkpoint.tensor import Tensor
+from mslaunch.checkpoint.formats.shard import frame, read_shard
+from mslaunch.checkpoint.formats.tensor import Tensor
 
 NETWORKS = ("net", "stage1", "stage2", "stage12", "generator", "resnet", "resnet_50", "llama-7b", "net_5", "v2.net")
 SUFFIXES = (".ckpt", ".safetensors")

@@ -11,10 +11,10 @@ from typing import Any
 
 from fuzz.mutate import mutate_bytes, mutate_json
 from fuzz.run import Border
-from mslaunch.checkpoint.names import READY, apply_rules, read_rules, reverse_rules
-from mslaunch.checkpoint.tensor import Tensor
-from mslaunch.checkpoint.views import view_of
-from mslaunch.checkpoint.weights import Weight, weight_of
+from mslaunch.checkpoint.formats.tensor import Tensor
+from mslaunch.checkpoint.moving.views import view_of
+from mslaunch.checkpoint.moving.weights import Weight, weight_of
+from mslaunch.weights.names import READY, apply_rules, read_rules, reverse_rules
 
 RULES: tuple[dict[str, Any], ...] = (
     {"from": r"h\.(\d+)\.q\.weight", "to": r"layers.\1.wq", "heads": {"head_dim": 4, "from": "halves", "to": "pairs"}},

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from mslaunch.checkpoint import protobuf
-from mslaunch.checkpoint.sets import find_set
-from mslaunch.checkpoint.shard import frame, read_shard
-from mslaunch.checkpoint.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.tensor import Tensor
-from mslaunch.checkpoint.transform import Planned, Target, plan_transform
+from mslaunch.checkpoint.formats.shard import frame, read_shard
+from mslaunch.checkpoint.formats.tensor import Tensor
+from mslaunch.checkpoint.sharding.sets import find_set
+from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
+from mslaunch.checkpoint.sharding.transform import Planned, Target, plan_transform
+from mslaunch.documents import protobuf
 from tests.conftest import ROOT
 
 FIXTURES = ROOT / "tests" / "fixtures"

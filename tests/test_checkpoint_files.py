@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint.files import step_of
-from mslaunch.checkpoint.resuming import Resume, find_for_ranks
-from mslaunch.checkpoint.shard import read_shard
+from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.sharding.files import step_of
+from mslaunch.checkpoint.sharding.resuming import Resume, find_for_ranks
 from mslaunch.errors import MslaunchError, RequestError
 from tests.other_user import ROOT, needs_root, run_as
 from tests.sharded import Content, shard_bytes, write_anew
@@ -229,7 +229,7 @@ def test_what_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
 NEWEST = """
 import sys
 from pathlib import Path
-from mslaunch.checkpoint.resuming import find_for_ranks
+from mslaunch.checkpoint.sharding.resuming import find_for_ranks
 print(*find_for_ranks({0: Path(sys.argv[1])}, "", None, (0.0,)).files.values())
 """
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint import ckpt, replicas
-from mslaunch.checkpoint.replicas import differing_parameter
-from mslaunch.checkpoint.shard import read_shard
+from mslaunch.checkpoint.formats import ckpt
+from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.sharding import replicas
+from mslaunch.checkpoint.sharding.replicas import differing_parameter
 from mslaunch.errors import ShardUnreadable
 from tests.sharded import Content, write_shard
 

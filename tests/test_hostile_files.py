@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mslaunch.checkpoint.sets import parse_step
+from mslaunch.checkpoint.sharding.sets import parse_step
 from mslaunch.cli import run as mslaunch
 from mslaunch.diagnose.case import read_error
 from mslaunch.diagnose.logs.scan import scan

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mslaunch import api
-from mslaunch.checkpoint.shard import read_shard
-from mslaunch.checkpoint.strategy import read_strategy, write_strategy
+from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.sharding.strategy import read_strategy, write_strategy
 from mslaunch.launcher.kept_sets import kept_folder
 from tests.conftest import Bench
 

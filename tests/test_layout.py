@@ -33,7 +33,7 @@ def strings(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-OTHERS = {"checkpoint/opening.py": "config.json"}
+OTHERS = {"weights/opening.py": "config.json"}
 """Files of other programs that are called like one of ours: Hugging Face's."""
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mslaunch.checkpoint.diff import Files
-from mslaunch.checkpoint.names import READY, Rule, apply_rules, first_match, read_rules, reverse_rules
-from mslaunch.checkpoint.opening import Weights, open_weights
-from mslaunch.checkpoint.patterns import compile_pattern
 from mslaunch.errors import RequestError
+from mslaunch.weights.diff import Files
+from mslaunch.weights.names import READY, Rule, apply_rules, compile_pattern, first_match, read_rules, reverse_rules
+from mslaunch.weights.opening import Weights, open_weights
 from tests.sharded import write_shard
 
 A = np.arange(24, dtype=np.int8).reshape(4, 6)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mslaunch.checkpoint.opening import open_weights
 from mslaunch.errors import RequestError
+from mslaunch.weights.opening import open_weights
 from tests.conftest import Bench
 from tests.torch_files import Call, Global, Persistent, Raw, Saved, instructions, pickled, save_older, save_zip
 

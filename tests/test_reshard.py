@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint import file_io
-from mslaunch.checkpoint.layout import Layout
-from mslaunch.checkpoint.reshard import natural_layout
-from mslaunch.checkpoint.sets import find_set
-from mslaunch.checkpoint.shard import read_shard
-from mslaunch.checkpoint.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.transform import STRATEGY, Target
-from mslaunch.checkpoint.verify import SetIsWrong, verify
+from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.moving import file_io
+from mslaunch.checkpoint.sharding.reshard import natural_layout
+from mslaunch.checkpoint.sharding.sets import find_set
+from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
+from mslaunch.checkpoint.sharding.tensor_layout import Layout
+from mslaunch.checkpoint.sharding.transform import STRATEGY, Target
+from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
 from mslaunch.errors import RequestError
 from tests.conftest import Bench
 from tests.sharded import (
@@ -296,9 +296,9 @@ def test_rows_and_columns_are_cut_right(tmp_path: Path, axis: int) -> None:
 def test_a_tensor_in_parts_is_copied_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Source and target split it at different places."""
     content: Content = {"w": ("Int8", (1000, 1024), os.urandom(1024_000))}
-    monkeypatch.setattr("mslaunch.checkpoint.ckpt.SPLIT_ABOVE", 300_001)
+    monkeypatch.setattr("mslaunch.checkpoint.formats.ckpt.SPLIT_ABOVE", 300_001)
     write_shard(tmp_path / "old" / "net.ckpt", content)
     planned = plan(tmp_path / "old", None, Target(Strategy("s", {0: {"w": Layout((1,), ((), ()))}}, False)))
-    monkeypatch.setattr("mslaunch.checkpoint.ckpt.SPLIT_ABOVE", 170_003)
+    monkeypatch.setattr("mslaunch.checkpoint.formats.ckpt.SPLIT_ABOVE", 170_003)
     planned.write(tmp_path / "new")
     assert contents_of(tmp_path / "new") == {0: content}

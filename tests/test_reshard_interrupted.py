@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint.layout import Layout
-from mslaunch.checkpoint.sources import SourceChanged
-from mslaunch.checkpoint.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.transform import Target
+from mslaunch.checkpoint.moving.stable_files import SourceChanged
+from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
+from mslaunch.checkpoint.sharding.tensor_layout import Layout
+from mslaunch.checkpoint.sharding.transform import Target
 from mslaunch.errors import RequestError
 from tests.conftest import Bench, wait_for
 from tests.sharded import (

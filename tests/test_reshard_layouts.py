@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mslaunch.checkpoint import block_plan, ckpt, file_io, writer
-from mslaunch.checkpoint.blocks import cut_blocks, row_length, row_places
-from mslaunch.checkpoint.layout import Layout, box, intersection, whole, whole_shape
-from mslaunch.checkpoint.strategy import read_strategy
-from mslaunch.checkpoint.transform import Target
+from mslaunch.checkpoint.formats import ckpt
+from mslaunch.checkpoint.moving import file_io, writer
+from mslaunch.checkpoint.moving import writer as block_plan
+from mslaunch.checkpoint.moving.blocks import cut_blocks, row_length, row_places
+from mslaunch.checkpoint.sharding.strategy import read_strategy
+from mslaunch.checkpoint.sharding.tensor_layout import Layout, box, intersection, whole, whole_shape
+from mslaunch.checkpoint.sharding.transform import Target
 from tests.sharded import contents_of, json_strategy, plan, write_anew, write_shard
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from mslaunch.checkpoint.layout import Layout
-from mslaunch.checkpoint.stages import merge_stages
-from mslaunch.checkpoint.strategy import read_strategy, write_strategy
-from mslaunch.checkpoint.transform import STRATEGY, Target
+from mslaunch.checkpoint.sharding.strategy import merge_stages, read_strategy, write_strategy
+from mslaunch.checkpoint.sharding.tensor_layout import Layout
+from mslaunch.checkpoint.sharding.transform import STRATEGY, Target
 from tests.sharded import (
     PAIRS,
     STRATEGIES,

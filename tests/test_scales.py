@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mslaunch.checkpoint.casts import to_numbers
+from mslaunch.checkpoint.moving.casts import to_numbers
 from tests.conftest import Bench
 from tests.sharded import content_of, contents_of, json_strategy, safetensors_bytes
 

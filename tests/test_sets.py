@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint.sets import find_set, parse_step
-from mslaunch.checkpoint.verify import verify
+from mslaunch.checkpoint.sharding.sets import find_set, parse_step
+from mslaunch.checkpoint.sharding.verify import verify
 from mslaunch.errors import RequestError
 from tests.conftest import Bench
 from tests.sharded import Content, checkpoints, json_strategy, strategy_file, write_anew, write_shard

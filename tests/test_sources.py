@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from mslaunch.api.checkpoints import export_weights, import_weights
-from mslaunch.checkpoint.diff import compare
-from mslaunch.checkpoint.opening import open_weights
-from mslaunch.checkpoint.sets import find_set
-from mslaunch.checkpoint.shard import read_shard
-from mslaunch.checkpoint.sources import SourceChanged
-from mslaunch.checkpoint.transform import plan_convert
+from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.moving.stable_files import SourceChanged
+from mslaunch.checkpoint.sharding.sets import find_set
+from mslaunch.checkpoint.sharding.transform import plan_convert
 from mslaunch.errors import ShardUnreadable
+from mslaunch.weights.diff import compare
+from mslaunch.weights.opening import open_weights
 from tests.conftest import Bench
 from tests.sharded import write_shard
 from tests.torch_files import save_state

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mslaunch.checkpoint import protobuf
-from mslaunch.checkpoint.layout import Layout
-from mslaunch.checkpoint.stages import merge_stages
-from mslaunch.checkpoint.strategy import read_strategy, write_strategy
+from mslaunch.checkpoint.sharding.strategy import merge_stages, read_strategy, write_strategy
+from mslaunch.checkpoint.sharding.tensor_layout import Layout
+from mslaunch.documents import protobuf
 from mslaunch.errors import RequestError, StrategyMissing, StrategyUnreadable
 from tests.conftest import Bench
 from tests.sharded import FIXTURES, STRATEGIES, checkpoints, json_strategy, strategy_file, write_anew

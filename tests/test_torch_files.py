@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from mslaunch.checkpoint.diff import Files
-from mslaunch.checkpoint.opening import open_weights
-from mslaunch.checkpoint.views import bytes_of
+from mslaunch.checkpoint.moving.views import bytes_of
 from mslaunch.errors import MslaunchError, RequestError
+from mslaunch.weights.diff import Files
+from mslaunch.weights.opening import open_weights
 from tests.sharded import Content, safetensors_bytes, write_shard
 from tests.torch_files import Call, Global, Saved, ask_torch, needs_torch, save_older, save_state, save_zip
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint.opening import open_weights
 from mslaunch.errors import RequestError
+from mslaunch.weights.opening import open_weights
 from tests.conftest import Bench
 from tests.sharded import json_strategy, safetensors_bytes, write_shard
 from tests.test_torch_files import values

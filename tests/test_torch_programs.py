@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint.opening import open_weights
 from mslaunch.errors import RequestError
+from mslaunch.weights.opening import open_weights
 from tests.conftest import Bench
 from tests.sharded import content_of, write_shard
 from tests.test_torch_files import values

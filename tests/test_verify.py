@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint import protobuf
-from mslaunch.checkpoint.layout import Layout
-from mslaunch.checkpoint.sets import find_set
-from mslaunch.checkpoint.shard import read_shard
-from mslaunch.checkpoint.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.verify import ShardFinding, verify
+from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.sharding.sets import find_set
+from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
+from mslaunch.checkpoint.sharding.tensor_layout import Layout
+from mslaunch.checkpoint.sharding.verify import ShardFinding, verify
+from mslaunch.documents import protobuf
 from tests.conftest import Bench
 from tests.sharded import (
     FIXTURES,

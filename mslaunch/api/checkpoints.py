@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from mslaunch.shared import layout
 
 if TYPE_CHECKING:
-    from mslaunch.checkpoint.diff import Difference
-    from mslaunch.checkpoint.importing import Naming, Renamed
-    from mslaunch.checkpoint.strategy import Strategy
-    from mslaunch.checkpoint.transform import Planned
-    from mslaunch.checkpoint.weights import Weight
+    from mslaunch.checkpoint.moving.weights import Weight
+    from mslaunch.checkpoint.sharding.strategy import Strategy
+    from mslaunch.checkpoint.sharding.transform import Planned
+    from mslaunch.weights.diff import Difference
+    from mslaunch.weights.importing import Naming, Renamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def import_weights(
     key: str | None = None,
 ) -> PlannedWeights:
     """Plan MindSpore checkpoints from PyTorch's weights; with a strategy, a folder with one for each rank."""
-    from mslaunch.checkpoint.importing import plan_import
+    from mslaunch.weights.importing import plan_import
 
     how = _naming(names, like, dtype, partial, key)
     planned, renamed = plan_import(Path(source), how, _strategy(strategy), Path(target))
@@ -106,7 +106,7 @@ def export_weights(
 
     `key` says which value of a .pth that is given as `like`.
     """
-    from mslaunch.checkpoint.importing import plan_export
+    from mslaunch.weights.importing import plan_export
 
     how = _naming(names, like, dtype, partial, key)
     planned, renamed = plan_export(Path(source), how, _strategy(strategy), Path(target))
@@ -115,14 +115,14 @@ def export_weights(
 
 def holds_torch(source: str) -> bool:
     """Tell whether a file or folder holds PyTorch's weights, which import reads."""
-    from mslaunch.checkpoint.torch_folders import holds_torch
+    from mslaunch.checkpoint.formats.torch_folders import holds_torch
 
     return Path(source).exists() and holds_torch(Path(source))
 
 
 def list_weights(source: str, *, key: str | None = None) -> ListedWeights:
     """List the weights that an import of this file or folder would read."""
-    from mslaunch.checkpoint.opening import check_key, files_of, open_weights
+    from mslaunch.weights.opening import check_key, files_of, open_weights
 
     found = open_weights(Path(source), key=key)
     check_key(key, found)
@@ -140,12 +140,12 @@ def compare_weights(
     first: str, second: str, *, names: str | None = None, strategy: str | None = None, key: str | None = None
 ) -> ComparedWeights:
     """Compare as diff_weights does, and return as well which names were taken for which."""
-    from mslaunch.checkpoint.diff import compare
-    from mslaunch.checkpoint.matching import pair_names
-    from mslaunch.checkpoint.names import apply_rules, read_rules
-    from mslaunch.checkpoint.opening import check_key, open_weights
-    from mslaunch.checkpoint.rule_use import unused_rules
-    from mslaunch.checkpoint.scales import join_scales
+    from mslaunch.weights.diff import compare
+    from mslaunch.weights.matching import pair_names
+    from mslaunch.weights.names import apply_rules, read_rules
+    from mslaunch.weights.opening import check_key, open_weights
+    from mslaunch.weights.rule_use import unused_rules
+    from mslaunch.weights.scales import join_scales
 
     layout = _strategy(strategy)
     one, other = (
@@ -159,7 +159,7 @@ def compare_weights(
 
 
 def _naming(names: str | None, like: str | None, dtype: str | None, partial: bool, key: str | None = None) -> Naming:
-    from mslaunch.checkpoint.importing import Naming
+    from mslaunch.weights.importing import Naming
 
     return Naming(names, Path(like) if like else None, dtype, partial, key)
 
@@ -169,6 +169,6 @@ def _is_ranks(path: str) -> bool:
 
 
 def _strategy(name: str | None) -> Strategy | None:
-    from mslaunch.checkpoint.strategy import read_strategy
+    from mslaunch.checkpoint.sharding.strategy import read_strategy
 
     return read_strategy(Path(name)) if name else None

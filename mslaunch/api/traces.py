@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mslaunch.trace.compare import Comparison
+    from mslaunch.weights.trace.comparing import Comparison
 
 
 def compare_traces(first: str, second: str, *, names: str | None = None, tolerance: float | None = None) -> Comparison:
     """Compare two folders that trace() or torch_trace() has written, output by output."""
-    from mslaunch.trace import compare
+    from mslaunch.weights.trace import comparing
 
-    return compare.compare_traces(Path(first), Path(second), names, tolerance)
+    return comparing.compare_traces(Path(first), Path(second), names, tolerance)

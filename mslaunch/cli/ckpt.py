@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mslaunch.api import checkpoints
-from mslaunch.checkpoint.partial import is_free
-from mslaunch.checkpoint.sets import ShardSet, find_set
-from mslaunch.checkpoint.shard import FORMATS, Shard, read_shard
-from mslaunch.checkpoint.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.verify import SetIsWrong, verify
+from mslaunch.checkpoint.formats.shard import FORMATS, Shard, read_shard
+from mslaunch.checkpoint.moving.partial import is_free
+from mslaunch.checkpoint.sharding.sets import ShardSet, find_set
+from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
+from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
 from mslaunch.cli import basics, ckpt_weights
 from mslaunch.cli.basics import columns
 from mslaunch.cli.progress_bar import progress_bar, size_words, written_words
@@ -25,9 +25,9 @@ from mslaunch.errors import RequestError
 from mslaunch.words import counted, plain
 
 if TYPE_CHECKING:
-    from mslaunch.checkpoint.tensor import Tensor
-    from mslaunch.checkpoint.transform import Planned
-    from mslaunch.checkpoint.weights import Weight
+    from mslaunch.checkpoint.formats.tensor import Tensor
+    from mslaunch.checkpoint.moving.weights import Weight
+    from mslaunch.checkpoint.sharding.transform import Planned
 
 app = basics.new_app()
 
@@ -127,7 +127,7 @@ def reshard(
     kind: Kind = None,
 ) -> None:
     """Write a set anew for another number of ranks or another layout."""
-    from mslaunch.checkpoint.transform import Target, plan_transform, suffix_for
+    from mslaunch.checkpoint.sharding.transform import Target, plan_transform, suffix_for
 
     if to and to_tp:
         raise RequestError("--to and --to-tp both name the new layout. Give one of them.")
@@ -152,7 +152,7 @@ def reshard(
 @app.command("convert")
 def convert(source: Source, output: Output, kind: Kind = None, step: Step = None, prefix: Prefix = None) -> None:
     """Write .ckpt as .safetensors, or the other way round."""
-    from mslaunch.checkpoint.transform import plan_convert, suffix_for
+    from mslaunch.checkpoint.sharding.transform import plan_convert, suffix_for
 
     path, target = Path(source), Path(output)
     found = find_set(path, step=step, prefix=prefix)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mslaunch.api import checkpoints
-from mslaunch.checkpoint.partial import is_free
+from mslaunch.checkpoint.moving.partial import is_free
 from mslaunch.cli import basics
 from mslaunch.cli.progress_bar import progress_bar, written_words
 from mslaunch.errors import RequestError
@@ -21,7 +21,7 @@ from mslaunch.words import counted, plain
 
 if TYPE_CHECKING:
     from mslaunch.api.checkpoints import PlannedWeights
-    from mslaunch.checkpoint.diff import Difference
+    from mslaunch.weights.diff import Difference
 
 SHOWN = 8
 _ONE_TARGET = "Give --to FILE for one file, or -o FOLDER together with --strategy for shards."

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
-from mslaunch.checkpoint.stream import Progress
+from mslaunch.checkpoint.moving.stream import Progress
 from mslaunch.errors import MslaunchError
 
 _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))

@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from mslaunch.checkpoint.layout import Layout
-from mslaunch.checkpoint.stages import merge_stages
-from mslaunch.checkpoint.strategy import Strategy, read_strategy
+from mslaunch.checkpoint.sharding.strategy import Strategy, merge_stages, read_strategy
+from mslaunch.checkpoint.sharding.tensor_layout import Layout
 from mslaunch.cli import basics
 from mslaunch.cli.basics import columns
 from mslaunch.cli.new_file import Force, write_new

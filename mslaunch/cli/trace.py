@@ -13,9 +13,9 @@ from mslaunch.cli import basics
 from mslaunch.words import counted
 
 if TYPE_CHECKING:
-    from mslaunch.trace.cause import Pair
-    from mslaunch.trace.compare import Comparison
-    from mslaunch.trace.reading import Recorded
+    from mslaunch.weights.trace.cause import Pair
+    from mslaunch.weights.trace.comparing import Comparison
+    from mslaunch.weights.trace.trace_folder import Recorded
 
 app = basics.new_app()
 WIDTH = 24
@@ -56,8 +56,8 @@ def compare(
 
 
 def _show(found: Comparison, first: str, second: str, tolerance: float | None) -> None:
-    from mslaunch.trace.cause import label
-    from mslaunch.trace.notes import few
+    from mslaunch.weights.trace.cause import label
+    from mslaunch.weights.trace.pairing import few
 
     rows = [(label(pair.first), pair.first.kind, pair.second.kind, *_difference(pair)) for pair in found.pairs]
     print(basics.columns([("MODULE", "A", "B", "DIFFERENCE", ""), *rows]), end="")
@@ -82,8 +82,8 @@ def _show(found: Comparison, first: str, second: str, tolerance: float | None) -
 
 
 def _sum_up(found: Comparison, tolerance: float | None) -> str:
-    from mslaunch.trace.cause import label
-    from mslaunch.trace.difference import limits_of
+    from mslaunch.weights.trace.cause import label
+    from mslaunch.weights.trace.tolerance import limits_of
 
     different = found.first_different
     if different is not None:

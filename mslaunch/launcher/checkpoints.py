@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mslaunch.checkpoint.replicas import differing_parameter
-from mslaunch.checkpoint.sets import find_set, strategy_beside
-from mslaunch.checkpoint.shard import Shard
-from mslaunch.checkpoint.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.stream import Progress
-from mslaunch.checkpoint.transform import STRATEGY, Planned, Target, new_names, plan_transform
-from mslaunch.checkpoint.verify import SetIsWrong, verify
+from mslaunch.checkpoint.formats.shard import Shard
+from mslaunch.checkpoint.moving.stream import Progress
+from mslaunch.checkpoint.sharding.replicas import differing_parameter
+from mslaunch.checkpoint.sharding.sets import find_set, strategy_beside
+from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
+from mslaunch.checkpoint.sharding.transform import STRATEGY, Planned, Target, new_names, plan_transform
+from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
 from mslaunch.errors import Disagreement, RequestError
 from mslaunch.launcher.kept_sets import KeptSets, kept_folder
 from mslaunch.plan.model import Checkpoints

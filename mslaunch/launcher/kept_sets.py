@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mslaunch.checkpoint.stream import Progress
-from mslaunch.checkpoint.transform import Planned
+from mslaunch.checkpoint.moving.stream import Progress
+from mslaunch.checkpoint.sharding.transform import Planned
 from mslaunch.runs.ownership import user_name
 
 

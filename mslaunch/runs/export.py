@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from mslaunch.checkpoint.protobuf import FIXED32, FIXED64, VARINT, encode_varint, field_bytes
+from mslaunch.documents.protobuf import FIXED32, FIXED64, VARINT, encode_varint, field_bytes
 from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.metrics.rows import Number, Row, Source, Spread
 from mslaunch.metrics.series import step_of

@@ -1,0 +1,1 @@
+"""Checkpoint files: one module per format, and one row that describes it."""

@@ -1,0 +1,141 @@
+"""Bytes of files: reads that fill their buffer, writes that cost least."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from mslaunch.checkpoint.formats.tensor import FileLayout
+from mslaunch.errors import ShardUnreadable
+
+WRITE = 64 << 10
+"""Longer ones take Linux up to four times the CPU time: it then wants longer stretches of memory for the file."""
+
+
+def read_fully(fd: int, path: Path, room: memoryview, at: int) -> None:
+    got = 0
+    while got < len(room):
+        count = read_some(fd, path, [room[got:]], at + got)
+        if count == 0:
+            raise ShardUnreadable(str(path), "it became shorter while it was read")
+        got += count
+
+
+def read_some(fd: int, path: Path, rooms: list[memoryview], at: int) -> int:
+    """Read as os.preadv does; an error names the file."""
+    try:
+        return os.preadv(fd, rooms, at)
+    except OSError as error:
+        raise ShardUnreadable(str(path), error.strerror or str(error)) from None
+
+
+def write_at(fd: int, data: memoryview, at: int) -> None:
+    """Write in slices that end half-way between multiples of their size.
+
+    No page is written in two halves, which costs twice. And Linux, which aligns a file's memory as long as it is,
+    takes half a slice at a time: stretches that short it keeps for itself, while longer ones that are free may have
+    been given back to the host of a virtual machine.
+    """
+    done, half = 0, WRITE // 2
+    while done < len(data):
+        room = WRITE - (at + done + half) % WRITE
+        done += os.pwrite(fd, data[done : done + room], at + done)
+
+
+def reserve(fd: int, size: int) -> None:
+    """Give a new file its size, and its room where the file system can: a full disk is known now, and writes cost less.
+
+    Not os.posix_fallocate: where the file system cannot, that writes to every block.
+    """
+    if _fallocate(fd, size) in (errno.ENOSPC, errno.EDQUOT):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.ftruncate(fd, size)
+
+
+def _fallocate(fd: int, size: int) -> int:
+    """Call Linux's fallocate and return its error, 0 if there was none."""
+    import ctypes
+
+    call = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
+    if call is None:
+        return errno.ENOSYS
+    return ctypes.get_errno() if call(fd, 0, ctypes.c_int64(0), ctypes.c_int64(size)) else 0
+
+
+COMPARED = 256 << 10
+"""Bytes that are compared at a time: they stay in the processor's cache."""
+
+
+class Output(Protocol):
+    """An open file that takes bytes at any place, from several threads."""
+
+    fd: int
+
+    def put(self, data: memoryview, at: int) -> None: ...
+
+    def busy(self) -> bool:
+        """Tell whether another thread is writing there just now."""
+
+
+class NewFile:
+    """A file that is written; the kernel lets one thread write to it at a time, and the others would wait for it."""
+
+    def __init__(self, path: Path, layout: FileLayout) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self._lock = threading.Lock()
+        try:
+            reserve(self.fd, layout.size)
+            for at, head in layout.heads:
+                os.pwrite(self.fd, head, at)
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def put(self, data: memoryview, at: int) -> None:
+        with self._lock:
+            write_at(self.fd, data, at)
+
+    def busy(self) -> bool:
+        return self._lock.locked()
+
+
+class Differs(Exception):
+    """A file is not what would be written now."""
+
+
+class SameFile:
+    """A file of the caller's that is compared with what would be written; the first difference raises Differs."""
+
+    def __init__(self, path: Path, layout: FileLayout) -> None:
+        try:
+            self.fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            raise Differs(f"{path}: {error.strerror}") from None
+        try:
+            self._check(path, layout)
+        except BaseException:
+            os.close(self.fd)
+            raise
+
+    def _check(self, path: Path, layout: FileLayout) -> None:
+        found = os.fstat(self.fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size != layout.size:
+            raise Differs(f"{path}: not a file of {layout.size} bytes")
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise Differs(f"{path}: others may write to it")
+        for at, head in layout.heads:
+            self.put(memoryview(head), at)
+
+    def put(self, data: memoryview, at: int) -> None:
+        for begin in range(0, len(data), COMPARED):
+            piece = bytes(data[begin : begin + COMPARED])
+            if os.pread(self.fd, len(piece), at + begin) != piece:
+                raise Differs("its bytes are others")
+
+    def busy(self) -> bool:
+        return False

@@ -1,0 +1,241 @@
+"""A view of a tensor in a file: part of it, in another order, of another type; read block by block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mslaunch.checkpoint.formats.tensor import ITEM_SIZES, Part, Tensor
+from mslaunch.checkpoint.moving.blocks import pieces
+from mslaunch.checkpoint.moving.file_io import read_fully
+from mslaunch.checkpoint.moving.stable_files import open_source
+from mslaunch.checkpoint.sharding.tensor_layout import Box, Shape, box_shape
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+ITEMS = {**ITEM_SIZES, "Float8_e4m3fn": 1, "Float8_e5m2": 1}
+"""Bytes per element of all types that can be viewed."""
+FLOATS = ("Float64", "Float32", "Float16", "BFloat16", "Float8_e4m3fn", "Float8_e5m2")
+_AT_ONCE = 16 << 10
+"""A stretch of this size is read in one piece, however little of it is wanted."""
+_MOST_AT_ONCE = 1 << 20
+_MOST_UNUSED = 16
+"""A longer one is, up to this size, where one byte in so many is wanted: a call costs more than copying the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Elements of a tensor, by their distances in the file."""
+
+    parts: tuple[Part, ...]
+    dtype: str
+    offset: int
+    """In elements, from the begin of the parts."""
+    shape: Shape
+    strides: tuple[int, ...]
+    """In elements."""
+    rows: tuple[int, ...] | None = None
+    """Which row stands where dimension 0 is in another order."""
+    cast: str | None = None
+    """The type that its values are to have, if not their own."""
+    scale: Scale | None = None
+    """What its values are multiplied by; they need a type to be cast to then."""
+
+    @property
+    def itemsize(self) -> int:
+        return ITEMS[self.dtype]
+
+    @property
+    def in_order(self) -> bool:
+        """Its elements are one stretch, in the order in which they are wanted."""
+        if self.rows is not None or self.cast is not None or self.scale is not None:
+            return False
+        sizes = zip(self.shape, self.strides, _dense(self.shape), strict=True)
+        return prod(self.shape) == 0 or all(size == 1 or stride == dense for size, stride, dense in sizes)
+
+    def plain(self, name: str) -> Tensor | None:
+        """The same as a tensor, where it is one stretch; None where it is not."""
+        if not self.in_order:
+            return None
+        places = pieces(self.parts, self.offset * self.itemsize, prod(self.shape) * self.itemsize)
+        return Tensor(name, self.dtype, self.shape, tuple((at, length) for at, _, length in places) or ((0, 0),))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Factors of a view's values, one for each block of them."""
+
+    path: Path
+    view: View
+    """The factors, in as many dimensions as the values have."""
+    blocks: tuple[int, ...]
+    """How many values of each dimension have one factor."""
+    starts: tuple[int, ...]
+    """Where the view begins, in values from the begin of the first block."""
+
+
+def view_of(tensor: Tensor) -> View:
+    """The view of a whole tensor; its type must be one of ITEMS."""
+    return View(tensor.parts, tensor.dtype, 0, tensor.shape, _dense(tensor.shape))
+
+
+def _dense(shape: Shape) -> tuple[int, ...]:
+    return tuple(prod(shape[index + 1 :]) for index in range(len(shape)))
+
+
+def permute(view: View, axes: Sequence[int]) -> View:
+    if view.rows is not None:
+        raise ValueError("rows that are in another order cannot be transposed")
+    shape, strides = ([values[axis] for axis in axes] for values in (view.shape, view.strides))
+    scale = view.scale and replace(
+        view.scale,
+        view=permute(view.scale.view, axes),
+        blocks=tuple(view.scale.blocks[axis] for axis in axes),
+        starts=tuple(view.scale.starts[axis] for axis in axes),
+    )
+    return replace(view, shape=tuple(shape), strides=tuple(strides), scale=scale)
+
+
+def narrow(view: View, axis: int, since: int, to: int) -> View:
+    """Take from `since` to `to` of one dimension."""
+    shape = (*view.shape[:axis], to - since, *view.shape[axis + 1 :])
+    if axis == 0 and view.rows is not None:
+        return replace(view, shape=shape, rows=view.rows[since:to])
+    starts = view.scale.starts if view.scale else ()
+    scale = view.scale and replace(view.scale, starts=(*starts[:axis], starts[axis] + since, *starts[axis + 1 :]))
+    return replace(view, shape=shape, offset=view.offset + since * view.strides[axis], scale=scale)
+
+
+def insert_dimension(view: View, axis: int) -> View:
+    scale = view.scale and replace(
+        view.scale,
+        view=insert_dimension(view.scale.view, axis),
+        blocks=(*view.scale.blocks[:axis], 1, *view.scale.blocks[axis:]),
+        starts=(*view.scale.starts[:axis], 0, *view.scale.starts[axis:]),
+    )
+    return replace(
+        view,
+        shape=(*view.shape[:axis], 1, *view.shape[axis:]),
+        strides=(*view.strides[:axis], 0, *view.strides[axis:]),
+        scale=scale,
+    )
+
+
+def remove_dimension(view: View, axis: int) -> View:
+    return replace(
+        view,
+        shape=(*view.shape[:axis], *view.shape[axis + 1 :]),
+        strides=(*view.strides[:axis], *view.strides[axis + 1 :]),
+        scale=view.scale and _without_dimension(view.scale, axis),
+    )
+
+
+def _without_dimension(scale: Scale, axis: int) -> Scale:
+    block = scale.starts[axis] // scale.blocks[axis]
+    return replace(
+        scale,
+        view=remove_dimension(narrow(scale.view, axis, block, block + 1), axis),
+        blocks=(*scale.blocks[:axis], *scale.blocks[axis + 1 :]),
+        starts=(*scale.starts[:axis], *scale.starts[axis + 1 :]),
+    )
+
+
+def reorder(view: View, rows: Sequence[int]) -> View:
+    """Put the rows of dimension 0 into another order."""
+    known = view.rows
+    return replace(view, rows=tuple(rows) if known is None else tuple(known[row] for row in rows))
+
+
+def read_box(fd: int, path: Path, view: View, box: Box) -> Array:
+    """Read a box of a view, multiplied and cast where that is asked for."""
+    import numpy as np
+
+    from mslaunch.checkpoint.moving.casts import cast, stored_type, to_numbers
+
+    out = np.empty(box_shape(box), stored_type(view.dtype))
+    if out.size:
+        _read(_File(fd, path, view.parts, view.itemsize), view, box, out)
+    if view.scale is None:
+        return cast(out, view.dtype, view.cast or view.dtype)
+    numbers = to_numbers(out, view.dtype).astype(np.float32)
+    if out.size:
+        numbers *= _factors(view.scale, view.rows, box)
+    return cast(numbers, "Float32", view.cast or "Float32")
+
+
+def _factors(scale: Scale, rows: tuple[int, ...] | None, box: Box) -> Array:
+    """Read the factors of a box; a dimension with one factor has the size 1."""
+    import numpy as np
+
+    from mslaunch.checkpoint.moving.casts import to_numbers
+
+    wanted: list[Array] = []
+    for axis, (since, to) in enumerate(box):
+        places = np.array(rows[since:to]) if axis == 0 and rows is not None else np.arange(since, to)
+        blocks = (places + scale.starts[axis]) // scale.blocks[axis]
+        wanted.append(blocks[:1] if blocks.min() == blocks.max() else blocks)
+    around = tuple((int(one.min()), int(one.max()) + 1) for one in wanted)
+    fd = open_source(scale.path)
+    try:
+        values = to_numbers(read_box(fd, scale.path, scale.view, around), scale.view.dtype)
+    finally:
+        os.close(fd)
+    factors: Array = values[np.ix_(*(one - since for one, (since, _) in zip(wanted, around, strict=True)))]
+    return factors.astype(np.float32)
+
+
+def bytes_of(values: Array) -> memoryview:
+    """The bytes of an array, in order."""
+    import numpy as np
+
+    data: Any = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    return memoryview(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    fd: int
+    path: Path
+    parts: tuple[Part, ...]
+    itemsize: int
+
+    def stretch(self, offset: int, count: int) -> bytearray:
+        data = bytearray(count * self.itemsize)
+        room = memoryview(data)
+        for at, begin, length in pieces(self.parts, offset * self.itemsize, len(data)):
+            read_fully(self.fd, self.path, room[begin : begin + length], at)
+        return data
+
+
+def _read(file: _File, view: View, box: Box, out: Array) -> None:
+    """Read the stretch around a box where most of it is wanted, else half of the box at a time."""
+    import numpy as np
+
+    rows = view.rows[box[0][0] : box[0][1]] if view.rows is not None else None
+    begins = [min(rows) if rows and axis == 0 else since for axis, (since, _) in enumerate(box)]
+    ends = [max(rows) if rows and axis == 0 else to - 1 for axis, (_, to) in enumerate(box)]
+    spans = [(end - begin) * stride for begin, end, stride in zip(begins, ends, view.strides, strict=True)]
+    count = 1 + sum(spans)
+    if count * file.itemsize <= max(_AT_ONCE, 2 * out.nbytes, min(_MOST_AT_ONCE, _MOST_UNUSED * out.nbytes)):
+        first = view.offset + sum(begin * stride for begin, stride in zip(begins, view.strides, strict=True))
+        data = np.frombuffer(file.stretch(first, count), out.dtype)
+        shape = [end - begin + 1 for begin, end in zip(begins, ends, strict=True)]
+        steps = [stride * file.itemsize for stride in view.strides]
+        found = np.lib.stride_tricks.as_strided(data, shape, steps, writeable=False)
+        out[...] = found if rows is None else found[[row - begins[0] for row in rows]]
+        return
+    axis = max(range(len(box)), key=lambda axis: (box[axis][1] - box[axis][0] > 1) * (spans[axis] + 1))
+    since, to = box[axis]
+    middle = (since + to) // 2
+    for half in ((since, middle), (middle, to)):
+        place = tuple(
+            slice(half[0] - since, half[1] - since) if index == axis else slice(None) for index in range(len(box))
+        )
+        _read(file, view, (*box[:axis], half, *box[axis + 1 :]), out[place])

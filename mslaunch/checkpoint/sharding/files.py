@@ -1,0 +1,302 @@
+"""Checkpoint files: what their names say, where they lie, and which of them belong to one network."""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mslaunch.checkpoint.formats.shard import FORMATS
+from mslaunch.shared import layout, work_folder
+
+_NUMBER = r"(?:0|[1-9][0-9]{0,17})"
+_STEM = re.compile(rf"(.*)-({_NUMBER})_({_NUMBER})", re.DOTALL)
+_RANK = re.compile(rf"{layout.RANK}({_NUMBER})(?![0-9])")
+"""How folders and files are called that belong to one rank: as MindSpore does it, and our own runs."""
+_RERUN = re.compile(r"(.+)_([1-9][0-9]{0,8})", re.DOTALL)
+"""How MindSpore calls the files of a further run in the same folder: PREFIX_1, PREFIX_2."""
+_NO_CHECKPOINT = "_breakpoint.ckpt"
+DEPTH = 6
+"""How deep in a rank's folder checkpoints are looked for."""
+
+Step = tuple[int, int]
+"""Epoch and step, as numbers: 10 comes after 9."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFile:
+    """A checkpoint file of one rank, and what its name says."""
+
+    path: Path
+    rank: int
+    prefix: str
+    """The part of the name before the step, below the rank's folder; `*` stands for the rank's own number."""
+    step: Step | None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStep:
+    """The files of one step, by rank, all of one format."""
+
+    run: int
+    """0 for the files of the first run in a folder, 1 where MindSpore called them PREFIX_1, and so on."""
+    step: Step | None
+    suffix: str
+    files: Mapping[int, Path]
+
+    @property
+    def name(self) -> str:
+        """The name of one of its files."""
+        return self.files[min(self.files)].name
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What was saved under one prefix, newest first."""
+
+    name: str
+    steps: tuple[SavedStep, ...]
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        return frozenset(rank for saved in self.steps for rank in saved.files)
+
+    def is_called(self, prefix: str | None) -> bool:
+        """Tell whether this is its prefix, with or without the folder."""
+        return prefix in (self.name, self.name.rpartition("/")[2])
+
+    @property
+    def files(self) -> Iterator[Path]:
+        return (path for saved in self.steps for path in saved.files.values())
+
+    def of_attempts(self, starts: Sequence[float]) -> Network:
+        """Leave out what is older than the first attempt, and of each step what an earlier attempt has left."""
+        steps = (replace(saved, files=_of_last_attempt(saved.files, starts)) for saved in self.steps)
+        return replace(self, steps=tuple(saved for saved in steps if saved.files))
+
+
+def _of_last_attempt(files: Mapping[int, Path], starts: Sequence[float]) -> dict[int, Path]:
+    """The files of the last attempt that wrote this step: those of another one belong to other values."""
+    attempts: dict[int, int] = {}
+    for rank, path in files.items():
+        with suppress(OSError):
+            attempts[rank] = bisect_right(starts, path.stat().st_mtime)
+    last = max(attempts.values(), default=0)
+    return {rank: files[rank] for rank, attempt in attempts.items() if attempt == last > 0}
+
+
+def step_of(path: Path) -> Step | None:
+    """Return what `prefix-3_120.ckpt` holds: epoch 3, step 120."""
+    match = _STEM.fullmatch(path.stem)
+    return (int(match[2]), int(match[3])) if match and path.suffix in FORMATS else None
+
+
+def saved_file(path: Path, rank: int, place: str = "") -> SavedFile:
+    """Read a file's name; `place` is its folder below the rank's."""
+    match = _STEM.fullmatch(path.stem)
+    prefix = match[1] if match else path.stem
+    own = re.compile(rf"{layout.RANK}{rank}(?![0-9])")
+    return SavedFile(path, rank, own.sub(f"{layout.RANK}*", str(Path(place, prefix))), step_of(path))
+
+
+# Where files lie
+
+
+def files_below(folder: Path, prefix: str | None = None) -> list[SavedFile]:
+    """Find the files in a folder that a user names: in rank_N folders or below them, else beside each other."""
+    is_run = (folder / layout.RECORD).is_file()
+    files: list[SavedFile] = []
+    for entry in sorted(folder.iterdir()):
+        match = _RANK.fullmatch(entry.name)
+        place = entry / layout.WORK if is_run else entry
+        if match and place.is_dir():
+            files += _nearest(place, int(match[1]), _beginning(prefix), is_run)
+    if is_run and not files:
+        files = [file for file in files_of_code(folder) if _beginning(prefix)(file)]
+    if files:
+        return files
+    flat = [path for path in _checkpoints(folder) if prefix is None or _begins(path, prefix)]
+    ranks = {path: _RANK.search(path.name) for path in flat}
+    if all(ranks.values()):
+        return [saved_file(path, int(match[1])) for path, match in ranks.items() if match]
+    return [saved_file(path, 0) for path in flat]
+
+
+def files_of_ranks(folders: Mapping[int, Path], prefix: str | None = None) -> list[SavedFile]:
+    """Find the files in one folder per rank, or in rank_N below it; all ranks may have the same folder."""
+    files: list[SavedFile] = []
+    for rank, folder in folders.items():
+        for place in ("", layout.rank_folder(rank)):
+            own = [path for path in _checkpoints(folder / place) if _is_of(path.name, rank, _RANK.search)]
+            saved = [saved_file(path, rank, place) for path in own]
+            saved = [file for file in saved if _beginning(prefix)(file)]
+            if saved:
+                files += saved
+                break
+    return files
+
+
+def files_of_run(ranks: Mapping[int, Path], entries: Callable[[Path], Iterable[os.DirEntry[str]]]) -> list[SavedFile]:
+    """Find all files with a step in the folders of a run's ranks; what lies behind a link is not the run's."""
+    files: list[SavedFile] = []
+    for rank, folder in ranks.items():
+        for entry in entries(folder):
+            path = Path(entry.path)
+            with suppress(OSError):
+                if step_of(path) is not None and entry.is_file(follow_symlinks=False):
+                    files.append(saved_file(path, rank, str(path.parent.relative_to(folder))))
+    return files
+
+
+def files_of_code(run: Path) -> list[SavedFile]:
+    """Find the files that the ranks of a run have written into code/, by a path from `__file__`."""
+    code = run / layout.CODE
+    paths = [run / name for name, _ in work_folder.code_files(str(run))]
+    places = {path: str(path.parent.relative_to(code)) for path in sorted(paths) if _may_be_checkpoint(path)}
+    ranks = {path: _RANK.search(f"{place}/{path.name}") for path, place in places.items()}
+    have_numbers = all(ranks.values())
+    return [
+        saved_file(path, int(match[1]) if match and have_numbers else 0, places[path]) for path, match in ranks.items()
+    ]
+
+
+def _nearest(folder: Path, rank: int, fits: Callable[[SavedFile], bool], is_run: bool) -> list[SavedFile]:
+    """A rank's files, as near to the top of its folder as there are any, also in ckpt/rank_N as MindSpore has it.
+
+    In a run, links lead to the project: the run did not write what they name.
+    """
+    level = [folder]
+    for _ in range(DEPTH):
+        files = []
+        for place in level:
+            below = str(place.relative_to(folder))
+            files += [saved_file(path, rank, below) for path in _checkpoints(place) if not _is_link(path, is_run)]
+        files = [file for file in files if fits(file)]
+        if files:
+            return files
+        level = [
+            below
+            for place in level
+            for below in sorted(place.iterdir())
+            if below.is_dir() and not _is_link(below, is_run) and _is_of(below.name, rank, _RANK.fullmatch)
+        ]
+    return []
+
+
+def _is_link(path: Path, is_run: bool) -> bool:
+    return is_run and path.is_symlink()
+
+
+def _is_of(name: str, rank: int, match: Callable[[str], re.Match[str] | None]) -> bool:
+    """Tell whether a folder or file may be of this rank: rank_3 is another's."""
+    other = match(name)
+    return other is None or int(other[1]) == rank
+
+
+def _beginning(prefix: str | None) -> Callable[[SavedFile], bool]:
+    """Tell which files begin as was asked, with or without their folder."""
+
+    def fits(file: SavedFile) -> bool:
+        text = (prefix or "").replace("*", str(file.rank))
+        place = file.prefix.rpartition("/")[0].replace("*", str(file.rank))
+        return file.path.name.startswith(text) or str(Path(place, file.path.name)).startswith(text)
+
+    return fits
+
+
+def _begins(path: Path, prefix: str) -> bool:
+    match = _RANK.search(path.name)
+    return _beginning(prefix)(saved_file(path, int(match[1]) if match else 0))
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """The checkpoint files of a folder; what vanishes or cannot be entered is left out."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        return sorted(Path(entry.path) for entry in entries if _is_checkpoint(entry))
+    return []
+
+
+def _is_checkpoint(entry: os.DirEntry[str]) -> bool:
+    try:
+        return _may_be_checkpoint(Path(entry.path)) and entry.is_file()
+    except OSError:
+        return False  # a link to itself
+
+
+def _may_be_checkpoint(path: Path) -> bool:
+    return path.suffix in FORMATS and not path.name.endswith(_NO_CHECKPOINT) and not _is_strategy(path)
+
+
+def _is_strategy(path: Path) -> bool:
+    """A strategy of MindSpore's is called .ckpt too, but begins with a number, not with a parameter."""
+    try:
+        with path.open("rb") as file:
+            return path.suffix == ".ckpt" and file.read(1) == b"\x08"
+    except OSError:
+        return False  # reading it as a checkpoint tells why
+
+
+# Which files belong together
+
+
+def networks(files: Collection[SavedFile], world: int | None = None) -> list[Network]:
+    """Sort files by network: one prefix for all ranks, in which only the rank's own number differs.
+
+    PREFIX_1 is a further run of PREFIX, by MindSpore's rule, where there is PREFIX too; else it is another network.
+    """
+    files = _with_rank_numbers(files, world)
+    prefixes = {file.prefix for file in files}
+    steps: dict[str, dict[tuple[int, Step | None, str], dict[int, Path]]] = {}
+    for file in files:
+        name, run = _run_of(file.prefix, prefixes) if file.step else (file.prefix, 0)
+        by_step = steps.setdefault(name, {})
+        by_step.setdefault((run, file.step, file.path.suffix), {})[file.rank] = file.path
+    return [Network(name, _newest_first(by_step)) for name, by_step in sorted(steps.items())]
+
+
+def _newest_first(by_step: Mapping[tuple[int, Step | None, str], Mapping[int, Path]]) -> tuple[SavedStep, ...]:
+    saved = [SavedStep(*key, dict(sorted(files.items()))) for key, files in by_step.items()]
+    saved.sort(key=lambda one: one.suffix)  # .ckpt first
+    saved.sort(key=lambda one: (one.run, one.step or (0, 0)), reverse=True)
+    return tuple(saved)
+
+
+def _run_of(prefix: str, prefixes: Collection[str]) -> tuple[str, int]:
+    """Return the network and the run that a prefix stands for."""
+    match = _RERUN.fullmatch(prefix)
+    if match is None or match[1] not in prefixes:
+        return prefix, 0
+    run = int(match[2])
+    if run > len(prefixes) or any(f"{match[1]}_{number}" not in prefixes for number in range(1, run)):
+        return prefix, 0  # resnet and resnet_50
+    return match[1], run
+
+
+def _with_rank_numbers(files: Collection[SavedFile], world: int | None) -> Collection[SavedFile]:
+    """Put `*` for the rank's number where each rank has a prefix of its own: net0 on rank 0, net1 on rank 1."""
+    by_rank: dict[int, set[str]] = {}
+    for file in files:
+        by_rank.setdefault(file.rank, set()).add(file.prefix)
+    ranks = set(by_rank)
+    if len(ranks) < 2 or (world is None and ranks != set(range(len(ranks)))):
+        return files
+    common = set.intersection(
+        *({name for prefix in own for name in _starred(prefix, rank)} for rank, own in by_rank.items())
+    )
+    literal = set.intersection(*by_rank.values())
+    starred = {name for name in common - literal if "*" in name}
+    renamed = []
+    for file in files:
+        names = [] if file.prefix in literal else sorted(starred & _starred(file.prefix, file.rank))
+        renamed.append(replace(file, prefix=names[0]) if len(names) == 1 else file)
+    return renamed
+
+
+def _starred(prefix: str, rank: int) -> set[str]:
+    """A prefix with each of the rank's numbers in it replaced by `*`."""
+    numbers = [match.span() for match in re.finditer(r"[0-9]+", prefix) if match[0] == str(rank)]
+    return {f"{prefix[:begin]}*{prefix[end:]}" for begin, end in numbers}

@@ -1,0 +1,60 @@
+"""Whether files that no strategy belongs to hold the same parameters, bit by bit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from math import prod
+from typing import BinaryIO
+
+from mslaunch.checkpoint.formats.shard import Shard
+from mslaunch.checkpoint.formats.tensor import CHUNK, chunks
+from mslaunch.checkpoint.moving.blocks import pieces
+from mslaunch.errors import ShardUnreadable
+
+
+def differing_parameter(shards: Mapping[int, Shard]) -> tuple[int, str] | None:
+    """Find a rank and its first parameter that is not the first rank's; single values, such as counters, may differ."""
+    first, *others = sorted(shards)
+    beside = [shards[rank] for rank in others]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for find in (_other_header, _other_bytes):
+            found = pool.map(partial(find, shards[first]), beside)
+            for rank, name in zip(others, found, strict=True):
+                if name is not None:
+                    return rank, name
+    return None
+
+
+def _other_header(one: Shard, other: Shard) -> str | None:
+    for name in dict.fromkeys((*one.tensors, *other.tensors)):
+        own, theirs = one.tensors.get(name), other.tensors.get(name)
+        if own is None or theirs is None or own.words() != theirs.words():
+            return name
+    return None
+
+
+def _other_bytes(one: Shard, other: Shard) -> str | None:
+    with _opened(one) as file, _opened(other) as beside:
+        for name, tensor in one.tensors.items():
+            for begin in range(0, tensor.nbytes if prod(tensor.shape) > 1 else 0, CHUNK):
+                if _window(one, file, name, begin) != _window(other, beside, name, begin):
+                    return name
+    return None
+
+
+def _opened(shard: Shard) -> BinaryIO:
+    try:
+        return shard.path.open("rb")
+    except OSError as error:
+        raise ShardUnreadable(str(shard.path), str(error)) from None
+
+
+def _window(shard: Shard, file: BinaryIO, name: str, begin: int) -> bytes:
+    places = pieces(shard.tensors[name].parts, begin, CHUNK)
+    try:
+        return b"".join(data for at, _, length in places for data in chunks(file.fileno(), at, length))
+    except (OSError, ValueError) as error:
+        raise ShardUnreadable(str(shard.path), str(error)) from None

@@ -1,0 +1,1 @@
+"""Weights of other frameworks: PyTorch's files, names, matching and comparison. Needs no torch."""

@@ -1,0 +1,165 @@
+"""Compares weights: what is missing, what differs in shape or type, and by how much. Memory is bounded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import isfinite, prod, sqrt
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mslaunch.checkpoint.moving.blocks import cut_blocks
+from mslaunch.checkpoint.moving.stable_files import check_unchanged, open_source
+from mslaunch.checkpoint.moving.views import ITEMS, read_box
+from mslaunch.checkpoint.moving.weights import Weight
+from mslaunch.checkpoint.open_files import room_for
+from mslaunch.checkpoint.sharding.tensor_layout import Box, box_shape, intersection
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+BLOCK = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What differs in one parameter."""
+
+    name: str
+    kind: str
+    """missing (not in the second), extra (only in the second), shape, type, values."""
+    first: str | None = None
+    second: str | None = None
+    max: float | None = None
+    """The largest difference of two values."""
+    mean: float | None = None
+    cosine: float | None = None
+    """Of the angle between the two, as vectors."""
+    not_finite: int = 0
+    """Places where one of the two is infinite or no number, and the other is not the same."""
+
+
+def compare(
+    first: Mapping[str, Weight], second: Mapping[str, Weight], progress: Callable[[int], None] = lambda _: None
+) -> Iterator[Difference]:
+    """Yield what differs, parameter by parameter, in the order of the first."""
+    with room_for(_count_files(first, second)), ExitStack() as opened:
+        files = Files(opened)
+        for name, one in first.items():
+            other = second.get(name)
+            if other is None:
+                yield Difference(name, "missing", one.words())
+            elif one.shape != other.shape:
+                yield Difference(name, "shape", one.words(), other.words())
+            else:
+                found = _compare_values(files, one, other)
+                if found is not None:
+                    yield found
+            progress(one.nbytes)
+        files.check()
+    for name in sorted(second.keys() - first.keys()):
+        yield Difference(name, "extra", None, second[name].words())
+
+
+def _count_files(*sides: Mapping[str, Weight]) -> int:
+    return len({path for side in sides for weight in side.values() for _, path, _ in weight.pieces})
+
+
+class Files:
+    """Open files, by their paths."""
+
+    def __init__(self, opened: ExitStack) -> None:
+        self.opened = opened
+        self.fds: dict[Path, int] = {}
+
+    def fd(self, path: Path) -> int:
+        if path not in self.fds:
+            self.fds[path] = open_source(path)
+            self.opened.callback(os.close, self.fds[path])
+        return self.fds[path]
+
+    def check(self) -> None:
+        """Refuse what was read of files that have changed meanwhile."""
+        for path, fd in self.fds.items():
+            check_unchanged(fd, path)
+
+    def block(self, weight: Weight, box: Box) -> Array:
+        """Read a box of a weight from all files that hold some of it."""
+        import numpy as np
+
+        from mslaunch.checkpoint.moving.casts import stored_type
+
+        out = np.empty(box_shape(box), stored_type(weight.dtype))
+        for place, path, view in weight.pieces:
+            common = intersection(place, box)
+            if common is not None:
+                here = tuple((a - since, b - since) for (a, b), (since, _) in zip(common, place, strict=True))
+                there = tuple(slice(a - since, b - since) for (a, b), (since, _) in zip(common, box, strict=True))
+                out[there] = read_box(self.fd(path), path, view, here)
+        return out
+
+
+def _compare_values(files: Files, one: Weight, other: Weight) -> Difference | None:
+    same_type = one.dtype == other.dtype
+    kind = "values" if same_type else "type"
+    words: tuple[str | None, str | None] = (None, None) if same_type else (one.words(), other.words())
+    if one.packed or other.packed:
+        same = same_type and _packed_bytes(files, one) == _packed_bytes(files, other)
+        return None if same else Difference(one.name, kind, words[0], words[1])
+    boxes = list(cut_blocks(one.shape, max(ITEMS[one.dtype], ITEMS[other.dtype]), BLOCK))
+    if same_type and all(files.block(one, box).tobytes() == files.block(other, box).tobytes() for box in boxes):
+        return None
+    sums = _Sums()
+    for box in boxes:
+        sums.add(_numbers(files, one, box), _numbers(files, other, box))
+    mean = sums.total / max(1, prod(one.shape))
+    found = (sums.largest, mean, sums.cosine(), sums.not_finite)
+    return Difference(one.name, kind, words[0], words[1], *found)
+
+
+def _packed_bytes(files: Files, weight: Weight) -> bytes:
+    if weight.packed is None:
+        return b""
+    path, tensor = weight.packed
+    return b"".join(os.pread(files.fd(path), length, at) for at, length in tensor.parts)
+
+
+def _numbers(files: Files, weight: Weight, box: Box) -> Array:
+    import numpy as np
+
+    from mslaunch.checkpoint.moving.casts import to_numbers
+
+    return to_numbers(files.block(weight, box), weight.dtype).astype(np.float64)
+
+
+class _Sums:
+    """What is summed up over the blocks of a parameter."""
+
+    def __init__(self) -> None:
+        self.largest = 0.0
+        self.total = 0.0
+        self.not_finite = 0
+        self.products = [0.0, 0.0, 0.0]
+
+    def add(self, one: Array, other: Array) -> None:
+        import numpy as np
+
+        usable = np.isfinite(one) & np.isfinite(other)
+        same = (one == other) | (np.isnan(one) & np.isnan(other))
+        self.not_finite += int((~usable & ~same).sum())
+        one, other = one[usable], other[usable]
+        differences = np.abs(one - other)
+        self.largest = max(self.largest, float(differences.max(initial=0.0)))
+        self.total += float(differences.sum())
+        for index, (a, b) in enumerate(((one, other), (one, one), (other, other))):
+            self.products[index] += float((a * b).sum())
+
+    def cosine(self) -> float | None:
+        """None where one of the two is zero everywhere."""
+        between, first, second = self.products
+        length = sqrt(first) * sqrt(second)
+        return max(-1.0, min(1.0, between / length)) if length > 0 and isfinite(length) else None

@@ -1,0 +1,330 @@
+"""Finds for each parameter its partner in the other framework's network: by what their layers call it, and by shape."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from mslaunch.checkpoint.formats.tensor import shape_words
+from mslaunch.checkpoint.moving import weights as change
+from mslaunch.checkpoint.moving.weights import Weight
+from mslaunch.checkpoint.sharding.tensor_layout import Shape
+from mslaunch.weights.layer_names import (
+    EITHER_WAY,
+    STATISTICS,
+    Words,
+    is_counter,
+    is_embedding,
+    is_of_training,
+    partner_names,
+)
+
+CONV1D = 2
+"""The dimension that MindSpore's Conv1d has on top of PyTorch's; its size is 1."""
+
+Wanted = Mapping[str, Shape | None]
+"""The parameters of a network, with their shapes where these are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partners:
+    """Which weight each wanted name gets, and why the others get none."""
+
+    taken: dict[str, str]
+    alone: dict[str, str]
+    without: tuple[str, ...]
+    """Weights that fit nothing that is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Wanted names that are still free, as the ways to find one need them."""
+
+    wanted: Wanted
+    words: Words
+    wrappers: tuple[str, str]
+    """What stands before all names of the weights, and before all wanted ones."""
+    endings: Mapping[str, list[str]]
+
+
+def find_partners(weights: Mapping[str, Weight], wanted: Wanted, words: Words) -> Partners:
+    """Pair weights and wanted names; a name that fits more closely gets its partner before any other is looked for."""
+    taken: dict[str, str] = {}
+    alone: dict[str, str] = {}
+    left = list(weights)
+    wrappers = _wrapper(weights), _wrapper(wanted)
+    for way in _WAYS:
+        search = _search({name: shape for name, shape in wanted.items() if name not in taken}, words, wrappers)
+        claims: dict[str, list[str]] = defaultdict(list)
+        for name in left:
+            found = _fitting(way(name, search), search.wanted, weights[name].shape)
+            if len(found) == 1:
+                claims[found[0]].append(name)
+            elif found:
+                alone[name] = f"fits {' and '.join(found[:3])}"
+        for partner, names in claims.items():
+            if len(names) == 1:
+                taken[partner] = names[0]
+            else:
+                alone |= {name: f"is one of {len(names)} that fit {partner}" for name in names}
+        placed = {*taken.values(), *alone}
+        left = [name for name in left if name not in placed]
+    return Partners(taken, alone, tuple(name for name in left if not is_counter(name)))
+
+
+def partners_of_any_shape(
+    weights: Iterable[str], names: Iterable[str], wanted: Iterable[str], missing: Iterable[str], words: Words
+) -> dict[str, list[str]]:
+    """Which of the missing names some of the weights would get if shapes did not count."""
+    search = _search(dict.fromkeys(missing), words, (_wrapper(weights), _wrapper(wanted)))
+    found: dict[str, list[str]] = {}
+    for name in names:
+        ways = (_fitting(way(name, search), search.wanted, ()) for way in _WAYS)
+        found[name] = next((partners for partners in ways if partners), [])
+    return found
+
+
+def _fitting(candidates: Iterable[str], wanted: Wanted, shape: Shape) -> list[str]:
+    return [one for one in dict.fromkeys(candidates) if one in wanted and fits(shape, wanted[one])]
+
+
+def fits(shape: Shape, wanted: Shape | None) -> bool:
+    return wanted is None or shape == wanted or _with_dimension(shape) == wanted or _with_dimension(wanted) == shape
+
+
+def _with_dimension(shape: Shape) -> Shape | None:
+    """The shape of a Conv1d's weight in MindSpore, given that in PyTorch."""
+    return (*shape[:CONV1D], 1, *shape[CONV1D:]) if len(shape) == 3 else None
+
+
+def _search(wanted: Wanted, words: Words, wrappers: tuple[str, str]) -> _Search:
+    endings: dict[str, list[str]] = defaultdict(list)
+    for name in wanted:
+        parts = name.split(".")
+        for index in range(1, len(parts) - 1):
+            endings[".".join(parts[index:])].append(name)
+    return _Search(wanted, words, wrappers, endings)
+
+
+def _wrapper(names: Iterable[str]) -> str:
+    """The words before all names of a network that is inside of another; the name of its only layer is none."""
+    every = set(names)
+    layers = [name.split(".")[:-1] for name in every if not is_of_training(name, every)] or [[]]
+    ends = zip(min(layers), max(layers), strict=False)
+    common = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], ends)]
+    if common and max(map(len, layers)) == len(common):
+        common.pop()
+    return "".join(f"{word}." for word in common)
+
+
+def _same_name(name: str, _: _Search) -> list[str]:
+    return [name]
+
+
+def _same_place(name: str, search: _Search) -> list[str]:
+    return partner_names(name, search.words)
+
+
+def _same_place_in_wrapper(name: str, search: _Search) -> list[str]:
+    own, theirs = search.wrappers
+    bare = (name, name.removeprefix(own))
+    return [f"{theirs}{one}" for start in bare for one in partner_names(start, search.words)]
+
+
+def _same_ending(name: str, search: _Search) -> list[str]:
+    candidates = partner_names(name, search.words)
+    longer = [one for candidate in candidates for one in search.endings.get(candidate, ())]
+    parts = [candidate.split(".") for candidate in candidates]
+    shorter = [".".join(part[index:]) for part in parts for index in range(1, len(part) - 1)]
+    return [*longer, *shorter]
+
+
+_WAYS: tuple[Callable[[str, _Search], list[str]], ...] = (
+    _same_name,
+    _same_place,
+    _same_place_in_wrapper,
+    _same_ending,
+)
+
+
+SHOWN = 8
+_SCALES = ("gamma", "weight")
+"""What normalisations call the parameter that every one of them has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What found its partner, under its new name, and a sentence for whatever did not."""
+
+    weights: dict[str, Weight]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """Sentences on what is no problem, and of use to know."""
+    transposed: tuple[str, ...] = ()
+    """Weights that are wanted transposed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Two sets of weights whose partners have the same names: those of the second."""
+
+    first: dict[str, Weight]
+    second: dict[str, Weight]
+    renamed: dict[str, str]
+    """The names of the first that were changed, and what they became."""
+
+
+def match_names(
+    weights: Mapping[str, Weight], wanted: Wanted, words: Words, tied: Mapping[str, Sequence[str]] | None = None
+) -> Match:
+    """Give each weight the name of its partner, and its shape; `words` is TO_MINDSPORE or TO_PYTORCH.
+
+    Of weights that are tied, one partner is enough; `tied` are those of the wanted ones.
+    """
+    found = find_partners(weights, wanted, words)
+    taken, alone = dict(found.taken), dict(found.alone)
+    for name, others in (tied or {}).items():
+        if name not in taken and (sources := [taken[other] for other in others if other in taken]):
+            taken[name] = sources[0]
+    missing = [
+        name for name in wanted if name not in taken and not is_of_training(name, wanted) and not is_counter(name)
+    ]
+    statistics = _unused_statistics(missing, taken, weights)
+    statistics += _unused_statistics(found.without, {old: new for new, old in taken.items()}, wanted)
+    missing = [name for name in missing if name not in statistics]
+    tied_weights, placed = tied_names(weights), set(taken.values())
+    for name in found.without:
+        if name not in statistics and placed.isdisjoint(tied_weights.get(name, ())):
+            alone[name] = "has no partner"
+    made = {new: _fitted(change.rename(weights[old], new), wanted[new]) for new, old in taken.items()}
+    shapes = _other_shapes(weights, wanted, missing, alone, words)
+    rest = {name: why for name, why in alone.items() if name not in shapes}
+    unmatched = [name for name in missing if name not in shapes.values()]
+    mismatches = (_shape_problem(name, weights[name].shape, new, wanted[new]) for name, new in shapes.items())
+    problems = (*mismatches, *_problems(weights, wanted, rest, unmatched, taken))
+    transposed = tuple(name for name, new in shapes.items() if wanted[new] == weights[name].shape[::-1])
+    return Match(made, problems, _statistics_words(statistics), transposed)
+
+
+def pair_names(first: Mapping[str, Weight], second: Mapping[str, Weight]) -> Pairs:
+    """Pair two sets of weights for a comparison: equal names are partners, the others are matched as by an import."""
+    rest = {name: weight for name, weight in first.items() if name not in second}
+    wanted = {name: weight.shape for name, weight in second.items() if name not in first}
+    taken = find_partners(rest, wanted, EITHER_WAY).taken
+    renamed = {old: new for new, old in taken.items()}
+    common = {name: name for name in first if name in second}
+    unneeded = _unneeded(first, common | renamed, second), _unneeded(second, common | taken, first)
+    made: dict[str, Weight] = {}
+    for old, weight in first.items():
+        if old not in unneeded[0]:
+            new = renamed.get(old, old)
+            shape = second[new].shape if new in second and not weight.packed else weight.shape
+            made[new] = _fitted(change.rename(weight, new), shape if fits(weight.shape, shape) else None)
+    return Pairs(made, {name: one for name, one in second.items() if name not in unneeded[1]}, renamed)
+
+
+def _unneeded(weights: Mapping[str, Weight], partners: Mapping[str, str], others: Mapping[str, Weight]) -> set[str]:
+    """Names without a partner that need none: tied to one that has one, or what the others' layers do not keep."""
+    tied, has_counters = tied_names(weights), any(map(is_counter, others))
+    alone = [name for name in weights if name not in partners]
+    return {
+        *(name for name in alone if any(other in partners for other in tied.get(name, ()))),
+        *(name for name in alone if is_counter(name) and not has_counters),
+        *_unused_statistics(alone, partners, others),
+    }
+
+
+def _unused_statistics(names: Iterable[str], partners: Mapping[str, str], others: Container[str]) -> list[str]:
+    """Statistics of normalisations whose partners keep none: PyTorch's InstanceNorm does not by default."""
+    found: list[str] = []
+    for name in names:
+        base, _, last = name.rpartition(".")
+        if last in STATISTICS:
+            layers = [partners[one].rpartition(".")[0] for word in _SCALES if (one := f"{base}.{word}") in partners]
+            if layers and not any(f"{layers[0]}.{word}" in others for word in STATISTICS):
+                found.append(name)
+    return found
+
+
+def _statistics_words(names: Sequence[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    what = f"{len(names)} statistics of normalisations ({names[0]}{' …' if len(names) > 1 else ''})"
+    return (f"{what} have no partner and need none: the other network's layers keep none, as InstanceNorm in PyTorch",)
+
+
+def tied_names(weights: Mapping[str, Weight]) -> dict[str, list[str]]:
+    """The names of all weights that have the same bytes, for each of them."""
+    groups: dict[object, list[str]] = defaultdict(list)
+    for name, weight in weights.items():
+        if weight.pieces and weight.nbytes:
+            groups[weight.dtype, weight.pieces].append(name)
+    return {name: names for names in groups.values() if len(names) > 1 for name in names}
+
+
+def _fitted(weight: Weight, wanted: Shape | None) -> Weight:
+    if wanted is None or weight.shape == wanted:
+        return weight
+    longer = len(wanted) > len(weight.shape)
+    return change.insert_dimension(weight, CONV1D) if longer else change.remove_dimension(weight, CONV1D)
+
+
+def _other_shapes(
+    weights: Mapping[str, Weight], wanted: Wanted, missing: Sequence[str], alone: Iterable[str], words: Words
+) -> dict[str, str]:
+    """Return the weights whose only fault is their shape, each with the wanted name that it would get."""
+    found = partners_of_any_shape(weights, alone, wanted, missing, words)
+    single = {name: partners[0] for name, partners in found.items() if len(partners) == 1}
+    return {name: new for name, new in single.items() if not fits(weights[name].shape, wanted[new])}
+
+
+def _shape_problem(name: str, shape: Shape, new: str, wanted: Shape | None) -> str:
+    what = name if name == new else f"{name}, {new}"
+    hint = "; `transpose: true` in a rule?" if wanted == shape[::-1] else ""
+    return f"{what}: shape {shape_words(shape)}, wanted {_shape_words(wanted)}{hint}"
+
+
+def _problems(
+    weights: Mapping[str, Weight],
+    wanted: Wanted,
+    alone: Mapping[str, str],
+    missing: list[str],
+    taken: Mapping[str, str],
+) -> Iterator[str]:
+    for count, (name, why) in enumerate(alone.items()):
+        near = _near(name, missing) if count < SHOWN else []
+        shown = [f"{one} ({_shape_words(wanted[one])})" for one in near]
+        yield f"{name} ({weights[name].words()}) {why}{_nearest(shown)}"
+    for count, name in enumerate(missing):
+        near = _near(name, list(alone)) if count < SHOWN else []
+        shown = [f"{one} ({weights[one].words()})" for one in near]
+        hint = _nearest(shown) or _tied_words(name, wanted, taken)
+        yield f"{name} ({_shape_words(wanted[name])}) gets no weights{hint}"
+
+
+def _tied_words(name: str, wanted: Wanted, taken: Mapping[str, str]) -> str:
+    """Say how a layer gets the weights of the embedding of its shape: files hold tied weights once."""
+    shape = wanted[name]
+    tables = [new for new, old in taken.items() if wanted[new] == shape and is_embedding(old)]
+    if shape is None or len(shape) != 2 or len(tables) != 1:
+        return ""
+    old, new = taken[tables[0]], tables[0]
+    rule = f"{{from: '{re.escape(old)}', to: [{new}, {name}], copy: true}}"
+    return f"; of the shape of {old}: tied? Then give a rule {rule}"
+
+
+def _near(name: str, others: list[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    return get_close_matches(name, others[:2000], n=2, cutoff=0.5)
+
+
+def _nearest(shown: list[str]) -> str:
+    return f"; nearest: {', '.join(shown)}" if shown else ""
+
+
+def _shape_words(shape: Shape | None) -> str:
+    return "of any shape" if shape is None else shape_words(shape)

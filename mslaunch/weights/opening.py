@@ -1,0 +1,258 @@
+"""Opens weights: PyTorch's files, safetensors with an index, MindSpore's checkpoints, the shards of all ranks."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+
+from mslaunch.checkpoint.formats import safetensors
+from mslaunch.checkpoint.formats.shard import FORMATS, TORCH_SUFFIXES, Shard, is_torch, read_shard
+from mslaunch.checkpoint.formats.tensor import Malformed, Tensor
+from mslaunch.checkpoint.formats.torch_folders import check_not_distributed, files_of_torch, find_index, siblings
+from mslaunch.checkpoint.moving.stable_files import remember
+from mslaunch.checkpoint.moving.views import ITEMS, View, view_of
+from mslaunch.checkpoint.moving.weights import Weight, rename, weight_of
+from mslaunch.checkpoint.sharding.reshard import slices_of, whole_shapes
+from mslaunch.checkpoint.sharding.sets import SeveralNetworks, find_set
+from mslaunch.checkpoint.sharding.strategy import Strategy
+from mslaunch.checkpoint.sharding.tensor_layout import box_shape
+from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
+from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.errors import RequestError, ShardUnreadable
+from mslaunch.shared import layout
+from mslaunch.weights import pytorch
+
+_SEGMENTS = frozenset(("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
+"""What torch.compile, FSDP and activation checkpointing put anywhere in a name."""
+_PREFIX = "module."
+"""What DataParallel puts before every name."""
+_HEAD = "lm_head.weight"
+_EMBEDDINGS = ("model.embed_tokens.weight", "transformer.wte.weight", "shared.weight")
+"""What the head of a language model is tied to, where its config.json says that it is tied."""
+
+
+def without_wrappers(weights: Mapping[str, Weight]) -> dict[str, Weight]:
+    """Name the weights as the network itself does."""
+    made: dict[str, Weight] = {}
+    for old, new in zip(weights, _plain_names(list(weights)), strict=True):
+        if new in made:
+            raise RequestError(f"{old}: without the words of wrappers it is {new}, as another is. Rename one of them.")
+        made[new] = rename(weights[old], new)
+    return made
+
+
+def _plain_names(names: list[str]) -> list[str]:
+    names = [".".join(part for part in name.split(".") if part not in _SEGMENTS) or name for name in names]
+    while names and all(len(name) > len(_PREFIX) and name.startswith(_PREFIX) for name in names):
+        names = [name.removeprefix(_PREFIX) for name in names]
+    return names
+
+
+def with_aliases(weights: Mapping[str, Weight], aliases: Mapping[str, str]) -> dict[str, Weight]:
+    """Add the names of tied weights; each is that of a weight which is there."""
+    tied = {name: rename(weights[other], name) for name, other in aliases.items() if name not in weights}
+    return {**weights, **tied}
+
+
+def head_alias(weights: Mapping[str, Weight]) -> dict[str, str]:
+    """Return what the missing head of a language model with tied weights is."""
+    found = next((name for name in _EMBEDDINGS if name in weights), None)
+    return {_HEAD: found} if found and _HEAD not in weights else {}
+
+
+_MOST_INDEX = 64 << 20
+_MOST_CONFIG = 4 << 20
+
+Weights = dict[str, Weight]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Weights under the names that their files have."""
+
+    weights: Weights
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Names that were left out since they are tied to another, and that other."""
+    is_torch: bool = False
+
+
+def open_weights(path: Path, strategy: Strategy | None = None, key: str | None = None) -> Weights:
+    """Read the headers of everything that belongs together at this place; ranks' shards need their strategy."""
+    folder = path if path.is_dir() else path.parent
+    opened = _open(path, strategy, key)
+    if not opened.is_torch:
+        return opened.weights
+    weights = without_wrappers(with_aliases(opened.weights, opened.aliases))
+    return with_aliases(weights, head_alias(weights)) if _says_tied(folder / "config.json") else weights
+
+
+def _open(path: Path, strategy: Strategy | None, key: str | None) -> _Opened:
+    if path.is_dir():
+        return _open_folder(path, strategy, key)
+    if not path.exists():
+        raise RequestError(f"{path}: no such file. Name a .safetensors, .pth, .pt, .bin or .ckpt, or a folder.")
+    if path.name.endswith(".index.json"):
+        return _open_index(path, key)
+    check_not_distributed(path)
+    return _open_files(siblings(path), key)
+
+
+def _says_tied(config: Path) -> bool:
+    """Tell whether the config.json of Hugging Face says that embedding and head are one tensor."""
+    try:
+        found = parse_json(read_text(config, _MOST_CONFIG).encode())
+    except (Unreadable, OSError):
+        return False
+    return isinstance(found, dict) and found.get("tie_word_embeddings") is True
+
+
+def check_key(key: str | None, *opened: Weights) -> None:
+    """Refuse a key where none of the files has any: only those of torch.save do."""
+    files = [_file_of(weight) for weights in opened for weight in weights.values()]
+    if key is not None and files and not any(map(is_torch, files)):
+        known = ", ".join(TORCH_SUFFIXES)
+        raise RequestError(f"--key {key}: {files[0]} has no keys; only {known} files have. Leave --key out.")
+
+
+def files_of(weights: Weights) -> list[Path]:
+    """All files that hold some of these weights."""
+    places = (path for weight in weights.values() for _, path, _ in weight.pieces)
+    packed = (weight.packed[0] for weight in weights.values() if weight.packed)
+    return sorted({*places, *packed})
+
+
+def _open_folder(folder: Path, strategy: Strategy | None, key: str | None) -> _Opened:
+    if index := find_index(folder):
+        return _open_index(index, key)
+    has_shards = any(folder.glob(f"{layout.RANK}*")) or any(not is_torch(path) for path in folder.glob("*.ckpt"))
+    if strategy is not None or has_shards:
+        return _Opened(_open_ranks(folder, strategy))
+    if files := files_of_torch(folder):
+        return _open_files(files, key)
+    raise RequestError(f"{folder}: no weights (*.safetensors, *.pth, *.pt, *.bin, *.ckpt) here.")
+
+
+def _open_index(path: Path, key: str | None) -> _Opened:
+    """Read what an index lists: every name in the file that it says, and no other."""
+    try:
+        index = parse_json(read_text(path, _MOST_INDEX).encode())
+        places = index["weight_map"] if isinstance(index, dict) else None
+    except (Unreadable, OSError, KeyError) as error:
+        raise RequestError(f"{path}: not an index: {error}. It needs a weight_map of names and files.") from None
+    names = set(places.values()) if isinstance(places, dict) and all(map(_is_text, places.values())) else set()
+    if not places or not names or any("/" in name or name in ("", ".", "..") for name in names):
+        raise RequestError(f"{path}: not an index: its weight_map is to give each name a file in the same folder.")
+    opened = _open_files([path.with_name(name) for name in sorted(names)], key)
+    weights = opened.weights
+    for name, file in places.items():
+        found = weights.get(name)
+        if found is None or _file_of(found).name != file:
+            raise RequestError(f"{path}: {name} is not in {file}. Copy the files again.")
+    extra = sorted(weights.keys() - places.keys())
+    if extra:
+        raise RequestError(f"{path}: does not list {extra[0]}, which {_file_of(weights[extra[0]]).name} holds.")
+    return opened
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _file_of(weight: Weight) -> Path:
+    return weight.packed[0] if weight.packed else weight.pieces[0][1]
+
+
+def _open_files(files: Iterable[Path], key: str | None) -> _Opened:
+    weights: Weights = {}
+    aliases: dict[str, str] = {}
+    is_torch = True
+    for path in files:
+        opened = _open_file(path, key)
+        for name, weight in opened.weights.items():
+            if name in weights:
+                raise RequestError(f"{path}: {name} is in {_file_of(weights[name]).name} too. Keep one of the files.")
+            weights[name] = weight
+        aliases |= opened.aliases
+        is_torch = is_torch and opened.is_torch
+    return _Opened(weights, aliases, is_torch)
+
+
+def _open_file(path: Path, key: str | None) -> _Opened:
+    if is_torch(path):
+        source, found = _read(path, lambda fd, size: pytorch.read(fd, size, key))
+        return _Opened({name: _of_torch(name, source, one) for name, one in found.items()}, is_torch=True)
+    if path.suffix not in FORMATS:
+        known = ", ".join((*FORMATS, *TORCH_SUFFIXES))
+        raise RequestError(f"{path}: weights are in files that end in {known}. Name one of those.")
+    shard = read_shard(path)
+    return _Opened(_of_shard(shard), shard.aliases, path.suffix == ".safetensors" and shard.framework != "ms")
+
+
+def _of_torch(name: str, path: Path, found: View | Tensor) -> Weight:
+    if isinstance(found, Tensor):
+        return Weight(name, found.dtype, found.shape, (), (path, found))
+    return weight_of(name, path, found)
+
+
+def _read(
+    path: Path, read: Callable[[int, int], Mapping[str, View | Tensor]]
+) -> tuple[Path, Mapping[str, View | Tensor]]:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise ShardUnreadable(str(path), error.strerror or str(error)) from None
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise Malformed("it is no regular file")
+        return remember(path, found), read(fd, found.st_size)
+    except (Malformed, OSError) as error:
+        raise RequestError(f"{path}: not a state_dict that can be read: {str(error).removesuffix('.')}.") from None
+    finally:
+        os.close(fd)
+
+
+def _of_shard(shard: Shard) -> Weights:
+    return {name: _weight(name, shard.path, tensor) for name, tensor in shard.tensors.items()}
+
+
+def _weight(name: str, path: Path, tensor: Tensor) -> Weight:
+    dtype = safetensors.FLOAT8.get(tensor.dtype, tensor.dtype)
+    if dtype not in ITEMS:
+        return Weight(name, dtype, tensor.shape, (), (path, tensor))
+    if prod(tensor.shape) * ITEMS[dtype] != tensor.nbytes:
+        raise ShardUnreadable(str(path), f"{name}: {tensor.words()} does not take {tensor.nbytes} bytes")
+    view = view_of(Tensor(name, dtype, tensor.shape, tensor.parts))
+    return weight_of(name, path, view)
+
+
+def _open_ranks(folder: Path, strategy: Strategy | None) -> Weights:
+    """Merge the shards of all ranks, in what is read; nothing is written."""
+    try:
+        found = find_set(folder, strategy.world_size if strategy else None)
+    except SeveralNetworks as error:
+        alone = f"Write one to a folder of its own: mslaunch ckpt convert {shlex.quote(str(folder))} -o NEW --prefix"
+        raise SeveralNetworks(folder, error.names, alone) from None
+    if strategy is None and len(found.files) > 1:
+        raise RequestError(
+            f"{folder}: {len(found.files)} ranks, and no strategy says how they belong together. Give --strategy FILE."
+        )
+    verified = verify(found, strategy)
+    if verified.errors:
+        raise SetIsWrong(found, verified.errors)
+    weights: Weights = {}
+    for name, shape in whole_shapes(verified.shards, strategy).items():
+        sources = slices_of(name, shape, verified.shards, strategy)
+        _, path, tensor = sources[0]
+        first = _weight(name, path, tensor)
+        pieces = tuple((box, path, view_of(tensor)) for box, path, tensor in sources if not first.packed)
+        if pieces and sum(prod(box_shape(box)) for box, *_ in pieces) != prod(shape):
+            raise RequestError(f"{folder}: slices of {name} are missing. `mslaunch ckpt verify` tells which.")
+        weights[name] = Weight(name, first.dtype, shape, pieces, first.packed)
+    return weights

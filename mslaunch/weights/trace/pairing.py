@@ -1,0 +1,186 @@
+"""Which tensors of two networks belong together: by module and call, then by their places or shapes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from mslaunch.weights.names import Rule, expand, first_match
+from mslaunch.weights.trace.cause import Pair, label
+from mslaunch.weights.trace.trace_folder import Recorded, Trace
+
+DEEPEST = 8
+"""The most words before a name that are looked for."""
+
+
+def find_wrapper(inner: Set[str], outer: Set[str]) -> tuple[str, int]:
+    """Return the words before the outer names that give most inner ones a partner, and how many; none where unsure."""
+    votes: Counter[str] = Counter()
+    for name in outer:
+        parts = name.split(".", DEEPEST)
+        for index in range(1, len(parts)):
+            if ".".join(parts[index:]) in inner:
+                votes[".".join(parts[:index])] += 1
+    best = votes.most_common(2)
+    if not best or (len(best) > 1 and best[0][1] == best[1][1]):
+        return "", 0
+    return best[0]
+
+
+def find_wrappers(first: Set[str], second: Set[str]) -> tuple[str, str]:
+    """Return the words to take from the names of the first and of the second, so that more of them are the same."""
+    same = len((first & second) - {""})
+    before_second, second_count = find_wrapper(first, second)
+    before_first, first_count = find_wrapper(second, first)
+    if second_count > max(same, first_count):
+        return "", before_second
+    if first_count > max(same, second_count):
+        return before_first, ""
+    return "", ""
+
+
+def unwrap(name: str, before: str) -> str | None:
+    """Return a name without the words before it; None for what is outside of them."""
+    if not before or name == before:
+        return "" if before else name
+    return name.removeprefix(f"{before}.") if name.startswith(f"{before}.") else None
+
+
+PARAMETERS = ("", ".weight", ".bias")
+"""Rules are written for parameters: what becomes of a module's weight tells what becomes of the module."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a module, by the name that both networks have for it."""
+
+    inside: str | None
+    """The module's name, empty for the whole network; None for what is outside of a wrapped one."""
+    outside: str
+    call: int
+
+
+Calls = Mapping[Call, Sequence[Recorded]]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """How the names of one trace's modules become those that both have."""
+
+    new_names: Mapping[str, str]
+    before: str
+    """The words of a wrapper, which are left out."""
+
+    def call_of(self, tensor: Recorded) -> Call:
+        inside = self.inside(tensor.name)
+        return Call(inside, tensor.name if inside is None else "", tensor.call)
+
+    def inside(self, name: str) -> str | None:
+        return unwrap(self.new_names.get(name, name), self.before)
+
+    def group(self, tensors: Iterable[Recorded]) -> dict[Call, list[Recorded]]:
+        found: dict[Call, list[Recorded]] = {}
+        for tensor in sorted(tensors, key=lambda tensor: tensor.order):
+            found.setdefault(self.call_of(tensor), []).append(tensor)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A trace, its tensors by the names that both networks have."""
+
+    trace: Trace
+    names: Names
+    inputs: Calls
+    outputs: Calls
+
+
+def make_sides(one: Trace, other: Trace, rules: Sequence[Rule]) -> tuple[Side, Side]:
+    """Find the names that both networks have, by rules for those of the first and without a wrapper's words."""
+    known = {tensor.name for tensor in one.outputs} | set(one.not_called)
+    new_names = {name: rename(name, rules) for name in known}
+    called = {new_names[tensor.name] for tensor in one.outputs}
+    before = find_wrappers(called, {tensor.name for tensor in other.outputs})
+    return _side(one, Names(new_names, before[0])), _side(other, Names({}, before[1]))
+
+
+def _side(trace: Trace, names: Names) -> Side:
+    return Side(trace, names, names.group(trace.inputs), names.group(trace.outputs))
+
+
+def rename(name: str, rules: Sequence[Rule]) -> str:
+    """Return a module's name by the first rule that matches it, or that matches its weight or bias."""
+    simple = [rule for rule in rules if len(rule.sources) == len(rule.targets) == 1]
+    for ending in PARAMETERS:
+        if found := first_match(simple, name + ending):
+            rule, match = found
+            new = expand(rule, match, rule.targets[0])
+            return new.rpartition(".")[0] if ending else new
+    return name
+
+
+def pair_up(first: Sequence[Recorded], second: Sequence[Recorded]) -> list[tuple[Recorded, Recorded]]:
+    """Pair the tensors of one call: those with the same place, then by shape where places are of another kind."""
+    places = {tensor.place: tensor for tensor in second}
+    pairs = [(tensor, places[tensor.place]) for tensor in first if tensor.place in places]
+    taken = {tensor.place for tensor, _ in pairs}
+    ours = [tensor for tensor in first if tensor.place not in taken]
+    theirs = [tensor for tensor in second if tensor.place not in taken]
+    if not ours or not theirs or not _are_of_other_kinds(ours, theirs):
+        return pairs
+    if len(ours) == len(theirs) == 1:
+        return [*pairs, (ours[0], theirs[0])]
+    for tensor in ours:
+        partner = next((one for one in theirs if one.shape == tensor.shape), None)
+        if partner is not None:
+            pairs.append((tensor, partner))
+            theirs.remove(partner)
+    return pairs
+
+
+def _are_of_other_kinds(first: Sequence[Recorded], second: Sequence[Recorded]) -> bool:
+    """Whether one side is a lone tensor and the other is not, or one has numbers for places and the other names."""
+    kinds = [{_kind(tensor.place) for tensor in side} for side in (first, second)]
+    return all(len(kind) == 1 for kind in kinds) and kinds[0] != kinds[1]
+
+
+def _kind(place: str) -> str:
+    if not place:
+        return "lone"
+    return "number" if place.partition(".")[0].isdecimal() else "name"
+
+
+SHOWN = 8
+"""Names in a sentence."""
+
+
+def collect_notes(
+    one: Side, other: Side, pairs: Sequence[Pair], left: tuple[Sequence[Recorded], Sequence[Recorded]]
+) -> Iterator[str]:
+    """Say what a reader of the comparison has to know; `left` are the outputs of each side without a partner."""
+    for side in (one, other):
+        yield from (f"{side.trace.folder}: {note}" for note in side.trace.notes)
+    for side in (one, other):
+        if side.names.before:
+            yield f"{side.trace.folder}: `{side.names.before}.` before its names is left out"
+    yield from _not_called(one, left[0], other)
+    yield from _not_called(other, left[1], one)
+    parts = [pair for pair in pairs if pair.difference is not None and not pair.is_of_all]
+    if parts:
+        shown = [f"{label(pair.first)}: {pair.compared} of {pair.first.size}" for pair in parts]
+        yield f"not every value was kept, so a part and the statistics of all are compared ({few(shown)})"
+
+
+def _not_called(side: Side, left: Sequence[Recorded], other: Side) -> Iterator[str]:
+    """Name the modules of a side without a partner that the other has, but has not called."""
+    uncalled = {other.names.inside(name) for name in other.trace.not_called} - {None}
+    missing = list(dict.fromkeys(one.name or "(network)" for one in left if side.names.inside(one.name) in uncalled))
+    if missing:
+        yield f"{few(missing)} {'was' if len(missing) == 1 else 'were'} not called in {other.trace.folder}"
+
+
+def few(words: Sequence[str]) -> str:
+    """`a, b and 3 more`."""
+    more = f" and {len(words) - SHOWN} more" if len(words) > SHOWN else ""
+    return f"{', '.join(words[:SHOWN])}{more}"
