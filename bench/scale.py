@@ -16,8 +16,8 @@ from typing import Any
 
 from bench.measure import MSLAUNCH, Row
 from mslaunch.hosts import Host
-from mslaunch.launcher.cluster import Cluster
-from mslaunch.launcher.execute import execute
+from mslaunch.launch.cluster import Cluster
+from mslaunch.launch.execute import execute
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, Plan, to_json
 from mslaunch.plan.spec import JobSpec

@@ -11,8 +11,8 @@ from pathlib import Path
 from bench.measure import Row
 from bench.scale import large_plan
 from mslaunch.diagnose.logs.scan import scan_tail
-from mslaunch.launcher.run_state import RunState
-from mslaunch.launcher.verdict import make_verdict
+from mslaunch.launch.attempt.run_state import RunState
+from mslaunch.launch.verdict import make_verdict
 from mslaunch.runs.paths import RunFolder
 
 SIZE = 1 << 20

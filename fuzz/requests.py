@@ -12,8 +12,8 @@ from fuzz.run import Border, samples
 from mslaunch.cli import rank_table as rank_table_verb
 from mslaunch.diagnose.patterns.pattern_tables import parse_table
 from mslaunch.hosts import Host, parse_hosts
-from mslaunch.launcher.program import find_program
-from mslaunch.launcher.request import ReadJob, Request, read_job
+from mslaunch.launch.program import find_program
+from mslaunch.launch.request import ReadJob, Request, read_job
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, Plan, from_json, to_json
 from mslaunch.plan.spec import agree_on_workers, local_host

@@ -23,12 +23,12 @@ from mslaunch.agent.standard_input import StandardInput
 from mslaunch.cli.console import Console, headline
 from mslaunch.cli.screen import Screen
 from mslaunch.hosts import Host
-from mslaunch.launcher.attempt import Attempt
-from mslaunch.launcher.cluster import Cluster
-from mslaunch.launcher.event_check import check_event
-from mslaunch.launcher.execute import conclude
-from mslaunch.launcher.file_transfer import FileTransfer
-from mslaunch.launcher.run_state import RunState
+from mslaunch.launch.attempt.attempt import Attempt
+from mslaunch.launch.attempt.event_check import check_event
+from mslaunch.launch.attempt.file_transfer import FileTransfer
+from mslaunch.launch.attempt.run_state import RunState
+from mslaunch.launch.cluster import Cluster
+from mslaunch.launch.execute import conclude
 from mslaunch.metrics.order import metrics_order
 from mslaunch.plan.model import Plan, from_json
 from mslaunch.runs import record

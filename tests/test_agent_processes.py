@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from mslaunch.hosts import LOCAL
-from mslaunch.launcher.cluster import Cluster
-from mslaunch.launcher.execute import execute
-from mslaunch.launcher.prepare import plan_job
-from mslaunch.launcher.request import Request
+from mslaunch.launch.cluster import Cluster
+from mslaunch.launch.execute import execute
+from mslaunch.launch.folder import create
+from mslaunch.launch.prepare import plan_job
+from mslaunch.launch.request import Request
 from mslaunch.shared.processes import descendants
-from mslaunch.store.folder import create
 from mslaunch.transports import registry
 from mslaunch.transports.base import Access
 from tests.conftest import Bench, wait_for

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from mslaunch.launcher.cluster import connect_unchecked
-from mslaunch.launcher.execute import execute
-from mslaunch.launcher.prepare import plan_job
-from mslaunch.launcher.request import Request
-from mslaunch.launcher.run_state import RunState
-from mslaunch.store.folder import create
+from mslaunch.launch.attempt.run_state import RunState
+from mslaunch.launch.cluster import connect_unchecked
+from mslaunch.launch.execute import execute
+from mslaunch.launch.folder import create
+from mslaunch.launch.prepare import plan_job
+from mslaunch.launch.request import Request
 from mslaunch.transports import registry
 from mslaunch.transports.base import Access
 from tests.conftest import Bench

@@ -13,11 +13,11 @@ import pytest
 
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.hosts import Host
-from mslaunch.launcher.decisions import Order
-from mslaunch.launcher.execute import conclude
-from mslaunch.launcher.restarts import NextAttempt, RestartTools, find_resume, prepare_next
-from mslaunch.launcher.run_state import RunState
-from mslaunch.launcher.timeouts import Timeouts
+from mslaunch.launch.attempt.decisions import Order
+from mslaunch.launch.attempt.run_state import RunState
+from mslaunch.launch.attempt.timeouts import Timeouts
+from mslaunch.launch.execute import conclude
+from mslaunch.launch.restarts import NextAttempt, RestartTools, find_resume, prepare_next
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan, Reach
 from mslaunch.runs import record

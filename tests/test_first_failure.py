@@ -16,8 +16,8 @@ from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.logs.scan import scan
 from mslaunch.diagnose.verdict import Tie, Verdict
 from mslaunch.diagnose.waiting.writer import Identity
-from mslaunch.launcher.run_state import RunState
-from mslaunch.launcher.verdict import make_verdict
+from mslaunch.launch.attempt.run_state import RunState
+from mslaunch.launch.verdict import make_verdict
 from mslaunch.runs.paths import RunFolder
 from tests.conftest import Bench
 from tests.plan.test_make import plan_of, spec_of

@@ -19,8 +19,8 @@ from mslaunch.diagnose.logs.scan import scan
 from mslaunch.diagnose.patterns.pattern_tables import parse_table
 from mslaunch.errors import ConfigError, MslaunchError, RecordUnreadable, RequestError
 from mslaunch.hosts import Host, parse_hostfile, parse_hosts
-from mslaunch.launcher.request import Request, read_job
-from mslaunch.plan.sweep import parse_axis
+from mslaunch.launch.request import Request, read_job
+from mslaunch.plan.combinations import parse_axis
 from mslaunch.ranges import parse_ranges
 from mslaunch.ranktable.generate import parse_hccn_conf
 from mslaunch.ranktable.repair import repair

@@ -14,7 +14,7 @@ import pytest
 from mslaunch import api
 from mslaunch.checkpoint.formats.shard import read_shard
 from mslaunch.checkpoint.sharding.strategy import read_strategy, write_strategy
-from mslaunch.launcher.kept_sets import kept_folder
+from mslaunch.launch.inference import kept_folder
 from tests.conftest import Bench
 
 FIXTURES = Path(__file__).parent / "fixtures"

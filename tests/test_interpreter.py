@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.errors import NotReadyError
-from mslaunch.launcher.interpreter import TRIED, check_version, describe_version, mindspore_version
+from mslaunch.launch.facts import TRIED, check_version, describe_version, mindspore_version
 from tests.conftest import ROOT, Bench
 
 OTHER = 'exec {python} -S -c "import sys; sys.path.append(\'{site}\'); exec(sys.argv[1])" "$2"\n'

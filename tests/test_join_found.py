@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.errors import MslaunchError, RequestError
-from mslaunch.launcher.request import Request, read_job
+from mslaunch.launch.request import Request, read_job
 from mslaunch.transports.join.found import Found, find
 from mslaunch.transports.join.guests import read_hello
 from mslaunch.transports.join.part import split_master

@@ -13,9 +13,9 @@ import pytest
 
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
-from mslaunch.launcher.cluster import Cluster
-from mslaunch.launcher.converse import converse
-from mslaunch.launcher.decisions import LOST
+from mslaunch.launch.attempt.decisions import LOST
+from mslaunch.launch.check import converse
+from mslaunch.launch.cluster import Cluster
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.shared import layout

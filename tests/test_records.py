@@ -15,7 +15,7 @@ import pytest
 from mslaunch.agent import orders
 from mslaunch.diagnose.verdict import Step, Tie, Verdict
 from mslaunch.hosts import Host
-from mslaunch.launcher.run_state import HANDLERS
+from mslaunch.launch.attempt.run_state import HANDLERS
 from mslaunch.plan.model import File, Limits, Plan, Process, Restarts, from_json
 from mslaunch.runs import identity, record
 from mslaunch.runs.identity import Launcher

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mslaunch.launcher.decisions import Order
-from mslaunch.launcher.run_state import RunState
-from mslaunch.launcher.timeouts import Timeouts
+from mslaunch.launch.attempt.decisions import Order
+from mslaunch.launch.attempt.run_state import RunState
+from mslaunch.launch.attempt.timeouts import Timeouts
 from tests.plan.test_make import plan_of, spec_of
 
 STOP = [Order("stop", 10.0)]

@@ -18,7 +18,7 @@ import pytest
 
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
-from mslaunch.launcher.converse import converse
+from mslaunch.launch.check import converse
 from mslaunch.transports.process import ProcessChannel
 from mslaunch.transports.ssh import SshTransport, failures
 from mslaunch.transports.ssh.settings import config_for_home

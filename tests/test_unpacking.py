@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.agent.files import Unpacker
-from mslaunch.launcher.file_transfer import pack
+from mslaunch.launch.attempt.file_transfer import pack
 
 
 def unpack(source: Path, target: Path) -> None:

@@ -60,16 +60,13 @@ from mslaunch.api.steps import (
 )
 
 if TYPE_CHECKING:
-    from mslaunch.launcher.attach import AttachedRun, Notice
-    from mslaunch.launcher.check import Checked, Report
-    from mslaunch.launcher.prepare import Prepared
-    from mslaunch.launcher.request import Request
-    from mslaunch.launcher.run_state import RunState
-    from mslaunch.launcher.sweep import Sweep
-    from mslaunch.launcher.sweep_result import SweptRun
-    from mslaunch.launcher.sweep_runs import SweepEvent
+    from mslaunch.launch.attach import AttachedRun, Notice
+    from mslaunch.launch.attempt.run_state import RunState
+    from mslaunch.launch.check import Checked, Report
+    from mslaunch.launch.prepare import Prepared
+    from mslaunch.launch.request import Request
+    from mslaunch.plan.combinations import Combination
     from mslaunch.plan.model import File, Plan
-    from mslaunch.plan.sweep import Combination
     from mslaunch.runs.compare import Comparison
     from mslaunch.runs.labels import Labels
     from mslaunch.runs.logs import LogLines, Selection, TimedLog, merge_logs
@@ -78,6 +75,9 @@ if TYPE_CHECKING:
     from mslaunch.runs.run import Result, Run
     from mslaunch.runs.summaries import RunSummary
     from mslaunch.shared.follow import Follower
+    from mslaunch.sweep.members import SweepEvent
+    from mslaunch.sweep.planning import Sweep
+    from mslaunch.sweep.results import SweptRun
     from mslaunch.transports.base import JobQueue
     from mslaunch.transports.join.connect import Member
 
@@ -171,17 +171,17 @@ __all__ = [
 _PASSED_ON = {
     "mslaunch.shared.follow": ("Follower",),
     "mslaunch.runs.compare": ("Comparison",),
-    "mslaunch.launcher.attach": ("AttachedRun", "Notice"),
-    "mslaunch.launcher.check": ("Checked", "Report"),
-    "mslaunch.launcher.prepare": ("Prepared",),
+    "mslaunch.launch.attach": ("AttachedRun", "Notice"),
+    "mslaunch.launch.check": ("Checked", "Report"),
+    "mslaunch.launch.prepare": ("Prepared",),
     "mslaunch.runs.prune": ("Pruned",),
-    "mslaunch.launcher.request": ("Request",),
-    "mslaunch.launcher.run_state": ("RunState",),
-    "mslaunch.launcher.sweep": ("Sweep",),
-    "mslaunch.launcher.sweep_result": ("SweptRun",),
-    "mslaunch.launcher.sweep_runs": ("SweepEvent",),
+    "mslaunch.launch.request": ("Request",),
+    "mslaunch.launch.attempt.run_state": ("RunState",),
+    "mslaunch.sweep.planning": ("Sweep",),
+    "mslaunch.sweep.results": ("SweptRun",),
+    "mslaunch.sweep.members": ("SweepEvent",),
     "mslaunch.plan.model": ("Plan",),
-    "mslaunch.plan.sweep": ("Combination",),
+    "mslaunch.plan.combinations": ("Combination",),
     "mslaunch.runs.record": ("ENDED", "OutputRecord", "RankRecord", "RunRecord"),
     "mslaunch.runs.labels": ("Labels",),
     "mslaunch.runs.run": ("Result", "Run"),
@@ -243,7 +243,7 @@ class Job:
         if prepared.queue is not None:
             return submit(prepared, prepared.queue)[0]
         run = make_run(prepared)
-        from mslaunch.launcher.background import BackgroundRun
+        from mslaunch.launch.background import BackgroundRun
 
         return BackgroundRun(prepared, run.folder)
 
@@ -288,7 +288,7 @@ def launch(
     `args` and `kwargs` are the function's; `settings` are those of the job (hosts, method and so on). An exception of a
     rank is raised here, with the verdict as its cause.
     """
-    from mslaunch.launcher.call import SCRIPT, import_path, pack, results
+    from mslaunch.launch.function_job import SCRIPT, import_path, pack, results
 
     own = {"tail": "none", "workers": workers, **(settings or {})}
     own["env"] = {"PYTHONPATH": import_path(os.environ), **(own.get("env") or {})}
@@ -310,8 +310,8 @@ def sweep(
     `job` is a Job, or a mapping of what Job takes. A key of `values` is one of the config, or a setting of the launcher
     as `launch.method`; a value that is no list, range or other iterable is a constant.
     """
-    from mslaunch.launcher.sweep_runs import unseen_sweep
-    from mslaunch.plan.sweep import Axis, axis_of, combine
+    from mslaunch.plan.combinations import Axis, axis_of, combine
+    from mslaunch.sweep.members import unseen_sweep
 
     one = job if isinstance(job, Job) else Job(**job)
     constants = [Axis(key, (value,)) for key, value in one._values.items() if key not in values]

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mslaunch.launcher.request import ReadJob
+    from mslaunch.launch.request import ReadJob
     from mslaunch.runs.record import RunRecord
     from mslaunch.transports.join.connect import Member
 
 
 def membership(job: ReadJob, tell: Callable[[str], None]) -> Member | None:
     """How this process takes part in a job that another one launches; None where it launches itself."""
-    from mslaunch.launcher.prepare import membership as find_membership
+    from mslaunch.launch.prepare import membership as find_membership
 
     found: Member | None = find_membership(job, tell)
     return found

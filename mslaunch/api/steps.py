@@ -12,25 +12,25 @@ if TYPE_CHECKING:
 
     from mslaunch.diagnose.verdict import Verdict
     from mslaunch.hosts import Host
-    from mslaunch.launcher.attach import AttachedRun
-    from mslaunch.launcher.attempt import Observer
-    from mslaunch.launcher.check import Checked
-    from mslaunch.launcher.prepare import Prepared
-    from mslaunch.launcher.request import ReadJob, Request
-    from mslaunch.launcher.sweep import Sweep
-    from mslaunch.launcher.sweep_result import SweptRun
-    from mslaunch.launcher.sweep_runs import Observe as ObserveSweep
+    from mslaunch.launch.attach import AttachedRun
+    from mslaunch.launch.attempt.attempt import Observer
+    from mslaunch.launch.check import Checked
+    from mslaunch.launch.prepare import Prepared
+    from mslaunch.launch.request import ReadJob, Request
+    from mslaunch.plan.combinations import Combination
     from mslaunch.plan.model import Plan
-    from mslaunch.plan.sweep import Combination
     from mslaunch.runs.record import RunRecord
     from mslaunch.runs.run import Run
     from mslaunch.settings.launch import Flag
+    from mslaunch.sweep.members import Observe as ObserveSweep
+    from mslaunch.sweep.planning import Sweep
+    from mslaunch.sweep.results import SweptRun
     from mslaunch.transports.base import JobQueue, RunCommand, T
 
 
 def make_request(*args: Any, **kwargs: Any) -> Request:
     """What is asked for, before any file is read; the fields are those of Request."""
-    from mslaunch.launcher.request import Request
+    from mslaunch.launch.request import Request
 
     return Request(*args, **kwargs)
 
@@ -43,7 +43,7 @@ def plan_request(request: Request, elsewhere: bool = False) -> Plan:
     from dataclasses import replace
 
     from mslaunch.errors import NoDevices, NoMindSpore
-    from mslaunch.launcher.prepare import plan_job
+    from mslaunch.launch.prepare import plan_job
 
     try:
         return plan_job(request, elsewhere)
@@ -54,21 +54,21 @@ def plan_request(request: Request, elsewhere: bool = False) -> Plan:
 
 def read(request: Request) -> ReadJob:
     """Read and check everything that a request names on this machine."""
-    from mslaunch.launcher.request import read_job
+    from mslaunch.launch.request import read_job
 
     return read_job(request)
 
 
 def prepare(request: Request, job: ReadJob | None = None, tell: Callable[[str], None] | None = None) -> Prepared:
     """Read, check and plan; where hosts have to be asked, connect to them and check them first."""
-    from mslaunch.launcher.prepare import prepare_job
+    from mslaunch.launch.prepare import prepare_job
 
     return prepare_job(request, job, tell)
 
 
 def make_run(prepared: Prepared, fill: Callable[[Path], None] | None = None) -> Run:
     """Make the run's folder; `fill` puts into it what the plan counts on. Connected hosts are let go if that fails."""
-    from mslaunch.launcher.session import make_folder
+    from mslaunch.launch.session import make_folder
     from mslaunch.runs.run import Run
 
     try:
@@ -81,7 +81,7 @@ def make_run(prepared: Prepared, fill: Callable[[Path], None] | None = None) -> 
 
 def carry_out(prepared: Prepared, run: Run, observe: Observer) -> RunRecord:
     """Run the job to its end in this process, whose signals stop it; `observe` is shown everything."""
-    from mslaunch.launcher.session import carry_out as carry_out_session
+    from mslaunch.launch.session import carry_out as carry_out_session
 
     return carry_out_session(prepared, run.folder, observe, os.environ)
 
@@ -92,7 +92,7 @@ def recorded(run: Run) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        from mslaunch.launcher.session import record_failure
+        from mslaunch.launch.session import record_failure
 
         record_failure(run.folder, error)
         raise
@@ -100,7 +100,7 @@ def recorded(run: Run) -> Iterator[None]:
 
 def submit(prepared: Prepared, queue: JobQueue) -> tuple[Run, str]:
     """Hand the job to a queue; return the run and the queue's job."""
-    from mslaunch.launcher.session import submit as submit_session
+    from mslaunch.launch.session import submit as submit_session
     from mslaunch.runs.run import Run
 
     folder, job = submit_session(prepared, queue)
@@ -109,14 +109,14 @@ def submit(prepared: Prepared, queue: JobQueue) -> tuple[Run, str]:
 
 def combinations_of(assignments: Sequence[str]) -> tuple[Combination, ...]:
     """Every combination of what `--set key=value,value` names."""
-    from mslaunch.plan.sweep import combine, parse_axis
+    from mslaunch.plan.combinations import combine, parse_axis
 
     return combine([parse_axis(text) for text in assignments])
 
 
 def prepare_sweep(request: Request, combinations: tuple[Combination, ...], at_once: int | None = None) -> Sweep:
     """Plan every combination of a new sweep; nothing is written, started or contacted."""
-    from mslaunch.launcher.sweep import prepare_sweep as prepare_all
+    from mslaunch.sweep.planning import prepare_sweep as prepare_all
 
     return prepare_all(request, combinations, at_once)
 
@@ -125,7 +125,7 @@ def resume_sweep(
     name: str, request: Request, combinations: tuple[Combination, ...] = (), at_once: int | None = None
 ) -> Sweep:
     """Plan what is missing of an earlier sweep, or did not succeed."""
-    from mslaunch.launcher.sweep import resume_sweep as plan_rest
+    from mslaunch.sweep.planning import resume_sweep as plan_rest
 
     return plan_rest(name, request, combinations, at_once)
 
@@ -134,21 +134,21 @@ def carry_out_sweep(
     prepared: Sweep, observe: ObserveSweep, fail_fast: bool = False, detach: bool = False, take_signals: bool = False
 ) -> tuple[list[SweptRun], int | None]:
     """Run a sweep to its end; return its runs, and the signal that ended it."""
-    from mslaunch.launcher.sweep_session import carry_out_sweep as carry_out_all
+    from mslaunch.sweep.queue import carry_out_sweep as carry_out_all
 
     return carry_out_all(prepared, observe, fail_fast, detach, take_signals)
 
 
 def swept_so_far(prepared: Sweep) -> list[SweptRun]:
     """How the runs of a sweep stand now."""
-    from mslaunch.launcher.sweep_result import result_of
+    from mslaunch.sweep.results import result_of
 
     return [result_of(prepared, index) for index in range(len(prepared.combinations))]
 
 
 def sweep_exit_code(swept: Sequence[SweptRun]) -> int:
     """0 if all runs succeeded, else the code of the first that failed."""
-    from mslaunch.launcher.sweep_result import exit_code
+    from mslaunch.sweep.results import exit_code
 
     return exit_code(swept)
 
@@ -158,28 +158,28 @@ def check_hosts(request: Request, script: str, tell: Callable[[str], None]) -> C
 
     `tell` is told which hosts are waited for.
     """
-    from mslaunch.launcher.prepare import check_only
+    from mslaunch.launch.prepare import check_only
 
     return check_only(request, script, tell)
 
 
 def collect(run: Run) -> tuple[list[str], list[str], list[str]]:
     """Fetch a run's logs from hosts again; return the files, why hosts could not be reached, and what stays there."""
-    from mslaunch.launcher.collect import collect_again
+    from mslaunch.launch.collect import collect_again
 
     return collect_again(run)
 
 
 def attach(run: Run, tail: tuple[int, ...] | None = None) -> AttachedRun:
     """A run that goes on elsewhere, as its own console would be shown it; `tail` are the ranks whose output counts."""
-    from mslaunch.launcher.attach import AttachedRun
+    from mslaunch.launch.attach import AttachedRun
 
     return AttachedRun(run, tail)
 
 
 def become_owner(run: Run) -> None:
     """Root only: give up its rights, for good, for those of the run's owner, in order to act on the run."""
-    from mslaunch.launcher import collect  # noqa: F401 -- now: what is loaded later may be closed to that user
+    from mslaunch.launch import collect  # noqa: F401 -- now: what is loaded later may be closed to that user
     from mslaunch.runs import ownership
 
     ownership.become_owner(run.folder)
@@ -188,8 +188,8 @@ def become_owner(run: Run) -> None:
 def choose_checkpoint(path: Path, *options: Any) -> Any:
     """What an inference job is given: verified, and resharded where its ranks differ."""
     from mslaunch.errors import RequestError
-    from mslaunch.launcher.checkpoints import Chooser
-    from mslaunch.launcher.missing_files import earlier_run_with
+    from mslaunch.launch.inference import Chooser
+    from mslaunch.launch.missing_files import earlier_run_with
     from mslaunch.runs.places import places
 
     earlier = None if path.exists() else earlier_run_with(str(path), places(os.environ))
@@ -200,8 +200,8 @@ def choose_checkpoint(path: Path, *options: Any) -> Any:
 
 def write_scripts(plan: Plan, folder: Path) -> None:
     """Write a job's scripts, code and zip into an empty folder."""
+    from mslaunch.launch.folder import fill
     from mslaunch.runs.paths import RunFolder
-    from mslaunch.store.folder import fill
 
     fill(plan, RunFolder(folder))
 
@@ -248,7 +248,7 @@ def program_settings(words: tuple[str, ...], is_module: bool) -> tuple[dict[str,
 
 def count_devices() -> tuple[int, int]:
     """How many cores and how many visible NPUs or GPUs this machine has."""
-    from mslaunch.launcher.devices import find_devices
+    from mslaunch.launch.facts import find_devices
 
     return len(os.sched_getaffinity(0)), len(find_devices(None).numbers)
 

@@ -26,8 +26,8 @@ from mslaunch.errors import (
     RunsFolderUnwritable,
     SweepAlive,
 )
+from mslaunch.plan.combinations import Combination
 from mslaunch.plan.model import parse_record
-from mslaunch.plan.sweep import Combination
 from mslaunch.runs import identity, record, requests
 from mslaunch.runs.history import list_all
 from mslaunch.runs.identity import Launcher

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mslaunch.api import Job
 from mslaunch.errors import ConfigError, RequestError
+from mslaunch.plan.combinations import axis_of
 from mslaunch.plan.methods import METHODS
-from mslaunch.plan.sweep import axis_of
 from mslaunch.settings.environment import RANK_VARIABLES
 from mslaunch.settings.launch import LaunchSettings
 from mslaunch.settings.resolve import NOT_FROM_ENVIRONMENT, Settings, resolve, schema

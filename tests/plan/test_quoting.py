@@ -14,12 +14,12 @@ import pytest
 
 from mslaunch.errors import ConfigError, RequestError
 from mslaunch.hosts import Host
+from mslaunch.launch.folder import write_files
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import HostFacts
 from mslaunch.plan.render import render
 from mslaunch.settings.program import Program
 from mslaunch.settings.yaml_config import write_scalar
-from mslaunch.store.folder import write_files
 from mslaunch.transports.base import Command
 from mslaunch.transports.slurm.submission import JOB, array_script, job_files
 from tests.plan.test_make import facts_of, spec_of

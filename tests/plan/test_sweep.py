@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mslaunch.errors import RequestError
-from mslaunch.plan.sweep import axis_of, combine, parse_axis
+from mslaunch.plan.combinations import axis_of, combine, parse_axis
 
 
 def values(text: str) -> list[Any]:

@@ -1,0 +1,1 @@
+"""The road of every launch: read, connect, plan, create the folder, run, finish."""

@@ -1,0 +1,1 @@
+"""One running attempt: what the agents report, what the launcher decides, and what it orders."""

@@ -1,0 +1,321 @@
+"""Executes a plan on connected hosts: makes attempts, judges how they ended, keeps the record."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from collections.abc import Mapping
+from contextlib import closing, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from mslaunch.errors import MslaunchError, limit_of
+from mslaunch.launch.attempt.attempt import TICK, Attempt, Observer, SignalSource
+from mslaunch.launch.attempt.decisions import LOST, Failure
+from mslaunch.launch.attempt.file_transfer import FileTransfer
+from mslaunch.launch.attempt.run_state import RunState
+from mslaunch.launch.cluster import Cluster
+from mslaunch.launch.hooks import Hooks, run_hooks
+from mslaunch.launch.replacement import Interrupted, Rejoin, replace_hosts
+from mslaunch.launch.restarts import NextAttempt, Replan, RestartTools, prepare_next
+from mslaunch.launch.verdict import make_verdict
+from mslaunch.plan.model import Plan
+from mslaunch.ranges import format_ranges
+from mslaunch.runs import record
+from mslaunch.runs.disk_usage import measure_within, words_at_end
+from mslaunch.runs.metrics_file import MetricsWriter
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.run import Run
+from mslaunch.runs.writing import why
+from mslaunch.shared.messages import SCHEMA_VERSION
+from mslaunch.signals import ASKING, SUSPEND, Signals
+from mslaunch.transports.base import Transport
+from mslaunch.transports.streams import Pings
+
+
+def write_final_report(folder: RunFolder) -> str:
+    """Write the report of a run that has ended and say where it is; a failure costs the report, never the run."""
+    try:
+        from mslaunch.ui.report import write_report
+
+        return f"report: {write_report(Run(folder))}"
+    except MslaunchError as error:
+        return str(error)
+    except Exception as error:
+        return f"report.html could not be written: {type(error).__name__}: {error}"
+
+
+MOST_NOTES = 50
+MEASURE_SECONDS = 1.0
+NO_HOOKS = Hooks()
+
+
+def execute(
+    plan: Plan,
+    folder: RunFolder,
+    observe: Observer,
+    environment: Mapping[str, str],
+    cluster: Cluster,
+    replan: Replan | None = None,
+    attempts: tuple[record.AttemptSummary, ...] = (),
+    signals: SignalSource | None = None,
+    rejoin: Rejoin | None = None,
+    hooks: Hooks = NO_HOOKS,
+) -> record.RunRecord:
+    """Run a job to its end on connected hosts, with as many attempts as it is allowed, and return its record."""
+    queued = record.queued(plan, time.time(), in_process=signals is not None)
+    now = replace(queued, state="running", attempts=attempts)
+    with nullcontext(signals) if signals else Signals() as heard, EventLog(folder.events) as events:
+        execution = _Execution(plan, folder, observe, environment, cluster, replan, rejoin, heard, events, now)
+        try:
+            with Pings(execution.channels, min(plan.limits.host_lost_after, plan.limits.launcher_lost_after)):
+                execution.run()
+        except BaseException as error:
+            limit, ended = limit_of(error), record.iso(time.time())
+            code = limit.exit_code if limit else 1
+            execution.now = replace(
+                execution.now, state="failed", ended=ended, exit_code=code, seconds=execution.seconds
+            )
+            raise
+        finally:
+            execution.cluster.close()
+            execution.metrics.close()
+            if execution.lost:
+                cluster.transport.clean_up(plan.run_dir)
+            execution.finish(hooks)
+            finish(cluster.transport, execution.now)
+    return execution.now
+
+
+def finish(transport: Transport, ended: record.RunRecord) -> None:
+    """Tell the hosts how the run ended, with the one rank that its verdict names."""
+    blamed = ended.verdict.rank if ended.verdict else None
+    ranks = tuple(rank for rank in ended.ranks if rank.rank == blamed)
+    code = 1 if ended.exit_code is None else ended.exit_code
+    transport.finish(code, replace(ended, ranks=ranks, outputs=()).to_dict())
+
+
+class _Execution:
+    """A job on its way: the plan of the present attempt, and the record so far."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: RunFolder,
+        observe: Observer,
+        environment: Mapping[str, str],
+        cluster: Cluster,
+        replan: Replan | None,
+        rejoin: Rejoin | None,
+        signals: SignalSource,
+        events: EventLog,
+        now: record.RunRecord,
+    ) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.observe = observe
+        self.environment = environment
+        self.cluster = cluster
+        self.channels = list(cluster.channels)
+        """The channels of the present attempt, one list for as long as the run lasts."""
+        self.replan = replan
+        self.rejoin = rejoin
+        self.signals = signals
+        self.events = events
+        self.now = now
+        self.metrics = MetricsWriter(folder.metrics)
+        self.transfer = FileTransfer(cluster, folder, plan.run_dir)
+        self.began = time.monotonic()
+        self.lost = False
+        """Whether an agent was lost, in any attempt."""
+        self.attempt: Attempt | None = None
+        """The last one."""
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken."""
+        return round(time.monotonic() - self.began, 3)
+
+    def run(self) -> None:
+        """Make attempts until there is to be no further one."""
+        _save(self.folder, self.now)
+        while self._attempt():
+            self.now = begun_again(self.now, self.plan)
+
+    def _attempt(self) -> bool:
+        """Make one attempt; return whether there is another plan to carry out."""
+        attempt = Attempt(self.plan, self.cluster, self.transfer, self.signals, self.observe, self._write, self.began)
+        self.attempt = attempt
+        with closing(attempt):
+            attempt.on_change = self._save_progress
+            attempt.keep = self.metrics.write
+            run_state = attempt.run(self.environment)
+            self.lost = self.lost or bool(run_state.hosts_lost)
+            self.now = conclude(self.now, run_state, self.folder, self.seconds)
+            replace_hosts = partial(self._replace_hosts, attempt, self.rejoin) if self.rejoin else None
+            tools = RestartTools(attempt.free_port, self.replan, replace_hosts)
+            if attempt.collection_ended_by is not None:
+                fails = self.now.state == "failed" and self.plan.restarts.limit
+                self._end(attempt, "a signal has asked for the end" if fails else "")
+                return False
+            try:
+                again = prepare_next(self.plan, self.now, self.folder, run_state.hosts_lost, tools)
+            except Interrupted as interrupted:
+                again = "a signal has asked for the end"
+                self.now = replace(self.now, exit_code=128 + interrupted.number)
+            if isinstance(again, str):
+                self._end(attempt, again)
+                return False
+            self.now = replace(self.now, attempts=(*self.now.attempts, again.summary))
+            announce_restart(again, attempt)
+            _save(self.folder, replace(self.now, state="running", ended=None, exit_code=None, verdict=None))
+            if number := wait_before_restart(again, attempt):
+                self.now = replace(self.now, state="stopped", exit_code=128 + number, verdict=None)
+                self._end(attempt, "")
+                return False
+            self.plan = again.plan
+            return True
+
+    def _replace_hosts(self, attempt: Attempt, rejoin: Rejoin, lost: set[str]) -> Plan | str:
+        """Plan the next attempt with hosts in place of those that are lost, and connect to them."""
+        replaced = replace_hosts(attempt, lost, rejoin)
+        if isinstance(replaced, str):
+            return replaced
+        self.cluster = replaced.cluster
+        self.channels[:] = replaced.cluster.channels
+        self.transfer.use(replaced.cluster, lost)
+        return replaced.plan
+
+    def finish(self, hooks: Hooks) -> None:
+        """Keep how the run ended, then run its hooks; what they and the disk give reason to say is a note."""
+        own = measure_within(self.folder.path, MEASURE_SECONDS)
+        self.now = replace(self.now, bytes=own)
+        notes = _save(self.folder, self.now) + words_at_end(self.folder, own)
+        if hooks:
+            notes += run_hooks(hooks, self.folder, self.now, self.environment, self.signals)
+        if notes:
+            self._tell(notes)
+            _save(self.folder, self.now)
+
+    def _tell(self, notes: list[str]) -> None:
+        if self.attempt is not None:
+            self.attempt.run_state.notes += notes
+            self.attempt.notify({"ev": "home"})
+
+    def _write(self, event: Mapping[str, Any]) -> None:
+        """Record an event; notes are kept in run.json too, the last ones."""
+        if event["ev"] == "note":
+            self.now = replace(self.now, notes=(*self.now.notes, event["text"])[-MOST_NOTES:])
+        self.events.write(event)
+
+    def _save_progress(self, run_state: RunState) -> None:
+        """Let `mslaunch status` see how the ranks stand."""
+        ranks = tuple(run_state.ranks[rank] for rank in sorted(run_state.ranks))
+        _save(self.folder, replace(self.now, ranks=ranks, warnings=run_state.warnings))
+
+    def _end(self, attempt: Attempt, why: str) -> None:
+        attempt.collect_logs(tidy=True)
+        attempt.notify({"ev": "home"})
+        if why:
+            attempt.run_state.notes.append(f"not started again: {why}")
+            attempt.notify({"ev": "waiting", "seconds": 0.0})
+        if self.plan.report:
+            _save(self.folder, self.now)
+            attempt.run_state.notes.append(write_final_report(self.folder))
+            attempt.notify({"ev": "waiting", "seconds": 0.0})
+
+
+def begun_again(now: record.RunRecord, plan: Plan) -> record.RunRecord:
+    """The record at the start of a further attempt, which may have fewer ranks."""
+    now = replace(now, state="running", world_size=plan.world_size)
+    return replace(now, ended=None, exit_code=None, verdict=None, warnings=(), seconds=None)
+
+
+def _save(folder: RunFolder, now: record.RunRecord) -> list[str]:
+    """Write run.json, and say in a note if that was not possible: a full disk must not end a job."""
+    try:
+        record.save(folder, now)
+    except OSError as error:
+        return [f"{folder.record} could not be written: {why(error)}"]
+    return []
+
+
+def announce_restart(again: NextAttempt, attempt: Attempt) -> None:
+    """Tell and record that there is to be another attempt."""
+    attempt.run_state.notes.append(again.note)
+    restart = {"ev": "restart", "attempt": again.plan.attempt, "time": attempt.clock.wall()}
+    attempt.notify(restart)
+    attempt.write(restart)
+
+
+def wait_before_restart(again: NextAttempt, attempt: Attempt) -> int | None:
+    """Wait before the next attempt; return the signal that ended the wait, if one did."""
+    clock = attempt.clock
+    poll = select.poll()
+    poll.register(attempt.signals.fileno(), select.POLLIN)
+    until = clock.monotonic() + again.pause
+    while (left := until - clock.monotonic()) > 0:
+        poll.poll(min(left, TICK) * 1000)
+        for number in attempt.signals.read():
+            if number == SUSPEND:
+                attempt.suspend()
+            elif number not in ASKING:
+                return number
+        attempt.notify({"ev": "waiting", "seconds": left})
+    return None
+
+
+def conclude(now: record.RunRecord, run_state: RunState, folder: RunFolder, seconds: float) -> record.RunRecord:
+    """Put an attempt's outcome into the record; `seconds` is what the run has taken."""
+    unended = [rank for rank, found in run_state.ranks.items() if found.exit_code != 0]
+    if run_state.interrupt is None and not run_state.failures and unended:
+        host, ranks = run_state.plan.hosts[0].name, format_ranges(unended)
+        summary = f"the agent on {host} ended before rank {ranks} had"
+        run_state.fail(Failure(time.time(), None, host, LOST, None, "host lost", summary))
+    verdict = make_verdict(run_state, folder) if run_state.interrupt is None else None
+    if run_state.interrupt is not None:
+        state, exit_code = "stopped", 128 + run_state.interrupt
+    elif verdict is not None:
+        state, exit_code = "failed", verdict.exit_code or run_state.failures[0].exit_code
+    else:
+        state, exit_code = "succeeded", 0
+    return replace(
+        now,
+        state=state,
+        ended=record.iso(time.time()),
+        exit_code=exit_code,
+        ranks=tuple(run_state.ranks[rank] for rank in sorted(run_state.ranks)),
+        verdict=verdict,
+        outputs=record.sum_outputs(run_state.outputs),
+        warnings=run_state.warnings,
+        seconds=seconds,
+    )
+
+
+class EventLog:
+    """events.jsonl: everything that happened but the ranks' own lines. A full disk loses events, never the job."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: TextIO | None = None
+        with suppress(OSError):
+            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._file = os.fdopen(opened, "a", encoding="utf-8", buffering=1)
+            if path.stat().st_size == 0:
+                self.write({"ev": "schema", "schema_version": SCHEMA_VERSION})
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.write(json.dumps(event) + "\n")

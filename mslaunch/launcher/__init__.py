@@ -1,1 +1,0 @@
-"""Acting: gathers facts, executes a Plan through agents, keeps the records of runs."""

@@ -1,1 +1,0 @@
-"""Run folders: their file names, records, liveness and history."""

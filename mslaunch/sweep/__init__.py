@@ -1,0 +1,1 @@
+"""Sweeps: one job for every combination of values."""
