@@ -12,10 +12,10 @@ from fuzz.run import Border, samples
 from mslaunch.cli.console import verdict_text
 from mslaunch.cli.describe import describe_end
 from mslaunch.runs.record import from_dict
-from mslaunch.transports.join.found import find
-from mslaunch.transports.join.guests import LONGEST_HELLO, Refused, read_hello
-from mslaunch.transports.join.places import Places
-from mslaunch.transports.join.stream import RECORD, BrokenStream, FrameReader, frame, read_record
+from mslaunch.transports.join.cluster_environment import find
+from mslaunch.transports.join.pending_connections import LONGEST_HELLO, Refused, read_hello
+from mslaunch.transports.join.slots import Places
+from mslaunch.transports.join.tls_stream import RECORD, BrokenStream, FrameReader, frame, read_record
 
 
 def _open_hello(folder: Path) -> Callable[[bytes], object]:

@@ -36,8 +36,8 @@ from mslaunch.runs.paths import RunFolder
 from mslaunch.shared import messages, wire
 from mslaunch.signals import SentSignals
 from mslaunch.transports.base import Transport
-from mslaunch.transports.ssh import failures
-from mslaunch.transports.ssh.settings import address_of
+from mslaunch.transports.ssh import channel as failures
+from mslaunch.transports.ssh.command import address_of
 
 HOST = "localhost"
 REAL_SSH_EVERY = 100

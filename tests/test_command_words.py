@@ -19,7 +19,7 @@ from mslaunch.settings.resolve import resolve
 from mslaunch.settings.sync_settings import SyncSettings
 from mslaunch.settings.yaml_config import Config, split_assignments
 from mslaunch.transports.base import Command
-from mslaunch.transports.command_words import command_words
+from mslaunch.transports.command_line import command_words
 from mslaunch.transports.registry import BUILT_IN, get
 from tests.pod_bed import expanded
 

@@ -32,7 +32,8 @@ from mslaunch.runs.run import Run
 from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import Config, parse_config
 from mslaunch.transports.slurm import queue as slurm_queue
-from mslaunch.transports.ssh import failures, settings
+from mslaunch.transports.ssh import channel
+from mslaunch.transports.ssh import command as settings
 from mslaunch.ui.library import Library
 from tests.conftest import ROOT, Bench
 from tests.test_documents import BOMB
@@ -296,15 +297,15 @@ def test_an_address_that_is_none_is_not_used(answer: bytes) -> None:
 @pytest.mark.parametrize("said", ["@" * 60_000, "a" * 60_000, ("@" * 290 + "\n") * 200, "x\x1b[31m\x0b\x85y"])
 def test_what_a_host_writes_does_not_hold_up_the_launcher(said: str) -> None:
     """The sentence is one printable line, and is found in a moment whatever stands there."""
-    assert failures.explain(Host("n1", "n1", ()), said, "root").isprintable()
+    assert channel.explain(Host("n1", "n1", ()), said, "root").isprintable()
 
 
 @pytest.mark.parametrize("name", ["$(id)", "`id`", "a;id", "a'b", "-oProxyCommand=id", "~", "n1"])
 def test_a_command_in_an_advice_does_nothing_else_when_it_is_pasted(name: str) -> None:
     """The words that bash hands to ssh are the host's name, or what a host called itself."""
     host = Host(name, name, ())
-    changed = failures.explain(host, f"Host key for {name} has changed and you have requested strict checking.", "me")
-    refused = failures.explain(host, "ssh: connect to host x port 22: Connection refused", "me")
+    changed = channel.explain(host, f"Host key for {name} has changed and you have requested strict checking.", "me")
+    refused = channel.explain(host, "ssh: connect to host x port 22: Connection refused", "me")
     for text, own in ((changed, ["-R"]), (refused, ["--"] if name.startswith("-") else [])):
         command = "ssh" + text.partition("`ssh")[2].rpartition("`")[0]
         script = f'ssh() {{ printf \'%s\\n\' "$@"; }}; ssh-keygen() {{ ssh "$@"; }}; {command}'

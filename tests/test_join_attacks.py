@@ -15,9 +15,9 @@ import pytest
 
 from mslaunch import __version__
 from mslaunch.shared import wire
-from mslaunch.transports.join.certificates import client_context, server_context
-from mslaunch.transports.join.guests import Refused, read_hello
-from mslaunch.transports.join.stream import AGENT, END, TlsStream, frame, record_frame
+from mslaunch.transports.join.credentials import client_context, server_context
+from mslaunch.transports.join.pending_connections import Refused, read_hello
+from mslaunch.transports.join.tls_stream import AGENT, END, TlsStream, frame, record_frame
 from tests.conftest import Bench, wait_for
 from tests.join_bed import SECRET, Node, start_here
 from tests.ssh_bed import HELLO, free_port
@@ -302,7 +302,7 @@ def test_a_nodes_certificate_does_not_make_a_launcher(bench: Bench) -> None:
 
 
 def _copy_certificate(context: ssl.SSLContext, path: Path) -> None:
-    from mslaunch.transports.join.certificates import _certificates
+    from mslaunch.transports.join.credentials import _certificates
 
     path.write_bytes(_certificates(SECRET.encode(), is_server=False)[1])
     context.load_cert_chain(path)

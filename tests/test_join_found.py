@@ -11,10 +11,10 @@ import pytest
 
 from mslaunch.errors import MslaunchError, RequestError
 from mslaunch.launch.request import Request, read_job
-from mslaunch.transports.join.found import Found, find
-from mslaunch.transports.join.guests import read_hello
-from mslaunch.transports.join.part import split_master
-from mslaunch.transports.join.places import Places
+from mslaunch.transports.join.cluster_environment import Found, find
+from mslaunch.transports.join.pending_connections import read_hello
+from mslaunch.transports.join.role import split_master
+from mslaunch.transports.join.slots import Places
 from tests.conftest import ROOT, Bench
 from tests.join_bed import start_here
 from tests.ssh_bed import HELLO, free_port

@@ -14,7 +14,7 @@ from tests.conftest import ROOT, Bench
 
 pytest.importorskip("kubernetes")
 KUBE = ("--transport", "kubernetes", "--image", "job:1", "-N", "2", "--workers", "2")
-GUARD = "from mslaunch.transports.kubernetes.guard import main"
+GUARD = "from mslaunch.transports.kubernetes.deletion_guard import main"
 NOWHERE = "https://127.0.0.1:1"
 
 

@@ -208,7 +208,7 @@ def test_a_job_of_volcano_is_created_and_deleted(submitter: Bench, plane: Contro
 CREATE_TWICE = """
 import copy
 from mslaunch.errors import NotReadyError
-from mslaunch.transports.kubernetes.cluster import Cluster, parse_job
+from mslaunch.transports.kubernetes.api_server import Cluster, parse_job
 from mslaunch.transports.kubernetes.manifests import SUBMISSION
 
 pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}

@@ -20,8 +20,9 @@ from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
 from mslaunch.launch.check import converse
 from mslaunch.transports.process import ProcessChannel
-from mslaunch.transports.ssh import SshTransport, failures
-from mslaunch.transports.ssh.settings import config_for_home
+from mslaunch.transports.ssh import SshTransport
+from mslaunch.transports.ssh import channel as failures
+from mslaunch.transports.ssh.command import config_for_home
 from mslaunch.transports.streams import Waiting
 from tests import ssh_bed
 from tests.conftest import MSLAUNCH, Bench, wait_for

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from mslaunch.sweep.planning import Sweep
     from mslaunch.sweep.results import SweptRun
     from mslaunch.transports.base import JobQueue
-    from mslaunch.transports.join.connect import Member
+    from mslaunch.transports.join.find_launcher import Member
 
 __all__ = [
     "ENDED",
@@ -188,7 +188,7 @@ _PASSED_ON = {
     "mslaunch.runs.summaries": ("RunSummary",),
     "mslaunch.runs.logs": ("LogLines", "Selection", "TimedLog", "merge_logs"),
     "mslaunch.transports.base": ("JobQueue",),
-    "mslaunch.transports.join.connect": ("Member",),
+    "mslaunch.transports.join.find_launcher": ("Member",),
 }
 """Names that are defined elsewhere and only passed on; each is loaded when it is first used."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mslaunch.launch.request import ReadJob
     from mslaunch.runs.record import RunRecord
-    from mslaunch.transports.join.connect import Member
+    from mslaunch.transports.join.find_launcher import Member
 
 
 def membership(job: ReadJob, tell: Callable[[str], None]) -> Member | None:
@@ -39,7 +39,7 @@ def join(member: Member, tell: Callable[[str], None], seconds: float | None) -> 
     from mslaunch.errors import RecordUnreadable
     from mslaunch.runs.record import from_dict
     from mslaunch.signals import Signals
-    from mslaunch.transports.join.connect import Accepted, connect_unless_ended
+    from mslaunch.transports.join.find_launcher import Accepted, connect_unless_ended
     from mslaunch.transports.join.node import EarlyAgent, take_part
 
     with Signals() as signals:

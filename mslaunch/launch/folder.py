@@ -13,7 +13,7 @@ from mslaunch.plan.model import File, Plan, to_json
 from mslaunch.runs import places
 from mslaunch.runs.paths import RunFolder, runs_root
 from mslaunch.runs.writing import create_folder, keep_as, remove, write_atomically, write_beside
-from mslaunch.transports.bundle import BOOT, write_bundle
+from mslaunch.transports.code_bundle import BOOT, write_bundle
 
 RESERVED = 256 << 10  # bytes for the last record of a run
 RESERVED_PER_RANK = 1 << 10

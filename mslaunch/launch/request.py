@@ -23,7 +23,7 @@ from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.settings.program import settings_of
 from mslaunch.settings.resolve import Settings, resolve
 from mslaunch.settings.yaml_config import Config, override, parse_config, split_assignments
-from mslaunch.transports.join.found import find as find_system
+from mslaunch.transports.join.cluster_environment import find as find_system
 
 METHODS_GROUP = "mslaunch.methods"
 

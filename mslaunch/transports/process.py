@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import IO, Any
 
 from mslaunch.shared import wire
-from mslaunch.transports.bundle import AGENT_BOOT, agent_stream
+from mslaunch.shared.guard import processes_with
+from mslaunch.transports.code_bundle import AGENT_BOOT, agent_stream
 from mslaunch.transports.streams import Sender, write_fully
 
 KEPT_STDERR = 1 << 16
@@ -170,3 +175,36 @@ def why_no_agent(error_output: str) -> str:
         if any(words in line for words in _NO_PYTHON):
             return f"the agent could not start: {line}. Name a Python that is there with launch.python."
     return f"the agent could not start: {error_output or 'it ended without a word. It needs Python 3.9 or newer'}."
+
+
+_MARK = "MSLAUNCH_GUARDED_BY"
+_MAIN = "import sys; sys.path.append(sys.argv[1]); from mslaunch.transports.process import main; main(sys.argv[2])"
+
+
+def guarded(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """An environment for children that are to end when this process ends, however that happens."""
+    return {**(os.environ if environment is None else environment), _MARK: _start(os.getpid())}
+
+
+@cache
+def _start(pid: int) -> str:
+    """Start the guard of this process; return its mark. The pipe to it is never closed by us."""
+    mark = f"{pid}-{os.urandom(4).hex()}"
+    read, _write = os.pipe()
+    subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _MAIN, str(Path(__file__).parents[2]), mark],
+        stdin=read,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    os.close(read)
+    return mark
+
+
+def main(mark: str) -> None:
+    """Wait until the launcher is gone, then end whatever carries its mark."""
+    sys.stdin.read()
+    for pid in processes_with(f"{_MARK}={mark}"):
+        with suppress(OSError):
+            os.kill(pid, signal.SIGTERM)

@@ -14,8 +14,8 @@ from mslaunch.checkpoint.moving.blocks import cut_blocks
 from mslaunch.checkpoint.moving.stable_files import check_unchanged, open_source
 from mslaunch.checkpoint.moving.views import ITEMS, read_box
 from mslaunch.checkpoint.moving.weights import Weight
-from mslaunch.checkpoint.open_files import room_for
 from mslaunch.checkpoint.sharding.tensor_layout import Box, box_shape, intersection
+from mslaunch.open_files import room_for
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,7 +21,7 @@ from mslaunch.plan.render import render
 from mslaunch.settings.program import Program
 from mslaunch.settings.yaml_config import write_scalar
 from mslaunch.transports.base import Command
-from mslaunch.transports.slurm.submission import JOB, array_script, job_files
+from mslaunch.transports.slurm.batch_script import JOB, array_script, job_files
 from tests.plan.test_make import facts_of, spec_of
 
 HOSTILE = "a b'\"$(touch pwned)`touch pwned`\\\n;touch pwned;#&|*~{x,y}$HOME"

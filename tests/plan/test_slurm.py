@@ -15,7 +15,7 @@ from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import Config
 from mslaunch.transports import registry
 from mslaunch.transports.base import Command
-from mslaunch.transports.slurm.submission import (
+from mslaunch.transports.slurm.batch_script import (
     JOB,
     JOB_CONFIG,
     Allotment,

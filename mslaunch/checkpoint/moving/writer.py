@@ -29,9 +29,9 @@ from mslaunch.checkpoint.moving.blocks import (
 from mslaunch.checkpoint.moving.file_io import NewFile, Output, read_fully, read_some
 from mslaunch.checkpoint.moving.stable_files import check_unchanged, open_source
 from mslaunch.checkpoint.moving.views import View, bytes_of, read_box
-from mslaunch.checkpoint.open_files import room_for
 from mslaunch.checkpoint.sharding.reshard import Assembly, ReshardPlan
 from mslaunch.checkpoint.sharding.tensor_layout import Box, box_shape, intersection
+from mslaunch.open_files import room_for
 
 LONG_RUN = 64 << 10
 """From here on a run is worth a call of its own."""

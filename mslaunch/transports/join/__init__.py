@@ -11,21 +11,21 @@ from typing import Any
 from mslaunch import __version__
 from mslaunch.errors import HostsNotReady, NotReadyError, RequestError
 from mslaunch.hosts import Host
+from mslaunch.open_files import raise_limit
 from mslaunch.plan.spec import JobSpec, agree_on_workers, naming_setting
 from mslaunch.shared import guard, wire
 from mslaunch.transports import prestart
 from mslaunch.transports.base import Access, Channel, Opened, Transport
-from mslaunch.transports.join import part as parts
-from mslaunch.transports.join.channel import NodeChannel
-from mslaunch.transports.join.connect import Member
+from mslaunch.transports.join import role as parts
+from mslaunch.transports.join.credentials import Secret, find_secret, how_to_give, own_secret
+from mslaunch.transports.join.find_launcher import Member
 from mslaunch.transports.join.listener import MOST_GUESTS, Listener, Node, Terms
 from mslaunch.transports.join.node import LOST
-from mslaunch.transports.join.part import Part
-from mslaunch.transports.join.places import Places
-from mslaunch.transports.join.secret import Secret, find_secret, how_to_give, own_secret
+from mslaunch.transports.join.node_channel import NodeChannel
+from mslaunch.transports.join.role import Part
+from mslaunch.transports.join.slots import Places
 from mslaunch.transports.join.sockets import Address, is_local, listen, listen_everywhere, resolve
 from mslaunch.transports.local import LocalChannel, stopped_agents
-from mslaunch.transports.open_files import raise_limit
 from mslaunch.words import command_words, counted, limit_of_wait
 
 _LOOK_EVERY = 0.5
@@ -108,7 +108,7 @@ class JoinTransport(Transport):
         return sockets if sockets is not None else listen_everywhere(part)
 
     def _open_door(self, spec: JobSpec, part: Part, sockets: Sequence[socket.socket], secret: Secret) -> Listener:
-        from mslaunch.transports.join.certificates import server_context
+        from mslaunch.transports.join.credentials import server_context
 
         places = Places(part.most, __version__, spec.launch.max_restarts > 0)
         places.remember(self._expected)

@@ -14,9 +14,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from mslaunch.transports.join.guests import Guest, Hello, Refused
-from mslaunch.transports.join.places import Places
-from mslaunch.transports.join.stream import LONGEST, TlsStream, keep_alive, limit_waiting, plain_address, record_frame
+from mslaunch.transports.join.pending_connections import Guest, Hello, Refused
+from mslaunch.transports.join.slots import Places
+from mslaunch.transports.join.tls_stream import (
+    LONGEST,
+    TlsStream,
+    keep_alive,
+    limit_waiting,
+    plain_address,
+    record_frame,
+)
 
 MOST_GUESTS = 256
 """Connections that have not yet proved anything, at once; one more ends the oldest."""

@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass
 
 from mslaunch.errors import NotReadyError, RequestError
-from mslaunch.transports.join.part import Part
+from mslaunch.transports.join.role import Part
 
 BACKLOG = 1024
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from mslaunch.plan.model import File, Plan
     from mslaunch.plan.spec import JobSpec
     from mslaunch.transports.base import Command
-    from mslaunch.transports.kubernetes.cluster import Cluster
+    from mslaunch.transports.kubernetes.api_server import Cluster
+    from mslaunch.transports.kubernetes.deletion_guard import Guard
     from mslaunch.transports.kubernetes.following import Following
-    from mslaunch.transports.kubernetes.guard import Guard
 
 _ASK_EVERY = 2.0
 _PATIENCE = 60.0
@@ -47,34 +47,37 @@ class KubernetesQueue:
         return None  # the launcher in a pod waits for nodes that join it, and submits nothing
 
     def files(self, spec: JobSpec, plan: Plan, command: Command) -> list[File]:
-        from mslaunch.transports.kubernetes.submission import job_files
+        from mslaunch.transports.kubernetes.job import job_files
 
         return job_files(spec, plan, command)
 
     def submit(self, run_dir: Path, secrets: Mapping[str, str] | None = None, /) -> str:
         import yaml
 
-        from mslaunch.transports.kubernetes import cluster, guard, manifests, submission
+        from mslaunch.transports.kubernetes import manifests
+        from mslaunch.transports.kubernetes.api_server import VOLCANO, Cluster, JobName, connect, default_namespace
+        from mslaunch.transports.kubernetes.deletion_guard import guarding
+        from mslaunch.transports.kubernetes.job import OBJECTS, further_objects
 
-        objects = list(yaml.safe_load_all((run_dir / submission.OBJECTS).read_text()))
+        objects = list(yaml.safe_load_all((run_dir / OBJECTS).read_text()))
         root = next(one for one in objects if one["kind"] == "Job")
         name = root["metadata"]["name"]
         context = root["metadata"].get("annotations", {}).get(manifests.CONTEXT)
-        cluster.connect(context)
-        namespace = root["metadata"].get("namespace") or cluster.default_namespace(context)
-        job = cluster.JobName(namespace, name, root["apiVersion"].startswith(cluster.VOLCANO[0]), context)
+        connect(context)
+        namespace = root["metadata"].get("namespace") or default_namespace(context)
+        job = JobName(namespace, name, root["apiVersion"].startswith(VOLCANO[0]), context)
         others = [one for one in objects if one is not root]
-        others = [*submission.further_objects(run_dir, root, secrets or {}), *others]
+        others = [*further_objects(run_dir, root, secrets or {}), *others]
         mark = token_hex(8)
         annotations = {**root["metadata"].get("annotations", {}), manifests.SUBMISSION: mark}
         root = {**root, "metadata": {**root["metadata"], "annotations": annotations}}
-        there = cluster.Cluster(job)
+        there = Cluster(job)
         there.reach()  # before the guard has a job to delete
-        with nullcontext(self._guard) if self._guard else guard.guarding() as guarding:
-            guarding.watch(str(job), mark)  # it also deletes what a failure leaves half made
+        with nullcontext(self._guard) if self._guard else guarding() as guard:
+            guard.watch(str(job), mark)  # it also deletes what a failure leaves half made
             self._create(there, root, others)
-            if guarding is not self._guard:
-                guarding.release()
+            if guard is not self._guard:
+                guard.release()
         return str(job)
 
     def _create(self, cluster: Cluster, root: dict[str, Any], others: list[dict[str, Any]]) -> None:
@@ -111,7 +114,7 @@ class KubernetesQueue:
         return answer
 
     def _ask(self, job: str) -> JobState | None:
-        from mslaunch.transports.kubernetes.cluster import NotFound
+        from mslaunch.transports.kubernetes.api_server import NotFound
 
         try:
             cluster = self._cluster(job)
@@ -132,7 +135,7 @@ class KubernetesQueue:
 
     def cancel(self, job: str) -> None:
         """End the launcher first, so that it ends the ranks and what it says is read; then end and delete the rest."""
-        from mslaunch.transports.kubernetes.cluster import NotFound, part_of
+        from mslaunch.transports.kubernetes.api_server import NotFound, part_of
 
         cluster = self._cluster(job)
         with suppress(NotFound):
@@ -152,7 +155,7 @@ class KubernetesQueue:
 
     def _wait_for_containers(self, cluster: Cluster, part: str = "") -> None:
         """Wait until no container of the job's pods runs, or of those of one part."""
-        from mslaunch.transports.kubernetes.cluster import part_of
+        from mslaunch.transports.kubernetes.api_server import part_of
         from mslaunch.transports.kubernetes.states import grace_of, has_stopped
 
         began = time.monotonic()
@@ -164,7 +167,7 @@ class KubernetesQueue:
             time.sleep(0.3)
 
     def show_command(self, job: str, ended: bool = False) -> str:
-        from mslaunch.transports.kubernetes.cluster import parse_job
+        from mslaunch.transports.kubernetes.api_server import parse_job
         from mslaunch.transports.kubernetes.manifests import RUN_LABEL
 
         del ended
@@ -183,7 +186,7 @@ class KubernetesQueue:
     @contextmanager
     def guard(self, is_kept: bool) -> Iterator[None]:
         """Delete a job that is submitted inside the block at its end, and also if this process is killed meanwhile."""
-        from mslaunch.transports.kubernetes.guard import guarding
+        from mslaunch.transports.kubernetes.deletion_guard import guarding
 
         if is_kept:
             yield
@@ -199,7 +202,7 @@ class KubernetesQueue:
                 self._guard = None
 
     def _cluster(self, job: str) -> Cluster:
-        from mslaunch.transports.kubernetes.cluster import Cluster, parse_job
+        from mslaunch.transports.kubernetes.api_server import Cluster, parse_job
 
         if job not in self._clusters:
             self._clusters[job] = Cluster(parse_job(job))
@@ -215,7 +218,7 @@ def _has_log(pod: Mapping[str, Any]) -> bool:
 
 def _judge(cluster: Cluster, root: Mapping[str, Any], pods: list[dict[str, Any]]) -> JobState:
     """How a job stands, from its launcher's Job and its pods."""
-    from mslaunch.transports.kubernetes.cluster import part_of
+    from mslaunch.transports.kubernetes.api_server import part_of
     from mslaunch.transports.kubernetes.states import (
         has_stopped,
         is_being_deleted,
@@ -259,13 +262,13 @@ class KubernetesTransport(Transport):
             raise RequestError(f"{spec.source('transport')}: Kubernetes chooses the hosts. Leave --hosts out.")
 
     def planned_hosts(self, spec: JobSpec, named: tuple[Host, ...]) -> tuple[Host, ...]:
-        from mslaunch.transports.kubernetes.submission import planned_hosts
+        from mslaunch.transports.kubernetes.job import planned_hosts
 
         del named
         return planned_hosts(spec)
 
     def notes(self, spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
-        from mslaunch.transports.kubernetes.submission import describe_pods
+        from mslaunch.transports.kubernetes.job import describe_pods
 
         del environment
         return (describe_pods(spec),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -11,9 +12,8 @@ from typing import Any
 
 from mslaunch.errors import MslaunchError
 from mslaunch.shared import layout
-from mslaunch.transports.kubernetes.cluster import Cluster, NoAnswer, NotFound, part_of
+from mslaunch.transports.kubernetes.api_server import Cluster, NoAnswer, NotFound, part_of
 from mslaunch.transports.kubernetes.endings import OVER, blamed_host, concluded, describe_missing, read_record
-from mslaunch.transports.kubernetes.log_stream import LogStream
 from mslaunch.transports.kubernetes.mirror import TRANSPORT, Mirror, locked
 from mslaunch.transports.kubernetes.states import (
     container_ending,
@@ -27,6 +27,63 @@ from mslaunch.transports.kubernetes.states import (
     is_signalled,
     phase_of_job,
 )
+
+_SILENCE = 90.0
+"""Seconds after which a stream that says nothing is taken for broken."""
+_WAITING_LINES = 10_000
+
+
+class LogStream:
+    """The lines of one pod's log, from now or some seconds ago on."""
+
+    def __init__(self, cluster: Cluster, pod: str, since: float | None) -> None:
+        self.pod = pod
+        self.has_ended = False
+        self._cluster = cluster
+        self._since = since
+        self._lines: queue.Queue[bytes | MslaunchError | None] = queue.Queue(_WAITING_LINES)
+        self._is_closed = threading.Event()
+        threading.Thread(target=self._run, name="mslaunch log", daemon=True).start()
+
+    def read(self, quiet: float) -> Iterator[bytes]:
+        """Yield lines until none comes for so many seconds, or the stream ends; raise what it broke off with."""
+        while not self.has_ended:
+            try:
+                line = self._lines.get(timeout=quiet)
+            except queue.Empty:
+                return
+            if isinstance(line, bytes):
+                yield line
+                continue
+            self.has_ended = True
+            if line is not None:
+                raise line
+
+    def close(self) -> None:
+        """Read no more of it."""
+        self.has_ended = True
+        self._is_closed.set()
+
+    def _run(self) -> None:
+        end: MslaunchError | None = None
+        try:
+            for line in self._cluster.log(self.pod, _SILENCE, self._since):
+                if not self._put(line):
+                    return
+        except MslaunchError as error:
+            end = error
+        self._put(end)
+
+    def _put(self, item: bytes | MslaunchError | None) -> bool:
+        """Hand something over; say whether somebody still reads."""
+        while not self._is_closed.is_set():
+            try:
+                self._lines.put(item, timeout=1.0)
+            except queue.Full:
+                continue
+            return True
+        return False
+
 
 _PAUSE = 1.0
 _STATUS_PATIENCE = 5.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from mslaunch.errors import RequestError
 from mslaunch.plan.spec import JobSpec, naming_setting
 from mslaunch.transports.base import Access, Command, CurrentJob, JobState, Opened, Transport
-from mslaunch.transports.slurm import queue, submission
+from mslaunch.transports.slurm import batch_script, queue
 
 if TYPE_CHECKING:
     from mslaunch.hosts import Host
@@ -33,11 +33,11 @@ class SlurmQueue:
         return CurrentJob(job, int(environment.get("SLURM_RESTART_COUNT") or 0))
 
     def files(self, spec: JobSpec, plan: Plan, command: Command) -> list[File]:
-        submission.check_options(spec, plan.run_dir)
-        return submission.job_files(spec.launch, plan.hosts, plan.run_dir, command, plan.submit_dir)
+        batch_script.check_options(spec, plan.run_dir)
+        return batch_script.job_files(spec.launch, plan.hosts, plan.run_dir, command, plan.submit_dir)
 
     def submit(self, run_dir: Path, secrets: Mapping[str, str] | None = None, /) -> str:
-        return queue.submit(run_dir / submission.JOB, secrets or {})
+        return queue.submit(run_dir / batch_script.JOB, secrets or {})
 
     def submit_array(
         self,
@@ -47,10 +47,10 @@ class SlurmQueue:
         secrets: Mapping[str, str] | None = None,
         /,
     ) -> str:
-        scripts = {index: run / submission.JOB for index, run in members.items()}
+        scripts = {index: run / batch_script.JOB for index, run in members.items()}
         texts = [script.read_text(errors="surrogateescape") for script in scripts.values()]
-        script = folder / submission.ARRAY
-        content = submission.array_script(str(folder), scripts, texts, at_once)
+        script = folder / batch_script.ARRAY
+        content = batch_script.array_script(str(folder), scripts, texts, at_once)
         script.write_text(content, errors="surrogateescape")
         script.chmod(0o700)
         return queue.submit(script, secrets or {})
@@ -121,7 +121,7 @@ class SlurmTransport(Transport):
 
     def planned_hosts(self, spec: JobSpec, named: tuple[Host, ...]) -> tuple[Host, ...]:
         del named
-        return submission.planned_hosts(spec)
+        return batch_script.planned_hosts(spec)
 
     def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
         from mslaunch.transports.slurm.step import SrunChannel
@@ -138,7 +138,7 @@ class SlurmTransport(Transport):
     ) -> tuple[Host, ...]:
         from mslaunch.transports.slurm.step import allotment
 
-        return submission.place(spec, hosts, allotment(environment, facts, target), target)
+        return batch_script.place(spec, hosts, allotment(environment, facts, target), target)
 
     def why_silent(self, hosts: Collection[str]) -> str:
         """A launcher on a login host goes on while Slurm suspends the job's nodes."""

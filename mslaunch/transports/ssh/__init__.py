@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from mslaunch.errors import HostsNotReady, MslaunchError
 from mslaunch.hosts import Host
+from mslaunch.open_files import raise_limit
 from mslaunch.transports.base import Access, Opened, RunCommand, T, Transport
 from mslaunch.transports.local import is_this_machine
-from mslaunch.transports.open_files import raise_limit
 from mslaunch.transports.streams import close_all
 
 SHELL_SECONDS = 60.0
@@ -28,10 +28,10 @@ class SshTransport(Transport):
         return bool(named) and not is_this_machine(named)
 
     def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
-        from mslaunch.transports.bundle import agent_stream
+        from mslaunch.transports.code_bundle import agent_stream
         from mslaunch.transports.ssh.channel import AgentChannel
-        from mslaunch.transports.ssh.connect import connect_all
-        from mslaunch.transports.ssh.settings import Ssh
+        from mslaunch.transports.ssh.command import Ssh
+        from mslaunch.transports.ssh.connections import connect_all
 
         raise_limit(len(hosts))
         with Ssh(access.accept_new_keys) as ssh:
@@ -54,9 +54,8 @@ class SshTransport(Transport):
     def run_commands(
         self, hosts: Sequence[Host], work: Callable[[Host, RunCommand], T], accept_new_keys: bool = False
     ) -> list[T]:
-        from mslaunch.transports.ssh.connect import AT_ONCE, connect_all
-        from mslaunch.transports.ssh.settings import Ssh
-        from mslaunch.transports.ssh.shell import RemoteShell
+        from mslaunch.transports.ssh.command import Ssh
+        from mslaunch.transports.ssh.connections import AT_ONCE, RemoteShell, connect_all
 
         raise_limit(len(hosts))
         with Ssh(accept_new_keys) as ssh:

@@ -2,15 +2,100 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mslaunch.hosts import Host
-from mslaunch.transports import process_guard
-from mslaunch.transports.process import ProcessChannel, agent_command, start_process
-from mslaunch.transports.ssh import failures
-from mslaunch.transports.ssh.settings import Ssh, read_address, user_name
+from mslaunch.transports.process import ProcessChannel, agent_command, guarded, start_process
+from mslaunch.transports.ssh.command import Ssh, read_address, user_name
+from mslaunch.words import command_words
+
+SSH_FAILED = 255
+"""ssh's exit code for its own failures; any other is the command's."""
+BUSY_RETRIES = 8
+REFUSED_RETRIES = 2
+MOST_LINES = 200
+LONGEST_LINE = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A pattern of ssh's words, and the sentence for it: `found` is the pattern's group."""
+
+    pattern: re.Pattern[str]
+    sentence: str
+    retries: int = 0
+    """How often it is worth another try: sshd drops connections when many come at once (MaxStartups)."""
+
+
+_UNREACHED = "cannot be reached at {where}: {found}. Try {ssh}."
+
+RULES = tuple(
+    Rule(re.compile(pattern), *rest)
+    for pattern, *rest in (
+        (
+            r"(?:Host key for|host key for) (\S+) has changed",
+            "its host key has CHANGED since it was written to known_hosts. If that is right, remove the old one with "
+            "{forget} and connect once with ssh; if not, somebody may be in between.",
+        ),
+        (
+            r"host key is known for (\S+) and you have requested strict|Host key verification failed",
+            "its host key is unknown. Connect once with {ssh} and compare it, or give --accept-new-host-keys.",
+        ),
+        (
+            r"(?:(\S+)@[^\s@]+: Permission denied|Too many authentication failures)",
+            "refuses the login of {found}. Try {ssh}; it must work without a password.",
+        ),
+        (r"ssh: Could not resolve hostname (\S+: [^\r\n]+)", _UNREACHED),
+        (r"ssh: connect to host \S+ port \d+: (Connection refused)", _UNREACHED, REFUSED_RETRIES),
+        (r"ssh: connect to host \S+ port \d+: ([^\r\n]+)", _UNREACHED),
+        (
+            r"((?:kex|ssh)_exchange_identification: [^\r\n]+|Connection (?:closed|reset) by [^\r\n]+"
+            r"|Connection timed out during banner exchange|Not allowed at this time)",
+            _UNREACHED,
+            BUSY_RETRIES,
+        ),
+        (r"(.+)", _UNREACHED),
+    )
+)
+"""The first that fits counts: a failure of a ProxyJump shows before what follows from it."""
+
+
+def find_rule(said: str) -> Rule:
+    """Return the row for what ssh said."""
+    return _find(said)[0]
+
+
+def _find(said: str) -> tuple[Rule, str | None]:
+    """Return the row for what ssh said, and the words that its pattern found.
+
+    ssh's own messages are short lines: what else a host has written is cut, since searching it would take too long.
+    """
+    printable = ("".join(filter(str.isprintable, line[:LONGEST_LINE])).strip() for line in said.splitlines())
+    lines = [line for line in printable if line]
+    for rule in RULES:
+        for line in lines[-MOST_LINES:] if rule is not RULES[-1] else lines[-1:]:
+            if match := rule.pattern.search(line):
+                return rule, match[1]
+    return RULES[-1], None
+
+
+def explain(host: Host, said: str, user: str) -> str:
+    """Say why a host cannot be reached, and what to do."""
+    rule, found = _find(said)
+    where = f"{host.address}{f' port {host.port}' if host.port else ''}"
+    found = found or (user if "the login of" in rule.sentence else "ssh ended without a message")
+    found = found.strip().rstrip(".")
+    forget = command_words("ssh-keygen", "-R", found)
+    return rule.sentence.format(found=found, ssh=login_words(host), forget=forget, where=where)
+
+
+def login_words(host: Host) -> str:
+    """Return the command that logs in to a host."""
+    return command_words("ssh", *(["--"] if host.name.startswith("-") else []), host.name)
+
 
 ENDED = b"\x18mslaunch-ended\x18"
 """Written by the host's shell after the command. No message contains it: JSON escapes control characters."""
@@ -27,10 +112,10 @@ class SshChannel(ProcessChannel):
 
     def __init__(self, ssh: Ssh, host: Host, command: str, first: bytes) -> None:
         argv = ssh.command(host, f"{command}; {_PRINT_ENDED}")
-        process, stderr = start_process(argv, process_guard.guarded(ssh.environment))
+        process, stderr = start_process(argv, guarded(ssh.environment))
         super().__init__(host.name, process, first, stderr)
         self.host = host
-        self.hint = f"Try {failures.login_words(host)}."
+        self.hint = f"Try {login_words(host)}."
         self._tail = b""
         self.has_ended = False
 
@@ -54,16 +139,16 @@ class SshChannel(ProcessChannel):
 
     def retries(self) -> int:
         """How often it is worth to start again, now that the stream has ended before the command began."""
-        return failures.find_rule(self.error_output()).retries if self._ssh_failed() else 0
+        return find_rule(self.error_output()).retries if self._ssh_failed() else 0
 
     def why_it_ended(self) -> str:
         """Say why the stream has ended before the job began."""
         if self._ssh_failed():
-            return failures.explain(self.host, self.error_output(), self.host.user or user_name())
+            return explain(self.host, self.error_output(), self.host.user or user_name())
         return super().why_it_ended()
 
     def _ssh_failed(self) -> bool:
-        return not self.has_ended and self.exit_code() == failures.SSH_FAILED
+        return not self.has_ended and self.exit_code() == SSH_FAILED
 
 
 class AgentChannel(SshChannel):

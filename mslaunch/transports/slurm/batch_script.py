@@ -16,7 +16,7 @@ from mslaunch.ranges import format_ranges, parse_ranges
 from mslaunch.settings.launch import LaunchSettings
 from mslaunch.shared import layout
 from mslaunch.transports.base import Command
-from mslaunch.transports.command_words import command_words, exported, program_words
+from mslaunch.transports.command_line import command_words, exported, program_words
 from mslaunch.words import counted
 
 WARNING_SECONDS = 60

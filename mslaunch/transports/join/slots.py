@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mslaunch.transports.join.guests import Hello
+from mslaunch.transports.join.pending_connections import Hello
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mslaunch.transports.join.stream import RECORD, BrokenStream, TlsStream, read_record
+from mslaunch.transports.join.tls_stream import RECORD, BrokenStream, TlsStream, read_record
 
 SECONDS = 10.0
 """What a connection gets to prove that it knows the secret, and to say who it is."""

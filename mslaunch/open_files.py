@@ -1,9 +1,11 @@
-"""The limit of open files: every host takes a few, and many hosts take more than a shell allows by default."""
+"""The limit of open files: many hosts or many shards take more than a shell allows by default."""
 
 from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from mslaunch.errors import NotReadyError
 from mslaunch.words import counted
@@ -29,3 +31,18 @@ def raise_limit(hosts: int, per_host: int = PROCESS_FILES, extra: int = 0) -> No
             f"/etc/security/limits.conf), or name fewer hosts."
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@contextmanager
+def room_for(files: int) -> Iterator[None]:
+    """Raise the limit while so many files are open; where it cannot be raised, opening one too many tells."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = files + SPARE + len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        yield
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

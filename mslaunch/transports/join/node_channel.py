@@ -11,7 +11,7 @@ from typing import Any
 
 from mslaunch.shared import wire
 from mslaunch.transports.join.listener import Node
-from mslaunch.transports.join.stream import AGENT, END, PIECE, BrokenStream, frame, record_frame
+from mslaunch.transports.join.tls_stream import AGENT, END, PIECE, BrokenStream, frame, record_frame
 from mslaunch.transports.streams import Sender
 
 CLOSE_SECONDS = 15.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mslaunch.errors import RequestError
 from mslaunch.plan.spec import JobSpec
 from mslaunch.shared.visible_devices import DEVICE_FILES, seen_here
-from mslaunch.transports.join.found import Found, find
+from mslaunch.transports.join.cluster_environment import Found, find
 
 PORT = 29400
 """Where the launcher listens if nothing else is said; torchrun's port for the same purpose."""

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_MAIN = "import sys; sys.path.append(sys.argv[1]); from mslaunch.transports.kubernetes.guard import main; main()"
+_MAIN = (
+    "import sys; sys.path.append(sys.argv[1]); from mslaunch.transports.kubernetes.deletion_guard import main; main()"
+)
 PATIENCE = 300.0
 
 
@@ -66,7 +68,7 @@ def main() -> None:
     lines = sys.stdin.read().splitlines()
     if not lines or not lines[-1]:
         return
-    from mslaunch.transports.kubernetes.cluster import Cluster, NotFound, mark_of, parse_job
+    from mslaunch.transports.kubernetes.api_server import Cluster, NotFound, mark_of, parse_job
 
     job, _, mark = lines[-1].rpartition(" ")
     cluster = Cluster(parse_job(job))

@@ -17,7 +17,7 @@ from mslaunch.plan.spec import JobSpec, agree_on_workers
 from mslaunch.settings.environment import RANKS_ONLY
 from mslaunch.shared import layout
 from mslaunch.transports.base import Command
-from mslaunch.transports.command_words import command_words, exported, program_words
+from mslaunch.transports.command_line import command_words, exported, program_words
 from mslaunch.transports.kubernetes import manifests
 from mslaunch.transports.kubernetes.manifests import (
     CODE,
