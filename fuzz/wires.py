@@ -16,7 +16,7 @@ from fuzz.requests import ROOT
 from fuzz.run import Border, samples
 from mslaunch.agent.child import Child
 from mslaunch.agent.memory import KernelKills
-from mslaunch.agent.metrics import Metrics
+from mslaunch.agent.metrics.measuring import Metrics
 from mslaunch.agent.output import Output
 from mslaunch.agent.ranks import Ranks
 from mslaunch.agent.standard_input import StandardInput

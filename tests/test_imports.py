@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import mslaunch
-from mslaunch.agent import stacks as agent_stacks
+from mslaunch.agent import stack_signal as agent_stacks
 from mslaunch.worker import main as worker_main
 
 PACKAGE = Path(mslaunch.__file__).parent

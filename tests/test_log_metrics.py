@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mslaunch.agent.line_patterns import LinePatterns
-from mslaunch.agent.log_metrics import LONGEST_LINE, LogMetrics, StepCounter, read_pieces, spread, spread_rows
+from mslaunch.agent.metrics.line_patterns import LinePatterns
+from mslaunch.agent.metrics.log_metrics import LONGEST_LINE, LogMetrics, StepCounter, read_pieces, spread, spread_rows
 from mslaunch.metrics.order import metrics_order
 from mslaunch.plan.model import LinePattern
 from mslaunch.shared.messages import MetricsOrder

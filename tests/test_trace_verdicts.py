@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mslaunch.runtime.trace import torch_trace
-from mslaunch.runtime.trace_values import find_step
+from mslaunch.runtime.trace import find_step, torch_trace
 from tests.conftest import Bench
 from tests.traced import Called, Network, Tensor, record
 

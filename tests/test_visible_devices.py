@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from mslaunch.agent.device_metrics import DeviceMetrics
+from mslaunch.agent.metrics.device_metrics import DeviceMetrics
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
 from mslaunch.launch.check import Checked, Report, check_devices

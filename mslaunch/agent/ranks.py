@@ -8,14 +8,13 @@ import time
 from collections import deque
 
 from mslaunch.agent.child import Child, DeadProcess, reap_all
-from mslaunch.agent.earlier_logs import put_aside
-from mslaunch.agent.log_times import LogTimes
+from mslaunch.agent.log_times import LogTimes, put_aside
 from mslaunch.agent.memory import KernelKills
 from mslaunch.agent.output import Output
 from mslaunch.agent.preparation import Preparation, start_failed
 from mslaunch.agent.rank_messages import RankMessages, read_exit_file
 from mslaunch.agent.shown_logs import ShownLogs
-from mslaunch.agent.stacks import StackTaking
+from mslaunch.agent.stack_signal import StackTaking
 from mslaunch.agent.standard_input import StandardInput, suspend
 from mslaunch.shared import layout, processes, work_folder
 
@@ -23,7 +22,7 @@ TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from typing import Any
 
-    from mslaunch.agent.metrics import Metrics
+    from mslaunch.agent.metrics.measuring import Metrics
     from mslaunch.agent.nested import NestedLaunchers
     from mslaunch.shared import messages
     from mslaunch.shared.device_locks import DeviceLocks
@@ -87,7 +86,7 @@ class Ranks:
         self.preparation.begin(order, env)
 
     def _begin_metrics(self) -> Metrics:
-        from mslaunch.agent.metrics import Metrics
+        from mslaunch.agent.metrics.measuring import Metrics
 
         return Metrics(self._order, self.output, lambda: {r: pid for r, (pid, _) in self.running_ranks().items()})
 

@@ -7,12 +7,12 @@ from mslaunch.runtime.checkpoints import (
     checkpoint_files,
     distributed_predict,
     load_sharded,
+    resume,
     save_strategy,
 )
 from mslaunch.runtime.config import Config, load_config
-from mslaunch.runtime.environment import init_env
 from mslaunch.runtime.metrics import report
-from mslaunch.runtime.resume import resume
+from mslaunch.runtime.mindspore_context import init_env
 
 __all__ = [
     "Config",

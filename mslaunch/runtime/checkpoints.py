@@ -133,3 +133,8 @@ def _told() -> dict[str, Any]:
     with open(path, encoding="utf-8") as file:
         told: dict[str, Any] = json.load(file)
     return told
+
+
+def resume() -> str | None:
+    """Return this rank's checkpoint file to go on from, or None where the job starts from the beginning."""
+    return os.environ.get("MSLAUNCH_RESUME") or None

@@ -7,7 +7,7 @@ import sys
 import time
 
 from mslaunch.shared import layout, work_folder
-from mslaunch.worker import folder, own_files, program, report
+from mslaunch.worker import execution, own_files, rank_folder, report
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def run_scheduler() -> None:
 
     place = report.settle().folder
     if "MSLAUNCH_RANKS" in os.environ:
-        folder.make(place)
+        rank_folder.make(place)
         _split(place)
     scheduler.run()
 
@@ -45,13 +45,13 @@ def run_rank(words: list[str]) -> None:
     if by_script:
         take_rank_environment(os.environ["MSLAUNCH_RANKS"], run_dir)
     place = report.settle().folder
-    folder.make(place)
+    rank_folder.make(place)
     if by_script:
         _split(place)
     if "MSLAUNCH_CORES" in os.environ:
-        from mslaunch.worker import binding
+        from mslaunch.worker import bind_cores
 
-        binding.bind(os.environ)
+        bind_cores.bind(os.environ)
     python = kind != "-x"
     job_folder = os.path.join(run_dir, layout.CODE)
     try:
@@ -66,16 +66,16 @@ def run_rank(words: list[str]) -> None:
             if python:
                 own_files.install(run_dir, os.environ)
         os.environ["PWD"] = os.getcwd()
-        folder.write_environment(os.path.join(place, layout.ENV_LOG))
+        rank_folder.write_environment(os.path.join(place, layout.ENV_LOG))
     except OSError as error:
         _fail(error, what)  # a full disk, say: the log cannot tell, so the agent is told
     if kind == "-x":
-        program.run_executable(what, args)
+        execution.run_executable(what, args)
     elif kind == "-m":
         beside = os.path.normpath(os.path.join(job_folder, os.environ.get("MSLAUNCH_WORKDIR", "")))
-        run_python(what, args, lambda: program.find_module(what, beside))
+        run_python(what, args, lambda: execution.find_module(what, beside))
     else:
-        run_python(what, args, lambda: program.find_script(what))
+        run_python(what, args, lambda: execution.find_script(what))
 
 
 def take_rank_environment(path: str, run_dir: str) -> None:
@@ -98,7 +98,7 @@ def take_rank_environment(path: str, run_dir: str) -> None:
         os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = os.environ["DEVICE_ID"]
 
 
-def run_python(name: str, args: list[str], find: Callable[[], program.Main]) -> None:
+def run_python(name: str, args: list[str], find: Callable[[], execution.Main]) -> None:
     """Run a script or module as __main__ in this interpreter, as `python name` or `python -m name` would."""
     import atexit
     import builtins
@@ -207,4 +207,4 @@ def _split(place: str) -> None:
     from mslaunch.worker import exit_recorder
 
     exit_recorder.split(os.path.join(place, layout.EXIT))
-    folder.redirect_output(os.path.join(place, layout.LOG))
+    rank_folder.redirect_output(os.path.join(place, layout.LOG))

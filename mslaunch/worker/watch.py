@@ -43,12 +43,12 @@ class ImportWatch:
         return None
 
     def watch_init(self, management: Any) -> None:
-        from mslaunch.worker import join
+        from mslaunch.worker import init_watch
 
         sys.meta_path.remove(self)
         for name in ("init", "_init_with_store"):
             if hasattr(management, name):
-                setattr(management, name, join.checked(getattr(management, name), management, self.planned))
+                setattr(management, name, init_watch.checked(getattr(management, name), management, self.planned))
 
 
 def install(planned: int) -> None:

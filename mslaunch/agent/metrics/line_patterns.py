@@ -7,14 +7,14 @@ import re
 import signal
 import time
 
-from mslaunch.agent import metric_values
+from mslaunch.agent.metrics import metric_values
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from mslaunch.agent.metric_values import Values
+    from mslaunch.agent.metrics.metric_values import Values
     from mslaunch.shared import messages
 
 LONGEST_MATCH = 0.05  # seconds of CPU time, on one line

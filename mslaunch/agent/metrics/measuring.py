@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from mslaunch.agent.device_metrics import DeviceMetrics
-from mslaunch.agent.line_patterns import LinePatterns
-from mslaunch.agent.log_metrics import LogMetrics, StepCounter, spread_rows
-from mslaunch.agent.metric_values import checked, to_wire
-from mslaunch.agent.resources import Resources
+from mslaunch.agent.metrics.device_metrics import DeviceMetrics
+from mslaunch.agent.metrics.line_patterns import LinePatterns
+from mslaunch.agent.metrics.log_metrics import LogMetrics, StepCounter, spread_rows
+from mslaunch.agent.metrics.metric_values import checked, to_wire
+from mslaunch.agent.metrics.resources import Resources
 from mslaunch.shared.visible_devices import environment_of_ranks
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from mslaunch.agent.log_metrics import Timed
+    from mslaunch.agent.metrics.log_metrics import Timed
     from mslaunch.agent.output import Output
     from mslaunch.shared import messages
 

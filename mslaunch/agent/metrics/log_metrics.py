@@ -8,16 +8,16 @@ import stat
 import time
 from itertools import islice
 
-from mslaunch.agent.metric_values import is_odd
-from mslaunch.agent.progress_bars import ProgressBars
+from mslaunch.agent.metrics.metric_values import is_odd
+from mslaunch.agent.metrics.progress_bars import ProgressBars
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any, TypeVar
 
-    from mslaunch.agent.line_patterns import LinePatterns
-    from mslaunch.agent.metric_values import Values
+    from mslaunch.agent.metrics.line_patterns import LinePatterns
+    from mslaunch.agent.metrics.metric_values import Values
 
     Timed = tuple[float, Values]
     T = TypeVar("T")

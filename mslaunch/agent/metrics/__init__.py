@@ -1,0 +1,1 @@
+"""What an agent measures: numbers in the logs of its ranks, resources and devices."""
