@@ -20,7 +20,7 @@ from mslaunch.runs.metrics_file import MetricsWriter
 from mslaunch.runs.run import Run, find
 from mslaunch.ui import log_text
 from mslaunch.ui.library import Library
-from mslaunch.ui.report import make_report
+from mslaunch.ui.page import make_report
 
 STEPS = 1_000_000
 RANKS = 8

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from bench.measure import Row, medians
 from mslaunch.ranktable.model import Device, RankTable, Server, number
-from mslaunch.ranktable.validate import validate
+from mslaunch.ranktable.rules import validate
 from mslaunch.ranktable.versions import write_table
 
 

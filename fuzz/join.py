@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fuzz.mutate import mutate_json
 from fuzz.run import Border, samples
-from mslaunch.cli.console import verdict_text
-from mslaunch.cli.describe import describe_end
+from mslaunch.cli.console.console import verdict_text
+from mslaunch.cli.console.describe import describe_end
 from mslaunch.runs.record import from_dict
 from mslaunch.transports.join.cluster_environment import find
 from mslaunch.transports.join.pending_connections import LONGEST_HELLO, Refused, read_hello

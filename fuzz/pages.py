@@ -12,9 +12,9 @@ from fuzz.run import Border, samples
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.run import Run
 from mslaunch.ui import log_text
-from mslaunch.ui.comparison import compare
 from mslaunch.ui.library import Library
-from mslaunch.ui.report import make_report
+from mslaunch.ui.overlay import compare
+from mslaunch.ui.page import make_report
 
 LARGEST = 3_000_000
 _FILES = {

@@ -14,12 +14,10 @@ from typing import get_type_hints
 from fuzz.mutate import mutate_bytes, mutate_json, mutate_records
 from fuzz.requests import ROOT, check_written
 from fuzz.run import Border, samples
-from mslaunch.cli.describe import describe_plan
-from mslaunch.cli.describe_labels import describe_labels
+from mslaunch.cli.console.describe import describe_labels, describe_plan
 from mslaunch.cli.diagnose import diagnose
-from mslaunch.cli.numbers import number_columns
 from mslaunch.cli.ps import ps
-from mslaunch.cli.status import status
+from mslaunch.cli.status import number_columns, status
 from mslaunch.diagnose import stacks
 from mslaunch.metrics.progress import progress_words
 from mslaunch.metrics.rows import read_row, write_row

@@ -17,10 +17,11 @@ from mslaunch.launch.request import ReadJob, Request, read_job
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, Plan, from_json, to_json
 from mslaunch.plan.spec import agree_on_workers, local_host
-from mslaunch.ranktable import compare, generate, repair
+from mslaunch.ranktable import generate, repair
 from mslaunch.ranktable.findings import TableUnreadable, read_json
 from mslaunch.ranktable.model import merge
-from mslaunch.ranktable.validate import validate
+from mslaunch.ranktable.repair import differences
+from mslaunch.ranktable.rules import validate
 from mslaunch.ranktable.versions import WRITERS, read_table, write_table
 from mslaunch.settings.program import Program
 
@@ -130,7 +131,7 @@ def _open_rank_table(folder: Path) -> Callable[[bytes], object]:
         except TableUnreadable:
             assert findings
         table = read_table(text, "table.json")
-        assert not list(compare.differences(table, table))
+        assert not list(differences(table, table))
         merge([table])
         for version in WRITERS:
             if version != "1.2" or table.version == "1.2":

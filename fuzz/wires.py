@@ -20,8 +20,8 @@ from mslaunch.agent.metrics.measuring import Metrics
 from mslaunch.agent.output import Output
 from mslaunch.agent.ranks import Ranks
 from mslaunch.agent.standard_input import StandardInput
-from mslaunch.cli.console import Console, headline
-from mslaunch.cli.screen import Screen
+from mslaunch.cli.console.console import Console, headline
+from mslaunch.cli.console.screen import Screen
 from mslaunch.hosts import Host
 from mslaunch.launch.attempt.attempt import Attempt
 from mslaunch.launch.attempt.event_check import check_event

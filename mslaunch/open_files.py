@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mslaunch.errors import NotReadyError
-from mslaunch.words import counted
+from mslaunch.text import counted
 
 PROCESS_FILES = 4
 """Standard input, output and error of a host's process; and one more while it starts."""

@@ -15,8 +15,7 @@ from mslaunch.metrics.series import SeriesTable
 from mslaunch.runs.metrics_file import MetricsWriter
 from mslaunch.ui import log_text
 from mslaunch.ui.bounds import REPORT
-from mslaunch.ui.curves import make_curves
-from mslaunch.ui.heat import make_heat
+from mslaunch.ui.curves import make_curves, make_heat
 from mslaunch.ui.library import Library
 from mslaunch.ui.log_text import search, shown_line, window, window_before
 from mslaunch.ui.page import report_page

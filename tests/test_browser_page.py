@@ -19,7 +19,7 @@ from mslaunch.runs.metrics_file import MetricsWriter
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.record import AttemptSummary
 from mslaunch.runs.run import Run
-from mslaunch.ui.report import write_report
+from mslaunch.ui.page import write_report
 from tests.browser_bed import Visit, chromium, visit
 from tests.conftest import Bench
 from tests.past_runs import make_run, make_running, tell_steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mslaunch.cli.progress_bar import written_words
+from mslaunch.cli.console.progress_bar import written_words
 from tests.conftest import Bench
 from tests.sharded import write_shard
 

@@ -12,7 +12,8 @@ import typer
 import yaml
 
 from mslaunch.api import make_request, plan_request, prepare, read
-from mslaunch.cli import arguments, options, train
+from mslaunch.cli import train
+from mslaunch.cli.parsing import arguments, options
 from mslaunch.plan.model import File
 from mslaunch.settings.launch import HostEntry, LaunchSettings
 from mslaunch.settings.resolve import resolve

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.cli import OTHER_WORDS, VERBS
-from mslaunch.cli.completion import NAMES_A_RUN, SCRIPTS
+from mslaunch.cli.parsing.completion import NAMES_A_RUN, SCRIPTS
 from tests.conftest import Bench
 
 

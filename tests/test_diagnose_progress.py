@@ -10,7 +10,7 @@ from typing import TextIO
 
 import pytest
 
-from mslaunch.cli.reading_line import PATIENCE, ReadingLine
+from mslaunch.cli.console.progress_bar import PATIENCE, ReadingLine
 from mslaunch.diagnose.folder import read_folder
 from tests.conftest import Bench
 from tests.terminal_bed import run_in_terminal

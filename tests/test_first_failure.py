@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mslaunch import api
-from mslaunch.cli.describe import describe_verdict
+from mslaunch.cli.console.describe import describe_verdict
 from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.logs.scan import scan

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from mslaunch.cli.foreign import MSRUN, TORCHRUN, Table, translate
+from mslaunch.cli.parsing.msrun_options import MSRUN, TORCHRUN, Table, translate
 from mslaunch.errors import RequestError
 from tests.conftest import ROOT, Bench
 from tests.ssh_bed import free_port

@@ -11,9 +11,9 @@ from importlib.util import find_spec
 import pytest
 
 from mslaunch.hosts import Host
+from mslaunch.text import limit_of_wait
 from mslaunch.transports.base import Access
 from mslaunch.transports.join import JoinTransport
-from mslaunch.words import limit_of_wait
 from tests import join_bed, netns_bed
 from tests.conftest import ROOT, Bench, wait_for
 from tests.join_bed import SECRET, Nodes, start_here

@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from mslaunch.cli import options, run_options
+from mslaunch.cli.parsing import options, run_options
 from mslaunch.runs import disk_usage, labels, summaries
 from mslaunch.runs.disk_usage import measure
 from mslaunch.runs.history import list_runs

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.cli.live_lines import LiveLines
+from mslaunch.cli.console.live_lines import LiveLines
 from mslaunch.shared.follow import ShownFollower
-from mslaunch.words import display_width, fit, plain_output
+from mslaunch.text import display_width, fit, plain_output
 from tests.conftest import Bench, wait_for
 from tests.terminal_bed import start_in_tmux, wait_for_the_end
 

@@ -13,7 +13,7 @@ from subprocess import PIPE
 import pytest
 
 from mslaunch.agent.log_times import MANY_PAIRS, LogTimes
-from mslaunch.cli.times import parse_since
+from mslaunch.cli.parsing.run_options import parse_since
 from mslaunch.errors import RequestError
 from mslaunch.runs.logs import BLOCK, LogLines, Selection, TimedLog, merge_logs
 from tests.conftest import Bench, wait_for

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from mslaunch.words import cut_middle, first_line, plain, plain_output
+from mslaunch.text import cut_middle, first_line, plain, plain_output
 from tests.conftest import Bench
 
 RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

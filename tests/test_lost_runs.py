@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from mslaunch.cli.basics import lasting
+from mslaunch.cli.parsing.common import lasting
 from mslaunch.runs import liveness, record
 from tests.conftest import Bench, wait_for
 from tests.past_runs import make_running

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from mslaunch.metrics.table import built_in_rows
+from mslaunch.metrics.order import built_in_rows
 from tests.conftest import ROOT
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from mslaunch.agent.metrics.line_patterns import LinePatterns
-from mslaunch.metrics.order import metrics_order
-from mslaunch.metrics.table import LineRow, built_in_rows, make_row, parse_table
+from mslaunch.metrics.order import LineRow, built_in_rows, make_row, metrics_order, parse_table
 from mslaunch.plan.model import LinePattern
 
 ROWS = built_in_rows()

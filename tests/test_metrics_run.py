@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mslaunch.metrics.table import built_in_rows
+from mslaunch.metrics.order import built_in_rows
 from tests.conftest import Bench
 
 LINES = {

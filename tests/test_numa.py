@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mslaunch.cli.foreign_binding import bind_numa
+from mslaunch.cli.parsing.msrun_options import bind_numa
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
 from mslaunch.plan.make import make_plan

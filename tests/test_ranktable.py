@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from mslaunch.errors import RankTableUnreadable, RequestError
 from mslaunch.hosts import Host
 from mslaunch.ranktable import generate
-from mslaunch.ranktable.compare import differences
 from mslaunch.ranktable.model import Device, RankTable, Server, merge, number
-from mslaunch.ranktable.repair import repair
-from mslaunch.ranktable.validate import validate
+from mslaunch.ranktable.repair import differences, repair
+from mslaunch.ranktable.rules import validate
 from mslaunch.ranktable.versions import WRITERS, read_table, write_table
 from tests.conftest import MSLAUNCH, ROOT, Bench
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from mslaunch.cli.tables import Narrowing, columns
+from mslaunch.cli.console.tables import Narrowing, columns
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.metrics.rows import Row, Source
 from mslaunch.runs.metrics_file import MetricsWriter, last_loss
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.record import AttemptSummary
-from mslaunch.words import display_width, shorten
+from mslaunch.text import display_width, shorten
 from tests.conftest import Bench
 from tests.terminal_bed import run_in_terminal
 from tests.watch_bed import MadeRun, new_record

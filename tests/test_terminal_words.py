@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mslaunch.words import (
-    clock_words,
-    count_words,
-    display_width,
-    seconds_words,
-    shorten,
-    shorten_middle,
-    wrap,
-)
+from mslaunch.text import clock_words, count_words, display_width, seconds_words, shorten, shorten_middle, wrap
 
 
 @pytest.mark.parametrize(

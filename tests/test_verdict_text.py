@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.cli.last_lines import leave_out, untold_lines
+from mslaunch.cli.console.last_lines import leave_out, untold_lines
 from mslaunch.diagnose.verdict import Verdict
 from tests.conftest import Bench
 from tests.terminal_bed import run_in_terminal

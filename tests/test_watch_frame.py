@@ -10,12 +10,11 @@ import pytest
 
 from mslaunch.cli.watch.choices import Choices, Room, press
 from mslaunch.cli.watch.curve import draw_curve
-from mslaunch.cli.watch.hosts import name_variants
 from mslaunch.cli.watch.model import Happened, Note, RankRow
-from mslaunch.cli.watch.table import choose_columns, heading, row_text
+from mslaunch.cli.watch.table import choose_columns, heading, name_variants, row_text
 from mslaunch.metrics.rows import Row, Source
 from mslaunch.metrics.series import SeriesTable
-from mslaunch.words import display_width
+from mslaunch.text import display_width
 from tests.test_watch_model import NOW, lines_of, overview_of
 from tests.watch_bed import new_record
 

@@ -13,13 +13,21 @@ import pytest
 from mslaunch.cli.watch.choices import Choices, Room, chosen_rank, press, visible_rows
 from mslaunch.cli.watch.curve import draw_curve
 from mslaunch.cli.watch.frame import draw
-from mslaunch.cli.watch.keys import read_keys
-from mslaunch.cli.watch.model import Happened, Note, Overview, count_states, find_curve, find_progress, make_rows
-from mslaunch.cli.watch.progress import make_progress
+from mslaunch.cli.watch.model import (
+    Happened,
+    Note,
+    Overview,
+    count_states,
+    find_curve,
+    find_progress,
+    make_progress,
+    make_rows,
+)
+from mslaunch.cli.watch.terminal import read_keys
 from mslaunch.metrics.rows import Row, Source
 from mslaunch.metrics.series import SeriesTable
 from mslaunch.runs.record import RunRecord
-from mslaunch.words import display_width
+from mslaunch.text import display_width
 from tests.watch_bed import new_record
 
 NOW = 1_763_390_000.0

@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 def make_report(run: Run) -> str:
     """Return the report of a run as HTML."""
-    from mslaunch.ui.report import make_report as made
+    from mslaunch.ui.page import make_report as made
 
     return made(run)
 
 
 def report_document(run: Run) -> dict[str, Any]:
     """Return what the report of a run holds, as JSON."""
-    from mslaunch.ui.report import report_document as document
+    from mslaunch.ui.page import report_document as document
 
     return document(run)
 
 
 def write_report(run: Run, path: Path | None) -> Path:
     """Write the report of a run, by default into its folder, and return where it is."""
-    from mslaunch.ui.report import write_report as write
+    from mslaunch.ui.page import write_report as write
 
     return write(run, path)
 
@@ -38,10 +38,10 @@ def serve_ui(
     from mslaunch.errors import NotReadyError
 
     try:
-        from mslaunch.ui import start
+        from mslaunch.ui import server
     except ImportError as error:
         raise NotReadyError(
             f"{error.name or error} is not installed, and `mslaunch ui` needs it. "
             "Run pip install '.[ui]' in the clone of mslaunch."
         ) from None
-    start.serve_runs(runs_dir, host, port, token_file, may_stop, tell)
+    server.serve_runs(runs_dir, host, port, token_file, may_stop, tell)

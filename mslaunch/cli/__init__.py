@@ -161,7 +161,7 @@ def _nearest(word: str) -> str:
 
 
 def _complete(what: str, words: list[str]) -> int:
-    from mslaunch.cli import completion
+    from mslaunch.cli.parsing import completion
 
     if what == "--complete":
         print("".join(f"{found}\n" for found in completion.complete(words, VERBS, _load)), end="")
@@ -191,7 +191,7 @@ def _run_verb(verb: str, args: list[str]) -> int:
 
 def _tell(error: MslaunchError) -> int:
     """Print an error's sentences, and return its exit code."""
-    from mslaunch.words import plain
+    from mslaunch.text import plain
 
     for line in error.lines:
         print(f"mslaunch: {plain(line)}", file=sys.stderr)

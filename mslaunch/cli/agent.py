@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from mslaunch import api
-from mslaunch.cli import basics, options
 from mslaunch.cli.join import follow
+from mslaunch.cli.parsing import common, options
 
-app = basics.new_app()
+app = common.new_app()
 
 PAUSE = 1.0
 
@@ -35,7 +35,7 @@ def agent(
 ) -> None:
     """Lend this machine's devices to a launcher elsewhere, and exit as the run does."""
     member = api.agent_member(
-        basics.say,
+        common.say,
         master=join,
         node_rank=node_rank,
         workers_per_node=workers_per_node,

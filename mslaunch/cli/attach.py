@@ -8,18 +8,18 @@ from typing import Annotated
 import typer
 
 from mslaunch import api
-from mslaunch.cli import basics, options
-from mslaunch.cli.console import Console
-from mslaunch.cli.describe import duration_of
-from mslaunch.cli.found_run import find_run
-from mslaunch.cli.screen import Screen
+from mslaunch.cli.console.console import Console
+from mslaunch.cli.console.describe import duration_of
+from mslaunch.cli.console.screen import Screen
+from mslaunch.cli.parsing import common, options
+from mslaunch.cli.parsing.run_argument import find_run
 from mslaunch.errors import RequestError
 from mslaunch.ranges import format_ranges, parse_ranges
 
 POLL = 0.1
 LEFT = 130
 
-app = basics.new_app()
+app = common.new_app()
 
 
 @app.command()

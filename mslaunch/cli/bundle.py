@@ -17,7 +17,7 @@ from mslaunch.diagnose.logs.sources import Source
 from mslaunch.documents.limits import Unreadable
 from mslaunch.errors import RequestError
 from mslaunch.shared.secret_names import masked
-from mslaunch.words import byte_count, counted
+from mslaunch.text import byte_count, counted
 
 if TYPE_CHECKING:
     from mslaunch.api import RunRecord

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from mslaunch import api
-from mslaunch.cli import arguments, basics, options
-from mslaunch.cli.basics import columns
+from mslaunch.cli.parsing import arguments, common, options
+from mslaunch.cli.parsing.common import columns
 
-app = basics.new_app()
+app = common.new_app()
 
 ScriptFile = Annotated[
     str | None, typer.Option("--script", help="Compare this file where it is shared.", metavar="FILE")
@@ -29,7 +29,7 @@ def check(
     accept_new_host_keys: options.AcceptNewHostKeys = None,
     master_port: options.MasterPort = None,
     runs_dir: options.RunsDir = None,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Check all hosts at once, or this machine, starting nothing; exit code 3 if one is not ready."""
     flags = arguments.given(
@@ -40,7 +40,7 @@ def check(
         master_port=master_port,
         runs_dir=runs_dir,
     )
-    checked = api.check_hosts(api.make_request(config, (), flags), script or "", basics.say_aside)
+    checked = api.check_hosts(api.make_request(config, (), flags), script or "", common.say_aside)
     print(json.dumps(_plain(checked), indent=1) if as_json else _table(checked), end="\n" if as_json else "")
     for trouble in checked.problems:
         print(f"mslaunch: {trouble}", file=sys.stderr)

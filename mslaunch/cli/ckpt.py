@@ -18,18 +18,19 @@ from mslaunch.checkpoint.moving.partial import is_free
 from mslaunch.checkpoint.sharding.sets import ShardSet, find_set
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
-from mslaunch.cli import basics, ckpt_weights
-from mslaunch.cli.basics import columns
-from mslaunch.cli.progress_bar import progress_bar, size_words, written_words
+from mslaunch.cli import ckpt_weights
+from mslaunch.cli.console.progress_bar import progress_bar, size_words, written_words
+from mslaunch.cli.parsing import common
+from mslaunch.cli.parsing.common import columns
 from mslaunch.errors import RequestError
-from mslaunch.words import counted, plain
+from mslaunch.text import counted, plain
 
 if TYPE_CHECKING:
     from mslaunch.checkpoint.formats.tensor import Tensor
     from mslaunch.checkpoint.moving.weights import Weight
     from mslaunch.checkpoint.sharding.transform import Planned
 
-app = basics.new_app()
+app = common.new_app()
 
 Source = Annotated[str, typer.Argument(help="A checkpoint, or a folder with rank_0, rank_1 and so on.", metavar="SRC")]
 Step = Annotated[
@@ -57,7 +58,7 @@ def show(
     step: Step = None,
     prefix: Prefix = None,
     key: ckpt_weights.Key = None,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Show names, shapes, types and sizes, from headers alone."""
     path = Path(source)
@@ -94,7 +95,7 @@ def verify_set(
     step: Step = None,
     prefix: Prefix = None,
     replicas: Annotated[bool, typer.Option("--replicas", help="Also compare replicas, bit by bit.")] = False,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Check that a set is complete and what its strategy says; exit code 2 if it is not."""
     layout = _strategy(strategy)

@@ -14,10 +14,10 @@ import typer
 
 from mslaunch.api import checkpoints
 from mslaunch.checkpoint.moving.partial import is_free
-from mslaunch.cli import basics
-from mslaunch.cli.progress_bar import progress_bar, written_words
+from mslaunch.cli.console.progress_bar import progress_bar, written_words
+from mslaunch.cli.parsing import common
 from mslaunch.errors import RequestError
-from mslaunch.words import counted, plain
+from mslaunch.text import counted, plain
 
 if TYPE_CHECKING:
     from mslaunch.api.checkpoints import PlannedWeights
@@ -113,7 +113,7 @@ def diff_weights(
     ] = None,
     strategy: Strategy = None,
     key: Key = None,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Compare two sets of weights; exit code 1 if they differ."""
     compared = checkpoints.compare_weights(first, second, names=names, strategy=strategy, key=key)
@@ -123,7 +123,7 @@ def diff_weights(
         print(json.dumps([asdict(one) for one in found], indent=1))
     elif found:
         rows = [("PARAMETER", "DIFFERS", "MAX", "MEAN", "COSINE", "A", "B"), *map(_row, found)]
-        print(basics.columns(rows), end="")
+        print(common.columns(rows), end="")
     else:
         print(f"{first} and {second}: the same")
     raise typer.Exit(1 if found else 0)

@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from mslaunch import api
-from mslaunch.cli import basics, run_options
-from mslaunch.cli.found_run import find_runs
-from mslaunch.cli.tables import GAP, columns, terminal_width
+from mslaunch.cli.console.tables import GAP, columns, terminal_width
+from mslaunch.cli.parsing import common, run_options
+from mslaunch.cli.parsing.run_argument import find_runs
 from mslaunch.errors import RequestError
 from mslaunch.runs.compare import Comparison, Section, words
-from mslaunch.words import counted, display_width, first_line, plain, shorten, shorten_middle
+from mslaunch.text import counted, display_width, first_line, plain, shorten, shorten_middle
 
-app = basics.new_app()
+app = common.new_app()
 
 WIDEST = 48
 NARROWEST = 20  # a run's name as it is by default
@@ -34,7 +34,7 @@ def compare(
         bool, typer.Option("--diff", help=f"All lines of code that differ, not the first {DIFF_SHOWN} of a file only.")
     ] = False,
     runs_dir: run_options.RunsDir = None,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Compare runs: configuration, code, environment, versions, final and best metrics, speed."""
     folders = [run for name in runs for run in find_runs(name, runs_dir)]

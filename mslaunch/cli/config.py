@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from mslaunch.api import config_schema as json_schema
-from mslaunch.cli import basics
+from mslaunch.cli.parsing import common
 
-app = basics.new_app()
+app = common.new_app()
 
 
 @app.callback()

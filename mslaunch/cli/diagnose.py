@@ -12,24 +12,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mslaunch import api
-from mslaunch.cli import basics, explain, options
+from mslaunch.cli import explain
 from mslaunch.cli.bundle import open_bundle, save_bundle
-from mslaunch.cli.console import verdict_text
-from mslaunch.cli.describe import describe_warnings
-from mslaunch.cli.found_run import find_run
-from mslaunch.cli.reading_line import ReadingLine
+from mslaunch.cli.console.console import verdict_text
+from mslaunch.cli.console.describe import describe_warnings
+from mslaunch.cli.console.progress_bar import ReadingLine
+from mslaunch.cli.parsing import common, options
+from mslaunch.cli.parsing.run_argument import find_run
 from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.folder import Evidence, read_sources
 from mslaunch.diagnose.judge import judge, judge_logs
 from mslaunch.diagnose.logs.sources import Source, files_of
 from mslaunch.errors import NoSuchRun, RequestError
 from mslaunch.shared import layout
-from mslaunch.words import plain
+from mslaunch.text import plain
 
 if TYPE_CHECKING:
     from mslaunch.api import RankRecord, Run, RunRecord
 
-app = basics.new_app()
+app = common.new_app()
 NOTES_SHOWN = 5
 NO_FAILURE = {
     "lost": "its launcher was killed, and its ranks were ended then; their logs show no failure of their own",
@@ -50,7 +51,7 @@ def diagnose(
         typer.Option(help="Write the evidence, without secrets, into a zip file to send.", metavar="FILE"),
     ] = None,
     runs_dir: options.RunsDir = None,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
     list_known: Annotated[bool, typer.Option("--list", help="List the failures that are known.")] = False,
     name: Annotated[
         str | None,

@@ -13,11 +13,11 @@ from typing import Annotated
 import typer
 
 import mslaunch
-from mslaunch.cli import basics
+from mslaunch.cli.parsing import common
 from mslaunch.errors import NotReadyError, RequestError, did_you_mean
 from mslaunch.ranktable.versions import read_table
 
-app = basics.new_app()
+app = common.new_app()
 
 PATTERNS = ("*.md", "*.py", "*.yaml", ".gitignore")
 """An example's own files. Others in its folder are the output of a run there."""
@@ -38,13 +38,13 @@ def examples() -> None:
 
 
 @app.command("list")
-def list_samples(as_json: basics.Json = False) -> None:
+def list_samples(as_json: common.Json = False) -> None:
     """List the examples and sample rank tables, with one sentence on each."""
     rows = [(sample.name, sample.about) for sample in _samples()]
     if as_json:
         print(json.dumps([{"name": name, "about": about} for name, about in rows], indent=1))
     else:
-        print(basics.columns([("NAME", "ABOUT"), *rows]), end="")
+        print(common.columns([("NAME", "ABOUT"), *rows]), end="")
 
 
 @app.command("copy")

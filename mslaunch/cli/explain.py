@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 
-from mslaunch.cli import basics
+from mslaunch.cli.parsing import common
 from mslaunch.diagnose.patterns.pattern import match_line, rows
 from mslaunch.diagnose.patterns.pattern_tables import Pattern
 from mslaunch.errors import RequestError
-from mslaunch.words import plain
+from mslaunch.text import plain
 
 _MOST_NEAR = 3
 _DETAILS = ("advice", "example", "regex", "source")
@@ -27,7 +27,7 @@ def show(name: str | None, what: str | None, as_json: bool) -> None:
     if as_json:
         print(json.dumps([asdict(pattern) for pattern in chosen], indent=1))
     elif name is None:
-        print(basics.columns([("ID", "KIND", "MEANING", "CODES"), *map(_row, chosen)]), end="")
+        print(common.columns([("ID", "KIND", "MEANING", "CODES"), *map(_row, chosen)]), end="")
     else:
         print("\n".join(_text(pattern) for pattern in chosen), end="")
 

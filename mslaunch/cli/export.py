@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from mslaunch import api
-from mslaunch.cli import basics, run_options
-from mslaunch.cli.found_run import find_run
-from mslaunch.cli.new_file import Force, check_new
+from mslaunch.cli.parsing import common, run_options
+from mslaunch.cli.parsing.new_file import Force, check_new
+from mslaunch.cli.parsing.run_argument import find_run
 from mslaunch.errors import RequestError
-from mslaunch.words import counted
+from mslaunch.text import counted
 
-app = basics.new_app()
+app = common.new_app()
 
 
 @app.command()

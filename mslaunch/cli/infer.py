@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from mslaunch import api
-from mslaunch.cli import arguments, basics, options
-from mslaunch.cli.progress_bar import progress_bar
+from mslaunch.cli.console.progress_bar import progress_bar
+from mslaunch.cli.parsing import arguments, common, options
 from mslaunch.cli.train import Detach, DryRun, Verbose, View, launch
 from mslaunch.errors import RequestError
 
-_app = basics.new_app()
+_app = common.new_app()
 app = partial(arguments.call, _app)
 
 
@@ -42,7 +42,7 @@ def infer(
     view: View = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Check, reshard where needed, and serve a sharded checkpoint on any number of ranks."""
     own = {
@@ -69,7 +69,7 @@ def infer(
 
     def prepare(folder: Path) -> None:
         with progress_bar() as progress:
-            chooser.prepare(folder, progress, basics.say)
+            chooser.prepare(folder, progress, common.say)
 
     launch(request, detach, dry_run, as_json, prepare, verbose, view)
 

@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 from mslaunch import api
-from mslaunch.cli.basics import say
-from mslaunch.cli.console import verdict_text
-from mslaunch.cli.describe import describe_end
+from mslaunch.cli.console.console import verdict_text
+from mslaunch.cli.console.describe import describe_end
+from mslaunch.cli.parsing.common import say
 
 if TYPE_CHECKING:
     from mslaunch.api import Member

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mslaunch import api
-from mslaunch.cli import basics, options
-from mslaunch.cli.found_run import find_run
-from mslaunch.cli.times import parse_since
+from mslaunch.cli.parsing import common, options
+from mslaunch.cli.parsing.run_argument import find_run
+from mslaunch.cli.parsing.run_options import parse_since
 from mslaunch.diagnose.patterns.pattern import is_healthy_noise
 from mslaunch.errors import RequestError
 from mslaunch.ranges import format_ranges, parse_ranges
-from mslaunch.words import plain_output
+from mslaunch.text import plain_output
 
 if TYPE_CHECKING:
     from mslaunch.api import LogLines, Run, RunRecord, Selection, TimedLog
@@ -29,7 +29,7 @@ AT_ONCE = 1 << 16  # characters that are printed together
 SPARE = 64  # open files that are left to everything else
 _NO_TIME = "-".ljust(len("2024-01-31 12:00:00.000"))
 
-app = basics.new_app()
+app = common.new_app()
 
 
 @app.command()

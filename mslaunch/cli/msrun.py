@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mslaunch.cli import foreign
+from mslaunch.cli.parsing import msrun_options
 from mslaunch.cli.train import call_with_defaults
 
 DEFAULT_RANKS = "--workers=8"
@@ -10,4 +10,4 @@ DEFAULT_RANKS = "--workers=8"
 
 def app(args: list[str], **how: object) -> object:
     """Call `train` with msrun's options."""
-    return call_with_defaults(args, foreign.MSRUN, DEFAULT_RANKS, **how)
+    return call_with_defaults(args, msrun_options.MSRUN, DEFAULT_RANKS, **how)

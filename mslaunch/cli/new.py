@@ -11,10 +11,11 @@ from typing import Annotated
 
 import typer
 
-from mslaunch.cli import basics, examples
+from mslaunch.cli import examples
+from mslaunch.cli.parsing import common
 from mslaunch.errors import NotReadyError, RequestError
 
-app = basics.new_app()
+app = common.new_app()
 DEFAULT = "single_inference"
 STARTED = 'if __name__ == "__main__":'
 """A line of what is started; the other modules of an example are imported, and become those of src/."""
@@ -37,8 +38,8 @@ def new(
     target = Path(name)
     files = plan_project(origin, target.name)
     _write(target, files)
-    basics.say(f"{target}: {', '.join(sorted(path for path in files if '/' not in path and path[0] != '.'))}, src/")
-    basics.say("the first step is below; README.md has the others")
+    common.say(f"{target}: {', '.join(sorted(path for path in files if '/' not in path and path[0] != '.'))}, src/")
+    common.say("the first step is below; README.md has the others")
     first = COMMAND.search(files["README.md"])
     print(f"cd {shlex.quote(str(target))}" + (f" && {first[1]}" if first else ""))
 

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from mslaunch import api
-from mslaunch.cli import basics, run_options
-from mslaunch.cli.describe_labels import describe_labels
-from mslaunch.cli.found_run import find_run
+from mslaunch.cli.console.describe import describe_labels
+from mslaunch.cli.parsing import common, run_options
+from mslaunch.cli.parsing.run_argument import find_run
 
-app = basics.new_app()
+app = common.new_app()
 
 
 @app.command()
@@ -22,7 +22,7 @@ def note(
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Add a tag.", metavar="NAME")] = None,
     remove_tag: Annotated[list[str] | None, typer.Option("--remove-tag", help="Remove a tag.", metavar="NAME")] = None,
     runs_dir: run_options.RunsDir = None,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Write a note about a run, or tag it; `mslaunch ps` and `mslaunch status` show both."""
     found = find_run(run, runs_dir)

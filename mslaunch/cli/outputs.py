@@ -6,16 +6,16 @@ import json
 import sys
 from dataclasses import asdict
 
-from mslaunch.cli import basics, options
-from mslaunch.cli.basics import columns
-from mslaunch.cli.found_run import find_run
-from mslaunch.words import byte_count
+from mslaunch.cli.parsing import common, options
+from mslaunch.cli.parsing.common import columns
+from mslaunch.cli.parsing.run_argument import find_run
+from mslaunch.text import byte_count
 
-app = basics.new_app()
+app = common.new_app()
 
 
 @app.command()
-def outputs(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: basics.Json = False) -> None:
+def outputs(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: common.Json = False) -> None:
     """List what a run's ranks have written: files, and folders with the number and size of their files."""
     shown = find_run(run, runs_dir)
     found = shown.outputs()

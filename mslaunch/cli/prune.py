@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from mslaunch import api
-from mslaunch.cli import basics, run_options
+from mslaunch.cli.parsing import common, run_options
+from mslaunch.cli.parsing.run_options import parse_age
 from mslaunch.cli.ps import check_states
-from mslaunch.cli.times import parse_age
-from mslaunch.words import byte_count, counted, plain
+from mslaunch.text import byte_count, counted, plain
 
-app = basics.new_app()
+app = common.new_app()
 
 
 @app.command()
@@ -41,7 +41,7 @@ def prune(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     runs_dir: run_options.RunsDir = None,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Remove old runs, or their checkpoints, and say what that frees. A run must fit all that is given.
 

@@ -15,15 +15,15 @@ from typing import Annotated, Any
 import typer
 
 from mslaunch import api
-from mslaunch.cli import basics, run_options
-from mslaunch.cli.basics import columns, lasting
-from mslaunch.cli.tables import Narrowing
-from mslaunch.cli.times import parse_since
+from mslaunch.cli.console.tables import Narrowing
+from mslaunch.cli.parsing import common, run_options
+from mslaunch.cli.parsing.common import columns, lasting
+from mslaunch.cli.parsing.run_options import parse_since
 from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, did_you_mean
 from mslaunch.metrics.progress import short
-from mslaunch.words import byte_count, counted, first_line, shorten, shorten_middle
+from mslaunch.text import byte_count, counted, first_line, shorten, shorten_middle
 
-app = basics.new_app()
+app = common.new_app()
 
 
 SHOWN = 20
@@ -83,7 +83,7 @@ def ps(
         typer.Option("--since", help="Only runs started since then: 2h, 7d, or a time (ISO 8601).", metavar="TIME"),
     ] = None,
     size: Annotated[bool, typer.Option("--size", help="How much room each run takes on the disk.")] = False,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """List runs, past and present."""
     began = None if since is None else parse_since(since, time.time())

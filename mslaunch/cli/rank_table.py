@@ -15,22 +15,23 @@ from typing import Annotated
 import typer
 
 from mslaunch import api
-from mslaunch.cli import basics
-from mslaunch.cli.basics import columns
-from mslaunch.cli.new_file import Force, write_new
+from mslaunch.cli.parsing import common
+from mslaunch.cli.parsing.common import columns
+from mslaunch.cli.parsing.new_file import Force, write_new
 from mslaunch.documents.limits import Unreadable
 from mslaunch.documents.yaml_text import parse_yaml
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host, parse_hostfile, parse_hosts
 from mslaunch.ranges import format_ranges, parse_ranges
-from mslaunch.ranktable import compare, generate, repair
+from mslaunch.ranktable import generate, repair
 from mslaunch.ranktable.findings import SIZE_LIMIT, TableUnreadable, read_json
+from mslaunch.ranktable.generate import HCCN_CONF, probe
 from mslaunch.ranktable.model import RankTable, Server, merge, number
-from mslaunch.ranktable.probe import HCCN_CONF, probe
-from mslaunch.ranktable.validate import validate
+from mslaunch.ranktable.repair import differences
+from mslaunch.ranktable.rules import validate
 from mslaunch.ranktable.versions import WRITERS, read_table, write_table
 
-app = basics.new_app()
+app = common.new_app()
 
 File = Annotated[str, typer.Argument(help="A rank table.", metavar="FILE")]
 Files = Annotated[list[str], typer.Argument(help="Rank tables.", metavar="FILE...")]
@@ -149,7 +150,7 @@ def validate_tables(
     fix: Annotated[bool, typer.Option("--fix", help="Repair what is safe, and write it to -o.")] = False,
     output: Output = None,
     force: Force = False,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Check tables by HCCL's rules; all findings at once, exit code 2 if there is an error."""
     if soc not in (None, "910a", "910b", "a3"):
@@ -213,7 +214,7 @@ def show_table(file: File) -> None:
 @app.command("diff")
 def diff_tables(old: File, new: File) -> None:
     """Compare two tables by host and device; exit code 1 if they differ."""
-    found = list(compare.differences(read_table(_read(old), old), read_table(_read(new), new)))
+    found = list(differences(read_table(_read(old), old), read_table(_read(new), new)))
     print("".join(f"{line}\n" for line in found), end="")
     raise typer.Exit(1 if found else 0)
 

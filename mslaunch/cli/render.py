@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import sys
 from dataclasses import replace
@@ -12,9 +14,31 @@ from typing import Annotated, Any
 import typer
 
 from mslaunch import api
-from mslaunch.cli import arguments, basics, options
-from mslaunch.cli.render_objects import METHOD, render_objects
+from mslaunch.cli.parsing import arguments, common, options
 from mslaunch.errors import RequestError
+
+METHOD = "kubernetes"
+_LEFT_OUT = "# Secret and ConfigMap are written with -o only.\n"
+
+
+def render_objects(request: api.Request, output: str | None) -> None:
+    """Write the objects, with code and secret; without a file, print those that hold neither."""
+    plan = api.plan_request(request)
+    if output is None:
+        print(_LEFT_OUT + api.object_text(plan), end="")
+        return
+    target = Path(output)
+    content = api.complete_objects(plan)
+    try:
+        file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise RequestError(f"{target}: exists already. Give -o a new file.") from None
+    except OSError as error:
+        raise RequestError(f"{target}: cannot write the file: {error.strerror}.") from None
+    with os.fdopen(file, "w") as opened:
+        opened.write(content)
+    print(shlex.join(("kubectl", "apply", "-f", str(target))))
+
 
 LEFT_OUT = {
     "sync": "copy the data yourself",
@@ -28,7 +52,7 @@ LEFT_OUT = {
 }
 """Settings that scripts cannot honour, and what that means."""
 
-_app = basics.new_app()
+_app = common.new_app()
 app = partial(arguments.call, _app)
 
 

@@ -10,12 +10,12 @@ from typing import Annotated
 import typer
 
 from mslaunch.api import browser
-from mslaunch.cli import basics, options
-from mslaunch.cli.found_run import find_run
-from mslaunch.cli.new_file import Force, check_new
-from mslaunch.words import plain
+from mslaunch.cli.parsing import common, options
+from mslaunch.cli.parsing.new_file import Force, check_new
+from mslaunch.cli.parsing.run_argument import find_run
+from mslaunch.text import plain
 
-app = basics.new_app()
+app = common.new_app()
 
 
 @app.command()
@@ -27,7 +27,7 @@ def report(
     ] = None,
     force: Force = False,
     runs_dir: options.RunsDir = None,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Write a run as one HTML file: curves, verdict, timeline, configuration, ends of the logs."""
     if output not in (None, "-"):

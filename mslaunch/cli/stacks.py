@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 from mslaunch import api
-from mslaunch.cli import basics, options
-from mslaunch.cli.found_run import find_run
-from mslaunch.words import plain
+from mslaunch.cli.parsing import common, options
+from mslaunch.cli.parsing.run_argument import find_run
+from mslaunch.text import plain
 
-app = basics.new_app()
+app = common.new_app()
 
 
 @app.command()
@@ -17,7 +17,7 @@ def stacks(
     run: options.Run = None,
     runs_dir: options.RunsDir = None,
     as_owner: options.AsOwner = False,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Show where the ranks of a running job stand, without disturbing it."""
     found = find_run(run, runs_dir)

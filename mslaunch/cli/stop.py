@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from mslaunch import api
-from mslaunch.cli import basics, options
-from mslaunch.cli.found_run import find_run
+from mslaunch.cli.parsing import common, options
+from mslaunch.cli.parsing.run_argument import find_run
 from mslaunch.errors import NOT_READY, RequestError
 
-app = basics.new_app()
+app = common.new_app()
 
 
 @app.command()
@@ -21,7 +21,7 @@ def stop(
     everything: Annotated[bool, typer.Option("--all", "-a", help="All your runs here that go on.")] = False,
     runs_dir: options.RunsDir = None,
     as_owner: options.AsOwner = False,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Stop a run, or a whole sweep, and wait until nothing of it is left."""
     if everything:

@@ -10,13 +10,13 @@ import typer
 
 from mslaunch.checkpoint.sharding.strategy import Strategy, merge_stages, read_strategy
 from mslaunch.checkpoint.sharding.tensor_layout import Layout
-from mslaunch.cli import basics
-from mslaunch.cli.basics import columns
-from mslaunch.cli.new_file import Force, write_new
+from mslaunch.cli.parsing import common
+from mslaunch.cli.parsing.common import columns
+from mslaunch.cli.parsing.new_file import Force, write_new
 from mslaunch.errors import RequestError
-from mslaunch.words import counted
+from mslaunch.text import counted
 
-app = basics.new_app()
+app = common.new_app()
 
 
 @app.callback()
@@ -27,7 +27,7 @@ def strategy() -> None:
 @app.command("show")
 def show_strategy(
     file: Annotated[str, typer.Argument(help="A strategy file, protobuf or .json.", metavar="FILE")],
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Show stages, degrees and how each parameter is cut."""
     read = read_strategy(Path(file))

@@ -10,10 +10,10 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from mslaunch import api
-from mslaunch.cli.console import verdict_text
-from mslaunch.cli.describe import describe_end, duration_of
-from mslaunch.cli.screen import Screen, ShownFile
-from mslaunch.words import first_line
+from mslaunch.cli.console.console import verdict_text
+from mslaunch.cli.console.describe import describe_end, duration_of
+from mslaunch.cli.console.screen import Screen, ShownFile
+from mslaunch.text import first_line
 
 if TYPE_CHECKING:
     from mslaunch.cli.watch.process import ViewProcess
@@ -42,7 +42,7 @@ def submit(
 
 
 def _cover(view: ViewProcess, run: api.Run) -> Screen:
-    from mslaunch.cli.watch.behind import ScreenBehindView
+    from mslaunch.cli.watch.view_console import ScreenBehindView
 
     view.show(run.path)
     return ScreenBehindView(view)

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mslaunch import api
-from mslaunch.cli import arguments, basics, options
-from mslaunch.cli.describe import describe_plan
-from mslaunch.cli.screen import Screen
+from mslaunch.cli.console.describe import describe_plan
+from mslaunch.cli.console.screen import Screen
+from mslaunch.cli.parsing import arguments, common, options
 from mslaunch.cli.train import Detach, DryRun, Verbose
 from mslaunch.errors import RequestError
-from mslaunch.words import first_line
+from mslaunch.text import first_line
 
 if TYPE_CHECKING:
-    from mslaunch.cli.detached import Detached
+    from mslaunch.cli.console.detached import Detached
 
-_app = basics.new_app()
+_app = common.new_app()
 
 
 def app(args: list[str], **how: Any) -> object:
@@ -59,7 +59,7 @@ def sweep(
     detach: Detach = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Run a job once for every combination of values, as many at a time as there is room for.
 
@@ -95,7 +95,7 @@ def _prepare(
 
 
 def _detach() -> Detached:
-    from mslaunch.cli.detached import Detached
+    from mslaunch.cli.console.detached import Detached
 
     return Detached()
 
@@ -142,7 +142,7 @@ def _table(runs: list[api.SweptRun]) -> str:
         result = run.result
         code = "" if result.exit_code is None else str(result.exit_code)
         rows.append((*run.typed.values(), result.state, code, _time(run), _short(run.loss), run.name))
-    return basics.columns(rows)
+    return common.columns(rows)
 
 
 def _time(run: api.SweptRun) -> str:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mslaunch.api import traces
-from mslaunch.cli import basics
-from mslaunch.words import counted
+from mslaunch.cli.parsing import common
+from mslaunch.text import counted
 
 if TYPE_CHECKING:
     from mslaunch.weights.trace.cause import Pair
     from mslaunch.weights.trace.comparing import Comparison
     from mslaunch.weights.trace.trace_folder import Recorded
 
-app = basics.new_app()
+app = common.new_app()
 WIDTH = 24
 """Of a bar that stands for a difference as large as the values themselves."""
 SMALLEST = 1e-8
@@ -44,7 +44,7 @@ def compare(
             "30 times what the outputs before differ by.",
         ),
     ] = None,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Compare two traces module by module, in order of execution; exit code 1 if they differ."""
     found = traces.compare_traces(first, second, names=names, tolerance=tolerance)
@@ -60,25 +60,25 @@ def _show(found: Comparison, first: str, second: str, tolerance: float | None) -
     from mslaunch.weights.trace.pairing import few
 
     rows = [(label(pair.first), pair.first.kind, pair.second.kind, *_difference(pair)) for pair in found.pairs]
-    print(basics.columns([("MODULE", "A", "B", "DIFFERENCE", ""), *rows]), end="")
+    print(common.columns([("MODULE", "A", "B", "DIFFERENCE", ""), *rows]), end="")
     for note in (*found.notes, *found.ended):
-        basics.say(note)
+        common.say(note)
     for folder, only in ((first, found.only_first), (second, found.only_second)):
         if only:
-            basics.say(f"only in {folder}: {few(only)}")
+            common.say(f"only in {folder}: {few(only)}")
     if found.only_whole:
-        basics.say(
+        common.say(
             f"only the networks as a whole were compared: {counted(len(found.only_first), 'output')} of {first} and "
             f"{len(found.only_second)} of {second} have no partner. Write rules for the names and give --names RULES."
         )
     elif not found.is_whole_compared and not found.ended:
-        basics.say(
+        common.say(
             "not compared: what the networks themselves return. Call both as often, and let both return a tensor, a "
             "tuple, or dictionaries with the same keys."
         )
-    basics.say(_sum_up(found, tolerance))
+    common.say(_sum_up(found, tolerance))
     if found.hint:
-        basics.say(found.hint)
+        common.say(found.hint)
 
 
 def _sum_up(found: Comparison, tolerance: float | None) -> str:

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mslaunch import api
-from mslaunch.cli import arguments, basics, foreign, options
-from mslaunch.cli.console import Console
-from mslaunch.cli.describe import describe_plan
-from mslaunch.cli.screen import Screen
+from mslaunch.cli.console.console import Console
+from mslaunch.cli.console.describe import describe_plan
+from mslaunch.cli.console.screen import Screen
+from mslaunch.cli.parsing import arguments, common, msrun_options, options
 from mslaunch.errors import RequestError
 
 if TYPE_CHECKING:
-    from mslaunch.cli.detached import Detached
+    from mslaunch.cli.console.detached import Detached
     from mslaunch.cli.watch.process import ViewProcess
 
 NOTES_SHOWN = 10  # of those that came while the view had the screen
 
-_app = basics.new_app()
+_app = common.new_app()
 app = partial(arguments.call, _app)
 
 _NAMING_RANKS = {"--workers", "--worker_num", "--local_worker_num", "-n", "--devices", "--hosts", "--config", "-c"}
 """What says how many ranks there are; a default of another launcher does not count beside it."""
 
 
-def call_with_defaults(args: list[str], table: foreign.Table, default_ranks: str, **how: object) -> object:
+def call_with_defaults(args: list[str], table: msrun_options.Table, default_ranks: str, **how: object) -> object:
     """Call the verb with the options of another launcher, and its default number of ranks."""
     options_typed = {word.partition("=")[0].replace("nproc-per", "nproc_per") for word in args}
     named = _NAMING_RANKS | {"--nproc_per_node"}
@@ -53,7 +53,7 @@ def train(
     view: View = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,
-    as_json: basics.Json = False,
+    as_json: common.Json = False,
 ) -> None:
     """Start a distributed job and follow it to its end."""
     request = options.request(
@@ -86,13 +86,13 @@ def launch(
     if detached and detached.waits:
         raise typer.Exit(detached.wait(as_json))
     job = api.read(request)
-    if (member := api.membership(job, basics.say)) is not None:
+    if (member := api.membership(job, common.say)) is not None:
         from mslaunch.cli.join import follow as follow_launcher
 
         if detached:
             raise RequestError("--detach: another node launches this job, and this one only joins it. Leave it out.")
         raise typer.Exit(follow_launcher(member, as_json))
-    prepared = api.prepare(request, job, basics.say_aside if as_json else basics.say)
+    prepared = api.prepare(request, job, common.say_aside if as_json else common.say)
     if prepared.queue is not None:
         from mslaunch.cli.submit import submit
 
@@ -106,20 +106,20 @@ def launch(
 
 
 def _detach() -> Detached:
-    from mslaunch.cli.detached import Detached
+    from mslaunch.cli.console.detached import Detached
 
     return Detached()
 
 
 def _start_view(detach: bool, as_json: bool) -> ViewProcess:
-    from mslaunch.cli.watch.behind import start_view
+    from mslaunch.cli.watch.view_console import start_view
 
     return start_view(detach=detach, json=as_json)
 
 
 def _follow_behind(prepared: api.Prepared, run: api.Run, view: ViewProcess) -> int:
     """Run the job here, shown by the view; then say how it ended on the screen that was there before."""
-    from mslaunch.cli.watch.behind import ScreenBehindView
+    from mslaunch.cli.watch.view_console import ScreenBehindView
 
     screen = ScreenBehindView(view)
     console = Console(prepared.plan, screen)

@@ -9,10 +9,10 @@ import typer
 
 from mslaunch import api
 from mslaunch.api import browser
-from mslaunch.cli import basics, options
+from mslaunch.cli.parsing import common, options
 from mslaunch.errors import RequestError
 
-app = basics.new_app()
+app = common.new_app()
 
 
 @app.command()

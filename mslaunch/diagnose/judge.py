@@ -25,7 +25,7 @@ from mslaunch.diagnose.waiting.collective import chain_verdict_parts, chains_of,
 from mslaunch.diagnose.waiting.graph import Place
 from mslaunch.diagnose.waiting.group import of_group, of_whole_group, with_tls
 from mslaunch.shared.headlines import with_headline
-from mslaunch.words import cut_middle
+from mslaunch.text import cut_middle
 
 # Every rank's server listens in a range of its own: 256 ports from 8118 on, by rank.
 _FIRST_PORT = 8118

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mslaunch.shared import layout
-from mslaunch.words import named_ranks
+from mslaunch.text import named_ranks
 
 _THREAD = re.compile(r"(Current thread|Thread) 0x[0-9a-f]+")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')

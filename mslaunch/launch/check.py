@@ -13,17 +13,16 @@ from typing import Any
 
 from mslaunch.errors import HostsNotReady, RunsFolderUnwritable
 from mslaunch.hosts import Host
-from mslaunch.launch import facts as interpreter
 from mslaunch.launch.attempt.event_check import Rejected, receive_checked
-from mslaunch.launch.facts import PORTS
+from mslaunch.launch.facts import PORTS, describe_version
 from mslaunch.ranges import format_ranges
 from mslaunch.runs.writing import why
 from mslaunch.shared.probe import checksum
 from mslaunch.shared.running_clock import RunningClock
 from mslaunch.shared.visible_devices import DEVICE_FILES, VARIABLES
+from mslaunch.text import describe_held, describe_limit
 from mslaunch.transports.base import Channel, ignore
 from mslaunch.transports.streams import Waiting
-from mslaunch.words import describe_held, describe_limit
 
 
 def converse(
@@ -175,7 +174,7 @@ def check_hosts(
         reports[name] = replace(reports[name], problems=(*reports[name].problems, reason))
     ahead = [(name, report.skew) for name, report in reports.items() if abs(report.skew) > SKEW_NOTICE]
     notes = tuple(f"{name}: its clock is {skew:+.1f} s off; times are corrected for it" for name, skew in ahead)
-    notes += tuple(interpreter.describe_version(first["mindspore"], first["python"]))
+    notes += tuple(describe_version(first["mindspore"], first["python"]))
     return Checked(reports, port, notes)
 
 

@@ -40,7 +40,7 @@ from mslaunch.transports.streams import Pings
 def write_final_report(folder: RunFolder) -> str:
     """Write the report of a run that has ended and say where it is; a failure costs the report, never the run."""
     try:
-        from mslaunch.ui.report import write_report
+        from mslaunch.ui.page import write_report
 
         return f"report: {write_report(Run(folder))}"
     except MslaunchError as error:

@@ -28,7 +28,7 @@ from mslaunch.shared import numa, probe
 from mslaunch.shared.device_locks import holders
 from mslaunch.shared.probe import is_free
 from mslaunch.shared.visible_devices import DEVICE_FILES, VARIABLES, device_numbers, limit, seen_here
-from mslaunch.words import describe_held, describe_limit
+from mslaunch.text import describe_held, describe_limit
 
 
 @dataclass(frozen=True, slots=True)

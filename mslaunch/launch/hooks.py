@@ -29,7 +29,7 @@ from mslaunch.settings.environment import RANKS_ONLY
 from mslaunch.shared import layout
 from mslaunch.shared.secret_names import MASK, looks_secret, without_credentials
 from mslaunch.signals import ASKING
-from mslaunch.words import first_line
+from mslaunch.text import first_line
 
 ANSWER_SECONDS = 10.0
 _WORTH_A_RETRY = (408, 425, 429)

@@ -17,7 +17,7 @@ from mslaunch.plan.methods import METHODS, Method
 from mslaunch.plan.model import Checkpoints, File
 from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec, named_hosts
 from mslaunch.ranktable.findings import SIZE_LIMIT
-from mslaunch.ranktable.validate import validate
+from mslaunch.ranktable.rules import validate
 from mslaunch.ranktable.versions import read_table
 from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.settings.program import settings_of

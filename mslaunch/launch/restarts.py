@@ -28,7 +28,7 @@ from mslaunch.plan.next_attempt import (
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.record import AttemptSummary, RunRecord
 from mslaunch.shared import layout
-from mslaunch.words import counted
+from mslaunch.text import counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from statistics import median
 
 from mslaunch.metrics.rows import Number, Row, Source
 from mslaunch.metrics.series import STEPS_SEEN, StepsSeen, step_of
-from mslaunch.words import byte_count, seconds_words
+from mslaunch.text import byte_count, seconds_words
 
 CHECK_EVERY = 2.0
 STALE = 30.0  # seconds after which a number says nothing about now

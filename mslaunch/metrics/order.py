@@ -2,12 +2,163 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
 
+import yaml
+
+from mslaunch import plugins
 from mslaunch.diagnose.patterns.literals import required_literals
-from mslaunch.metrics.table import LineRow, added_rows, built_in_rows
+from mslaunch.documents.limits import MOST_BYTES, Unreadable
+from mslaunch.documents.yaml_text import parse_yaml
+from mslaunch.errors import did_you_mean
 from mslaunch.plan.model import LinePattern
 from mslaunch.shared.messages import LinePatternOrder, MetricsOrder
+from mslaunch.shared.messages.metric_rows import is_name
+
+GROUP = "mslaunch.metrics"
+MOST_ROWS = 200
+"""Of all tables of plug-ins together: each row is tried on every line that holds its literals."""
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_GROUP = re.compile(r"<([a-z][a-z0-9_]*):(int|number)>")
+_KINDS = {
+    "int": r"\d{1,18}",
+    "number": r"[-+]?(?:(?:\d{1,18}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?|(?i:nan|inf(?:inity)?)\b)",
+}
+_NEEDED = ("id", "literals", "regex")
+_OPTIONAL = ("framework", "completes", "source", "example", "values")
+
+
+@dataclass(frozen=True, slots=True)
+class LineRow:
+    """What one kind of line looks like, and which metrics it tells."""
+
+    id: str
+    literals: tuple[str, ...]
+    """A line that holds none of these is not of this kind."""
+    regex: str
+    """As Python takes it."""
+    fields: tuple[str, ...]
+    """The metric of each group; none where the match is an object whose numbers are taken."""
+    framework: str = ""
+    completes: bool = False
+    """Whether it adds to what another row has read from a line, and reads no line alone."""
+    source: str = ""
+    example: str = ""
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
+@cache
+def built_in_rows() -> tuple[LineRow, ...]:
+    """Return the rows of lines.yaml, which tests keep right: compiling them would cost every start 10 ms."""
+    text = resources.files("mslaunch.metrics").joinpath("lines.yaml").read_text(encoding="utf-8")
+    return tuple(_row(row) for row in yaml.load(text, Loader=_Loader))
+
+
+def _row(row: dict[str, Any]) -> LineRow:
+    regex = row["regex"]
+    groups = tuple(found[1] for found in _GROUP.finditer(regex))
+    more = {key: row[key] for key in _OPTIONAL if key in row}
+    return LineRow(row["id"], tuple(row["literals"]), _written_out(regex), groups, **more)
+
+
+def _written_out(regex: str) -> str:
+    return _GROUP.sub(lambda found: f"(?P<{found[1]}>{_KINDS[found[2]]})", regex)
+
+
+def make_row(row: Any) -> LineRow:
+    """Make a row of what a table holds, or raise a ValueError that says what is wrong with it."""
+    known = [*_NEEDED, *_OPTIONAL]
+    if not isinstance(row, dict):
+        raise ValueError(f"keys are wanted ({', '.join(known)}), got {row!r}")
+    for key in row:
+        if key not in known:
+            raise ValueError(f"there is no key {key!r}{did_you_mean(str(key), known)}")
+    if missing := [key for key in _NEEDED if key not in row]:
+        raise ValueError(f"{', '.join(missing)} is missing")
+    literals = row["literals"]
+    if not isinstance(literals, list) or not literals or not all(isinstance(one, str) and one for one in literals):
+        raise ValueError(f"literals: a list of texts is wanted, got {literals!r}")
+    if not isinstance(row["id"], str) or not isinstance(row["regex"], str):
+        raise ValueError("id and regex: text is wanted")
+    if not isinstance(row.get("completes", False), bool):
+        raise ValueError(f"completes: expected true or false, got {row['completes']!r}")
+    made = _row(row)
+    return replace(made, fields=_check_regex(made.regex))
+
+
+def _check_regex(regex: str) -> tuple[str, ...]:
+    """Return what the groups of a regex are called."""
+    try:
+        compiled = re.compile(regex)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"regex: {error}") from None
+    names = {number: name for name, number in compiled.groupindex.items()}
+    if len(names) < compiled.groups:
+        raise ValueError("regex: give every group a name, or begin it with ?:")
+    if compiled.search(""):
+        raise ValueError("regex: it matches an empty line, so it would match every line")
+    if wrong := [name for name in names.values() if not is_name(name)]:
+        raise ValueError(f"regex: no metric can be called {wrong[0]!r}")
+    return tuple(names[number] for number in sorted(names))
+
+
+@cache
+def added_rows() -> tuple[LineRow, ...]:
+    """Return the rows that plug-ins add; a wrong one is named on standard error, and the others count."""
+    if not _is_offered():
+        return ()
+    rows: list[LineRow] = []
+    for name, text in plugins.load_all(GROUP, _read):
+        found, problems = parse_table(text, name)
+        rows += found
+        for trouble in problems:
+            plugins.warn(trouble)
+    return tuple(rows[:MOST_ROWS])
+
+
+def _is_offered() -> bool:
+    """Tell whether an installed package may add rows: to load importlib.metadata takes 20 ms of every start."""
+    header = f"[{GROUP}]".encode()
+    for folder in filter(None, sys.path):
+        try:
+            for file in Path(folder).glob("*-info/entry_points.txt"):
+                if header in file.read_bytes():
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+def _read(path: Any) -> tuple[str, str]:
+    """Read what an entry point names: a Path, or a Traversable of importlib.resources."""
+    with path.open("rb") as file:
+        return str(path), file.read(MOST_BYTES + 1).decode()
+
+
+def parse_table(text: str, name: str) -> tuple[list[LineRow], list[str]]:
+    """Return the rows that are right, and one line for each that is not."""
+    try:
+        rows = parse_yaml(text)
+    except Unreadable as error:
+        return [], [f"{error.where(name)}: not valid YAML, so none of its rows counts: {error}"]
+    if not isinstance(rows, list):
+        return [], [f"{name}: a list of rows is wanted, got {type(rows).__name__}. Begin each with `- id:`."]
+    found: list[LineRow] = []
+    problems: list[str] = []
+    for number, row in enumerate(rows, 1):
+        try:
+            found.append(make_row(row))
+        except ValueError as error:
+            problems.append(f"{name}: row {number} does not count: {' '.join(str(error).split())}")
+    return found, problems
+
 
 EVERY = 1.0
 MOST = 20
@@ -38,10 +189,10 @@ def metrics_order(asked: tuple[LinePattern, ...] | None, ranks: int, target: str
 def _rows() -> Iterator[LinePatternOrder]:
     """Those of plug-ins first: they are made for this site."""
     for built_in, rows in ((False, added_rows()), (True, built_in_rows())):
-        yield from (_row(row, built_in) for row in rows)
+        yield from (_order_row(row, built_in) for row in rows)
 
 
-def _row(row: LineRow, built_in: bool) -> LinePatternOrder:
+def _order_row(row: LineRow, built_in: bool) -> LinePatternOrder:
     return {
         "id": row.id,
         "literals": list(row.literals),

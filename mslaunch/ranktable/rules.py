@@ -21,7 +21,7 @@ from mslaunch.ranktable.fields import (
     missing,
     objects,
 )
-from mslaunch.ranktable.findings import Finding, Path
+from mslaunch.ranktable.findings import Finding, Path, TableUnreadable, locate, read_json
 
 _DIE_PORT = re.compile(r"\d+/\d+")
 QUADS_910A = {"0123", "4567", "0145", "0246", "0347", "1256", "1357", "2367"}
@@ -276,3 +276,16 @@ def _ranks(ranks: list[tuple[int, Path]], job: TableContext) -> Iterator[Finding
 
 def _wrong_size(path: Path, found: int, wanted: int) -> Finding:
     return Finding(path, f"the table has {found} ranks, the job has {wanted}", "Use a table of the job's size.")
+
+
+def validate(text: str, soc: str | None = None, workers: int | None = None, name: str = "") -> list[Finding]:
+    """Return everything that is wrong with a table, errors before warnings, in the order of the text."""
+    try:
+        raw = read_json(text)
+    except TableUnreadable as error:
+        return [error.finding]
+    found = list(check_table(raw, TableContext(soc, workers)))
+    if name and not name.endswith(".json"):
+        found.append(Finding((), "the file's name must end in .json", "Rename it.", "EI0004"))
+    findings = locate(text, found)
+    return sorted(findings, key=lambda finding: (finding.severity, finding.line, finding.column))

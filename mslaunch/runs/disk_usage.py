@@ -14,7 +14,7 @@ from mslaunch.runs.history import list_runs
 from mslaunch.runs.paths import RunFolder, runs_root
 from mslaunch.runs.places import option_for
 from mslaunch.runs.summaries import RunSummary, read_summaries
-from mslaunch.words import byte_count
+from mslaunch.text import byte_count
 
 MUCH = 10_000_000_000
 """Bytes of all runs in a folder that people are told of; told again whenever they have doubled."""

@@ -27,7 +27,7 @@ from mslaunch.runs.places import index_path
 from mslaunch.runs.record import ENDED, RunRecord, is_time
 from mslaunch.runs.writing import write_atomically
 from mslaunch.shared import layout
-from mslaunch.words import first_line
+from mslaunch.text import first_line
 
 FEW = 20
 """Runs whose records are read as quickly as a file about them."""

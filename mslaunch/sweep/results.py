@@ -17,7 +17,7 @@ from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.record import ENDED, RunRecord
 from mslaunch.runs.run import Result
 from mslaunch.sweep.planning import Sweep
-from mslaunch.words import first_line
+from mslaunch.text import first_line
 
 NOT_STARTED = "not started"
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mslaunch.words import cut_middle, plain
+from mslaunch.text import cut_middle, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +52,15 @@ def is_within(folder: Path, path: Path) -> bool:
         return path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError):
         return False
+
+
+EXACT = 1 << 53  # below it, a page has every whole number
+
+
+def number(value: float) -> float | str | None:
+    """Write a whole number, such as a step, with all its digits and others with six; JSON has no infinite ones."""
+    if not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    whole = float(value).is_integer() and abs(value) < EXACT
+    short = value if whole else float(f"{value:.6g}")
+    return int(short) if float(short).is_integer() and abs(short) < EXACT else short

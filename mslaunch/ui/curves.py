@@ -3,14 +3,126 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import lt
+from statistics import median, median_low
 from typing import Any
 
 from mslaunch.metrics.rows import Source
-from mslaunch.metrics.series import Series, SeriesTable
-from mslaunch.ui.bands import make_bands
-from mslaunch.ui.bounds import Bounds
-from mslaunch.ui.numbers import number
+from mslaunch.metrics.series import STEP_NAMES, Series, SeriesTable
+from mslaunch.ranges import format_ranges
+from mslaunch.ui.bounds import Bounds, number
+
+POINTS = 200
+MOST_ATTEMPTS = 2
+
+Band = dict[str, Any]
+Named = Mapping[str, Series]
+
+
+@dataclass(slots=True)
+class Cell:
+    """What the sources tell at one place of the axis: a step or a time."""
+
+    place: float
+    times: list[float] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    least: float = math.inf
+    greatest: float = -math.inf
+
+
+def make_bands(series_of: Callable[[Source], Named], sources: Sequence[Source], kind: str, start: float) -> list[Band]:
+    """Return a band for every name of the last few attempts."""
+    bands: list[Band] = []
+    for attempt in sorted({source.attempt for source in sources})[-MOST_ATTEMPTS:]:
+        own = [series_of(source) for source in sources if source.attempt == attempt]
+        for name in dict.fromkeys(name for named in own for name in named):
+            tellers = [named for named in own if name in named]
+            by_step = all(_is_told_by_step(name, named) for named in tellers)
+            if band := _band([_finite(named[name]) for named in tellers], by_step, start):
+                bands.append({"kind": kind, "attempt": attempt, "name": name, "all": len(tellers), **band})
+    return bands
+
+
+def _is_told_by_step(name: str, named: Named) -> bool:
+    """Tell whether a number comes with ascending steps; what is measured beside them comes at times of its own."""
+    steps = next((named[one] for one in STEP_NAMES if one in named), None)
+    series = named[name]
+    if steps is None or name in STEP_NAMES or steps.time[-1] != series.time[-1]:
+        return False
+    return math.isfinite(series.step[0]) and all(map(lt, series.step, series.step[1:]))
+
+
+def _finite(series: Series) -> Series:
+    """Leave out what is not finite: a band has no place for it, and curves of ranks mark it."""
+    if all(map(math.isfinite, series.value)):
+        return series
+    kept = [at for at, value in enumerate(series.value) if math.isfinite(value)]
+    columns = (series.time, series.step, series.value, series.least, series.greatest)
+    return Series(*(array("d", [column[at] for at in kept]) for column in columns))
+
+
+def _band(found: Iterable[Series], by_step: bool, start: float) -> Band | None:
+    """Every source counts with the number that holds; where fewer than half have one, the band has no point."""
+    told = [series for series in found if len(series)]
+    cells = [Cell(place) for place in _places(told, by_step)]
+    for series in told:
+        _add(series, series.step if by_step else series.time, cells)
+    kept = [cell for cell in cells if 2 * len(cell.values) >= len(told)]
+    if not kept:
+        return None
+    band: Band = {
+        "t": [round((median_low(cell.times) if by_step else cell.place) - start, 2) for cell in kept],
+        "v": [number(median(cell.values)) for cell in kept],
+        "lo": [number(cell.least) for cell in kept],
+        "hi": [number(cell.greatest) for cell in kept],
+    }
+    steps = [cell.place if by_step else _median_step(cell) for cell in kept]
+    return {**band, "s": [*map(number, steps)]} if all(map(math.isfinite, steps)) else band
+
+
+def _median_step(cell: Cell) -> float:
+    known = [step for step in cell.steps if math.isfinite(step)]
+    return median_low(known) if known else math.nan
+
+
+def _places(told: Sequence[Series], by_step: bool) -> list[float]:
+    """Return the steps that were told, or times at equal distances; few enough to draw, and the last one always."""
+    if not told:
+        return []
+    if not by_step:
+        first, last = min(series.time[0] for series in told), max(series.time[-1] for series in told)
+        if not 0 < last - first < math.inf:
+            return [last]
+        return [first + (last - first) * at / (POINTS - 1) for at in range(POINTS)]
+    steps = sorted(set().union(*(series.step for series in told)))
+    return steps if len(steps) <= POINTS else [steps[(at + 1) * len(steps) // POINTS - 1] for at in range(POINTS)]
+
+
+def _add(series: Series, axis: Sequence[float], cells: Sequence[Cell]) -> None:
+    """Put into each cell what a source told last, there or before; the last number holds for the longest wait."""
+    until = axis[-1] + max((later - earlier for earlier, later in pairwise(axis)), default=0.0)
+    then, count = 0, len(axis)
+    for cell in cells:
+        first = then
+        while then < count and axis[then] <= cell.place:
+            then += 1
+        if not then:
+            continue
+        if cell.place > until:
+            return
+        at = then - 1
+        cell.times.append(series.time[at])
+        cell.steps.append(series.step[at])
+        cell.values.append(series.value[at])
+        new = slice(min(first, at), then)
+        cell.least = min(cell.least, *series.least[new])
+        cell.greatest = max(cell.greatest, *series.greatest[new])
+
 
 FEWEST_POINTS = 12
 MOST_POINTS = 2000
@@ -101,3 +213,63 @@ def columns_of(series: Sequence[Series], columns: int) -> Callable[[float], int]
         return lambda _: 0
     scale = columns / (last - first)
     return lambda time: max(0, min(columns - 1, int((time - first) * scale)))
+
+
+def make_heat(table: SeriesTable, start: float, bounds: Bounds) -> dict[str, Any] | None:
+    """Return a matrix of seconds a step; None where no rank has told steps. Where there are many ranks, some share a
+    row, which shows the slowest of them."""
+    timed = {source: series for source in table.sources if (series := _step_times(table, source))}
+    ranks = sorted({source.rank for source in timed if source.rank is not None})
+    if not ranks:
+        return None
+    columns = min(bounds.columns, max(map(len, timed.values())))
+    column = columns_of(list(timed.values()), columns)
+    together = -(-len(ranks) // bounds.rows)
+    row_of = {rank: at // together for at, rank in enumerate(ranks)}
+    cells: list[list[float | None]] = [[None] * columns for _ in range(-(-len(ranks) // together))]
+    for source, series in timed.items():
+        row = cells[row_of[int(source.rank or 0)]]
+        for place, mean in _without_gaps(_means(series, column, columns)):
+            row[place] = mean if (known := row[place]) is None else max(known, mean)
+    first, last = span_of(list(timed.values()))
+    return {
+        "rows": [format_ranges(ranks[at : at + together]) for at in range(0, len(ranks), together)],
+        "first": round(first - start, 2),
+        "last": round(last - start, 2),
+        "cells": [[None if value is None else number(float(f"{value:.4g}")) for value in row] for row in cells],
+    }
+
+
+def _step_times(table: SeriesTable, source: Source) -> Series | None:
+    """Return what a rank told of its step times; else what its steps and their times say."""
+    if source.rank is None:
+        return None
+    named = table.of(source)
+    if told := named.get("step_time"):
+        return told
+    found, steps = Series(), named.get("total_step") or named.get("step")
+    if steps:
+        for at in range(1, len(steps)):
+            made, took = steps.value[at] - steps.value[at - 1], steps.time[at] - steps.time[at - 1]
+            if made > 0 and took >= 0:
+                found.add(steps.time[at], steps.value[at], took / made)
+    return found if len(found) else None
+
+
+def _means(series: Series, column: Any, columns: int) -> Iterator[tuple[int, float]]:
+    sums, counts = [0.0] * columns, [0] * columns
+    for time, value in zip(series.time, series.value, strict=True):
+        if math.isfinite(value):
+            place = column(time)
+            sums[place] += value
+            counts[place] += 1
+    means = ((place, sums[place] / count) for place, count in enumerate(counts) if count)
+    return ((place, mean) for place, mean in means if math.isfinite(mean))
+
+
+def _without_gaps(means: Iterable[tuple[int, float]]) -> Iterator[tuple[int, float]]:
+    """Fill what lies between two columns with the later one: a step time is told when the steps are over."""
+    before: int | None = None
+    for place, mean in means:
+        yield from ((between, mean) for between in range(place if before is None else before + 1, place + 1))
+        before = place

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -14,18 +14,76 @@ from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import MslaunchError
 from mslaunch.masking.documents import mask_document, mask_outline, mask_texts, mask_values
 from mslaunch.masking.text import mask_text
-from mslaunch.metrics.series import SeriesTable
+from mslaunch.metrics.progress import find_extent, seconds_silent, step_time_of
+from mslaunch.metrics.rows import Source
+from mslaunch.metrics.series import STEP_NAMES, SeriesTable
 from mslaunch.plan.model import Plan
 from mslaunch.runs import labels
 from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.record import RunRecord
+from mslaunch.runs.record import RankRecord, RunRecord
 from mslaunch.runs.run import Run
 from mslaunch.shared import layout
-from mslaunch.ui import curves, heat, log_text, timeline
-from mslaunch.ui.bounds import Bounds, bounded, is_within
-from mslaunch.ui.given import describe_given
-from mslaunch.ui.standing import describe_progress, describe_ranks, silence_of
-from mslaunch.words import cut_middle, plain
+from mslaunch.text import cut_middle, plain
+from mslaunch.ui import curves, log_text, timeline
+from mslaunch.ui.bounds import Bounds, bounded, is_within, number
+from mslaunch.ui.curves import make_heat
+from mslaunch.ui.run_parameters import describe_given
+
+Row = dict[str, Any]
+
+
+def describe_ranks(table: SeriesTable, record: RunRecord, now: float, most: int) -> list[Row]:
+    """Return how each rank stands, with its last numbers."""
+    is_running = record.state == "running"
+    return [
+        {
+            "rank": rank.rank,
+            "host": plain(rank.host),
+            "device": rank.device_id,
+            "pid": rank.pid,
+            "state": "gone" if record.state == "lost" and rank.state == "running" else rank.state,
+            "code": rank.exit_code,
+            "signal": rank.signal,
+            **_numbers(table, Source(len(record.attempts), rank.rank), now if is_running and _runs(rank) else None),
+        }
+        for rank in record.ranks[:most]
+    ]
+
+
+def _runs(rank: RankRecord) -> bool:
+    return rank.state == "running"
+
+
+def _numbers(table: SeriesTable, source: Source, now: float | None) -> Row:
+    """Return the last numbers of a rank; `now` where it runs, and so may be silent."""
+    pace = step_time_of(table.of(source))
+    silent = None if now is None else seconds_silent(table.of(source), pace, now)
+    return {
+        "values": {name: number(value) for name, value in table.last(source).items()},
+        "pace": None if pace is None else number(pace),
+        "silent": None if silent is None else round(silent),
+    }
+
+
+def describe_progress(table: SeriesTable, record: RunRecord, is_silent: bool) -> Row | None:
+    """Return how far a running job is, by the first rank whose lines tell how far it has to go."""
+    if record.state != "running":
+        return None
+    for rank in record.ranks:
+        source = Source(len(record.attempts), rank.rank)
+        extent = find_extent(table.last(source))
+        if extent is not None:
+            left = None if is_silent else extent.seconds_left(step_time_of(table.of(source)))
+            return {"share": extent.share, "of": extent.words.strip(), "left": left}
+    return None
+
+
+def silence_of(ranks: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return for how many seconds no rank that runs has told a step, where that is long."""
+    told = [rank for rank in ranks if rank["state"] == "running" and {*STEP_NAMES, "loss"} & rank["values"].keys()]
+    silent = [rank["silent"] for rank in told if rank["silent"] is not None]
+    return min(silent) if silent and len(silent) == len(told) else None
+
 
 MOST_HOSTS = 256
 MOST_LOGS = 1024
@@ -64,7 +122,7 @@ def make_document(
         "silent": silent,
         "progress": describe_progress(table, record, silent is not None),
         "given": describe_given(run.folder, known),
-        "heat": heat.make_heat(table, start, bounds),
+        "heat": make_heat(table, start, bounds),
         "timeline": timeline.make_timeline(events, start, bounds),
         "events": timeline.describe_events(events, start, bounds.events, partial(mask_text, known=known)),
         "event_count": timeline.count_events(events),

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+from mslaunch.text import cut_line, plain
 from mslaunch.ui.bounds import is_within
-from mslaunch.words import cut_line, plain
 
 PIECE = 1 << 16  # bytes of a window
 LONGEST = 2000  # characters of a line that is shown; the log has the rest

@@ -9,8 +9,8 @@ from typing import Any
 
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import open_file
+from mslaunch.text import cut_line, plain
 from mslaunch.ui.bounds import Bounds
-from mslaunch.words import cut_line, plain
 
 MOST_BYTES = 64 << 20
 LONGEST_LINE = 1 << 20

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from mslaunch.cli import basics, options
-from mslaunch.cli.found_run import find_run
+from mslaunch.cli.parsing import common, options
+from mslaunch.cli.parsing.run_argument import find_run
 from mslaunch.cli.watch.process import ViewProcess
 from mslaunch.cli.watch.terminal import check_terminal
 
-app = basics.new_app()
+app = common.new_app()
 
 
 @app.command()

@@ -14,11 +14,10 @@ from datetime import datetime
 from mslaunch import api
 from mslaunch.cli.watch.choices import Choices, Room, chosen_rank, press
 from mslaunch.cli.watch.frame import draw
-from mslaunch.cli.watch.keys import read_keys
 from mslaunch.cli.watch.reader import ReadingThread
-from mslaunch.cli.watch.terminal import KEYS, Terminal
+from mslaunch.cli.watch.terminal import KEYS, Terminal, read_keys
 from mslaunch.errors import MslaunchError
-from mslaunch.words import first_line
+from mslaunch.text import first_line
 
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 

@@ -9,14 +9,36 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import TYPE_CHECKING
 
-from mslaunch.cli.watch.progress import JobProgress, make_progress
 from mslaunch.metrics.alerts import RANK_RULES, sleeps
-from mslaunch.metrics.pace import seconds_silent, step_time_of
+from mslaunch.metrics.progress import Extent, find_extent, progress_words, seconds_silent, step_time_of
 from mslaunch.metrics.rows import Number, Source
-from mslaunch.metrics.series import STEPS_SEEN, Series, SeriesTable, step_of
+from mslaunch.metrics.series import STEP_NAMES, STEPS_SEEN, Series, SeriesTable, last_step_came, step_of
 
 if TYPE_CHECKING:
     from mslaunch.api import RankRecord, RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """How far a job is, as far as its output tells."""
+
+    words: tuple[str, ...]
+    extent: Extent | None = None
+    """How much is done, and of how much."""
+
+
+def make_progress(
+    last: Mapping[str, Number], series: Mapping[str, Series], now: float | None = None
+) -> JobProgress | None:
+    """Return how far a rank is; None where it has printed neither step nor epoch. `now`: while it runs."""
+    if not last.keys() & {*STEP_NAMES, "epoch"}:
+        return None
+    measured = step_time_of(series)
+    values = {**last, **({} if measured is None else {"step_time": measured})}
+    came = last_step_came(series)
+    age = None if now is None or came is None else now - came
+    return JobProgress(tuple(progress_words(values, age)), find_extent(values))
+
 
 TROUBLE = ("failed", "suspended", "silent", "nan", "slow")
 """What may be wrong with a rank, the worst first."""

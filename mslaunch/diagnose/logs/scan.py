@@ -19,7 +19,7 @@ from mslaunch.diagnose.logs.candidates import EXCEPTION, PEER, Kind
 from mslaunch.diagnose.logs.exceptions import End, exception_text, find_exception, is_source_line, label_size
 from mslaunch.diagnose.patterns.pattern import Match, match_line
 from mslaunch.diagnose.waiting.line_facts import Fact, read_fact
-from mslaunch.words import cut_middle
+from mslaunch.text import cut_middle
 
 Step = tuple[int, int]
 """Epoch and step."""

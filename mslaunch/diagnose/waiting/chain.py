@@ -9,7 +9,7 @@ from typing import Literal
 
 from mslaunch.diagnose.verdict import Step
 from mslaunch.diagnose.waiting.graph import Peer, Wait
-from mslaunch.words import counted
+from mslaunch.text import counted
 
 End = Literal["error", "silent", "outside", "cycle", "link"]
 _MOST_TRIED = 256  # places where a chain may begin, or a cycle be cut: thousands of ranks are judged in a moment

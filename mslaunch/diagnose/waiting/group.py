@@ -12,7 +12,7 @@ from mslaunch.diagnose.patterns.pattern_tables import Pattern, built_in_patterns
 from mslaunch.diagnose.verdict import Step, Verdict
 from mslaunch.diagnose.waiting.chain import Chain, peer_words
 from mslaunch.diagnose.waiting.line_facts import Fact
-from mslaunch.words import counted
+from mslaunch.text import counted
 
 _TLS = {"0": "off", "1": "on"}
 _COMPARED = {

@@ -19,8 +19,8 @@ from mslaunch.runs.paths import RunFolder
 from mslaunch.shared import layout, messages
 from mslaunch.shared.layout import is_collected
 from mslaunch.shared.wire import decode_data
+from mslaunch.text import counted
 from mslaunch.transports.base import Channel
-from mslaunch.words import counted
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mslaunch.words import named_ranks
+from mslaunch.text import named_ranks
 
 
 class Joining:

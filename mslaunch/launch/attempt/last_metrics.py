@@ -9,7 +9,7 @@ from mslaunch.metrics.rows import Number, Row, Source, parse_values
 from mslaunch.metrics.series import SIGNS_OF_STEPS, step_of
 from mslaunch.plan.model import Plan
 from mslaunch.shared import messages
-from mslaunch.words import named_ranks
+from mslaunch.text import named_ranks
 
 NOT_FINITE = "loss not finite"
 

@@ -21,7 +21,7 @@ from mslaunch.runs.record import RankRecord, WarningRecord, iso
 from mslaunch.shared import layout, messages
 from mslaunch.shared.other_launchers import find_launcher
 from mslaunch.signals import STACKS, WARNING
-from mslaunch.words import command_words, describe_held, named_ranks
+from mslaunch.text import command_words, describe_held, named_ranks
 from mslaunch.worker.exit_recorder import CRASHES
 
 JOINED_EVERY = 0.2  # agents need not hear of each of 10,000 ranks that is through init()

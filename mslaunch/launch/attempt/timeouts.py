@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mslaunch.launch.attempt.decisions import TIME_IS_UP, Failure, Order
 from mslaunch.launch.attempt.run_state import RunState
-from mslaunch.words import named_ranks
+from mslaunch.text import named_ranks
 
 JOIN_NOTICE = 60.0
 ABSENT_NOTICE = 2.0  # what a rank said before it ended may come a moment after its end

@@ -14,6 +14,7 @@ from mslaunch.hosts import Host
 from mslaunch.open_files import raise_limit
 from mslaunch.plan.spec import JobSpec, agree_on_workers, naming_setting
 from mslaunch.shared import guard, wire
+from mslaunch.text import command_words, counted, limit_of_wait
 from mslaunch.transports import prestart
 from mslaunch.transports.base import Access, Channel, Opened, Transport
 from mslaunch.transports.join import role as parts
@@ -26,7 +27,6 @@ from mslaunch.transports.join.role import Part
 from mslaunch.transports.join.slots import Places
 from mslaunch.transports.join.sockets import Address, is_local, listen, listen_everywhere, resolve
 from mslaunch.transports.local import LocalChannel, stopped_agents
-from mslaunch.words import command_words, counted, limit_of_wait
 
 _LOOK_EVERY = 0.5
 _TELL_EVERY = 1.0

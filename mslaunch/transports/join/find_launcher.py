@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 from mslaunch import __version__
 from mslaunch.errors import NotReadyError
+from mslaunch.text import limit_of_wait
 from mslaunch.transports.join.credentials import Secret, client_context
 from mslaunch.transports.join.pending_connections import why_not
 from mslaunch.transports.join.role import Part
 from mslaunch.transports.join.sockets import Address, resolve
 from mslaunch.transports.join.tls_stream import RECORD, BrokenStream, TlsStream, keep_alive, read_record, record_frame
-from mslaunch.words import limit_of_wait
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 20.0

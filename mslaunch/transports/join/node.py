@@ -16,10 +16,10 @@ from typing import IO, Any
 
 from mslaunch.settings.environment import inherited_launch_variables
 from mslaunch.shared import wire
+from mslaunch.text import first_line, named_ranks
 from mslaunch.transports import prestart
 from mslaunch.transports.join.find_launcher import Accepted, SignalSource
 from mslaunch.transports.join.tls_stream import AGENT, END, PIECE, RECORD, BrokenStream, frame, is_cut_off, read_record
-from mslaunch.words import first_line, named_ranks
 
 _SHOWN = tuple(
     f'{{"ev":"{name}",'.encode()

@@ -16,6 +16,7 @@ from mslaunch.plan.model import File, Plan
 from mslaunch.plan.spec import JobSpec, agree_on_workers
 from mslaunch.settings.environment import RANKS_ONLY
 from mslaunch.shared import layout
+from mslaunch.text import counted
 from mslaunch.transports.base import Command
 from mslaunch.transports.command_line import command_words, exported, program_words
 from mslaunch.transports.kubernetes import manifests
@@ -29,7 +30,6 @@ from mslaunch.transports.kubernetes.manifests import (
     Objects,
     labels,
 )
-from mslaunch.words import counted
 
 OBJECTS = layout.script("kubernetes.yaml")
 JOB_CONFIG = layout.script("job.yaml")

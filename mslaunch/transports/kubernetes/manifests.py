@@ -12,7 +12,7 @@ from typing import Any
 from mslaunch.errors import RequestError
 from mslaunch.plan.render import fill
 from mslaunch.settings.kubernetes_settings import KubernetesSettings
-from mslaunch.words import counted
+from mslaunch.text import counted
 
 PORT = 29400
 RUN_LABEL = "mslaunch-run"

@@ -15,9 +15,9 @@ from mslaunch.plan.spec import JobSpec, agree_on_workers
 from mslaunch.ranges import format_ranges, parse_ranges
 from mslaunch.settings.launch import LaunchSettings
 from mslaunch.shared import layout
+from mslaunch.text import counted
 from mslaunch.transports.base import Command
 from mslaunch.transports.command_line import command_words, exported, program_words
-from mslaunch.words import counted
 
 WARNING_SECONDS = 60
 JOB = layout.script("job.sbatch")

@@ -8,9 +8,9 @@ import threading
 from dataclasses import dataclass, replace
 
 from mslaunch.hosts import Host
+from mslaunch.text import command_words
 from mslaunch.transports.process import ProcessChannel, agent_command, guarded, start_process
 from mslaunch.transports.ssh.command import Ssh, read_address, user_name
-from mslaunch.words import command_words
 
 SSH_FAILED = 255
 """ssh's exit code for its own failures; any other is the command's."""

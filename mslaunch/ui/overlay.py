@@ -8,9 +8,9 @@ from typing import Any
 from mslaunch.runs.compare import CodeChange, Section, compare_runs, words
 from mslaunch.runs.metrics_file import Metrics
 from mslaunch.runs.run import Run
+from mslaunch.text import plain
 from mslaunch.ui.bounds import bounded
 from mslaunch.ui.curves import NOT_DRAWN, thin_series
-from mslaunch.words import plain
 
 POINTS = 600
 SHORT = 300  # characters of a value

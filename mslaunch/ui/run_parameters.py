@@ -13,7 +13,7 @@ from mslaunch.masking.documents import mask_values
 from mslaunch.runs.paths import RunFolder, SweepFolder
 from mslaunch.runs.sweep_record import read as read_sweep
 from mslaunch.shared.secret_names import MASK
-from mslaunch.words import plain
+from mslaunch.text import plain
 
 LONGEST = 300
 LARGEST_PLAN = 4 << 20  # of a thousand ranks; that of more is not read for a list

@@ -10,13 +10,18 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mslaunch.cli.describe import describe_end, describe_outputs, describe_verdict, describe_warnings, duration_of
-from mslaunch.cli.live_lines import LiveLines
-from mslaunch.cli.screen import Screen
-from mslaunch.cli.status_line import fit_parts
+from mslaunch.cli.console.describe import (
+    describe_end,
+    describe_outputs,
+    describe_verdict,
+    describe_warnings,
+    duration_of,
+)
+from mslaunch.cli.console.live_lines import LiveLines, fit_parts
+from mslaunch.cli.console.screen import Screen
 from mslaunch.diagnose.patterns.pattern import is_healthy_noise
 from mslaunch.metrics.progress import progress_words
-from mslaunch.words import clock_words, counted, first_line, plain, plain_output
+from mslaunch.text import clock_words, counted, first_line, plain, plain_output
 
 if TYPE_CHECKING:
     from mslaunch.api import Plan, RunRecord, RunState

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mslaunch.words import display_width, plain
+from mslaunch.text import display_width, plain
 
 GAP = 2
 LEAST = 10

@@ -8,18 +8,32 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mslaunch.cli.basics import columns, lasting
-from mslaunch.cli.last_lines import untold_lines
-from mslaunch.cli.state_words import state_words
-from mslaunch.cli.tables import Narrowing
+from mslaunch.cli.console.last_lines import untold_lines
+from mslaunch.cli.console.tables import Narrowing
+from mslaunch.cli.parsing.common import columns, lasting
 from mslaunch.diagnose.verdict import Step, Tie, Verdict, signal_name
 from mslaunch.diagnose.waiting.chain import END_OF_WAITING, peer_words
 from mslaunch.shared import layout
 from mslaunch.shared.secret_names import masked
-from mslaunch.words import byte_count, counted, cut_line, first_line, named_ranks, plain, shorten
+from mslaunch.text import byte_count, counted, cut_line, first_line, named_ranks, plain, shorten
 
 if TYPE_CHECKING:
-    from mslaunch.api import OutputRecord, Plan, RunRecord
+    from mslaunch.api import Labels, OutputRecord, Plan, RunRecord
+
+
+def state_words(record: RunRecord) -> str:
+    """Return a run's state; between two attempts, which one it waits for."""
+    return f"waiting for attempt {len(record.attempts) + 1}" if _is_between_attempts(record) else record.state
+
+
+def _is_between_attempts(record: RunRecord) -> bool:
+    """Tell whether the ranks in the record are still those of the attempt that ended last."""
+    ended = record.attempts[-1].ended if record.attempts and record.state == "running" else None
+    if ended is None or not all(rank.ended for rank in record.ranks):
+        return False
+    last = datetime.fromisoformat(ended)
+    return all(datetime.fromisoformat(rank.ended) <= last for rank in record.ranks if rank.ended)
+
 
 LAST_LINES = 10
 OUTPUTS_SHOWN = 4
@@ -237,3 +251,18 @@ def duration_of(record: RunRecord, now: datetime | None = None) -> float:
 
 def duration(record: RunRecord, now: datetime) -> str:
     return lasting(duration_of(record, now))
+
+
+def describe_labels(labels: Labels) -> str:
+    """One line for the tags and one for each note; nothing where there are none."""
+    lines = [f"tags: {', '.join(labels.tags)}"] if labels.tags else []
+    for note in labels.notes:
+        lines.append(f"{_local(note.time)} {' '.join(note.text.split())}")
+    return "".join(f"{plain(line)}\n" for line in lines)
+
+
+def _local(time: str) -> str:
+    try:
+        return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):  # a file may hold anything
+        return "-"

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from mslaunch.cli import foreign
+from mslaunch.cli.parsing import msrun_options
 from mslaunch.errors import WRONG_REQUEST, RequestError
 
 EPILOG = "What follows the script is the script's. mslaunch's options go before it."
@@ -38,7 +38,7 @@ class _Cut:
 
 
 def call(
-    app: Any, args: list[str], table: foreign.Table = foreign.MSRUN, ours_first: bool = True, **how: Any
+    app: Any, args: list[str], table: msrun_options.Table = msrun_options.MSRUN, ours_first: bool = True, **how: Any
 ) -> object:
     """Call a verb's app with mslaunch's options; the program and its arguments become the context's object.
 
@@ -46,7 +46,7 @@ def call(
     """
     command = typer.main.get_command(app)
     takes_value = option_values(command)
-    translated = foreign.translate(args, table, takes_value, ours_first)
+    translated = msrun_options.translate(args, table, takes_value, ours_first)
     own, program = split(translated.words, takes_value)
     program = replace(program, notes=(*translated.notes, *program.notes))
     try:
@@ -88,7 +88,7 @@ def split(words: Sequence[str], takes_value: Mapping[str, bool]) -> tuple[list[s
 
 def _cut(words: Sequence[str], takes_value: Mapping[str, bool]) -> _Cut:
     at = 0
-    while at < len(words) and words[at] != "--" and foreign.is_option(words[at]):
+    while at < len(words) and words[at] != "--" and msrun_options.is_option(words[at]):
         at += 2 if takes_value.get(words[at]) else 1
     own, left = list(words[:at]), list(words[at:])
     return _Cut(own, [], left[1:]) if left[:1] == ["--"] else _Cut(own, left, [])

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mslaunch.cli.tables import columns
-from mslaunch.words import plain
+from mslaunch.cli.console.tables import columns
+from mslaunch.text import plain
 
 __all__ = ["Json", "columns", "lasting", "new_app", "say", "say_aside"]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mslaunch.api import make_request, program_settings, setting_flags
-from mslaunch.cli.arguments import ProgramWords
-from mslaunch.cli.run_options import AsOwner, Run, RunsDir
+from mslaunch.cli.parsing.arguments import ProgramWords
+from mslaunch.cli.parsing.run_options import AsOwner, Run, RunsDir
 from mslaunch.errors import Disagreement, RequestError
 
 if TYPE_CHECKING:

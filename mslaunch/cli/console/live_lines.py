@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from mslaunch.words import display_width, shorten
+from mslaunch.metrics.progress import TIME_LEFT
+from mslaunch.text import display_width, shorten
 
 ERASE_BELOW = "\x1b[J"
 ERASE_REST = "\x1b[K"
@@ -35,3 +37,17 @@ class LiveLines:
         """Return what moves the cursor; in a window that was made narrower, lines take more rows than before."""
         rows = sum(max(1, -(-display_width(line) // columns)) for line in self._drawn)
         return "\r" + (f"\x1b[{rows - 1}A" if rows > 1 else "")
+
+
+LEFT_OUT = (*map(re.compile, (" steps/s$", "/step$", " joined$", " ranks up$", "^loss ")), TIME_LEFT)
+"""Which parts are left out, the least important first; all others stay."""
+
+
+def fit_parts(parts: Sequence[str], columns: int, between: str = " | ") -> list[str]:
+    """Return the parts that fit into so many columns."""
+    kept = list(parts)
+    for pattern in LEFT_OUT:
+        if display_width(between.join(kept)) <= columns:
+            break
+        kept = [part for part in kept if not pattern.search(part)]
+    return kept

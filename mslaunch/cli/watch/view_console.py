@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mslaunch.cli.screen import Screen
+from mslaunch.cli.console.screen import Screen
 from mslaunch.cli.watch.process import ViewProcess
 from mslaunch.cli.watch.terminal import check_terminal
 from mslaunch.errors import RequestError

@@ -1,0 +1,1 @@
+"""What a person sees in a terminal: live output, tables, progress, descriptions."""

@@ -1,0 +1,1 @@
+"""Command lines: options, arguments, and what other launchers' options mean here."""
