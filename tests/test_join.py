@@ -161,6 +161,7 @@ def test_a_killed_node_is_named_and_nothing_is_left(job: Bench, net: Nodes) -> N
     assert started[2].wait() == 125
     for node in (started[0], started[2]):
         assert "the agent on n1 is gone" in node.text
+    assert all(rank["ended"] for rank in job.record()["ranks"])
     wait_for(lambda: not net.processes(), "empty namespaces", 15)
 
 

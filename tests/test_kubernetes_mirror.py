@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from mslaunch.transports.kubernetes.endings import blamed_host, concluded, describe_missing
+from mslaunch.documents.typed import make
+from mslaunch.runs.record import RankRecord
+from mslaunch.transports.kubernetes.endings import blamed_host, concluded, describe_missing, with_starts
 from mslaunch.transports.kubernetes.frames import PIECE, Frame, Scan, encode
 from mslaunch.transports.kubernetes.mirror import GAP, Mirror, locked
 from mslaunch.transports.kubernetes.states import ENDINGS, first_ending, has_stopped, why_it_waits
@@ -178,14 +180,44 @@ def test_a_pod_has_stopped_when_its_containers_have() -> None:
     assert [has_stopped(one) for one in (*stopped, *going_on)] == [True] * len(stopped) + [False] * len(going_on)
 
 
+RANKS = [
+    {"rank": 0, "host": "w-0", "device_id": None, "started": "2026-01-01T00:00:00+00:00", "ended": None},
+    {"rank": 1, "host": "w-1", "device_id": None, "started": None, "ended": None},
+]
+
+
+def states(record: dict[str, Any]) -> list[str]:
+    return [make(RankRecord, row).state for row in record["ranks"]]
+
+
 def test_ranks_end_with_their_launcher() -> None:
-    """One that was killed could not record it."""
-    ranks = [{"rank": 0, "started": "t", "ended": None}, {"rank": 1, "started": None}]
-    record = concluded({"state": "running", "ranks": ranks}, 137, {"cause": "kubernetes"}, "waiting at :29400")
-    first, second = record["ranks"]
-    assert (first["stopped"], bool(first["ended"])) == (True, True)
-    assert "ended" not in second
+    """One that was killed could not record it; a rank that had not started did not end, and does not wait either."""
+    record = concluded({"state": "running", "ranks": RANKS}, 137, {"cause": "kubernetes"}, "waiting at :29400")
+    assert [row["ended"] for row in record["ranks"]] == [record["ended"]] * 2
+    assert states(record) == ["gone", "not started"]
     assert "summary" not in record["verdict"]
+    assert states(concluded({"state": "running", "ranks": RANKS}, 143, None, "")) == ["stopped", "not started"]
+
+
+def test_a_rank_that_started_after_the_last_record_is_known_from_the_events() -> None:
+    """A launcher writes an event at once and its record twice a second; starts of an earlier attempt are not used."""
+    start = {"ev": "started", "role": "worker", "rank": 1, "pid": 7, "time": 1_767_225_601.5}
+    restart = {"ev": "restart", "attempt": 1}
+    hostile = ({**start, "rank": None}, {**start, "pid": "x"}, {**start, "time": 1e300}, {**start, "role": "scheduler"})
+    for events, expected in (
+        ([start], "gone"),
+        ([start, restart], "not started"),
+        ([start, restart, start], "gone"),
+        (hostile, "not started"),
+    ):
+        lines = [b"no event\n", *(f"{json.dumps(event)}\n".encode() for event in events)]
+        record = concluded(with_starts({"state": "running", "ranks": RANKS}, lines), 125, {"cause": "kubernetes"}, "")
+        assert states(record) == ["gone", expected], events
+    assert (with_starts({"ranks": RANKS}, [json.dumps(start).encode()])["ranks"][1]) == {
+        **RANKS[1],
+        "pid": 7,
+        "started": "2026-01-01T00:00:01.500+00:00",
+    }
 
 
 def copied(tmp_path: Path, size: int, is_rotated: bool) -> tuple[Path, Path]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mslaunch import find_run
 from mslaunch.shared.guard import processes_with
 from tests import ssh_bed
 from tests.conftest import Bench, wait_for
@@ -126,6 +127,7 @@ def test_a_host_that_is_cut_off_is_named_and_all_others_are_stopped(far: Bench, 
         wait_for(lambda: not processes_with(f"MSLAUNCH_RUN_DIR={far.latest}"), "an empty machine")
     verdict = far.record()["verdict"]
     assert (verdict["host"], verdict["cause"]) == ("island", "host lost")
+    assert [rank.state for rank in find_run(runs_dir=far.runs).result.ranks] == ["stopped", "gone"]
 
 
 @pytest.mark.parametrize("detached", [False, True])

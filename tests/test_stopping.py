@@ -88,7 +88,8 @@ def test_killing_the_launcher_ends_the_run(bench: Bench) -> None:
     process.wait()
     wait_for(lambda: not bench.leftovers(), "the ranks to end")
     assert "lost" in bench.mslaunch("ps").stdout
-    assert json.loads(bench.mslaunch("status", "--json").stdout)["state"] == "lost"
+    lost = json.loads(bench.mslaunch("status", "--json").stdout)
+    assert (lost["state"], [rank["ended"] for rank in lost["ranks"]]) == ("lost", [lost["ended"]] * 2)
 
 
 def test_killing_the_agent_ends_the_run(bench: Bench) -> None:
@@ -106,7 +107,19 @@ def test_killing_the_agent_ends_the_run(bench: Bench) -> None:
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 125, output
     assert "the agent on localhost is gone" in output
+    assert all(rank["ended"] for rank in bench.record()["ranks"])
+    assert "running" not in bench.mslaunch("status").stdout
     wait_for(lambda: not bench.leftovers(), "the guard to finish")
+
+
+def test_a_rank_of_a_run_that_is_over_does_not_wait(bench: Bench) -> None:
+    """launch.setup failed, so none was started: the record gives them the end of the run."""
+    bench.write("train.py", WAIT)
+    done = bench.mslaunch("train", "-n", "2", "--set", "launch.setup=exit 7")
+    assert done.returncode == 3, done.stderr
+    record = bench.record()
+    assert [(rank["started"], rank["ended"]) for rank in record["ranks"]] == [(None, record["ended"])] * 2
+    assert bench.mslaunch("status").stdout.count("not started") == 2
 
 
 def test_two_runs_do_not_touch_each_other(bench: Bench) -> None:

@@ -107,8 +107,7 @@ def status(run: options.Run = None, runs_dir: options.RunsDir = None, as_json: c
     rows = [("RANK", "HOST", "DEVICE", "PID", "STATE", "ENDED BY")]
     for rank in found.ranks:
         device, pid = ("" if value is None else str(value) for value in (rank.device_id, rank.pid))
-        state = "gone" if found.state == "lost" and rank.state == "running" else rank.state
-        rows.append((str(rank.rank), rank.host, device, pid, state, how_it_ended(rank.exit_code, rank.signal)))
+        rows.append((str(rank.rank), rank.host, device, pid, rank.state, how_it_ended(rank.exit_code, rank.signal)))
     added = number_columns(shown.last_numbers(), [rank.rank for rank in found.ranks])
     print(columns([(*row, *(column[at] for column in added)) for at, row in enumerate(rows)], NARROWING), end="")
     if found.notes:

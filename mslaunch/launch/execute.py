@@ -75,11 +75,7 @@ def execute(
             with Pings(execution.channels, min(plan.limits.host_lost_after, plan.limits.launcher_lost_after)):
                 execution.run()
         except BaseException as error:
-            limit, ended = limit_of(error), record.iso(time.time())
-            code = limit.exit_code if limit else 1
-            execution.now = replace(
-                execution.now, state="failed", ended=ended, exit_code=code, seconds=execution.seconds
-            )
+            execution.fail(error)
             raise
         finally:
             execution.cluster.close()
@@ -190,6 +186,14 @@ class _Execution:
         self.transfer.use(replaced.cluster, lost)
         return replaced.plan
 
+    def fail(self, error: BaseException) -> None:
+        """Put into the record that the launcher itself has failed."""
+        limit = limit_of(error)
+        if self.attempt is not None:
+            self.now = replace(self.now, ranks=self.attempt.run_state.rank_records)
+        ended = self.now.end("failed", record.iso(time.time()), limit.exit_code if limit else 1, self.now.verdict)
+        self.now = replace(ended, seconds=self.seconds)
+
     def finish(self, hooks: Hooks) -> None:
         """Keep how the run ended, then run its hooks; what they and the disk give reason to say is a note."""
         own = measure_within(self.folder.path, MEASURE_SECONDS)
@@ -214,8 +218,7 @@ class _Execution:
 
     def _save_progress(self, run_state: RunState) -> None:
         """Let `mslaunch status` see how the ranks stand."""
-        ranks = tuple(run_state.ranks[rank] for rank in sorted(run_state.ranks))
-        _save(self.folder, replace(self.now, ranks=ranks, warnings=run_state.warnings))
+        _save(self.folder, replace(self.now, ranks=run_state.rank_records, warnings=run_state.warnings))
 
     def _end(self, attempt: Attempt, why: str) -> None:
         attempt.collect_logs(tidy=True)
@@ -283,13 +286,9 @@ def conclude(now: record.RunRecord, run_state: RunState, folder: RunFolder, seco
         state, exit_code = "failed", verdict.exit_code or run_state.failures[0].exit_code
     else:
         state, exit_code = "succeeded", 0
+    now = replace(now, ranks=run_state.rank_records).end(state, record.iso(time.time()), exit_code, verdict)
     return replace(
         now,
-        state=state,
-        ended=record.iso(time.time()),
-        exit_code=exit_code,
-        ranks=tuple(run_state.ranks[rank] for rank in sorted(run_state.ranks)),
-        verdict=verdict,
         outputs=record.sum_outputs(run_state.outputs),
         warnings=run_state.warnings,
         seconds=seconds,

@@ -58,9 +58,7 @@ class ResumedRun:
     def refuse(self, error: MslaunchError) -> record.RunRecord:
         """Keep on record why the run could not begin: nobody is there to read it from the screen."""
         verdict = Verdict(exit_code=error.exit_code, cause="not ready", summary=str(error))
-        ended = record.iso(time.time())
-        failed = replace(record.read(self.folder), state="failed", ended=ended, exit_code=error.exit_code)
-        failed = replace(failed, verdict=verdict)
+        failed = record.read(self.folder).end("failed", record.iso(time.time()), error.exit_code, verdict)
         with suppress(OSError):  # a full disk: launcher.log may still tell
             record.save(self.folder, failed)
         return failed

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 from mslaunch.diagnose.verdict import Verdict
@@ -78,8 +77,7 @@ def record_failure(folder: RunFolder, error: BaseException) -> record.RunRecord 
     with suppress(OSError, MslaunchError):
         now = record.read(folder)
         if now.state not in record.ENDED:
-            ended = record.iso(time.time())
-            now = replace(now, state="failed", ended=ended, exit_code=exit_code, verdict=verdict)
+            now = now.end("failed", record.iso(time.time()), exit_code, verdict)
             record.save(folder, now)
         return now
     return None

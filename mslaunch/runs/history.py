@@ -8,7 +8,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -153,7 +153,7 @@ def _stop_job(folder: RunFolder, queue: JobQueue, job: str, wait: float) -> reco
         for _ in _ticks(wait):
             now = current(folder)
             if now.state in record.ENDED:
-                return _stopped(folder, now)
+                return save_stopped(folder, now)
         if end:
             end(job)
     raise NotReadyError(
@@ -161,16 +161,15 @@ def _stop_job(folder: RunFolder, queue: JobQueue, job: str, wait: float) -> reco
     )
 
 
-def _stopped(folder: RunFolder, now: record.RunRecord) -> record.RunRecord:
-    """Keep how a cancelled job ended: the queue forgets it, and a launcher that had just begun could not record it."""
-    if record.read(folder).state not in record.ENDED:
-        ended = now.ended or record.iso(time.time())
-        ranks = tuple(
-            replace(rank, ended=ended, stopped=True) if rank.state == "running" else rank for rank in now.ranks
-        )
-        now = replace(now, state="stopped", ended=ended, exit_code=128 + signal.SIGTERM, verdict=None, ranks=ranks)
-        record.save(folder, now)
-    return now
+def save_stopped(folder: RunFolder, now: record.RunRecord) -> record.RunRecord:
+    """Record how a cancelled run ended: its queue forgets it, and its launcher may not have begun."""
+    stored = record.read(folder)
+    if stored.state in record.ENDED:
+        return now
+    stopped = stored.end("stopped", now.ended or record.iso(time.time()), 128 + signal.SIGTERM)
+    with suppress(OSError):
+        record.save(folder, stopped)
+    return stopped
 
 
 def _end_what_is_left(folder: RunFolder) -> None:

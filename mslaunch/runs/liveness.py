@@ -47,7 +47,7 @@ def current(folder: RunFolder, read: Callable[[RunFolder], RunRecord] = read) ->
 
 
 def _lost(folder: RunFolder, record: RunRecord) -> RunRecord:
-    return replace(record, state="lost", ended=last_sign_of_life(folder, record))
+    return record.end("lost", last_sign_of_life(folder, record))
 
 
 def last_sign_of_life(folder: RunFolder, record: RunRecord) -> str:
@@ -116,12 +116,13 @@ def _as_queue_sees(folder: RunFolder, record: RunRecord, queue: JobQueue, job: s
     record = read(folder)  # it may have said how it ended just now
     if record.state in ENDED:
         return record
+    ended = seen.ended or last_sign_of_life(folder, record)
     if seen.state == "stopped":
-        return replace(record, state=seen.state, ended=seen.ended, exit_code=128 + signal.SIGTERM)
+        return record.end(seen.state, ended, 128 + signal.SIGTERM)
     state = "lost" if seen.state == "succeeded" else seen.state
     verdict = Verdict(
         cause=record.transport,
         summary=f"{queue.label} job {job} has ended ({seen.word}), and its launcher has not said why.",
         advice=f"`{queue.show_command(job, ended=True)}` and launcher.log in the run's folder may tell more.",
     )
-    return replace(record, state=state, ended=seen.ended or last_sign_of_life(folder, record), verdict=verdict)
+    return record.end(state, ended, verdict=verdict)

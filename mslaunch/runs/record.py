@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Annotated, Any
 
@@ -63,9 +63,21 @@ class RankRecord:
 
     @property
     def state(self) -> str:
+        if self.ended is None:
+            return "running" if self.started else "waiting"
+        if self.exit_code == 0:
+            return "ok"
+        if self.stopped:
+            return "stopped"
+        if self.exit_code is None and self.signal is None:  # nobody has seen its end
+            return "gone" if self.started else "not started"
+        return "failed"
+
+    def end_with_run(self, ended: str, stopped: bool) -> RankRecord:
+        """Return how the rank stands once its run is over; one whose end nobody has seen ended no later."""
         if self.ended is not None:
-            return "ok" if self.exit_code == 0 else "stopped" if self.stopped else "failed"
-        return "running" if self.started else "waiting"
+            return self
+        return replace(self, ended=ended, stopped=stopped and self.started is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +170,11 @@ class RunRecord:
         raw["warnings"] = [{"kind": one.kind, "text": one.text} for one in self.warnings]
         raw["outputs"] = [{name: getattr(one, name) for name in OutputRecord.__slots__} for one in self.outputs]
         return raw
+
+    def end(self, state: str, ended: str, exit_code: int | None = None, verdict: Verdict | None = None) -> RunRecord:
+        """Return the record of the run once it is over: none of its ranks goes on."""
+        ranks = tuple(rank.end_with_run(ended, stopped=state == "stopped") for rank in self.ranks)
+        return replace(self, state=state, ended=ended, exit_code=exit_code, verdict=verdict, ranks=ranks)
 
     def seconds_taken(self, now: datetime) -> float:
         """Return how long it has taken, up to its end or up to now: by the wall clock only where nothing else tells."""

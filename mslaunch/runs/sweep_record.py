@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,13 +27,13 @@ from mslaunch.errors import (
 )
 from mslaunch.plan.combinations import Combination
 from mslaunch.plan.model import parse_record
-from mslaunch.runs import identity, record, requests
-from mslaunch.runs.history import list_all
+from mslaunch.runs import identity, requests
+from mslaunch.runs.history import list_all, save_stopped
 from mslaunch.runs.identity import Launcher
 from mslaunch.runs.liveness import queue_of
 from mslaunch.runs.ownership import become_owner, check_owner, is_own
 from mslaunch.runs.paths import RunFolder, SweepFolder, is_file
-from mslaunch.runs.record import LARGEST, RunRecord, is_name
+from mslaunch.runs.record import LARGEST, is_name
 from mslaunch.runs.run import Result, Run
 from mslaunch.runs.writing import create_folder, why, write_atomically
 from mslaunch.shared.messages import SCHEMA_VERSION
@@ -202,15 +201,6 @@ def stop(folder: SweepFolder) -> None:
     for run in left:
         run.stop()
         save_stopped(run.folder, run.record)
-
-
-def save_stopped(folder: RunFolder, now: RunRecord) -> None:
-    """Keep how a cancelled run ended: its queue forgets it, and its launcher may not have begun."""
-    if record.read(folder).state not in record.ENDED:
-        ended = now.ended or record.iso(time.time())
-        now = replace(now, state="stopped", ended=ended, exit_code=128 + signal.SIGTERM, verdict=None)
-        with suppress(OSError):
-            record.save(folder, now)
 
 
 def stop_all(places: Sequence[Path]) -> list[tuple[str, str]]:

@@ -12,9 +12,9 @@ from mslaunch.launch.attempt.attempt import SignalSource
 from mslaunch.launch.prepare import prepare_job
 from mslaunch.launch.session import create_labelled
 from mslaunch.runs import record, requests
+from mslaunch.runs.history import save_stopped
 from mslaunch.runs.liveness import current
 from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.sweep_record import save_stopped
 from mslaunch.runs.writing import write_atomically
 from mslaunch.signals import ASKING, SUSPEND, Signals
 from mslaunch.sweep.members import Observe, SweepEvent, run_sweep

@@ -41,7 +41,7 @@ def describe_ranks(table: SeriesTable, record: RunRecord, now: float, most: int)
             "host": plain(rank.host),
             "device": rank.device_id,
             "pid": rank.pid,
-            "state": "gone" if record.state == "lost" and rank.state == "running" else rank.state,
+            "state": rank.state,
             "code": rank.exit_code,
             "signal": rank.signal,
             **_numbers(table, Source(len(record.attempts), rank.rank), now if is_running and _runs(rank) else None),

@@ -71,7 +71,14 @@ LABEL = 10  # columns of the numbers beside the curve
 BAR, SHORTEST_BAR = 20, 5
 LOGARITHMIC = 20  # a loss whose greatest value is so many times its least is drawn on a logarithmic scale
 _RUN_COLOURS = {"failed": RED, "lost": RED, "succeeded": GREEN, "stopped": YELLOW}
-_STATE_COLOURS = {"failed": RED, "gone": RED, "ok": GREEN, **dict.fromkeys(TROUBLE[1:], YELLOW), "waiting": FAINT}
+_STATE_COLOURS = {
+    "failed": RED,
+    "gone": RED,
+    "ok": GREEN,
+    "waiting": FAINT,
+    "not started": FAINT,
+    **dict.fromkeys(TROUBLE[1:], YELLOW),
+}
 
 
 def draw(overview: Overview, now: Choices, columns: int, lines: int, clock: datetime) -> tuple[list[str], Room]:

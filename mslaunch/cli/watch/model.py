@@ -128,7 +128,7 @@ def make_rows(record: RunRecord, table: SeriesTable, happened: Happened, now: fl
     peers = _medians([values[rank.rank] for rank in record.ranks if rank.state == "running"])
     rows = []
     for rank in record.ranks:
-        own, state = values[rank.rank], _state(record, rank, happened)
+        own, state = values[rank.rank], _state(rank, happened)
         if state == "running":
             state = _trouble(own, peers, _is_silent(series[rank.rank], peers, now)) or state
         rows.append(_row(rank, state, own, peers, _device(rank, attempt, table)))
@@ -180,9 +180,7 @@ def _device(rank: RankRecord, attempt: int, table: SeriesTable) -> Number | None
     return table.last(Source(attempt, None, rank.host, rank.device_id)).get("utilisation")
 
 
-def _state(record: RunRecord, rank: RankRecord, happened: Happened) -> str:
-    if record.state == "lost" and rank.state == "running":
-        return "gone"
+def _state(rank: RankRecord, happened: Happened) -> str:
     return "in init" if rank.state == "running" and rank.rank in happened.in_init else rank.state
 
 

@@ -79,6 +79,11 @@ class RunState:
         return (*self._nested, *losses)
 
     @property
+    def rank_records(self) -> tuple[RankRecord, ...]:
+        """How the ranks stand, in order."""
+        return tuple(self.ranks[rank] for rank in sorted(self.ranks))
+
+    @property
     def over(self) -> bool:
         return not self.hosts_busy
 

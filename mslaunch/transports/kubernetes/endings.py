@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
@@ -49,13 +50,13 @@ def describe_missing(missing: Mapping[str, int]) -> str:
 def concluded(record: Record, exit_code: int, ending: Mapping[str, Any] | None, last_lines: str) -> Record:
     """The record of a run that is over: what its launcher has written, and why Kubernetes ended a pod."""
     state = record.get("state")
-    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    record = {**record, "ranks": _ended_ranks(record, record.get("ended") or now)}
+    now = _iso(datetime.now(timezone.utc))
     if state not in OVER:  # the launcher ended before the run began, or was ended itself
         state = _state_of(exit_code)
         record = {**record, "state": state, "exit_code": exit_code, "ended": now}
         if state == "failed" and ending is None:
             record["verdict"] = {"cause": "not ready", "summary": last_lines, "exit_code": exit_code}
+    record = {**record, "ranks": _ended_ranks(record, record.get("ended") or now)}
     if ending is None or state == "succeeded":
         return record
     return {**record, "state": "failed", "verdict": {**_same_host(record.get("verdict"), ending), **ending}}
@@ -67,12 +68,49 @@ def _state_of(exit_code: int) -> str:
     return "failed" if exit_code else "succeeded"
 
 
-def _ended_ranks(record: Record, now: str) -> list[Any]:
-    """The ranks of a run that is over: those that ran have ended with it, also where nobody could say so."""
+def _ended_ranks(record: Record, ended: str) -> list[Record]:
+    """The ranks of a run that is over: all have ended with it, also those whose end nobody has seen."""
+    rows = _rank_rows(record)
+    for row in rows:
+        if not row.get("ended"):
+            row["ended"] = ended
+            row["stopped"] = record["state"] == "stopped" and bool(row.get("started"))
+    return rows
+
+
+def _rank_rows(record: Record) -> list[Record]:
     ranks = record.get("ranks")
-    rows = [row for row in ranks if isinstance(row, dict)] if isinstance(ranks, list) else []
-    running = [row for row in rows if row.get("started") and not row.get("ended")]
-    return [{**row, "ended": now, "stopped": True} if row in running else row for row in rows]
+    return [dict(row) for row in ranks if isinstance(row, dict)] if isinstance(ranks, list) else []
+
+
+def with_starts(record: Record, events: Iterable[bytes]) -> Record:
+    """The record, with the ranks that have started according to the events: a launcher writes those sooner."""
+    starts = _starts(events)
+    rows = _rank_rows(record)
+    for row in rows:
+        if not row.get("started"):
+            row.update(starts.get(str(row.get("rank")), {}))
+    return {**record, "ranks": rows}
+
+
+def _starts(events: Iterable[bytes]) -> dict[str, Record]:
+    """When each rank of the last attempt started, and its process."""
+    starts: dict[str, Record] = {}
+    for line in events:
+        if b'"started"' not in line and b'"restart"' not in line:
+            continue
+        event = read_record(line) or {}
+        if event.get("ev") == "restart":
+            starts.clear()
+        if event.get("ev") == "started" and event.get("role") == "worker":
+            with suppress(KeyError, TypeError, ValueError, OverflowError, OSError):
+                started = datetime.fromtimestamp(float(event["time"]), timezone.utc)
+                starts[str(int(event["rank"]))] = {"pid": int(event["pid"]), "started": _iso(started)}
+    return starts
+
+
+def _iso(when: datetime) -> str:
+    return when.isoformat(timespec="milliseconds")
 
 
 def _same_host(verdict: Any, ending: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -13,7 +13,14 @@ from typing import Any
 from mslaunch.errors import MslaunchError
 from mslaunch.shared import layout
 from mslaunch.transports.kubernetes.api_server import Cluster, NoAnswer, NotFound, part_of
-from mslaunch.transports.kubernetes.endings import OVER, blamed_host, concluded, describe_missing, read_record
+from mslaunch.transports.kubernetes.endings import (
+    OVER,
+    blamed_host,
+    concluded,
+    describe_missing,
+    read_record,
+    with_starts,
+)
 from mslaunch.transports.kubernetes.mirror import TRANSPORT, Mirror, locked
 from mslaunch.transports.kubernetes.states import (
     container_ending,
@@ -300,9 +307,16 @@ class Following:
     def _record(self, mirror: Mirror) -> dict[str, Any]:
         return mirror.final or read_record((self._folder / layout.RECORD).read_bytes()) or {}
 
+    def _record_with_starts(self, mirror: Mirror) -> dict[str, Any]:
+        """The last record that came; its launcher may have been ended before it could record that ranks had started."""
+        record = self._record(mirror)
+        with suppress(OSError), (self._folder / layout.EVENTS).open("rb") as events:
+            return with_starts(record, events)
+        return record
+
     def _close(self, mirror: Mirror, code: int, ending: dict[str, Any] | None) -> bool:
         """Write the record; delete the objects, unless there is something left to read."""
-        record = concluded(self._record(mirror), code, ending, self._last_lines())
+        record = concluded(self._record_with_starts(mirror), code, ending, self._last_lines())
         if note := describe_missing(mirror.missing()):
             mirror.note(note)
             record["notes"] = [*(record.get("notes") or ()), note]
