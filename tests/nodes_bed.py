@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mslaunch.shared.guard import processes_with
 from tests.conftest import MSLAUNCH, ROOT, Bench
 from tests.kubernetes_bed import HOME
 
@@ -24,6 +27,8 @@ IMAGE = "docker.io/local/job:1"
 MISSING = "kubelet, containerd or runc is missing: run `make kubernetes`"
 GROUPS = Path("/sys/fs/cgroup")
 SECONDS = 180.0
+ENDING = 15.0
+"""Seconds in which processes that were killed are gone, with the namespaces that they began."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,22 @@ def real_nodes(*names: str) -> Iterator[RealNodes]:
     finally:
         subprocess.run([SCRIPT, "down", str(folder)], timeout=SECONDS)
         own = (folder / "id").read_text().strip()
+        left = _end_what_is_left(f"MSLAUNCH_NODES={folder}")
         shutil.rmtree(folder, ignore_errors=True)
         networks = subprocess.run(["ip", "netns"], capture_output=True, text=True).stdout
+        assert left == []
         assert own not in networks
         assert list(GROUPS.glob(f"*/{own}-*")) == []
+
+
+def _end_what_is_left(mark: str) -> list[str]:
+    """Wait for the end of a cluster's processes, which were killed; kill those that stay, and return their commands."""
+    end = time.monotonic() + ENDING
+    while (pids := processes_with(mark)) and time.monotonic() < end:
+        time.sleep(0.1)
+    commands = []
+    for pid in pids:
+        with suppress(OSError):
+            commands.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+            os.kill(pid, signal.SIGKILL)
+    return commands

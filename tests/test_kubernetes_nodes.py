@@ -1,4 +1,8 @@
-"""Jobs on real Kubernetes nodes: what a stand-in for the kubelet cannot show. All tests use one cluster."""
+"""Jobs on real Kubernetes nodes: what a stand-in for the kubelet cannot show.
+
+All tests use one cluster. What takes long by waiting, the loss of a node and a job that prints much, begins first and
+goes on while the other tests run.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,14 +69,49 @@ def far(bench: Bench, cluster: RealNodes) -> Bench:
     return bench
 
 
+@dataclass(frozen=True)
+class Losses:
+    """Jobs whose node is lost, by the name of their run."""
+
+    bench: Bench
+    jobs: Mapping[str, Node]
+
+
 @pytest.fixture(scope="module")
-def loud(cluster: RealNodes, tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """A detached job that prints more than a node keeps for readers; it runs while other tests do."""
-    bench = Bench(tmp_path_factory.mktemp("loud"), dict(os.environ))
-    cluster.prepare(bench)
-    bench.write("train.py", LOUD)
+def losses(cluster: RealNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Losses]:
+    """A node with a worker of one job, and with the launcher and a worker of another one, that is switched off."""
+    bench = make_bench(cluster, tmp_path_factory.mktemp("losses"), SLEEP)
+    jobs = {}
+    for run, launcher in {"lost-worker": "node-a", "lost-launcher": "node-c"}.items():
+        patch = spread(run, launcher, "node-b", "node-c")
+        jobs[run] = start_here(bench, "train", *KUBE, "--run-id", run, "--set", settings(patch=patch))
+    try:
+        for run, job in jobs.items():
+            wait_for(partial(_shows, job, "sleeping"), f"{run} to print")
+        cluster.kubectl("cordon", "node-c")  # pods of other jobs have no place there
+        cluster.lose("node-c")
+        yield Losses(bench, jobs)
+    finally:
+        for job in jobs.values():
+            job.process.terminate()
+            job.wait()
+
+
+@pytest.fixture(scope="module")
+def loud(losses: Losses, cluster: RealNodes, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """A detached job that prints more than a node keeps for readers."""
+    del losses  # begins first
+    bench = make_bench(cluster, tmp_path_factory.mktemp("loud"), LOUD)
     done = bench.mslaunch("train", *KUBE, "--run-id", "loud", "--detach", "--set", settings())
     assert done.returncode == 0, done.stderr
+    return bench
+
+
+def make_bench(cluster: RealNodes, folder: Path, program: str) -> Bench:
+    """Make a folder for jobs that go on while tests do; the end of the cluster proves that nothing of them is left."""
+    bench = Bench(folder / "job", dict(os.environ))
+    bench.write("train.py", program)
+    cluster.prepare(bench)
     return bench
 
 
@@ -83,11 +123,11 @@ def template(**spec: object) -> dict[str, object]:
     return {"spec": {"template": {"spec": spec}}}
 
 
-def spread(run: str, launcher: str) -> dict[str, object]:
-    """The launcher on one node, and the workers on the nodes b and c."""
+def spread(run: str, launcher: str, *workers: str) -> dict[str, object]:
+    """The launcher on one node, and each worker on another one of its nodes."""
     labels = {"matchLabels": {"mslaunch-run": run, "mslaunch-part": "worker"}}
     rule = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
-    names = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-b", "node-c"]}
+    names = {"key": "kubernetes.io/hostname", "operator": "In", "values": workers}
     terms = {"nodeSelectorTerms": [{"matchExpressions": [names]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     worker = template(affinity=affinity, topologySpreadConstraints=[{**rule, "labelSelector": labels}])
@@ -100,7 +140,7 @@ def spread(run: str, launcher: str) -> dict[str, object]:
 def test_mindspore_reduces_over_two_nodes(far: Bench) -> None:
     """The ranks run in pods of two nodes, not as root; output, record and logs are on the submitter's machine."""
     far.write("train.py", ALL_REDUCE)
-    patch = spread("reduces", "node-a")
+    patch = spread("reduces", "node-a", "node-a", "node-b")
     done = far.mslaunch("train", *KUBE, "--run-id", "reduces", "--set", settings(patch=patch))
     assert done.returncode == 0, done.stdout + done.stderr
     assert [far.log(rank).count("sum 3.0 user 1000") for rank in range(2)] == [1, 1]
@@ -163,19 +203,11 @@ def test_a_log_that_the_node_has_rotated_has_its_end_and_names_what_is_missing(l
     wait_for(lambda: not cluster.pods("loud", "launcher"), "the objects to be deleted")
 
 
-def test_the_loss_of_a_node_is_the_verdict(far: Bench, cluster: RealNodes) -> None:
-    """A node with a worker of one job, and with the launcher and a worker of another one: both end with its loss."""
-    far.write("train.py", SLEEP)
-    jobs = {}
-    for run, launcher in {"lost-worker": "node-a", "lost-launcher": "node-c"}.items():
-        options = ("--run-id", run, "--set", settings(patch=spread(run, launcher)))
-        jobs[run] = start_here(far, "train", *KUBE, *options)
-    for run, job in jobs.items():
-        wait_for(partial(_shows, job, "sleeping"), f"{run} to print")
-    cluster.lose("node-c")
-    assert [job.wait() for job in jobs.values()] == [125, 125]
-    for run, job in jobs.items():
-        record = far.record(run)
+def test_the_loss_of_a_node_is_the_verdict(losses: Losses) -> None:
+    """A job of which the node had a worker, and one of which it had the launcher too: both end, with all ranks."""
+    assert [job.wait() for job in losses.jobs.values()] == [125, 125]
+    for run, job in losses.jobs.items():
+        record = losses.bench.record(run)
         assert "on node-c was ended: its node was lost (NodeLost)" in record["verdict"]["summary"], job.text
         assert record["verdict"]["summary"] in job.text
         assert all(rank["ended"] for rank in record["ranks"])

@@ -17,6 +17,7 @@ if [ $# -lt 2 ]; then sed -n '2,12p' "$self"; exit 2; fi
 shift 2
 if [ "$command" = run ]; then exec nsenter --net="/run/netns/$(cat "$folder/id")" "$@"; fi
 mkdir -p "$folder"; cd "$folder"
+export MSLAUNCH_NODES=$folder  # marks every process of this cluster; those in containers are in its control groups
 if [ ! -e id ]; then echo "msk$$" > id; fi
 id=$(cat id)
 
@@ -114,6 +115,7 @@ inside() {  # NODE: the first process of a node
   containerd -c "$own/containerd.toml" > "$own/containerd.log" 2>&1 &
   for _ in $(seq 200); do if ctr version > /dev/null 2>&1; then break; fi; sleep 0.1; done
   ctr -n k8s.io images import --snapshotter native "$folder/job.tar" > /dev/null
+  while [ ! -s "$folder/plane/kubeconfig" ]; do sleep 0.1; done  # the control plane starts meanwhile
   kubelet --config "$own/kubelet.yaml" --kubeconfig "$folder/plane/kubeconfig" --hostname-override "$node" \
     --node-ip "10.214.0.$(cat "$own/number")" --container-runtime remote \
     --container-runtime-endpoint unix:///run/containerd/containerd.sock > "$own/kubelet.log" 2>&1 &
@@ -121,14 +123,14 @@ inside() {  # NODE: the first process of a node
 }
 
 up() {  # NODE...
-  local number=0 node
-  python3 "$tools/image.py" job.tar "$bin/busybox"
+  local number=0 node plane
   ip netns add "$id"; ip -n "$id" link set lo up
   ip -n "$id" link add nodes type bridge; ip -n "$id" addr add $gate/24 dev nodes; ip -n "$id" link set nodes up
-  for node in "$@"; do number=$((number + 1)); prepare "$node" $number; done
-  ADDRESS=$gate within "$tools/start.sh" "$folder/plane" $port > /dev/null
+  ADDRESS=$gate within "$tools/start.sh" "$folder/plane" $port > /dev/null & plane=$!
+  python3 "$tools/image.py" job.tar "$bin/busybox"
+  for node in "$@"; do number=$((number + 1)); prepare "$node" $number; switch_on "$node"; done
+  wait $plane
   nsenter --net="/run/netns/$id" setsid python3 "$tools/names.py" $gate plane/kubeconfig > names.log 2>&1 < /dev/null & echo $! >> plane/pids
-  for node in "$@"; do switch_on "$node"; done
   for _ in $(seq 240); do
     if [ "$(within kubectl --kubeconfig plane/kubeconfig get nodes 2> /dev/null | grep -c ' Ready')" = $number ]; then
       echo "$folder/plane/kubeconfig"; return
