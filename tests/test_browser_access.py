@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.ui.access import HEADERS, Access
+from mslaunch.ui.access import HEADERS, PageAccess
 from tests.conftest import Bench, wait_for
 from tests.ui_bed import Ui, end_ui, shared_bench, start_ui
 
@@ -206,7 +206,7 @@ def test_other_verbs_load_nothing_of_it(shown: Bench, words: list[str]) -> None:
 
 def test_a_host_name_counts_where_others_may_reach_the_server() -> None:
     """Only the machine's own."""
-    access = Access("t" * 30, "c", frozenset({"node1"}))
+    access = PageAccess("t" * 30, "c", frozenset({"node1"}))
     headers = {"authorization": f"Bearer {'t' * 30}"}
     assert access.judge("GET", {**headers, "host": "node1:8390"}) is None
     assert access.judge("GET", {**headers, "host": "node2:8390"}) is not None

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from mslaunch.cli import explain
-from mslaunch.cli.explain import meaning
+from mslaunch.cli.diagnose import explain
+from mslaunch.cli.diagnose.explain import meaning
 from mslaunch.diagnose.patterns.literals import required_literals
 from mslaunch.diagnose.patterns.pattern import match_line
 from mslaunch.diagnose.patterns.pattern_tables import built_in_patterns, parse_table

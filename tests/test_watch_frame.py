@@ -10,7 +10,7 @@ import pytest
 
 from mslaunch.cli.watch.choices import Choices, Room, press
 from mslaunch.cli.watch.curve import draw_curve
-from mslaunch.cli.watch.model import Happened, Note, RankRow
+from mslaunch.cli.watch.model import Happened, RankRow, TimedNote
 from mslaunch.cli.watch.table import choose_columns, heading, name_variants, row_text
 from mslaunch.metrics.rows import Row, Source
 from mslaunch.metrics.series import SeriesTable
@@ -71,7 +71,7 @@ def test_steps_have_all_their_digits() -> None:
 @pytest.mark.parametrize("pane", ["verdict", "notes", "log", "stacks"])
 def test_a_long_line_can_be_read_to_its_end(pane: str) -> None:
     """On the whole screen, lines are wrapped."""
-    happened = Happened((Note(NOW, LONG),))
+    happened = Happened((TimedNote(NOW, LONG),))
     now = Choices(pane=pane, stacks=(LONG,))
     overview = overview_of(new_record(1), verdict=[LONG], happened=happened, log_rank=0, log_lines=[LONG])
     drawn = lines_of(overview, now)

@@ -15,8 +15,8 @@ from mslaunch.cli.watch.curve import draw_curve
 from mslaunch.cli.watch.frame import draw
 from mslaunch.cli.watch.model import (
     Happened,
-    Note,
     Overview,
+    TimedNote,
     count_states,
     find_curve,
     find_progress,
@@ -193,7 +193,7 @@ def test_a_curve_of_one_value_is_a_line() -> None:
 @pytest.mark.parametrize(("columns", "lines"), [(80, 24), (200, 60), (40, 10), (20, 5), (3, 2), (1, 1)])
 def test_the_screen_is_filled_and_never_overflows(ranks: int, columns: int, lines: int) -> None:
     """As many lines as the terminal has, none wider than it, whatever is shown."""
-    notes = tuple(Note(NOW, f"note {number} " * 20) for number in range(9))
+    notes = tuple(TimedNote(NOW, f"note {number} " * 20) for number in range(9))
     log = [f"line {number} \x1b[31m中文" * 30 for number in range(100)]
     overview = overview_of(new_record(ranks, 2), happened=Happened(notes), log_rank=0, log_lines=log)
     for pane in ("", "log", "notes", "help", "verdict", "stacks"):
@@ -205,7 +205,7 @@ def test_the_screen_is_filled_and_never_overflows(ranks: int, columns: int, line
 def test_eight_ranks_fit_into_a_small_terminal() -> None:
     """With a log of some lines below them and the notes."""
     log = [f"line {number}" for number in range(100)]
-    happened = Happened((Note(NOW, "rank 3 is slow"),))
+    happened = Happened((TimedNote(NOW, "rank 3 is slow"),))
     shown = "\n".join(lines_of(overview_of(new_record(8), happened=happened, log_rank=0, log_lines=log)))
     assert all(f"{rank}  running" in shown for rank in range(8))
     assert "line 99\n" in shown
@@ -226,7 +226,7 @@ def test_what_a_job_prints_never_controls_the_terminal() -> None:
     evil = "\x1b]0;title\x07\x1b[2J\x1b[?1049l\x9b31m\x00\r\n\u202e"
     record = new_record(2)
     record = replace(record, ranks=tuple(replace(one, host=f"n{one.rank}{evil}") for one in record.ranks))
-    happened = Happened((Note(NOW, evil), Note(math.inf, evil)))
+    happened = Happened((TimedNote(NOW, evil), TimedNote(math.inf, evil)))
     overview = overview_of(record, happened=happened, log_rank=0, log_lines=[evil] * 5, queue_job=evil, verdict=())
     for pane in ("", "log", "notes", "stacks"):
         drawn = "".join(lines_of(overview, Choices(pane=pane, stacks=(evil,), filter=evil), 160, 40))

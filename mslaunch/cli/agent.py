@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mslaunch import api
-from mslaunch.cli.join import follow
+from mslaunch.cli.console.joined_node import follow
 from mslaunch.cli.parsing import common, options
 
 app = common.new_app()

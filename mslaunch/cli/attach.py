@@ -12,7 +12,7 @@ from mslaunch.cli.console.console import Console
 from mslaunch.cli.console.describe import duration_of
 from mslaunch.cli.console.screen import Screen
 from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_argument import find_run
+from mslaunch.cli.parsing.run_options import find_run
 from mslaunch.errors import RequestError
 from mslaunch.ranges import format_ranges, parse_ranges
 

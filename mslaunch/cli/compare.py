@@ -11,7 +11,7 @@ import typer
 from mslaunch import api
 from mslaunch.cli.console.tables import GAP, columns, terminal_width
 from mslaunch.cli.parsing import common, run_options
-from mslaunch.cli.parsing.run_argument import find_runs
+from mslaunch.cli.parsing.run_options import find_runs
 from mslaunch.errors import RequestError
 from mslaunch.runs.compare import Comparison, Section, words
 from mslaunch.text import counted, display_width, first_line, plain, shorten, shorten_middle

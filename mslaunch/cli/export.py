@@ -9,7 +9,7 @@ import typer
 from mslaunch import api
 from mslaunch.cli.parsing import common, run_options
 from mslaunch.cli.parsing.new_file import Force, check_new
-from mslaunch.cli.parsing.run_argument import find_run
+from mslaunch.cli.parsing.run_options import find_run
 from mslaunch.errors import RequestError
 from mslaunch.text import counted
 

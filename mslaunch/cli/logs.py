@@ -14,8 +14,7 @@ import typer
 
 from mslaunch import api
 from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_argument import find_run
-from mslaunch.cli.parsing.run_options import parse_since
+from mslaunch.cli.parsing.run_options import find_run, parse_since
 from mslaunch.diagnose.patterns.pattern import is_healthy_noise
 from mslaunch.errors import RequestError
 from mslaunch.ranges import format_ranges, parse_ranges

@@ -10,7 +10,7 @@ import typer
 from mslaunch import api
 from mslaunch.cli.console.describe import describe_labels
 from mslaunch.cli.parsing import common, run_options
-from mslaunch.cli.parsing.run_argument import find_run
+from mslaunch.cli.parsing.run_options import find_run
 
 app = common.new_app()
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from mslaunch.cli.parsing import common, options
 from mslaunch.cli.parsing.common import columns
-from mslaunch.cli.parsing.run_argument import find_run
+from mslaunch.cli.parsing.run_options import find_run
 from mslaunch.text import byte_count
 
 app = common.new_app()

@@ -12,7 +12,7 @@ import typer
 from mslaunch.api import browser
 from mslaunch.cli.parsing import common, options
 from mslaunch.cli.parsing.new_file import Force, check_new
-from mslaunch.cli.parsing.run_argument import find_run
+from mslaunch.cli.parsing.run_options import find_run
 from mslaunch.text import plain
 
 app = common.new_app()

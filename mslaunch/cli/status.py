@@ -22,7 +22,7 @@ from mslaunch.cli.console.describe import (
 from mslaunch.cli.console.tables import Narrowing
 from mslaunch.cli.parsing import common, options
 from mslaunch.cli.parsing.common import columns
-from mslaunch.cli.parsing.run_argument import find_run
+from mslaunch.cli.parsing.run_options import find_run
 from mslaunch.cli.watch.model import find_progress
 from mslaunch.metrics.progress import short
 from mslaunch.metrics.rows import Number, Source, to_json_value

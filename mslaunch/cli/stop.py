@@ -9,7 +9,7 @@ import typer
 
 from mslaunch import api
 from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_argument import find_run
+from mslaunch.cli.parsing.run_options import find_run
 from mslaunch.errors import NOT_READY, RequestError
 
 app = common.new_app()

@@ -87,7 +87,7 @@ def launch(
         raise typer.Exit(detached.wait(as_json))
     job = api.read(request)
     if (member := api.membership(job, common.say)) is not None:
-        from mslaunch.cli.join import follow as follow_launcher
+        from mslaunch.cli.console.joined_node import follow as follow_launcher
 
         if detached:
             raise RequestError("--detach: another node launches this job, and this one only joins it. Leave it out.")

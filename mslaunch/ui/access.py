@@ -50,7 +50,7 @@ FOREIGN = Refusal(403, "Only the page of this server may do that.")
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class PageAccess:
     """What a request needs to be answered."""
 
     token: str
@@ -105,10 +105,10 @@ def _is_own_page(headers: dict[str, str]) -> bool:
     return own and OWN_HEADER in headers and headers.get("sec-fetch-site", "same-origin") == "same-origin"
 
 
-class Guard:
+class AccessGuard:
     """Answers for the application where a request is refused; puts the strict headers on every answer."""
 
-    def __init__(self, app: App, access: Access) -> None:
+    def __init__(self, app: App, access: PageAccess) -> None:
         self._app = app
         self._access = access
 

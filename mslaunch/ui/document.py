@@ -224,5 +224,5 @@ def _logs(run: Run, record: RunRecord, bounds: Bounds, known: Collection[str]) -
     return [*logs, *([{"rank": None, **_ends(scheduler)}] if scheduler.size else [])]
 
 
-def _ends(found: log_text.Window) -> Document:
+def _ends(found: log_text.LogWindow) -> Document:
     return {"start": found.start, "size": found.size, "lines": list(found.lines)}

@@ -119,7 +119,7 @@ class _Entry:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenRun:
     """A run whose numbers are in memory."""
 
     metrics: Metrics
@@ -137,7 +137,7 @@ class Library:
         self._lock = threading.RLock()
         self._listed = float("-inf")
         self._entries: dict[str, _Entry] = {}
-        self._open: OrderedDict[str, _Open] = OrderedDict()
+        self._open: OrderedDict[str, _OpenRun] = OrderedDict()
         self._sweeps: dict[Path, tuple[Stamp | None, dict[str, str]]] = {}
 
     def find(self, name: str) -> Run:
@@ -242,7 +242,7 @@ class Library:
         """Return the document of a run as JSON, and a tag that changes with it."""
         run = self.find(name)
         with self._lock:
-            kept = self._open.pop(name, None) or _Open(Metrics(run.folder.metrics))
+            kept = self._open.pop(name, None) or _OpenRun(Metrics(run.folder.metrics))
             self._open[name] = kept
             while len(self._open) > KEPT:
                 self._open.popitem(last=False)[1].metrics.close()

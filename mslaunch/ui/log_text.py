@@ -26,7 +26,7 @@ Mask = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class LogWindow:
     """Lines of a log, from byte `start` up to `end`, and how long the log is."""
 
     start: int
@@ -57,11 +57,11 @@ def shown_line(line: bytes, mask: Mask = str) -> str:
 
 def window(
     folder: Path, path: Path, at: int | None, most: int = PIECE, with_rest: bool = False, mask: Mask = str
-) -> Window:
+) -> LogWindow:
     """Return whole lines from an offset on, or the last ones where `at` is None; `with_rest` also an unfinished one."""
     file = _open(folder, path)
     if file is None:
-        return Window(0, 0, 0, ())
+        return LogWindow(0, 0, 0, ())
     try:
         size = os.fstat(file).st_size
         if at is None or at > size:  # somebody has cut the log: its end is shown
@@ -71,11 +71,11 @@ def window(
         os.close(file)
 
 
-def window_before(folder: Path, path: Path, at: int, most: int = PIECE, mask: Mask = str) -> Window:
+def window_before(folder: Path, path: Path, at: int, most: int = PIECE, mask: Mask = str) -> LogWindow:
     """Return the whole lines that end at an offset."""
     file = _open(folder, path)
     if file is None:
-        return Window(0, 0, 0, ())
+        return LogWindow(0, 0, 0, ())
     try:
         size = os.fstat(file).st_size
         return _before(file, min(max(at, 0), size), size, most, True, mask)
@@ -97,7 +97,7 @@ def _open(folder: Path, path: Path) -> int | None:
     return None
 
 
-def _after(file: int, at: int, size: int, most: int, with_rest: bool, mask: Mask) -> Window:
+def _after(file: int, at: int, size: int, most: int, with_rest: bool, mask: Mask) -> LogWindow:
     data = os.pread(file, most, at)
     is_last = at + len(data) >= size
     end = data.rfind(b"\n") + 1
@@ -106,7 +106,7 @@ def _after(file: int, at: int, size: int, most: int, with_rest: bool, mask: Mask
     return _made(at, data[:end], size, mask)
 
 
-def _before(file: int, at: int, size: int, most: int, with_rest: bool, mask: Mask) -> Window:
+def _before(file: int, at: int, size: int, most: int, with_rest: bool, mask: Mask) -> LogWindow:
     start = max(0, at - most)
     data = os.pread(file, at - start, start)
     if start:
@@ -117,15 +117,15 @@ def _before(file: int, at: int, size: int, most: int, with_rest: bool, mask: Mas
     return _made(start, data[:end], size, mask)
 
 
-def _made(start: int, data: bytes, size: int, mask: Mask) -> Window:
+def _made(start: int, data: bytes, size: int, mask: Mask) -> LogWindow:
     lines = data.split(b"\n")
     if not lines[-1]:
         lines.pop()
     ends = tuple(accumulate((len(line) + 1 for line in lines), initial=start))[1:]
-    return Window(start, start + len(data), size, tuple(shown_line(line, mask) for line in lines), ends)
+    return LogWindow(start, start + len(data), size, tuple(shown_line(line, mask) for line in lines), ends)
 
 
-def times_of(folder: Path, path: Path, found: Window) -> list[float | None]:
+def times_of(folder: Path, path: Path, found: LogWindow) -> list[float | None]:
     """Return when the lines of a window came, as far as the end of a log.times tells."""
     file = _open(folder, path)
     if file is None:

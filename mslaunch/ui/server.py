@@ -27,7 +27,7 @@ from mslaunch.runs.history import list_runs
 from mslaunch.runs.run import Run
 from mslaunch.text import plain
 from mslaunch.ui import log_text, page, prometheus
-from mslaunch.ui.access import LARGEST_HEAD, Access, App, Guard
+from mslaunch.ui.access import LARGEST_HEAD, AccessGuard, App, PageAccess
 from mslaunch.ui.bounds import LIVE
 from mslaunch.ui.library import Library
 from mslaunch.ui.overlay import compare
@@ -185,10 +185,10 @@ def _error(status: int, text: str) -> Response:
     return JSONResponse({"error": plain(text)}, status_code=status)
 
 
-def make_app(library: Library, access: Access, may_stop: bool = False) -> App:
+def make_app(library: Library, access: PageAccess, may_stop: bool = False) -> App:
     """Return the whole application."""
     routed = Starlette(routes=Answers(library, may_stop).routes())
-    return Guard(GZipMiddleware(routed, minimum_size=2000, compresslevel=4), access)
+    return AccessGuard(GZipMiddleware(routed, minimum_size=2000, compresslevel=4), access)
 
 
 def listen(host: str, port: int | None) -> socket.socket:
@@ -253,7 +253,7 @@ def serve_runs(
     token = kept_token(Path(token_file)) if token_file else new_token()
     listening = listen(host, port)
     bound = listening.getsockname()[1]
-    access = Access(token, f"mslaunch_{bound}", names_of(host))
+    access = PageAccess(token, f"mslaunch_{bound}", names_of(host))
     name = socket.gethostname() if host in EVERYWHERE else host
     shown = f"[{name}]" if ":" in name else name
     tell(f"http://{shown}:{bound}/?token={token}")

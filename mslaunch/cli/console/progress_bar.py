@@ -17,7 +17,7 @@ from mslaunch.text import byte_count
 _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 
 
-class Interrupted(MslaunchError):
+class MoveInterrupted(MslaunchError):
     def __init__(self, number: int) -> None:
         self.exit_code = 128 + number
         super().__init__("interrupted; nothing was kept.")
@@ -30,7 +30,7 @@ def progress_bar() -> Iterator[Callable[[int], Progress]]:
     def end(number: int, _: FrameType | None) -> None:
         for other in before:
             signal.signal(other, signal.SIG_IGN)
-        raise Interrupted(number)
+        raise MoveInterrupted(number)
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     try:

@@ -124,7 +124,7 @@ def _read(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ForeignOption:
     """One option of another launcher."""
 
     means: Callable[[str], Sequence[str]] | None = None
@@ -140,7 +140,7 @@ class Row:
     """What to say of its value, where that is not done as a whole."""
 
 
-Table = Mapping[str, Row]
+Table = Mapping[str, ForeignOption]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +151,16 @@ class Translated:
     notes: tuple[str, ...] = ()
 
 
-def _as(option: str) -> Row:
-    return Row(lambda value: (f"{option}={value}",))
+def _as(option: str) -> ForeignOption:
+    return ForeignOption(lambda value: (f"{option}={value}",))
 
 
 def _is_true(value: str) -> bool:
     return value.lower() in ("true", "1", "yes", "on")
 
 
-def _variable(name: str) -> Row:
-    return Row(lambda value: (f"--env={name}={value}",))
+def _variable(name: str) -> ForeignOption:
+    return ForeignOption(lambda value: (f"--env={name}={value}",))
 
 
 def _workers(value: str) -> Sequence[str]:
@@ -183,7 +183,7 @@ def _tee(value: str) -> Sequence[str]:
 
 _ONE_LOG = "rank_R/log.txt has output and errors of every rank"
 _SCHEDULER = "ranks find each other through MindSpore's scheduler"
-_NODE_RANK = Row(lambda value: (f"--node-rank={value}",), as_here=("-1",))
+_NODE_RANK = ForeignOption(lambda value: (f"--node-rank={value}",), as_here=("-1",))
 
 MSRUN: Table = {
     "worker_num": _as("--workers"),
@@ -192,52 +192,54 @@ MSRUN: Table = {
     "master_port": _as("--master-port"),
     "node_rank": _NODE_RANK,
     "log_dir": _as("--runs-dir"),
-    "join": Row(lambda value: () if _is_true(value) else ("--detach",)),
+    "join": ForeignOption(lambda value: () if _is_true(value) else ("--detach",)),
     "cluster_time_out": _variable("MS_TOPO_TIMEOUT"),
-    "bind_core": Row(bind_core, remark=remark),
-    "bind_numa": Row(bind_numa, remark=remark),
-    "sim_level": Row(lambda value: (f"--env=MS_SIMULATION_LEVEL={value}",), as_here=("-1",)),
-    "sim_rank_id": Row(
+    "bind_core": ForeignOption(bind_core, remark=remark),
+    "bind_numa": ForeignOption(bind_numa, remark=remark),
+    "sim_level": ForeignOption(lambda value: (f"--env=MS_SIMULATION_LEVEL={value}",), as_here=("-1",)),
+    "sim_rank_id": ForeignOption(
         instead="every rank is started. One alone: MS_SIMULATION_LEVEL=0 RANK_SIZE=8 RANK_ID=3 python train.py",
         as_here=("-1",),
     ),
     "rank_table_file": _as("--rank-table"),
-    "worker_log_name": Row(why="the log of rank R is rank_R/log.txt"),
-    "tail_worker_log": Row(lambda value: (f"--tail={'all' if value == '-1' else value}",)),
+    "worker_log_name": ForeignOption(why="the log of rank R is rank_R/log.txt"),
+    "tail_worker_log": ForeignOption(lambda value: (f"--tail={'all' if value == '-1' else value}",)),
 }
 """As in MindSpore 2.10, by name without dashes."""
 
 TORCHRUN: Table = {
-    "nnodes": Row(lambda value: (f"--nnodes={value}",), as_here=("1", "1:1")),
-    "nproc_per_node": Row(_workers),
-    "standalone": Row(takes_value=False),
+    "nnodes": ForeignOption(lambda value: (f"--nnodes={value}",), as_here=("1", "1:1")),
+    "nproc_per_node": ForeignOption(_workers),
+    "standalone": ForeignOption(takes_value=False),
     "max_restarts": _as("--max-restarts"),
-    "rdzv_backend": Row(why=_SCHEDULER),
+    "rdzv_backend": ForeignOption(why=_SCHEDULER),
     "rdzv_endpoint": _as("--master"),
-    "rdzv_id": Row(why=_SCHEDULER),
-    "rdzv_conf": Row(why=_SCHEDULER),
-    "monitor_interval": Row(why="mslaunch is told when a process ends, and need not look"),
-    "start_method": Row(why="a rank is a process of its own", as_here=("spawn",)),
-    "event_log_handler": Row(why="events.jsonl has all events", as_here=("null",)),
-    "role": Row(why="all ranks have the same role", as_here=("default", "default_role")),
-    "no_python": Row(takes_value=False),
-    "run_path": Row(instead="name the script as it is", takes_value=False),
+    "rdzv_id": ForeignOption(why=_SCHEDULER),
+    "rdzv_conf": ForeignOption(why=_SCHEDULER),
+    "monitor_interval": ForeignOption(why="mslaunch is told when a process ends, and need not look"),
+    "start_method": ForeignOption(why="a rank is a process of its own", as_here=("spawn",)),
+    "event_log_handler": ForeignOption(why="events.jsonl has all events", as_here=("null",)),
+    "role": ForeignOption(why="all ranks have the same role", as_here=("default", "default_role")),
+    "no_python": ForeignOption(takes_value=False),
+    "run_path": ForeignOption(instead="name the script as it is", takes_value=False),
     "log_dir": _as("--runs-dir"),
-    "r": Row(why=_ONE_LOG, as_here=("0",)),
-    "redirects": Row(why=_ONE_LOG, as_here=("0",)),
-    "t": Row(_tee),
-    "tee": Row(_tee),
+    "r": ForeignOption(why=_ONE_LOG, as_here=("0",)),
+    "redirects": ForeignOption(why=_ONE_LOG, as_here=("0",)),
+    "t": ForeignOption(_tee),
+    "tee": ForeignOption(_tee),
     "local_ranks_filter": _as("--tail"),
-    "duplicate_stdout_filters": Row(why=_ONE_LOG),
-    "duplicate_stderr_filters": Row(why=_ONE_LOG),
+    "duplicate_stdout_filters": ForeignOption(why=_ONE_LOG),
+    "duplicate_stderr_filters": ForeignOption(why=_ONE_LOG),
     "node_rank": _NODE_RANK,
     "master_addr": _as("--master"),
     "master_port": _variable("MASTER_PORT"),
-    "local_addr": Row(why=_SCHEDULER),
-    "logs_specs": Row(why=_ONE_LOG),
-    "numa_binding": Row(lambda _: ("--numa",)),
-    "signals_to_handle": Row(why="SIGTERM, SIGINT and SIGHUP end the job, and all of its ranks"),
-    "virtual_local_rank": Row(instead="each rank sees all devices, and DEVICE_ID names its own", takes_value=False),
+    "local_addr": ForeignOption(why=_SCHEDULER),
+    "logs_specs": ForeignOption(why=_ONE_LOG),
+    "numa_binding": ForeignOption(lambda _: ("--numa",)),
+    "signals_to_handle": ForeignOption(why="SIGTERM, SIGINT and SIGHUP end the job, and all of its ranks"),
+    "virtual_local_rank": ForeignOption(
+        instead="each rank sees all devices, and DEVICE_ID names its own", takes_value=False
+    ),
 }
 """As in PyTorch 2.13, by name without leading dashes, with underscores."""
 
@@ -269,7 +271,7 @@ def translate(words: Sequence[str], table: Table, ours: Mapping[str, bool], ours
     return Translated((*done, *left), tuple(notes))
 
 
-def _apply(name: str, value: str, row: Row) -> Sequence[str]:
+def _apply(name: str, value: str, row: ForeignOption) -> Sequence[str]:
     if value in row.as_here:
         return ()
     if row.instead:
@@ -277,7 +279,7 @@ def _apply(name: str, value: str, row: Row) -> Sequence[str]:
     return row.means(value) if row.means else ()
 
 
-def _remarks(name: str, value: str, row: Row) -> Iterator[str]:
+def _remarks(name: str, value: str, row: ForeignOption) -> Iterator[str]:
     if row.why and value not in row.as_here:
         yield f"{name}={value} has no meaning here: {row.why}"
     if row.remark and (text := row.remark(value)):

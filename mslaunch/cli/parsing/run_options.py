@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
+from mslaunch import api
 from mslaunch.errors import RequestError
 
 RunsDir = Annotated[
@@ -51,3 +53,23 @@ def parse_age(text: str, now: float, option: str) -> float:
         number = int(span[1])
         raise RequestError(f"{option} {text}: minutes or months? Write {number}min, or {30 * number}d.")
     return parse_since(text, now, option)
+
+
+def find_run(name: str | None, runs_dir: str | None) -> api.Run:
+    """Find a run, and say on stderr in which folder of runs it was found where the user could not know."""
+    found = api.find_run(name, runs_dir)
+    _name_place(found, name, runs_dir)
+    return found
+
+
+def find_runs(name: str, runs_dir: str | None) -> list[api.Run]:
+    """Find the runs of a sweep, or a run, and say likewise."""
+    runs = api.find_runs(name, runs_dir)
+    for run in runs[:1]:
+        _name_place(run, name, runs_dir)
+    return runs
+
+
+def _name_place(run: api.Run, name: str | None, runs_dir: str | None) -> None:
+    if runs_dir is None and (place := api.unexpected_place(run, name)):
+        print(f"mslaunch: {run.name} is in {place}", file=sys.stderr, flush=True)

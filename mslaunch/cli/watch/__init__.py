@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_argument import find_run
+from mslaunch.cli.parsing.run_options import find_run
 from mslaunch.cli.watch.process import ViewProcess
 from mslaunch.cli.watch.terminal import check_terminal
 

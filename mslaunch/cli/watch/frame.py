@@ -18,7 +18,7 @@ from mslaunch.cli.watch.choices import (
     visible_rows,
 )
 from mslaunch.cli.watch.curve import NO_NUMBER, draw_curve
-from mslaunch.cli.watch.model import TROUBLE, Note, Overview, RankRow
+from mslaunch.cli.watch.model import TROUBLE, Overview, RankRow, TimedNote
 from mslaunch.cli.watch.table import choose_columns, heading, number_text, row_text
 from mslaunch.metrics.progress import TIME_LEFT
 from mslaunch.text import counted, display_width, plain, plain_output, shorten, wrap
@@ -249,7 +249,7 @@ def _content(overview: Overview, now: Choices) -> tuple[str, Sequence[str]]:
     return "help", HELP
 
 
-def _note(note: Note) -> str:
+def _note(note: TimedNote) -> str:
     try:
         when = datetime.fromtimestamp(note.time).strftime("%H:%M:%S")
     except (ValueError, OverflowError, OSError):  # of a file that somebody has changed

@@ -44,7 +44,7 @@ class Wake:
             return set()
 
 
-class View:
+class RunView:
     """One run on one terminal. `is_launchers`: the process above carries the run out, and tells when it has ended."""
 
     def __init__(self, run: api.Run, terminal: Terminal, above: int, is_launchers: bool) -> None:

@@ -70,7 +70,7 @@ class RankRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class TimedNote:
     """What the launcher tells people about the run, and when."""
 
     time: float
@@ -92,7 +92,7 @@ class Curve:
 class Happened:
     """What events.jsonl tells beside the record."""
 
-    notes: tuple[Note, ...] = ()
+    notes: tuple[TimedNote, ...] = ()
     in_init: frozenset[int] = frozenset()
     """Ranks that have called init() and have not returned from it."""
     is_stopping: bool = False

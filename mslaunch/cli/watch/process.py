@@ -105,11 +105,11 @@ def _show(above: int, terminal: Terminal, is_launchers: bool) -> None:
             if not piece:
                 os._exit(0)
             told += piece
-        from mslaunch.cli.watch.loop import View
+        from mslaunch.cli.watch.loop import RunView
 
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # warnings would stand in the middle of the screen
         run = api.find_run(os.fsdecode(told[:-1]))
-        code = View(run, terminal, above, is_launchers).show()
+        code = RunView(run, terminal, above, is_launchers).show()
     except MslaunchError as error:
         code, said = error.exit_code, f"mslaunch: {error}\n"
     except OSError as error:  # the terminal is gone

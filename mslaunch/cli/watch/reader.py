@@ -13,8 +13,8 @@ from mslaunch.cli.console.describe import describe_verdict
 from mslaunch.cli.console.last_lines import read_tail
 from mslaunch.cli.watch.model import (
     Happened,
-    Note,
     Overview,
+    TimedNote,
     count_states,
     find_curve,
     find_progress,
@@ -38,7 +38,7 @@ class EventReader:
 
     def __init__(self, path: str) -> None:
         self._follower = api.Follower(path)
-        self._notes: deque[Note] = deque(maxlen=MOST_NOTES)
+        self._notes: deque[TimedNote] = deque(maxlen=MOST_NOTES)
         self._in_init: set[int] = set()
         self._is_stopping = False
 
@@ -55,7 +55,7 @@ class EventReader:
         return Happened(tuple(self._notes), frozenset(self._in_init), self._is_stopping)
 
     def _note(self, event: Mapping[str, Any]) -> None:
-        self._notes.append(Note(float(event["time"]), str(event["text"])))
+        self._notes.append(TimedNote(float(event["time"]), str(event["text"])))
 
     def _enter(self, event: Mapping[str, Any]) -> None:
         self._in_init.add(event["rank"])

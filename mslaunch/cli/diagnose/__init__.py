@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mslaunch import api
-from mslaunch.cli import explain
-from mslaunch.cli.bundle import open_bundle, save_bundle
 from mslaunch.cli.console.console import verdict_text
 from mslaunch.cli.console.describe import describe_warnings
 from mslaunch.cli.console.progress_bar import ReadingLine
+from mslaunch.cli.diagnose import explain
+from mslaunch.cli.diagnose.bundle import open_bundle, save_bundle
 from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_argument import find_run
+from mslaunch.cli.parsing.run_options import find_run
 from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.folder import Evidence, read_sources
 from mslaunch.diagnose.judge import judge, judge_logs
