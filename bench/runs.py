@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.measure import MSLAUNCH, Row, medians, seconds
+from mslaunch.documents.schema import RunStatus
 from mslaunch.runs import record
 from mslaunch.runs.identity import this_process
 from mslaunch.runs.paths import RunFolder
@@ -27,7 +28,7 @@ def make_runs(runs_dir: Path) -> None:
         folder.path.mkdir(parents=True)
         began = time.time() - 3600.0 * (RUNS - number)
         times = (record.iso(began), record.iso(began + 60))
-        state = "succeeded" if number % 5 else "failed"
+        state: RunStatus = "succeeded" if number % 5 else "failed"
         ranks = tuple(RankRecord(rank, "localhost", rank, 1000 + rank, 0, None, *times) for rank in range(RANKS))
         made = RunRecord(folder.run_id, state, *times, launcher, RANKS, "dynamic", "local", "train.py", ranks)
         record.save(folder, made)

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from mslaunch.documents.schema import RunStatus
 from mslaunch.metrics.rows import Row, Source
 from mslaunch.runs import record
 from mslaunch.runs.identity import this_process
@@ -19,7 +20,12 @@ DAY = 86400.0
 
 
 def make_run(
-    runs_dir: Path, name: str, state: str = "succeeded", days: float = 1.0, ranks: int = 2, bytes: int | None = None
+    runs_dir: Path,
+    name: str,
+    state: RunStatus = "succeeded",
+    days: float = 1.0,
+    ranks: int = 2,
+    bytes: int | None = None,
 ) -> RunFolder:
     """Make the folder of a run that ended so many days ago."""
     folder = RunFolder(runs_dir / name)

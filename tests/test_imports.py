@@ -124,17 +124,17 @@ EDGES: dict[str, set[str]] = {
     "ranktable": {"documents", "errors", "hosts", "ranges"},
     "open_files": {"errors", "text"},
     "text": {"ranges"},
+    "masking": {"documents", "shared"},
     "hosts": {"errors", "ranges"},
     "worker": {"__version__", "shared"},
     "runtime": {"shared"},
     "ranges": {"errors"},
     "plugins": {"errors"},
-    "masking": {"documents", "shared"},
+    "documents": {"errors"},
     "agent": {"shared"},
     "signals": set(),
     "shared": set(),
     "errors": set(),
-    "documents": set(),
 }
 """Every edge that imports may take, those inside functions and for type checking included. There is no cycle."""
 IMPURE = {"socket", "subprocess", "psutil"}

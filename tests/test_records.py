@@ -20,6 +20,7 @@ from mslaunch.plan.model import File, Limits, Plan, Process, Restarts, from_json
 from mslaunch.runs import identity, record
 from mslaunch.runs.identity import Launcher
 from mslaunch.runs.labels import Labels
+from mslaunch.runs.launcher_events import LAUNCHER_EVENTS
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.record import AttemptSummary, OutputRecord, RankRecord, RunRecord, WarningRecord
 from mslaunch.shared import messages
@@ -49,7 +50,7 @@ TYPES: dict[str, type] = {
 }
 WHOLE_FILES = ("run.json", "plan.json", "labels.json")
 RECORDED = {name: kind for name, kind in messages.AGENT_EVENTS.items() if name not in messages.NOT_RECORDED}
-EVENTS = {**RECORDED, **messages.LAUNCHER_EVENTS}
+EVENTS = {**RECORDED, **LAUNCHER_EVENTS}
 NEWER = "2.0"
 
 
@@ -84,7 +85,7 @@ def test_every_field_is_documented_and_no_other(heading: str) -> None:
     ("heading", "events", "common"),
     [
         ("Events of agents", RECORDED, {"ev", "host", "time"}),
-        ("Events of the launcher", messages.LAUNCHER_EVENTS, {"ev"}),
+        ("Events of the launcher", LAUNCHER_EVENTS, {"ev"}),
     ],
 )
 def test_every_event_is_documented_with_its_fields(heading: str, events: Mapping[str, type], common: set[str]) -> None:

@@ -12,6 +12,7 @@ from mslaunch.cli.watch.choices import Choices, Room, press
 from mslaunch.cli.watch.curve import draw_curve
 from mslaunch.cli.watch.model import Happened, RankRow, TimedNote
 from mslaunch.cli.watch.table import choose_columns, heading, name_variants, row_text
+from mslaunch.documents.schema import RunStatus
 from mslaunch.metrics.rows import Row, Source
 from mslaunch.metrics.series import SeriesTable
 from mslaunch.text import display_width
@@ -151,7 +152,7 @@ def test_the_learning_rate_is_told_with_the_loss() -> None:
 
 
 @pytest.mark.parametrize("state", ["succeeded", "failed", "stopped"])
-def test_a_run_that_is_over_offers_nothing_to_stop(state: str) -> None:
+def test_a_run_that_is_over_offers_nothing_to_stop(state: RunStatus) -> None:
     """Neither the key nor the question, and no time that is left."""
     record = replace(new_record(1), state=state)
     overview = overview_of(record, steps(step=20, steps=20, step_time=0.1, epoch=1, epochs=1))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mslaunch.documents.schema import RunStatus
 from mslaunch.metrics.rows import Row, Source
 from mslaunch.runs import identity
 from mslaunch.runs import record as records
@@ -69,7 +70,7 @@ class MadeRun:
         with path.open("a") as file:
             file.write(text)
 
-    def end(self, state: str, **more: Any) -> None:
+    def end(self, state: RunStatus, **more: Any) -> None:
         """Have the run end."""
         ended = records.iso(time.time())
         how: dict[str, Any] = {"exit_code": 0} if state == "succeeded" else {"stopped": True, "signal": 15}

@@ -21,8 +21,8 @@ class Child:
 
     def __init__(self, planned: messages.PlannedProcess) -> None:
         self.planned = planned
-        self.role: str = planned["role"]
-        self.rank: int | None = planned["rank"]
+        self.role = planned["role"]
+        self.rank = planned["rank"]
         self.by_script = planned["start"] == "by-script"
         self.pid: int | None = None
         self.running = False

@@ -278,4 +278,5 @@ def record_of_logs(name: str, verdict: Verdict | None) -> RunRecord:
     """A record for a folder of logs that is no run of ours, so that both are shown alike."""
     from mslaunch.runs.record import RunRecord
 
-    return RunRecord(name, "", "", None, None, 0, "", "", "", (), verdict=verdict)
+    # Logs have no state.
+    return RunRecord(name, "", "", None, None, 0, "", "", "", (), verdict=verdict)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from mslaunch.documents.schema import SCHEMA_VERSION, RunStatus
 from mslaunch.errors import MslaunchError, limit_of
 from mslaunch.launch.attempt.attempt import TICK, Attempt, Observer, SignalSource
 from mslaunch.launch.attempt.decisions import LOST, Failure
@@ -31,7 +32,6 @@ from mslaunch.runs.metrics_file import MetricsWriter
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.run import Run
 from mslaunch.runs.writing import why
-from mslaunch.shared.messages import SCHEMA_VERSION
 from mslaunch.signals import ASKING, SUSPEND, Signals
 from mslaunch.transports.base import Transport
 from mslaunch.transports.streams import Pings
@@ -281,7 +281,8 @@ def conclude(now: record.RunRecord, run_state: RunState, folder: RunFolder, seco
         run_state.fail(Failure(time.time(), None, host, LOST, None, "host lost", summary))
     verdict = make_verdict(run_state, folder) if run_state.interrupt is None else None
     if run_state.interrupt is not None:
-        state, exit_code = "stopped", 128 + run_state.interrupt
+        state: RunStatus = "stopped"
+        exit_code = 128 + run_state.interrupt
     elif verdict is not None:
         state, exit_code = "failed", verdict.exit_code or run_state.failures[0].exit_code
     else:

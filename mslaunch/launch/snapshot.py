@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from mslaunch.documents.schema import SCHEMA_VERSION
 from mslaunch.errors import NotReadyError
 from mslaunch.shared import layout
-from mslaunch.shared.messages import SCHEMA_VERSION
 
 FILE_LIMIT = 1 << 20
 COPY_LIMIT = 32 << 20

@@ -20,7 +20,7 @@ from mslaunch.documents.yaml_text import parse_yaml
 from mslaunch.errors import did_you_mean
 from mslaunch.plan.model import LinePattern
 from mslaunch.shared.messages import LinePatternOrder, MetricsOrder
-from mslaunch.shared.messages.metric_rows import is_name
+from mslaunch.shared.metric_values import is_name
 
 GROUP = "mslaunch.metrics"
 MOST_ROWS = 200

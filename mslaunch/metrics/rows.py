@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from mslaunch.shared.messages.metric_rows import MOST_VALUES, is_name
+from mslaunch.shared.metric_values import MOST_VALUES, is_name
 
 Number = int | float
 SHORTEST_LINE, LONGEST_LINE = 20, 1 << 15  # the longest row takes half of it

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 from mslaunch.hosts import LOCAL, Host
 from mslaunch.plan.binding import Binding
-from mslaunch.plan.model import Facts, File, Process, Start
+from mslaunch.plan.model import Facts, File, Process
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
 from mslaunch.settings.environment import is_identity
 from mslaunch.settings.program import Program
 from mslaunch.shared import layout
+from mslaunch.shared.messages import Start
 
 
 @dataclass(frozen=True, slots=True)

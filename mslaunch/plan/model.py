@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
+from mslaunch.documents.schema import SCHEMA_VERSION, parse_record
 from mslaunch.documents.typed import make
-from mslaunch.errors import NewerRecord, RecordUnreadable
+from mslaunch.errors import RecordUnreadable
 from mslaunch.hosts import Host
 from mslaunch.plan.nested import NestedLauncher
 from mslaunch.settings.program import Program
 from mslaunch.shared import layout
-from mslaunch.shared.messages import SCHEMA_VERSION, NumaAnswer
+from mslaunch.shared.messages import NumaAnswer, Role, Start
 
 MANY = 100
-_VERSION = re.compile(r"([0-9]{1,9})(?:\..*)?")
 
 
 def _ends_in_port(address: str) -> str | None:
     port = address.rpartition(":")[2]
     return None if port.isascii() and port.isdigit() and len(port) <= 5 else "an address with its port"
-
-
-Role = Literal["scheduler", "worker", "script"]
-Start = Literal["now", "on-import", "by-script"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,19 +305,3 @@ def from_json(text: str, name: str = layout.PLAN) -> Plan:
         return make(Plan, parse_record(text, name))
     except Unreadable as error:
         raise RecordUnreadable(name, error) from None
-
-
-def parse_record(text: str, name: str) -> dict[str, Any]:
-    """Read the object in a file of a run; raise Unreadable for what is none, NewerRecord for a newer mslaunch's."""
-    raw = parse_json(text)
-    if not isinstance(raw, dict):
-        raise Unreadable("it is not a JSON object")
-    check_schema(raw.get("schema_version", SCHEMA_VERSION), name)
-    return raw
-
-
-def check_schema(version: object, name: str) -> None:
-    """Refuse what a newer version wrote in a way that this one would misread."""
-    found = _VERSION.fullmatch(str(version)[:40])
-    if not found or int(found[1]) > int(SCHEMA_VERSION.partition(".")[0]):
-        raise NewerRecord(name, str(version)[:40], SCHEMA_VERSION)

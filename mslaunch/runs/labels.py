@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.documents.schema import SCHEMA_VERSION, parse_record
 from mslaunch.documents.typed import make
 from mslaunch.errors import RecordUnreadable, RequestError, RunsFolderUnwritable
-from mslaunch.plan.model import parse_record
 from mslaunch.runs.ownership import check_owner
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.writing import why, write_atomically
 from mslaunch.settings.value_types import WHAT_A_TAG_IS, is_tag
-from mslaunch.shared.messages import SCHEMA_VERSION
 
 LARGEST = 1 << 20
 LONGEST_NOTE = 4096

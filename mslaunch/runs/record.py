@@ -7,21 +7,23 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.documents.schema import SCHEMA_VERSION, RunStatus, check_schema, parse_record
 from mslaunch.documents.typed import make
 from mslaunch.errors import RecordUnreadable
-from mslaunch.plan.model import Plan, check_schema, from_json, parse_record
+from mslaunch.plan.model import Plan, from_json
 from mslaunch.ranges import format_ranges
 from mslaunch.runs import identity
 from mslaunch.runs.identity import Launcher
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.writing import write_atomically
-from mslaunch.shared.messages import SCHEMA_VERSION, OutputRow
+from mslaunch.shared.messages import OutputRow
 
-ENDED = ("succeeded", "failed", "stopped", "lost")
+RankStatus = Literal["waiting", "running", "ok", "stopped", "failed", "gone", "not started"]
+ENDED: tuple[RunStatus, ...] = ("succeeded", "failed", "stopped", "lost")
 """The states of runs that are over."""
 LARGEST = 64 << 20  # 65,536 ranks, the most that HCCL takes, fit four times
 LARGEST_PLAN = 512 << 20
@@ -62,7 +64,7 @@ class RankRecord:
     """It did not fail: mslaunch ended it."""
 
     @property
-    def state(self) -> str:
+    def state(self) -> RankStatus:
         if self.ended is None:
             return "running" if self.started else "waiting"
         if self.exit_code == 0:
@@ -137,7 +139,7 @@ class RunRecord:
     """What run.json holds."""
 
     run_id: str
-    state: str
+    state: RunStatus
     started: Time
     ended: Time | None
     launcher: Launcher | None
@@ -171,7 +173,9 @@ class RunRecord:
         raw["outputs"] = [{name: getattr(one, name) for name in OutputRecord.__slots__} for one in self.outputs]
         return raw
 
-    def end(self, state: str, ended: str, exit_code: int | None = None, verdict: Verdict | None = None) -> RunRecord:
+    def end(
+        self, state: RunStatus, ended: str, exit_code: int | None = None, verdict: Verdict | None = None
+    ) -> RunRecord:
         """Return the record of the run once it is over: none of its ranks goes on."""
         ranks = tuple(rank.end_with_run(ended, stopped=state == "stopped") for rank in self.ranks)
         return replace(self, state=state, ended=ended, exit_code=exit_code, verdict=verdict, ranks=ranks)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.documents.schema import SCHEMA_VERSION, parse_record
 from mslaunch.documents.typed import make
 from mslaunch.errors import (
     AmbiguousRun,
@@ -26,7 +27,6 @@ from mslaunch.errors import (
     SweepAlive,
 )
 from mslaunch.plan.combinations import Combination
-from mslaunch.plan.model import parse_record
 from mslaunch.runs import identity, requests
 from mslaunch.runs.history import list_all, save_stopped
 from mslaunch.runs.identity import Launcher
@@ -36,7 +36,6 @@ from mslaunch.runs.paths import RunFolder, SweepFolder, is_file
 from mslaunch.runs.record import LARGEST, is_name
 from mslaunch.runs.run import Result, Run
 from mslaunch.runs.writing import create_folder, why, write_atomically
-from mslaunch.shared.messages import SCHEMA_VERSION
 
 POLL = 0.1
 

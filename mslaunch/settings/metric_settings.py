@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from mslaunch.shared.messages.metric_rows import RESERVED, is_name
+from mslaunch.shared.metric_values import RESERVED, is_name
 
 LONGEST_REGEX = 1000
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from mslaunch.documents.schema import RunStatus
     from mslaunch.hosts import Host
     from mslaunch.plan.model import File, Plan
     from mslaunch.plan.spec import JobSpec
@@ -75,8 +76,7 @@ class Opened:
 class JobState:
     """How a queue sees a job."""
 
-    state: str
-    """A run's state: queued, running, succeeded, failed, stopped or lost."""
+    state: RunStatus
     word: str
     """The queue's own word for it."""
     reason: str = ""

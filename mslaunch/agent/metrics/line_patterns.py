@@ -7,15 +7,15 @@ import re
 import signal
 import time
 
-from mslaunch.agent.metrics import metric_values
+from mslaunch.shared import metric_values
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from mslaunch.agent.metrics.metric_values import Values
     from mslaunch.shared import messages
+    from mslaunch.shared.metric_values import Values
 
 LONGEST_MATCH = 0.05  # seconds of CPU time, on one line
 SHARE = 0.02  # of a core: what a pattern that is not ours may take in all
@@ -110,7 +110,7 @@ class LinePatterns:
             yield from _object_numbers(found[0])
             return
         for name, group in zip(row.fields, found.groups()):
-            value = metric_values.number(group) if name and group else None
+            value = metric_values.parse_number(group) if name and group else None
             if value is not None:
                 yield from _in_seconds(name, value) if row.role != "adds" else ((name, value),)
 
@@ -175,6 +175,6 @@ def _json_numbers(text: str) -> Iterator[tuple[str, float]]:
 
 def _python_numbers(text: str) -> Iterator[tuple[str, float]]:
     for name, digits in _PAIR.findall(text):
-        value = metric_values.number(digits)
+        value = metric_values.parse_number(digits)
         if value is not None:
             yield OTHER_NAMES.get(name, name), value

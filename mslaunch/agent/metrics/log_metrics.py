@@ -8,8 +8,8 @@ import stat
 import time
 from itertools import islice
 
-from mslaunch.agent.metrics.metric_values import is_odd
 from mslaunch.agent.metrics.progress_bars import ProgressBars
+from mslaunch.shared.metric_values import is_odd
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from mslaunch.agent.metrics.line_patterns import LinePatterns
-    from mslaunch.agent.metrics.metric_values import Values
+    from mslaunch.shared.metric_values import Values
 
     Timed = tuple[float, Values]
     T = TypeVar("T")

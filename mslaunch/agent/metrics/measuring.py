@@ -7,8 +7,8 @@ import time
 from mslaunch.agent.metrics.device_metrics import DeviceMetrics
 from mslaunch.agent.metrics.line_patterns import LinePatterns
 from mslaunch.agent.metrics.log_metrics import LogMetrics, StepCounter, spread_rows
-from mslaunch.agent.metrics.metric_values import checked, to_wire
 from mslaunch.agent.metrics.resources import Resources
+from mslaunch.shared.metric_values import checked, to_wire
 from mslaunch.shared.visible_devices import environment_of_ranks
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms

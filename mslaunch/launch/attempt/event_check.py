@@ -5,7 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Collection, Mapping
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from mslaunch.shared import messages
 from mslaunch.shared.wire import Unreadable
@@ -85,6 +85,8 @@ def _rule(hint: Any, name: str = "") -> Rule:
         return kinds, least, largest, next((rule[3] for rule in rules if rule[3]), None)
     if get_origin(hint) is Annotated or is_typeddict(hint):  # the first has a check of its own
         return frozenset({dict}), 0, 0, _holds_fields(_fields(hint)) if is_typeddict(hint) else hint.__metadata__[0]
+    if get_origin(hint) is Literal:
+        return frozenset({str}), 0, 0, frozenset(get_args(hint)).__contains__
     if get_origin(hint) is list:
         return frozenset({list}), 0, 0, _holds_items(_rule(get_args(hint)[0]))
     if get_origin(hint) is dict:

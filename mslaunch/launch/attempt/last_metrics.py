@@ -28,7 +28,7 @@ class Numbers:
         self._not_finite: dict[int, Number | None] = {}
         """Since which step the loss of a rank is NaN or infinite."""
 
-    def receive(self, event: messages.Metrics, now: float) -> list[Alert]:
+    def receive(self, event: messages.MetricsEvent, now: float) -> list[Alert]:
         """Take what a host has told; return what a person should be told of it."""
         rows = [self._row(event["host"], row) for row in event["rows"]]
         self._new += rows

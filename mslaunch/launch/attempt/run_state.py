@@ -212,10 +212,10 @@ class RunState:
         self.idle.update({int(rank): seconds for rank, seconds in event["idle"].items()})
         return []
 
-    def _on_metrics(self, event: messages.Metrics, now: float) -> list[Order]:
+    def _on_metrics(self, event: messages.MetricsEvent, now: float) -> list[Order]:
         return self.report_alerts(self.numbers.receive(event, now), event["time"])
 
-    def _on_nested_launcher(self, event: messages.NestedLauncher, now: float) -> list[Order]:
+    def _on_nested_launcher(self, event: messages.NestedLauncherEvent, now: float) -> list[Order]:
         """Report the first rank that starts a launcher; the others most likely do the same."""
         del now
         if self._nested:
@@ -383,7 +383,7 @@ class RunState:
         self.outputs += event["outputs"]
         return []
 
-    def _on_note(self, event: messages.Note, now: float) -> list[Order]:
+    def _on_note(self, event: messages.AgentNote, now: float) -> list[Order]:
         del now
         self.notes.append(f"{event['host']}: {event['text']}")
         return []

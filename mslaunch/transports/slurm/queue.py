@@ -13,6 +13,7 @@ from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 
+from mslaunch.documents.schema import RunStatus
 from mslaunch.errors import NotReadyError
 from mslaunch.settings.environment import RANKS_ONLY
 from mslaunch.transports.base import JobState
@@ -21,7 +22,7 @@ _LOOK_EVERY = 2.0
 _SILENT_FOR = 30.0
 _COMMAND_SECONDS = 60.0
 
-STATES = {
+STATES: dict[str, RunStatus] = {
     "PENDING": "queued",
     "CONFIGURING": "queued",
     "REQUEUED": "queued",

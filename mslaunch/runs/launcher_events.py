@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, TypeVar, get_args, get_type_hints
+
+LAUNCHER_EVENTS: dict[str, type] = {}
+"""Every event of the launcher, by its name."""
+
+Kind = TypeVar("Kind", bound=type)
 
 
+def launcher_event(kind: Kind) -> Kind:
+    """Enter a class into LAUNCHER_EVENTS by the name that its field `ev` allows."""
+    LAUNCHER_EVENTS.update(dict.fromkeys(get_args(get_type_hints(kind)["ev"]), kind))
+    return kind
+
+
+@launcher_event
 class SchemaLine(TypedDict):
     """The first line of events.jsonl."""
 
@@ -12,6 +24,7 @@ class SchemaLine(TypedDict):
     schema_version: str
 
 
+@launcher_event
 class SignalEvent(TypedDict):
     """The launcher got a signal."""
 
@@ -20,6 +33,7 @@ class SignalEvent(TypedDict):
     time: float
 
 
+@launcher_event
 class StacksTaken(TypedDict):
     """Stacks that were asked for are there, grouped."""
 
@@ -27,6 +41,7 @@ class StacksTaken(TypedDict):
     groups: list[str]
 
 
+@launcher_event
 class ConsoleLost(TypedDict):
     """The console failed; the job went on without it."""
 
@@ -34,6 +49,7 @@ class ConsoleLost(TypedDict):
     traceback: str
 
 
+@launcher_event
 class NoteEvent(TypedDict):
     """What the launcher tells people about the run."""
 
@@ -42,6 +58,7 @@ class NoteEvent(TypedDict):
     time: float
 
 
+@launcher_event
 class UnknownEvent(TypedDict):
     """An agent sent something that this version does not know; it was ignored."""
 
@@ -50,6 +67,7 @@ class UnknownEvent(TypedDict):
     name: str
 
 
+@launcher_event
 class RejectedEvent(TypedDict):
     """A host sent what it must not send: a wrong record, or one of another host. It was cut off."""
 
@@ -59,6 +77,7 @@ class RejectedEvent(TypedDict):
     time: float
 
 
+@launcher_event
 class StoppingEvent(TypedDict):
     """Everything is being stopped."""
 
@@ -66,23 +85,10 @@ class StoppingEvent(TypedDict):
     time: float
 
 
+@launcher_event
 class RestartEvent(TypedDict):
     """The job is about to be started again, as this attempt (the first one is 0)."""
 
     ev: Literal["restart"]
     attempt: int
     time: float
-
-
-LAUNCHER_EVENTS: dict[str, type] = {
-    "schema": SchemaLine,
-    "signal": SignalEvent,
-    "stacks-taken": StacksTaken,
-    "console-lost": ConsoleLost,
-    "note": NoteEvent,
-    "unknown": UnknownEvent,
-    "rejected": RejectedEvent,
-    "restart": RestartEvent,
-    "stopping": StoppingEvent,
-}
-"""What the launcher itself writes into events.jsonl, by name."""

@@ -1,0 +1,557 @@
+"""The types of everything that launcher, agents and ranks send each other, and of the files that ranks write.
+
+Agents and ranks import this module for type checking only: loading `typing` would cost each of them 6 ms.
+docs/records.md says what each field means, and a test compares it with these types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
+
+from mslaunch.shared.metric_values import are_values
+
+Message = dict[str, Any]
+"""A decoded record before its type is known: what the wire carries."""
+Role = Literal["scheduler", "worker", "script"]
+"""What a planned process is."""
+Start = Literal["now", "on-import", "by-script"]
+"""When a planned process starts: at once, when a rank imports MindSpore, or when the script of the method starts it."""
+
+AGENT_EVENTS: dict[str, type] = {}
+"""Every event that an agent sends, by its name."""
+NOT_RECORDED: set[str] = set()
+"""Events of agents that events.jsonl does not hold: too many, too large, or from before the run."""
+ORDERS: dict[str, type] = {}
+"""Every order that an agent obeys, by its name."""
+
+Kind = TypeVar("Kind", bound=type)
+
+
+def agent_event(*names: str, is_recorded: bool = True) -> Callable[[Kind], Kind]:
+    """Enter a class into AGENT_EVENTS by the names that it is sent with."""
+
+    def enter(kind: Kind) -> Kind:
+        AGENT_EVENTS.update(dict.fromkeys(names, kind))
+        if not is_recorded:
+            NOT_RECORDED.update(names)
+        return kind
+
+    return enter
+
+
+def order(*names: str) -> Callable[[Kind], Kind]:
+    """Enter a class into ORDERS by the names that it is sent with."""
+
+    def enter(kind: Kind) -> Kind:
+        ORDERS.update(dict.fromkeys(names, kind))
+        return kind
+
+    return enter
+
+
+class Event(TypedDict):
+    """What every event has: its name, the host it comes from and when it happened there."""
+
+    ev: str
+    host: str
+    time: float
+
+
+@agent_event("hello")
+class HelloEvent(Event):
+    """An agent has started."""
+
+    pid: int
+
+
+class NumaNode(TypedDict):
+    """A NUMA node of a host, and its cores."""
+
+    node: int
+    cores: list[int]
+
+
+class NumaDevice(TypedDict):
+    """A device, and the NUMA node that it is on."""
+
+    device: int
+    node: int
+
+
+class NumaAnswer(TypedDict):
+    """What an agent has found out about the NUMA nodes of its host; devices by target."""
+
+    nodes: list[NumaNode]
+    devices: dict[str, list[NumaDevice]]
+
+
+class DeviceLimit(TypedDict):
+    """What limits the devices that ranks see: `by` that variable, of so many that are there.
+
+    `files` are the numbers of the device files that are seen, in the order of the devices; null where it is not known.
+    """
+
+    by: str
+    of: int
+    files: list[int | None]
+
+
+class HostFactsAnswer(TypedDict):
+    """What an agent has found out about its host."""
+
+    python: str
+    version: str
+    mindspore: str | None
+    cores: list[int]
+    devices: dict[str, list[int]]
+    limits: dict[str, DeviceLimit]
+    busy: dict[str, str]
+    held: dict[str, str]
+    gpus: list[int]
+    clock: float
+    """When the host began to look."""
+    took: float
+    """How many seconds that took."""
+    shared: bool
+    script: str | None
+    numa: NumaAnswer | None
+    free: int
+    unwritable: str | None
+
+
+@agent_event("facts", is_recorded=False)
+class FactsEvent(Event):
+    """The answer to a probe."""
+
+    facts: HostFactsAnswer
+
+
+@agent_event("listening", is_recorded=False)
+class Listening(Event):
+    """A host holds a port open, or could not."""
+
+    port: int | None
+    why: str
+
+
+@agent_event("reached", is_recorded=False)
+class Reached(Event):
+    """Whether a host could connect to the scheduler's port; `why` is empty where it could."""
+
+    why: str | None
+
+
+@agent_event("files-failed")
+class FilesFailed(Event):
+    """A run's files could not be written on a host."""
+
+    why: str
+
+
+@agent_event("started")
+class Started(Event):
+    """A process of the plan has started."""
+
+    role: Role
+    rank: int | None
+    pid: int
+
+
+@agent_event("start-failed")
+class StartFailed(Event):
+    """A process of the plan could not be started, nor `launch.setup` or the agent, which `role` names then."""
+
+    role: str
+    rank: int | None
+    why: str
+
+
+@agent_event("devices-held")
+class DevicesHeld(Event):
+    """Other runs hold devices that a host's ranks need, given by device with who holds it; nothing was started."""
+
+    held: dict[str, str]
+
+
+@agent_event("setup-failed")
+class SetupFailed(Event):
+    """The commands of launch.setup failed."""
+
+    code: int | None
+    log: str
+
+
+@agent_event("sync-failed")
+class SyncFailed(Event):
+    """What launch.sync has a host fetch before its ranks start could not be fetched; nothing was started."""
+
+    why: str
+
+
+@agent_event("import", "imported", "joining", "joined", "done")
+class RankNote(Event):
+    """What a rank says of its way.
+
+    It imports MindSpore (import), has loaded it (imported), enters init() (joining), is through (joined), or its script
+    has ended well (done).
+    """
+
+    rank: int
+    message: str | None
+
+
+@agent_event("error")
+class RankError(Event):
+    """A rank has raised an exception that nobody caught."""
+
+    rank: int
+    message: str
+
+
+class _ExitedAlways(Event):
+    role: Role
+    rank: int | None
+    pid: int | None
+    code: int | None
+    signal: int | None
+
+
+@agent_event("exited")
+class Exited(_ExitedAlways, total=False):
+    """A process of the plan has ended."""
+
+    crashed: int | None
+    out_of_memory: bool
+    asked: bool
+    child: str
+    child_signal: int
+    kernel: str
+
+
+@agent_event("nested-launcher")
+class NestedLauncherEvent(Event):
+    """A rank has started a launcher, or ranks of its own; `command` is the command line that shows it."""
+
+    rank: int
+    command: str
+
+
+@agent_event("pulse", is_recorded=False)
+class Pulse(Event):
+    """The answer to a ping: for how many seconds no rank of the host has written anything."""
+
+    quiet: float
+
+
+@agent_event("activity", is_recorded=False)
+class Activity(Event):
+    """For how many seconds each rank of the host has printed nothing (silent), and has not computed either (idle)."""
+
+    silent: dict[str, float]
+    idle: dict[str, float]
+
+
+class MetricRow(TypedDict):
+    """What was measured at one time: of a rank, of a device of the host, or of the host where both are null."""
+
+    time: float
+    rank: int | None
+    device: int | None
+    values: Annotated[dict[str, float | str], are_values]
+
+
+@agent_event("metrics", is_recorded=False)
+class MetricsEvent(Event):
+    """What was measured on a host since the event before."""
+
+    rows: list[MetricRow]
+
+
+class _LinesAlways(Event):
+    rank: int
+    lines: list[str]
+    bytes: int
+
+
+@agent_event("lines", is_recorded=False)
+class Lines(_LinesAlways, total=False):
+    """Lines of a rank's log, and how many bytes of it they are; `raw`: the last one has no newline yet."""
+
+    raw: bool
+
+
+@agent_event("bar", is_recorded=False)
+class Bar(Event):
+    """How the progress bar of a shown rank stands: the end of a line that has no newline yet and was written over."""
+
+    rank: int
+    text: str
+
+
+@agent_event("file", is_recorded=False)
+class FilePiece(Event):
+    """A piece of a collected file: as it is where it is plain text, else in base64."""
+
+    path: str
+    offset: int
+    is_text: bool
+    data: str
+
+
+@agent_event("collected", is_recorded=False)
+class Collected(Event):
+    """All files of a host have been sent; so many of the job itself stay there, and these are the first of them."""
+
+    kept: list[str]
+    count: int
+    turn: int
+
+
+class OutputRow(TypedDict):
+    """A file that a rank has written, or a folder of files; one that all ranks share has no rank."""
+
+    rank: int | None
+    path: str
+    files: int
+    bytes: int
+
+
+@agent_event("outputs", is_recorded=False)
+class Outputs(Event):
+    """What a host's ranks have written."""
+
+    outputs: list[OutputRow]
+
+
+@agent_event("stacks")
+class Stacks(Event):
+    """The stacks of a host's ranks, by rank."""
+
+    stacks: dict[str, str]
+
+
+@agent_event("abandoned")
+class Abandoned(Event):
+    """An agent ends its ranks by itself: its launcher was silent, or a signal asked it to."""
+
+    why: str
+    signal: int | None
+
+
+@agent_event("stuck")
+class Stuck(Event):
+    """Processes that cannot be ended."""
+
+    processes: list[str]
+
+
+@agent_event("agent-note")
+class AgentNote(Event):
+    """Something that a person should know; the job goes on."""
+
+    text: str
+
+
+@agent_event("idle")
+class Idle(Event):
+    """Nothing of the run is left on a host."""
+
+
+class ErrorFile(TypedDict):
+    """A rank's error.json: the exception that it ended with, or that a thread of it did."""
+
+    rank: int | None
+    host: str | None
+    pid: int
+    time: float
+    type: str
+    message: str
+    traceback: str
+    thread: str | None
+
+
+class ExitFile(TypedDict):
+    """A rank's exit.json: how it ended, where a script started it."""
+
+    code: int | None
+    signal: int | None
+    time: float
+
+
+class RankMessage(TypedDict, total=False):
+    """What a rank or its exit recorder tells the agent through a pipe."""
+
+    what: str
+    rank: int | None
+    time: float
+    child: int
+    code: int | None
+    signal: int | None
+    crashed: int | None
+    message: str
+    rows: list[tuple[float, dict[str, float | str]]]
+
+
+@order("close-port", "finish", "scheduler", "joined", "stacks", "warn", "ping", "activity", "pause", "resume", "bye")
+class OrderMessage(TypedDict):
+    """What every order has: the host it is for, or * for all, and what to do."""
+
+    to: str
+    do: str
+
+
+@order("probe")
+class ProbeOrder(OrderMessage):
+    """Tell what the host has."""
+
+    run_dir: str
+    script: str
+    nonce: str
+    nonce_text: str
+    device_variables: tuple[str, ...]
+    env: dict[str, str]
+    numa: bool
+
+
+@order("listen")
+class ListenOrder(OrderMessage):
+    """Hold a port open: this one, or the first of the choices that is free."""
+
+    port: int | None
+    choices: list[int]
+
+
+@order("reach")
+class ReachOrder(OrderMessage):
+    """Connect to a port."""
+
+    address: str
+    port: int
+    seconds: float
+
+
+@order("files")
+class FilesOrder(OrderMessage):
+    """Take a piece of the run's files, in base64; the last piece unpacks them."""
+
+    run_dir: str
+    data: str
+    last: bool
+
+
+class PlannedProcess(TypedDict):
+    """A process of the plan, as it is sent to its host."""
+
+    role: Role
+    rank: int | None
+    host: str
+    device_id: int | None
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+    log: str
+    start: Start
+
+
+class LinePatternOrder(TypedDict):
+    """A pattern that lines of logs are tried with: group i of the regex is the metric fields[i - 1], "" is none.
+
+    Without fields the match is an object whose numbers are metrics. The first pattern that `reads` a line is taken;
+    patterns that `complete` it then give what that one has not, unless it has read an object; patterns of the job
+    `add` to any line.
+    """
+
+    id: str
+    literals: list[str]
+    regex: str
+    fields: list[str]
+    built_in: bool
+    role: Literal["reads", "completes", "adds"]
+
+
+class MetricsOrder(TypedDict):
+    """How an agent measures: seconds between two looks, lines of a log that are read per look, what lines look like.
+
+    `resources` are the seconds between two looks at processes and host, `devices` is the target that they are of.
+    """
+
+    every: float
+    most: int
+    resources: float
+    devices: str | None
+    patterns: list[LinePatternOrder]
+
+
+class CopyOrder(TypedDict):
+    """One copy between a bucket and a host."""
+
+    source: str
+    target: str
+
+
+class SyncOrder(TypedDict):
+    """What a host copies before its ranks start and after they have ended, and the Python that does it."""
+
+    python: str
+    before: list[CopyOrder]
+    after: list[CopyOrder]
+    endpoint: str | None
+
+
+@order("run")
+class RunOrder(OrderMessage):
+    """Start a host's part of the plan."""
+
+    run_dir: str
+    attempt: int
+    env: dict[str, str]
+    unset: tuple[str, ...]
+    secrets: dict[str, str]
+    setup: str | None
+    sync: SyncOrder | None
+    tail: list[int]
+    stdin: int | None
+    launcher_lost_after: float | None
+    """None where the stream ends when the launcher is gone: its silence means nothing then."""
+    grace: float
+    answers: bool
+    device_files: str | None
+    reports_launchers: bool
+    workdir: str
+    metrics: MetricsOrder | None
+    processes: list[PlannedProcess]
+
+
+@order("stop")
+class StopOrder(OrderMessage):
+    """Ask all processes to end, and end them after so many seconds."""
+
+    grace: float
+
+
+@order("shown")
+class ShownOrder(OrderMessage):
+    """So many bytes of lines are on the screen: more may be sent."""
+
+    bytes: int
+
+
+@order("written")
+class WrittenOrder(OrderMessage):
+    """A piece of a file, of so many bytes, is written: more may be sent."""
+
+    bytes: int
+
+
+@order("collect")
+class CollectOrder(OrderMessage):
+    """Send the logs of the run; then remove what was brought, where that is asked.
+
+    `share` is the share of the agent's time that reading them may take: all of it once the job has ended.
+    """
+
+    run_dir: str
+    tidy: bool
+    turn: int
+    share: float
