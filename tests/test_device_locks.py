@@ -24,7 +24,7 @@ from tests.test_sweep import FAKE_DEVICES
 
 HOLD = """
 import sys, time
-from mslaunch.agent import device_locks
+from mslaunch.shared import device_locks
 device_locks.FOLDER, device_locks.DEVICES = sys.argv[1:3]
 locks = device_locks.DeviceLocks()
 print(locks.take("davinci", [0, 1], {}, "first"), flush=True)
@@ -135,7 +135,7 @@ def test_a_folder_that_cannot_be_made_means_no_locks(devices: Path) -> None:
 
 TAKE = """
 import sys
-from mslaunch.agent import device_locks
+from mslaunch.shared import device_locks
 device_locks.FOLDER, device_locks.DEVICES = sys.argv[1:3]
 locks = device_locks.DeviceLocks()
 print(locks.take("davinci", [0], {}, "run"), locks.problem)

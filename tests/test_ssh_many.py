@@ -168,7 +168,7 @@ def test_the_failure_of_a_jump_comes_before_what_follows_from_it(jump: str) -> N
 
 ANSWER = """
 import sys, time
-from mslaunch.agent import wire
+from mslaunch.shared import wire
 time.sleep(float(sys.argv[2]))
 sys.stdout.buffer.write(wire.MAGIC + wire.encode({"ev": "reached", "host": sys.argv[1], "time": 1.0, "why": None}))
 sys.stdout.buffer.flush()

@@ -86,7 +86,7 @@ def _rule(hint: Any, name: str = "") -> Rule:
     if get_origin(hint) is Annotated or is_typeddict(hint):  # the first has a check of its own
         return frozenset({dict}), 0, 0, _holds_fields(_fields(hint)) if is_typeddict(hint) else hint.__metadata__[0]
     if get_origin(hint) is Literal:
-        return frozenset({str}), 0, 0, frozenset(get_args(hint)).__contains__
+        hint = str
     if get_origin(hint) is list:
         return frozenset({list}), 0, 0, _holds_items(_rule(get_args(hint)[0]))
     if get_origin(hint) is dict:
