@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.measure import MSLAUNCH, ROUNDS, Row, medians, seconds
-from mslaunch.checkpoint.formats.shard import frame
+from mslaunch.checkpoint.formats.table import frame
 from mslaunch.checkpoint.formats.tensor import Tensor
 from mslaunch.checkpoint.sharding.strategy import write_strategy
 from mslaunch.checkpoint.sharding.tensor_layout import Layout

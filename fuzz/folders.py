@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Literal
 
-from mslaunch.checkpoint.formats.shard import frame, read_shard
+from mslaunch.checkpoint.formats.table import frame, read_shard
 from mslaunch.checkpoint.formats.tensor import Tensor
 
 NETWORKS = ("net", "stage1", "stage2", "stage12", "generator", "resnet", "resnet_50", "llama-7b", "net_5", "v2.net")

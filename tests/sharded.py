@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mslaunch.checkpoint.formats.shard import frame, read_shard
+from mslaunch.checkpoint.formats.table import frame, read_shard
 from mslaunch.checkpoint.formats.tensor import Tensor
 from mslaunch.checkpoint.sharding.sets import find_set
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.formats.table import read_shard
 from mslaunch.checkpoint.sharding.files import step_of
 from mslaunch.checkpoint.sharding.resuming import Resume, find_for_ranks
 from mslaunch.errors import MslaunchError, RequestError

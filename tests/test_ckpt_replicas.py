@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.checkpoint.formats import ckpt
-from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.formats.table import read_shard
 from mslaunch.checkpoint.sharding import replicas
 from mslaunch.checkpoint.sharding.replicas import differing_parameter
 from mslaunch.errors import ShardUnreadable

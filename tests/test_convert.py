@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.formats.table import read_shard
 from tests.conftest import Bench
 from tests.sharded import (
     checkpoints,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mslaunch import api
-from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.formats.table import read_shard
 from mslaunch.checkpoint.sharding.strategy import read_strategy, write_strategy
 from mslaunch.launch.inference import kept_folder
 from tests.conftest import Bench

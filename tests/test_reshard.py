@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.formats.table import read_shard
 from mslaunch.checkpoint.moving import file_io
 from mslaunch.checkpoint.sharding.reshard import natural_layout
 from mslaunch.checkpoint.sharding.sets import find_set

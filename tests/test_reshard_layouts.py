@@ -18,7 +18,7 @@ from mslaunch.checkpoint.moving import file_io, writer
 from mslaunch.checkpoint.moving import writer as block_plan
 from mslaunch.checkpoint.moving.blocks import cut_blocks, row_length, row_places
 from mslaunch.checkpoint.sharding.strategy import read_strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Layout, box, intersection, whole, whole_shape
+from mslaunch.checkpoint.sharding.tensor_layout import Layout, box, intersection, whole_shape
 from mslaunch.checkpoint.sharding.transform import Target
 from tests.sharded import contents_of, json_strategy, plan, write_anew, write_shard
 
@@ -190,7 +190,7 @@ def test_boxes_that_only_touch_have_nothing_in_common() -> None:
     assert intersection(((0, 2), (0, 4)), ((1, 3), (3, 9))) == ((1, 2), (3, 4))
     assert intersection(((0, 2),), ((2, 3),)) is None
     assert intersection((), ()) == ()
-    assert box(whole(0), (), 0) == ()
+    assert box(Layout((1,), ()), (), 0) == ()
 
 
 def test_a_tensor_without_elements_is_moved(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mslaunch.checkpoint.formats import ckpt
-from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.formats.table import read_shard
 from mslaunch.checkpoint.sharding.strategy import Strategy
 from mslaunch.checkpoint.sharding.tensor_layout import Layout
 from mslaunch.checkpoint.sharding.transform import Target
@@ -255,7 +255,7 @@ def test_hostile_files_take_no_memory(tmp_path: Path) -> None:
             file.write(start)
             file.truncate(1 << 40)
     code = (
-        "import pathlib, resource, sys\nfrom mslaunch.checkpoint.formats.shard import read_shard\n"
+        "import pathlib, resource, sys\nfrom mslaunch.checkpoint.formats.table import read_shard\n"
         "from mslaunch.errors import ShardUnreadable\n"
         "pages = int(open('/proc/self/statm').read().split()[0])\n"
         "resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 20),) * 2)\n"

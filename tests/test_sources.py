@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.api.checkpoints import export_weights, import_weights
-from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.formats.table import read_shard
 from mslaunch.checkpoint.moving.stable_files import SourceChanged
 from mslaunch.checkpoint.sharding.sets import find_set
 from mslaunch.checkpoint.sharding.transform import plan_convert

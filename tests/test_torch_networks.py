@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.formats.table import read_shard
 from tests.conftest import ROOT, Bench
 from tests.sharded import content_of, write_shard
 from tests.torch_files import TORCH_PYTHON, needs_torch

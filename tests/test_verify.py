@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.formats.table import read_shard
 from mslaunch.checkpoint.sharding.sets import find_set
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.sharding.tensor_layout import Layout

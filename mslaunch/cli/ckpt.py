@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mslaunch.api import checkpoints
-from mslaunch.checkpoint.formats.shard import FORMATS, Shard, read_shard
+from mslaunch.checkpoint.formats.table import FORMATS, Shard, read_shard
 from mslaunch.checkpoint.moving.partial import is_free
 from mslaunch.checkpoint.sharding.sets import ShardSet, find_set
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
@@ -41,7 +41,8 @@ Prefix = Annotated[
     str | None, typer.Option("--prefix", help="Only files whose names begin so, where networks share a folder.")
 ]
 Output = Annotated[str, typer.Option("-o", "--output", help="The new folder (convert: or file).", metavar="DST")]
-Kind = Annotated[str | None, typer.Option("--format", help="ckpt or safetensors; by default as the source.")]
+_NAMES = " or ".join(form.name for form in FORMATS.values())
+Kind = Annotated[str | None, typer.Option("--format", help=f"{_NAMES}; by default as the source.")]
 
 
 @app.callback()

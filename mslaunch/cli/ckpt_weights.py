@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mslaunch.api import checkpoints
+from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS
 from mslaunch.checkpoint.moving.partial import is_free
 from mslaunch.cli.console.progress_bar import progress_bar, written_words
 from mslaunch.cli.parsing import common
@@ -65,7 +66,7 @@ Strategy = Annotated[str | None, typer.Option("--strategy", help="How ranks' sha
 
 def import_weights(
     source: Annotated[str, typer.Argument(help="PyTorch's .safetensors, .pth, or a folder of them.", metavar="SRC")],
-    to: Annotated[str | None, typer.Option("--to", help="The new .ckpt or .safetensors.", metavar="FILE")] = None,
+    to: Annotated[str | None, typer.Option("--to", help=f"The new {' or '.join(FORMATS)}.", metavar="FILE")] = None,
     output: Annotated[
         str | None, typer.Option("-o", "--output", help="The new folder of shards, with --strategy.", metavar="DST")
     ] = None,
@@ -80,7 +81,7 @@ def import_weights(
     if problem := _WHERE_TO.get((to is not None, output is not None, strategy is not None)):
         raise RequestError(problem)
     target = to or output or ""
-    _check_target(target, (".ckpt", ".safetensors") if to else ())
+    _check_target(target, tuple(FORMATS) if to else ())
     planned = checkpoints.import_weights(
         source, target, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial, key=key
     )
@@ -89,7 +90,7 @@ def import_weights(
 
 def export_weights(
     source: Annotated[str, typer.Argument(help="A checkpoint, or a folder with rank_0 and so on.", metavar="SRC")],
-    to: Annotated[str, typer.Option("--to", help="The new .safetensors.", metavar="FILE")],
+    to: Annotated[str, typer.Option("--to", help=f"The new {' or '.join(FOR_TORCH)}.", metavar="FILE")],
     strategy: Strategy = None,
     names: Names = None,
     like: Like = None,
@@ -98,7 +99,7 @@ def export_weights(
     key: LikeKey = None,
 ) -> None:
     """Write a MindSpore checkpoint with PyTorch's names; shards are merged on the way."""
-    _check_target(to, (".safetensors",))
+    _check_target(to, FOR_TORCH)
     planned = checkpoints.export_weights(
         source, to, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial, key=key
     )

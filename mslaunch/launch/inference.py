@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mslaunch.checkpoint.formats.shard import Shard
+from mslaunch.checkpoint.formats.table import Shard
 from mslaunch.checkpoint.moving.stream import Progress
 from mslaunch.checkpoint.sharding.replicas import differing_parameter
 from mslaunch.checkpoint.sharding.sets import find_set, strategy_beside

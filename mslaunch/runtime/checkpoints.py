@@ -7,7 +7,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-_SAFETENSORS = ".safetensors"
+LOAD_OPTIONS = {".ckpt": {}, ".safetensors": {"format": "safetensors"}}
+"""What mindspore.load_checkpoint has to be given for each checkpoint format, by suffix."""
+_MERGED = ".ckpt"
+"""The suffix of the files of ranks that MindSpore merges."""
 
 
 def checkpoint_files() -> list[str]:
@@ -40,9 +43,9 @@ def _load(net: Any) -> list[str]:
     import mindspore
 
     path = checkpoint_file()
-    form = {"format": "safetensors"} if path.endswith(_SAFETENSORS) else {}
+    options = LOAD_OPTIONS.get(os.path.splitext(path)[1], {})
     try:
-        missing, _ = mindspore.load_param_into_net(net, mindspore.load_checkpoint(path, **form))
+        missing, _ = mindspore.load_param_into_net(net, mindspore.load_checkpoint(path, **options))
     except RuntimeError as error:
         ranks = os.environ.get("RANK_SIZE", "1")
         raise ValueError(
@@ -63,7 +66,7 @@ def distributed_predict(model: Any, *data: Any) -> Any:
         load_sharded(model.predict_network)
         return model.predict(*data)
     for path in told["files"]:
-        if path.endswith(_SAFETENSORS):
+        if not path.endswith(_MERGED):
             raise ValueError(
                 f"{path}: distributed_predict needs .ckpt files, since MindSpore merges no other ones of ranks. Write "
                 f"some: mslaunch ckpt convert DIR -o NEW --format ckpt."

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch.checkpoint.formats import safetensors
+from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS
 from mslaunch.checkpoint.formats.tensor import ITEM_SIZES
 from mslaunch.checkpoint.moving import weights as change
 from mslaunch.checkpoint.moving.weights import Weight, cast, plan_weights
@@ -146,15 +147,16 @@ def plan_import(source: Path, naming: Naming, strategy: Strategy | None, target:
             raise RequestError(
                 f"{strategy.name}: one stage of a pipeline alone. Merge its stages: mslaunch strategy merge."
             )
-        names = {rank: f"{run_layout.rank_folder(rank)}/model{rank}.ckpt" for rank in range(strategy.world_size)}
+        suffix = next(iter(FORMATS))
+        names = {rank: f"{run_layout.rank_folder(rank)}/model{rank}{suffix}" for rank in range(strategy.world_size)}
     planned = Planned(plan_weights(list(weights.values()), strategy), names, strategy, {}, ())
     return planned, Renamed(weights, match.problems, notes)
 
 
 def plan_export(source: Path, naming: Naming, strategy: Strategy | None, target: Path) -> tuple[Planned, Renamed]:
     """Plan one file under PyTorch's names; ranks' shards are merged on the way."""
-    if target.suffix != ".safetensors":
-        raise RequestError(f"--to {target}: the new file's name must end in .safetensors.")
+    if target.suffix not in FOR_TORCH:
+        raise RequestError(f"--to {target}: the new file's name must end in {' or '.join(FOR_TORCH)}.")
     whole = join_scales(open_weights(source, strategy))
     training = [name for name in whole if is_of_training(name, whole)]
     found = {name: weight for name, weight in whole.items() if name not in training}

@@ -11,13 +11,12 @@ from math import prod
 from pathlib import Path
 
 from mslaunch.checkpoint.formats import safetensors
-from mslaunch.checkpoint.formats.shard import FORMATS, TORCH_SUFFIXES, Shard, is_torch, read_shard
+from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS, TORCH_SUFFIXES, Shard, describe, is_torch, read_shard
 from mslaunch.checkpoint.formats.tensor import Malformed, Tensor
 from mslaunch.checkpoint.formats.torch_folders import check_not_distributed, files_of_torch, find_index, siblings
 from mslaunch.checkpoint.moving.stable_files import remember
 from mslaunch.checkpoint.moving.views import ITEMS, View, view_of
 from mslaunch.checkpoint.moving.weights import Weight, rename, weight_of
-from mslaunch.checkpoint.sharding.reshard import slices_of, whole_shapes
 from mslaunch.checkpoint.sharding.sets import SeveralNetworks, find_set
 from mslaunch.checkpoint.sharding.strategy import Strategy
 from mslaunch.checkpoint.sharding.tensor_layout import box_shape
@@ -66,6 +65,7 @@ def head_alias(weights: Mapping[str, Weight]) -> dict[str, str]:
     return {_HEAD: found} if found and _HEAD not in weights else {}
 
 
+SUFFIXES = (*FORMATS, *TORCH_SUFFIXES)
 _MOST_INDEX = 64 << 20
 _MOST_CONFIG = 4 << 20
 
@@ -96,7 +96,7 @@ def _open(path: Path, strategy: Strategy | None, key: str | None) -> _Opened:
     if path.is_dir():
         return _open_folder(path, strategy, key)
     if not path.exists():
-        raise RequestError(f"{path}: no such file. Name a .safetensors, .pth, .pt, .bin or .ckpt, or a folder.")
+        raise RequestError(f"{path}: no such file. Name a file that ends in {', '.join(SUFFIXES)}, or a folder.")
     if path.name.endswith(".index.json"):
         return _open_index(path, key)
     check_not_distributed(path)
@@ -130,12 +130,19 @@ def files_of(weights: Weights) -> list[Path]:
 def _open_folder(folder: Path, strategy: Strategy | None, key: str | None) -> _Opened:
     if index := find_index(folder):
         return _open_index(index, key)
-    has_shards = any(folder.glob(f"{layout.RANK}*")) or any(not is_torch(path) for path in folder.glob("*.ckpt"))
+    has_shards = any(folder.glob(f"{layout.RANK}*")) or _has_checkpoints(folder)
     if strategy is not None or has_shards:
         return _Opened(_open_ranks(folder, strategy))
     if files := files_of_torch(folder):
         return _open_files(files, key)
-    raise RequestError(f"{folder}: no weights (*.safetensors, *.pth, *.pt, *.bin, *.ckpt) here.")
+    patterns = ", ".join(f"*{suffix}" for suffix in SUFFIXES)
+    raise RequestError(f"{folder}: no weights ({patterns}) here.")
+
+
+def _has_checkpoints(folder: Path) -> bool:
+    """Tell whether a folder has files of a format that is MindSpore's alone."""
+    own = [suffix for suffix in FORMATS if suffix not in FOR_TORCH]
+    return any(path.suffix in own and not is_torch(path) for path in folder.iterdir())
 
 
 def _open_index(path: Path, key: str | None) -> _Opened:
@@ -188,10 +195,9 @@ def _open_file(path: Path, key: str | None) -> _Opened:
         source, found = _read(path, lambda fd, size: pytorch.read(fd, size, key))
         return _Opened({name: _of_torch(name, source, one) for name, one in found.items()}, is_torch=True)
     if path.suffix not in FORMATS:
-        known = ", ".join((*FORMATS, *TORCH_SUFFIXES))
-        raise RequestError(f"{path}: weights are in files that end in {known}. Name one of those.")
+        raise RequestError(f"{path}: weights are in files that end in {', '.join(SUFFIXES)}. Name one of those.")
     shard = read_shard(path)
-    return _Opened(_of_shard(shard), shard.aliases, path.suffix == ".safetensors" and shard.framework != "ms")
+    return _Opened(_of_shard(shard), shard.aliases, path.suffix in FOR_TORCH and shard.framework != "ms")
 
 
 def _of_torch(name: str, path: Path, found: View | Tensor) -> Weight:
@@ -247,11 +253,11 @@ def _open_ranks(folder: Path, strategy: Strategy | None) -> Weights:
     if verified.errors:
         raise SetIsWrong(found, verified.errors)
     weights: Weights = {}
-    for name, shape in whole_shapes(verified.shards, strategy).items():
-        sources = slices_of(name, shape, verified.shards, strategy)
-        _, path, tensor = sources[0]
+    for name, parameter in describe(verified.shards, strategy).items():
+        shape = parameter.shape
+        _, path, tensor = parameter.slices[0]
         first = _weight(name, path, tensor)
-        pieces = tuple((box, path, view_of(tensor)) for box, path, tensor in sources if not first.packed)
+        pieces = tuple((box, path, view_of(tensor)) for box, path, tensor in parameter.slices if not first.packed)
         if pieces and sum(prod(box_shape(box)) for box, *_ in pieces) != prod(shape):
             raise RequestError(f"{folder}: slices of {name} are missing. `mslaunch ckpt verify` tells which.")
         weights[name] = Weight(name, first.dtype, shape, pieces, first.packed)

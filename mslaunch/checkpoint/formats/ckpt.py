@@ -7,9 +7,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 
-from mslaunch.checkpoint.formats.tensor import Content, FileLayout, Malformed, Part, Tensor, chunks
+from mslaunch.checkpoint.formats.tensor import ITEM_SIZES, Content, FileLayout, Malformed, Part, Tensor, chunks
 from mslaunch.documents import protobuf
+from mslaunch.errors import RequestError
 
 _CRC_WORD = b"crc_num"
 _CRC_SIZE = len(_CRC_WORD) + 10
@@ -17,6 +19,22 @@ _HEAD = 4096  # name, type and shape of a parameter fit in; longer ones are read
 _LONGEST_HEAD = 1 << 20
 _MOST_VALUES = 1 << 20
 SPLIT_ABOVE = 512 << 20
+_TYPES = {*ITEM_SIZES, "str", "Int4"}
+"""The types that MindSpore reads from a .ckpt."""
+_BREAKPOINT = "_breakpoint.ckpt"
+_STRATEGY_HEAD = b"\x08"
+"""How a strategy of MindSpore begins: with a number, not with a parameter."""
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Tell a checkpoint from MindSpore's strategies and breakpoints, which end in .ckpt too."""
+    if path.name.endswith(_BREAKPOINT):
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(1) != _STRATEGY_HEAD
+    except OSError:
+        return True  # reading it as a checkpoint tells why
 
 
 def read(fd: int, size: int) -> Content:
@@ -158,6 +176,10 @@ def frame(tensors: Sequence[Tensor], framework: str = "ms") -> FileLayout:
     at = 0
     heads, places = [], {}
     for tensor in tensors:
+        if tensor.dtype not in _TYPES:
+            raise RequestError(
+                f"{tensor.name}: {tensor.dtype} is a type that MindSpore's checkpoints do not have. Write .safetensors."
+            )
         parts = []
         for length in _lengths(tensor):
             head = _head(tensor, length)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mslaunch.checkpoint.formats.shard import TORCH_SUFFIXES, is_torch
+from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS, TORCH_SUFFIXES, is_torch
 from mslaunch.errors import RequestError
 from mslaunch.shared import layout
 
@@ -33,7 +33,7 @@ def files_of_torch(folder: Path) -> list[Path]:
     check_not_distributed(folder)
     entries = sorted(path for path in folder.iterdir() if not _OF_TRAINING.fullmatch(path.name))
     of_kinds = (
-        [path for path in entries if path.suffix == ".safetensors"],
+        [path for path in entries if path.suffix in FOR_TORCH],
         [path for path in entries if path.suffix in TORCH_SUFFIXES],
         [path for path in entries if path.is_file() and is_torch(path)],
     )
@@ -80,5 +80,5 @@ def holds_torch(path: Path) -> bool:
         return False
     if any(_NUMBERED.fullmatch(entry.name) or entry.name.endswith((".index.json", ".distcp")) for entry in entries):
         return True
-    files = [entry for entry in entries if entry.suffix in (*TORCH_SUFFIXES, ".ckpt", ".safetensors")]
+    files = [entry for entry in entries if entry.suffix in (*TORCH_SUFFIXES, *FORMATS)]
     return bool(files) and all(map(is_torch, files))

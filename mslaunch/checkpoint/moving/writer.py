@@ -15,7 +15,7 @@ from itertools import accumulate
 from math import prod
 from pathlib import Path
 
-from mslaunch.checkpoint.formats.shard import check_writable, frame
+from mslaunch.checkpoint.formats.table import frame
 from mslaunch.checkpoint.formats.tensor import FileLayout, Part, Tensor
 from mslaunch.checkpoint.moving.blocks import (
     copy_box,
@@ -190,9 +190,6 @@ class Writer:
         self.paths = paths
         self.progress = progress
         self.open_output = open_output
-        for rank, tensors in job.shards.items():
-            for tensor in tensors:
-                check_writable(paths[rank], tensor)
         self.frames: dict[int, FileLayout] = {
             rank: frame(paths[rank], tensors, job.framework) for rank, tensors in job.shards.items()
         }

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mslaunch.checkpoint.formats.shard import FORMATS
+from mslaunch.checkpoint.formats.table import FORMATS, is_checkpoint, recognise
 from mslaunch.shared import layout, work_folder
 
 _NUMBER = r"(?:0|[1-9][0-9]{0,17})"
@@ -19,7 +19,6 @@ _RANK = re.compile(rf"{layout.RANK}({_NUMBER})(?![0-9])")
 """How folders and files are called that belong to one rank: as MindSpore does it, and our own runs."""
 _RERUN = re.compile(r"(.+)_([1-9][0-9]{0,8})", re.DOTALL)
 """How MindSpore calls the files of a further run in the same folder: PREFIX_1, PREFIX_2."""
-_NO_CHECKPOINT = "_breakpoint.ckpt"
 DEPTH = 6
 """How deep in a rank's folder checkpoints are looked for."""
 
@@ -119,7 +118,7 @@ def files_below(folder: Path, prefix: str | None = None) -> list[SavedFile]:
         files = [file for file in files_of_code(folder) if _beginning(prefix)(file)]
     if files:
         return files
-    flat = [path for path in _checkpoints(folder) if prefix is None or _begins(path, prefix)]
+    flat = [path for path in recognise(folder) if prefix is None or _begins(path, prefix)]
     ranks = {path: _RANK.search(path.name) for path in flat}
     if all(ranks.values()):
         return [saved_file(path, int(match[1])) for path, match in ranks.items() if match]
@@ -131,7 +130,7 @@ def files_of_ranks(folders: Mapping[int, Path], prefix: str | None = None) -> li
     files: list[SavedFile] = []
     for rank, folder in folders.items():
         for place in ("", layout.rank_folder(rank)):
-            own = [path for path in _checkpoints(folder / place) if _is_of(path.name, rank, _RANK.search)]
+            own = [path for path in recognise(folder / place) if _is_of(path.name, rank, _RANK.search)]
             saved = [saved_file(path, rank, place) for path in own]
             saved = [file for file in saved if _beginning(prefix)(file)]
             if saved:
@@ -156,7 +155,7 @@ def files_of_code(run: Path) -> list[SavedFile]:
     """Find the files that the ranks of a run have written into code/, by a path from `__file__`."""
     code = run / layout.CODE
     paths = [run / name for name, _ in work_folder.code_files(str(run))]
-    places = {path: str(path.parent.relative_to(code)) for path in sorted(paths) if _may_be_checkpoint(path)}
+    places = {path: str(path.parent.relative_to(code)) for path in sorted(paths) if is_checkpoint(path)}
     ranks = {path: _RANK.search(f"{place}/{path.name}") for path, place in places.items()}
     have_numbers = all(ranks.values())
     return [
@@ -174,7 +173,7 @@ def _nearest(folder: Path, rank: int, fits: Callable[[SavedFile], bool], is_run:
         files = []
         for place in level:
             below = str(place.relative_to(folder))
-            files += [saved_file(path, rank, below) for path in _checkpoints(place) if not _is_link(path, is_run)]
+            files += [saved_file(path, rank, below) for path in recognise(place) if not _is_link(path, is_run)]
         files = [file for file in files if fits(file)]
         if files:
             return files
@@ -213,33 +212,6 @@ def _begins(path: Path, prefix: str) -> bool:
     return _beginning(prefix)(saved_file(path, int(match[1]) if match else 0))
 
 
-def _checkpoints(folder: Path) -> list[Path]:
-    """The checkpoint files of a folder; what vanishes or cannot be entered is left out."""
-    with suppress(OSError), os.scandir(folder) as entries:
-        return sorted(Path(entry.path) for entry in entries if _is_checkpoint(entry))
-    return []
-
-
-def _is_checkpoint(entry: os.DirEntry[str]) -> bool:
-    try:
-        return _may_be_checkpoint(Path(entry.path)) and entry.is_file()
-    except OSError:
-        return False  # a link to itself
-
-
-def _may_be_checkpoint(path: Path) -> bool:
-    return path.suffix in FORMATS and not path.name.endswith(_NO_CHECKPOINT) and not _is_strategy(path)
-
-
-def _is_strategy(path: Path) -> bool:
-    """A strategy of MindSpore's is called .ckpt too, but begins with a number, not with a parameter."""
-    try:
-        with path.open("rb") as file:
-            return path.suffix == ".ckpt" and file.read(1) == b"\x08"
-    except OSError:
-        return False  # reading it as a checkpoint tells why
-
-
 # Which files belong together
 
 
@@ -260,7 +232,7 @@ def networks(files: Collection[SavedFile], world: int | None = None) -> list[Net
 
 def _newest_first(by_step: Mapping[tuple[int, Step | None, str], Mapping[int, Path]]) -> tuple[SavedStep, ...]:
     saved = [SavedStep(*key, dict(sorted(files.items()))) for key, files in by_step.items()]
-    saved.sort(key=lambda one: one.suffix)  # .ckpt first
+    saved.sort(key=lambda one: list(FORMATS).index(one.suffix))
     saved.sort(key=lambda one: (one.run, one.step or (0, 0)), reverse=True)
     return tuple(saved)
 

@@ -9,7 +9,7 @@ from functools import partial
 from math import prod
 from typing import BinaryIO
 
-from mslaunch.checkpoint.formats.shard import Shard
+from mslaunch.checkpoint.formats.table import Shard
 from mslaunch.checkpoint.formats.tensor import CHUNK, chunks
 from mslaunch.checkpoint.moving.blocks import pieces
 from mslaunch.errors import ShardUnreadable

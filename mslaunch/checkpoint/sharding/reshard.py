@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
-from mslaunch.checkpoint.formats.shard import Shard
+from mslaunch.checkpoint.formats.table import Parameter, Shard
 from mslaunch.checkpoint.formats.tensor import Tensor, shape_words
 from mslaunch.checkpoint.moving.views import View
 from mslaunch.checkpoint.sharding.strategy import Strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Box, Layout, Shape, box, box_shape, whole, whole_shape
+from mslaunch.checkpoint.sharding.tensor_layout import Box, Layout, Shape, box, box_shape, everything
 from mslaunch.errors import RequestError
 
 
@@ -64,34 +64,27 @@ def natural_layout(source: Strategy, degree: int, shapes: Mapping[str, Shape]) -
     return Strategy(f"tensor parallel {degree}", {0: layouts}, False)
 
 
-def whole_shapes(shards: Mapping[int, Shard], source: Strategy | None) -> dict[str, Shape]:
-    """The whole shape of every parameter that the shards hold."""
-    shapes: dict[str, Shape] = {}
-    for rank, shard in shards.items():
-        layouts = source.of_rank(rank) if source else {}
-        for name, tensor in shard.tensors.items():
-            layout = layouts.get(name)
-            shapes.setdefault(name, whole_shape(layout, tensor.shape) if layout else tensor.shape)
-    return shapes
-
-
-def plan_reshard(shards: Mapping[int, Shard], source: Strategy | None, target: Strategy | None) -> ReshardPlan:
+def plan_reshard(parameters: Mapping[str, Parameter], source: Strategy | None, target: Strategy | None) -> ReshardPlan:
     """Decide which bytes go where. The shards must have been verified against the source."""
-    shapes = whole_shapes(shards, source)
-    listed = source.names() if source else set(shapes)
-    wanted = target.names() if target else set(shapes)
-    left_out = tuple(sorted(name for name in shapes if name in listed and name not in wanted)) if source else ()
-    names = [name for name in _in_file_order(shards) if name not in left_out]
+    listed = set(parameters)
+    left_out: tuple[str, ...] = ()
+    if source is not None:
+        listed = source.names()
+        if target is not None:
+            left_out = tuple(sorted((parameters.keys() & listed) - target.names()))
     new: dict[int, list[Tensor]] = {rank: [] for rank in range(target.world_size if target else 1)}
     assemblies: list[Assembly] = []
-    for name in names:
-        sources = slices_of(name, shapes[name], shards, source)
-        places = target_boxes(name, shapes[name], target, cut=name in listed)
-        sample = sources[0][2]
-        assemblies.append(make_assembly(name, shapes[name], sources, places))
+    for name, parameter in parameters.items():
+        if name in left_out:
+            continue
+        places = target_boxes(name, parameter.shape, target, cut=name in listed)
+        sample = parameter.slices[0][2]
+        assemblies.append(make_assembly(name, parameter.shape, parameter.slices, places))
         for part, ranks in places.items():
-            size = sample.nbytes if sample.itemsize is None else prod(box_shape(part)) * sample.itemsize
-            shape = sample.shape if sample.itemsize is None else box_shape(part)
+            size, shape = sample.nbytes, sample.shape
+            if sample.itemsize is not None:
+                shape = box_shape(part)
+                size = prod(shape) * sample.itemsize
             for rank in ranks:
                 new[rank].append(replace(sample, shape=shape, parts=((0, size),)))
     return ReshardPlan(tuple(assemblies), {rank: tuple(tensors) for rank, tensors in new.items()}, left_out)
@@ -102,38 +95,16 @@ def plan_convert(shards: Mapping[int, Shard]) -> ReshardPlan:
     assemblies = []
     for rank, shard in shards.items():
         for name, tensor in shard.tensors.items():
-            everything = tuple((0, size) for size in tensor.shape)
-            sources = [(everything, shard.path, tensor)]
-            assemblies.append(make_assembly(name, tensor.shape, sources, {everything: (rank,)}))
+            place = everything(tensor.shape)
+            assemblies.append(make_assembly(name, tensor.shape, [(place, shard.path, tensor)], {place: (rank,)}))
     return ReshardPlan(tuple(assemblies), {rank: tuple(shard.tensors.values()) for rank, shard in shards.items()})
-
-
-def _in_file_order(shards: Mapping[int, Shard]) -> list[str]:
-    return list(dict.fromkeys(name for rank in sorted(shards) for name in shards[rank].tensors))
-
-
-def slices_of(
-    name: str, shape: Shape, shards: Mapping[int, Shard], source: Strategy | None
-) -> list[tuple[Box, Path, Tensor]]:
-    """One slice for every distinct box; of replicas the first."""
-    distinct: dict[Box, tuple[Path, Tensor]] = {}
-    for rank in sorted(shards):
-        tensor = shards[rank].tensors.get(name)
-        if tensor is None:
-            continue
-        layout = source.of_rank(rank).get(name) if source else None
-        layout = layout or whole(len(shape))
-        device = rank % source.stage_devices if source else 0
-        place = box(layout, shape, device) if layout.world > 1 else tuple((0, size) for size in shape)
-        distinct.setdefault(place, (shards[rank].path, tensor))
-    return [(place, path, tensor) for place, (path, tensor) in distinct.items()]
 
 
 def target_boxes(name: str, shape: Shape, target: Strategy | None, cut: bool = True) -> dict[Box, tuple[int, ...]]:
     """Which ranks get which box; what no strategy lists, every rank gets as it is."""
-    everything = tuple((0, size) for size in shape)
+    whole = everything(shape)
     if target is None:
-        return {everything: (0,)}
+        return {whole: (0,)}
     ranks: dict[Box, tuple[int, ...]] = {}
     for stage, layouts in target.stages.items():
         layout = layouts.get(name)
@@ -141,7 +112,7 @@ def target_boxes(name: str, shape: Shape, target: Strategy | None, cut: bool = T
             rank = stage * target.stage_devices + device
             if layout is None:
                 if not cut or name not in target.names():
-                    ranks[everything] = (*ranks.get(everything, ()), rank)
+                    ranks[whole] = (*ranks.get(whole, ()), rank)
                 continue
             _check_divides(name, shape, layout, target.name)
             place = box(layout, shape, device)
@@ -164,7 +135,7 @@ def _check_divides(name: str, shape: Shape, layout: Layout, strategy: str) -> No
 
 
 def make_assembly(
-    name: str, shape: Shape, sources: list[tuple[Box, Path, Tensor]], targets: Mapping[Box, tuple[int, ...]]
+    name: str, shape: Shape, sources: Sequence[tuple[Box, Path, Tensor]], targets: Mapping[Box, tuple[int, ...]]
 ) -> Assembly:
     """Put together what is to be done with one parameter; its slices must make up the whole."""
     sample = sources[0][2]

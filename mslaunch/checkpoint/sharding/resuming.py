@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mslaunch.checkpoint.formats.shard import read_shard
+from mslaunch.checkpoint.formats.table import read_shard
 from mslaunch.checkpoint.sharding.files import files_of_ranks, networks
 from mslaunch.checkpoint.sharding.replicas import differing_parameter
 from mslaunch.checkpoint.sharding.sets import Fault, SeveralNetworks, newest_complete

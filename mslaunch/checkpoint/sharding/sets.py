@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from mslaunch.checkpoint.formats.shard import Shard, checksum, read_shard
+from mslaunch.checkpoint.formats.table import FORMATS, Shard, checksum, read_shard
 from mslaunch.checkpoint.formats.torch_folders import holds_torch
 from mslaunch.checkpoint.sharding.files import (
     Network,
@@ -115,7 +115,8 @@ def _files(folder: Path, prefix: str | None) -> list[SavedFile]:
     if files:
         return files
     if prefix is None or not (others := files_below(folder)):
-        raise RequestError(f"{folder}: no checkpoint (*.ckpt, *.safetensors) here nor in rank_N folders below.")
+        patterns = ", ".join(f"*{suffix}" for suffix in FORMATS)
+        raise RequestError(f"{folder}: no checkpoint ({patterns}) here nor in rank_N folders below.")
     names = ", ".join(sorted({file.path.name for file in others})[:4])
     raise RequestError(f"{folder}: no file begins with {prefix!r} (--prefix); there are {names}.")
 

@@ -78,9 +78,9 @@ class Layout:
         return f"its shape {list(self.shape)} cannot be cut as its tensor map says" if uneven else None
 
 
-def whole(dimensions: int) -> Layout:
-    """The layout of a parameter that one device holds entirely."""
-    return Layout((1,), ((),) * dimensions)
+def everything(shape: Shape) -> Box:
+    """Return the box of the whole tensor."""
+    return tuple((0, size) for size in shape)
 
 
 def whole_shape(layout: Layout, slice_shape: Shape) -> Shape:

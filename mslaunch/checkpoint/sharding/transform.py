@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mslaunch.checkpoint.formats.shard import FORMATS, Shard
+from mslaunch.checkpoint.formats.table import FORMATS, Shard, describe
 from mslaunch.checkpoint.moving.stream import Progress, holds_same, write_file, write_shards
 from mslaunch.checkpoint.sharding import reshard
-from mslaunch.checkpoint.sharding.reshard import ReshardPlan, natural_layout, plan_reshard, whole_shapes
+from mslaunch.checkpoint.sharding.reshard import ReshardPlan, natural_layout, plan_reshard
 from mslaunch.checkpoint.sharding.sets import ShardSet
 from mslaunch.checkpoint.sharding.strategy import Strategy, write_strategy
 from mslaunch.checkpoint.sharding.verify import SetIsWrong, ShardFinding, verify
@@ -30,7 +30,7 @@ class Target:
     degree: int | None = None
     """The natural layout with this tensor-parallel degree."""
     suffix: str | None = None
-    """.ckpt or .safetensors; None is as it was."""
+    """That of a format; None is as it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,19 @@ def plan_transform(found: ShardSet, source: Strategy | None, wanted: Target) -> 
     verified = verify(found, source)
     if verified.errors:
         raise SetIsWrong(found, verified.errors)
+    parameters = describe(verified.shards, source)
     target, extra = wanted.strategy, {}
     if wanted.degree is not None and wanted.degree > 1:
         if source is None:
             raise RequestError(
                 "a whole model does not say where its parameters are to be cut. Give the new layout with --to STRATEGY."
             )
-        target = natural_layout(source, wanted.degree, whole_shapes(verified.shards, source))
+        shapes = {name: parameter.shape for name, parameter in parameters.items()}
+        target = natural_layout(source, wanted.degree, shapes)
         extra[STRATEGY] = write_strategy(sorted(target.stages[0].items()))
     if target is not None and target.lone_stage is not None:
         raise RequestError(f"{target.name}: one stage of a pipeline alone. Merge its stages: mslaunch strategy merge.")
-    job = plan_reshard(verified.shards, source, target)
+    job = plan_reshard(parameters, source, target)
     if target is not None and not any(assembly.name in target.names() for assembly in job.assemblies):
         raise RequestError(f"{target.name}: lists no parameter of {found.folder}; it belongs to another network.")
     suffix = wanted.suffix or next(iter(found.files.values())).suffix
@@ -102,6 +104,9 @@ def new_names(found: ShardSet, ranks: int, suffix: str) -> dict[int, str]:
 
 def suffix_for(name: str | None) -> str | None:
     """Read `--format ckpt`."""
-    if name is None or f".{name}" in FORMATS:
-        return f".{name}" if name else None
-    raise RequestError(f"--format: one of {', '.join(key[1:] for key in FORMATS)} is wanted, got {name!r}.")
+    if name is None:
+        return None
+    suffixes = {form.name: suffix for suffix, form in FORMATS.items()}
+    if name not in suffixes:
+        raise RequestError(f"--format: one of {', '.join(suffixes)} is wanted, got {name!r}.")
+    return suffixes[name]

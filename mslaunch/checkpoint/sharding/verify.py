@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from mslaunch.checkpoint.formats.shard import Shard, checksum
+from mslaunch.checkpoint.formats.table import Shard, checksum, format_of
 from mslaunch.checkpoint.formats.tensor import Tensor, chunks, shape_words
 from mslaunch.checkpoint.moving.file_io import read_fully
 from mslaunch.checkpoint.moving.stable_files import open_source
@@ -338,8 +338,8 @@ def _replicas(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy, 
 
 
 def _overlaps(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[ShardFinding]:
-    """Warn of slices that MindSpore's own transform has written wrong; only .safetensors are."""
-    written = {rank: shard for rank, shard in shards.items() if shard.path.suffix == ".safetensors"}
+    """Warn of slices that MindSpore's own transform has written wrong."""
+    written = {rank: shard for rank, shard in shards.items() if format_of(shard.path).may_overlap}
     overlaps = list(find_overlaps(written, strategy))
     if overlaps:
         first = overlaps[0]

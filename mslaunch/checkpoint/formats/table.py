@@ -1,0 +1,225 @@
+"""The checkpoint formats, one row each. All other code asks this table for suffixes, files, headers and layouts."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+
+from mslaunch.checkpoint.formats import ckpt, safetensors
+from mslaunch.checkpoint.formats.tensor import MOST_DIMENSIONS, Content, FileLayout, Malformed, Tensor
+from mslaunch.checkpoint.moving.stable_files import check_unchanged, open_source, remember
+from mslaunch.checkpoint.sharding.strategy import Strategy
+from mslaunch.checkpoint.sharding.tensor_layout import Box, Shape, box, everything, whole_shape
+from mslaunch.errors import NO_FILE, HoldsTorch, RequestError, ShardUnreadable
+
+LONGEST_NAME = 1_000_000
+"""Bytes: a reader takes a megabyte for the head of a parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one file holds."""
+
+    path: Path
+    tensors: Mapping[str, Tensor]
+    size: int
+    crc: int | None = None
+    redundancy_removed: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    framework: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A whole parameter: its shape, and the file and bytes that hold each distinct box of it."""
+
+    shape: Shape
+    slices: tuple[tuple[Box, Path, Tensor], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How one format keeps checkpoints: what a folder holds of it, which bytes are which parameter, how it is written.
+
+    The methods are those of formats with one file per rank and step. A format with other files overrides them.
+    """
+
+    name: str
+    """What --format calls it; its files end in this name."""
+    read: Callable[[int, int], Content]
+    """Reads the header of an open file of this size."""
+    frame: Callable[[Sequence[Tensor], str], FileLayout]
+    """Lays out a new file for tensors whose names are of this framework (ms, pt)."""
+    checksum: Callable[[int, int, Sequence[Tensor]], int]
+    """Computes what MindSpore records as crc_num, of an open file of this size."""
+    is_checkpoint: Callable[[Path], bool] = lambda _: True
+    """Tells a checkpoint from other files with the same suffix."""
+    is_used_by_torch: bool = False
+    """PyTorch's programs read and write it too; a file of torch.save never has its suffix."""
+    may_overlap: bool = False
+    """MindSpore's transform_checkpoints is known to have written slices that begin inside of others."""
+
+    @property
+    def suffix(self) -> str:
+        return f".{self.name}"
+
+    def recognise(self, entries: Iterable[os.DirEntry[str]]) -> list[Path]:
+        """Return the checkpoints among the entries of a folder."""
+        paths = []
+        for entry in entries:
+            path = Path(entry.path)
+            with suppress(OSError):  # a link to itself
+                if path.suffix == self.suffix and entry.is_file() and self.is_checkpoint(path):
+                    paths.append(path)
+        return paths
+
+    def describe(self, shards: Mapping[int, Shard], strategy: Strategy | None) -> dict[str, Parameter]:
+        """Return the parameters of a step, in the order of the files; of replicas, the first rank's."""
+        shapes: dict[str, Shape] = {}
+        boxes: dict[str, dict[Box, tuple[Path, Tensor]]] = {}
+        for rank in sorted(shards):
+            layouts = strategy.of_rank(rank) if strategy else {}
+            for name, tensor in shards[rank].tensors.items():
+                layout = layouts.get(name)
+                if layout is None or strategy is None:
+                    shape = shapes.setdefault(name, tensor.shape)
+                    place = everything(shape)
+                else:
+                    shape = shapes.setdefault(name, whole_shape(layout, tensor.shape))
+                    place = box(layout, shape, rank % strategy.stage_devices)
+                boxes.setdefault(name, {}).setdefault(place, (shards[rank].path, tensor))
+        return {
+            name: Parameter(shapes[name], tuple((place, *file) for place, file in places.items()))
+            for name, places in boxes.items()
+        }
+
+
+_ROWS = (
+    Format("ckpt", ckpt.read, ckpt.frame, ckpt.checksum, ckpt.is_checkpoint),
+    Format(
+        "safetensors",
+        safetensors.read,
+        safetensors.frame,
+        safetensors.checksum,
+        is_used_by_torch=True,
+        may_overlap=True,
+    ),
+)
+FORMATS = {row.suffix: row for row in _ROWS}
+"""By suffix. The first is preferred where a step is there in several formats."""
+FOR_TORCH = tuple(row.suffix for row in _ROWS if row.is_used_by_torch)
+
+TORCH_SUFFIXES = (".pth", ".pt", ".bin")
+_ZIP = b"PK\x03\x04"
+_PICKLES = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
+
+
+def is_torch(path: Path) -> bool:
+    """Tell whether a file is of torch.save; Lightning calls them .ckpt, others .pth.tar, .pkl or anything."""
+    if path.suffix in TORCH_SUFFIXES:
+        return True
+    return path.suffix not in FOR_TORCH and _head(path).startswith((_ZIP, *_PICKLES))
+
+
+def _head(path: Path) -> bytes:
+    """Return the first bytes, none of what is no regular file or cannot be read."""
+    with suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe would make it wait
+        try:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                return os.pread(fd, len(_ZIP), 0)
+        finally:
+            os.close(fd)
+    return b""
+
+
+def recognise(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, of every format; what vanishes or cannot be entered is left out."""
+    try:
+        with os.scandir(folder) as listing:
+            entries = list(listing)
+    except OSError:
+        return []
+    return sorted(path for row in _ROWS for path in row.recognise(entries))
+
+
+def is_checkpoint(path: Path) -> bool:
+    return path.suffix in FORMATS and FORMATS[path.suffix].is_checkpoint(path)
+
+
+def format_of(path: Path) -> Format:
+    if path.suffix not in FORMATS:
+        if is_torch(path):
+            raise HoldsTorch(str(path))
+        raise RequestError(f"{path}: checkpoints end in {' or '.join(FORMATS)}. Name one of those.")
+    return FORMATS[path.suffix]
+
+
+def describe(shards: Mapping[int, Shard], strategy: Strategy | None) -> dict[str, Parameter]:
+    """Return the parameters of a step, whose files all have one format."""
+    return format_of(next(iter(shards.values())).path).describe(shards, strategy)
+
+
+def read_shard(path: Path) -> Shard:
+    """Read a file's headers and check every length in them."""
+    form = format_of(path)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe would make it wait
+    except OSError as error:
+        raise ShardUnreadable(str(path), error.strerror or str(error)) from None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise Malformed(NO_FILE)
+        if status.st_size == 0:
+            raise Malformed("it is empty")
+        content = form.read(fd, status.st_size)
+        tensors = _by_name(content.tensors)
+    except (ValueError, OSError) as error:  # Malformed of either kind among them
+        if is_torch(path):
+            raise HoldsTorch(str(path)) from None
+        raise ShardUnreadable(str(path), str(error)) from None
+    finally:
+        os.close(fd)
+    notes = (content.crc, content.redundancy_removed, content.aliases, content.framework)
+    return Shard(remember(path, status), tensors, status.st_size, *notes)
+
+
+def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+    by_name: dict[str, Tensor] = {}
+    for tensor in tensors:
+        if tensor.name in by_name:
+            raise Malformed(f"{tensor.name} stands in it twice")
+        if len(tensor.shape) > MOST_DIMENSIONS:
+            raise Malformed(f"{tensor.name}: {len(tensor.shape)} dimensions")
+        if tensor.itemsize is not None and (size := prod(tensor.shape) * tensor.itemsize) != tensor.nbytes:
+            raise Malformed(f"{tensor.name}: {tensor.words()} takes {size} bytes, it holds {tensor.nbytes}")
+        by_name[tensor.name] = tensor
+    return by_name
+
+
+def checksum(shard: Shard) -> int:
+    """Compute what MindSpore records as crc_num; this reads the whole file."""
+    fd = open_source(shard.path)
+    try:
+        crc = format_of(shard.path).checksum(fd, shard.size, list(shard.tensors.values()))
+        check_unchanged(fd, shard.path)
+        return crc
+    finally:
+        os.close(fd)
+
+
+def frame(path: Path, tensors: Sequence[Tensor], framework: str = "ms") -> FileLayout:
+    """Lay out a new file for these tensors; refuse names that readers would not take."""
+    for tensor in tensors:
+        if not tensor.name:
+            raise RequestError("a parameter has no name, so it cannot be written. Name it with a rule (--names).")
+        if (length := len(tensor.name.encode())) > LONGEST_NAME:
+            start = f"{tensor.name[:60]}…"
+            raise RequestError(f"{start}: a name of {length} bytes; {LONGEST_NAME} are possible. Shorten it.")
+    return format_of(path).frame(tensors, framework)
