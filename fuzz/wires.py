@@ -14,10 +14,10 @@ from typing import Any, cast
 from fuzz.mutate import mutate_bytes, mutate_records
 from fuzz.requests import ROOT
 from fuzz.run import Border, samples
-from mslaunch.agent.child import Child
-from mslaunch.agent.memory import KernelKills
-from mslaunch.agent.metrics.measuring import Metrics
-from mslaunch.agent.output import Output
+from mslaunch.agent.children import Child
+from mslaunch.agent.kernel_kills import KernelKills
+from mslaunch.agent.launcher_stream import LauncherStream
+from mslaunch.agent.metrics.measuring import AttemptMetrics
 from mslaunch.agent.ranks import Ranks
 from mslaunch.agent.standard_input import StandardInput
 from mslaunch.cli.console.console import Console, headline
@@ -178,13 +178,13 @@ def _open_rank(folder: Path) -> Callable[[bytes], object]:
         return cast(messages.PlannedProcess, {**made, "log": f"{place}/log.txt", "start": "by-script"})
 
     def read(data: bytes) -> None:
-        output = Output(sink, HOST)
+        output = LauncherStream(sink, HOST)
         ranks = QuietRanks(output, "", StandardInput(None))
         ranks._kernel_kills = KernelKills()
         ranks.children = [Child(planned("worker", 0)), Child(planned("worker", 1)), Child(planned("scheduler", None))]
         order: Any = {"run_dir": str(folder), "env": {}, "secrets": {}, "processes": [planned("worker", 0)]}
         order["metrics"] = metrics_order((), 1, "CPU")
-        ranks.metrics = Metrics(order, output, dict)
+        ranks.metrics = AttemptMetrics(order, output, dict)
         ranks.receive(data[: len(data) // 2])
         ranks.receive(data[len(data) // 2 :])
         ranks.metrics.finish(0)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mslaunch.agent import output
-from mslaunch.agent.files import MOST_NAMED
+from mslaunch.agent import launcher_stream
+from mslaunch.agent.file_pieces import MOST_NAMED
 from mslaunch.shared.wire import decode_data
 from tests import ssh_bed
 from tests.conftest import Bench, wait_for
@@ -90,7 +90,7 @@ def test_what_is_on_its_way_and_not_yet_written_is_bounded(tmp_path: Path) -> No
             agent.send(ANSWER)
             for event in agent.until("listening"):
                 receiver.unwritten += receiver.take(event) if event["ev"] == "file" else 0
-        assert 0 < receiver.unwritten <= 2 * output.LEAST
+        assert 0 < receiver.unwritten <= 2 * launcher_stream.LEAST
 
 
 def test_events_and_lines_come_between_the_pieces_of_a_long_log(tmp_path: Path) -> None:
@@ -158,17 +158,17 @@ def test_nothing_is_removed_before_it_is_written_elsewhere(tmp_path: Path) -> No
 def test_a_fast_line_gets_a_large_window_and_a_slow_one_a_small_window() -> None:
     """What lies in the connection delays the events behind it."""
     now = 0.0
-    sending = output.Window(lambda: now)
+    sending = launcher_stream.SendWindow(lambda: now)
     for _ in range(10):
         sending.sent(1000)
-        now += output.QUICK / 2
+        now += launcher_stream.QUICK / 2
         sending.written(1000)
-    assert sending.piece == output.LONGEST_PIECE
+    assert sending.piece == launcher_stream.LONGEST_PIECE
     for _ in range(10):
         sending.sent(1000)
-        now += output.SLOW * 2
+        now += launcher_stream.SLOW * 2
         sending.written(1000)
-    assert sending.piece == output.LEAST // output.PIECES
+    assert sending.piece == launcher_stream.LEAST // launcher_stream.PIECES
     assert sending.is_empty
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import mslaunch
 from mslaunch.agent import stack_signal as agent_stacks
-from mslaunch.worker import main as worker_main
+from mslaunch.worker import rank_main as worker_main
 
 PACKAGE = Path(mslaunch.__file__).parent
 EDGES: dict[str, set[str]] = {

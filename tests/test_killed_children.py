@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.agent.memory import KernelKills
+from mslaunch.agent.kernel_kills import KernelKills
 from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.logs.scan import scan

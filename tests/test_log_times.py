@@ -12,7 +12,7 @@ from subprocess import PIPE
 
 import pytest
 
-from mslaunch.agent.log_times import MANY_PAIRS, LogTimes
+from mslaunch.agent.rank_logs import MANY_PAIRS, LogTimes
 from mslaunch.cli.parsing.run_options import parse_since
 from mslaunch.errors import RequestError
 from mslaunch.runs.logs import BLOCK, LogLines, Selection, TimedLog, merge_logs

@@ -19,7 +19,7 @@ from mslaunch.launch.cluster import Cluster
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.shared import layout
-from mslaunch.shared.wire import Unreadable
+from mslaunch.shared.wire import UnreadableRecord
 from mslaunch.signals import SentSignals
 from mslaunch.transports.process import ProcessChannel
 from mslaunch.transports.slurm.step import SrunChannel
@@ -227,7 +227,7 @@ WRONG = [
     {"ev": "stuck", "host": "n2", "time": 1.0, "processes": [{}]},
     {"ev": "collected", "host": "n2", "time": 1.0, "kept": [None], "count": 1, "turn": 1},
     {"ev": "facts", "host": "n2", "time": 1.0, "facts": {"python": 1}},
-    Unreadable("a record that is not JSON"),
+    UnreadableRecord("a record that is not JSON"),
 ]
 
 
@@ -339,7 +339,7 @@ def test_behind_one_srun_each_agent_speaks_for_its_own_host(tmp_path: Path, monk
         received += channel.receive() or []
     channel.close()
     assert received[:2] == [{"ev": "idle", "host": "n1"}, {}]
-    assert isinstance(received[1], Unreadable)
+    assert isinstance(received[1], UnreadableRecord)
     assert received[1].why == "an event of 'n2' from 'n1'"
 
 

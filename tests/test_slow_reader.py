@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from mslaunch.agent.output import ROOM, Output
+from mslaunch.agent.launcher_stream import ROOM, LauncherStream
 from mslaunch.shared.follow import CHUNK
 from mslaunch.shared.wire import Decoder
 from tests.conftest import wait_for
@@ -44,7 +44,7 @@ def test_lines_wait_in_their_file_while_the_screen_is_behind(tmp_path: Path) -> 
 def test_no_more_lines_are_taken_while_nobody_reads_the_pipe() -> None:
     """Even if all that was sent counts as shown, what waits for the pipe is bounded."""
     read, write = os.pipe()
-    output = Output(write, "h")
+    output = LauncherStream(write, "h")
     taken = 0
     while output.has_room and taken < 100:
         output.lines(0, [LINE] * 1000)
@@ -64,7 +64,7 @@ def test_no_more_lines_are_taken_while_nobody_reads_the_pipe() -> None:
 def test_an_event_goes_before_a_piece_of_a_file_that_waits() -> None:
     """Also where the pipe is full when both are sent."""
     read, write = os.pipe()
-    output = Output(write, "h")
+    output = LauncherStream(write, "h")
     output.open()
     output.lines(0, [LINE] * 1000)
     output.flush()

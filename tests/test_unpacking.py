@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.agent.files import Unpacker
+from mslaunch.agent.file_pieces import Unpacker
 from mslaunch.launch.attempt.file_transfer import pack
 
 

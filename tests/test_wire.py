@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mslaunch.shared.wire import END, MAGIC, Decoder, Unreadable, encode
+from mslaunch.shared.wire import END, MAGIC, Decoder, UnreadableRecord, encode
 
 MESSAGES = st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none()), max_size=5)
 
@@ -48,7 +48,7 @@ def test_a_record_that_cannot_be_read_is_the_last_message(record: bytes, why: st
     decoder = Decoder(1 << 20)
     messages = [message for at in range(0, len(stream), size) for message in decoder.feed(stream[at : at + size])]
     assert messages == [{"a": 1}, {}]
-    assert isinstance(messages[1], Unreadable)
+    assert isinstance(messages[1], UnreadableRecord)
     assert why in messages[1].why
     assert decoder.feed(encode({"c": 3})) == []
 
@@ -58,5 +58,7 @@ def test_a_record_without_end_takes_no_more_memory_than_the_longest_that_is_allo
     decoder = Decoder(1 << 20)
     decoder.feed(MAGIC)
     refused = [message for _ in range(100) for message in decoder.feed(b"x" * (1 << 16))]
-    assert [message.why for message in refused if isinstance(message, Unreadable)] == ["a record of more than 1 MB"]
+    assert [message.why for message in refused if isinstance(message, UnreadableRecord)] == [
+        "a record of more than 1 MB"
+    ]
     assert decoder._begun == []

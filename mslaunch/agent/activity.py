@@ -10,7 +10,7 @@ WINDOW = 1.0  # shorter ones are too short for a clock tick of 10 ms to mean any
 BUSY_SHARE = 0.1  # of a core: what MindSpore's background threads use in a rank that waits is below 0.05
 
 
-class Rank:
+class RankActivity:
     """What was last seen of one rank, and since when nothing has changed."""
 
     def __init__(self, ticks: int, log: tuple[float, int]) -> None:
@@ -29,12 +29,12 @@ class Rank:
         self.ticks, self.log = ticks, log
 
 
-class Activity:
+class ActivityWatch:
     """Looks at the ranks of this host from time to time, by a clock that stands still while the agent does."""
 
     def __init__(self, now: float) -> None:
         self._at = now
-        self._ranks: dict[int, Rank] = {}
+        self._ranks: dict[int, RankActivity] = {}
 
     def look(self, ranks: dict[int, tuple[int, str]], now: float) -> dict[str, dict[int, float]]:
         """Return for how many seconds each of these ranks, given by pid and log, has been silent, and idle as well."""
@@ -44,7 +44,7 @@ class Activity:
             ticks = processes.cpu_ticks([pid for pid, _ in ranks.values()])
             for rank, (pid, log) in ranks.items():
                 seen = (ticks[pid], _written(log))
-                self._ranks.setdefault(rank, Rank(*seen)).look(*seen, seconds)
+                self._ranks.setdefault(rank, RankActivity(*seen)).look(*seen, seconds)
         known = {rank: found for rank, found in self._ranks.items() if rank in ranks}
         return {
             "silent": {rank: found.silent for rank, found in known.items()},

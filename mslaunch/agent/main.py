@@ -9,7 +9,7 @@ import signal
 import time
 
 from mslaunch.agent import orders
-from mslaunch.agent.output import Output
+from mslaunch.agent.launcher_stream import LauncherStream
 from mslaunch.agent.ranks import Ranks
 from mslaunch.agent.standard_input import StandardInput
 from mslaunch.shared import guard, processes, wire
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from mslaunch.agent.activity import Activity
-    from mslaunch.agent.files import Collector, Unpacker
-    from mslaunch.shared.probe import Listener
+    from mslaunch.agent.activity import ActivityWatch
+    from mslaunch.agent.file_pieces import Collector, Unpacker
+    from mslaunch.shared.probe import OpenPort
 
 POLL = 0.05  # how often growing logs and ending processes are looked at
 STUCK_AFTER = 20.0  # a process that survives SIGKILL this long hangs in the kernel, in a driver or on NFS
@@ -42,10 +42,10 @@ class Ladder:
 class Agent:
     """One loop over the launcher's stream, the ranks' messages and the signals of ended children."""
 
-    def __init__(self, host: str, its_guard: guard.Guard, stdin: int | None = None) -> None:
+    def __init__(self, host: str, its_guard: guard.AgentGuard, stdin: int | None = None) -> None:
         self.host = host
         self.guard = its_guard
-        self.output = Output(1, host)
+        self.output = LauncherStream(1, host)
         self.commands = wire.Decoder(wire.LONGEST_ORDER)
         self.messages, message_end = os.pipe()
         self.wakeup, wake = os.pipe()
@@ -67,9 +67,9 @@ class Agent:
         self.launcher_paused = False
         self.launcher_lost_after: float | None = None  # nobody is missed before there is something to do
         self.answers = False
-        self.activity: Activity | None = None
+        self.activity: ActivityWatch | None = None
         self.grace = orders.LOST_GRACE
-        self.listener: Listener | None = None
+        self.listener: OpenPort | None = None
         self.unpacker: Unpacker | None = None
         self.collector: Collector | None = None
         self.collected: dict[str, tuple[int, int]] = {}
@@ -262,7 +262,7 @@ def main(host: str, stdin: str = "") -> None:
     try:
         agent = Agent(host, guard.start(end), end)
     except OSError as error:  # no more processes or files: told, since a traceback would be the user's to read
-        output = Output(1, host)
+        output = LauncherStream(1, host)
         output.open()
         output.event("start-failed", role="agent", rank=None, why=error.strerror or str(error))
         output.flush()

@@ -23,9 +23,9 @@ def _probe(agent: Agent, order: messages.ProbeOrder) -> None:
 
 
 def _listen(agent: Agent, order: messages.ListenOrder) -> None:
-    from mslaunch.shared.probe import Listener
+    from mslaunch.shared.probe import OpenPort
 
-    agent.listener = Listener(order["port"], order["choices"])
+    agent.listener = OpenPort(order["port"], order["choices"])
     agent.output.event("listening", port=agent.listener.port, why=agent.listener.why)
 
 
@@ -42,7 +42,7 @@ def _close_port(agent: Agent, _: messages.OrderMessage) -> None:
 
 
 def _files(agent: Agent, order: messages.FilesOrder) -> None:
-    from mslaunch.agent.files import Unpacker
+    from mslaunch.agent.file_pieces import Unpacker
 
     agent.unpacker = agent.unpacker or Unpacker()
     try:
@@ -98,9 +98,9 @@ def _ping(agent: Agent, _: messages.OrderMessage) -> None:
 
 def _activity(agent: Agent, _: messages.OrderMessage) -> None:
     """Tell with every ping from now on which ranks still print or compute."""
-    from mslaunch.agent.activity import Activity
+    from mslaunch.agent.activity import ActivityWatch
 
-    agent.activity = agent.activity or Activity(agent.clock.advance())
+    agent.activity = agent.activity or ActivityWatch(agent.clock.advance())
 
 
 def _pause(agent: Agent, _: messages.OrderMessage) -> None:
@@ -123,7 +123,7 @@ def _written(agent: Agent, order: messages.WrittenOrder) -> None:
 
 
 def _collect(agent: Agent, order: messages.CollectOrder) -> None:
-    from mslaunch.agent.files import Collector
+    from mslaunch.agent.file_pieces import Collector
 
     if agent.collector is None or order["share"] == 1.0:  # one that is on its way is not begun again
         agent.collector = Collector(order, agent.output, agent.collected)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from mslaunch.agent.output import Output
+    from mslaunch.agent.launcher_stream import LauncherStream
     from mslaunch.shared import messages
 
 
@@ -56,10 +56,10 @@ class SetUp:
 LONGEST = 4000  # bytes of a reason
 
 
-class Sync:
+class DataSync:
     """Fetches once in the life of the agent, and sends once after the ranks of each attempt."""
 
-    def __init__(self, output: Output, fetch_ended: Callable[[str | None], None]) -> None:
+    def __init__(self, output: LauncherStream, fetch_ended: Callable[[str | None], None]) -> None:
         self.env: dict[str, str] = {}
         self._output = output
         self._fetch_ended = fetch_ended
@@ -150,9 +150,9 @@ class Preparation:
     """Runs one child after the other, and calls `start` with the environment of the ranks when none is left."""
 
     def __init__(
-        self, output: Output, start: Callable[[dict[str, str]], None], is_stopping: Callable[[], bool]
+        self, output: LauncherStream, start: Callable[[dict[str, str]], None], is_stopping: Callable[[], bool]
     ) -> None:
-        self.sync = Sync(output, self._fetch_ended)
+        self.sync = DataSync(output, self._fetch_ended)
         self._output = output
         self._start = start
         self._is_stopping = is_stopping
@@ -208,5 +208,5 @@ class Preparation:
             self._output.event("sync-failed", why=why)
 
 
-def start_failed(output: Output, role: str, rank: int | None, error: OSError) -> None:
+def start_failed(output: LauncherStream, role: str, rank: int | None, error: OSError) -> None:
     output.event("start-failed", role=role, rank=rank, why=error.strerror or str(error))

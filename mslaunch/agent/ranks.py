@@ -7,13 +7,12 @@ import signal
 import time
 from collections import deque
 
-from mslaunch.agent.child import Child, DeadProcess, reap_all
-from mslaunch.agent.log_times import LogTimes, put_aside
-from mslaunch.agent.memory import KernelKills
-from mslaunch.agent.output import Output
+from mslaunch.agent.children import Child, DeadProcess, reap_all
+from mslaunch.agent.kernel_kills import KernelKills
+from mslaunch.agent.launcher_stream import LauncherStream
 from mslaunch.agent.preparation import Preparation, start_failed
+from mslaunch.agent.rank_logs import LogTimes, ShownLogs, put_aside
 from mslaunch.agent.rank_messages import RankMessages, read_exit_file
-from mslaunch.agent.shown_logs import ShownLogs
 from mslaunch.agent.stack_signal import StackTaking
 from mslaunch.agent.standard_input import StandardInput, suspend
 from mslaunch.shared import layout, processes, work_folder
@@ -22,8 +21,8 @@ TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from typing import Any
 
-    from mslaunch.agent.metrics.measuring import Metrics
-    from mslaunch.agent.nested import NestedLaunchers
+    from mslaunch.agent.metrics.measuring import AttemptMetrics
+    from mslaunch.agent.nested_launchers import NestedLaunchers
     from mslaunch.shared import messages
     from mslaunch.shared.device_locks import DeviceLocks
 
@@ -34,7 +33,7 @@ START_SECONDS = 0.1  # how long ranks are started for before the loop looks at e
 class Ranks:
     """All processes of the run on this host."""
 
-    def __init__(self, output: Output, message_path: str, stdin: StandardInput) -> None:
+    def __init__(self, output: LauncherStream, message_path: str, stdin: StandardInput) -> None:
         self.output = output
         self.stdin = stdin
         self._reader: int | None = None
@@ -45,7 +44,7 @@ class Ranks:
         """Who sends messages: ranks by their number, the scheduler by None."""
         self.shown_logs = ShownLogs(output)
         self.log_times = LogTimes()
-        self.metrics: Metrics | None = None
+        self.metrics: AttemptMetrics | None = None
         self._nested: NestedLaunchers | None = None
         self._to_start: deque[Child] = deque()
         self._env: dict[str, str] = {}
@@ -85,13 +84,15 @@ class Ranks:
         env = {name: value for name, value in os.environ.items() if name not in order["unset"]}
         self.preparation.begin(order, env)
 
-    def _begin_metrics(self) -> Metrics:
-        from mslaunch.agent.metrics.measuring import Metrics
+    def _begin_metrics(self) -> AttemptMetrics:
+        from mslaunch.agent.metrics.measuring import AttemptMetrics
 
-        return Metrics(self._order, self.output, lambda: {r: pid for r, (pid, _) in self.running_ranks().items()})
+        return AttemptMetrics(
+            self._order, self.output, lambda: {r: pid for r, (pid, _) in self.running_ranks().items()}
+        )
 
     def _watch_launchers(self) -> NestedLaunchers:
-        from mslaunch.agent.nested import NestedLaunchers
+        from mslaunch.agent.nested_launchers import NestedLaunchers
 
         return NestedLaunchers(self.output)
 

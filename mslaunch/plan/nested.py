@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mslaunch.settings.program import Program
-from mslaunch.shared.other_launchers import MODULES, PROGRAMS, SHELLS, Launcher, find_launcher, is_python
+from mslaunch.shared.other_launchers import MODULES, PROGRAMS, SHELLS, LauncherCommand, find_launcher, is_python
 
 _DEEPEST = 3  # scripts that scripts start
 _LONGEST = 4000  # characters of one command
@@ -35,7 +35,7 @@ class NestedLauncher:
     where: str
     """The program, or a script and its line."""
     what: str
-    launcher: Launcher | None
+    launcher: LauncherCommand | None
     """The launcher, where its whole line is known."""
     program: tuple[str, ...] = ()
     """The Python program that it starts, where that can be seen."""
@@ -108,7 +108,9 @@ def _in_text(script: _Script) -> NestedLauncher | None:
     return None
 
 
-def _found(script: _Script, line: int, what: str, launcher: Launcher | None, words: Sequence[str]) -> NestedLauncher:
+def _found(
+    script: _Script, line: int, what: str, launcher: LauncherCommand | None, words: Sequence[str]
+) -> NestedLauncher:
     """Name the place; the launcher's line can be typed as it is where the shell would put nothing into it."""
     where = f"{script.name}:{line}"
     if launcher is not None and not any(char in word for word in launcher.args for char in "$`"):
@@ -177,7 +179,7 @@ def _split_commands(tokens: list[str]) -> Iterator[list[str]]:
         yield command
 
 
-def _stored(words: Sequence[str], text: str) -> Launcher | None:
+def _stored(words: Sequence[str], text: str) -> LauncherCommand | None:
     """Return the launcher in a command that a script puts together in a variable and runs later."""
     for word in words:
         match = _VARIABLE.fullmatch(word)

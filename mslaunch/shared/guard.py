@@ -19,7 +19,7 @@ MOST_STOPPED = 3  # how many turns an agent may stand still whose launcher has g
 MOST_TURNS = 90  # how many turns any agent may take to end then; it takes 22 s at most
 
 
-class Guard:
+class AgentGuard:
     """The agent's end of the pipe to its guard; the pipe's end is the agent's end."""
 
     def __init__(self, pipe: int, pid: int) -> None:
@@ -44,7 +44,7 @@ class Guard:
             pass
 
 
-def start(stdin: int | None = None) -> Guard:
+def start(stdin: int | None = None) -> AgentGuard:
     """Fork: the child returns and becomes the agent, this process guards it and never returns.
 
     `stdin` is the launcher's standard input, which is for the agent alone.
@@ -60,7 +60,7 @@ def start(stdin: int | None = None) -> Guard:
         _guard(read, agent)
     os.setsid()  # a signal to one's process group must not reach the other
     os.close(read)
-    return Guard(write, pid)
+    return AgentGuard(write, pid)
 
 
 def stay_behind() -> None:

@@ -43,7 +43,7 @@ _PYTHON = re.compile(r"python(?:\d+(?:\.\d+)?)?")
 _COUNT = re.compile(r"--?(?:n|np|worker_num|nproc[_-]per[_-]node|num[_-]processes|num_gpus|ntasks|workers)(?:=(.*))?")
 
 
-class Launcher:
+class LauncherCommand:
     """A launcher with its arguments, as a command line starts it."""
 
     def __init__(self, name: str, args: Sequence[str]) -> None:
@@ -82,7 +82,7 @@ def is_python(word: str) -> bool:
     return bool(_PYTHON.fullmatch(posixpath.basename(word)))
 
 
-def find_launcher(words: Sequence[str]) -> Launcher | None:
+def find_launcher(words: Sequence[str]) -> LauncherCommand | None:
     """Return the launcher that a command line starts, also behind variables and programs such as `env` and `nohup`."""
     left = list(words[_skip_wrappers(words) :])
     if not left:
@@ -94,7 +94,7 @@ def find_launcher(words: Sequence[str]) -> Launcher | None:
         name, args = posixpath.basename(args[0]), args[1:]
     if name not in PROGRAMS or (name in VERBS and "".join(args[:1]) not in VERBS[name]):
         return None
-    return Launcher(name, args)
+    return LauncherCommand(name, args)
 
 
 def _read_python(args: list[str]) -> tuple[str, list[str]]:

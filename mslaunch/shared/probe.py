@@ -152,7 +152,7 @@ def _room(run_dir: str) -> dict[str, Any]:
     return {"free": disk.f_bavail * disk.f_frsize, "unwritable": trouble}
 
 
-class Listener:
+class OpenPort:
     """A port that is held open while the other hosts try to reach it."""
 
     def __init__(self, port: int | None, choices: list[int]) -> None:

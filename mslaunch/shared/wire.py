@@ -24,7 +24,7 @@ _ESCAPES = ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\r", b"\\r"), 
 _PLAIN = bytes(range(0x20, 0x7F)) + b"\n\r\t\x1b"
 
 
-class Unreadable(dict):  # type: ignore[type-arg] # Python 3.9 cannot subclass the alias without importing typing
+class UnreadableRecord(dict):  # type: ignore[type-arg] # Python 3.9 cannot subclass the alias without importing typing
     """Stands for a record that cannot be read: a message without any key."""
 
     def __init__(self, why: str) -> None:
@@ -83,7 +83,7 @@ class Decoder:
         for end in ends:
             if record := self._take(end):
                 messages.append(self._read(record))
-                if isinstance(messages[-1], Unreadable):
+                if isinstance(messages[-1], UnreadableRecord):
                     return messages
         if rest:
             self._begun.append(rest)
@@ -106,9 +106,9 @@ class Decoder:
             return self._refuse(f"a record that is not JSON ({type(error).__name__}): {record[:40]!r}")
         return message if isinstance(message, dict) else self._refuse(f"a record that is no object: {record[:40]!r}")
 
-    def _too_long(self) -> Unreadable:
+    def _too_long(self) -> UnreadableRecord:
         return self._refuse(f"a record of more than {self._longest >> 20} MB")
 
-    def _refuse(self, why: str) -> Unreadable:
+    def _refuse(self, why: str) -> UnreadableRecord:
         self._broken, self._begun, self._size = True, [], 0
-        return Unreadable(why)
+        return UnreadableRecord(why)

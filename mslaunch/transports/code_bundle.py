@@ -25,7 +25,7 @@ if not getattr(sys.flags, "safe_path", False):
     del sys.path[0]
 sys.path.insert(0, __file__[: -len("{layout.BOOT}")] + "{layout.ZIP}")
 
-from mslaunch.worker.main import main
+from mslaunch.worker.rank_main import main
 
 main()
 '''

@@ -59,7 +59,7 @@ def install(run_dir: str, environment: Mapping[str, str]) -> None:
         os.path.realpath = own.realpath
 
 
-class Step:
+class PathStep:
     """A place on the way to a file."""
 
     def __init__(self, place: str, is_last: bool, is_ours: bool) -> None:
@@ -119,7 +119,7 @@ class OwnFiles:
                 if replace is not None:
                     self._replace_once(step.place, replace)
 
-    def _steps(self, absolute: str, to_the_end: bool, links: int = MOST_LINKS) -> Iterator[Step]:
+    def _steps(self, absolute: str, to_the_end: bool, links: int = MOST_LINKS) -> Iterator[PathStep]:
         """Yield the places that a path leads through, as long as they are below the run's folder.
 
         A link that the script has made is followed; the last one with `to_the_end` only.
@@ -139,7 +139,7 @@ class OwnFiles:
                 if links:
                     yield from self._steps(target, to_the_end, links - 1)
                 return
-            yield Step(place, is_last, is_ours)
+            yield PathStep(place, is_last, is_ours)
 
     def _replace_once(self, place: str, replace: Callable[[str], None]) -> None:
         """Replace a link, unless another thread, or another rank in code/, has just done so."""

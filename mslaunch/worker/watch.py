@@ -9,7 +9,7 @@ import sys
 import time
 from importlib.machinery import PathFinder
 
-from mslaunch.worker import report, versions
+from mslaunch.worker import loaded_versions, report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def install(planned: int) -> None:
 def _imported(_: Any) -> None:
     """MindSpore is loaded: some libraries only look whether it is there."""
     report.notify("imported")
-    versions.write()
+    loaded_versions.write()
 
 
 def watch_threads(threading: Any) -> None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from mslaunch.agent.launcher_stream import LauncherStream
     from mslaunch.agent.metrics.log_metrics import Timed
-    from mslaunch.agent.output import Output
     from mslaunch.shared import messages
 
 BYTES = 1 << 22  # of all logs, a second; of longer ones some pieces are read
@@ -27,10 +27,10 @@ FIRST_RESOURCES = 1.0  # seconds after the first look, which only tells from whe
 MOST_REPORTED = 200  # rows of a rank's reports that are kept for the next event
 
 
-class Metrics:
+class AttemptMetrics:
     """Measures one attempt. `pids` tells the processes of the ranks that run."""
 
-    def __init__(self, order: messages.RunOrder, output: Output, pids: Callable[[], dict[int, int]]) -> None:
+    def __init__(self, order: messages.RunOrder, output: LauncherStream, pids: Callable[[], dict[int, int]]) -> None:
         asked = order["metrics"]
         assert asked is not None
         ranks = {one["rank"]: one for one in order["processes"] if one["rank"] is not None}

@@ -8,7 +8,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from mslaunch.shared import messages
-from mslaunch.shared.wire import Unreadable
+from mslaunch.shared.wire import UnreadableRecord
 from mslaunch.transports.base import Channel
 
 LARGEST = {"code": 255, "signal": 255, "crashed": 255, "port": 65535}
@@ -42,7 +42,7 @@ def check_event(event: messages.Message, hosts: Collection[str]) -> None:
 
     Of an event that this version does not know, only name and host are checked.
     """
-    if isinstance(event, Unreadable):
+    if isinstance(event, UnreadableRecord):
         raise Rejected(f"sent {event.why}")
     name, host = event.get("ev"), event.get("host")
     if type(host) is not str or host not in hosts:

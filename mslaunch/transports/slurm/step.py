@@ -62,11 +62,11 @@ class SrunChannel:
         """Decode what one agent sent; it speaks for the host that its first message has named, and for no other."""
         messages = self._decoders.setdefault(label, wire.Decoder()).feed(text)
         for index, message in enumerate(messages):
-            if isinstance(message, wire.Unreadable):
+            if isinstance(message, wire.UnreadableRecord):
                 continue
             if self._names.setdefault(label, message.get("host")) != message.get("host"):
                 name, other = (str(one)[:64] for one in (self._names[label], message.get("host")))
-                return [*messages[:index], wire.Unreadable(f"an event of {other!r} from {name!r}")]
+                return [*messages[:index], wire.UnreadableRecord(f"an event of {other!r} from {name!r}")]
         return messages
 
     def send(self, message: Mapping[str, object]) -> None:

@@ -9,7 +9,7 @@ from mslaunch.shared.other_launchers import find_launcher
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
-    from mslaunch.agent.output import Output
+    from mslaunch.agent.launcher_stream import LauncherStream
 
 LOOK_EVERY = 2.0
 SHARE = 200  # looking may take this part of the time
@@ -30,7 +30,7 @@ class Process:
 class NestedLaunchers:
     """Reports the first launcher of each rank."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: LauncherStream) -> None:
         self._output = output
         self._looks: dict[tuple[int, int], int] = {}
         self._reported: set[int] = set()

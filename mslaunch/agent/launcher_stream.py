@@ -23,7 +23,7 @@ QUICK = 0.25
 SLOW = 1.0
 
 
-class Window:
+class SendWindow:
     """Bytes that were sent and are not yet written over there: as many as arrive within a moment.
 
     Events queue up behind them in the connection, so a slow line gets a small window and a fast one a large window.
@@ -66,7 +66,7 @@ class Window:
 ROOM = 1 << 18  # log lines wait in their file while more than this is on its way
 
 
-class Output:
+class LauncherStream:
     """Two queues in front of a pipe: events, and pieces of files, which go when no event waits.
 
     When nobody reads any more, what is queued is dropped: the run is over.
@@ -81,7 +81,7 @@ class Output:
         self.waiting = 0
         """Bytes of events, of lines among them, that wait for the pipe."""
         self._unshown = 0
-        self.window = Window()
+        self.window = SendWindow()
         os.set_blocking(end, False)
 
     def open(self) -> None:

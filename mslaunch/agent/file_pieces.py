@@ -10,7 +10,7 @@ import stat
 import time
 from collections import deque
 
-from mslaunch.agent.output import Output
+from mslaunch.agent.launcher_stream import LauncherStream
 from mslaunch.shared import layout, work_folder
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
@@ -79,7 +79,7 @@ class Collector:
     that grows fast does not hold up the others, and each is read to the end that it had at the beginning.
     """
 
-    def __init__(self, order: messages.CollectOrder, output: Output, sent: dict[str, tuple[int, int]]) -> None:
+    def __init__(self, order: messages.CollectOrder, output: LauncherStream, sent: dict[str, tuple[int, int]]) -> None:
         self._run_dir: str = order["run_dir"]
         self._tidy = order["tidy"]
         self._turn = order["turn"]

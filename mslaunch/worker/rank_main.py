@@ -6,14 +6,42 @@ import os
 import sys
 import time
 
-from mslaunch.shared import layout, work_folder
-from mslaunch.worker import execution, own_files, rank_folder, report
+from mslaunch.shared import layout, secret_names, work_folder
+from mslaunch.worker import execution, own_files, report
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
     from typing import Any, NoReturn
+
+
+def make(path: str) -> None:
+    os.makedirs(path, mode=0o700, exist_ok=True)
+
+
+def write_environment(path: str) -> None:
+    """Write the environment, with the values of what looks like a secret masked."""
+    named = os.environ.get("MSLAUNCH_SECRETS", "").split(",")
+    lines = [
+        f"{name}={secret_names.MASK if name in named else secret_names.masked(name, value)}\n"
+        for name, value in sorted(os.environ.items())
+    ]
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with open(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.writelines(lines)
+
+
+def redirect_output(path: str) -> None:
+    """Send output and errors to one file, each write appended whole."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
 
 
 STACK_SIGNAL = 41  # SIGRTMIN + 7 with glibc, as agent.stacks has it; the signal module would cost every rank 2 ms
@@ -31,7 +59,7 @@ def run_scheduler() -> None:
 
     place = report.settle().folder
     if "MSLAUNCH_RANKS" in os.environ:
-        rank_folder.make(place)
+        make(place)
         _split(place)
     scheduler.run()
 
@@ -45,7 +73,7 @@ def run_rank(words: list[str]) -> None:
     if by_script:
         take_rank_environment(os.environ["MSLAUNCH_RANKS"], run_dir)
     place = report.settle().folder
-    rank_folder.make(place)
+    make(place)
     if by_script:
         _split(place)
     if "MSLAUNCH_CORES" in os.environ:
@@ -66,7 +94,7 @@ def run_rank(words: list[str]) -> None:
             if python:
                 own_files.install(run_dir, os.environ)
         os.environ["PWD"] = os.getcwd()
-        rank_folder.write_environment(os.path.join(place, layout.ENV_LOG))
+        write_environment(os.path.join(place, layout.ENV_LOG))
     except OSError as error:
         _fail(error, what)  # a full disk, say: the log cannot tell, so the agent is told
     if kind == "-x":
@@ -104,7 +132,7 @@ def run_python(name: str, args: list[str], find: Callable[[], execution.Main]) -
     import builtins
     import faulthandler
 
-    from mslaunch.worker import versions, watch
+    from mslaunch.worker import loaded_versions, watch
 
     faulthandler.enable()
     try:
@@ -112,8 +140,8 @@ def run_python(name: str, args: list[str], find: Callable[[], execution.Main]) -
     except OSError as error:
         _fail(error, name)
     watch.install(int(os.environ["RANK_SIZE"]))
-    versions.write()
-    atexit.register(versions.write)  # again: what the script has loaded meanwhile
+    loaded_versions.write()
+    atexit.register(loaded_versions.write)  # again: what the script has loaded meanwhile
     sys.argv = [name, *args]
     sys.path.append(sys.path.pop(0))  # the zip, for `import mslaunch.runtime`
     module = type(sys)("__main__")
@@ -207,4 +235,4 @@ def _split(place: str) -> None:
     from mslaunch.worker import exit_recorder
 
     exit_recorder.split(os.path.join(place, layout.EXIT))
-    rank_folder.redirect_output(os.path.join(place, layout.LOG))
+    redirect_output(os.path.join(place, layout.LOG))
