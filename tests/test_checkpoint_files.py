@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mslaunch.checkpoint.formats.table import read_shard
-from mslaunch.checkpoint.sharding.files import step_of
 from mslaunch.checkpoint.sharding.resuming import Resume, find_for_ranks
+from mslaunch.checkpoint.sharding.saved_files import step_of
 from mslaunch.errors import MslaunchError, RequestError
 from tests.other_user import ROOT, needs_root, run_as
 from tests.sharded import Content, shard_bytes, write_anew

@@ -12,7 +12,7 @@ import pytest
 
 from mslaunch.errors import RequestError
 from mslaunch.weights.diff import Files
-from mslaunch.weights.names import READY, Rule, apply_rules, compile_pattern, first_match, read_rules, reverse_rules
+from mslaunch.weights.names import READY, NameRule, apply_rules, compile_pattern, first_match, read_rules, reverse_rules
 from mslaunch.weights.opening import Weights, open_weights
 from tests.sharded import write_shard
 
@@ -217,7 +217,7 @@ def test_the_ready_rules_can_be_turned_round(path: Path) -> None:
 
 def test_each_of_many_rules_is_compiled_once() -> None:
     """All are tried for every name, so the next name must not begin anew."""
-    rules = [Rule(f"rule {number}", (f"many{number}",), ("x",)) for number in range(5000)]
+    rules = [NameRule(f"rule {number}", (f"many{number}",), ("x",)) for number in range(5000)]
     for rule in rules:  # as reading a file of rules does
         assert rule.match("none of them") is None
     before = compile_pattern.cache_info().misses

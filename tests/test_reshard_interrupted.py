@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint.moving.stable_files import SourceChanged
+from mslaunch.checkpoint.moving.file_io import SourceChanged
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.sharding.tensor_layout import Layout
 from mslaunch.checkpoint.sharding.transform import Target

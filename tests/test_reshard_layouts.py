@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mslaunch.checkpoint.formats import ckpt
-from mslaunch.checkpoint.moving import file_io, writer
-from mslaunch.checkpoint.moving import writer as block_plan
+from mslaunch.checkpoint.moving import file_io, shard_writer
+from mslaunch.checkpoint.moving import shard_writer as block_plan
 from mslaunch.checkpoint.moving.blocks import cut_blocks, row_length, row_places
 from mslaunch.checkpoint.sharding.strategy import read_strategy
 from mslaunch.checkpoint.sharding.tensor_layout import Layout, box, intersection, whole_shape
@@ -129,8 +129,8 @@ def test_any_layout_becomes_any_other(
         patch.setattr(block_plan, "SHORT_RUN", short)
         patch.setattr(block_plan, "LONG_RUN", long)
         patch.setattr(file_io, "WRITE", 1 + vectors)
-        patch.setattr(writer, "BLOCK", block)
-        patch.setattr(writer, "IOV_MAX", vectors)
+        patch.setattr(shard_writer, "BLOCK", block)
+        patch.setattr(shard_writer, "IOV_MAX", vectors)
         patch.setattr(ckpt, "SPLIT_ABOVE", split)
         for rank in range(one.ranks):
             part = one.slice(array, rank)

@@ -10,7 +10,7 @@ import pytest
 
 from mslaunch.api.checkpoints import export_weights, import_weights
 from mslaunch.checkpoint.formats.table import read_shard
-from mslaunch.checkpoint.moving.stable_files import SourceChanged
+from mslaunch.checkpoint.moving.file_io import SourceChanged
 from mslaunch.checkpoint.sharding.sets import find_set
 from mslaunch.checkpoint.sharding.transform import plan_convert
 from mslaunch.errors import ShardUnreadable

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mslaunch.checkpoint.moving.weights import Weight
     from mslaunch.checkpoint.sharding.strategy import Strategy
     from mslaunch.checkpoint.sharding.transform import Planned
-    from mslaunch.weights.diff import Difference
+    from mslaunch.weights.diff import WeightDifference
     from mslaunch.weights.importing import Naming, Renamed
 
 
@@ -53,7 +53,7 @@ class PlannedWeights:
 class ComparedWeights:
     """What differs between two sets of weights."""
 
-    differences: tuple[Difference, ...]
+    differences: tuple[WeightDifference, ...]
     renamed: Mapping[str, str]
     """Names of the first that are called otherwise in the second, and what they are called there."""
     notes: tuple[str, ...] = ()
@@ -131,7 +131,7 @@ def list_weights(source: str, *, key: str | None = None) -> ListedWeights:
 
 def diff_weights(
     first: str, second: str, *, names: str | None = None, strategy: str | None = None, key: str | None = None
-) -> list[Difference]:
+) -> list[WeightDifference]:
     """Compare two sets of weights; `names` are rules for the first, `strategy` is that of shards of ranks."""
     return list(compare_weights(first, second, names=names, strategy=strategy, key=key).differences)
 
@@ -142,9 +142,8 @@ def compare_weights(
     """Compare as diff_weights does, and return as well which names were taken for which."""
     from mslaunch.weights.diff import compare
     from mslaunch.weights.matching import pair_names
-    from mslaunch.weights.names import apply_rules, read_rules
+    from mslaunch.weights.names import apply_rules, read_rules, unused_rules
     from mslaunch.weights.opening import check_key, open_weights
-    from mslaunch.weights.rule_use import unused_rules
     from mslaunch.weights.scales import join_scales
 
     layout = _strategy(strategy)

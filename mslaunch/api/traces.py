@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mslaunch.weights.trace.comparing import Comparison
+    from mslaunch.weights.trace.comparing import TraceComparison
 
 
-def compare_traces(first: str, second: str, *, names: str | None = None, tolerance: float | None = None) -> Comparison:
+def compare_traces(
+    first: str, second: str, *, names: str | None = None, tolerance: float | None = None
+) -> TraceComparison:
     """Compare two folders that trace() or torch_trace() has written, output by output."""
     from mslaunch.weights.trace import comparing
 

@@ -14,7 +14,7 @@ import typer
 
 from mslaunch.api import checkpoints
 from mslaunch.checkpoint.formats.table import FORMATS, Shard, read_shard
-from mslaunch.checkpoint.moving.partial import is_free
+from mslaunch.checkpoint.moving.new_files import is_free
 from mslaunch.checkpoint.sharding.sets import ShardSet, find_set
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify

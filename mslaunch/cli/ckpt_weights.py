@@ -14,7 +14,7 @@ import typer
 
 from mslaunch.api import checkpoints
 from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS
-from mslaunch.checkpoint.moving.partial import is_free
+from mslaunch.checkpoint.moving.new_files import is_free
 from mslaunch.cli.console.progress_bar import progress_bar, written_words
 from mslaunch.cli.parsing import common
 from mslaunch.errors import RequestError
@@ -22,7 +22,7 @@ from mslaunch.text import counted, plain
 
 if TYPE_CHECKING:
     from mslaunch.api.checkpoints import PlannedWeights
-    from mslaunch.weights.diff import Difference
+    from mslaunch.weights.diff import WeightDifference
 
 SHOWN = 8
 _ONE_TARGET = "Give --to FILE for one file, or -o FOLDER together with --strategy for shards."
@@ -140,7 +140,7 @@ def _renamed_words(renamed: Mapping[str, str]) -> str:
     return f"{counted(len(renamed), 'name')} matched as by import: {old} is {new}{' …' if len(renamed) > 1 else ''}"
 
 
-def _row(one: Difference) -> tuple[str, ...]:
+def _row(one: WeightDifference) -> tuple[str, ...]:
     kind = f"{one.kind}, {one.not_finite} not finite" if one.not_finite else one.kind
     numbers = ("" if value is None else f"{value:.3g}" for value in (one.max, one.mean))
     cosine = "" if one.cosine is None else f"{one.cosine:.6f}"

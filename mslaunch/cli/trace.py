@@ -14,7 +14,7 @@ from mslaunch.text import counted
 
 if TYPE_CHECKING:
     from mslaunch.weights.trace.cause import Pair
-    from mslaunch.weights.trace.comparing import Comparison
+    from mslaunch.weights.trace.comparing import TraceComparison
     from mslaunch.weights.trace.trace_folder import Recorded
 
 app = common.new_app()
@@ -55,7 +55,7 @@ def compare(
     raise typer.Exit(0 if found.is_same else 1)
 
 
-def _show(found: Comparison, first: str, second: str, tolerance: float | None) -> None:
+def _show(found: TraceComparison, first: str, second: str, tolerance: float | None) -> None:
     from mslaunch.weights.trace.cause import label
     from mslaunch.weights.trace.pairing import few
 
@@ -81,7 +81,7 @@ def _show(found: Comparison, first: str, second: str, tolerance: float | None) -
         common.say(found.hint)
 
 
-def _sum_up(found: Comparison, tolerance: float | None) -> str:
+def _sum_up(found: TraceComparison, tolerance: float | None) -> str:
     from mslaunch.weights.trace.cause import label
     from mslaunch.weights.trace.tolerance import limits_of
 
@@ -127,7 +127,7 @@ def _reason(pair: Pair) -> str:
     return f"{pair.difference:.1e} is more than {pair.tolerance:.2g}"
 
 
-def _plain(found: Comparison) -> dict[str, Any]:
+def _plain(found: TraceComparison) -> dict[str, Any]:
     """The same for scripts; an infinite difference, which JSON cannot hold, is the word inf."""
     pairs = [
         {

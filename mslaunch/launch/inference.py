@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch.checkpoint.formats.table import Shard
-from mslaunch.checkpoint.moving.stream import Progress
+from mslaunch.checkpoint.moving.new_files import Progress
 from mslaunch.checkpoint.sharding.replicas import differing_parameter
 from mslaunch.checkpoint.sharding.sets import find_set, strategy_beside
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy

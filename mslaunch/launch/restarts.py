@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mslaunch.checkpoint.sharding.files import files_of_ranks, step_of
 from mslaunch.checkpoint.sharding.resuming import Resume, find_for_ranks
+from mslaunch.checkpoint.sharding.saved_files import files_of_ranks, step_of
 from mslaunch.diagnose.case import read_error
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import RequestError

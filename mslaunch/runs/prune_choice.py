@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from mslaunch.checkpoint.sharding.files import Network, SavedStep, files_of_code, files_of_run, networks
+from mslaunch.checkpoint.sharding.saved_files import Network, SavedStep, files_of_code, files_of_run, networks
 from mslaunch.checkpoint.sharding.sets import newest_complete
 from mslaunch.errors import RequestError
 from mslaunch.metrics.series import Series

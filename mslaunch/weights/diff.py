@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mslaunch.checkpoint.moving.blocks import cut_blocks
-from mslaunch.checkpoint.moving.stable_files import check_unchanged, open_source
+from mslaunch.checkpoint.moving.file_io import check_unchanged, open_source
 from mslaunch.checkpoint.moving.views import ITEMS, read_box
 from mslaunch.checkpoint.moving.weights import Weight
 from mslaunch.checkpoint.sharding.tensor_layout import Box, box_shape, intersection
@@ -26,7 +26,7 @@ BLOCK = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class WeightDifference:
     """What differs in one parameter."""
 
     name: str
@@ -45,16 +45,16 @@ class Difference:
 
 def compare(
     first: Mapping[str, Weight], second: Mapping[str, Weight], progress: Callable[[int], None] = lambda _: None
-) -> Iterator[Difference]:
+) -> Iterator[WeightDifference]:
     """Yield what differs, parameter by parameter, in the order of the first."""
     with room_for(_count_files(first, second)), ExitStack() as opened:
         files = Files(opened)
         for name, one in first.items():
             other = second.get(name)
             if other is None:
-                yield Difference(name, "missing", one.words())
+                yield WeightDifference(name, "missing", one.words())
             elif one.shape != other.shape:
-                yield Difference(name, "shape", one.words(), other.words())
+                yield WeightDifference(name, "shape", one.words(), other.words())
             else:
                 found = _compare_values(files, one, other)
                 if found is not None:
@@ -62,7 +62,7 @@ def compare(
             progress(one.nbytes)
         files.check()
     for name in sorted(second.keys() - first.keys()):
-        yield Difference(name, "extra", None, second[name].words())
+        yield WeightDifference(name, "extra", None, second[name].words())
 
 
 def _count_files(*sides: Mapping[str, Weight]) -> int:
@@ -103,13 +103,13 @@ class Files:
         return out
 
 
-def _compare_values(files: Files, one: Weight, other: Weight) -> Difference | None:
+def _compare_values(files: Files, one: Weight, other: Weight) -> WeightDifference | None:
     same_type = one.dtype == other.dtype
     kind = "values" if same_type else "type"
     words: tuple[str | None, str | None] = (None, None) if same_type else (one.words(), other.words())
     if one.packed or other.packed:
         same = same_type and _packed_bytes(files, one) == _packed_bytes(files, other)
-        return None if same else Difference(one.name, kind, words[0], words[1])
+        return None if same else WeightDifference(one.name, kind, words[0], words[1])
     boxes = list(cut_blocks(one.shape, max(ITEMS[one.dtype], ITEMS[other.dtype]), BLOCK))
     if same_type and all(files.block(one, box).tobytes() == files.block(other, box).tobytes() for box in boxes):
         return None
@@ -118,7 +118,7 @@ def _compare_values(files: Files, one: Weight, other: Weight) -> Difference | No
         sums.add(_numbers(files, one, box), _numbers(files, other, box))
     mean = sums.total / max(1, prod(one.shape))
     found = (sums.largest, mean, sums.cosine(), sums.not_finite)
-    return Difference(one.name, kind, words[0], words[1], *found)
+    return WeightDifference(one.name, kind, words[0], words[1], *found)
 
 
 def _packed_bytes(files: Files, weight: Weight) -> bytes:

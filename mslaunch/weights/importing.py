@@ -16,14 +16,24 @@ from mslaunch.checkpoint.sharding.transform import Planned
 from mslaunch.errors import RequestError, SeveralLines
 from mslaunch.shared import layout as run_layout
 from mslaunch.weights.layer_names import TO_MINDSPORE, TO_PYTORCH, is_counter, is_embedding, is_of_training
-from mslaunch.weights.matching import SHOWN, Match, match_names, tied_names
-from mslaunch.weights.names import Rule, apply_rules, first_match, is_ready, read_rules, reverse_rules
+from mslaunch.weights.matching import SHOWN, NameMatch, match_names, tied_names
+from mslaunch.weights.names import (
+    NameRule,
+    apply_rules,
+    first_match,
+    is_ready,
+    read_rules,
+    reverse_rules,
+    unmatched_names,
+    unused_rules,
+)
 from mslaunch.weights.opening import Weights, check_key, open_weights
-from mslaunch.weights.rule_use import unmatched_names, unused_rules
 from mslaunch.weights.scales import is_scaled, join_scales
 
 
-def square_words(weights: Mapping[str, Weight], rules: Sequence[Rule], transposed: Sequence[str]) -> tuple[str, ...]:
+def square_words(
+    weights: Mapping[str, Weight], rules: Sequence[NameRule], transposed: Sequence[str]
+) -> tuple[str, ...]:
     """Return a sentence on square matrices that no rule transposes, where others are or have to be transposed."""
     matrices = [name for name, weight in weights.items() if len(weight.shape) == 2]
     by_rule = {name for name in matrices if (found := first_match(rules, name)) and found[0].transpose is not None}
@@ -39,7 +49,7 @@ def square_words(weights: Mapping[str, Weight], rules: Sequence[Rule], transpose
     )
 
 
-def guess_names(weights: Mapping[str, Weight]) -> Match:
+def guess_names(weights: Mapping[str, Weight]) -> NameMatch:
     """Rename what can only be a normalisation or an embedding; without the network, the rest keeps its name."""
     made: dict[str, Weight] = {}
     guessed: list[str] = []
@@ -53,7 +63,7 @@ def guess_names(weights: Mapping[str, Weight]) -> Match:
             guessed.append(f"{name} is {new}")
     count = "1 name was" if len(guessed) == 1 else f"{len(guessed)} names were"
     more = " …" if len(guessed) > 1 else ""
-    return Match(made, (), (f"{count} guessed ({guessed[0]}{more}); check with --like",) if guessed else ())
+    return NameMatch(made, (), (f"{count} guessed ({guessed[0]}{more}); check with --like",) if guessed else ())
 
 
 def _put(made: dict[str, Weight], weights: Mapping[str, Weight], weight: Weight, new: str) -> None:
@@ -168,7 +178,7 @@ def plan_export(source: Path, naming: Naming, strategy: Strategy | None, target:
         match = match_names(renamed, _shapes(like), TO_PYTORCH, tied_names(like))
     else:
         check_key(naming.key, found)
-        match = _by_rules(naming.rules, back, found, renamed) if naming.rules else Match(plain_names(renamed), ())
+        match = _by_rules(naming.rules, back, found, renamed) if naming.rules else NameMatch(plain_names(renamed), ())
     notes += (*match.notes, *_square_words(naming, found, back, match), *_training_words(training))
     _check(source, match, naming, notes)
     weights = _cast(match.weights, naming.dtype)
@@ -180,11 +190,11 @@ def _shapes(weights: Weights) -> Mapping[str, tuple[int, ...] | None]:
     return {name: weight.shape for name, weight in weights.items()}
 
 
-def _by_rules(name: str, rules: Sequence[Rule], found: Weights, renamed: Weights) -> Match:
-    return Match(renamed, (), unmatched_names(name, rules, found))
+def _by_rules(name: str, rules: Sequence[NameRule], found: Weights, renamed: Weights) -> NameMatch:
+    return NameMatch(renamed, (), unmatched_names(name, rules, found))
 
 
-def _square_words(naming: Naming, found: Weights, rules: Sequence[Rule], match: Match) -> tuple[str, ...]:
+def _square_words(naming: Naming, found: Weights, rules: Sequence[NameRule], match: NameMatch) -> tuple[str, ...]:
     """Rules that come with mslaunch are complete; others may have forgotten a matrix that fits either way."""
     return () if naming.rules and is_ready(naming.rules) else square_words(found, rules, match.transposed)
 
@@ -196,17 +206,17 @@ def _training_words(names: Sequence[str]) -> tuple[str, ...]:
     return (f"{what}{' …' if len(names) > 2 else ''}) left out",)
 
 
-def _match_strategy(named: Match, strategy: Strategy) -> Match:
+def _match_strategy(named: NameMatch, strategy: Strategy) -> NameMatch:
     """A strategy says which names there are to be; what it does not list, every rank gets whole."""
     listed, weights = strategy.names(), named.weights
     if not listed & weights.keys():
         return match_names(weights, dict.fromkeys(sorted(listed)), TO_MINDSPORE)
     missing = [name for name in sorted(listed - weights.keys()) if not is_of_training(name, listed)]
     problems = tuple(f"{name}, which {strategy.name} lists, gets no weights" for name in missing)
-    return Match(weights, problems, named.notes)
+    return NameMatch(weights, problems, named.notes)
 
 
-def _check(source: Path, match: Match, naming: Naming, notes: tuple[str, ...]) -> None:
+def _check(source: Path, match: NameMatch, naming: Naming, notes: tuple[str, ...]) -> None:
     if match.problems and not naming.partial:
         raise NoPartner(source, match.problems, notes)
     if not match.weights:

@@ -156,7 +156,7 @@ _SCALES = ("gamma", "weight")
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class NameMatch:
     """What found its partner, under its new name, and a sentence for whatever did not."""
 
     weights: dict[str, Weight]
@@ -179,7 +179,7 @@ class Pairs:
 
 def match_names(
     weights: Mapping[str, Weight], wanted: Wanted, words: Words, tied: Mapping[str, Sequence[str]] | None = None
-) -> Match:
+) -> NameMatch:
     """Give each weight the name of its partner, and its shape; `words` is TO_MINDSPORE or TO_PYTORCH.
 
     Of weights that are tied, one partner is enough; `tied` are those of the wanted ones.
@@ -206,7 +206,7 @@ def match_names(
     mismatches = (_shape_problem(name, weights[name].shape, new, wanted[new]) for name, new in shapes.items())
     problems = (*mismatches, *_problems(weights, wanted, rest, unmatched, taken))
     transposed = tuple(name for name, new in shapes.items() if wanted[new] == weights[name].shape[::-1])
-    return Match(made, problems, _statistics_words(statistics), transposed)
+    return NameMatch(made, problems, _statistics_words(statistics), transposed)
 
 
 def pair_names(first: Mapping[str, Weight], second: Mapping[str, Weight]) -> Pairs:

@@ -6,7 +6,7 @@ import re
 import signal
 import threading
 import warnings
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -116,7 +116,7 @@ _SPECIAL = re.compile(r"(?<!\\)[()\[\]{}*+?|^$]|\\[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class NameRule:
     """One row: which names, what they become, and what is done to the values on the way."""
 
     where: str
@@ -147,7 +147,7 @@ class Rule:
     def match(self, name: str) -> re.Match[str] | None:
         return compile_pattern(self.where, self.sources[0]).fullmatch(name)
 
-    def reverse(self) -> Rule:
+    def reverse(self) -> NameRule:
         """The rule that undoes this one, which has targets."""
         groups = _GROUP.findall(self.sources[0])
         outside = _GROUP.sub("", self.sources[0])
@@ -191,7 +191,7 @@ def is_ready(name: str) -> bool:
     return not path.exists() and "/" not in name and not path.suffix and (READY / f"{name}.yaml").exists()
 
 
-def read_rules(name: str) -> list[Rule]:
+def read_rules(name: str) -> list[NameRule]:
     """Read a file of rules, or those that come with mslaunch for a network; `none` keeps all names."""
     path = READY / f"{name}.yaml" if is_ready(name) else Path(name)
     if not path.exists():
@@ -216,7 +216,7 @@ def read_rules(name: str) -> list[Rule]:
     return [_rule(f"{name}, rule {number}", row) for number, row in enumerate(rows, 1)]
 
 
-def _rule(where: str, row: Any) -> Rule:
+def _rule(where: str, row: Any) -> NameRule:
     if not isinstance(row, dict) or not row.keys() & {"from", "drop"}:
         raise RequestError(f"{where}: needs `from` and `to`, or `drop`.")
     for key in row:
@@ -233,7 +233,7 @@ def _rule(where: str, row: Any) -> Rule:
     groups = compile_pattern(where, sources[0]).groups
     transpose, stack = row.get("transpose"), _number(where, row.get("stack"))
     head_dim, heads = _heads(where, row.get("heads"))
-    return Rule(
+    return NameRule(
         where,
         sources,
         targets,
@@ -293,12 +293,12 @@ def _heads(where: str, value: Any) -> tuple[int, tuple[str, str] | None]:
     return value["head_dim"], (value["from"], value["to"])
 
 
-def reverse_rules(rules: Sequence[Rule]) -> list[Rule]:
+def reverse_rules(rules: Sequence[NameRule]) -> list[NameRule]:
     """Return rules for the way back; those that leave out come last, since one may name what another makes."""
     return [*(rule.reverse() for rule in rules if rule.targets), *(rule for rule in rules if not rule.targets)]
 
 
-def apply_rules(weights: Mapping[str, Weight], rules: Sequence[Rule]) -> dict[str, Weight]:
+def apply_rules(weights: Mapping[str, Weight], rules: Sequence[NameRule]) -> dict[str, Weight]:
     """Apply to each name the first rule that matches it; a name that none matches stays."""
     made: dict[str, Weight] = {}
     came_from: dict[str, str] = {}
@@ -319,7 +319,7 @@ def apply_rules(weights: Mapping[str, Weight], rules: Sequence[Rule]) -> dict[st
     return made
 
 
-def first_match(rules: Sequence[Rule], name: str) -> tuple[Rule, re.Match[str]] | None:
+def first_match(rules: Sequence[NameRule], name: str) -> tuple[NameRule, re.Match[str]] | None:
     """Return the first rule that matches a name, and how; one that takes too long to tell is refused."""
     rule = None
     try:
@@ -336,7 +336,7 @@ def first_match(rules: Sequence[Rule], name: str) -> tuple[Rule, re.Match[str]] 
     return None
 
 
-def _apply(rule: Rule, match: re.Match[str], weights: Mapping[str, Weight], used: set[str]) -> Iterator[Weight]:
+def _apply(rule: NameRule, match: re.Match[str], weights: Mapping[str, Weight], used: set[str]) -> Iterator[Weight]:
     names = [expand(rule, match, template) for template in rule.targets]
     if not names:
         return
@@ -374,7 +374,7 @@ def _apply(rule: Rule, match: re.Match[str], weights: Mapping[str, Weight], used
         yield change.rename(whole, names[0])
 
 
-def expand(rule: Rule, match: re.Match[str], template: str) -> str:
+def expand(rule: NameRule, match: re.Match[str], template: str) -> str:
     """Fill in a template with the groups of a match."""
     try:
         return match.expand(template)
@@ -382,7 +382,7 @@ def expand(rule: Rule, match: re.Match[str], template: str) -> str:
         raise RequestError(f"{rule.where}: {template!r} cannot be filled in: {error}.") from None
 
 
-def _changed(rule: Rule, weight: Weight) -> Weight:
+def _changed(rule: NameRule, weight: Weight) -> Weight:
     if rule.transpose is not None:
         weight = change.transpose(weight, rule.transpose)
     if rule.remove is not None:
@@ -394,7 +394,7 @@ def _changed(rule: Rule, weight: Weight) -> Weight:
     return weight
 
 
-def _head_order(rule: Rule, weight: Weight) -> list[int]:
+def _head_order(rule: NameRule, weight: Weight) -> list[int]:
     """Which row stands where: the two halves of a head, or its pairs, are what rotates together."""
     if not weight.shape or weight.shape[0] % rule.head_dim:
         raise RequestError(f"{rule.where}: {weight.name} ({weight.words()}) has no heads of {rule.head_dim} rows.")
@@ -403,3 +403,35 @@ def _head_order(rule: Rule, weight: Weight) -> list[int]:
     if rule.heads == ("pairs", "halves"):
         inner = [place % half * 2 + place // half for place in range(rule.head_dim)]
     return [begin + row for begin in range(0, weight.shape[0], rule.head_dim) for row in inner]
+
+
+SHOWN = 8
+
+
+def unused_rules(name: str, rules: Sequence[NameRule], parameters: Iterable[str]) -> tuple[str, ...]:
+    """Return a sentence for each rule of a file that applies to no parameter, or one where none applies.
+
+    Rules that come with mslaunch cover variants of a network, so some of them may be unused.
+    """
+    listed = list(parameters)
+    used = {found[0].where for one in listed if (found := first_match(rules, one))}
+    unused = [rule for rule in rules if rule.where not in used]
+    if unused and not used:
+        first = f"; the first one matches {rules[0].sources[0]}, the first parameter is {listed[0]}" if listed else ""
+        return (f"--names {name}: no rule of it applies to a parameter{first}",)
+    if is_ready(name):
+        return ()
+    notes = [f"{rule.where} ({rule.sources[0]}) applies to no parameter" for rule in unused[:SHOWN]]
+    more = [f"--names {name}: {len(unused) - SHOWN} more of its rules are without use"] if len(unused) > SHOWN else []
+    return (*notes, *more)
+
+
+def unmatched_names(name: str, rules: Sequence[NameRule], parameters: Iterable[str]) -> tuple[str, ...]:
+    """Return a sentence on parameters that no rule of a network matches: it is not quite that network."""
+    if not is_ready(name):
+        return ()
+    left = [one for one in parameters if not first_match(rules, one)]
+    if not left:
+        return ()
+    count = "1 parameter matches" if len(left) == 1 else f"{len(left)} parameters match"
+    return (f"--names {name}: {count} no rule, so names are kept: {left[0]}{' …' if len(left) > 1 else ''}",)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from mslaunch.checkpoint.formats import safetensors
 from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS, TORCH_SUFFIXES, Shard, describe, is_torch, read_shard
-from mslaunch.checkpoint.formats.tensor import Malformed, Tensor
+from mslaunch.checkpoint.formats.tensor import MalformedFile, Tensor
 from mslaunch.checkpoint.formats.torch_folders import check_not_distributed, files_of_torch, find_index, siblings
-from mslaunch.checkpoint.moving.stable_files import remember
-from mslaunch.checkpoint.moving.views import ITEMS, View, view_of
+from mslaunch.checkpoint.moving.file_io import remember
+from mslaunch.checkpoint.moving.views import ITEMS, TensorView, view_of
 from mslaunch.checkpoint.moving.weights import Weight, rename, weight_of
 from mslaunch.checkpoint.sharding.sets import SeveralNetworks, find_set
 from mslaunch.checkpoint.sharding.strategy import Strategy
@@ -200,15 +200,15 @@ def _open_file(path: Path, key: str | None) -> _Opened:
     return _Opened(_of_shard(shard), shard.aliases, path.suffix in FOR_TORCH and shard.framework != "ms")
 
 
-def _of_torch(name: str, path: Path, found: View | Tensor) -> Weight:
+def _of_torch(name: str, path: Path, found: TensorView | Tensor) -> Weight:
     if isinstance(found, Tensor):
         return Weight(name, found.dtype, found.shape, (), (path, found))
     return weight_of(name, path, found)
 
 
 def _read(
-    path: Path, read: Callable[[int, int], Mapping[str, View | Tensor]]
-) -> tuple[Path, Mapping[str, View | Tensor]]:
+    path: Path, read: Callable[[int, int], Mapping[str, TensorView | Tensor]]
+) -> tuple[Path, Mapping[str, TensorView | Tensor]]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
@@ -216,9 +216,9 @@ def _read(
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise Malformed("it is no regular file")
+            raise MalformedFile("it is no regular file")
         return remember(path, found), read(fd, found.st_size)
-    except (Malformed, OSError) as error:
+    except (MalformedFile, OSError) as error:
         raise RequestError(f"{path}: not a state_dict that can be read: {str(error).removesuffix('.')}.") from None
     finally:
         os.close(fd)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mslaunch.checkpoint.formats.tensor import MOST_DIMENSIONS, OTHER_ITEMS, Malformed
+from mslaunch.checkpoint.formats.tensor import MOST_DIMENSIONS, OTHER_ITEMS, MalformedFile
 
 _BUILTINS = (
     *("set", "frozenset", "bytearray", "bytes", "complex", "slice", "range", "xrange"),
@@ -98,7 +98,7 @@ _LARGEST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class PickledName:
     """A name that the pickle refers to, as `torch._utils._rebuild_tensor_v2`; it stands for itself."""
 
     path: str
@@ -191,29 +191,31 @@ _TYPE_NAMES = {f"torch.{name}": dtype for name, dtype in _DTYPES.items()} | {
 }
 
 
-def known(path: str) -> Name:
+def known(path: str) -> PickledName:
     """Return what stands for a name in the pickle, if it is one of the tables'."""
     if path in _STORAGE_TYPES or path in _TYPE_NAMES or path in CALLS or path in VALUES or is_object(path):
-        return Name(path)
-    raise Malformed(f"its pickle names {path[:SHOWN]!r}, which is no tensor, storage or container. {SAVE_THE_WEIGHTS}")
+        return PickledName(path)
+    raise MalformedFile(
+        f"its pickle names {path[:SHOWN]!r}, which is no tensor, storage or container. {SAVE_THE_WEIGHTS}"
+    )
 
 
 def make_object(owner: Any) -> Opaque:
     """Return what stands for an object of a class."""
-    if isinstance(owner, Name) and owner.path not in CALLS and (owner.path in VALUES or is_object(owner.path)):
+    if isinstance(owner, PickledName) and owner.path not in CALLS and (owner.path in VALUES or is_object(owner.path)):
         return Opaque(owner.path)
-    raise Malformed(f"its pickle makes an object of {kind_of(owner)}, which is no part of a state_dict")
+    raise MalformedFile(f"its pickle makes an object of {kind_of(owner)}, which is no part of a state_dict")
 
 
 def call(callee: Any, arguments: Any) -> Any:
     """Return what stands for the result of a call; nothing is called but the descriptions of CALLS."""
-    if not isinstance(callee, Name) or not isinstance(arguments, tuple):
-        raise Malformed(f"its pickle calls {kind_of(callee)}")
+    if not isinstance(callee, PickledName) or not isinstance(arguments, tuple):
+        raise MalformedFile(f"its pickle calls {kind_of(callee)}")
     if callee.path in CALLS:
         return CALLS[callee.path](*arguments)
     if callee.path in VALUES or is_object(callee.path):
         return make_opaque(callee.path, arguments)
-    raise Malformed(f"its pickle calls {callee.path[:SHOWN]}, which is no part of a state_dict")
+    raise MalformedFile(f"its pickle calls {callee.path[:SHOWN]}, which is no part of a state_dict")
 
 
 def make_opaque(path: str, arguments: Sequence[Any]) -> Opaque:
@@ -221,17 +223,17 @@ def make_opaque(path: str, arguments: Sequence[Any]) -> Opaque:
     made = Opaque(path)
     items = (item for one in arguments for item in (one if isinstance(one, (list, tuple)) else (one,)))
     if not made.may_hold_weights and any(isinstance(item, TensorRef) for item in items):
-        raise Malformed(f"its pickle puts a tensor into {path}. {SAVE_THE_WEIGHTS}")
+        raise MalformedFile(f"its pickle puts a tensor into {path}. {SAVE_THE_WEIGHTS}")
     return made
 
 
 def kind_of(value: Any) -> str:
-    return value.path[:SHOWN] if isinstance(value, Name) else f"a {type(value).__name__}"
+    return value.path[:SHOWN] if isinstance(value, PickledName) else f"a {type(value).__name__}"
 
 
-def refer(words: Any) -> StorageRef | Name:
+def refer(words: Any) -> StorageRef | PickledName:
     """Read what a pickle refers to outside: a storage, or in old files the class of a module, with its source."""
-    if isinstance(words, tuple) and len(words) == 4 and words[0] == "module" and isinstance(words[1], Name):
+    if isinstance(words, tuple) and len(words) == 4 and words[0] == "module" and isinstance(words[1], PickledName):
         return words[1]
     return _storage(words)
 
@@ -239,10 +241,10 @@ def refer(words: Any) -> StorageRef | Name:
 def _storage(words: Any) -> StorageRef:
     """Read what a pickle says of a storage: `("storage", type, key, device, count)`, and a view in old files."""
     if not isinstance(words, tuple) or len(words) not in (5, 6) or words[0] != "storage":
-        raise Malformed("its pickle refers to something outside that is no storage")
+        raise MalformedFile("its pickle refers to something outside that is no storage")
     kind, key, _, count = words[1:5]
-    if not isinstance(kind, Name) or kind.path not in _STORAGE_TYPES or not isinstance(key, str):
-        raise Malformed("its pickle describes a storage without type or key")
+    if not isinstance(kind, PickledName) or kind.path not in _STORAGE_TYPES or not isinstance(key, str):
+        raise MalformedFile("its pickle describes a storage without type or key")
     begin = 0
     if len(words) == 6 and words[5] is not None:
         _, begin, count = words[5]
@@ -251,21 +253,21 @@ def _storage(words: Any) -> StorageRef:
 
 def _size(number: Any) -> int:
     if type(number) is not int or not 0 <= number <= _LARGEST:
-        raise Malformed("its pickle has a size that is no whole number from 0 on")
+        raise MalformedFile("its pickle has a size that is no whole number from 0 on")
     return number
 
 
 def _sizes(numbers: Any) -> tuple[int, ...]:
     if not isinstance(numbers, (tuple, list)) or len(numbers) > MOST_DIMENSIONS:
-        raise Malformed(f"its pickle has a shape that is no tuple of at most {MOST_DIMENSIONS} numbers")
+        raise MalformedFile(f"its pickle has a shape that is no tuple of at most {MOST_DIMENSIONS} numbers")
     return tuple(_size(number) for number in numbers)
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *more: Any) -> TensorRef:
     if not isinstance(storage, StorageRef):
-        raise Malformed(f"its pickle makes a tensor of {kind_of(storage)}")
+        raise MalformedFile(f"its pickle makes a tensor of {kind_of(storage)}")
     if storage.dtype is None:
-        raise Malformed("its pickle has a tensor without a type")
+        raise MalformedFile("its pickle has a tensor without a type")
     return _view(storage, storage.dtype, offset, shape, strides, more)
 
 
@@ -273,15 +275,15 @@ def _tensor_of_type(
     storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, dtype: Any, *more: Any
 ) -> TensorRef:
     del grad, hooks
-    if not isinstance(storage, StorageRef) or not isinstance(dtype, Name) or dtype.path not in _TYPE_NAMES:
-        raise Malformed("its pickle has a tensor without storage or type")
+    if not isinstance(storage, StorageRef) or not isinstance(dtype, PickledName) or dtype.path not in _TYPE_NAMES:
+        raise MalformedFile("its pickle has a tensor without storage or type")
     return _view(storage, _TYPE_NAMES[dtype.path], offset, shape, strides, more)
 
 
 def _view(storage: StorageRef, dtype: str, offset: Any, shape: Any, strides: Any, more: tuple[Any, ...]) -> TensorRef:
     sizes, steps = _sizes(shape), _sizes(strides)
     if len(sizes) != len(steps):
-        raise Malformed("its pickle has a tensor with more dimensions than strides")
+        raise MalformedFile("its pickle has a tensor with more dimensions than strides")
     return TensorRef(storage, dtype, _size(offset), sizes, steps, _pending(more))
 
 
@@ -297,21 +299,21 @@ def _pending(more: tuple[Any, ...]) -> str | None:
 def _parameter(tensor: Any, *more: Any) -> TensorRef | Opaque:
     del more
     if not isinstance(tensor, (TensorRef, Opaque)):
-        raise Malformed(f"its pickle makes a parameter of {kind_of(tensor)}")
+        raise MalformedFile(f"its pickle makes a parameter of {kind_of(tensor)}")
     return tensor
 
 
 def _of_class(make: Any, owner: Any, arguments: Any, *more: Any) -> Any:
     """Return the tensor inside one that has attributes or a class of its own."""
     del owner, more
-    if not isinstance(make, Name) or make.path in _OF_CLASS:  # each of these would be a level of recursion
-        raise Malformed(f"its pickle makes a tensor by {kind_of(make)}")
+    if not isinstance(make, PickledName) or make.path in _OF_CLASS:  # each of these would be a level of recursion
+        raise MalformedFile(f"its pickle makes a tensor by {kind_of(make)}")
     return call(make, arguments)
 
 
 def _ordered(pairs: Any = ()) -> dict[Any, Any]:
     if not isinstance(pairs, (list, tuple)):
-        raise Malformed(f"its pickle makes an OrderedDict of {kind_of(pairs)}")
+        raise MalformedFile(f"its pickle makes an OrderedDict of {kind_of(pairs)}")
     return {plain_key(key): value for key, value in pairs}
 
 
@@ -319,11 +321,11 @@ def plain_key(key: Any) -> Any:
     """Return a key whose hash is cheap: that of a deep tuple would crash."""
     if _is_plain(key) or (isinstance(key, tuple) and len(key) <= _MOST_KEYS and all(map(_is_plain, key))):
         return key
-    raise Malformed(f"its pickle has a key that is {kind_of(key)}")
+    raise MalformedFile(f"its pickle has a key that is {kind_of(key)}")
 
 
 def _is_plain(key: Any) -> bool:
-    return key is None or isinstance(key, (str, int, float, bytes, Name, Opaque))
+    return key is None or isinstance(key, (str, int, float, bytes, PickledName, Opaque))
 
 
 def _sized(sizes: Any = ()) -> tuple[int, ...]:
@@ -333,7 +335,7 @@ def _sized(sizes: Any = ()) -> tuple[int, ...]:
 def _default(*factory: Any) -> dict[Any, Any]:
     """Return what stands for a defaultdict; its items follow."""
     if len(factory) > 1:
-        raise Malformed("its pickle makes a defaultdict of more than a factory")
+        raise MalformedFile("its pickle makes a defaultdict of more than a factory")
     return {}
 
 

@@ -7,7 +7,7 @@ import pickletools
 from collections.abc import Callable
 from typing import Any
 
-from mslaunch.checkpoint.formats.tensor import Malformed
+from mslaunch.checkpoint.formats.tensor import MalformedFile
 from mslaunch.weights.pickled_values import (
     SHOWN,
     Opaque,
@@ -56,17 +56,17 @@ class _Reader:
                 if opcode.name == "STOP":
                     return self.stack.pop()
                 self.step(opcode.name, argument)
-        except Malformed:
+        except MalformedFile:
             raise
         except (ValueError, IndexError, KeyError, TypeError, OverflowError, AttributeError) as error:
             words = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
-            raise Malformed(f"its pickle cannot be read: {words[:SHOWN]}") from None
-        raise Malformed("its pickle has no end")
+            raise MalformedFile(f"its pickle cannot be read: {words[:SHOWN]}") from None
+        raise MalformedFile("its pickle has no end")
 
     def count(self, steps: int) -> None:
         self.work += steps
         if self.work > MOST_OPCODES:
-            raise Malformed(f"its pickle has over {MOST_OPCODES:,} instructions")
+            raise MalformedFile(f"its pickle has over {MOST_OPCODES:,} instructions")
 
     def step(self, name: str, argument: Any) -> None:
         if name in _VALUES:
@@ -76,11 +76,11 @@ class _Reader:
         elif name in _STEPS:
             _STEPS[name](self, argument)
         elif name not in ("PROTO", "FRAME"):
-            raise Malformed(f"its pickle uses {name}, which a state_dict does not need")
+            raise MalformedFile(f"its pickle uses {name}, which a state_dict does not need")
 
     def mark(self, _: Any) -> None:
         if len(self.marks) >= MOST_MARKS:
-            raise Malformed(f"its pickle is nested deeper than {MOST_MARKS} levels")
+            raise MalformedFile(f"its pickle is nested deeper than {MOST_MARKS} levels")
         self.marks.append(self.stack)
         self.stack = []
 
@@ -101,7 +101,7 @@ class _Reader:
         if isinstance(target, Opaque):
             return
         if not isinstance(target, dict):
-            raise Malformed(f"its pickle sets items of {kind_of(target)}")
+            raise MalformedFile(f"its pickle sets items of {kind_of(target)}")
         if len(items) % 2:
             raise IndexError("a key without value")
         for key, value in zip(items[::2], items[1::2], strict=True):
@@ -111,13 +111,13 @@ class _Reader:
         if isinstance(self.stack[-1], Opaque):
             return
         if not isinstance(self.stack[-1], list):
-            raise Malformed(f"its pickle appends to {kind_of(self.stack[-1])}")
+            raise MalformedFile(f"its pickle appends to {kind_of(self.stack[-1])}")
         self.stack[-1].extend(items)
 
     def add_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if not isinstance(target, Opaque):
-            raise Malformed(f"its pickle adds to {kind_of(target)}")
+            raise MalformedFile(f"its pickle adds to {kind_of(target)}")
         make_opaque(target.path, items)
 
     def put(self, index: int | None) -> None:
@@ -129,7 +129,7 @@ class _Reader:
     def stack_global(self, _: Any) -> None:
         module, name = self.last(2)
         if not (isinstance(module, str) and isinstance(name, str)):
-            raise Malformed("its pickle names something with what is no text")
+            raise MalformedFile("its pickle names something with what is no text")
         self.stack.append(known(f"{module}.{name}"))
 
     def reduce(self, _: Any) -> None:
@@ -142,7 +142,7 @@ class _Reader:
         """Leave out the attributes of a state_dict (its versions), of a tensor or of an object."""
         target, _state = self.last(2)
         if not isinstance(target, (dict, TensorRef, Opaque)):
-            raise Malformed(f"its pickle sets attributes of {kind_of(target)}")
+            raise MalformedFile(f"its pickle sets attributes of {kind_of(target)}")
         self.stack.append(target)
 
     def persistent(self, _: Any) -> None:

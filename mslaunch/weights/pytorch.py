@@ -4,18 +4,196 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from mslaunch.checkpoint.formats.tensor import OTHER_ITEMS, Malformed, Part, Tensor
-from mslaunch.checkpoint.moving.views import ITEMS, View
-from mslaunch.weights.pickled_values import TensorRef
+from mslaunch.checkpoint.formats.tensor import OTHER_ITEMS, MalformedFile, Part, Tensor
+from mslaunch.checkpoint.moving.views import ITEMS, TensorView
+from mslaunch.weights.pickled_values import Opaque, TensorRef
 from mslaunch.weights.pickles import read_pickle, read_with_storages
-from mslaunch.weights.state_dicts import find_state_dict
+
+_MOST_TENSORS = 1 << 20
+_MOST_LEVELS = 8
+_SHOWN = 8
+_WRAPPERS = (
+    *("state_dict", "model_state_dict", "model", "module", "net", "network"),
+    *("model_state", "net_state_dict", "network_state_dict", "network_weights", "params", "weights"),
+)
+"""Where programs keep the state_dict in what they save."""
+_OPTIMIZER = {"state", "param_groups"}
+"""The keys of an optimizer's state."""
+_OPTIMIZER_NAME = re.compile(r"optim(izer)?s?(_(states?|dicts?|[a-z]|\d+))*")
+"""How programs call an optimizer's state."""
+_RANDOM = re.compile(r"(\w+_)?rng(_\w+)?")
+"""How the state of random numbers is called, which is a tensor."""
+
+
+def find_state_dict(value: Any, key: str | None) -> dict[str, TensorRef]:
+    """Return the tensors of the network; `key` names its state_dict where there are several."""
+    found = _named(_tensors(_by_key(value, key) if key else _state_dict(value, _holders(value, _is_tensor))))
+    if not found:
+        raise MalformedFile(f"it holds no tensor{_objects(value)}")
+    if not any(all(tensor.shape) for tensor in found.values()):
+        raise MalformedFile(
+            "all of its tensors are empty: DeepSpeed ZeRO-3 keeps the weights elsewhere. "
+            "Run zero_to_fp32.py, which DeepSpeed puts beside them, and import what it writes"
+        )
+    return found
+
+
+def _by_key(value: Any, key: str) -> dict[Any, Any]:
+    for step in key.split("."):
+        known = value if isinstance(value, dict) else {}
+        value = known.get(step)
+        if value is None:
+            names = ", ".join(str(name)[:40] for name in list(known)[:_SHOWN])
+            more = " …" if len(known) > _SHOWN else ""
+            raise MalformedFile(f"it holds no state_dict under {key}; its keys are {names or 'none'}{more}")
+    if not isinstance(value, dict):
+        raise MalformedFile(
+            f"it holds no state_dict under {key}{_whole(value)}. Save model.state_dict() with torch.save"
+        )
+    return value
+
+
+def _state_dict(value: Any, holders: Set[int], level: int = 0) -> dict[Any, Any]:
+    """Follow the words of wrappers; tensors beside one, such as the best accuracy, are not the network's."""
+    if not isinstance(value, dict):
+        raise MalformedFile(f"it holds no state_dict{_whole(value)}. Save model.state_dict() with torch.save")
+    if value.keys() >= _OPTIMIZER:
+        raise MalformedFile("it holds an optimizer's state, no network's. Save model.state_dict() with torch.save")
+    network = {name: one for name, one in value.items() if not _is_of_training(name, one)}
+    inner = {name: one for name, one in network.items() if isinstance(one, dict) and id(one) in holders}
+    beside = [one for one in network.values() if id(one) in holders and not isinstance(one, dict)]
+    wrapper = next((name for name in _WRAPPERS if name in inner), None)
+    is_top = level == 0
+    if level > _MOST_LEVELS or (beside and not (is_top and inner and (wrapper or _are_numbers(beside)))):
+        _check_optimizers(inner)
+        return network if is_top else value
+    if wrapper is not None:
+        return _state_dict(inner[wrapper], holders, level + 1)
+    _check_optimizers(inner)
+    if len(inner) > 1:
+        names = ", ".join(sorted(str(name)[:40] for name in inner)[:_SHOWN])
+        raise MalformedFile(f"it holds several state_dicts ({names}). Say which one with --key")
+    return next(iter(inner.values()), {})
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    return all(isinstance(one, TensorRef) and one.shape in ((), (1,)) for one in values)
+
+
+def _is_of_training(name: Any, value: Any) -> bool:
+    """Tell whether a value is the state of optimizers, by its keys, or that of random numbers, by its name."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(_is_state(name, one) for one in value)
+    return _is_state(name, value)
+
+
+def _is_state(name: Any, value: Any) -> bool:
+    if isinstance(value, dict):
+        return value.keys() >= _OPTIMIZER
+    return isinstance(value, TensorRef) and _RANDOM.fullmatch(str(name)) is not None
+
+
+def _check_optimizers(inner: Mapping[Any, Any]) -> None:
+    """Refuse what is called as an optimizer's state is and has not its keys: it may be a part of the network."""
+    for name in inner:
+        if _OPTIMIZER_NAME.fullmatch(str(name)):
+            raise MalformedFile(
+                f"{name} holds tensors, and may be an optimizer's state or a part of the network. "
+                f"Save model.state_dict() with torch.save, or name the state_dict with --key"
+            )
+
+
+def _holders(value: Any, kind: Callable[[Any], bool]) -> set[int]:
+    """Return the ids of what is of a kind, and of the containers that hold such, at any depth; each is read once."""
+    around: dict[int, list[int]] = {}
+    found: set[int] = set()
+    queue, seen = [value], set[int]()
+    while queue:
+        here = queue.pop()
+        if id(here) in seen:
+            continue
+        seen.add(id(here))
+        if kind(here):
+            found.add(id(here))
+        for _, one in _entries(here):
+            around.setdefault(id(one), []).append(id(here))
+            queue.append(one)
+    above = list(found)
+    while above:
+        for holder in around.get(above.pop(), ()):
+            if holder not in found:
+                found.add(holder)
+                above.append(holder)
+    return found
+
+
+def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
+    """The values in a container by their keys; in a list by their places."""
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, (list, tuple)) else ()
+
+
+def _tensors(value: dict[Any, Any]) -> Iterator[tuple[str, TensorRef]]:
+    """The tensors of a state_dict, those of dicts and lists in it included; numbers and texts in it are left out."""
+    holders = _holders(value, lambda one: _is_tensor(one) or _is_object(one))
+    queue: list[tuple[str, Any, int]] = [("", value, 0)]
+    count = 0
+    seen = set[int]()  # a dict that stands in it twice would multiply, level by level
+    while queue:
+        prefix, here, level = queue.pop()
+        if level > _MOST_LEVELS or id(here) in seen:
+            raise MalformedFile(
+                f"its containers are nested deeper than {_MOST_LEVELS} levels, or one stands in it twice"
+            )
+        seen.add(id(here))
+        for key, one in _entries(here):
+            count += 1
+            if count > _MOST_TENSORS:
+                raise MalformedFile(f"over {_MOST_TENSORS} entries")
+            if isinstance(one, TensorRef):
+                yield f"{prefix}{key}", one
+            elif _is_object(one):
+                raise MalformedFile(f"{prefix}{str(key)[:40]} is {one.words()}")
+            elif id(one) in holders:
+                queue.append((f"{prefix}{key}.", one, level + 1))
+
+
+def _named(tensors: Iterator[tuple[str, TensorRef]]) -> dict[str, TensorRef]:
+    named: dict[str, TensorRef] = {}
+    for name, tensor in tensors:
+        if name in named:
+            raise MalformedFile(f"{name} stands in it twice")
+        named[name] = tensor
+    return named
+
+
+def _whole(value: Any) -> str:
+    return f" but {value.path[:80]}" if isinstance(value, Opaque) else ""
+
+
+def _objects(value: Any) -> str:
+    """Name the objects in a file that holds no tensor: a whole model may be one."""
+    entries = value.items() if isinstance(value, dict) else ()
+    found = [f"{str(name)[:40]} is {one.words()}" for name, one in entries if _is_object(one)]
+    return f"; {found[0]}" if found else ""
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, TensorRef)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, Opaque) and value.may_hold_weights
+
 
 _MOST_PICKLE = 64 << 20
 _MOST_REPEATED = 64 << 20
@@ -35,7 +213,7 @@ class Stored:
     storages: Mapping[str, Part]
 
 
-def read(fd: int, size: int, key: str | None = None) -> dict[str, View | Tensor]:
+def read(fd: int, size: int, key: str | None = None) -> dict[str, TensorView | Tensor]:
     """Read the description of a state_dict; `key` names it where the file holds several.
 
     A tensor of a type that MindSpore's checkpoints do not have is no view: it can be named and left out, not written.
@@ -51,18 +229,18 @@ def _read_zip(fd: int, size: int) -> Stored:
         with os.fdopen(os.dup(fd), "rb") as file, zipfile.ZipFile(file) as archive:
             entries = {entry.filename: entry for entry in archive.infolist()}
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError, OSError) as error:
-        raise Malformed(f"truncated or no whole zip file: {error}") from None
+        raise MalformedFile(f"truncated or no whole zip file: {error}") from None
     root = next((name.removesuffix("data.pkl") for name in entries if name.endswith("/data.pkl")), None)
     if root is None:
-        raise Malformed("a zip file without data.pkl, so not from torch.save")
+        raise MalformedFile("a zip file without data.pkl, so not from torch.save")
     if f"{root}constants.pkl" in entries:
-        raise Malformed("a TorchScript program, not a state_dict. Save model.state_dict() with torch.save")
+        raise MalformedFile("a TorchScript program, not a state_dict. Save model.state_dict() with torch.save")
     order = entries.get(f"{root}byteorder")
     if order is not None and os.pread(fd, 3, _part(fd, order, size)[0]) == b"big":
-        raise Malformed("its numbers are big-endian, which is not supported")
+        raise MalformedFile("its numbers are big-endian, which is not supported")
     at, length = _part(fd, entries[f"{root}data.pkl"], size)
     if length > _MOST_PICKLE:
-        raise Malformed(f"its pickle is larger than {_MOST_PICKLE >> 20} MB")
+        raise MalformedFile(f"its pickle is larger than {_MOST_PICKLE >> 20} MB")
     value = read_pickle(io.BytesIO(os.pread(fd, length, at)))
     data = f"{root}data/"
     storages = {
@@ -74,33 +252,33 @@ def _read_zip(fd: int, size: int) -> Stored:
 def _part(fd: int, entry: zipfile.ZipInfo, size: int) -> Part:
     """Where the bytes of an entry lie; they are stored as they are."""
     if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
-        raise Malformed(f"{entry.filename} is compressed or encrypted, which torch.save does not do")
+        raise MalformedFile(f"{entry.filename} is compressed or encrypted, which torch.save does not do")
     header = os.pread(fd, _LOCAL_HEADER.size, max(0, min(entry.header_offset, size)))
     if len(header) < _LOCAL_HEADER.size or not header.startswith(b"PK\x03\x04"):
-        raise Malformed(f"{entry.filename} does not lie where the zip file says")
+        raise MalformedFile(f"{entry.filename} does not lie where the zip file says")
     _, _, name, extra = _LOCAL_HEADER.unpack(header)
     at = entry.header_offset + _LOCAL_HEADER.size + name + extra
     if not 0 <= at <= at + entry.file_size <= size:
-        raise Malformed(f"truncated: {entry.filename} ends at byte {at + entry.file_size}, the file at byte {size}")
+        raise MalformedFile(f"truncated: {entry.filename} ends at byte {at + entry.file_size}, the file at byte {size}")
     return at, entry.file_size
 
 
 def _read_older(fd: int, size: int, head: bytes) -> Stored:
     """Read the format before torch 1.6: five pickles, then the storages one after the other."""
     if head[:1] != b"\x80":
-        raise Malformed("neither a zip file nor a pickle, so not from torch.save")
+        raise MalformedFile("neither a zip file nor a pickle, so not from torch.save")
     file = io.BytesIO(os.pread(fd, min(size, _MOST_PICKLE), 0))
     if read_pickle(file) != _MAGIC:
-        raise Malformed("a pickle, but not one of torch.save")
+        raise MalformedFile("a pickle, but not one of torch.save")
     if read_pickle(file) != _PROTOCOL:
-        raise Malformed("torch.save of an unknown version")
+        raise MalformedFile("torch.save of an unknown version")
     system = read_pickle(file)
     if not isinstance(system, dict) or system.get("little_endian") is not True:
-        raise Malformed("its numbers are big-endian, which is not supported")
+        raise MalformedFile("its numbers are big-endian, which is not supported")
     value, refs = read_with_storages(file)
     keys = read_pickle(file)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise Malformed("it does not list its storages")
+        raise MalformedFile("it does not list its storages")
     sizes = {ref.key: _ITEMS.get(ref.dtype or "", 1) for ref in refs.values()}
     storages, at = {}, file.tell()
     for key in keys:
@@ -108,38 +286,38 @@ def _read_older(fd: int, size: int, head: bytes) -> Stored:
         length = _COUNT.unpack(count)[0] * sizes.get(key, 1) if len(count) == _COUNT.size else -1
         at += _COUNT.size
         if length < 0 or at + length > size:
-            raise Malformed(f"truncated: storage {key[:40]} does not end in the file")
+            raise MalformedFile(f"truncated: storage {key[:40]} does not end in the file")
         storages[key] = (at, length)
         at += length
     return Stored(value, storages)
 
 
-def _view(name: str, tensor: TensorRef, storages: Mapping[str, Part], size: int) -> View | Tensor:
+def _view(name: str, tensor: TensorRef, storages: Mapping[str, Part], size: int) -> TensorView | Tensor:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise Malformed("a name that is no text") from None
+        raise MalformedFile("a name that is no text") from None
     if tensor.pending:
-        raise Malformed(
+        raise MalformedFile(
             f"{name} is a view whose values torch changes when it reads them ({tensor.pending}). "
             f"Save its .resolve_{tensor.pending}()"
         )
     ref, itemsize = tensor.storage, _ITEMS[tensor.dtype]
     if ref.key not in storages:
-        raise Malformed(f"{name}: its storage {ref.key[:40]} is not in the file")
+        raise MalformedFile(f"{name}: its storage {ref.key[:40]} is not in the file")
     at, length = storages[ref.key]
     last = tensor.offset + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.strides, strict=True))
     count = prod(tensor.shape)
     begin = ref.begin * itemsize
     if count and begin + (last + 1) * itemsize > length:
-        raise Malformed(f"{name}: reaches to byte {begin + (last + 1) * itemsize} of a storage of {length}")
+        raise MalformedFile(f"{name}: reaches to byte {begin + (last + 1) * itemsize} of a storage of {length}")
     if at + length > size:
-        raise Malformed(f"truncated: {name} ends at byte {at + length}, the file at byte {size}")
+        raise MalformedFile(f"truncated: {name} ends at byte {at + length}, the file at byte {size}")
     if count * itemsize > max(length, _MOST_REPEATED):
-        raise Malformed(f"{name}: a view that makes {count * itemsize >> 20} MB of {length} bytes")
+        raise MalformedFile(f"{name}: a view that makes {count * itemsize >> 20} MB of {length} bytes")
     if tensor.dtype in OTHER_ITEMS:
         first = at + begin + tensor.offset * itemsize
         return Tensor(name, tensor.dtype, tensor.shape, ((first, (last + 1 - tensor.offset) * itemsize * bool(count)),))
     if not count:
-        return View(((0, 0),), tensor.dtype, 0, tensor.shape, tensor.strides)
-    return View(((at + begin, length - begin),), tensor.dtype, tensor.offset, tensor.shape, tensor.strides)
+        return TensorView(((0, 0),), tensor.dtype, 0, tensor.shape, tensor.strides)
+    return TensorView(((at + begin, length - begin),), tensor.dtype, tensor.offset, tensor.shape, tensor.strides)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil
 
 from mslaunch.checkpoint.moving import views
-from mslaunch.checkpoint.moving.views import FLOATS, Scale, View
+from mslaunch.checkpoint.moving.views import FLOATS, Scale, TensorView
 from mslaunch.checkpoint.moving.weights import Weight
 from mslaunch.checkpoint.sharding.tensor_layout import Shape
 from mslaunch.errors import RequestError
@@ -59,7 +59,7 @@ def _joined(weight: Weight, factors: Weight) -> Weight:
     return replace(weight, dtype="Float32", pieces=((box, own, replace(values, cast="Float32", scale=scale)),))
 
 
-def _same_dimensions(view: View, count: int) -> View:
+def _same_dimensions(view: TensorView, count: int) -> TensorView:
     """One scale for all values has none or one dimension, one for each row too."""
     while len(view.shape) < count:
         view = views.insert_dimension(view, len(view.shape))

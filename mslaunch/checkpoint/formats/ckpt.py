@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
-from mslaunch.checkpoint.formats.tensor import ITEM_SIZES, Content, FileLayout, Malformed, Part, Tensor, chunks
+from mslaunch.checkpoint.formats.tensor import ITEM_SIZES, Content, FileLayout, MalformedFile, Part, Tensor, chunks
 from mslaunch.documents import protobuf
 from mslaunch.errors import RequestError
 
@@ -46,7 +46,7 @@ def read(fd: int, size: int) -> Content:
         value, at = _value(fd, at, end)
         values.append(value)
         if len(values) > _MOST_VALUES:
-            raise Malformed(f"over {_MOST_VALUES} parameters")
+            raise MalformedFile(f"over {_MOST_VALUES} parameters")
     return Content(tuple(_joined(list(same)) for _, same in groupby(values, lambda value: value.name)), crc)
 
 
@@ -66,7 +66,7 @@ def _value(fd: int, at: int, end: int) -> tuple[Tensor, int]:
         return _parse(os.pread(fd, min(_LONGEST_HEAD, end - at), at), at, end)
 
 
-class _Longer(Malformed):
+class _Longer(MalformedFile):
     """The head goes on beyond what was read."""
 
 
@@ -74,11 +74,11 @@ def _parse(head: bytes, at: int, end: int) -> tuple[Tensor, int]:
     key, inner = _number(head, 0)
     if key != 1 << 3 | protobuf.BYTES:
         first = "it begins" if at == 0 else f"at byte {at} it goes on"
-        raise Malformed(f"{first} with no parameter (is it encrypted, or no checkpoint?)")
+        raise MalformedFile(f"{first} with no parameter (is it encrypted, or no checkpoint?)")
     length, inner = _number(head, inner)
     stop = at + inner + length
     if stop > end:
-        raise Malformed(f"truncated: the parameter at byte {at} ends at byte {stop}, the file at byte {end}")
+        raise MalformedFile(f"truncated: the parameter at byte {at} ends at byte {stop}, the file at byte {end}")
     name, tensor = "", None
     for number, begin, size in _spans(head, inner, inner + length):
         if number == 1:
@@ -86,9 +86,9 @@ def _parse(head: bytes, at: int, end: int) -> tuple[Tensor, int]:
         elif number == 2:
             tensor = _tensor(head, begin, size, at)
         elif number == 3:
-            raise Malformed(f"{name or 'a parameter'} is a map parameter, which is not supported")
+            raise MalformedFile(f"{name or 'a parameter'} is a map parameter, which is not supported")
     if not name or tensor is None:
-        raise Malformed(f"the parameter at byte {at} has no name or no tensor")
+        raise MalformedFile(f"the parameter at byte {at} has no name or no tensor")
     dtype, dims, content = tensor
     return Tensor(name, dtype, () if dims == (0,) and content[1] else dims, (content,)), stop
 
@@ -103,10 +103,10 @@ def _tensor(head: bytes, begin: int, size: int, at: int) -> tuple[str, tuple[int
             dims.append(protobuf.signed(value))
             continue
         if key & 7 != protobuf.BYTES or key >> 3 not in (1, 2, 3):
-            raise Malformed(f"field {key >> 3} is none of a tensor's")
+            raise MalformedFile(f"field {key >> 3} is none of a tensor's")
         length, inner = _number(head, inner)
         if inner + length > stop:
-            raise Malformed(f"truncated: {length} bytes are announced where {stop - inner} are left")
+            raise MalformedFile(f"truncated: {length} bytes are announced where {stop - inner} are left")
         if key >> 3 == 1:
             dims.extend(protobuf.numbers(protobuf.BYTES, 0, _slice(head, inner, length)))
         elif key >> 3 == 2:
@@ -115,7 +115,7 @@ def _tensor(head: bytes, begin: int, size: int, at: int) -> tuple[str, tuple[int
             content = (at + inner, length)
         inner += length
     if not dtype or content is None or any(dim < 0 for dim in dims):
-        raise Malformed("a tensor without type or content, or of negative shape")
+        raise MalformedFile("a tensor without type or content, or of negative shape")
     return dtype, tuple(dims), content
 
 
@@ -124,10 +124,10 @@ def _spans(head: bytes, inner: int, stop: int) -> Iterator[tuple[int, int, int]]
     while inner < stop:
         key, inner = _number(head, inner)
         if key & 7 != protobuf.BYTES:
-            raise Malformed(f"field {key >> 3} is none of a parameter's")
+            raise MalformedFile(f"field {key >> 3} is none of a parameter's")
         length, inner = _number(head, inner)
         if inner + length > stop:
-            raise Malformed(f"truncated: {length} bytes are announced where {stop - inner} are left")
+            raise MalformedFile(f"truncated: {length} bytes are announced where {stop - inner} are left")
         yield key >> 3, inner, length
         inner += length
 
@@ -136,7 +136,7 @@ def _number(head: bytes, at: int) -> tuple[int, int]:
     try:
         return protobuf.varint(head, at)
     except protobuf.Malformed as error:
-        raise (_Longer if len(head) == _HEAD else Malformed)(str(error)) from None
+        raise (_Longer if len(head) == _HEAD else MalformedFile)(str(error)) from None
 
 
 def _slice(head: bytes, at: int, length: int) -> bytes:
@@ -149,7 +149,7 @@ def _text(head: bytes, at: int, length: int) -> str:
     try:
         return _slice(head, at, length).decode()
     except UnicodeDecodeError:
-        raise Malformed("a name that is no text") from None
+        raise MalformedFile("a name that is no text") from None
 
 
 def _joined(values: Sequence[Tensor]) -> Tensor:
@@ -157,7 +157,7 @@ def _joined(values: Sequence[Tensor]) -> Tensor:
     first = values[0]
     for more in values:
         if (first.dtype, first.shape) != (more.dtype, more.shape):
-            raise Malformed(f"{first.name} stands in it twice, as {first.words()} and as {more.words()}")
+            raise MalformedFile(f"{first.name} stands in it twice, as {first.words()} and as {more.words()}")
     return replace(first, parts=tuple(part for value in values for part in value.parts))
 
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mslaunch.checkpoint.formats.tensor import CHUNK, ITEM_SIZES, Content, FileLayout, Malformed, Tensor, chunks
+from mslaunch.checkpoint.formats.tensor import CHUNK, ITEM_SIZES, Content, FileLayout, MalformedFile, Tensor, chunks
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
 from mslaunch.errors import RequestError
@@ -44,13 +44,13 @@ def read(fd: int, size: int) -> Content:
     """Read the header; every tensor must lie inside the file, and nothing behind the last."""
     length = int.from_bytes(os.pread(fd, 8, 0), "little")
     if size < 8 or length > size - 8:
-        raise Malformed(f"truncated: a header of {length} bytes is announced, the file has {size}")
+        raise MalformedFile(f"truncated: a header of {length} bytes is announced, the file has {size}")
     if length > _HEADER_LIMIT:
-        raise Malformed(f"a header of {length >> 20} MB; at most {_HEADER_LIMIT >> 20} are allowed")
+        raise MalformedFile(f"a header of {length >> 20} MB; at most {_HEADER_LIMIT >> 20} are allowed")
     header = _header(os.pread(fd, length, 8))
     metadata = header.pop("__metadata__", None) or {}
     if not isinstance(metadata, dict):
-        raise Malformed("__metadata__ is no object")
+        raise MalformedFile("__metadata__ is no object")
     data = 8 + length
     tensors = tuple(_tensor(name, entry, data, metadata) for name, entry in header.items())
     _check_cover(tensors, data, size)
@@ -72,7 +72,7 @@ def _aliases(metadata: dict[str, Any], names: set[str]) -> dict[str, str]:
     try:
         "".join(found).encode()  # JSON can spell what is no text
     except UnicodeEncodeError:
-        raise Malformed("__metadata__ has a name that is no text") from None
+        raise MalformedFile("__metadata__ has a name that is no text") from None
     return found
 
 
@@ -80,9 +80,9 @@ def _header(data: bytes) -> dict[str, Any]:
     try:
         header = parse_json(data, _object)
     except Unreadable as error:
-        raise Malformed(f"its header: {error}") from None
+        raise MalformedFile(f"its header: {error}") from None
     if not isinstance(header, dict):
-        raise Malformed("its header is no object")
+        raise MalformedFile("its header is no object")
     return header
 
 
@@ -90,7 +90,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for name, value in pairs:
         if name in named:
-            raise Malformed(f"{name!r} stands in its header twice")
+            raise MalformedFile(f"{name!r} stands in its header twice")
         named[name] = value
     return named
 
@@ -106,7 +106,7 @@ def _tensor(name: str, entry: Any, data: int, metadata: dict[str, Any]) -> Tenso
             raise TypeError
         f"{name}{dtype}".encode()  # JSON can spell what is no text
     except (KeyError, TypeError, ValueError):
-        raise Malformed(f"{name!r}: its entry in the header is not dtype, shape and data_offsets") from None
+        raise MalformedFile(f"{name!r}: its entry in the header is not dtype, shape and data_offsets") from None
     if metadata.get(name) == "Int4":
         dtype = "Int4"
     return Tensor(name, dtype, shape, ((data + begin, end - begin),))
@@ -117,11 +117,11 @@ def _check_cover(tensors: Sequence[Tensor], data: int, size: int) -> None:
     for tensor in sorted(tensors, key=lambda tensor: tensor.parts[0]):
         begin, length = tensor.parts[0]
         if begin != at:
-            raise Malformed(f"{tensor.name} lies at byte {begin}, where byte {at} was to be expected")
+            raise MalformedFile(f"{tensor.name} lies at byte {begin}, where byte {at} was to be expected")
         at = begin + length
     if at != size:
         what = "truncated" if at > size else "too long"
-        raise Malformed(f"{what}: its tensors end at byte {at}, the file at byte {size}")
+        raise MalformedFile(f"{what}: its tensors end at byte {at}, the file at byte {size}")
 
 
 def checksum(fd: int, size: int, tensors: Sequence[Tensor]) -> int:

@@ -11,8 +11,8 @@ from math import prod
 from pathlib import Path
 
 from mslaunch.checkpoint.formats import ckpt, safetensors
-from mslaunch.checkpoint.formats.tensor import MOST_DIMENSIONS, Content, FileLayout, Malformed, Tensor
-from mslaunch.checkpoint.moving.stable_files import check_unchanged, open_source, remember
+from mslaunch.checkpoint.formats.tensor import MOST_DIMENSIONS, Content, FileLayout, MalformedFile, Tensor
+from mslaunch.checkpoint.moving.file_io import check_unchanged, open_source, remember
 from mslaunch.checkpoint.sharding.strategy import Strategy
 from mslaunch.checkpoint.sharding.tensor_layout import Box, Shape, box, everything, whole_shape
 from mslaunch.errors import NO_FILE, HoldsTorch, RequestError, ShardUnreadable
@@ -175,9 +175,9 @@ def read_shard(path: Path) -> Shard:
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            raise Malformed(NO_FILE)
+            raise MalformedFile(NO_FILE)
         if status.st_size == 0:
-            raise Malformed("it is empty")
+            raise MalformedFile("it is empty")
         content = form.read(fd, status.st_size)
         tensors = _by_name(content.tensors)
     except (ValueError, OSError) as error:  # Malformed of either kind among them
@@ -194,11 +194,11 @@ def _by_name(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     by_name: dict[str, Tensor] = {}
     for tensor in tensors:
         if tensor.name in by_name:
-            raise Malformed(f"{tensor.name} stands in it twice")
+            raise MalformedFile(f"{tensor.name} stands in it twice")
         if len(tensor.shape) > MOST_DIMENSIONS:
-            raise Malformed(f"{tensor.name}: {len(tensor.shape)} dimensions")
+            raise MalformedFile(f"{tensor.name}: {len(tensor.shape)} dimensions")
         if tensor.itemsize is not None and (size := prod(tensor.shape) * tensor.itemsize) != tensor.nbytes:
-            raise Malformed(f"{tensor.name}: {tensor.words()} takes {size} bytes, it holds {tensor.nbytes}")
+            raise MalformedFile(f"{tensor.name}: {tensor.words()} takes {size} bytes, it holds {tensor.nbytes}")
         by_name[tensor.name] = tensor
     return by_name
 

@@ -30,7 +30,7 @@ CHUNK = 4 << 20
 MOST_DIMENSIONS = 64
 
 
-class Malformed(ValueError):
+class MalformedFile(ValueError):
     """The file is not what its name says, or not all of it."""
 
 
@@ -96,6 +96,6 @@ def chunks(fd: int, offset: int, length: int) -> Iterator[bytes]:
     while offset < end:
         data = os.pread(fd, min(CHUNK, end - offset), offset)
         if not data:
-            raise Malformed("it ended while it was read")
+            raise MalformedFile("it ended while it was read")
         yield data
         offset += len(data)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mslaunch.checkpoint.formats.tensor import ITEM_SIZES, Part, Tensor
 from mslaunch.checkpoint.moving.blocks import pieces
-from mslaunch.checkpoint.moving.file_io import read_fully
-from mslaunch.checkpoint.moving.stable_files import open_source
+from mslaunch.checkpoint.moving.file_io import open_source, read_fully
 from mslaunch.checkpoint.sharding.tensor_layout import Box, Shape, box_shape
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _MOST_UNUSED = 16
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TensorView:
     """Elements of a tensor, by their distances in the file."""
 
     parts: tuple[Part, ...]
@@ -73,7 +72,7 @@ class Scale:
     """Factors of a view's values, one for each block of them."""
 
     path: Path
-    view: View
+    view: TensorView
     """The factors, in as many dimensions as the values have."""
     blocks: tuple[int, ...]
     """How many values of each dimension have one factor."""
@@ -81,16 +80,16 @@ class Scale:
     """Where the view begins, in values from the begin of the first block."""
 
 
-def view_of(tensor: Tensor) -> View:
+def view_of(tensor: Tensor) -> TensorView:
     """The view of a whole tensor; its type must be one of ITEMS."""
-    return View(tensor.parts, tensor.dtype, 0, tensor.shape, _dense(tensor.shape))
+    return TensorView(tensor.parts, tensor.dtype, 0, tensor.shape, _dense(tensor.shape))
 
 
 def _dense(shape: Shape) -> tuple[int, ...]:
     return tuple(prod(shape[index + 1 :]) for index in range(len(shape)))
 
 
-def permute(view: View, axes: Sequence[int]) -> View:
+def permute(view: TensorView, axes: Sequence[int]) -> TensorView:
     if view.rows is not None:
         raise ValueError("rows that are in another order cannot be transposed")
     shape, strides = ([values[axis] for axis in axes] for values in (view.shape, view.strides))
@@ -103,7 +102,7 @@ def permute(view: View, axes: Sequence[int]) -> View:
     return replace(view, shape=tuple(shape), strides=tuple(strides), scale=scale)
 
 
-def narrow(view: View, axis: int, since: int, to: int) -> View:
+def narrow(view: TensorView, axis: int, since: int, to: int) -> TensorView:
     """Take from `since` to `to` of one dimension."""
     shape = (*view.shape[:axis], to - since, *view.shape[axis + 1 :])
     if axis == 0 and view.rows is not None:
@@ -113,7 +112,7 @@ def narrow(view: View, axis: int, since: int, to: int) -> View:
     return replace(view, shape=shape, offset=view.offset + since * view.strides[axis], scale=scale)
 
 
-def insert_dimension(view: View, axis: int) -> View:
+def insert_dimension(view: TensorView, axis: int) -> TensorView:
     scale = view.scale and replace(
         view.scale,
         view=insert_dimension(view.scale.view, axis),
@@ -128,7 +127,7 @@ def insert_dimension(view: View, axis: int) -> View:
     )
 
 
-def remove_dimension(view: View, axis: int) -> View:
+def remove_dimension(view: TensorView, axis: int) -> TensorView:
     return replace(
         view,
         shape=(*view.shape[:axis], *view.shape[axis + 1 :]),
@@ -147,13 +146,13 @@ def _without_dimension(scale: Scale, axis: int) -> Scale:
     )
 
 
-def reorder(view: View, rows: Sequence[int]) -> View:
+def reorder(view: TensorView, rows: Sequence[int]) -> TensorView:
     """Put the rows of dimension 0 into another order."""
     known = view.rows
     return replace(view, rows=tuple(rows) if known is None else tuple(known[row] for row in rows))
 
 
-def read_box(fd: int, path: Path, view: View, box: Box) -> Array:
+def read_box(fd: int, path: Path, view: TensorView, box: Box) -> Array:
     """Read a box of a view, multiplied and cast where that is asked for."""
     import numpy as np
 
@@ -214,7 +213,7 @@ class _File:
         return data
 
 
-def _read(file: _File, view: View, box: Box, out: Array) -> None:
+def _read(file: _File, view: TensorView, box: Box, out: Array) -> None:
     """Read the stretch around a box where most of it is wanted, else half of the box at a time."""
     import numpy as np
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from mslaunch.checkpoint.formats.tensor import OTHER_ITEMS, Tensor, shape_words
 from mslaunch.checkpoint.moving import views
-from mslaunch.checkpoint.moving.views import FLOATS, ITEMS, View
+from mslaunch.checkpoint.moving.views import FLOATS, ITEMS, TensorView
 from mslaunch.checkpoint.sharding.reshard import Assembly, ReshardPlan, make_assembly, target_boxes
 from mslaunch.checkpoint.sharding.strategy import Strategy
 from mslaunch.checkpoint.sharding.tensor_layout import Box, Shape, intersection
 from mslaunch.errors import RequestError
 
-Piece = tuple[Box, Path, View]
+Piece = tuple[Box, Path, TensorView]
 NOT_OF_MINDSPORE = (*OTHER_ITEMS, "C64", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4", "F6_E2M3", "F6_E3M2")
 """Types that can be read and left out, not written; those of .safetensors under the names that it has."""
 
@@ -41,7 +41,7 @@ class Weight:
         return f"{self.dtype} {shape_words(self.shape)}"
 
 
-def weight_of(name: str, path: Path, view: View) -> Weight:
+def weight_of(name: str, path: Path, view: TensorView) -> Weight:
     return Weight(name, view.dtype, view.shape, ((_everything(view.shape), path, view),))
 
 
@@ -55,7 +55,11 @@ def _check_axis(weight: Weight, axis: int, dimensions: int) -> None:
 
 
 def _changed(
-    weight: Weight, shape: Shape, box: Callable[[Box], Box], view: Callable[[View], View], name: str | None = None
+    weight: Weight,
+    shape: Shape,
+    box: Callable[[Box], Box],
+    view: Callable[[TensorView], TensorView],
+    name: str | None = None,
 ) -> Weight:
     changed = tuple((box(place), path, view(one)) for place, path, one in weight.pieces)
     return replace(weight, name=name or weight.name, shape=shape, pieces=changed)

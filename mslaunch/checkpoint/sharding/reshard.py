@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mslaunch.checkpoint.formats.table import Parameter, Shard
 from mslaunch.checkpoint.formats.tensor import Tensor, shape_words
-from mslaunch.checkpoint.moving.views import View
+from mslaunch.checkpoint.moving.views import TensorView
 from mslaunch.checkpoint.sharding.strategy import Strategy
 from mslaunch.checkpoint.sharding.tensor_layout import Box, Layout, Shape, box, box_shape, everything
 from mslaunch.errors import RequestError
@@ -22,7 +22,7 @@ class Assembly:
     name: str
     shape: Shape
     itemsize: int
-    sources: tuple[tuple[Box, Path, Tensor | View], ...]
+    sources: tuple[tuple[Box, Path, Tensor | TensorView], ...]
     """One file for every distinct box; a view where its bytes are in another order, or of another type."""
     targets: tuple[tuple[Box, tuple[int, ...]], ...]
     """The ranks that get each distinct box."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mslaunch.checkpoint.formats.table import read_shard
-from mslaunch.checkpoint.sharding.files import files_of_ranks, networks
 from mslaunch.checkpoint.sharding.replicas import differing_parameter
+from mslaunch.checkpoint.sharding.saved_files import files_of_ranks, networks
 from mslaunch.checkpoint.sharding.sets import Fault, SeveralNetworks, newest_complete
 from mslaunch.errors import RequestError
 

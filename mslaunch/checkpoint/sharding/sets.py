@@ -12,7 +12,8 @@ from typing import Literal
 
 from mslaunch.checkpoint.formats.table import FORMATS, Shard, checksum, read_shard
 from mslaunch.checkpoint.formats.torch_folders import holds_torch
-from mslaunch.checkpoint.sharding.files import (
+from mslaunch.checkpoint.sharding.replicas import differing_parameter
+from mslaunch.checkpoint.sharding.saved_files import (
     Network,
     SavedFile,
     SavedStep,
@@ -22,7 +23,6 @@ from mslaunch.checkpoint.sharding.files import (
     saved_file,
     step_of,
 )
-from mslaunch.checkpoint.sharding.replicas import differing_parameter
 from mslaunch.errors import HoldsTorch, RequestError, ShardUnreadable
 from mslaunch.shared import layout
 

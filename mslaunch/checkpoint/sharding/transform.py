@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch.checkpoint.formats.table import FORMATS, Shard, describe
-from mslaunch.checkpoint.moving.stream import Progress, holds_same, write_file, write_shards
+from mslaunch.checkpoint.moving.new_files import Progress, holds_same, write_file, write_shards
 from mslaunch.checkpoint.sharding import reshard
 from mslaunch.checkpoint.sharding.reshard import ReshardPlan, natural_layout, plan_reshard
 from mslaunch.checkpoint.sharding.sets import ShardSet

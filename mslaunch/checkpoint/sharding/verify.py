@@ -12,9 +12,8 @@ from typing import Literal
 
 from mslaunch.checkpoint.formats.table import Shard, checksum, format_of
 from mslaunch.checkpoint.formats.tensor import Tensor, chunks, shape_words
-from mslaunch.checkpoint.moving.file_io import read_fully
-from mslaunch.checkpoint.moving.stable_files import open_source
-from mslaunch.checkpoint.sharding.files import Step
+from mslaunch.checkpoint.moving.file_io import open_source, read_fully
+from mslaunch.checkpoint.sharding.saved_files import Step
 from mslaunch.checkpoint.sharding.sets import ShardSet, lacking_beside_others, read_set
 from mslaunch.checkpoint.sharding.strategy import Strategy
 from mslaunch.checkpoint.sharding.tensor_layout import Box, Layout, box, whole_shape

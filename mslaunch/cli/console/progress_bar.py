@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TextIO
 
-from mslaunch.checkpoint.moving.stream import Progress
+from mslaunch.checkpoint.moving.new_files import Progress
 from mslaunch.errors import MslaunchError
 from mslaunch.text import byte_count
 

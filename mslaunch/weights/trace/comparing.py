@@ -16,7 +16,7 @@ from mslaunch.weights.trace.trace_folder import Recorded, Trace, read_trace
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class TraceComparison:
     """Two networks, output by output."""
 
     pairs: tuple[Pair, ...]
@@ -46,7 +46,9 @@ class Comparison:
         return self.first_different is None and self.is_whole_compared and not self.only_whole and not self.ended
 
 
-def compare_traces(first: Path, second: Path, names: str | None = None, tolerance: float | None = None) -> Comparison:
+def compare_traces(
+    first: Path, second: Path, names: str | None = None, tolerance: float | None = None
+) -> TraceComparison:
     """Compare two trace folders; `names` are rules for the names of the first, `tolerance` is by default by type."""
     if tolerance is not None and not 0 <= tolerance < math.inf:
         raise RequestError(f"--tolerance {tolerance}: a number from 0 on is wanted, for example 1e-5.")
@@ -59,7 +61,7 @@ def compare_traces(first: Path, second: Path, names: str | None = None, toleranc
         )
     pairs = _measure(one.trace, other.trace, together, tolerance)
     left = _left(one, [pair.first for pair in pairs]), _left(other, [pair.second for pair in pairs])
-    return Comparison(
+    return TraceComparison(
         pairs,
         only_first=tuple(map(label, left[0])),
         only_second=tuple(map(label, left[1])),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from mslaunch.weights.names import Rule, expand, first_match
+from mslaunch.weights.names import NameRule, expand, first_match
 from mslaunch.weights.trace.cause import Pair, label
 from mslaunch.weights.trace.trace_folder import Recorded, Trace
 
@@ -96,7 +96,7 @@ class Side:
     outputs: Calls
 
 
-def make_sides(one: Trace, other: Trace, rules: Sequence[Rule]) -> tuple[Side, Side]:
+def make_sides(one: Trace, other: Trace, rules: Sequence[NameRule]) -> tuple[Side, Side]:
     """Find the names that both networks have, by rules for those of the first and without a wrapper's words."""
     known = {tensor.name for tensor in one.outputs} | set(one.not_called)
     new_names = {name: rename(name, rules) for name in known}
@@ -109,7 +109,7 @@ def _side(trace: Trace, names: Names) -> Side:
     return Side(trace, names, names.group(trace.inputs), names.group(trace.outputs))
 
 
-def rename(name: str, rules: Sequence[Rule]) -> str:
+def rename(name: str, rules: Sequence[NameRule]) -> str:
     """Return a module's name by the first rule that matches it, or that matches its weight or bias."""
     simple = [rule for rule in rules if len(rule.sources) == len(rule.targets) == 1]
     for ending in PARAMETERS:

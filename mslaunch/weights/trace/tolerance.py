@@ -14,27 +14,31 @@ from mslaunch.weights.trace.trace_folder import Recorded, Trace
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Limits:
+class ToleranceLimits:
     """What outputs of a type may differ by: from the beginning, and at most where differences grow slowly."""
 
     least: float
     most: float
 
 
-FLOAT = Limits(1e-5, 1e-3)
-BY_TYPE = {"float16": Limits(1e-2, 1e-1), "bfloat16": Limits(1e-2, 1e-1), "float8": Limits(1e-1, 0.5)}
+FLOAT = ToleranceLimits(1e-5, 1e-3)
+BY_TYPE = {
+    "float16": ToleranceLimits(1e-2, 1e-1),
+    "bfloat16": ToleranceLimits(1e-2, 1e-1),
+    "float8": ToleranceLimits(1e-1, 0.5),
+}
 """By the beginning of a type's name; all others are FLOAT."""
 GROWTH = 30
 """An output may differ so many times as much as all before it did: rounding adds up, a mistake jumps."""
 
 
-def limits_of(*tensors: Recorded) -> Limits:
+def limits_of(*tensors: Recorded) -> ToleranceLimits:
     """Return the limits of the coarsest type."""
     found = (limits for name, limits in BY_TYPE.items() for one in tensors if one.dtype.startswith(name))
     return max(found, default=FLOAT)
 
 
-def allowed(limits: Limits, before: float) -> float:
+def allowed(limits: ToleranceLimits, before: float) -> float:
     """Return what an output may differ by where the ones before it differ by up to `before`."""
     return min(limits.most, max(limits.least, GROWTH * before))
 

@@ -26,9 +26,8 @@ from mslaunch.checkpoint.moving.blocks import (
     row_length,
     row_places,
 )
-from mslaunch.checkpoint.moving.file_io import NewFile, Output, read_fully, read_some
-from mslaunch.checkpoint.moving.stable_files import check_unchanged, open_source
-from mslaunch.checkpoint.moving.views import View, bytes_of, read_box
+from mslaunch.checkpoint.moving.file_io import NewFile, OutputFile, check_unchanged, open_source, read_fully, read_some
+from mslaunch.checkpoint.moving.views import TensorView, bytes_of, read_box
 from mslaunch.checkpoint.sharding.reshard import Assembly, ReshardPlan
 from mslaunch.checkpoint.sharding.tensor_layout import Box, box_shape, intersection
 from mslaunch.open_files import room_for
@@ -100,7 +99,7 @@ class _Slice:
 
     __slots__ = ("at", "box", "content", "fd", "offset", "path", "place", "size")
 
-    def __init__(self, fd: int, source: tuple[Box, Path, Tensor | View], box: Box, itemsize: int) -> None:
+    def __init__(self, fd: int, source: tuple[Box, Path, Tensor | TensorView], box: Box, itemsize: int) -> None:
         self.fd = fd
         self.place, self.path, self.content = source
         """What the whole slice is of its parameter, and where it lies."""
@@ -108,12 +107,14 @@ class _Slice:
         """What of it lies in the block."""
         self.offset = offset_of(box, self.place, itemsize)
         self.size = prod(box_shape(box)) * itemsize
-        self.at = None if isinstance(self.content, View) else one_stretch(self.content.parts, self.offset, self.size)
+        self.at = (
+            None if isinstance(self.content, TensorView) else one_stretch(self.content.parts, self.offset, self.size)
+        )
         """Where its bytes lie in the file, if they are in one stretch there."""
 
     def load(self, room: memoryview) -> memoryview:
         """Its bytes, read into the room where they are not made anew."""
-        if isinstance(self.content, View):
+        if isinstance(self.content, TensorView):
             here = _within(self.box, self.place)
             return bytes_of(read_box(self.fd, self.path, self.content, here))
         for at, begin, length in pieces(self.content.parts, self.offset, self.size):
@@ -126,7 +127,7 @@ class _Target:
 
     __slots__ = ("box", "outputs", "size")
 
-    def __init__(self, box: Box, outputs: list[tuple[Output, tuple[Part, ...], int]], itemsize: int) -> None:
+    def __init__(self, box: Box, outputs: list[tuple[OutputFile, tuple[Part, ...], int]], itemsize: int) -> None:
         self.box = box
         self.outputs = outputs
         """Open files, where the parameter lies in each, and where the box begins in that."""
@@ -176,7 +177,7 @@ class _Scratch(threading.local):
         return [[_Vector(row[at : at + IOV_MAX]) for at in range(0, len(row), IOV_MAX)] for row in rows]
 
 
-class Writer:
+class ShardWriter:
     """Open files, and the threads that fill them; `open_output` opens each."""
 
     def __init__(
@@ -184,7 +185,7 @@ class Writer:
         job: ReshardPlan,
         paths: Mapping[int, Path],
         progress: Progress,
-        open_output: Callable[[Path, FileLayout], Output] = NewFile,
+        open_output: Callable[[Path, FileLayout], OutputFile] = NewFile,
     ) -> None:
         self.job = job
         self.paths = paths
@@ -194,7 +195,7 @@ class Writer:
             rank: frame(paths[rank], tensors, job.framework) for rank, tensors in job.shards.items()
         }
         self.inputs: dict[Path, int] = {}
-        self.outputs: dict[int, Output] = {}
+        self.outputs: dict[int, OutputFile] = {}
         self.failed = threading.Event()
         self.scratch = _Scratch()
 
