@@ -10,6 +10,7 @@ from pathlib import Path
 from bench.measure import Row, medians
 from mslaunch.hosts import Host
 from mslaunch.plan.make import make_plan
+from mslaunch.plan.methods import METHODS
 from mslaunch.plan.model import Facts, HostFacts, to_json
 from mslaunch.plan.spec import JobSpec, agree_on_workers
 from mslaunch.settings.program import Program
@@ -28,7 +29,7 @@ def _plan(path: Path) -> float:
     start = time.perf_counter()
     hosts = tuple(Host(f"n{i}", f"10.{i // 250}.{i % 250}.1", tuple(range(8))) for i in range(1250))
     config = parse_config("seed: 1\ndevice_num: 10000\n", "cfg.yaml")
-    spec = JobSpec(resolve({"workers": 10000}, {}, config), config)
+    spec = JobSpec(resolve({"workers": 10000}, {}, config), config, METHODS["dynamic"])
     agree_on_workers(spec, (), hosts)
     facts = Facts(
         run_id="bench",

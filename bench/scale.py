@@ -19,6 +19,7 @@ from mslaunch.hosts import Host
 from mslaunch.launch.cluster import Cluster
 from mslaunch.launch.execute import execute
 from mslaunch.plan.make import make_plan
+from mslaunch.plan.methods import METHODS
 from mslaunch.plan.model import Facts, HostFacts, Plan, to_json
 from mslaunch.plan.spec import JobSpec
 from mslaunch.runs import record
@@ -120,7 +121,7 @@ def large_plan(run_dir: Path, hosts: int, each: int) -> Plan:
         Host(f"n{i}", f"10.{i // 62500}.{i // 250 % 250}.{i % 250}", tuple(range(each))) for i in range(hosts)
     )
     config = parse_config("seed: 1\n", "cfg.yaml")
-    spec = JobSpec(resolve({"workers": hosts * each, "tail": "none"}, {}, config), config)
+    spec = JobSpec(resolve({"workers": hosts * each, "tail": "none"}, {}, config), config, METHODS["dynamic"])
     facts = Facts(
         run_id=run_dir.name,
         run_dir=str(run_dir),

@@ -12,6 +12,7 @@ import pytest
 from mslaunch.cli import VERBS
 from mslaunch.diagnose.patterns.pattern_tables import Pattern
 from mslaunch.plan.methods import METHODS
+from mslaunch.plan.methods.base import Method
 from mslaunch.settings.launch import LaunchSettings
 from mslaunch.transports.base import Channel, JobQueue, Transport
 from tests import file_ways
@@ -60,7 +61,7 @@ def test_every_method_is_documented() -> None:
     assert rows == list(METHODS)
 
 
-@pytest.mark.parametrize("kind", [Transport, Channel, JobQueue, Pattern])
+@pytest.mark.parametrize("kind", [Transport, Channel, JobQueue, Method, Pattern])
 def test_the_contract_of_plug_ins_is_documented(kind: type) -> None:
     """The section of docs/transports.md has a row for every public member, and no other."""
     title = "Patterns" if kind is Pattern else kind.__name__

@@ -12,6 +12,7 @@ import pytest
 
 import mslaunch
 from mslaunch.agent import stack_signal as agent_stacks
+from mslaunch.plan.methods import METHODS
 from mslaunch.worker import rank_main as worker_main
 
 PACKAGE = Path(mslaunch.__file__).parent
@@ -117,7 +118,7 @@ EDGES: dict[str, set[str]] = {
         "text",
     },
     "metrics": {"diagnose", "documents", "errors", "plan", "plugins", "shared", "text"},
-    "plan": {"documents", "errors", "hosts", "ranges", "ranktable", "settings", "shared"},
+    "plan": {"documents", "errors", "hosts", "plugins", "ranges", "ranktable", "settings", "shared"},
     "diagnose": {"documents", "errors", "masking", "plugins", "ranktable", "shared", "text"},
     "checkpoint": {"documents", "errors", "open_files", "shared"},
     "settings": {"documents", "errors", "hosts", "ranges", "shared"},
@@ -205,6 +206,25 @@ def test_no_module_outside_asks_which_transport_it_is() -> None:
         if isinstance(node, ast.Constant) and node.value in TRANSPORT_NAMES and path.name != "model.py"
     ]
     assert found == []
+
+
+METHOD_NAMES = {"dynamic", "msrun", "mpirun", "rank-table"}
+
+
+def compared_names(path: Path) -> Iterator[tuple[str, int]]:
+    """Every line of a module that compares something with the name of a method, or looks it up in a list of them."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.Compare, ast.match_case)):
+            tests = [*node.comparators, node.left] if isinstance(node, ast.Compare) else [node.pattern]
+            texts = {part.value for test in tests for part in ast.walk(test) if isinstance(part, ast.Constant)}
+            if texts & METHOD_NAMES:
+                yield str(path.relative_to(PACKAGE)), tests[0].lineno
+
+
+def test_no_module_asks_which_method_it_is() -> None:
+    """What differs between methods is a property of theirs; nobody compares with their names."""
+    assert set(METHODS) == METHOD_NAMES
+    assert [place for path in PACKAGE.rglob("*.py") for place in compared_names(path)] == []
 
 
 @pytest.mark.parametrize("package", OWN)

@@ -9,6 +9,7 @@ import pytest
 
 from mslaunch.errors import NotReadyError
 from mslaunch.launch.facts import TRIED, check_version, describe_version, mindspore_version
+from mslaunch.plan.methods import METHODS
 from tests.conftest import ROOT, Bench
 
 OTHER = 'exec {python} -S -c "import sys; sys.path.append(\'{site}\'); exec(sys.argv[1])" "$2"\n'
@@ -26,10 +27,10 @@ def test_versions_that_were_not_tried_are_named_before_the_start() -> None:
 
 def test_msrun_of_a_mindspore_without_it_is_refused() -> None:
     """It came with 2.3."""
-    check_version("2.3.0", "msrun", "python")
-    check_version("2.0.0", "dynamic", "python")
+    check_version("2.3.0", METHODS["msrun"], "python")
+    check_version("2.0.0", METHODS["dynamic"], "python")
     with pytest.raises(NotReadyError, match=r"MindSpore 2\.2\.14 \(python\) has no msrun"):
-        check_version("2.2.14", "msrun", "python")
+        check_version("2.2.14", METHODS["msrun"], "python")
 
 
 def test_the_version_is_that_of_the_ranks_python(tmp_path: Path) -> None:

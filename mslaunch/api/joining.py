@@ -22,13 +22,15 @@ def membership(job: ReadJob, tell: Callable[[str], None]) -> Member | None:
 
 def agent_member(tell: Callable[[str], None], **flags: Any) -> Member:
     """A node that only lends its devices to the launcher at an address, from the settings that it was given."""
+    from mslaunch.plan.methods import find_method
     from mslaunch.plan.spec import JobSpec
     from mslaunch.settings.resolve import resolve
     from mslaunch.settings.yaml_config import Config
     from mslaunch.transports.join import lending_member
 
     given = {name: value for name, value in flags.items() if value is not None}
-    return lending_member(JobSpec(resolve(given, os.environ, Config()), Config()), os.environ, tell)
+    settings = resolve(given, os.environ, Config())
+    return lending_member(JobSpec(settings, Config(), find_method(settings)), os.environ, tell)
 
 
 def join(member: Member, tell: Callable[[str], None], seconds: float | None) -> tuple[int, RunRecord | None, str]:

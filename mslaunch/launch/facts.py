@@ -20,6 +20,7 @@ from mslaunch.hosts import LOCAL
 from mslaunch.launch.program import FoundProgram, check_module, find_nested_launcher, shows_config_argument
 from mslaunch.launch.project import Project, find_project
 from mslaunch.plan.argument_paths import candidates
+from mslaunch.plan.methods.base import Method
 from mslaunch.plan.model import Facts, HostFacts, Plan, read_numa
 from mslaunch.plan.spec import JobSpec
 from mslaunch.runs.paths import runs_root
@@ -79,7 +80,6 @@ def check_held_devices(plan: Plan) -> None:
 
 TRIED = ("2.7", "2.8", "2.9", "2.10")
 """Versions of MindSpore with which all methods were run."""
-FIRST_MSRUN = (2, 3)
 FIRST_NUMBERED = (2, 1)
 """The first version whose get_rank() was seen, or is documented, to be RANK_ID in a cluster that it forms itself."""
 
@@ -96,10 +96,13 @@ def mindspore_version(python: str) -> str | None:
     return done.stdout.strip() or None
 
 
-def check_version(version: str | None, method: str, where: str) -> None:
+def check_version(version: str | None, method: Method, where: str) -> None:
     """Refuse a method that a version of MindSpore does not have."""
-    if version is not None and method == "msrun" and _numbers(version) < FIRST_MSRUN:
-        raise NotReadyError(f"MindSpore {version} ({where}) has no msrun, which came with 2.3. Leave --method out.")
+    if version is not None and _numbers(version) < method.first_mindspore:
+        first = ".".join(map(str, method.first_mindspore))
+        raise NotReadyError(
+            f"MindSpore {version} ({where}) has no {method.name}, which came with {first}. Leave --method out."
+        )
 
 
 def describe_version(version: str | None, where: str) -> Iterator[str]:
@@ -155,10 +158,11 @@ def check_python(spec: JobSpec, python: str) -> None:
     device_target = spec.config.values.get("device_target")
     if device_target not in (None, "None") and not has_mindspore(python):
         raise NoMindSpore(python, f"device_target: {device_target} in {spec.config.where('device_target')}")
-    if spec.launch.method == "msrun" and not has_mindspore(python):
-        raise NoMindSpore(python, f"{spec.source('method')} msrun")
-    if spec.launch.method == "mpirun" and not shutil.which("mpirun"):
-        raise ProgramMissing("mpirun", "mpirun", "Install Open MPI 4 (Debian: apt-get install openmpi-bin).")
+    method = spec.method
+    if method.needs_mindspore and not has_mindspore(python):
+        raise NoMindSpore(python, f"{spec.source('method')} {method.name}")
+    if method.needs_program and not shutil.which(method.needs_program):
+        raise ProgramMissing(method.needs_program, method.name, method.program_advice)
 
 
 def has_mindspore(python: str) -> bool:
@@ -241,7 +245,7 @@ def gather(
         check_python(spec, python)
         check_module(found, python)
         version = mindspore_version(python)
-        check_version(version, spec.launch.method, python)
+        check_version(version, spec.method, python)
         notes += describe_version(version, python)
     return Facts(
         run_id=run_id,

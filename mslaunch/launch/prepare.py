@@ -31,7 +31,6 @@ from mslaunch.launch.request import ReadJob, Request, read_job
 from mslaunch.launch.restarts import Replan
 from mslaunch.launch.resume import ResumedRun, find_run
 from mslaunch.plan.make import HERE, make_plan
-from mslaunch.plan.methods import Method
 from mslaunch.plan.model import Facts, HostFacts, Plan, Reach, read_numa
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
 from mslaunch.runs.paths import RunFolder
@@ -173,7 +172,7 @@ def _plan_here(job: ReadJob, transport: Transport, elsewhere: bool = False) -> P
     spec = replace(job, spec=spec).with_checkpoints(workers, facts.run_dir)
     reach = HERE if elsewhere else _reach(transport, spec, (host,))
     reach = replace(reach, passes_stdin=job.request.offers_stdin and not elsewhere)
-    plan = make_plan(spec, (host,), facts, reach=reach, method=job.method)
+    plan = make_plan(spec, (host,), facts, reach=reach)
     hidden = (found.limit,) if found.limit and not elsewhere else ()
     return replace(plan, notes=(*plan.notes, *hidden, *transport.notes(spec, os.environ)))
 
@@ -228,7 +227,7 @@ def _prepare_connected(job: ReadJob, transport: Transport, resumed: ResumedRun |
         cluster.close()
         raise
     plan = replace(plan, notes=(*plan.notes, *transport.notes(spec, os.environ), *checked.notes))
-    replan = partial(_replan, spec, facts, transport, job.method)
+    replan = partial(_replan, spec, facts, transport)
     rejoin = partial(_plan_again, job, transport, needed) if transport.replaces_hosts else None
     return Prepared(plan, transport, cluster, replan, rejoin, resumed)
 
@@ -258,7 +257,7 @@ def _plan_again(
     if checked.problems:
         raise HostsNotReady(checked.problems)
     hosts, facts = _place_and_gather(job, transport, checked)
-    return _replan(job.spec, facts, transport, job.method, hosts, attempt, facts.port), checked
+    return _replan(job.spec, facts, transport, hosts, attempt, facts.port), checked
 
 
 def _placed(spec: JobSpec, transport: Transport, checked: Checked, target: str) -> tuple[Host, ...]:
@@ -272,9 +271,9 @@ def _placed(spec: JobSpec, transport: Transport, checked: Checked, target: str) 
 
 def _check_request(spec: JobSpec, hosts: tuple[Host, ...], transport: Transport) -> None:
     """Refuse what no other hosts could do, before any of them is contacted."""
-    if spec.launch.method == "mpirun" and len({host.python for host in hosts}) > 1:
+    if spec.method.reaches_hosts and len({host.python for host in hosts}) > 1:
         raise RequestError(
-            f"{spec.source('method')}: mpirun starts the same Python everywhere. Name one launch.python."
+            f"{spec.source('method')}: {spec.method.name} starts the same Python everywhere. Name one launch.python."
         )
     if spec.launch.devices is not None:
         raise RequestError(f"{spec.source('devices')}: {transport.devices_advice}")
@@ -297,14 +296,13 @@ def _plan_elsewhere(
     _check_request(job.spec, hosts, transport)
     workers = agree_on_workers(job.spec, (), hosts)
     spec = job.with_checkpoints(workers, facts.run_dir)
-    return make_plan(spec, hosts, facts, attempt, _reach(transport, spec, hosts), job.method)
+    return make_plan(spec, hosts, facts, attempt, _reach(transport, spec, hosts))
 
 
 def _replan(
     spec: JobSpec,
     facts: Facts,
     transport: Transport,
-    method: Method,
     left: tuple[Host, ...],
     attempt: int,
     port: int,
@@ -313,11 +311,11 @@ def _replan(
     ranks = sum(len(host.devices) for host in left)
     config = replace(spec.config, values={**spec.config.values, "device_num": ranks})
     spec = replace(spec, config=config)
-    return make_plan(spec, left, replace(facts, port=port), attempt, _reach(transport, spec, left), method)
+    return make_plan(spec, left, replace(facts, port=port), attempt, _reach(transport, spec, left))
 
 
 def _reach(transport: Transport, spec: JobSpec, hosts: tuple[Host, ...]) -> Reach:
-    env = transport.environment(spec.launch.method, hosts)
+    env = transport.environment(spec.method, hosts)
     return Reach(transport.name, not transport.shares_environment, env)
 
 
@@ -328,7 +326,7 @@ def requirements(spec: JobSpec, script: str) -> Requirements:
         run_dir=str(Path(spec.launch.runs_dir).resolve() / (spec.launch.run_id or "check")),
         script=script,
         target=target,
-        needs_mindspore=target not in (None, "None") or spec.launch.method == "msrun",
+        needs_mindspore=target not in (None, "None") or spec.method.needs_mindspore,
         port=spec.launch.master_port,
         numa=spec.launch.needs_numa,
         share_devices=spec.launch.share_devices,

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mslaunch import plugins
 from mslaunch.documents.limits import Unreadable, read_text
-from mslaunch.errors import ConfigError, RankTableMissing, RankTableUnreadable, RequestError, did_you_mean
+from mslaunch.errors import ConfigError, RankTableMissing, RankTableUnreadable, RequestError
 from mslaunch.hosts import Host
 from mslaunch.launch.program import FoundProgram, find_program, with_typed_python
-from mslaunch.plan.methods import METHODS, Method
+from mslaunch.plan.methods import find_method
 from mslaunch.plan.model import Checkpoints, File
 from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec, named_hosts
 from mslaunch.ranktable.findings import SIZE_LIMIT
@@ -24,8 +23,6 @@ from mslaunch.settings.program import settings_of
 from mslaunch.settings.resolve import Settings, resolve
 from mslaunch.settings.yaml_config import Config, override, parse_config, split_assignments
 from mslaunch.transports.join.cluster_environment import find as find_system
-
-METHODS_GROUP = "mslaunch.methods"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ReadJob:
-    """A request with what it names on this machine: config, hostfile, rank table and method."""
+    """A request with what it names on this machine: config, hostfile and rank table."""
 
     request: Request
     spec: JobSpec
@@ -66,7 +63,6 @@ class ReadJob:
     """The text of the rank table."""
     named: tuple[Host, ...]
     """The hosts that were named."""
-    method: Method
 
     @property
     def program(self) -> FoundProgram:
@@ -95,6 +91,7 @@ def read_job(request: Request) -> ReadJob:
     spec = JobSpec(
         settings,
         config,
+        find_method(settings),
         request.script_args,
         default_script=request.default_script,
         default_workers=request.default_workers,
@@ -108,7 +105,7 @@ def read_job(request: Request) -> ReadJob:
         if errors:
             raise ConfigError([finding.words(name) for finding in errors])
         spec = replace(spec, rank_table=read_table(text, name))
-    return ReadJob(request, spec, config_path, text, named_hosts(spec, _hostfile(spec)), find_method(spec))
+    return ReadJob(request, spec, config_path, text, named_hosts(spec, _hostfile(spec)))
 
 
 def _named_by_args(request: Request, settings: Settings) -> Request | None:
@@ -119,24 +116,6 @@ def _named_by_args(request: Request, settings: Settings) -> Request | None:
         return None
     program, left = settings_of(args)
     return replace(request, flags={**request.flags, **program}, script_args=left, args_may_name=False)
-
-
-def find_method(spec: JobSpec) -> Method:
-    """Return the function of the method that was asked for: a built-in one, else a plug-in's."""
-    name = spec.launch.method
-    found = METHODS.get(name) or plugins.load(METHODS_GROUP, name, _as_method)
-    if found is None:
-        known = [*METHODS, *plugins.names(METHODS_GROUP)]
-        hint = did_you_mean(name, known) or f". There are {', '.join(known)}."
-        raise RequestError(f"{spec.source('method')}: there is no method {name!r}{hint}")
-    return found
-
-
-def _as_method(loaded: Any) -> Method:
-    if not callable(loaded):
-        raise TypeError(f"{loaded!r} is not a function of a PlacedJob")
-    method: Method = loaded
-    return method
 
 
 def _hostfile(spec: JobSpec) -> str | None:
@@ -174,7 +153,7 @@ def _read_config(path: Path | None, text: str | None = None) -> Config:
 def _rank_table(spec: JobSpec, config_path: Path | None) -> tuple[str, str] | None:
     """Return the name and text of the rank table that was asked for, or that a system gives to all its nodes."""
     asked, source = spec.launch.rank_table, spec.source("rank_table")
-    if asked is None and spec.launch.method == "rank-table":
+    if asked is None and spec.method.needs_rank_table:
         found = find_system(os.environ)
         asked, source = (found.rank_table, found.sources.get("rank table", "")) if found else (None, "")
     if asked is None:

@@ -12,7 +12,8 @@ from typing import Any
 from mslaunch.documents.yaml_text import write_yaml
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
-from mslaunch.plan import argument_paths, binding, methods
+from mslaunch.plan import argument_paths, binding
+from mslaunch.plan.methods.base import PlacedJob, Rank
 from mslaunch.plan.model import Copy, Facts, File, Limits, LinePattern, Plan, Reach, Restarts, Sync
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
@@ -60,9 +61,8 @@ def make_plan(
     facts: Facts,
     attempt: int = 0,
     reach: Reach = HERE,
-    method: methods.Method | None = None,
 ) -> Plan:
-    """Decide everything about one attempt at the job; without a `method`, the built-in one that the job names."""
+    """Decide everything about one attempt at the job."""
     moved: dict[str, str] = {}
     absolute = partial(_absolute, facts, moved)
     world_size = sum(len(host.devices) for host in hosts)
@@ -79,8 +79,7 @@ def make_plan(
     env |= argument_paths.rewrite_variables(typed, absolute)
     reader = _stdin(spec, program, world_size, reach)
     left = describe(facts.environment, unset, world_size, facts.rank_table is not None)
-    start = method or methods.METHODS[spec.launch.method]
-    started = start(_job(spec, hosts, facts, env, program))
+    started = spec.method.plan(_job(spec, hosts, facts, env, program))
     return Plan(
         run_id=facts.run_id,
         attempt=attempt,
@@ -89,7 +88,7 @@ def make_plan(
         job_dir=facts.job_dir,
         script=program.label,
         program=program,
-        method=spec.launch.method,
+        method=spec.method.name,
         transport=reach.name,
         device_target=facts.device_target,
         world_size=world_size,
@@ -121,11 +120,9 @@ def make_plan(
     )
 
 
-def _job(
-    spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, env: dict[str, str], program: Program
-) -> methods.PlacedJob:
+def _job(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, env: dict[str, str], program: Program) -> PlacedJob:
     """Put together what every method starts from."""
-    return methods.PlacedJob(
+    return PlacedJob(
         spec=spec,
         hosts=hosts,
         facts=facts,
@@ -216,13 +213,13 @@ def _restarts(spec: JobSpec) -> Restarts:
     )
 
 
-def place_ranks(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Iterator[methods.Rank]:
+def place_ranks(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Iterator[Rank]:
     """Number the ranks host by host in the order given, and give each its device, its cores and its memory."""
     rank = 0
     for node, host in enumerate(hosts):
         bindings = binding.bind_ranks(spec, host, facts, rank)
         for local_rank, device_id in enumerate(host.devices):
-            yield methods.Rank(rank, node, host, local_rank, device_id, bindings[local_rank])
+            yield Rank(rank, node, host, local_rank, device_id, bindings[local_rank])
             rank += 1
 
 
@@ -274,7 +271,7 @@ def _checkpoint_files(spec: JobSpec) -> Iterator[File]:
 
 def _rank_table(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> tuple[File, ...]:
     content = facts.rank_table
-    if content is None and spec.launch.method == "rank-table":
+    if content is None and spec.method.needs_rank_table:
         _check_addresses(spec, hosts, facts)
         content = write_table(from_hosts(hosts))
     return () if content is None else (File(layout.RANK_TABLE, content),)
@@ -349,7 +346,7 @@ def _stdin(spec: JobSpec, program: Program, world_size: int, reach: Reach) -> in
             f"`{program.what} -` reads its script from standard input, which one rank of {world_size} can do at most. "
             f"Write it to a file, and name that."
         )
-    possible = reach.passes_stdin and spec.launch.method not in methods.BY_SCRIPT
+    possible = reach.passes_stdin and not spec.method.by_script
     if not isinstance(asked, int):
         return 0 if asked == "auto" and possible and world_size == 1 else None
     if not possible:

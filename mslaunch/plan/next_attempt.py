@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mslaunch.hosts import Host
-from mslaunch.plan.methods import ranks_file
+from mslaunch.plan.methods.processes import ranks_file
 from mslaunch.plan.model import Plan, Process, Restarts
 from mslaunch.settings.environment import store_port
 from mslaunch.shared import layout

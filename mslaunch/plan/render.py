@@ -13,7 +13,7 @@ import jinja2
 from mslaunch.settings.environment import LAUNCH_VARIABLES, TUNABLE, VARIABLE, carried, inherited_launch_variables
 
 if TYPE_CHECKING:
-    from mslaunch.plan.methods import PlacedJob
+    from mslaunch.plan.methods.base import PlacedJob
 
 
 def template_source(name: str) -> str:
@@ -74,7 +74,7 @@ def render(name: str, values: Mapping[str, Any]) -> str:
     return fill(f"{name}.j2", values, quote, FILTERS)
 
 
-def render_script(name: str, job: PlacedJob, env: Mapping[str, str], node: int, cluster: bool) -> str:
+def render_script(name: str, job: PlacedJob, env: Mapping[str, str], node: int) -> str:
     """Render the script of one host. Paths below the run's folder are written from $run, so that it can be moved."""
     host = job.hosts[node]
     own = [rank for rank in job.ranks if rank.node == node]
@@ -84,8 +84,7 @@ def render_script(name: str, job: PlacedJob, env: Mapping[str, str], node: int, 
         "node": node,
         "host": host,
         "ranks": own,
-        "cluster": cluster,
-        "starts_scheduler": cluster and node == 0,
+        "starts_scheduler": job.has_scheduler and node == 0,
         "python": job.facts.hosts[host.name].python,
         "exports": {key: value for key, value in env.items() if key != "MSLAUNCH_RUN_DIR"},
         "secrets": list(job.spec.secrets),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from mslaunch.errors import Disagreement, NoDevices, NotReadyError, RequestError
 from mslaunch.hosts import LOCAL, Host, check_named_once, parse_hostfile, parse_hosts
@@ -15,15 +16,19 @@ from mslaunch.settings.resolve import Settings
 from mslaunch.settings.yaml_config import Config
 from mslaunch.shared.secret_names import is_secret
 
+if TYPE_CHECKING:
+    from mslaunch.plan.methods.base import Method
+
 TRAIN_SCRIPT = "train.py"
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What was asked: settings, the script's configuration and its arguments."""
+    """The job as requested: settings, the script's configuration, the method, and the script's arguments."""
 
     settings: Settings
     config: Config
+    method: Method
     script_args: tuple[str, ...] = ()
     rank_table: RankTable | None = None
     checkpoints: Checkpoints | None = None

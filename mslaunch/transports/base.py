@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 if TYPE_CHECKING:
     from mslaunch.documents.schema import RunStatus
     from mslaunch.hosts import Host
+    from mslaunch.plan.methods.base import Method
     from mslaunch.plan.model import File, Plan
     from mslaunch.plan.spec import JobSpec
 
@@ -308,7 +309,7 @@ class Transport:
         """End what is left of a run whose agents were lost, where this machine can see it; the channels are closed."""
         del run_dir
 
-    def environment(self, method: str, hosts: tuple[Host, ...]) -> Mapping[str, str]:
+    def environment(self, method: Method, hosts: tuple[Host, ...]) -> Mapping[str, str]:
         """Return variables that all processes of a job need here."""
         del method, hosts
         return {}

@@ -6,6 +6,7 @@ import pytest
 
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host, parse_hosts
+from mslaunch.plan.methods import METHODS
 from mslaunch.plan.spec import JobSpec, named_hosts
 from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import parse_config
@@ -36,7 +37,7 @@ def test_what_cannot_be_read_is_refused(text: str) -> None:
 def hosts_of(hosts: str) -> tuple[Host, ...]:
     """Read launch.hosts of a YAML."""
     config = parse_config(f"launch:\n  hosts: {hosts}\n", "cfg.yaml")
-    return named_hosts(JobSpec(resolve({}, {}, config), config), None)
+    return named_hosts(JobSpec(resolve({}, {}, config), config, METHODS["dynamic"]), None)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mslaunch.errors import ConfigError, RequestError
+from mslaunch.plan.methods import METHODS
 from mslaunch.plan.spec import JobSpec
 from mslaunch.settings.kubernetes_settings import KubernetesSettings
 from mslaunch.settings.resolve import resolve
@@ -121,7 +122,7 @@ def test_wrong_settings_are_located(text: str, words: str) -> None:
 
 
 def test_ranks_that_cannot_be_spread_are_told() -> None:
-    spec = JobSpec(resolve({"nodes": 3, "workers": 8}, {}, Config()), Config())
+    spec = JobSpec(resolve({"nodes": 3, "workers": 8}, {}, Config()), Config(), METHODS["dynamic"])
     with pytest.raises(RequestError, match="Ask for a multiple of 3"):
         planned_hosts(spec)
 

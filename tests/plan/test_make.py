@@ -14,7 +14,8 @@ from mslaunch.errors import Disagreement, NotReadyError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.plan.binding import core_share
 from mslaunch.plan.make import make_plan
-from mslaunch.plan.methods import MethodPlan
+from mslaunch.plan.methods import find_method
+from mslaunch.plan.methods.base import Method, MethodPlan, PlacedJob
 from mslaunch.plan.model import Facts, File, HostFacts, Plan, from_json, to_json
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
 from mslaunch.ranktable.generate import from_hosts
@@ -30,7 +31,8 @@ CONFIG = "seed: 1\ndevice_num: 1\ntrain_dir: data\nlaunch:\n  script: train.py\n
 
 def spec_of(text: str = "", args: tuple[str, ...] = (), **flags: Any) -> JobSpec:
     config = parse_config(text, "cfg.yaml") if text else Config()
-    return JobSpec(resolve(flags, {}, config), config, args)
+    settings = resolve(flags, {}, config)
+    return JobSpec(settings, config, find_method(settings), args)
 
 
 def facts_of(hosts: tuple[Host, ...] = (), **changes: Any) -> Facts:
@@ -74,14 +76,20 @@ def test_whole_plans_are_as_reviewed(method: str) -> None:
             compare(Path(file.path).name, file.content)
 
 
-def test_a_method_is_any_function_from_a_placed_job() -> None:
-    """make_plan calls the one that it is given; the job's setting is only its name."""
-    spec = spec_of(workers=2, method="mine")
+class Mine(Method):
+    """A method that starts nothing, and writes one file."""
+
+    name = "mine"
     files = (File("scripts/mine.txt", "mine"),)
-    plan = make_plan(
-        spec, (local_host(spec, 2, (), "CPU"),), facts_of(), method=lambda job: MethodPlan(job.env, (), files)
-    )
-    assert (plan.method, plan.processes, plan.files[-1:]) == ("mine", (), files)
+
+    def plan(self, job: PlacedJob) -> MethodPlan:
+        return MethodPlan(job.env, (), self.files)
+
+
+def test_the_method_of_the_job_makes_its_processes_and_files() -> None:
+    """make_plan asks the job's method, built in or not, and records its name."""
+    plan = plan_of(replace(spec_of(workers=2), method=Mine()))
+    assert (plan.method, plan.processes, plan.files[-1:]) == ("mine", (), Mine.files)
 
 
 def test_a_plan_survives_json() -> None:

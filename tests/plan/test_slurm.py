@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.hosts import Host
+from mslaunch.plan.methods import METHODS
 from mslaunch.plan.spec import JobSpec
 from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import Config
@@ -34,7 +35,7 @@ NODES = (Host("n1", "10.0.0.1", ()), Host("n2", "10.0.0.2", ()))
 
 
 def spec(**flags: object) -> JobSpec:
-    return JobSpec(resolve(flags, {}, Config()), Config())
+    return JobSpec(resolve(flags, {}, Config()), Config(), METHODS["dynamic"])
 
 
 def devices(hosts: tuple[Host, ...]) -> list[tuple[int, ...]]:

@@ -66,8 +66,8 @@ class JoinTransport(Transport):
     def check_request(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> None:
         if named:
             raise RequestError(f"{naming_setting(spec)}: nodes that join are not named. Leave it out.")
-        if spec.launch.method == "mpirun":
-            raise RequestError(f"{spec.source('method')}: mpirun reaches hosts by itself. Leave it out.")
+        if spec.method.reaches_hosts:
+            raise RequestError(f"{spec.source('method')}: {spec.method.name} reaches hosts by itself. Leave it out.")
         parts.settle(spec, environment)
 
     def notes(self, spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:

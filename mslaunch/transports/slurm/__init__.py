@@ -16,6 +16,7 @@ from mslaunch.transports.slurm import batch_script, queue
 
 if TYPE_CHECKING:
     from mslaunch.hosts import Host
+    from mslaunch.plan.methods.base import Method
     from mslaunch.plan.model import File, Plan
 
 
@@ -147,8 +148,8 @@ class SlurmTransport(Transport):
         state = queue.look(job.job_id, since=0.0) if job else None
         return f"Slurm has suspended job {job.job_id}" if job and state and state.word == "SUSPENDED" else ""
 
-    def environment(self, method: str, hosts: tuple[Host, ...]) -> Mapping[str, str]:
-        if method != "mpirun":
+    def environment(self, method: Method, hosts: tuple[Host, ...]) -> Mapping[str, str]:
+        if not method.reaches_hosts:
             return {}
         # Open MPI counts its slots by this, and an agent's step has one task a node.
         return {"SLURM_TASKS_PER_NODE": ",".join(str(len(host.devices)) for host in hosts)}

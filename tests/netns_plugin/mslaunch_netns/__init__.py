@@ -10,7 +10,8 @@ from pathlib import Path
 
 from mslaunch.errors import NotReadyError
 from mslaunch.hosts import Host
-from mslaunch.plan.methods import MethodPlan, PlacedJob, dynamic
+from mslaunch.plan.methods.base import MethodPlan, PlacedJob
+from mslaunch.plan.methods.dynamic import Dynamic
 from mslaunch.transports.base import Access, Channel, Opened, Transport, open_each
 from mslaunch.transports.process import ProcessChannel, agent_command
 
@@ -50,11 +51,15 @@ def _address(name: str) -> str:
     raise NotReadyError(f"it has no address. Give it one with `ip -n {name} address add`.")
 
 
-def nice(job: PlacedJob) -> MethodPlan:
+class Nice(Dynamic):
     """The method dynamic, with ranks that leave the processor to others."""
-    plan = dynamic(job)
-    processes = (
-        replace(process, argv=("nice", "-n", "10", *process.argv)) if process.role == "worker" else process
-        for process in plan.processes
-    )
-    return replace(plan, processes=tuple(processes))
+
+    name = "nice"
+
+    def plan(self, job: PlacedJob) -> MethodPlan:
+        plan = super().plan(job)
+        processes = (
+            replace(process, argv=("nice", "-n", "10", *process.argv)) if process.role == "worker" else process
+            for process in plan.processes
+        )
+        return replace(plan, processes=tuple(processes))
