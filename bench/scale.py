@@ -12,12 +12,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bench.measure import MSLAUNCH, Row
 from mslaunch.hosts import Host
-from mslaunch.launch.cluster import Cluster
+from mslaunch.launch.connect import Cluster, Site
 from mslaunch.launch.execute import execute
+from mslaunch.launch.pipeline import Launch
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.methods import METHODS
 from mslaunch.plan.model import Facts, HostFacts, Plan, to_json
@@ -148,7 +149,9 @@ def run_here(does: str, hosts: int, each: int) -> dict[str, float]:
         if does == "lines":
             threading.Timer(LINES_SECONDS, end_all, [channels]).start()
         began = time.perf_counter()
-        final = execute(plan, folder, lambda *_: None, {}, Cluster(SimulatedTransport(), channels))
+        transport, unused = SimulatedTransport(), cast(Any, None)
+        site = Site(unused, unused, transport, unused, plan.hosts, unused)
+        final = execute(Launch(plan, folder, site, {}), Cluster(transport, channels), lambda *_: None)
         assert final.state == ("failed" if does == "fail" else "succeeded"), final
         stopped = max((channel.stopped_at or 0.0) for channel in channels)
         return {

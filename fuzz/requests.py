@@ -12,8 +12,9 @@ from fuzz.run import Border, samples
 from mslaunch.cli import rank_table as rank_table_verb
 from mslaunch.diagnose.patterns.pattern_tables import parse_table
 from mslaunch.hosts import Host, parse_hosts
+from mslaunch.launch import read as reading
 from mslaunch.launch.program import find_program
-from mslaunch.launch.request import ReadJob, Request, read_job
+from mslaunch.launch.read import ReadJob, Request
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, Plan, from_json, to_json
 from mslaunch.plan.spec import agree_on_workers, local_host
@@ -36,7 +37,7 @@ def _open_config(folder: Path) -> Callable[[bytes], object]:
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
-        job = read_job(Request(config=str(path)))
+        job = reading.read(Request(config=str(path)))
         find_program(job.spec, path)
         plan = _plan(job)
         if plan is not None:
@@ -91,7 +92,7 @@ def _open_hosts(folder: Path) -> Callable[[bytes], object]:
     def read(data: bytes) -> None:
         if b"\n" in data:
             path.write_bytes(data)
-            read_job(Request(flags={"hostfile": str(path)}))
+            reading.read(Request(flags={"hostfile": str(path)}))
         else:
             parse_hosts(data.decode("utf-8", "surrogateescape"))
 

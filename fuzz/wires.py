@@ -27,7 +27,7 @@ from mslaunch.launch.attempt.attempt import Attempt
 from mslaunch.launch.attempt.event_check import check_event
 from mslaunch.launch.attempt.file_transfer import FileTransfer
 from mslaunch.launch.attempt.run_state import RunState
-from mslaunch.launch.cluster import Cluster
+from mslaunch.launch.connect import Cluster
 from mslaunch.launch.execute import conclude
 from mslaunch.metrics.order import metrics_order
 from mslaunch.plan.model import Plan, from_json

@@ -11,9 +11,10 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from mslaunch.api import Job, find_run, launch, runs, sweep
+    from mslaunch.api import find_run, runs
     from mslaunch.diagnose.verdict import Verdict
     from mslaunch.errors import MslaunchError
+    from mslaunch.job import Job, launch, sweep
     from mslaunch.runs.events import RankEnded, RankFailed, RankJoined, RankProgress, RankStarted, Restarted, RunEnded
     from mslaunch.runs.run import JobFailed, Result, Run
 
@@ -38,7 +39,8 @@ __all__ = [
 ]
 
 _PLACES = {
-    "mslaunch.api": ("Job", "find_run", "launch", "runs", "sweep"),
+    "mslaunch.api": ("find_run", "runs"),
+    "mslaunch.job": ("Job", "launch", "sweep"),
     "mslaunch.diagnose.verdict": ("Verdict",),
     "mslaunch.errors": ("MslaunchError",),
     "mslaunch.runs.run": ("JobFailed", "Result", "Run"),

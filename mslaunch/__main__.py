@@ -1,8 +1,8 @@
 """The command `mslaunch`, also as `python -m mslaunch`."""
 
-from mslaunch import signals
+from mslaunch import interrupts
 
-signals.end_at_once()
+interrupts.end_at_once()
 
 
 def main() -> None:

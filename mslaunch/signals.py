@@ -2,62 +2,11 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found] # the C module behind signal
 import os
 import signal
+from typing import Protocol
 
-_received: list[int] = []
-_NAMES = {_signal.SIGINT: "SIGINT", _signal.SIGTERM: "SIGTERM", _signal.SIGHUP: "SIGHUP"}
-
-
-def end_at_once() -> None:
-    """Have signals end this process while it loads its modules: nothing has been started, nothing is undone."""
-    for number in _NAMES:
-        if _signal.getsignal(number) is not _signal.SIG_IGN:  # `nohup mslaunch` survives SIGHUP
-            _signal.signal(number, _end)
-
-
-def raise_them(undoes: bool) -> None:
-    """Have Ctrl-C raise KeyboardInterrupt from now on.
-
-    A verb that undoes what it has begun ends in this way by the other signals too; others just end.
-    """
-    for number in _NAMES:
-        if _signal.getsignal(number) is not _end:
-            continue  # this command runs in a program that has handlers of its own
-        if undoes:
-            _signal.signal(number, _raise)
-        else:
-            _signal.signal(number, _signal.default_int_handler if number == _signal.SIGINT else _signal.SIG_DFL)
-
-
-def pop_received() -> list[int]:
-    """Return the signals that have raised, each once: Python drops what is raised in a destructor, so a job asks."""
-    numbers = _received[:]
-    _received.clear()
-    return numbers
-
-
-def _end(number: int, _: object) -> None:
-    _report(number)
-    os._exit(128 + number)
-
-
-def _raise(number: int, _: object) -> None:
-    if not _received:
-        _report(number)
-    _received.append(number)
-    if number == _signal.SIGINT:
-        raise KeyboardInterrupt
-    raise SystemExit(128 + number)
-
-
-def _report(number: int) -> None:
-    try:  # noqa: SIM105 -- contextlib would have to be loaded
-        os.write(2, f"mslaunch: ended by {_NAMES[number]}\n".encode())
-    except OSError:  # the terminal is gone
-        pass
-
+from mslaunch import interrupts
 
 STACKS = signal.SIGUSR2  # `mslaunch stacks` asks the launcher with it
 WARNING = signal.SIGUSR1  # Slurm sends it a minute before the time is up
@@ -65,6 +14,14 @@ SUSPEND = signal.SIGTSTP  # Ctrl-Z
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, STACKS, WARNING, SUSPEND)
 ASKING = (STACKS, WARNING)
 """Signals that do not end a run."""
+
+
+class SignalSource(Protocol):
+    """Signals as something to wait for."""
+
+    def fileno(self) -> int: ...
+
+    def read(self) -> list[int]: ...
 
 
 class Signals:
@@ -78,7 +35,7 @@ class Signals:
         # What is ignored stays ignored: `nohup mslaunch …` must survive SIGHUP. Only job.sbatch ignores the warning.
         heeded = [number for number in _SIGNALS if number == WARNING or signal.getsignal(number) != signal.SIG_IGN]
         self._handlers = {number: signal.signal(number, lambda *_: None) for number in heeded}
-        os.write(self._write, bytes(pop_received()))
+        os.write(self._write, bytes(interrupts.pop_received()))
         return self
 
     def __exit__(self, *_: object) -> None:

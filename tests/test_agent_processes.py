@@ -6,22 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from mslaunch.hosts import LOCAL
-from mslaunch.launch.cluster import Cluster
 from mslaunch.launch.execute import execute
-from mslaunch.launch.folder import create
-from mslaunch.launch.prepare import plan_job
-from mslaunch.launch.request import Request
+from mslaunch.launch.read import Request
 from mslaunch.shared.processes import descendants
-from mslaunch.transports import registry
-from mslaunch.transports.base import Access
 from tests.conftest import Bench, wait_for
 from tests.driven_agent import driven_agent
+from tests.launch_bed import ready
 
 HEADLESS = """import ctypes, threading, time
 threading.Thread(target=time.sleep, args=(600,)).start()
@@ -60,10 +57,8 @@ def test_times_of_a_host_are_told_by_our_clock(bench: Bench, monkeypatch: pytest
     """What a host whose clock is an hour ahead reports at ten happened at nine."""
     bench.write("train.py", "")
     monkeypatch.chdir(bench.folder)
-    plan = plan_job(Request(flags={"workers": 1}))
-    transport = registry.get("local")
-    channels = transport.open(plan.hosts, Access(sys.executable)).channels
-    cluster = Cluster(transport, channels, skew={LOCAL: 3600.0})
-    final = execute(plan, create(plan), lambda *_: None, os.environ, cluster)
+    launch = ready(Request(flags={"workers": 1}))
+    cluster = replace(launch.site.open(), skew={LOCAL: 3600.0})
+    final = execute(launch, cluster, lambda *_: None)
     began, ended = (datetime.fromisoformat(when or "") for when in (final.started, final.ranks[0].ended))
     assert 3000 < (began - ended).total_seconds() <= 3600

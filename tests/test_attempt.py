@@ -18,7 +18,7 @@ from mslaunch.launch.attempt.attempt import SAVE_SHARE, TICK, Attempt, Clock
 from mslaunch.launch.attempt.decisions import LOST, TIME_IS_UP
 from mslaunch.launch.attempt.file_transfer import FileTransfer
 from mslaunch.launch.attempt.run_state import RunState
-from mslaunch.launch.cluster import Cluster
+from mslaunch.launch.connect import Cluster
 from mslaunch.launch.execute import announce_restart, wait_before_restart
 from mslaunch.launch.restarts import NextAttempt
 from mslaunch.plan.make import make_plan

@@ -11,9 +11,10 @@ import pytest
 import typer
 import yaml
 
-from mslaunch.api import make_request, plan_request, prepare, read
 from mslaunch.cli import train
 from mslaunch.cli.parsing import arguments, options
+from mslaunch.launch.pipeline import plan_only
+from mslaunch.launch.read import Request, read
 from mslaunch.plan.model import File
 from mslaunch.settings.launch import HostEntry, LaunchSettings
 from mslaunch.settings.resolve import resolve
@@ -22,6 +23,7 @@ from mslaunch.settings.yaml_config import Config, split_assignments
 from mslaunch.transports.base import Command
 from mslaunch.transports.command_line import command_words
 from mslaunch.transports.registry import BUILT_IN, get
+from tests.launch_bed import planned
 from tests.pod_bed import expanded
 
 SYNC = {"before": [{"from": "obs://b/data", "to": "/cache/data"}], "after": [{"from": "out", "to": "s3://b/out"}]}
@@ -157,11 +159,11 @@ def test_a_pod_has_what_variables_of_its_submitter_say(tmp_path: Path, monkeypat
         monkeypatch.setenv(name, value)
     Path("train.py").write_text("print(1)\n")
     flags = {"transport": "kubernetes", "image": "i", "workers": 1, "env": {"K": None}}
-    prepared = prepare(make_request(None, ("launch.backoff=8",), flags))
-    words, _ = submitted(prepared.plan.files, "kubernetes")
+    job = planned(Request(None, ("launch.backoff=8",), flags))
+    words, _ = submitted(job.plan.files, "kubernetes")
     assert {"--set=launch.grace=3.0", "--tag=a", "--tag=b", "--set=launch.backoff=8", "--env=K"} <= {*words}
     assert not [word for word in words if "7" in word and "backoff" in word]
-    assert prepared.secrets == {"K": "v"}
+    assert job.site.secrets == {"K": "v"}
 
 
 @pytest.mark.parametrize("transport", ["slurm", "kubernetes"])
@@ -172,11 +174,11 @@ def test_a_secret_of_an_assignment_is_in_no_file(
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("print(1)\n")
     flags = {"transport": transport, "workers": 1} | ({"image": "i"} if transport == "kubernetes" else {})
-    prepared = prepare(make_request(None, ("launch.env={A: 1, K_TOKEN: hush-4711}",), flags))
-    words, _ = submitted(prepared.plan.files, transport)
+    job = planned(Request(None, ("launch.env={A: 1, K_TOKEN: hush-4711}",), flags))
+    words, _ = submitted(job.plan.files, transport)
     assert {'--set=launch.env={"A": 1, "K_TOKEN": null}', "--env=K_TOKEN"} <= {*words}
-    assert prepared.secrets == {"K_TOKEN": "hush-4711"}
-    assert not [file.path for file in prepared.plan.files if "hush-4711" in file.content]
+    assert job.site.secrets == {"K_TOKEN": "hush-4711"}
+    assert not [file.path for file in job.plan.files if "hush-4711" in file.content]
 
 
 def asked_of(transport: str) -> dict[str, Any]:
@@ -194,8 +196,8 @@ def test_a_job_of_a_queue_has_the_settings_of_its_submitter(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOKEN", "t")
     Path("train.py").write_text("print(1)\n")
-    request = make_request(None, (), asked_of(transport), ("--lr", "1"))
-    words, variables = submitted(plan_request(request).files, transport)
+    request = Request(None, (), asked_of(transport), ("--lr", "1"))
+    words, variables = submitted(plan_only(request).files, transport)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     found, assignments = parsed(words[words.index("train") + 1 :])

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from mslaunch.launch.attempt.run_state import RunState
-from mslaunch.launch.cluster import connect_unchecked
 from mslaunch.launch.execute import execute
-from mslaunch.launch.folder import create
-from mslaunch.launch.prepare import plan_job
-from mslaunch.launch.request import Request
-from mslaunch.transports import registry
-from mslaunch.transports.base import Access
+from mslaunch.launch.read import Request
 from tests.conftest import Bench
+from tests.launch_bed import ready
 
 
 @pytest.mark.parametrize("at", ["started", "lines", "exited"])
@@ -28,8 +22,7 @@ def test_an_exception_in_the_console_does_not_end_the_job(
     """Whenever it is raised, the exit code and the verdict are right, and events.jsonl has one console-lost event."""
     bench.write("train.py", "print('hello', flush=True)\nraise SystemExit(7)\n")
     monkeypatch.chdir(bench.folder)
-    plan = plan_job(Request(flags={"workers": 1}))
-    folder = create(plan)
+    launch = ready(Request(flags={"workers": 1}))
     seen: list[str] = []
 
     def observe(event: Mapping[str, Any], run_state: RunState, shown: Callable[[], None]) -> None:
@@ -38,12 +31,11 @@ def test_an_exception_in_the_console_does_not_end_the_job(
         if event["ev"] == at:
             raise ZeroDivisionError("no screen")
 
-    cluster = connect_unchecked(registry.get("local"), plan.hosts, Access(sys.executable))
-    final = execute(plan, folder, observe, os.environ, cluster)
+    final = execute(launch, launch.site.open(), observe)
     assert (final.state, final.exit_code) == ("failed", 7)
     assert final.verdict is not None
     assert final.verdict.summary == "exited with code 7"
-    events = [json.loads(line) for line in folder.events.read_text().splitlines()]
+    events = [json.loads(line) for line in launch.folder.events.read_text().splitlines()]
     lost = [event["traceback"] for event in events if event["ev"] == "console-lost"]
     assert [traceback.splitlines()[-1] for traceback in lost] == ["ZeroDivisionError: no screen"]
     assert [event["ev"] for event in events][-1] == "idle"

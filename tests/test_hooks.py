@@ -16,8 +16,10 @@ import pytest
 
 import mslaunch
 from mslaunch.launch import hooks
+from mslaunch.plan.model import to_json
 from mslaunch.settings.yaml_config import without_secrets
 from tests.conftest import Bench, wait_for
+from tests.launch_bed import planned
 
 ON_END = 'cat > ended.json; echo "$MSLAUNCH_ENDED_RUN $MSLAUNCH_ENDED_STATE $MSLAUNCH_ENDED_CODE" >> ends.txt'
 
@@ -260,10 +262,10 @@ def test_the_url_goes_with_a_queues_job_and_is_not_in_its_files(
     settings: dict[str, Any] = {"transport": transport, "nodes": 1} | (
         {"image": "i"} if transport == "kubernetes" else {}
     )
-    prepared = mslaunch.api.prepare(mslaunch.Job("train.py", workers=1, **settings, **given).request)
-    assert prepared.secrets == {hooks.CARRIED: URL}
-    assert [file.path for file in prepared.plan.files if "s3cr3t" in file.content] == []
-    assert "s3cr3t" not in mslaunch.api.plan_json(prepared.plan)
+    job = planned(mslaunch.Job("train.py", workers=1, **settings, **given).request)
+    assert job.site.secrets == {hooks.CARRIED: URL}
+    assert [file.path for file in job.plan.files if "s3cr3t" in file.content] == []
+    assert "s3cr3t" not in to_json(job.plan)
 
 
 def test_a_queues_job_is_told_that_there_is_no_webhook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from mslaunch.diagnose.logs.scan import scan
 from mslaunch.diagnose.patterns.pattern_tables import parse_table
 from mslaunch.errors import ConfigError, MslaunchError, RecordUnreadable, RequestError
 from mslaunch.hosts import Host, parse_hostfile, parse_hosts
-from mslaunch.launch.request import Request, read_job
+from mslaunch.launch.read import Request, read
 from mslaunch.plan.combinations import parse_axis
 from mslaunch.ranges import parse_ranges
 from mslaunch.ranktable.generate import parse_hccn_conf
@@ -76,7 +76,7 @@ def test_files_that_are_too_large_are_not_read(name: str) -> None:
     """Not even where they have no end."""
     request = Request(config="/dev/zero") if name == "config" else Request(flags={name: "/dev/zero"})
     with pytest.raises(MslaunchError, match=r"/dev/zero.*(larger than 10 MB|no such rank table)"):
-        read_job(request)
+        read(request)
 
 
 @pytest.mark.parametrize(
@@ -116,14 +116,14 @@ def test_files_of_a_run_that_hold_something_else_are_refused(run_folder: RunFold
     """run.json, plan.json and sweep.json alike."""
     data = text.encode("utf-8", "surrogateescape")
     path = SweepFolder(run_folder.path)
-    for file, read in (
+    for file, read_file in (
         (run_folder.record, lambda: record.read(run_folder)),
         (run_folder.plan, lambda: Run(run_folder).plan),
         (path.record, lambda: sweep_record.read(path)),
     ):
         file.write_bytes(data)
         with pytest.raises(RecordUnreadable, match=file.name):
-            read()
+            read_file()
 
 
 def test_a_missing_plan_is_told_in_one_sentence(run_folder: RunFolder) -> None:

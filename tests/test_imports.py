@@ -17,7 +17,7 @@ from mslaunch.worker import rank_main as worker_main
 
 PACKAGE = Path(mslaunch.__file__).parent
 EDGES: dict[str, set[str]] = {
-    "__main__": {"cli", "signals"},
+    "__main__": {"cli", "interrupts"},
     "cli": {
         "__version__",
         "api",
@@ -26,21 +26,25 @@ EDGES: dict[str, set[str]] = {
         "documents",
         "errors",
         "hosts",
+        "interrupts",
+        "launch",
         "metrics",
+        "plan",
         "ranges",
         "ranktable",
         "runs",
         "shared",
-        "signals",
         "text",
+        "transports",
         "weights",
     },
-    "__init__": {"api", "diagnose", "errors", "runs"},
+    "__init__": {"api", "diagnose", "errors", "job", "runs"},
     "api": {
         "checkpoint",
         "diagnose",
         "errors",
         "hosts",
+        "job",
         "launch",
         "plan",
         "runs",
@@ -52,6 +56,7 @@ EDGES: dict[str, set[str]] = {
         "ui",
         "weights",
     },
+    "job": {"errors", "launch", "plan", "runs", "settings", "sweep"},
     "sweep": {
         "diagnose",
         "errors",
@@ -128,13 +133,14 @@ EDGES: dict[str, set[str]] = {
     "masking": {"documents", "shared"},
     "hosts": {"errors", "ranges"},
     "worker": {"__version__", "shared"},
+    "signals": {"interrupts"},
     "runtime": {"shared"},
     "ranges": {"errors"},
     "plugins": {"errors"},
     "documents": {"errors"},
     "agent": {"shared"},
-    "signals": set(),
     "shared": set(),
+    "interrupts": set(),
     "errors": set(),
 }
 """Every edge that imports may take, those inside functions and for type checking included. There is no cycle."""

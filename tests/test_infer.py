@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from mslaunch import api
 from mslaunch.checkpoint.formats.table import read_shard
 from mslaunch.checkpoint.sharding.strategy import read_strategy, write_strategy
-from mslaunch.launch.inference import kept_folder
+from mslaunch.launch.inference import choose_files, kept_folder, place_set, read_set
+from mslaunch.launch.read import CheckpointRequest
 from tests.conftest import Bench
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -148,9 +148,10 @@ def test_runs_keep_their_sets_where_there_are_no_hard_links(served: Bench, monke
     for workers in (2, 1):
         run = served.runs / f"with-{workers}"
         run.mkdir(parents=True)
-        chooser = api.choose_checkpoint(served.folder / "ckpt")
-        given.append(chooser.choose(workers, str(run)).files[0])
-        chooser.prepare(run, lambda nbytes: lambda done: None, print)
+        chosen = choose_files(read_set(CheckpointRequest(served.folder / "ckpt")), workers, str(run))
+        given.append(chosen.checkpoints.files[0])
+        assert chosen.reshard is not None
+        place_set(chosen.reshard, run, lambda nbytes: lambda done: None, print)
     assert shapes(given[0]) == shapes(str(FIXTURES / "checkpoints/tp2/rank_0/net0.ckpt"))
 
 

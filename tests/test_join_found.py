@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.errors import MslaunchError, RequestError
-from mslaunch.launch.request import Request, read_job
+from mslaunch.launch.read import Request, read
 from mslaunch.transports.join.cluster_environment import Found, find
 from mslaunch.transports.join.pending_connections import read_hello
 from mslaunch.transports.join.role import split_master
@@ -265,11 +265,11 @@ def test_the_table_of_a_system_is_for_the_method_that_needs_one(
     """On ModelArts, say; MindSpore's own rank assignment needs none."""
     for name, value in {**VOLCANO, "MA_NUM_HOSTS": "2", "RANK_TABLE_FILE": str(TABLE)}.items():
         monkeypatch.setenv(name, value)
-    assert read_job(Request(flags={"method": method})).rank_table == table
+    assert read(Request(flags={"method": method})).rank_table == table
 
 
 def test_a_table_of_a_system_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {**VOLCANO, "RANK_TABLE_FILE": "/no/table.json"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(MslaunchError, match=r"/no/table\.json.*RANK_TABLE_FILE"):
-        read_job(Request(flags={"method": "rank-table"}))
+        read(Request(flags={"method": "rank-table"}))

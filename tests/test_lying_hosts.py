@@ -15,7 +15,7 @@ from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
 from mslaunch.launch.attempt.decisions import LOST
 from mslaunch.launch.check import converse
-from mslaunch.launch.cluster import Cluster
+from mslaunch.launch.connect import Cluster
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.shared import layout

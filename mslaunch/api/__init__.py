@@ -5,13 +5,10 @@ The command line uses this module and nothing below it. Nothing heavy is importe
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mslaunch.api.joining import agent_member, join, membership
+from mslaunch.api.joining import agent_member, join
 from mslaunch.api.objects import complete_objects, object_text
 from mslaunch.api.past import (
     compare,
@@ -30,43 +27,36 @@ from mslaunch.api.past import (
 from mslaunch.api.steps import (
     attach,
     become_owner,
-    carry_out,
     carry_out_sweep,
     check_hosts,
-    choose_checkpoint,
     collect,
     combinations_of,
     config_schema,
     count_devices,
     make_request,
-    make_run,
     plan_json,
     plan_request,
-    prepare,
     prepare_sweep,
     program_settings,
-    read,
     record_from,
     record_of_logs,
-    recorded,
     resume_sweep,
     run_commands,
     setting_flags,
     start_agent_early,
-    submit,
     sweep_exit_code,
     swept_so_far,
     write_scripts,
 )
 
 if TYPE_CHECKING:
+    from mslaunch.job import Job, launch, sweep
     from mslaunch.launch.attach import AttachedRun, Notice
     from mslaunch.launch.attempt.run_state import RunState
     from mslaunch.launch.check import Checked, Report
-    from mslaunch.launch.prepare import Prepared
-    from mslaunch.launch.request import Request
+    from mslaunch.launch.read import Request
     from mslaunch.plan.combinations import Combination
-    from mslaunch.plan.model import File, Plan
+    from mslaunch.plan.model import Plan
     from mslaunch.runs.compare import Comparison
     from mslaunch.runs.labels import Labels
     from mslaunch.runs.logs import LogLines, Selection, TimedLog, merge_logs
@@ -96,7 +86,6 @@ __all__ = [
     "Notice",
     "OutputRecord",
     "Plan",
-    "Prepared",
     "Pruned",
     "RankRecord",
     "Report",
@@ -114,10 +103,8 @@ __all__ = [
     "agent_member",
     "attach",
     "become_owner",
-    "carry_out",
     "carry_out_sweep",
     "check_hosts",
-    "choose_checkpoint",
     "collect",
     "combinations_of",
     "compare",
@@ -136,21 +123,16 @@ __all__ = [
     "launch",
     "list_summaries",
     "make_request",
-    "make_run",
     "measure_run",
-    "membership",
     "merge_logs",
     "object_text",
     "plan_json",
     "plan_request",
-    "prepare",
     "prepare_sweep",
     "program_settings",
     "prune",
-    "read",
     "record_from",
     "record_of_logs",
-    "recorded",
     "resume_sweep",
     "run_commands",
     "runs",
@@ -158,7 +140,6 @@ __all__ = [
     "start_agent_early",
     "stop_all",
     "stop_sweep",
-    "submit",
     "sweep",
     "sweep_exit_code",
     "swept_so_far",
@@ -173,9 +154,8 @@ _PASSED_ON = {
     "mslaunch.runs.compare": ("Comparison",),
     "mslaunch.launch.attach": ("AttachedRun", "Notice"),
     "mslaunch.launch.check": ("Checked", "Report"),
-    "mslaunch.launch.prepare": ("Prepared",),
     "mslaunch.runs.prune": ("Pruned",),
-    "mslaunch.launch.request": ("Request",),
+    "mslaunch.launch.read": ("Request",),
     "mslaunch.launch.attempt.run_state": ("RunState",),
     "mslaunch.sweep.planning": ("Sweep",),
     "mslaunch.sweep.results": ("SweptRun",),
@@ -185,6 +165,7 @@ _PASSED_ON = {
     "mslaunch.runs.record": ("ENDED", "OutputRecord", "RankRecord", "RunRecord"),
     "mslaunch.runs.labels": ("Labels",),
     "mslaunch.runs.run": ("Result", "Run"),
+    "mslaunch.job": ("Job", "launch", "sweep"),
     "mslaunch.runs.summaries": ("RunSummary",),
     "mslaunch.runs.logs": ("LogLines", "Selection", "TimedLog", "merge_logs"),
     "mslaunch.transports.base": ("JobQueue",),
@@ -201,124 +182,6 @@ if not TYPE_CHECKING:  # a type checker must not take every name for one that ex
 
                 return getattr(importlib.import_module(module), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-class Job:
-    """A job that can be planned, started, or run to its end. Settings are those of `launch:` in a job's YAML."""
-
-    def __init__(
-        self,
-        script: str | os.PathLike[str] | None = None,
-        *,
-        config: str | os.PathLike[str] | None = None,
-        args: Sequence[Any] = (),
-        values: Mapping[str, Any] | None = None,
-        **settings: Any,
-    ) -> None:
-        """`args` are the script's arguments, `values` override keys of its config."""
-        from mslaunch.errors import RequestError
-
-        if isinstance(args, (str, bytes)):
-            raise RequestError(f"args: write a list, for example {args.split()!r}, got {args!r}.")
-        flags = {**settings, **({"script": script} if script else {})}
-        self._config = os.fspath(config) if config else None
-        self._args = tuple(str(item) for item in args)
-        self._values = {name: _to_yaml(name, value) for name, value in (values or {}).items()}
-        self._flags = {name: _plain(value) for name, value in flags.items() if value is not None}
-        self._files: tuple[File, ...] = ()
-
-    @property
-    def request(self) -> Request:
-        """What is asked for, in the form that preparing takes."""
-        assignments = tuple(f"{name}={value}" for name, value in self._values.items())
-        return make_request(self._config, assignments, self._flags, self._args, files=self._files)
-
-    def plan(self) -> Plan:
-        """Return what would be started, as --dry-run shows it; nothing is written, started or contacted."""
-        return plan_request(self.request)
-
-    def start(self) -> Run:
-        """Start the job in the background. It ends with this program; a job that a queue runs does not."""
-        prepared = prepare(self.request)
-        if prepared.queue is not None:
-            return submit(prepared, prepared.queue)[0]
-        run = make_run(prepared)
-        from mslaunch.launch.background import BackgroundRun
-
-        return BackgroundRun(prepared, run.folder)
-
-    def run(self, check: bool = True) -> Result:
-        """Start the job and wait for its end; raise JobFailed unless it succeeded or `check` is off."""
-        from mslaunch.runs.run import JobFailed
-
-        with self.start() as run:
-            result = run.wait()
-        if check and not result.succeeded:
-            raise JobFailed(result)
-        return result
-
-
-def _plain(value: Any) -> Any:
-    """Settings as the command line would give them: numbers in a sequence are written as a list of ranges."""
-    if isinstance(value, (list, tuple, range)) and value and all(isinstance(item, int) for item in value):
-        return ",".join(map(str, value))
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-def _to_yaml(name: str, value: Any) -> str:
-    from mslaunch.errors import RequestError
-    from mslaunch.settings.yaml_config import write_flow
-
-    try:
-        return write_flow(json.loads(json.dumps(value, default=os.fspath)))
-    except (TypeError, ValueError):
-        raise RequestError(f"values: {name}: YAML has no {type(value).__name__}, got {value!r}.") from None
-
-
-def launch(
-    function: Callable[..., Any],
-    /,
-    *args: Any,
-    workers: int = 1,
-    settings: Mapping[str, Any] | None = None,
-    **kwargs: Any,
-) -> list[Any]:
-    """Call a function on every rank and return what it returned, by rank.
-
-    `args` and `kwargs` are the function's; `settings` are those of the job (hosts, method and so on). An exception of a
-    rank is raised here, with the verdict as its cause.
-    """
-    from mslaunch.launch.function_job import SCRIPT, import_path, pack, results
-
-    own = {"tail": "none", "workers": workers, **(settings or {})}
-    own["env"] = {"PYTHONPATH": import_path(os.environ), **(own.get("env") or {})}
-    job = Job(SCRIPT, **own)
-    job._files = (pack(function, args, kwargs),)
-    with job.start() as run:
-        ended = run.wait()
-    return results(run.path, ended)
-
-
-def sweep(
-    job: Job | Mapping[str, Any],
-    values: Mapping[str, Any],
-    at_once: int | None = None,
-    fail_fast: bool = False,
-) -> list[tuple[dict[str, Any], Result]]:
-    """Run a job once for every combination of values; return each combination with how its run ended.
-
-    `job` is a Job, or a mapping of what Job takes. A key of `values` is one of the config, or a setting of the launcher
-    as `launch.method`; a value that is no list, range or other iterable is a constant.
-    """
-    from mslaunch.plan.combinations import Axis, axis_of, combine
-    from mslaunch.sweep.members import unseen_sweep
-
-    one = job if isinstance(job, Job) else Job(**job)
-    constants = [Axis(key, (value,)) for key, value in one._values.items() if key not in values]
-    combinations = combine([*constants, *(axis_of(key, some) for key, some in values.items())])
-    prepared = prepare_sweep(replace(one.request, assignments=()), combinations, at_once)
-    swept, _ = carry_out_sweep(prepared, unseen_sweep, fail_fast)
-    return [(dict(run.values), run.result) for run in swept]
 
 
 def runs(runs_dir: str | os.PathLike[str] | None = None) -> list[Run]:

@@ -7,17 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mslaunch.launch.request import ReadJob
     from mslaunch.runs.record import RunRecord
     from mslaunch.transports.join.find_launcher import Member
-
-
-def membership(job: ReadJob, tell: Callable[[str], None]) -> Member | None:
-    """How this process takes part in a job that another one launches; None where it launches itself."""
-    from mslaunch.launch.prepare import membership as find_membership
-
-    found: Member | None = find_membership(job, tell)
-    return found
 
 
 def agent_member(tell: Callable[[str], None], **flags: Any) -> Member:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,10 +12,8 @@ if TYPE_CHECKING:
     from mslaunch.diagnose.verdict import Verdict
     from mslaunch.hosts import Host
     from mslaunch.launch.attach import AttachedRun
-    from mslaunch.launch.attempt.attempt import Observer
     from mslaunch.launch.check import Checked
-    from mslaunch.launch.prepare import Prepared
-    from mslaunch.launch.request import ReadJob, Request
+    from mslaunch.launch.read import Request
     from mslaunch.plan.combinations import Combination
     from mslaunch.plan.model import Plan
     from mslaunch.runs.record import RunRecord
@@ -25,86 +22,21 @@ if TYPE_CHECKING:
     from mslaunch.sweep.members import Observe as ObserveSweep
     from mslaunch.sweep.planning import Sweep
     from mslaunch.sweep.results import SweptRun
-    from mslaunch.transports.base import JobQueue, RunCommand, T
+    from mslaunch.transports.base import RunCommand, T
 
 
 def make_request(*args: Any, **kwargs: Any) -> Request:
     """What is asked for, before any file is read; the fields are those of Request."""
-    from mslaunch.launch.request import Request
+    from mslaunch.launch.read import Request
 
     return Request(*args, **kwargs)
 
 
 def plan_request(request: Request, elsewhere: bool = False) -> Plan:
-    """Plan without contacting the hosts; with `elsewhere`, for a machine that has everything.
+    """Plan without contacting the hosts; with `elsewhere`, for a machine that has everything."""
+    from mslaunch.launch.pipeline import plan_only
 
-    Where this one has not what the job needs, it is planned for such a machine, and a note of the plan says so.
-    """
-    from dataclasses import replace
-
-    from mslaunch.errors import NoDevices, NoMindSpore
-    from mslaunch.launch.prepare import plan_job
-
-    try:
-        return plan_job(request, elsewhere)
-    except (NoDevices, NoMindSpore) as error:
-        plan = plan_job(request, elsewhere=True)
-        return replace(plan, notes=(*plan.notes, f"it cannot be started here: {error}"))
-
-
-def read(request: Request) -> ReadJob:
-    """Read and check everything that a request names on this machine."""
-    from mslaunch.launch.request import read_job
-
-    return read_job(request)
-
-
-def prepare(request: Request, job: ReadJob | None = None, tell: Callable[[str], None] | None = None) -> Prepared:
-    """Read, check and plan; where hosts have to be asked, connect to them and check them first."""
-    from mslaunch.launch.prepare import prepare_job
-
-    return prepare_job(request, job, tell)
-
-
-def make_run(prepared: Prepared, fill: Callable[[Path], None] | None = None) -> Run:
-    """Make the run's folder; `fill` puts into it what the plan counts on. Connected hosts are let go if that fails."""
-    from mslaunch.launch.session import make_folder
-    from mslaunch.runs.run import Run
-
-    try:
-        return Run(make_folder(prepared, fill))
-    except BaseException:
-        if prepared.cluster is not None:
-            prepared.cluster.close()
-        raise
-
-
-def carry_out(prepared: Prepared, run: Run, observe: Observer) -> RunRecord:
-    """Run the job to its end in this process, whose signals stop it; `observe` is shown everything."""
-    from mslaunch.launch.session import carry_out as carry_out_session
-
-    return carry_out_session(prepared, run.folder, observe, os.environ)
-
-
-@contextmanager
-def recorded(run: Run) -> Iterator[None]:
-    """Have the run's record say so where the launcher itself fails."""
-    try:
-        yield
-    except Exception as error:
-        from mslaunch.launch.session import record_failure
-
-        record_failure(run.folder, error)
-        raise
-
-
-def submit(prepared: Prepared, queue: JobQueue) -> tuple[Run, str]:
-    """Hand the job to a queue; return the run and the queue's job."""
-    from mslaunch.launch.session import submit as submit_session
-    from mslaunch.runs.run import Run
-
-    folder, job = submit_session(prepared, queue)
-    return Run(folder), job
+    return plan_only(request, elsewhere)
 
 
 def combinations_of(assignments: Sequence[str]) -> tuple[Combination, ...]:
@@ -158,9 +90,10 @@ def check_hosts(request: Request, script: str, tell: Callable[[str], None]) -> C
 
     `tell` is told which hosts are waited for.
     """
-    from mslaunch.launch.prepare import check_only
+    from mslaunch.launch.connect import check_only
+    from mslaunch.launch.read import read
 
-    return check_only(request, script, tell)
+    return check_only(read(request), script, tell)
 
 
 def collect(run: Run) -> tuple[list[str], list[str], list[str]]:
@@ -183,19 +116,6 @@ def become_owner(run: Run) -> None:
     from mslaunch.runs import ownership
 
     ownership.become_owner(run.folder)
-
-
-def choose_checkpoint(path: Path, *options: Any) -> Any:
-    """What an inference job is given: verified, and resharded where its ranks differ."""
-    from mslaunch.errors import RequestError
-    from mslaunch.launch.inference import Chooser
-    from mslaunch.launch.missing_files import earlier_run_with
-    from mslaunch.runs.places import places
-
-    earlier = None if path.exists() else earlier_run_with(str(path), places(os.environ))
-    if earlier is not None:
-        raise RequestError(f"{path}: no such checkpoint here. {earlier}")
-    return Chooser(path, *options)
 
 
 def write_scripts(plan: Plan, folder: Path) -> None:

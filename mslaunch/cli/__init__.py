@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import Any
 
-from mslaunch import __version__, signals
+from mslaunch import __version__, interrupts
 from mslaunch.errors import MslaunchError, did_you_mean, file_error, limit_of
 
 VERBS = {
@@ -174,7 +174,7 @@ def _run_verb(verb: str, args: list[str]) -> int:
         if verb in LAUNCHING and not _NOT_HERE & set(args):
             _start_agent_ahead()
         module = _load(verb)
-        signals.raise_them(verb in (*LAUNCHING, "agent"))
+        interrupts.raise_them(verb in (*LAUNCHING, "agent"))
         return _call(module.app, verb, args)
     except MslaunchError as error:
         return _tell(error)

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from mslaunch import api
-from mslaunch.cli.console.progress_bar import progress_bar
 from mslaunch.cli.parsing import arguments, common, options
 from mslaunch.cli.train import Detach, DryRun, Verbose, View, launch
 from mslaunch.errors import RequestError
+from mslaunch.launch.read import CheckpointRequest
 
 _app = common.new_app()
 app = partial(arguments.call, _app)
@@ -52,7 +51,7 @@ def infer(
         "--step": step,
         "--prefix": prefix,
     }
-    chooser = api.choose_checkpoint(_checkpoint(ckpt, strategy), _path(strategy), _path(predict_strategy), step, prefix)
+    checkpoint = CheckpointRequest(_checkpoint(ckpt, strategy), _path(strategy), _path(predict_strategy), step, prefix)
     request = options.request(
         typed["config"],
         tuple(typed["assignments"] or ()),
@@ -61,17 +60,11 @@ def infer(
         bool(typed["is_module"]),
         offers_stdin=not (detach or view),
         default_script="infer.py",
-        default_workers=chooser.default_workers,
-        choose_checkpoints=chooser.choose,
+        checkpoint=checkpoint,
         verb="infer",
         verb_options=tuple(f"{option}={value}" for option, value in own.items() if value is not None),
     )
-
-    def prepare(folder: Path) -> None:
-        with progress_bar() as progress:
-            chooser.prepare(folder, progress, common.say)
-
-    launch(request, detach, dry_run, as_json, prepare, verbose, view)
+    launch(request, detach, dry_run, as_json, verbose, view)
 
 
 def _checkpoint(ckpt: str | None, strategy: str | None) -> Path:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from mslaunch import api
 from mslaunch.cli.console.console import verdict_text
 from mslaunch.cli.console.describe import describe_end, duration_of
 from mslaunch.cli.console.screen import Screen, ShownFile
+from mslaunch.launch import runners
+from mslaunch.launch.pipeline import PlannedJob
+from mslaunch.plan.model import Plan
+from mslaunch.runs.places import words_of
+from mslaunch.runs.record import ENDED, RunRecord
+from mslaunch.runs.run import Run
 from mslaunch.text import first_line
+from mslaunch.transports.base import JobQueue
 
 if TYPE_CHECKING:
     from mslaunch.cli.watch.process import ViewProcess
@@ -22,26 +29,25 @@ POLL = 0.2
 LAST_WORDS = 60.0
 
 
-def submit(
-    prepared: api.Prepared, queue: api.JobQueue, detach: bool, as_json: bool, view: ViewProcess | None = None
-) -> int:
+def submit(planned: PlannedJob, queue: JobQueue, detach: bool, as_json: bool, view: ViewProcess | None = None) -> int:
     """Submit a planned job; follow it to its end unless it is to be left alone."""
     asked = _Asked()  # from here on: a job that is in the queue must not be forgotten
     with queue.guard(detach):
-        run, job = api.submit(prepared, queue)
+        run, job = runners.submit(planned, queue)
         if detach and asked.number is None:
-            told = {"run_id": run.run_id, "run_dir": str(run.path), f"{prepared.plan.transport}_job": job}
-            words = f"{run.run_id} is {queue.label} job {job}. Follow it with: mslaunch attach {api.words_of_run(run)}"
+            told = {"run_id": run.run_id, "run_dir": str(run.path), f"{planned.plan.transport}_job": job}
+            attach = f"mslaunch attach {words_of(run.folder, os.environ)}"
+            words = f"{run.run_id} is {queue.label} job {job}. Follow it with: {attach}"
             print(json.dumps(told) if as_json else words)
             return 0
         screen = _cover(view, run) if view else Screen(2 if as_json else 1)
         try:
-            return _Follower(run, prepared.plan, queue, job, as_json, asked, screen).run()
+            return _Follower(run, planned.plan, queue, job, as_json, asked, screen).run()
         finally:
             screen.uncover()
 
 
-def _cover(view: ViewProcess, run: api.Run) -> Screen:
+def _cover(view: ViewProcess, run: Run) -> Screen:
     from mslaunch.cli.watch.view_console import ScreenBehindView
 
     view.show(run.path)
@@ -70,9 +76,9 @@ class _Follower:
 
     def __init__(
         self,
-        run: api.Run,
-        plan: api.Plan,
-        queue: api.JobQueue,
+        run: Run,
+        plan: Plan,
+        queue: JobQueue,
         job: str,
         as_json: bool,
         asked: _Asked,
@@ -92,7 +98,7 @@ class _Follower:
 
     def run(self) -> int:
         self._say(f"run {self.plan.run_id} is {self.name}; Ctrl-C cancels it")
-        while (now := self._look()).state not in api.ENDED:
+        while (now := self._look()).state not in ENDED:
             if self.asked.number is not None:
                 now = self._cancel()
                 break
@@ -101,10 +107,10 @@ class _Follower:
             time.sleep(POLL)
         return self._close(now)
 
-    def _look(self) -> api.RunRecord:
+    def _look(self) -> RunRecord:
         """How the run stands. One that has ended has its last words still to say, or the queue may start it again."""
         now = self.followed.record
-        if now.state not in api.ENDED or self.asked.number is not None:
+        if now.state not in ENDED or self.asked.number is not None:
             return now
         until = time.monotonic() + LAST_WORDS
         while time.monotonic() < until and (seen := self.queue.state(self.job, POLL)) and seen.state == "running":
@@ -114,7 +120,7 @@ class _Follower:
             time.sleep(POLL)
         return self.followed.record
 
-    def _cancel(self) -> api.RunRecord:
+    def _cancel(self) -> RunRecord:
         self._say(f"cancelling {self.name}")
         self.asked.no_more()
         self.followed.stop()
@@ -126,7 +132,7 @@ class _Follower:
             self.waiting = seen.reason
             self._say(f"{self.name} waits: {seen.reason}")
 
-    def _close(self, final: api.RunRecord) -> int:
+    def _close(self, final: RunRecord) -> int:
         with suppress(OSError):
             self.followed.save(final)  # what only the queue knew, it forgets
         self.log.finish()

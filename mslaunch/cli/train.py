@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.console.console import Console
 from mslaunch.cli.console.describe import describe_plan
 from mslaunch.cli.console.screen import Screen
 from mslaunch.cli.parsing import arguments, common, msrun_options, options
 from mslaunch.errors import RequestError
+from mslaunch.launch import pipeline
+from mslaunch.launch.pipeline import Launch, PlannedJob
+from mslaunch.launch.read import Request
+from mslaunch.launch.runners import run_here
+from mslaunch.plan.model import to_json
+from mslaunch.transports.base import JobQueue
 
 if TYPE_CHECKING:
+    from mslaunch.checkpoint.moving.new_files import Progress
     from mslaunch.cli.console.detached import Detached
     from mslaunch.cli.watch.process import ViewProcess
+    from mslaunch.transports.join.find_launcher import Member
 
 NOTES_SHOWN = 10  # of those that came while the view had the screen
 
@@ -64,45 +71,22 @@ def train(
         bool(typed["is_module"]),
         offers_stdin=not (detach or view),
     )
-    launch(request, detach, dry_run, as_json, verbose=verbose, view=view)
+    launch(request, detach, dry_run, as_json, verbose, view)
 
 
 def launch(
-    request: api.Request,
-    detach: bool,
-    dry_run: bool,
-    as_json: bool,
-    fill: Callable[[Path], None] | None = None,
-    verbose: bool = False,
-    view: bool = False,
+    request: Request, detach: bool, dry_run: bool, as_json: bool, verbose: bool = False, view: bool = False
 ) -> None:
-    """Show a plan, or carry it out here or detached; `fill` puts into the run's folder what the plan counts on."""
+    """Show the plan of a job, or launch it here or detached."""
     if dry_run:
-        plan = api.plan_request(request)
-        print(api.plan_json(plan) if as_json else describe_plan(plan, verbose), end="")
+        plan = pipeline.plan_only(request)
+        print(to_json(plan) if as_json else describe_plan(plan, verbose), end="")
         return
     viewing = _start_view(detach, as_json) if view else None
     detached = _detach() if detach else None
     if detached and detached.waits:
         raise typer.Exit(detached.wait(as_json))
-    job = api.read(request)
-    if (member := api.membership(job, common.say)) is not None:
-        from mslaunch.cli.console.joined_node import follow as follow_launcher
-
-        if detached:
-            raise RequestError("--detach: another node launches this job, and this one only joins it. Leave it out.")
-        raise typer.Exit(follow_launcher(member, as_json))
-    prepared = api.prepare(request, job, common.say_aside if as_json else common.say)
-    if prepared.queue is not None:
-        from mslaunch.cli.submit import submit
-
-        raise typer.Exit(submit(prepared, prepared.queue, detach, as_json, viewing))
-    run = api.make_run(prepared, fill)
-    if detached:
-        detached.leave(run.path, run.folder.launcher_log)
-    with api.recorded(run):
-        code = _follow_behind(prepared, run, viewing) if viewing else follow(prepared, run, as_json and not detached)
-    raise typer.Exit(code)
+    raise typer.Exit(pipeline.launch(request, _Foreground(as_json, detached, viewing)))
 
 
 def _detach() -> Detached:
@@ -117,15 +101,59 @@ def _start_view(detach: bool, as_json: bool) -> ViewProcess:
     return start_view(detach=detach, json=as_json)
 
 
-def _follow_behind(prepared: api.Prepared, run: api.Run, view: ViewProcess) -> int:
+class _Foreground:
+    """Runs a job in this process and shows what happens; each way returns the exit code."""
+
+    joins = True
+
+    def __init__(self, as_json: bool, detached: Detached | None, view: ViewProcess | None) -> None:
+        self.as_json = as_json
+        self.detached = detached
+        self.view = view
+
+    def say(self, text: str) -> None:
+        if self.as_json:
+            common.say_aside(text)
+        else:
+            common.say(text)
+
+    def take_part(self, member: Member) -> int:
+        from mslaunch.cli.console.joined_node import follow
+
+        if self.detached:
+            raise RequestError("--detach: another node launches this job, and this one only joins it. Leave it out.")
+        return follow(member, self.as_json)
+
+    def submit(self, planned: PlannedJob, queue: JobQueue) -> int:
+        from mslaunch.cli.submit import submit
+
+        return submit(planned, queue, self.detached is not None, self.as_json, self.view)
+
+    def starts(self, _planned: PlannedJob) -> bool:
+        return True
+
+    def moving(self) -> AbstractContextManager[Callable[[int], Progress]]:
+        from mslaunch.cli.console.progress_bar import progress_bar
+
+        return progress_bar()
+
+    def run(self, launch: Launch) -> int:
+        if self.detached:
+            self.detached.leave(launch.folder.path, launch.folder.launcher_log)
+        if self.view:
+            return _run_behind(launch, self.view)
+        return _run_shown(launch, self.as_json and not self.detached)
+
+
+def _run_behind(launch: Launch, view: ViewProcess) -> int:
     """Run the job here, shown by the view; then say how it ended on the screen that was there before."""
     from mslaunch.cli.watch.view_console import ScreenBehindView
 
     screen = ScreenBehindView(view)
-    console = Console(prepared.plan, screen)
+    console = Console(launch.plan, screen)
     try:
-        view.show(run.path)
-        final = api.carry_out(prepared, run, console.observe)
+        view.show(launch.folder.path)
+        final = run_here(launch, console.observe)
     finally:
         was_covered = screen.uncover()
     if was_covered:
@@ -135,11 +163,11 @@ def _follow_behind(prepared: api.Prepared, run: api.Run, view: ViewProcess) -> i
     return final.exit_code if final.exit_code is not None else 1
 
 
-def follow(prepared: api.Prepared, run: api.Run, as_json: bool) -> int:
+def _run_shown(launch: Launch, as_json: bool) -> int:
     """Run the job here and show what happens."""
-    console = Console(prepared.plan, Screen(2 if as_json else 1))
+    console = Console(launch.plan, Screen(2 if as_json else 1))
     console.open()
-    final = api.carry_out(prepared, run, console.observe)
+    final = run_here(launch, console.observe)
     console.close(final)
     if as_json:
         print(json.dumps(final.to_dict(), indent=1))

@@ -12,7 +12,7 @@ from mslaunch.errors import RequestError
 from mslaunch.launch.attempt.event_check import Rejected, receive_checked
 from mslaunch.launch.attempt.file_transfer import FileTransfer
 from mslaunch.launch.check import Requirements, check_hosts
-from mslaunch.launch.cluster import Cluster, checked_cluster
+from mslaunch.launch.connect import Cluster
 from mslaunch.plan.model import Plan, from_json
 from mslaunch.runs.ownership import check_owner
 from mslaunch.runs.run import Run
@@ -58,7 +58,7 @@ class _Collecting:
         checked = check_hosts(
             channels, hosts, Requirements(plan.run_dir, str(Path(plan.job_dir) / plan.workdir / plan.script))
         )
-        cluster = checked_cluster(Cluster(transport, channels), checked)
+        cluster = Cluster(transport, channels).checked(checked)
         self.transfer = FileTransfer(cluster, run.folder, plan.run_dir)
         self.fetched: set[str] = set()
         self.problems: list[str] = []

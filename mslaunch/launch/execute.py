@@ -11,18 +11,18 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from mslaunch.documents.schema import SCHEMA_VERSION, RunStatus
 from mslaunch.errors import MslaunchError, limit_of
-from mslaunch.launch.attempt.attempt import TICK, Attempt, Observer, SignalSource
+from mslaunch.launch.attempt.attempt import TICK, Attempt, Observer
 from mslaunch.launch.attempt.decisions import LOST, Failure
 from mslaunch.launch.attempt.file_transfer import FileTransfer
 from mslaunch.launch.attempt.run_state import RunState
-from mslaunch.launch.cluster import Cluster
-from mslaunch.launch.hooks import Hooks, run_hooks
-from mslaunch.launch.replacement import Interrupted, Rejoin, replace_hosts
-from mslaunch.launch.restarts import NextAttempt, Replan, RestartTools, prepare_next
+from mslaunch.launch.connect import Cluster
+from mslaunch.launch.hooks import run_hooks
+from mslaunch.launch.replacement import Interrupted, replace_hosts
+from mslaunch.launch.restarts import NextAttempt, RestartTools, prepare_next
 from mslaunch.launch.verdict import make_verdict
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
@@ -32,9 +32,12 @@ from mslaunch.runs.metrics_file import MetricsWriter
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.run import Run
 from mslaunch.runs.writing import why
-from mslaunch.signals import ASKING, SUSPEND, Signals
+from mslaunch.signals import ASKING, SUSPEND, Signals, SignalSource
 from mslaunch.transports.base import Transport
 from mslaunch.transports.streams import Pings
+
+if TYPE_CHECKING:
+    from mslaunch.launch.pipeline import Launch
 
 
 def write_final_report(folder: RunFolder) -> str:
@@ -51,26 +54,17 @@ def write_final_report(folder: RunFolder) -> str:
 
 MOST_NOTES = 50
 MEASURE_SECONDS = 1.0
-NO_HOOKS = Hooks()
 
 
 def execute(
-    plan: Plan,
-    folder: RunFolder,
-    observe: Observer,
-    environment: Mapping[str, str],
-    cluster: Cluster,
-    replan: Replan | None = None,
-    attempts: tuple[record.AttemptSummary, ...] = (),
-    signals: SignalSource | None = None,
-    rejoin: Rejoin | None = None,
-    hooks: Hooks = NO_HOOKS,
+    launch: Launch, cluster: Cluster, observe: Observer, signals: SignalSource | None = None
 ) -> record.RunRecord:
     """Run a job to its end on connected hosts, with as many attempts as it is allowed, and return its record."""
+    plan, resumed = launch.plan, launch.site.resumed
     queued = record.queued(plan, time.time(), in_process=signals is not None)
-    now = replace(queued, state="running", attempts=attempts)
-    with nullcontext(signals) if signals else Signals() as heard, EventLog(folder.events) as events:
-        execution = _Execution(plan, folder, observe, environment, cluster, replan, rejoin, heard, events, now)
+    now = replace(queued, state="running", attempts=resumed.attempts if resumed else ())
+    with nullcontext(signals) if signals else Signals() as source, EventLog(launch.folder.events) as events:
+        execution = _Execution(launch, cluster, observe, source, events, now)
         try:
             with Pings(execution.channels, min(plan.limits.host_lost_after, plan.limits.launcher_lost_after)):
                 execution.run()
@@ -82,7 +76,7 @@ def execute(
             execution.metrics.close()
             if execution.lost:
                 cluster.transport.clean_up(plan.run_dir)
-            execution.finish(hooks)
+            execution.finish()
             finish(cluster.transport, execution.now)
     return execution.now
 
@@ -100,31 +94,26 @@ class _Execution:
 
     def __init__(
         self,
-        plan: Plan,
-        folder: RunFolder,
-        observe: Observer,
-        environment: Mapping[str, str],
+        launch: Launch,
         cluster: Cluster,
-        replan: Replan | None,
-        rejoin: Rejoin | None,
+        observe: Observer,
         signals: SignalSource,
         events: EventLog,
         now: record.RunRecord,
     ) -> None:
-        self.plan = plan
-        self.folder = folder
+        self.plan = launch.plan
+        self.site = launch.site
+        self.folder = launch.folder
+        self.environment = launch.environment
         self.observe = observe
-        self.environment = environment
         self.cluster = cluster
         self.channels = list(cluster.channels)
         """The channels of the present attempt, one list for as long as the run lasts."""
-        self.replan = replan
-        self.rejoin = rejoin
         self.signals = signals
         self.events = events
         self.now = now
-        self.metrics = MetricsWriter(folder.metrics)
-        self.transfer = FileTransfer(cluster, folder, plan.run_dir)
+        self.metrics = MetricsWriter(launch.folder.metrics)
+        self.transfer = FileTransfer(cluster, launch.folder, launch.plan.run_dir)
         self.began = time.monotonic()
         self.lost = False
         """Whether an agent was lost, in any attempt."""
@@ -152,8 +141,11 @@ class _Execution:
             run_state = attempt.run(self.environment)
             self.lost = self.lost or bool(run_state.hosts_lost)
             self.now = conclude(self.now, run_state, self.folder, self.seconds)
-            replace_hosts = partial(self._replace_hosts, attempt, self.rejoin) if self.rejoin else None
-            tools = RestartTools(attempt.free_port, self.replan, replace_hosts)
+            tools = RestartTools(attempt.free_port)
+            if self.site.cluster is not None:
+                tools = replace(tools, replan=self.site.replan)
+                if self.site.transport.replaces_hosts:
+                    tools = replace(tools, replace_hosts=partial(self._replace_hosts, attempt))
             if attempt.collection_ended_by is not None:
                 fails = self.now.state == "failed" and self.plan.restarts.limit
                 self._end(attempt, "a signal has asked for the end" if fails else "")
@@ -176,9 +168,9 @@ class _Execution:
             self.plan = again.plan
             return True
 
-    def _replace_hosts(self, attempt: Attempt, rejoin: Rejoin, lost: set[str]) -> Plan | str:
+    def _replace_hosts(self, attempt: Attempt, lost: set[str]) -> Plan | str:
         """Plan the next attempt with hosts in place of those that are lost, and connect to them."""
-        replaced = replace_hosts(attempt, lost, rejoin)
+        replaced = replace_hosts(self.site, attempt, lost)
         if isinstance(replaced, str):
             return replaced
         self.cluster = replaced.cluster
@@ -194,12 +186,12 @@ class _Execution:
         ended = self.now.end("failed", record.iso(time.time()), limit.exit_code if limit else 1, self.now.verdict)
         self.now = replace(ended, seconds=self.seconds)
 
-    def finish(self, hooks: Hooks) -> None:
+    def finish(self) -> None:
         """Keep how the run ended, then run its hooks; what they and the disk give reason to say is a note."""
         own = measure_within(self.folder.path, MEASURE_SECONDS)
         self.now = replace(self.now, bytes=own)
         notes = _save(self.folder, self.now) + words_at_end(self.folder, own)
-        if hooks:
+        if hooks := self.site.hooks:
             notes += run_hooks(hooks, self.folder, self.now, self.environment, self.signals)
         if notes:
             self._tell(notes)
@@ -208,7 +200,7 @@ class _Execution:
     def _tell(self, notes: list[str]) -> None:
         if self.attempt is not None:
             self.attempt.run_state.notes += notes
-            self.attempt.notify({"ev": "home"})
+            self.attempt.flush_notes()
 
     def _write(self, event: Mapping[str, Any]) -> None:
         """Record an event; notes are kept in run.json too, the last ones."""
@@ -222,14 +214,14 @@ class _Execution:
 
     def _end(self, attempt: Attempt, why: str) -> None:
         attempt.collect_logs(tidy=True)
-        attempt.notify({"ev": "home"})
+        attempt.tick()
         if why:
             attempt.run_state.notes.append(f"not started again: {why}")
-            attempt.notify({"ev": "waiting", "seconds": 0.0})
+            attempt.flush_notes()
         if self.plan.report:
             _save(self.folder, self.now)
             attempt.run_state.notes.append(write_final_report(self.folder))
-            attempt.notify({"ev": "waiting", "seconds": 0.0})
+            attempt.flush_notes()
 
 
 def begun_again(now: record.RunRecord, plan: Plan) -> record.RunRecord:

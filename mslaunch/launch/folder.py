@@ -1,31 +1,88 @@
-"""Making a run's folder with everything that its plan wants in it."""
+"""The fourth stage: everything that is written before a job starts, in the run's folder."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mslaunch import plugins
+from mslaunch.errors import RunsFolderUnwritable
 from mslaunch.launch.snapshot import mirror
 from mslaunch.plan.model import File, Plan, to_json
-from mslaunch.runs import places
+from mslaunch.runs import labels, places, record, writing
 from mslaunch.runs.paths import RunFolder, runs_root
-from mslaunch.runs.writing import create_folder, keep_as, remove, write_atomically, write_beside
+from mslaunch.runs.writing import keep_as, remove, why, write_atomically, write_beside
 from mslaunch.transports.code_bundle import BOOT, write_bundle
+
+if TYPE_CHECKING:
+    from mslaunch.launch.pipeline import PlannedJob, Runner
 
 RESERVED = 256 << 10  # bytes for the last record of a run
 RESERVED_PER_RANK = 1 << 10
 NAMED = 4  # entries that are named where several could not be read
 
 
-def create(plan: Plan) -> RunFolder:
-    """Make the run's folder with everything that the plan wants in it, or leave nothing behind."""
-    folder = RunFolder(Path(plan.run_dir))
-    create_folder(folder.path, partial(fill, plan, folder))
-    places.remember(runs_root(folder.path.parent.resolve()))
+def create_folder(planned: PlannedJob, runner: Runner) -> RunFolder:
+    """Make the run's folder, or write into the one that it had when it was submitted; its record says queued."""
+    plan, resumed = planned.plan, planned.site.resumed
+    if resumed:
+        with _named_errors(resumed.folder):
+            folder = resumed.write_plan(plan)
+            record.save(folder, record.queued(plan, time.time()))
+        return folder
+    folder = create_labelled(plan)
+    with _removed_on_failure(folder):
+        if planned.reshard is not None:
+            from mslaunch.launch.inference import place_set
+
+            with runner.moving() as moving:
+                place_set(planned.reshard, folder.path, moving, runner.say)
+        record.save(folder, record.queued(plan, time.time()))
     return folder
+
+
+def create_queued(planned: PlannedJob) -> RunFolder:
+    """Make the folder of a run that a queue starts: its record is there before, since the job may start at once."""
+    folder = create_labelled(planned.plan)
+    with _removed_on_failure(folder):
+        record.save(folder, record.queued(planned.plan, time.time()))
+    return folder
+
+
+def create_labelled(plan: Plan) -> RunFolder:
+    """Make a new run's folder with everything that its plan names, and its tags, or leave nothing behind."""
+    folder = RunFolder(Path(plan.run_dir))
+    writing.create_folder(folder.path, partial(fill, plan, folder))
+    places.remember(runs_root(folder.path.parent.resolve()))
+    if plan.tags:
+        with _removed_on_failure(folder):
+            labels.save(folder, labels.Labels(plan.tags))
+    return folder
+
+
+@contextlib.contextmanager
+def _removed_on_failure(folder: RunFolder) -> Iterator[None]:
+    try:
+        with _named_errors(folder):
+            yield
+    except BaseException:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def _named_errors(folder: RunFolder) -> Iterator[None]:
+    """Name the folder that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise RunsFolderUnwritable(str(folder.path), why(error)) from None
 
 
 def fill(plan: Plan, folder: RunFolder) -> None:

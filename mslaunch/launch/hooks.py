@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from mslaunch.launch.attempt.attempt import SignalSource
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.record import RunRecord
 from mslaunch.settings.environment import RANKS_ONLY
 from mslaunch.shared import layout
 from mslaunch.shared.secret_names import MASK, looks_secret, without_credentials
-from mslaunch.signals import ASKING
+from mslaunch.signals import ASKING, SignalSource
 from mslaunch.text import first_line
 
 ANSWER_SECONDS = 10.0

@@ -13,13 +13,16 @@ from pathlib import Path
 from mslaunch.checkpoint.formats.table import Shard
 from mslaunch.checkpoint.moving.new_files import Progress
 from mslaunch.checkpoint.sharding.replicas import differing_parameter
-from mslaunch.checkpoint.sharding.sets import find_set, strategy_beside
+from mslaunch.checkpoint.sharding.sets import ShardSet, find_set, strategy_beside
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.sharding.transform import STRATEGY, Planned, Target, new_names, plan_transform
 from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
 from mslaunch.errors import Disagreement, RequestError
+from mslaunch.launch.missing_files import earlier_run_with
+from mslaunch.launch.read import CheckpointRequest
 from mslaunch.plan.model import Checkpoints
 from mslaunch.runs.ownership import user_name
+from mslaunch.runs.places import places
 
 
 def kept_folder(runs_dir: Path) -> Path:
@@ -106,110 +109,132 @@ PLACE = "checkpoints"
 """Where a run has its resharded set."""
 
 
-@dataclass
-class Chooser:
-    """Decides which files the ranks are given, and makes those that are not there yet."""
+@dataclass(frozen=True, slots=True)
+class ServedSet:
+    """The checkpoint that a job serves, as it lies on the disk."""
 
-    path: Path
-    strategy: Path | None = None
-    predict: Path | None = None
-    step: str | None = None
-    prefix: str | None = None
-
-    def __post_init__(self) -> None:
-        named = self.strategy is not None
-        self.strategy = self.strategy or strategy_beside(self.path)
-        self.beside = self.strategy is not None and not named
-        self.trained = read_strategy(self.strategy) if self.strategy else None
-        self.wanted = read_strategy(self.predict) if self.predict else None
-        if self.wanted and not self.trained:
-            raise RequestError("--predict-strategy needs --strategy FILE, which says how the checkpoint is cut now.")
-        ranks = self.trained.world_size if self.trained else None
-        self.found = find_set(self.path, ranks, self.step, self.prefix)
-        self.planned: Planned | None = None
+    request: CheckpointRequest
+    shards: ShardSet
+    strategy: Path | None
+    """How it is cut: the file that was named, or the one beside the shards."""
+    trained: Strategy | None
+    target: Strategy | None
+    """The layout to infer with, where one was named."""
 
     @property
     def default_workers(self) -> int | None:
-        known = self.wanted or self.trained
-        return known.world_size if known else None
+        layout = self.target or self.trained
+        return layout.world_size if layout else None
 
-    def choose(self, workers: int, run_dir: str) -> Checkpoints:
-        """Verify the set and say which files a job of so many ranks is given."""
-        if self.wanted and workers != self.wanted.world_size:
-            raise Disagreement(
-                "number of ranks",
-                (workers, "--workers"),
-                (self.wanted.world_size, f"--predict-strategy {self.predict}"),
-                "Leave --workers out, or give the strategy for that many.",
+
+@dataclass(frozen=True, slots=True)
+class ChosenFiles:
+    """The files that the ranks of a job load, and the reshard that makes them, where they are not there yet."""
+
+    checkpoints: Checkpoints
+    reshard: Planned | None = None
+
+
+def read_set(request: CheckpointRequest) -> ServedSet:
+    """Find the newest complete step of a checkpoint, and read how it is cut."""
+    if not request.path.exists() and (earlier := earlier_run_with(str(request.path), places(os.environ))):
+        raise RequestError(f"{request.path}: no such checkpoint here. {earlier}")
+    strategy = request.strategy or strategy_beside(request.path)
+    trained = read_strategy(strategy) if strategy else None
+    target = read_strategy(request.predict_strategy) if request.predict_strategy else None
+    if target and not trained:
+        raise RequestError("--predict-strategy needs --strategy FILE, which says how the checkpoint is cut now.")
+    ranks = trained.world_size if trained else None
+    shards = find_set(request.path, ranks, request.step, request.prefix)
+    return ServedSet(request, shards, strategy, trained, target)
+
+
+def choose_files(served: ServedSet, workers: int, run_dir: str) -> ChosenFiles:
+    """Verify a set and choose which files a job of so many ranks loads."""
+    request, target, trained = served.request, served.target, served.trained
+    if target and workers != target.world_size:
+        raise Disagreement(
+            "number of ranks",
+            (workers, "--workers"),
+            (target.world_size, f"--predict-strategy {request.predict_strategy}"),
+            "Leave --workers out, or give the strategy for that many.",
+        )
+    verified = verify(served.shards, trained)
+    if verified.errors:
+        raise SetIsWrong(served.shards, verified.errors)
+    notes = tuple(f"checkpoint {request.path}: {finding.words()}" for finding in verified.findings)
+    if trained is None:
+        return _same_for_all(served, workers, verified.shards, notes)
+    if request.strategy is None:
+        notes = (*notes, f"checkpoint {request.path}: cut as {served.strategy} says, which lies beside the shards")
+    if _fits(served, workers, trained):
+        files = tuple(str(served.shards.files[rank].resolve()) for rank in range(workers))
+        return ChosenFiles(_checkpoints(served, files, _full(served.strategy), notes, "as it was trained"))
+    return _resharded(served, trained, workers, run_dir, notes)
+
+
+def _same_for_all(served: ServedSet, workers: int, shards: Mapping[int, Shard], notes: tuple[str, ...]) -> ChosenFiles:
+    path, files = served.request.path, served.shards.files
+    if len(files) > 1:
+        ranks = f"{len(files)} ranks, and no --strategy"
+        if different := differing_parameter(shards):
+            rank, name = different
+            raise RequestError(
+                f"{path}: shards of {ranks}; they are not the same ({name} of rank {rank} differs). Say with "
+                f"--strategy FILE how they are cut, or name with --ckpt FILE the one that all ranks are to load."
             )
-        verified = verify(self.found, self.trained)
-        if verified.errors:
-            raise SetIsWrong(self.found, verified.errors)
-        notes = tuple(f"checkpoint {self.path}: {finding.words()}" for finding in verified.findings)
-        if self.trained is None:
-            return self._same_for_all(workers, verified.shards, notes)
-        if self.beside:
-            notes = (*notes, f"checkpoint {self.path}: cut as {self.strategy} says, which lies beside the shards")
-        if self._fits(workers, self.trained):
-            files = tuple(str(self.found.files[rank].resolve()) for rank in range(workers))
-            return self._checkpoints(files, str(Path(self.strategy or "").resolve()), notes, "as it was trained")
-        return self._resharded(workers, run_dir, notes, self.trained)
+        notes = (*notes, f"checkpoint {path}: {ranks}: every rank is given rank 0's")
+    file = str(files[min(files)].resolve())
+    return ChosenFiles(_checkpoints(served, (file,) * workers, None, notes, "the same on each rank"))
 
-    def _same_for_all(self, workers: int, shards: Mapping[int, Shard], notes: tuple[str, ...]) -> Checkpoints:
-        if len(self.found.files) > 1:
-            ranks = f"{len(self.found.files)} ranks, and no --strategy"
-            if different := differing_parameter(shards):
-                rank, name = different
-                raise RequestError(
-                    f"{self.path}: shards of {ranks}; they are not the same ({name} of rank {rank} differs). Say with "
-                    f"--strategy FILE how they are cut, or name with --ckpt FILE the one that all ranks are to load."
-                )
-            notes = (*notes, f"checkpoint {self.path}: {ranks}: every rank is given rank 0's")
-        file = str(self.found.files[min(self.found.files)].resolve())
-        return self._checkpoints((file,) * workers, None, notes, "the same on each rank")
 
-    def _fits(self, workers: int, trained: Strategy) -> bool:
-        if self.wanted is not None:
-            return self.wanted.stages == trained.stages
-        return workers == trained.world_size
+def _fits(served: ServedSet, workers: int, trained: Strategy) -> bool:
+    if served.target is not None:
+        return served.target.stages == trained.stages
+    return workers == trained.world_size
 
-    def _resharded(self, workers: int, run_dir: str, notes: tuple[str, ...], trained: Strategy) -> Checkpoints:
-        cuts = any(layout.cut_dimension is not None for layout in trained.layouts())
-        whole = self.wanted is None and (workers == 1 or not cuts)
-        degree = workers if self.wanted is None and not whole else None
-        self.planned = plan_transform(self.found, trained, Target(self.wanted, degree))
-        place = Path(run_dir, PLACE)
-        if whole:
-            name = new_names(self.found, 1, self._suffix())[0]
-            return self._checkpoints((str(place / name),) * workers, None, notes, "merged into the whole model")
-        files = tuple(str(place / self.planned.names[rank]) for rank in range(workers))
-        strategy = str(place / STRATEGY) if degree else str(Path(self.predict or "").resolve())
-        return self._checkpoints(files, strategy, notes, f"resharded from {trained.world_size} ranks to {workers}")
 
-    def _suffix(self) -> str:
-        return next(iter(self.found.files.values())).suffix
+def _resharded(served: ServedSet, trained: Strategy, workers: int, run_dir: str, notes: tuple[str, ...]) -> ChosenFiles:
+    cuts = any(layout.cut_dimension is not None for layout in trained.layouts())
+    whole = served.target is None and (workers == 1 or not cuts)
+    degree = workers if served.target is None and not whole else None
+    planned = plan_transform(served.shards, trained, Target(served.target, degree))
+    place = Path(run_dir, PLACE)
+    if whole:
+        suffix = next(iter(served.shards.files.values())).suffix
+        name = new_names(served.shards, 1, suffix)[0]
+        files: tuple[str, ...] = (str(place / name),) * workers
+        return ChosenFiles(_checkpoints(served, files, None, notes, "merged into the whole model"), planned)
+    files = tuple(str(place / planned.names[rank]) for rank in range(workers))
+    strategy = str(place / STRATEGY) if degree else _full(served.request.predict_strategy)
+    how = f"resharded from {trained.world_size} ranks to {workers}"
+    return ChosenFiles(_checkpoints(served, files, strategy, notes, how), planned)
 
-    def _checkpoints(
-        self, files: tuple[str, ...], strategy: str | None, notes: tuple[str, ...], how: str
-    ) -> Checkpoints:
-        step = self.found.step
-        of = f" of epoch {step[0]}, step {step[1]}" if step else ""
-        return Checkpoints(files, strategy, step, (*notes, f"checkpoint {self.path}{of}, {how}"))
 
-    def prepare(self, run_dir: Path, moving: Callable[[int], Progress], say: Callable[[str], None]) -> None:
-        """Put the resharded set into the run's folder: one that is kept from an earlier run, or a new one."""
-        if self.planned is None:
+def _full(path: Path | None) -> str:
+    return str(Path(path or "").resolve())
+
+
+def _checkpoints(
+    served: ServedSet, files: tuple[str, ...], strategy: str | None, notes: tuple[str, ...], how: str
+) -> Checkpoints:
+    step = served.shards.step
+    of = f" of epoch {step[0]}, step {step[1]}" if step else ""
+    return Checkpoints(files, strategy, step, (*notes, f"checkpoint {served.request.path}{of}, {how}"))
+
+
+def place_set(planned: Planned, run_dir: Path, moving: Callable[[int], Progress], say: Callable[[str], None]) -> None:
+    """Put a resharded set into the run's folder: one that is kept from an earlier run, or a new one."""
+    place, kept = run_dir / PLACE, KeptSets(kept_folder(run_dir.parent))
+    why = kept.make_folder()
+    if why:
+        say(f"the resharded set is not kept for later runs: {why}")
+    else:
+        kept.forget_unused()
+        if kept.use(planned, place, moving):
             return
-        place, kept = run_dir / PLACE, KeptSets(kept_folder(run_dir.parent))
-        why = kept.make_folder()
-        if why:
-            say(f"the resharded set is not kept for later runs: {why}")
-        else:
-            kept.forget_unused()
-            if kept.use(self.planned, place, moving):
-                return
-        self.planned.write(place, moving(self.planned.job.nbytes))
-        for name in (*self.planned.names.values(), *self.planned.extra):
-            (place / name).chmod(0o400)  # runs share it
-        if not why:
-            kept.keep(self.planned, place, run_dir.name)
+    planned.write(place, moving(planned.job.nbytes))
+    for name in (*planned.names.values(), *planned.extra):
+        (place / name).chmod(0o400)  # runs share it
+    if not why:
+        kept.keep(planned, place, run_dir.name)

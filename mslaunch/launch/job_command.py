@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mslaunch.errors import RequestError
-from mslaunch.launch.request import ReadJob, Request
+from mslaunch.launch.program import FoundProgram
+from mslaunch.launch.read import ReadJob, Request
 from mslaunch.plan.combinations import Combination
 from mslaunch.settings.resolve import given_by_variables
 from mslaunch.settings.yaml_config import read_scalar, write_scalar
@@ -67,19 +68,19 @@ def _secrets(variables: Mapping[Any, Any]) -> dict[Any, Any]:
     return {name: value for name, value in given.items() if is_secret(str(name), str(value))}
 
 
-def _named(job: ReadJob) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _named(job: ReadJob, program: FoundProgram) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The words that name the program once more, for a launcher that starts in the same folder, and what follows."""
     launch, args = job.spec.launch, job.spec.script_args
     if launch.module is not None:
         return ("-m", launch.module), args
     if launch.command is not None:
         return launch.command[:1], (*launch.command[1:], *args)
-    return (f"--script={job.program.file or ''}",), args
+    return (f"--script={program.file or ''}",), args
 
 
-def own_command(job: ReadJob) -> Command:
+def own_command(job: ReadJob, program: FoundProgram) -> Command:
     """The command that a queue runs: what was asked for here, for the launcher in the job; it holds no secret."""
-    named, args = _named(job)
+    named, args = _named(job, program)
     assignments, secrets = split_secrets(job.request.assignments)
     flags = without_secrets({**secrets, **given_by_variables(job.spec.settings), **job.request.flags})
     beside = Path(sys.executable).with_name("mslaunch")

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mslaunch.errors import MslaunchError
-from mslaunch.hosts import Host
 from mslaunch.launch.attempt.attempt import Attempt
-from mslaunch.launch.check import Checked
-from mslaunch.launch.cluster import Cluster, checked_cluster
+from mslaunch.launch.connect import Cluster, Site
 from mslaunch.plan.model import Plan
 from mslaunch.signals import ASKING, SUSPEND
-from mslaunch.transports.base import Channel
 from mslaunch.transports.streams import close_all
-
-Rejoin = Callable[[Sequence[Channel], tuple[Host, ...], int], tuple[Plan, Checked]]
-"""Checks hosts of which some are new, and plans the job for them, as this attempt."""
 
 
 class Interrupted(Exception):
@@ -36,13 +29,13 @@ class Replaced:
     cluster: Cluster
 
 
-def replace_hosts(attempt: Attempt, lost: set[str], rejoin: Rejoin) -> Replaced | str:
+def replace_hosts(site: Site, attempt: Attempt, lost: set[str]) -> Replaced | str:
     """Wait for hosts in place of those that were lost; say why the job cannot go on where that fails."""
     plan, cluster = attempt.plan, attempt.cluster
     left = tuple(host for host in plan.hosts if host.name not in lost)
     gone = tuple(host for host in plan.hosts if host.name in lost)
     attempt.run_state.notes.append(f"waiting for a host in place of {', '.join(sorted(lost))}")
-    attempt.notify({"ev": "waiting", "seconds": 0.0})
+    attempt.flush_notes()
     try:
         channels, hosts = cluster.transport.replace_hosts(left, gone, lambda seconds: _wait(attempt, seconds))
     except MslaunchError as error:
@@ -51,11 +44,11 @@ def replace_hosts(attempt: Attempt, lost: set[str], rejoin: Rejoin) -> Replaced 
     kept = [one for one in cluster.channels if one.is_open and names.issuperset(one.hosts)]
     together = [*kept, *channels]
     try:
-        again, checked = rejoin(together, hosts, plan.attempt + 1)
+        again, checked = site.rejoin(together, hosts, plan.attempt + 1)
     except MslaunchError as error:
         close_all(channels)
         return str(error)
-    return Replaced(again, checked_cluster(Cluster(cluster.transport, together), checked))
+    return Replaced(again, Cluster(cluster.transport, together).checked(checked))
 
 
 def _wait(attempt: Attempt, seconds: float) -> None:

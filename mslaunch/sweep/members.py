@@ -9,13 +9,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from mslaunch.launch.attempt.attempt import SignalSource
-from mslaunch.launch.background import BackgroundRun
-from mslaunch.launch.prepare import Prepared, prepare_job
-from mslaunch.launch.request import Request
-from mslaunch.launch.session import make_folder
+from mslaunch.launch import pipeline
+from mslaunch.launch.pipeline import Launch, PlannedJob
+from mslaunch.launch.read import Request
+from mslaunch.launch.runners import BackgroundRun, ThreadRunner
 from mslaunch.runs import requests
-from mslaunch.signals import ASKING, SUSPEND
+from mslaunch.signals import ASKING, SUSPEND, SignalSource
 from mslaunch.sweep.planning import Claim, Sweep
 from mslaunch.sweep.results import SweptRun, result_of
 
@@ -35,45 +34,46 @@ class SweepEvent:
 Observe = Callable[[SweepEvent], None]
 
 
-class _Launch(threading.Thread):
-    """One run: prepared, given its folder and carried out. Hosts may take long to answer: hence a thread."""
+class _Member(ThreadRunner):
+    """One run of a sweep on the road of every launch. Hosts may take long to answer: hence a thread for each."""
 
     def __init__(self, index: int, request: Request, ended: queue.SimpleQueue[int]) -> None:
-        super().__init__(name=f"mslaunch run {index + 1}", daemon=True)
-        self.index = index
         self.error: BaseException | None = None
         self.target: str | None = None
         """Where the run's ranks compute, once its hosts have told."""
+        self._index = index
         self._request = request
         self._ended = ended
         self._lock = threading.Lock()
-        self._asked: list[int] = []
+        self._signals: list[int] = []
         self._run: BackgroundRun | None = None
+        self._thread = threading.Thread(target=self._launch, name=f"mslaunch run {index + 1}", daemon=True)
 
-    def run(self) -> None:
+    def begin(self) -> None:
+        self._thread.start()
+
+    def wait(self) -> None:
+        self._thread.join()
+
+    def _launch(self) -> None:
         try:
-            prepared = prepare_job(self._request)
-            self.target = prepared.plan.device_target
-            if (started := self._start_run(prepared)) is not None:
+            started = pipeline.launch(self._request, self)
+            if started is not None:
                 started.wait()
         except BaseException as error:
             self.error = error
         finally:
-            self._ended.put(self.index)
+            self._ended.put(self._index)
 
-    def _start_run(self, prepared: Prepared) -> BackgroundRun | None:
-        """Start the run, unless the end has been asked for meanwhile."""
-        folder = None
-        try:
-            folder = None if self._asked else make_folder(prepared)
-        finally:
-            if folder is None and prepared.cluster is not None:
-                prepared.cluster.close()
-        if folder is None:
-            return None
+    def starts(self, planned: PlannedJob) -> bool:
+        """Note where the run computes; it does not start once the end has been asked for."""
+        self.target = planned.plan.device_target
+        return not self._signals
+
+    def run(self, launch: Launch) -> BackgroundRun:
         with self._lock:
-            self._run = BackgroundRun(prepared, folder)
-            for number in self._asked:
+            self._run = BackgroundRun(launch)
+            for number in self._signals:
                 self._run.send(number)
         return self._run
 
@@ -83,7 +83,7 @@ class _Launch(threading.Thread):
             if self._run is not None:
                 self._run.send(number)
             elif number not in ASKING:
-                self._asked.append(number)
+                self._signals.append(number)
 
 
 class _Devices:
@@ -124,7 +124,7 @@ class SweepRunner:
         self.interrupt: int | None = None
         self._stopping = False
         self._left = list(sweep.waiting)
-        self._under_way: dict[int, _Launch] = {}
+        self._under_way: dict[int, _Member] = {}
         self._devices = _Devices(sweep)
         self._ended: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._results: dict[int, SweptRun] = {}
@@ -137,8 +137,8 @@ class SweepRunner:
                 self._turn()
         except BaseException:
             self._stop(signal.SIGTERM)
-            for launch in self._under_way.values():
-                launch.join()
+            for member in self._under_way.values():
+                member.wait()
             raise
         everything = range(len(self.sweep.combinations))
         return [self._results.get(index) or result_of(self.sweep, index) for index in everything]
@@ -151,9 +151,9 @@ class SweepRunner:
             if devices is None:
                 return
             del self._left[0]
-            launch = _Launch(index, self.sweep.member(index, devices), self._ended)
-            self._under_way[index] = launch
-            launch.start()
+            member = _Member(index, self.sweep.member(index, devices), self._ended)
+            self._under_way[index] = member
+            member.begin()
             self.observe(SweepEvent("started", index))
 
     def _turn(self) -> None:
@@ -164,16 +164,16 @@ class SweepRunner:
             self._handle(number)
         for number in requests.receive(self.sweep.folder):
             self._handle(number)
-        for index, launch in self._under_way.items():
-            if launch.target == "CPU":
+        for index, member in self._under_way.items():
+            if member.target == "CPU":
                 self._devices.compute_on_cpu(index)
 
     def _handle(self, number: int) -> None:
         if number == SUSPEND:
             self.observe(SweepEvent("note", text="a sweep cannot be suspended; it goes on"))
         elif number in ASKING:
-            for launch in self._under_way.values():
-                launch.send(number)
+            for member in self._under_way.values():
+                member.send(number)
         else:
             self.interrupt = self.interrupt or number
             self.observe(SweepEvent("stopping"))
@@ -181,14 +181,14 @@ class SweepRunner:
 
     def _stop(self, number: int) -> None:
         self._stopping = True
-        for launch in self._under_way.values():
-            launch.send(number)
+        for member in self._under_way.values():
+            member.send(number)
 
     def _finish(self, index: int) -> None:
-        launch = self._under_way.pop(index)
-        launch.join()
+        member = self._under_way.pop(index)
+        member.wait()
         self._devices.give_back(index)
-        run = self._results[index] = result_of(self.sweep, index, launch.error)
+        run = self._results[index] = result_of(self.sweep, index, member.error)
         self.observe(SweepEvent("ended", index, run))
         if self.fail_fast and not run.result.succeeded and not self._stopping:
             self.observe(SweepEvent("stopping", text="a run has failed: stopping the others"))

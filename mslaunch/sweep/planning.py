@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mslaunch.errors import CombinationError, MslaunchError, RequestError, RunExists, SweepAlive
+from mslaunch.launch.connect import choose, survey
 from mslaunch.launch.facts import find_devices, job_variables, new_run_id
 from mslaunch.launch.job_command import take_secrets
 from mslaunch.launch.job_command import without_secrets as without_secret_values
-from mslaunch.launch.prepare import plan_job
-from mslaunch.launch.request import ReadJob, Request, read_config_text, read_job
+from mslaunch.launch.pipeline import make_plan
+from mslaunch.launch.read import ReadJob, Request, read, read_config_text
 from mslaunch.plan.combinations import Combination
 from mslaunch.plan.model import Plan
 from mslaunch.plan.spec import agree_on_workers
@@ -27,7 +28,6 @@ from mslaunch.runs.record import ENDED, iso
 from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.settings.resolve import flag_name
 from mslaunch.settings.yaml_config import without_secrets
-from mslaunch.transports import registry
 from mslaunch.transports.base import JobQueue, Transport
 
 _PATHS = ("script", "rank_table", "hostfile")
@@ -84,7 +84,7 @@ def prepare_sweep(request: Request, combinations: tuple[Combination, ...], at_on
     """Plan every combination of a new sweep; nothing is written, started or contacted."""
     request, combinations = take_secrets(request, combinations)
     request = _read_once(request, combinations)
-    launch = read_job(replace(request, assignments=combinations[0].assignments)).spec.launch
+    launch = read(replace(request, assignments=combinations[0].assignments)).spec.launch
     folder = SweepFolder(Path(launch.runs_dir).resolve() / (launch.run_id or new_run_id()))
     if folder.path.exists():
         raise RunExists(folder.sweep_id, str(folder.path))
@@ -99,7 +99,7 @@ def resume_sweep(
     """Plan what is missing of an earlier sweep, or did not succeed; what is typed now outweighs what was typed then."""
     request, combinations = take_secrets(request, combinations)
     request = replace(request, config_text=read_config_text(request))
-    folder = sweep_record.find(Path(read_job(request).spec.launch.runs_dir).resolve(), name)
+    folder = sweep_record.find(Path(read(request).spec.launch.runs_dir).resolve(), name)
     check_owner(folder, "resume")
     before = sweep_record.read(folder)
     typed = [one.assignments for one in combinations]
@@ -138,7 +138,7 @@ def _read_once(request: Request, combinations: tuple[Combination, ...]) -> Reque
             raise RequestError(f"{flag} and --set {key}: the one outweighs all values of the other. Leave one out.")
     request = replace(request, config_text=read_config_text(request))
     if request.args_may_name:
-        named = read_job(replace(request, assignments=combinations[0].assignments)).request
+        named = read(replace(request, assignments=combinations[0].assignments)).request
         request = replace(named, assignments=request.assignments)
     return request
 
@@ -202,10 +202,10 @@ def _planned(draft: Sweep) -> Sweep:
 
 
 def _plan_one(draft: Sweep, index: int, found: _Draft) -> None:
-    job = read_job(draft.member(index))
-    transport = registry.choose(job.spec, job.named, os.environ)
+    job = read(draft.member(index))
+    transport = choose(job).transport
     claim, pool = _claim(job, transport, draft.combinations[index].varied)
-    plan = plan_job(draft.member(index, pool[: claim.count]))
+    plan = make_plan(survey(choose(read(draft.member(index, pool[: claim.count]))))).plan
     if transport.needs_check or (plan.device_target != "CPU" and not claim.count):
         claim = Claim(fixed=frozenset((host.address, device) for host in plan.hosts for device in host.devices))
     launch = job.spec.launch

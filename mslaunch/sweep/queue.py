@@ -8,15 +8,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 
 from mslaunch.errors import MslaunchError, NotReadyError
-from mslaunch.launch.attempt.attempt import SignalSource
-from mslaunch.launch.prepare import prepare_job
-from mslaunch.launch.session import create_labelled
+from mslaunch.launch import pipeline
+from mslaunch.launch.folder import create_queued
+from mslaunch.launch.pipeline import PlannedJob
+from mslaunch.launch.runners import ThreadRunner
 from mslaunch.runs import record, requests
 from mslaunch.runs.history import save_stopped
 from mslaunch.runs.liveness import current
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.writing import write_atomically
-from mslaunch.signals import ASKING, SUSPEND, Signals
+from mslaunch.signals import ASKING, SUSPEND, Signals, SignalSource
 from mslaunch.sweep.members import Observe, SweepEvent, run_sweep
 from mslaunch.sweep.planning import Sweep, opened
 from mslaunch.sweep.results import SweptRun, result_of
@@ -26,6 +27,13 @@ POLL = 0.5
 STOP_MARGIN = 20.0
 
 
+class _ArrayMember(ThreadRunner):
+    """Makes the folder of a run, which is submitted together with the others of its sweep."""
+
+    def submit(self, planned: PlannedJob, _queue: JobQueue) -> tuple[PlannedJob, RunFolder]:  # type: ignore[override]
+        return planned, create_queued(planned)
+
+
 def submit_sweep(sweep: Sweep, queue: JobQueue) -> str:
     """Make the folder of every run, submit them as one job, and return its id. What fails leaves no folder behind."""
     folders: dict[int, RunFolder] = {}
@@ -33,11 +41,9 @@ def submit_sweep(sweep: Sweep, queue: JobQueue) -> str:
     secrets: dict[str, str] = {}
     try:
         for index in sweep.waiting:
-            prepared = prepare_job(sweep.member(index))
-            plan, secrets = prepared.plan, {**secrets, **prepared.secrets}
-            folders[index] = create_labelled(plan)
-            transport = plan.transport
-            record.save(folders[index], record.queued(plan, time.time()))  # before: the job may start at once
+            planned, folders[index] = pipeline.launch(sweep.member(index), _ArrayMember())
+            secrets |= planned.site.secrets
+            transport = planned.plan.transport
         members = {at: folder.path for at, folder in folders.items()}
         also = (secrets,) if secrets else ()
         job = queue.submit_array(sweep.folder.path, members, sweep.at_once, *also)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from mslaunch.launch.attempt.claims import ProcessClaims
 from mslaunch.launch.attempt.decisions import Order
@@ -22,7 +22,7 @@ from mslaunch.launch.attempt.file_transfer import FileTransfer
 from mslaunch.launch.attempt.run_state import RunState
 from mslaunch.launch.attempt.timeouts import Timeouts
 from mslaunch.launch.check import find_port
-from mslaunch.launch.cluster import Cluster
+from mslaunch.launch.connect import Cluster
 from mslaunch.launch.facts import choose_port
 from mslaunch.metrics.order import metrics_order
 from mslaunch.metrics.rows import Row
@@ -32,7 +32,7 @@ from mslaunch.runs.places import words_of
 from mslaunch.shared import messages
 from mslaunch.shared.running_clock import RunningClock
 from mslaunch.shared.visible_devices import DEVICE_FILES
-from mslaunch.signals import ASKING, SUSPEND
+from mslaunch.signals import ASKING, SUSPEND, SignalSource
 from mslaunch.transports.base import Channel, Transport
 
 TICK = 0.5
@@ -41,17 +41,9 @@ STOP_SECONDS = 30.0  # beyond the grace: what an agent takes at most to end its 
 SAVE_SHARE = 20  # saving the record of 10,000 ranks may take at most a twentieth of the time
 
 Notice = Mapping[str, Any]
-"""An event of an agent, or one of the attempt itself: tick, signal, note, closed, restart, waiting, home."""
+"""An event of an agent, or one of the attempt itself: tick, signal, note, closed, restart, waiting."""
 Observer = Callable[[Notice, RunState, Callable[[], None]], None]
 """Is shown every notice, with how the attempt stands and what to call once it is on the screen."""
-
-
-class SignalSource(Protocol):
-    """Signals as something to wait for."""
-
-    def fileno(self) -> int: ...
-
-    def read(self) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +142,7 @@ class Attempt:
         wall = self.clock.wall()
         self.run_state.notes += self.cluster.transport.pop_notes()
         self.send_orders(self.timeouts.check(now, wall))
-        self.notify({"ev": "tick", "time": wall})
+        self.tick()
 
     def receive(self) -> None:
         """Wait a moment for signals and for what the agents send."""
@@ -237,7 +229,7 @@ class Attempt:
                 self.check_silence()
                 if (now := self.clock.monotonic()) >= notify_at:  # a program looks for requests to stop then
                     notify_at = now + TICK
-                    self.notify({"ev": "tick", "time": self.clock.wall()})
+                    self.tick()
             self._is_collecting = False
             self._leave_collecting()
         if tidy:
@@ -354,15 +346,26 @@ class Attempt:
         if not self.cluster.transport.can_be_cut_off:
             self.last_heard = dict.fromkeys(self.last_heard, self.running_clock.now)
 
+    def tick(self) -> None:
+        """Let the observer look at the time, and at how the attempt stands."""
+        self.notify({"ev": "tick", "time": self.clock.wall()})
+
     def notify(self, notice: Notice, shown: Callable[[], None] = nothing) -> None:
-        """Show a notice, and record and show what a person should be told. If that fails, the job goes on."""
-        notes = [{"ev": "note", "text": text, "time": self.clock.wall()} for text in self.run_state.pop_notes()]
-        for note in notes:
+        """Show the notes that wait, then a notice."""
+        self.flush_notes()
+        self._show(notice, shown)
+
+    def flush_notes(self) -> None:
+        """Record and show what a person should know."""
+        for text in self.run_state.pop_notes():
+            note = {"ev": "note", "text": text, "time": self.clock.wall()}
             self.write(note)
             self._changed = True  # run.json holds the last ones
+            self._show(note)
+
+    def _show(self, notice: Notice, shown: Callable[[], None] = nothing) -> None:
+        """Show a notice. If that fails, the job goes on."""
         try:
-            for note in notes:
-                self.show(note, self.run_state, nothing)
             self.show(notice, self.run_state, shown)
         except Exception:
             self.show = lambda _notice, _run_state, shown: shown()

@@ -13,7 +13,7 @@ from typing import Any
 
 from mslaunch.launch.attempt.claims import FileClaims
 from mslaunch.launch.attempt.event_check import Rejected
-from mslaunch.launch.cluster import Cluster
+from mslaunch.launch.connect import Cluster
 from mslaunch.plan.model import Plan
 from mslaunch.runs.paths import RunFolder
 from mslaunch.shared import layout, messages

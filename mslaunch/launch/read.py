@@ -1,19 +1,19 @@
-"""What was asked for: a request, and the job that it describes once its files have been read."""
+"""The first stage: from what a person or a program asks for to the job that it describes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import ConfigError, RankTableMissing, RankTableUnreadable, RequestError
 from mslaunch.hosts import Host
-from mslaunch.launch.program import FoundProgram, find_program, with_typed_python
+from mslaunch.launch.program import with_typed_python
 from mslaunch.plan.methods import find_method
-from mslaunch.plan.model import Checkpoints, File
+from mslaunch.plan.model import File
 from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec, named_hosts
 from mslaunch.ranktable.findings import SIZE_LIMIT
 from mslaunch.ranktable.rules import validate
@@ -23,6 +23,20 @@ from mslaunch.settings.program import settings_of
 from mslaunch.settings.resolve import Settings, resolve
 from mslaunch.settings.yaml_config import Config, override, parse_config, split_assignments
 from mslaunch.transports.join.cluster_environment import find as find_system
+
+if TYPE_CHECKING:
+    from mslaunch.launch.inference import ServedSet
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequest:
+    """The sharded checkpoint that an inference job serves."""
+
+    path: Path
+    strategy: Path | None = None
+    predict_strategy: Path | None = None
+    step: str | None = None
+    prefix: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +54,7 @@ class Request:
     offers_stdin: bool = False
     """A rank may read the standard input of this process."""
     default_script: str = TRAIN_SCRIPT
-    default_workers: int | None = None
-    choose_checkpoints: Callable[[int, str], Checkpoints] | None = None
-    """Says which files a job of so many ranks, in this run's folder, is given."""
+    checkpoint: CheckpointRequest | None = None
     files: tuple[File, ...] = ()
     """Files that the run's folder is to have besides those that are planned."""
     config_text: str | None = None
@@ -63,24 +75,16 @@ class ReadJob:
     """The text of the rank table."""
     named: tuple[Host, ...]
     """The hosts that were named."""
-
-    @property
-    def program(self) -> FoundProgram:
-        found = find_program(self.spec, self.config_path)
-        return replace(found, notes=(*self.request.notes, *found.notes))
-
-    def with_checkpoints(self, workers: int, run_dir: str) -> JobSpec:
-        """The job with the checkpoint files that it is given, where it is given some."""
-        choose = self.request.choose_checkpoints
-        return self.spec if choose is None else replace(self.spec, checkpoints=choose(workers, run_dir))
+    checkpoint: ServedSet | None = None
 
 
-def read_job(request: Request) -> ReadJob:
+def read(request: Request) -> ReadJob:
     """Read and check everything that a request names on this machine."""
     try:
         Path.cwd()
     except FileNotFoundError:
         raise RequestError("the current folder has been deleted. Change into one that exists.") from None
+    checkpoint = _read_checkpoint(request.checkpoint)
     config_path = Path(request.config) if request.config else None
     own, assigned = split_assignments(request.assignments)
     config = override(_read_config(config_path, request.config_text), own)
@@ -94,7 +98,7 @@ def read_job(request: Request) -> ReadJob:
         find_method(settings),
         request.script_args,
         default_script=request.default_script,
-        default_workers=request.default_workers,
+        default_workers=checkpoint.default_workers if checkpoint else None,
     )
     spec = with_typed_python(spec)
     text = None
@@ -105,7 +109,16 @@ def read_job(request: Request) -> ReadJob:
         if errors:
             raise ConfigError([finding.words(name) for finding in errors])
         spec = replace(spec, rank_table=read_table(text, name))
-    return ReadJob(request, spec, config_path, text, named_hosts(spec, _hostfile(spec)))
+    hosts = named_hosts(spec, _hostfile(spec))
+    return ReadJob(request, spec, config_path, text, hosts, checkpoint)
+
+
+def _read_checkpoint(request: CheckpointRequest | None) -> ServedSet | None:
+    if request is None:
+        return None
+    from mslaunch.launch.inference import read_set  # heavy, and no part of a training job
+
+    return read_set(request)
 
 
 def _named_by_args(request: Request, settings: Settings) -> Request | None:
