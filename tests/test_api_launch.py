@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import mslaunch
-from mslaunch.launch.function_job import import_path
+from mslaunch.job import import_path
 from mslaunch.runs.run import JobFailed
 from tests import ssh_bed
 from tests.conftest import Bench

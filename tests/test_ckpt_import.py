@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mslaunch.api import checkpoints as api
+from mslaunch.weights import transfer as api
 from tests.conftest import Bench
 from tests.sharded import (
     ask_mindspore,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.api.checkpoints import export_weights, import_weights
 from mslaunch.checkpoint.formats.table import read_shard
 from mslaunch.checkpoint.moving.file_io import SourceChanged
 from mslaunch.checkpoint.sharding.sets import find_set
@@ -16,6 +15,7 @@ from mslaunch.checkpoint.sharding.transform import plan_convert
 from mslaunch.errors import ShardUnreadable
 from mslaunch.weights.diff import compare
 from mslaunch.weights.opening import open_weights
+from mslaunch.weights.transfer import export_weights, import_weights
 from tests.conftest import Bench
 from tests.sharded import write_shard
 from tests.torch_files import save_state

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from mslaunch.api.joining import agent_member, join
 from mslaunch.api.objects import complete_objects, object_text
 from mslaunch.api.past import (
     compare,
@@ -48,6 +47,7 @@ from mslaunch.api.steps import (
     swept_so_far,
     write_scripts,
 )
+from mslaunch.launch.membership import agent_member, join
 
 if TYPE_CHECKING:
     from mslaunch.job import Job, launch, sweep

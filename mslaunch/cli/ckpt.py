@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mslaunch.api import checkpoints
 from mslaunch.checkpoint.formats.table import FORMATS, Shard, read_shard
 from mslaunch.checkpoint.moving.new_files import is_free
 from mslaunch.checkpoint.sharding.sets import ShardSet, find_set
@@ -24,6 +23,7 @@ from mslaunch.cli.parsing import common
 from mslaunch.cli.parsing.common import columns
 from mslaunch.errors import RequestError
 from mslaunch.text import counted, plain
+from mslaunch.weights import transfer
 
 if TYPE_CHECKING:
     from mslaunch.checkpoint.formats.tensor import Tensor
@@ -63,8 +63,8 @@ def show(
 ) -> None:
     """Show names, shapes, types and sizes, from headers alone."""
     path = Path(source)
-    if checkpoints.holds_torch(source):
-        _show_weights(source, checkpoints.list_weights(source, key=key), as_json)
+    if transfer.holds_torch(source):
+        _show_weights(source, transfer.list_weights(source, key=key), as_json)
         return
     if key is not None:
         raise RequestError(f"--key {key}: {source} has no keys; only files of torch.save have. Leave --key out.")
@@ -199,7 +199,7 @@ def _readable(found: ShardSet, content: bool = False) -> Mapping[int, Shard]:
     return result.shards
 
 
-def _show_weights(source: str, found: checkpoints.ListedWeights, as_json: bool) -> None:
+def _show_weights(source: str, found: transfer.ListedWeights, as_json: bool) -> None:
     """Show PyTorch's weights as a checkpoint is shown, under the names that an import reads."""
     size = found.nbytes
     if as_json:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mslaunch.api import checkpoints
 from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS
 from mslaunch.checkpoint.moving.new_files import is_free
 from mslaunch.cli.console.progress_bar import progress_bar, written_words
 from mslaunch.cli.parsing import common
 from mslaunch.errors import RequestError
 from mslaunch.text import counted, plain
+from mslaunch.weights import transfer
 
 if TYPE_CHECKING:
-    from mslaunch.api.checkpoints import PlannedWeights
     from mslaunch.weights.diff import WeightDifference
+    from mslaunch.weights.transfer import PlannedWeights
 
 SHOWN = 8
 _ONE_TARGET = "Give --to FILE for one file, or -o FOLDER together with --strategy for shards."
@@ -82,7 +82,7 @@ def import_weights(
         raise RequestError(problem)
     target = to or output or ""
     _check_target(target, tuple(FORMATS) if to else ())
-    planned = checkpoints.import_weights(
+    planned = transfer.import_weights(
         source, target, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial, key=key
     )
     _write(planned, source)
@@ -100,7 +100,7 @@ def export_weights(
 ) -> None:
     """Write a MindSpore checkpoint with PyTorch's names; shards are merged on the way."""
     _check_target(to, FOR_TORCH)
-    planned = checkpoints.export_weights(
+    planned = transfer.export_weights(
         source, to, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial, key=key
     )
     _write(planned, source)
@@ -117,7 +117,7 @@ def diff_weights(
     as_json: common.Json = False,
 ) -> None:
     """Compare two sets of weights; exit code 1 if they differ."""
-    compared = checkpoints.compare_weights(first, second, names=names, strategy=strategy, key=key)
+    compared = transfer.compare_weights(first, second, names=names, strategy=strategy, key=key)
     found = compared.differences
     _note(*compared.notes, *([_renamed_words(compared.renamed)] if compared.renamed else ()))
     if as_json:

@@ -8,7 +8,7 @@ import select
 import time
 from collections.abc import Mapping
 from contextlib import closing, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -19,9 +19,8 @@ from mslaunch.launch.attempt.attempt import TICK, Attempt, Observer
 from mslaunch.launch.attempt.decisions import LOST, Failure
 from mslaunch.launch.attempt.file_transfer import FileTransfer
 from mslaunch.launch.attempt.run_state import RunState
-from mslaunch.launch.connect import Cluster
+from mslaunch.launch.connect import Cluster, Site
 from mslaunch.launch.hooks import run_hooks
-from mslaunch.launch.replacement import Interrupted, replace_hosts
 from mslaunch.launch.restarts import NextAttempt, RestartTools, prepare_next
 from mslaunch.launch.verdict import make_verdict
 from mslaunch.plan.model import Plan
@@ -34,10 +33,60 @@ from mslaunch.runs.run import Run
 from mslaunch.runs.writing import why
 from mslaunch.signals import ASKING, SUSPEND, Signals, SignalSource
 from mslaunch.transports.base import Transport
-from mslaunch.transports.streams import Pings
+from mslaunch.transports.streams import Pings, close_all
 
 if TYPE_CHECKING:
     from mslaunch.launch.pipeline import Launch
+
+
+class Interrupted(Exception):
+    """A signal has asked for the end while hosts were waited for."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The next attempt, and the hosts that it runs on."""
+
+    plan: Plan
+    cluster: Cluster
+
+
+def replace_hosts(site: Site, attempt: Attempt, lost: set[str]) -> Replaced | str:
+    """Wait for hosts in place of those that were lost; say why the job cannot go on where that fails."""
+    plan, cluster = attempt.plan, attempt.cluster
+    left = tuple(host for host in plan.hosts if host.name not in lost)
+    gone = tuple(host for host in plan.hosts if host.name in lost)
+    attempt.run_state.notes.append(f"waiting for a host in place of {', '.join(sorted(lost))}")
+    attempt.flush_notes()
+    try:
+        channels, hosts = cluster.transport.replace_hosts(left, gone, lambda seconds: _wait(attempt, seconds))
+    except MslaunchError as error:
+        return str(error)
+    names = {host.name for host in left}
+    kept = [one for one in cluster.channels if one.is_open and names.issuperset(one.hosts)]
+    together = [*kept, *channels]
+    try:
+        again, checked = site.rejoin(together, hosts, plan.attempt + 1)
+    except MslaunchError as error:
+        close_all(channels)
+        return str(error)
+    return Replaced(again, Cluster(cluster.transport, together).checked(checked))
+
+
+def _wait(attempt: Attempt, seconds: float) -> None:
+    """Wait a moment, or raise where a signal asks for the end."""
+    poll = select.poll()
+    poll.register(attempt.signals.fileno(), select.POLLIN)
+    poll.poll(seconds * 1000)
+    for number in attempt.signals.read():
+        if number == SUSPEND:
+            attempt.suspend()
+        elif number not in ASKING:
+            raise Interrupted(number)
 
 
 def write_final_report(folder: RunFolder) -> str:

@@ -1,0 +1,68 @@
+"""Finding runs and sweeps by their names, for programs and for the command line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mslaunch.runs import history
+from mslaunch.runs.paths import runs_root
+from mslaunch.runs.places import default_runs_dir, option_for, places, shown
+from mslaunch.runs.run import Run
+
+if TYPE_CHECKING:
+    from mslaunch.errors import RecordUnreadable
+    from mslaunch.runs.summaries import RunSummary
+
+PathLike = str | os.PathLike[str]
+
+
+def runs(runs_dir: PathLike | None = None) -> list[Run]:
+    """Return the runs of a folder, oldest first."""
+    return [Run(folder) for folder in history.list_runs(Path(runs_dir or default_runs_dir(os.environ)))]
+
+
+def find_run(name: str | None = None, runs_dir: PathLike | None = None) -> Run:
+    """Return the run of this name, or of which it is an unambiguous part; the newest where none is named.
+
+    Without a folder, in the argument or in MSLAUNCH_RUNS_DIR, those below the current one are searched as well.
+    """
+    return Run(history.find_run(places_for(runs_dir), name))
+
+
+def find_runs(name: str, runs_dir: PathLike | None = None) -> list[Run]:
+    """Return the runs of the sweep of this name that have begun; where there is none, the run of this name alone."""
+    from mslaunch.runs.sweep_record import find_named, runs_of
+
+    sweep = find_named(places_for(runs_dir), name)
+    return [find_run(name, runs_dir)] if sweep is None else runs_of(sweep)
+
+
+def places_for(runs_dir: PathLike | None) -> list[Path]:
+    """Return the folders of runs in which to look: the one that is named, or those that are likely."""
+    return [Path(runs_dir)] if runs_dir else places(os.environ)
+
+
+def unexpected_place(run: Run, name: str | None) -> str | None:
+    """Return the folder of runs that holds a run which was found by its name, where that is not the default one."""
+    if name and Path(name).resolve() == run.path.resolve():
+        return None
+    root = runs_root(run.path.parent)
+    return shown(root) if option_for(root, os.environ) else None
+
+
+def list_summaries(
+    runs_dir: PathLike, last: int | None = None
+) -> tuple[list[tuple[Run, RunSummary | RecordUnreadable]], int]:
+    """Return the runs of a folder, oldest first, each with its summary or why it has none; and how many are older.
+
+    With `last`, only so many of the newest are looked at.
+    """
+    from mslaunch.runs.summaries import read_summaries
+
+    folder = Path(runs_dir)
+    everything = history.list_runs(folder)
+    newest = everything if last is None else everything[max(0, len(everything) - last) :]
+    summaries = read_summaries(folder, newest, everything)
+    return [(Run(run), summary) for run, summary in zip(newest, summaries, strict=True)], len(everything) - len(newest)
