@@ -15,16 +15,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from types import GenericAlias
+from typing import Any, get_type_hints
 
 from mslaunch.diagnose.verdict import Verdict, signal_name
 from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.documents.typed import Mismatch, reader_of
 from mslaunch.errors import RecordUnreadable
 from mslaunch.runs.liveness import current, job_of
 from mslaunch.runs.metrics_file import last_loss
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.places import index_path
-from mslaunch.runs.record import ENDED, RunRecord, is_time
+from mslaunch.runs.record import ENDED, RunRecord, Time
 from mslaunch.runs.writing import write_atomically
 from mslaunch.shared import layout
 from mslaunch.text import first_line
@@ -42,8 +44,8 @@ class RunSummary:
 
     run_id: str
     state: str
-    started: str
-    ended: str | None
+    started: Time
+    ended: Time | None
     world_size: int
     method: str
     transport: str
@@ -62,22 +64,8 @@ class RunSummary:
 
 
 _FIELDS = RunSummary.__slots__
-_KINDS: tuple[Any, ...] = (
-    str,
-    str,
-    str,
-    (str, type(None)),
-    int,
-    str,
-    str,
-    str,
-    int,
-    (int, type(None)),
-    (int, float),
-    (int, type(None)),
-    str,
-    (int, float, type(None)),
-)
+_ROW = reader_of(GenericAlias(tuple, (str, *get_type_hints(RunSummary, include_extras=True).values())))
+"""Reads a row of the file: the key of a record, and the fields of its summary."""
 
 
 def summarize(record: RunRecord, loss: float | None) -> RunSummary:
@@ -158,10 +146,11 @@ def _load(path: Path) -> dict[str, list[Any]]:
 
 
 def _is_row(row: Any) -> bool:
-    if not isinstance(row, list) or len(row) != len(_FIELDS) + 1 or not isinstance(row[0], str):
+    try:
+        _ROW.read(row)
+    except Mismatch:
         return False
-    is_typed = all(isinstance(value, kind) for value, kind in zip(row[1:], _KINDS, strict=True))
-    return is_typed and row[2] in ENDED and not any(is_time(time) for time in row[3:5] if time is not None)
+    return row[2] in ENDED
 
 
 def _save(path: Path, rows: Mapping[str, list[Any]]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
-from mslaunch.shared.metric_values import are_values
+from mslaunch.shared.metric_values import check_values
 
 Message = dict[str, Any]
 """A decoded record before its type is known: what the wire carries."""
@@ -258,7 +258,7 @@ class MetricRow(TypedDict):
     time: float
     rank: int | None
     device: int | None
-    values: Annotated[dict[str, float | str], are_values]
+    values: Annotated[dict[str, Any], check_values]
 
 
 @agent_event("metrics", is_recorded=False)

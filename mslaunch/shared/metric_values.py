@@ -28,9 +28,14 @@ def is_name(name: object) -> bool:
     return isinstance(name, str) and name not in RESERVED and _matches_name(name) is not None
 
 
-def are_values(values: Mapping[str, Any]) -> bool:
-    """Tell whether these are the values of a row: metrics by name, numbers or what stands for them."""
-    return len(values) <= MOST_VALUES and all(is_name(name) and _is_value(value) for name, value in values.items())
+def check_values(values: Mapping[str, Any]) -> str | None:
+    """Say what is expected where these are not the values of a row: numbers, or what stands for them, by name."""
+    if len(values) > MOST_VALUES:
+        return f"at most {MOST_VALUES} metrics"
+    for name, value in values.items():
+        if not is_name(name) or not _is_value(value):
+            return "numbers by the names of metrics"
+    return None
 
 
 def _is_value(value: object) -> bool:
