@@ -17,6 +17,7 @@ from mslaunch.settings.launch import LaunchSettings
 from mslaunch.transports.base import Channel, JobQueue, Transport
 from tests import file_ways
 from tests.conftest import MSLAUNCH, ROOT
+from tools import doc_tables
 
 DOCS = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/*.md"), *ROOT.glob("rank_tables/*.md")]
@@ -44,10 +45,21 @@ def test_the_command_line_reference_is_what_help_prints() -> None:
     assert path.read_text() == reference()
 
 
-def test_every_setting_is_documented() -> None:
-    """docs/config.md has a row for every key of launch, and no other."""
-    rows = re.findall(r"^\| (\w+) \| ", (ROOT / "docs" / "config.md").read_text(), re.MULTILINE)
-    assert rows[1:] == list(LaunchSettings.model_fields)
+@pytest.mark.parametrize("path", doc_tables.pages(), ids=lambda path: path.name)
+def test_tables_are_written_from_the_code(path: Path) -> None:
+    """`python -m tools.doc_tables` brings them up to date."""
+    assert path.read_text() == doc_tables.with_tables(path.read_text())
+
+
+def test_the_chinese_table_has_every_setting_with_its_default() -> None:
+    """docs/zh/config.md has a row for every key of launch, with the value of its default or words for it."""
+    text = (ROOT / "docs" / "zh" / "config.md").read_text()
+    cells = dict(re.findall(r"^\| (\w+) \| ([^|]*) \| ", text.partition("|---|---|---|\n")[2], re.MULTILINE))
+    assert list(cells) == list(LaunchSettings.model_fields)
+    defaults = {name: doc_tables.written_default(field) for name, field in LaunchSettings.model_fields.items()}
+    wrong = {name: cells[name] for name, default in defaults.items() if (default or cells[name]) != cells[name]}
+    assert wrong == {}
+    assert [name for name in cells if not cells[name]] == []
 
 
 def test_the_page_of_ways_to_write_is_what_is_tested() -> None:

@@ -16,7 +16,7 @@ from mslaunch.agent import orders
 from mslaunch.diagnose.verdict import Step, Tie, Verdict
 from mslaunch.hosts import Host
 from mslaunch.launch.attempt.run_state import HANDLERS
-from mslaunch.plan.model import File, Limits, Plan, Process, Restarts, from_json
+from mslaunch.plan.model import File, Plan, Process, Restarts, TimeLimits, from_json
 from mslaunch.runs import identity, record
 from mslaunch.runs.identity import Launcher
 from mslaunch.runs.labels import Labels
@@ -43,7 +43,7 @@ TYPES: dict[str, type] = {
     "plan.json: hosts": Host,
     "plan.json: files": File,
     "plan.json: processes": Process,
-    "plan.json: limits": Limits,
+    "plan.json: limits": TimeLimits,
     "plan.json: restarts": Restarts,
     "error.json": messages.ErrorFile,
     "exit.json": messages.ExitFile,

@@ -149,14 +149,12 @@ def setting_flags() -> dict[str, Flag]:
     from mslaunch.settings.launch import LaunchSettings, flag_of
     from mslaunch.transports.registry import BUILT_IN
 
-    found = {name: flag_of(name) for name in LaunchSettings.model_fields}
-    for name, flag in found.items():
-        if flag is not None:
-            flag.help = flag.help or LaunchSettings.model_fields[name].description
-    for name, known in (("method", METHODS), ("transport", BUILT_IN)):
-        if (flag := found[name]) is not None:
-            flag.help = f"{LaunchSettings.model_fields[name].description} One of {', '.join(known)}, or a plug-in's."
-    return {name: flag for name, flag in found.items() if flag is not None}
+    choices = {"method": tuple(METHODS), "transport": tuple(BUILT_IN)}
+    flags = {}
+    for name in LaunchSettings.model_fields:
+        if flag := flag_of(name, choices.get(name, ())):
+            flags[name] = flag
+    return flags
 
 
 def program_settings(words: tuple[str, ...], is_module: bool) -> tuple[dict[str, Any], tuple[str, ...]]:

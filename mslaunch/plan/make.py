@@ -6,6 +6,7 @@ import json
 import posixpath
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -14,12 +15,13 @@ from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
 from mslaunch.plan import argument_paths, binding
 from mslaunch.plan.methods.base import PlacedJob, Rank
-from mslaunch.plan.model import Copy, Facts, File, Limits, LinePattern, Plan, Reach, Restarts, Sync
+from mslaunch.plan.model import Copy, Facts, File, LinePattern, Plan, Reach, Restarts, Sync, TimeLimits
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
 from mslaunch.ranktable.generate import from_hosts
 from mslaunch.ranktable.versions import write_table
 from mslaunch.settings import environment
+from mslaunch.settings.launch import LaunchSettings
 from mslaunch.settings.program import Program, reads_script
 from mslaunch.settings.value_types import write_setting
 from mslaunch.shared import layout
@@ -99,8 +101,8 @@ def make_plan(
         secrets=tuple(spec.secrets),
         carried=environment.carried(facts.environment, unset) if reach.carries_environment else (),
         tail=_tail(spec, world_size, reader),
-        limits=_limits(spec),
-        restarts=_restarts(spec),
+        limits=_limits(spec.launch),
+        restarts=_restarts(spec.launch),
         setup=spec.launch.setup,
         stdin=reader,
         files=(*_config_files(spec, values), *_checkpoint_files(spec), *table, *started.files),
@@ -172,17 +174,18 @@ def _shared(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
     return tuple(posixpath.normpath(posixpath.join(facts.workdir, name)) for name in spec.launch.shared)
 
 
-def _limits(spec: JobSpec) -> Limits:
-    launch = spec.launch
-    return Limits(
-        grace=launch.grace,
-        timeout=launch.timeout,
-        stall_timeout=launch.stall_timeout,
-        on_stall=launch.on_stall,
-        on_nan=launch.on_nan,
-        exit_skew=launch.exit_skew,
-        host_lost_after=launch.host_lost_after,
-        launcher_lost_after=launch.launcher_lost_after,
+def _limits(launch: LaunchSettings) -> TimeLimits:
+    return TimeLimits(**{limit.name: getattr(launch, limit.name) for limit in fields(TimeLimits)})
+
+
+def _restarts(launch: LaunchSettings) -> Restarts:
+    return Restarts(
+        limit=launch.max_restarts,
+        backoff=launch.backoff,
+        not_after=launch.no_restart_codes,
+        min_workers=launch.min_workers,
+        checkpoints=launch.checkpoints,
+        checkpoint_prefix=launch.checkpoint_prefix,
     )
 
 
@@ -199,18 +202,6 @@ def _metrics(spec: JobSpec) -> tuple[LinePattern, ...] | None:
     if isinstance(asked, bool):
         return () if asked else None
     return tuple(LinePattern(entry.name, entry.regex) for entry in asked)
-
-
-def _restarts(spec: JobSpec) -> Restarts:
-    launch = spec.launch
-    return Restarts(
-        launch.max_restarts,
-        launch.backoff,
-        launch.no_restart_codes,
-        launch.min_workers,
-        launch.checkpoints,
-        launch.checkpoint_prefix,
-    )
 
 
 def place_ranks(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Iterator[Rank]:

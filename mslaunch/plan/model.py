@@ -141,33 +141,31 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How long things may take, in seconds."""
+class TimeLimits:
+    """How long things may take, in seconds: the settings of the same names."""
 
-    grace: float = 10.0
-    timeout: float | None = None
-    stall_timeout: float | None = None
-    on_stall: str = "stop"
-    on_nan: str = "report"
-    exit_skew: float = 300.0
-    host_lost_after: float = 10.0
-    launcher_lost_after: float = 300.0
+    grace: float
+    timeout: float | None
+    stall_timeout: float | None
+    on_stall: str
+    on_nan: str
+    exit_skew: float
+    host_lost_after: float
+    launcher_lost_after: float
 
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
     """Whether and how a failed job is started again."""
 
-    limit: int = 0
-    backoff: float = 5.0
-    not_after: tuple[int, ...] = ()
-    """Exit codes after which no restart is tried."""
-    min_workers: int | None = None
-    """A job that has lost a host goes on with those left, if they have so many ranks."""
-    checkpoints: str | None = None
-    """Folder of a rank's checkpoints, relative to its own; {rank} stands for its number."""
-    checkpoint_prefix: str | None = None
-    """How the names of the files begin that a restart resumes from."""
+    limit: int
+    """launch.max_restarts."""
+    backoff: float
+    not_after: tuple[int, ...]
+    """launch.no_restart_codes."""
+    min_workers: int | None
+    checkpoints: str | None
+    checkpoint_prefix: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,36 +224,36 @@ class Plan:
     """Variables of this shell that travel to other hosts, by name."""
     tail: tuple[int, ...]
     """Ranks whose output the console shows."""
-    limits: Limits
+    limits: TimeLimits
     restarts: Restarts
     setup: str | None
     stdin: int | None
     """The rank that reads the launcher's standard input."""
     files: tuple[File, ...]
     processes: tuple[Process, ...]
-    workdir: str = ""
+    workdir: str
     """Where in the project, and so in their folders, the ranks work; empty for its root."""
-    sources_dir: str = ""
+    sources_dir: str
     """Where in the project sources are copied; what lies beside that is linked."""
-    shared: tuple[str, ...] = ()
+    shared: tuple[str, ...]
     """Folders of the project that the ranks write to, relative to its root."""
-    require_init: bool = False
+    require_init: bool
     """A job of several ranks that use MindSpore fails where none of them calls init()."""
-    share_devices: bool = False
+    share_devices: bool
     """NPUs and GPUs may be in use by other runs."""
-    allow_launcher: bool = False
+    allow_launcher: bool
     """Ranks may start launchers themselves."""
-    metrics: tuple[LinePattern, ...] | None = ()
+    metrics: tuple[LinePattern, ...] | None
     """Metrics that are read from logs besides the known ones; None: nothing is measured."""
-    sync: Sync | None = None
+    sync: Sync | None
     """Data that hosts fetch before their ranks start, and send when they have ended."""
-    report: bool = False
+    report: bool
     """report.html is written when the run has ended."""
-    notes: tuple[str, ...] = ()
-    """What a person should know, said once at the start."""
-    tags: tuple[str, ...] = ()
+    notes: tuple[str, ...]
+    """What a person should know, printed once at the start."""
+    tags: tuple[str, ...]
     """What the run's labels.json has to begin with."""
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str]
     """The value of each setting, and where it came from."""
 
     @property

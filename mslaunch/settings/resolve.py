@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from mslaunch.errors import ConfigError, did_you_mean
 from mslaunch.settings.environment import RANK_VARIABLES, RANKS_ONLY, asked_by_variables
-from mslaunch.settings.launch import LaunchSettings, flag_of
+from mslaunch.settings.launch import LaunchSettings, flag_of, variable_of
 from mslaunch.settings.program import COMMAND_LINE
 from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.settings.wrong_values import place_of, reason, unknown_key, without_other_members
@@ -87,9 +87,12 @@ def given_by_variables(settings: Settings) -> dict[str, Any]:
 
 
 def _from_variables(asked: Mapping[str, str]) -> dict[str, Any]:
-    found = {name: asked.get(_variable(name)) for name in LaunchSettings.model_fields}
-    given = {name: text for name, text in found.items() if text and name not in NOT_FROM_ENVIRONMENT}
-    return {name: _split(text) if name in _LISTS else text for name, text in given.items()}
+    values: dict[str, Any] = {}
+    for name in LaunchSettings.model_fields:
+        text, variable = asked.get(_variable(name)), variable_of(name)
+        if text and not variable.ignored:
+            values[name] = _split(text) if variable.is_list else text
+    return values
 
 
 def _split(text: str) -> Any:
@@ -101,24 +104,19 @@ def _split(text: str) -> Any:
 
 def _unknown_variables(asked: Mapping[str, str]) -> Iterator[str]:
     """Tell of variables that are none of ours: a misspelt one would change nothing without a word."""
-    known = [name.upper() for name in LaunchSettings.model_fields if name not in NOT_FROM_ENVIRONMENT]
+    ignored = {name.upper(): variable_of(name).ignored for name in LaunchSettings.model_fields}
+    keys = [key for key, why in ignored.items() if not why]
     for name in sorted(asked):
         key = name.removeprefix("MSLAUNCH_")
-        if key not in known and name not in (*RANK_VARIABLES, JOIN_SECRET) and not name.startswith(RANKS_ONLY):
-            why = NOT_FROM_ENVIRONMENT.get(key.lower())
-            near = did_you_mean(key, known).replace("'", "'MSLAUNCH_", 1)
-            yield (f"{name} is ignored: {why}" if why else f"{name} is ignored: there is no such setting{near}")
+        if key in keys or name in (*RANK_VARIABLES, JOIN_SECRET) or name.startswith(RANKS_ONLY):
+            continue
+        near = did_you_mean(key, keys).replace("'", "'MSLAUNCH_", 1)
+        why = ignored.get(key) or f"there is no such setting{near}"
+        yield f"{name} is ignored: {why}"
 
 
-_LISTS = ("sbatch_args", "shared", "tags")
 JOIN_SECRET = "MSLAUNCH_SECRET"
 """Not a setting: its value is read where a node joins, and kept nowhere."""
-NOT_FROM_ENVIRONMENT = {
-    "env": "export the variables themselves, and name them with --env K",
-    "sync": "write launch.sync into the YAML",
-    "kubernetes": "write launch.kubernetes into the YAML",
-}
-"""Settings that no variable gives, and why."""
 
 
 def _one_program(layer: _Layer, raw: dict[str, Any], sources: dict[str, str], findings: list[str]) -> None:

@@ -8,12 +8,17 @@ from mslaunch.hosts import Host
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Restarts
 from mslaunch.plan.next_attempt import STOPPED, Ending, hosts_left, pause, refusal, spent
-from tests.plan.test_make import facts_of, spec_of
+from tests.plan.test_make import facts_of, plan_of, spec_of
 
 HOSTS = (Host("a", "10.0.0.1", (0, 1)), Host("b", "10.0.0.2", (0,)))
 
 
 FAILED = Ending("exit")
+
+
+def restarts_of(limit: int, min_workers: int | None = None) -> Restarts:
+    """What the plan of a job has to say of its restarts."""
+    return plan_of(spec_of(workers=2, max_restarts=limit, min_workers=min_workers)).restarts
 
 
 def failed_at(step: int, saved: int | None = None, error: str | None = "ValueError: x") -> Ending:
@@ -23,14 +28,14 @@ def failed_at(step: int, saved: int | None = None, error: str | None = "ValueErr
 
 def test_the_pause_doubles_with_every_attempt_up_to_a_minute() -> None:
     """launch.backoff is the first pause."""
-    restarts = Restarts(9, backoff=5)
+    restarts = restarts_of(9)
     pauses = [pause(restarts, [FAILED] * count) for count in range(1, 7)]
     assert pauses == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
 
 
 def test_progress_makes_the_pause_short_again() -> None:
     """What fails next has nothing to do with what failed before."""
-    assert pause(Restarts(9, backoff=5), [FAILED, FAILED, failed_at(9, saved=8)]) == 5.0
+    assert pause(restarts_of(9), [FAILED, FAILED, failed_at(9, saved=8)]) == 5.0
 
 
 @pytest.mark.parametrize(
@@ -47,7 +52,7 @@ def test_progress_makes_the_pause_short_again() -> None:
 )
 def test_what_would_fail_again_is_not_tried_again(cause: str, restarts: bool) -> None:
     """A set-up that fails, a time that is up and a process that hangs in the kernel are the same the next time."""
-    assert (refusal(Restarts(1), [Ending(cause)]) is None) is restarts
+    assert (refusal(restarts_of(1), [Ending(cause)]) is None) is restarts
 
 
 @pytest.mark.parametrize(
@@ -64,15 +69,15 @@ def test_what_would_fail_again_is_not_tried_again(cause: str, restarts: bool) ->
 )
 def test_the_same_failure_at_the_same_step_twice_is_not_tried_again(endings: list[Ending], restarts: bool) -> None:
     """In consecutive attempts, and only where the step is known."""
-    assert (refusal(Restarts(9), endings) is None) is restarts
+    assert (refusal(restarts_of(9), endings) is None) is restarts
 
 
 def test_attempts_that_make_progress_use_up_no_restart() -> None:
     """As many without progress as launch.max_restarts are allowed beside them."""
     steps = [failed_at(step, saved=step - 1) for step in (10, 20, 30)]
-    assert refusal(Restarts(1), steps) is None
-    assert refusal(Restarts(1), [*steps, failed_at(35, saved=29)]) is None
-    assert refusal(Restarts(1), [*steps, failed_at(35, saved=29), failed_at(34, saved=29)]) is not None
+    assert refusal(restarts_of(1), steps) is None
+    assert refusal(restarts_of(1), [*steps, failed_at(35, saved=29)]) is None
+    assert refusal(restarts_of(1), [*steps, failed_at(35, saved=29), failed_at(34, saved=29)]) is not None
 
 
 def test_a_checkpoint_that_is_written_again_is_no_progress() -> None:
@@ -83,13 +88,13 @@ def test_a_checkpoint_that_is_written_again_is_no_progress() -> None:
 def test_a_job_is_not_restarted_for_ever_though_it_makes_progress() -> None:
     """Ten times launch.max_restarts are the most."""
     steps = [failed_at(step, saved=step) for step in range(1, 22)]
-    assert refusal(Restarts(2), steps[:20]) is None
-    assert refusal(Restarts(2), steps) is not None
+    assert refusal(restarts_of(2), steps[:20]) is None
+    assert refusal(restarts_of(2), steps) is not None
 
 
 def test_an_attempt_that_a_queue_preempted_uses_up_no_restart() -> None:
     """It has not failed."""
-    assert refusal(Restarts(1), [Ending(STOPPED), FAILED]) is None
+    assert refusal(restarts_of(1), [Ending(STOPPED), FAILED]) is None
 
 
 @pytest.mark.parametrize(("min_workers", "restarts"), [(None, False), (1, True)])
@@ -97,7 +102,7 @@ def test_a_lost_host_is_no_reason_to_restart_unless_fewer_ranks_will_do(
     min_workers: int | None, restarts: bool
 ) -> None:
     """launch.min_workers says so."""
-    assert (refusal(Restarts(1, min_workers=min_workers), [Ending("host lost", 125)]) is None) is restarts
+    assert (refusal(restarts_of(1, min_workers), [Ending("host lost", 125)]) is None) is restarts
 
 
 @pytest.mark.parametrize(("min_workers", "left"), [(1, ["a"]), (2, ["a"]), (3, [])])

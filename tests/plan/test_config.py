@@ -15,8 +15,8 @@ from mslaunch.errors import ConfigError, RequestError
 from mslaunch.plan.combinations import axis_of
 from mslaunch.plan.methods import METHODS
 from mslaunch.settings.environment import RANK_VARIABLES
-from mslaunch.settings.launch import LaunchSettings
-from mslaunch.settings.resolve import NOT_FROM_ENVIRONMENT, Settings, resolve, schema
+from mslaunch.settings.launch import LaunchSettings, variable_of
+from mslaunch.settings.resolve import Settings, resolve, schema
 from mslaunch.settings.yaml_config import Config, override, parse_config, read_scalar, split_assignments, write_scalar
 
 
@@ -106,7 +106,7 @@ def test_a_rank_of_another_run_does_not_name_this_one() -> None:
     assert found.notes == ()
 
 
-@pytest.mark.parametrize("name", [name for name in LaunchSettings.model_fields if name not in NOT_FROM_ENVIRONMENT])
+@pytest.mark.parametrize("name", [name for name in LaunchSettings.model_fields if not variable_of(name).ignored])
 def test_every_setting_can_be_given_by_a_variable(name: str) -> None:
     """A value that is right for its kind; only `env` cannot, and says why."""
     values = {

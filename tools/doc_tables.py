@@ -1,0 +1,79 @@
+"""The tables of the documentation that the code holds: `python -m tools.doc_tables` writes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pydantic.fields import FieldInfo
+
+from mslaunch.settings.launch import LaunchSettings, flag_of, reference_of
+from mslaunch.settings.value_types import write_setting
+
+DOCS = Path(__file__).parents[1] / "docs"
+_TABLE = re.compile(r"(<!-- table: ([a-z ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+
+def written_default(field: FieldInfo) -> str:
+    """Write the default of a setting as the YAML takes it; nothing where it has none."""
+    default = field.get_default(call_default_factory=True)
+    if default is None or write_setting(default) in ("[]", "{}"):
+        return ""
+    if isinstance(default, float):
+        return f"{default:g}"
+    return write_setting(default)
+
+
+def settings_table() -> str:
+    """Write a row for every setting: its flag, its default, what it does and the page that explains it."""
+    rows = []
+    for name, field in LaunchSettings.model_fields.items():
+        reference = reference_of(name)
+        default = written_default(field) or reference.default or "none"
+        rows.append((name, _flag(name), default, f"{field.description}{_link(reference.see)}"))
+    return _table(("key", "flag", "default", "meaning"), rows)
+
+
+def _flag(name: str) -> str:
+    flag = flag_of(name)
+    if flag is None:
+        return ""
+    spellings = [spelling for spelling in flag.names if "_" not in spelling]
+    return ", ".join(f"`{spelling}`" for spelling in spellings)
+
+
+def _link(page: str) -> str:
+    if not page:
+        return ""
+    return f" See [{page.partition('#')[0] or 'below'}]({page})."
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for cells in rows:
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {"settings": settings_table}
+"""What stands between `<!-- table: NAME -->` and `<!-- end of table -->`."""
+
+
+def with_tables(text: str) -> str:
+    """Return a page with its tables as the code has them."""
+    return _TABLE.sub(lambda table: f"{table[1]}{TABLES[table[2]]()}{table[3]}", text)
+
+
+def pages() -> list[Path]:
+    """Return the pages that have such tables."""
+    return [path for path in sorted(DOCS.glob("*.md")) if _TABLE.search(path.read_text())]
+
+
+def main() -> None:
+    for path in pages():
+        path.write_text(with_tables(path.read_text()))
+
+
+if __name__ == "__main__":
+    main()
