@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -189,12 +190,6 @@ def test_kept_summaries_may_hold_anything(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_summaries(tmp_path / "runs", runs, runs) == first
 
 
-@pytest.mark.parametrize(("before", "after", "told"), [(0, 9, False), (9, 10, True), (10, 19, False), (15, 20, True)])
-def test_room_is_told_of_when_it_passes_a_mark(before: int, after: int, told: bool) -> None:
-    """Ten, and each doubling: not after every run."""
-    assert disk_usage.has_passed(before, after, mark=10) is told
-
-
 def test_ps_tells_of_runs_that_take_much_room(bench: Bench) -> None:
     """By the sizes in their records."""
     make_run(bench.runs, "one", bytes=6_000_000_000)
@@ -203,22 +198,33 @@ def test_ps_tells_of_runs_that_take_much_room(bench: Bench) -> None:
     assert "take 12 GB; `mslaunch prune" in bench.mslaunch("ps").stderr
 
 
-def test_the_run_that_passes_the_mark_says_so(bench: Bench) -> None:
-    """Once, at its end; the next one does not."""
+def test_prune_tells_of_runs_that_still_take_much_room(bench: Bench) -> None:
+    """By the sizes in the records of the runs that stay."""
+    for name, days in (("old", 50), ("new", 1), ("newer", 0.5)):
+        make_run(bench.runs, name, days=days, bytes=6_000_000_000)
+    assert "take 12 GB; `mslaunch prune" in bench.mslaunch("prune", "--older-than", "30d").stderr
+    assert "take" not in bench.mslaunch("prune", "--keep", "1").stderr
+
+
+def test_a_run_that_ends_reads_no_other_run(bench: Bench) -> None:
+    """Records that would block whoever opens them do not hold it up, and it prints no note about disk use."""
     bench.write("train.py", "")
-    make_run(bench.runs, "large", bytes=disk_usage.MUCH - 1000)
-    assert "take 10 GB; `mslaunch prune" in bench.mslaunch("train", "-n", "1", "--run-id", "a").stdout
-    assert "mslaunch prune" not in bench.mslaunch("train", "-n", "1", "--run-id", "b").stdout
-    assert any("take 10 GB" in note for note in bench.record("a")["notes"])
+    make_run(bench.runs, "large", bytes=2 * disk_usage.MUCH)
+    os.mkfifo(make_run(bench.runs, "blocked").record.with_name("run.json.new"))
+    (bench.runs / "blocked" / "run.json.new").replace(bench.runs / "blocked" / "run.json")
+    done = bench.mslaunch("train", "-n", "1", "--run-id", "a")
+    assert done.returncode == 0
+    assert "mslaunch prune" not in done.stdout
+    assert bench.record("a")["notes"] == []
 
 
 def test_a_disk_that_is_nearly_full_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to do about it."""
     monkeypatch.setattr(disk_usage, "LITTLE", 1 << 62)
     monkeypatch.setattr(disk_usage, "LITTLE_SHARE", 1.1)
-    (words,) = disk_usage.words_of_disk(tmp_path)
-    assert "is nearly full" in words
-    assert "mslaunch prune" in words
+    (note,) = disk_usage.describe_use(tmp_path, total=0)
+    assert "is nearly full" in note
+    assert "mslaunch prune" in note
 
 
 def test_the_option_that_names_the_folder_is_the_settings_own() -> None:

@@ -26,14 +26,11 @@ def list_summaries(
     """
     from pathlib import Path
 
-    from mslaunch.runs.history import list_runs
+    from mslaunch.runs import summaries
     from mslaunch.runs.run import Run
-    from mslaunch.runs.summaries import read_summaries
 
-    everything = list_runs(Path(runs_dir))
-    shown = everything if last is None else everything[max(0, len(everything) - last) :]
-    found = read_summaries(Path(runs_dir), shown, everything)
-    return [(Run(folder), one) for folder, one in zip(shown, found, strict=True)], len(everything) - len(shown)
+    rows, older = summaries.list_summaries(Path(runs_dir), last)
+    return [(Run(folder), summary) for folder, summary in rows], older
 
 
 def places_for(runs_dir: str | os.PathLike[str] | None) -> list[Path]:
@@ -69,11 +66,9 @@ def words_of_room(runs_dir: str | os.PathLike[str], total: int = 0) -> list[str]
     """Return what there is to say of runs that take `total` bytes, and of a disk that is nearly full."""
     from pathlib import Path
 
-    from mslaunch.runs import disk_usage
+    from mslaunch.runs.disk_usage import describe_use
 
-    path = Path(runs_dir)
-    much = [disk_usage.describe(path, total)] if total >= disk_usage.MUCH else []
-    return [*much, *(disk_usage.words_of_disk(path) if path.is_dir() else ())]
+    return describe_use(Path(runs_dir), total)
 
 
 def labels_of(run: Run) -> Labels:

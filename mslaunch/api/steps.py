@@ -197,4 +197,4 @@ def record_of_logs(name: str, verdict: Verdict | None) -> RunRecord:
     from mslaunch.runs.record import RunRecord
 
     # Logs have no state.
-    return RunRecord(name, "", "", None, None, 0, "", "", "", (), verdict=verdict)  # type: ignore[arg-type]
+    return RunRecord(name, "failed", "", None, None, 0, "", "", "", (), verdict=verdict)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.console.tables import GAP, columns, terminal_width
 from mslaunch.cli.parsing import common, run_options
 from mslaunch.cli.parsing.run_options import find_runs
 from mslaunch.errors import RequestError
-from mslaunch.runs.compare import Comparison, Section, words
+from mslaunch.runs.compare import Comparison, Section, compare_runs, format_value
 from mslaunch.text import counted, display_width, first_line, plain, shorten, shorten_middle
 
 app = common.new_app()
@@ -21,8 +21,7 @@ app = common.new_app()
 WIDEST = 48
 NARROWEST = 20  # a run's name as it is by default
 INDENT = "  "
-DIFF_SHOWN = 60
-_NAMES = {"run": "run", "settings": "launch settings"}
+FEW_LINES = 60
 
 
 @app.command()
@@ -31,26 +30,27 @@ def compare(
         list[str], typer.Argument(help="Two or more runs, as for other verbs; a sweep is all of its.", metavar="RUN...")
     ],
     diff: Annotated[
-        bool, typer.Option("--diff", help=f"All lines of code that differ, not the first {DIFF_SHOWN} of a file only.")
+        bool, typer.Option("--diff", help=f"All lines of code that differ, not the first {FEW_LINES} of a file only.")
     ] = False,
     runs_dir: run_options.RunsDir = None,
     as_json: common.Json = False,
 ) -> None:
     """Compare runs: configuration, code, environment, versions, final and best metrics, speed."""
-    folders = [run for name in runs for run in find_runs(name, runs_dir)]
+    folders = [run.folder for name in runs for run in find_runs(name, runs_dir)]
     if len(folders) < 2:
-        names = ", ".join(run.name for run in folders) or "none that has begun"
+        names = ", ".join(folder.name for folder in folders) or "none that has begun"
         raise RequestError(f"compare: expected two or more runs, got {names}. `mslaunch ps` lists them.")
-    found = api.compare(folders)
+    comparison = compare_runs(folders, os.environ)
     if as_json:
-        print(json.dumps(found.to_dict(), indent=1))
+        print(json.dumps(comparison.to_dict(), indent=1))
         return
-    parts = [_describe(section, found.runs) for section in found.sections]
-    print(_apart([*parts, _describe_code(found, None if diff else DIFF_SHOWN)]), end="")
+    parts = [_describe(section, comparison.runs) for section in comparison.sections]
+    parts.append(_describe_code(comparison, None if diff else FEW_LINES))
+    print(_join(parts), end="")
 
 
-def _apart(parts: list[str]) -> str:
-    """Put an empty line between two parts unless both are one line."""
+def _join(parts: list[str]) -> str:
+    """Join parts with an empty line between two of them unless both have one line."""
     text = ""
     for before, part in zip(["", *parts], parts, strict=False):
         if before and max(before.count("\n"), part.count("\n")) > 1:
@@ -60,13 +60,15 @@ def _apart(parts: list[str]) -> str:
 
 
 def _describe(section: Section, runs: tuple[str, ...]) -> str:
-    name = _NAMES.get(section.title, section.title)
+    title = "launch settings" if section.title == "settings" else section.title
+    if not section.differences and not section.equal:
+        return f"{title}: nothing known\n"
     if not section.differences:
-        return f"{name}: {'the same' if section.equal else 'nothing known'}\n"
-    verb = "is" if section.equal == 1 else "are"
-    rest = f" ({section.equal} more {verb} the same)" if section.equal else ""
-    rows = [["", *runs], *([one.name, *map(words, one.values)] for one in section.differences)]
-    return f"{name}{rest}\n" + "\n".join(_lines(rows, terminal_width()))
+        return f"{title}: the same\n"
+    if section.equal:
+        title += f" ({section.equal} more {'is' if section.equal == 1 else 'are'} the same)"
+    rows = [["", *runs], *([row.name, *map(format_value, row.values)] for row in section.differences)]
+    return f"{title}\n" + "\n".join(_lines(rows, terminal_width()))
 
 
 def _lines(rows: list[list[str]], width: int | None) -> Iterator[str]:
@@ -95,16 +97,16 @@ def _cell(text: str, widest: int) -> str:
     return shorten(first_line(text, 4 * WIDEST), widest)
 
 
-def _describe_code(found: Comparison, most: int | None) -> str:
-    if found.without_code:
-        return f"code: not known of {', '.join(map(plain, found.without_code))}\n"
-    if not found.code:
-        return f"code: the same ({counted(found.equal_files, 'file')})\n"
-    lines = [f"code ({counted(found.equal_files, 'file')} the same)"]
-    for one in found.code:
-        lines.append(f"  {one.path}: {one.kind} in {one.run}")
-        shown = one.diff if most is None else one.diff[:most]
-        lines += [f"    {line}" for line in shown]
-        if len(shown) < len(one.diff):
-            lines.append(f"    ... {len(one.diff) - len(shown)} more lines; --diff shows them")
+def _describe_code(comparison: Comparison, most: int | None) -> str:
+    equal = counted(comparison.equal_files, "file")
+    if comparison.without_code:
+        return f"code: not known of {', '.join(map(plain, comparison.without_code))}\n"
+    if not comparison.code:
+        return f"code: the same ({equal})\n"
+    lines = [f"code ({equal} the same)"]
+    for change in comparison.code:
+        lines.append(f"  {change.path}: {change.kind} in {change.run}")
+        lines += [f"    {line}" for line in change.diff[:most]]
+        if most is not None and len(change.diff) > most:
+            lines.append(f"    ... {len(change.diff) - most} more lines; --diff shows them")
     return "".join(f"{plain(line)}\n" for line in lines)

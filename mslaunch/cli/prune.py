@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.parsing import common, run_options
 from mslaunch.cli.parsing.run_options import parse_age
 from mslaunch.cli.ps import check_states
+from mslaunch.runs import prune as pruning
+from mslaunch.runs.disk_usage import describe_use
+from mslaunch.runs.places import default_runs_dir
+from mslaunch.runs.prune_choice import Criteria
+from mslaunch.runs.summaries import list_summaries, sum_sizes
 from mslaunch.text import byte_count, counted, plain
 
 app = common.new_app()
@@ -48,17 +55,22 @@ def prune(
     Never a run that is alive, has the tag keep, is another user's, or that another run refers to.
     """
     before = None if older_than is None else parse_age(older_than, time.time(), "--older-than")
-    pruned = api.prune(runs_dir, keep, before, check_states(state), checkpoints, dry_run, tuple(tag or ()))
+    folder = Path(runs_dir or default_runs_dir(os.environ))
+    criteria = Criteria(keep, before, check_states(state), tuple(tag or ()))
+    pruned = pruning.prune(folder, criteria, checkpoints, dry_run)
     if as_json:
         print(json.dumps({"dry_run": dry_run, **pruned.to_dict()}, indent=1))
         return
     _print(pruned, checkpoints is not None, dry_run)
+    summaries, _ = list_summaries(folder)
+    for note in describe_use(folder, sum_sizes(summary for _, summary in summaries)):
+        print(f"mslaunch: {note}", file=sys.stderr)
 
 
-def _print(pruned: api.Pruned, only_checkpoints: bool, dry_run: bool) -> None:
-    for one in pruned.removed:
-        files = f", {counted(len(one.files), 'checkpoint file')}" if only_checkpoints else ""
-        print(plain(f"{one.name}{files}: {byte_count(one.bytes)}"))
+def _print(pruned: pruning.Pruned, only_checkpoints: bool, dry_run: bool) -> None:
+    for freed in pruned.removed:
+        files = f", {counted(len(freed.files), 'checkpoint file')}" if only_checkpoints else ""
+        print(plain(f"{freed.name}{files}: {byte_count(freed.bytes)}"))
     for name, why in pruned.kept.items():
         print(plain(f"{name} stays: {why}"))
     runs = counted(len(pruned.removed), "run")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,30 +15,27 @@ from typing import Annotated, Any
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.console.tables import Narrowing
 from mslaunch.cli.parsing import common, run_options
 from mslaunch.cli.parsing.common import columns, lasting
 from mslaunch.cli.parsing.run_options import parse_since
 from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, did_you_mean
 from mslaunch.metrics.progress import short
+from mslaunch.runs import labels, places
+from mslaunch.runs.disk_usage import describe_use, measure
+from mslaunch.runs.labels import Labels
+from mslaunch.runs.liveness import current
+from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import STATES
+from mslaunch.runs.summaries import RunSummary, list_summaries, sum_sizes
 from mslaunch.text import byte_count, counted, first_line, shorten, shorten_middle
 
 app = common.new_app()
 
-
-SHOWN = 20
-STATES = ("queued", "running", "succeeded", "failed", "stopped", "lost")
-NOTE_SHOWN = 40
-COLUMNS = (
-    *("RUN", "STATE", "CODE", "ATTEMPTS", "RANKS", "METHOD", "STARTED", "TIME", "SIZE", "SCRIPT"),
-    *("LOSS", "WHY", "TAGS", "NOTE"),
-)
-NARROWING = Narrowing(
-    dull={"METHOD": "dynamic"},
-    optional=("METHOD", "CODE", "ATTEMPTS", "STARTED", "RANKS", "SCRIPT"),
-    texts={"SCRIPT": shorten_middle, "WHY": shorten, "TAGS": shorten, "NOTE": shorten},
-)
+LAST = 20
+"""How many runs are listed without --all."""
+NOTE_WIDTH = 40
+NamedSummary = tuple[str, RunFolder, RunSummary | RecordUnreadable]
 
 
 @dataclass(frozen=True)
@@ -45,14 +43,65 @@ class _Line:
     """A run that is listed."""
 
     name: str
-    run: api.Run
-    summary: api.RunSummary
-    labels: api.Labels
+    folder: RunFolder
+    summary: RunSummary
+    labels: Labels
+    bytes: int | None
+    """What its folder takes now; None unless --size asks for it."""
+
+    @property
+    def started(self) -> str:
+        return f"{datetime.fromisoformat(self.summary.started).astimezone():%m-%d %H:%M:%S}"
+
+    @property
+    def note(self) -> str:
+        if not self.labels.notes:
+            return ""
+        line = first_line(self.labels.notes[-1].text, 4 * NOTE_WIDTH)
+        return line if len(line) <= NOTE_WIDTH else f"{line[: NOTE_WIDTH - 1]}…"
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of the table."""
+
+    heading: str
+    text: Callable[[_Line], str]
+    appears: Callable[[_Line], object] | None = None
+    """The table has the column only if this is true of a line."""
+    leaves: int | None = None
+    """When it leaves a table that is wider than the terminal: the column with the least number leaves first."""
+    dull: str | None = None
+    """On a terminal, a column that has this text in all lines is left out."""
+    shorten: Callable[[str, int], str] | None = None
+    """How a terminal that is too narrow shortens it."""
+
+
+COLUMNS = (
+    _Column("RUN", lambda line: line.name),
+    _Column("STATE", lambda line: line.summary.state),
+    _Column("CODE", lambda line: _or_empty(line.summary.exit_code, str), leaves=2),
+    _Column("ATTEMPTS", lambda line: str(line.summary.attempts + 1), lambda line: line.summary.attempts, leaves=3),
+    _Column("RANKS", lambda line: str(line.summary.world_size), leaves=5),
+    _Column("METHOD", lambda line: line.summary.method, leaves=1, dull="dynamic"),
+    _Column("STARTED", lambda line: line.started, leaves=4),
+    _Column("TIME", lambda line: lasting(line.summary.seconds)),
+    _Column("SIZE", lambda line: _or_empty(line.bytes, byte_count), lambda line: line.bytes is not None),
+    _Column("SCRIPT", lambda line: line.summary.script, leaves=6, shorten=shorten_middle),
+    _Column("LOSS", lambda line: _or_empty(line.summary.loss, short), lambda line: line.summary.loss is not None),
+    _Column("WHY", lambda line: line.summary.why, lambda line: line.summary.why, shorten=shorten),
+    _Column("TAGS", lambda line: ",".join(line.labels.tags), lambda line: line.labels.tags, shorten=shorten),
+    _Column("NOTE", lambda line: line.note, lambda line: line.labels.notes, shorten=shorten),
+)
+
+
+def _or_empty(number: Any, text: Callable[[Any], str]) -> str:
+    return "" if number is None else text(number)
 
 
 @dataclass(frozen=True)
 class _Filter:
-    """Which runs are asked for."""
+    """Which runs to list."""
 
     tags: tuple[str, ...]
     states: tuple[str, ...]
@@ -61,20 +110,17 @@ class _Filter:
     def __bool__(self) -> bool:
         return bool(self.tags or self.states or self.since is not None)
 
-    def fits(self, summary: api.RunSummary) -> bool:
+    def fits(self, summary: RunSummary) -> bool:
         if self.states and summary.state not in self.states:
             return False
         return self.since is None or datetime.fromisoformat(summary.started).timestamp() >= self.since
-
-    def fits_labels(self, labels: api.Labels) -> bool:
-        return all(tag in labels.tags for tag in self.tags)
 
 
 @app.command()
 def ps(
     runs_dir: run_options.RunsDir = None,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help=f"All runs, not the last {SHOWN} only; also those of other folders.")
+        bool, typer.Option("--all", "-a", help=f"All runs, not the last {LAST} only; also those of other folders.")
     ] = False,
     state: run_options.States = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only runs with this tag.", metavar="NAME")] = None,
@@ -87,28 +133,33 @@ def ps(
 ) -> None:
     """List runs, past and present."""
     began = None if since is None else parse_since(since, time.time())
-    wanted = _Filter(tuple(tag or ()), check_states(state), began)
-    folder = runs_dir or api.default_runs_dir()
-    found, hidden = api.list_summaries(folder, None if everything or wanted else SHOWN)
-    named = [*(_elsewhere(folder) if everything else ()), *((run.name, run, one) for run, one in found)]
-    lines = list(_lines(named, wanted))
+    filtered = _Filter(tuple(tag or ()), check_states(state), began)
+    folder = Path(runs_dir or places.default_runs_dir(os.environ))
+    last = None if everything or filtered else LAST
+    summaries, older = list_summaries(folder, last)
+    rows: list[NamedSummary] = [(run.name, run, summary) for run, summary in summaries]
+    if everything:
+        rows = [*_elsewhere(folder), *rows]
+    lines = list(_lines(rows, filtered, size))
     if as_json:
-        print(json.dumps(list(_as_json(lines, size)), indent=1))
+        print(json.dumps(list(_as_json(lines)), indent=1))
         return
-    if not lines and not hidden:
-        fix = "start one with `mslaunch train`, or name their folder with --runs-dir."
-        print("No run fits." if wanted else f"No runs here yet: {fix}", file=sys.stderr)
     if lines:
-        _print(lines, size)
-    if hidden:
-        print(f"... {counted(hidden, 'older run')}; --all shows {'it' if hidden == 1 else 'them'}", file=sys.stderr)
-    total = 0 if hidden else sum(one.bytes or 0 for _, one in found if not isinstance(one, RecordUnreadable))
-    for words in api.words_of_room(folder, total):
-        print(f"mslaunch: {words}", file=sys.stderr)
+        _print(lines)
+    elif filtered:
+        print("No run fits.", file=sys.stderr)
+    elif not older:
+        fix = "start one with `mslaunch train`, or name their folder with --runs-dir."
+        print(f"No runs here yet: {fix}", file=sys.stderr)
+    if older:
+        print(f"... {counted(older, 'older run')}; --all shows {'it' if older == 1 else 'them'}", file=sys.stderr)
+        summaries = []  # the sizes of older runs are not known
+    for note in describe_use(folder, sum_sizes(summary for _, summary in summaries)):
+        print(f"mslaunch: {note}", file=sys.stderr)
 
 
 def check_states(states: list[str] | None) -> tuple[str, ...]:
-    """Return the states that were asked for; refuse what is none."""
+    """Return the states that --state names; refuse what is none."""
     for state in states or ():
         if state not in STATES:
             near = did_you_mean(state, STATES) or f". There are {', '.join(STATES)}."
@@ -116,69 +167,41 @@ def check_states(states: list[str] | None) -> tuple[str, ...]:
     return tuple(states or ())
 
 
-def _lines(found: Iterable[tuple[str, api.Run, api.RunSummary | RecordUnreadable]], wanted: _Filter) -> Iterator[_Line]:
-    for name, run, summary in found:
+def _lines(rows: Iterable[NamedSummary], filtered: _Filter, size: bool) -> Iterator[_Line]:
+    for name, folder, summary in rows:
         if isinstance(summary, RecordUnreadable):
             print(f"mslaunch: {summary}", file=sys.stderr)
-        elif wanted.fits(summary):
-            labels = api.labels_of(run)
-            if wanted.fits_labels(labels):
-                yield _Line(name, run, summary, labels)
+        elif filtered.fits(summary):
+            own = labels.read(folder)
+            if all(tag in own.tags for tag in filtered.tags):
+                yield _Line(name, folder, summary, own, measure(folder.path) if size else None)
 
 
-def _as_json(lines: list[_Line], size: bool) -> Iterator[dict[str, Any]]:
+def _as_json(lines: Iterable[_Line]) -> Iterator[dict[str, Any]]:
     for line in lines:
         with suppress(RecordUnreadable):  # it was there a moment ago
-            now = {"bytes_now": api.measure_run(line.run)} if size else {}
-            yield {"name": line.name, **line.run.record.to_dict(), "labels": line.labels.to_dict(), **now}
+            document = {"name": line.name, **current(line.folder).to_dict(), "labels": line.labels.to_dict()}
+            if line.bytes is not None:
+                document["bytes_now"] = line.bytes
+            yield document
 
 
-def _print(lines: list[_Line], size: bool) -> None:
-    """Print a table; columns that no run has anything for are left out."""
-    shown = {
-        "ATTEMPTS": any(line.summary.attempts for line in lines),
-        "SIZE": size,
-        "TAGS": any(line.labels.tags for line in lines),
-        "NOTE": any(line.labels.notes for line in lines),
-        "LOSS": any(line.summary.loss is not None for line in lines),
-        "WHY": any(line.summary.why for line in lines),
-    }
-    rows = [_row(line, size) for line in lines]
-    names = [name for name in COLUMNS if shown.get(name, True)]
-    print(columns([names, *([row[name] for name in names] for row in rows)], NARROWING), end="", flush=True)
+def _print(lines: list[_Line]) -> None:
+    table = [column for column in COLUMNS if column.appears is None or any(map(column.appears, lines))]
+    optional = sorted((column.leaves, column.heading) for column in table if column.leaves is not None)
+    narrowing = Narrowing(
+        dull={column.heading: column.dull for column in table if column.dull},
+        optional=tuple(heading for _, heading in optional),
+        texts={column.heading: column.shorten for column in table if column.shorten},
+    )
+    rows = [[column.text(line) for column in table] for line in lines]
+    print(columns([[column.heading for column in table], *rows], narrowing), end="", flush=True)
 
 
-def _row(line: _Line, size: bool) -> dict[str, str]:
-    one = line.summary
-    started = f"{datetime.fromisoformat(one.started).astimezone():%m-%d %H:%M:%S}"  # local, wherever it was launched
-    notes = line.labels.notes
-    return {
-        "RUN": line.name,
-        "STATE": one.state,
-        "CODE": "" if one.exit_code is None else str(one.exit_code),
-        "ATTEMPTS": str(one.attempts + 1),
-        "RANKS": str(one.world_size),
-        "METHOD": one.method,
-        "STARTED": started,
-        "TIME": lasting(one.seconds),
-        "SIZE": byte_count(api.measure_run(line.run)) if size else "",
-        "SCRIPT": one.script,
-        "LOSS": "" if one.loss is None else short(one.loss),
-        "WHY": one.why,
-        "TAGS": ",".join(line.labels.tags),
-        "NOTE": _shortened(notes[-1].text) if notes else "",
-    }
-
-
-def _shortened(text: str) -> str:
-    line = first_line(text, 4 * NOTE_SHOWN)
-    return line if len(line) <= NOTE_SHOWN else f"{line[: NOTE_SHOWN - 1]}…"
-
-
-def _elsewhere(runs_dir: str) -> Iterator[tuple[str, api.Run, api.RunSummary | RecordUnreadable]]:
-    """The runs of other folders, each called by its path, by which every verb finds it."""
-    here = Path(runs_dir).resolve()
-    for folder in api.known_folders():
-        if Path(folder) != here:
+def _elsewhere(runs_dir: Path) -> Iterator[NamedSummary]:
+    """Yield the runs of other folders, each named by its path, by which every verb finds it."""
+    here = runs_dir.resolve()
+    for folder in places.known():
+        if folder != here:
             with suppress(MslaunchError):  # a folder that cannot be read any more
-                yield from ((str(run.path), run, one) for run, one in api.list_summaries(folder)[0])
+                yield from ((str(run.path), run, summary) for run, summary in list_summaries(folder)[0])

@@ -26,7 +26,7 @@ from mslaunch.launch.verdict import make_verdict
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
 from mslaunch.runs import record
-from mslaunch.runs.disk_usage import measure_within, words_at_end
+from mslaunch.runs.disk_usage import measure_within
 from mslaunch.runs.metrics_file import MetricsWriter
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.run import Run
@@ -236,10 +236,9 @@ class _Execution:
         self.now = replace(ended, seconds=self.seconds)
 
     def finish(self) -> None:
-        """Keep how the run ended, then run its hooks; what they and the disk give reason to say is a note."""
-        own = measure_within(self.folder.path, MEASURE_SECONDS)
-        self.now = replace(self.now, bytes=own)
-        notes = _save(self.folder, self.now) + words_at_end(self.folder, own)
+        """Keep how the run ended, then run its hooks; their failures become notes."""
+        self.now = replace(self.now, bytes=measure_within(self.folder.path, MEASURE_SECONDS))
+        notes = _save(self.folder, self.now)
         if hooks := self.site.hooks:
             notes += run_hooks(hooks, self.folder, self.now, self.environment, self.signals)
         if notes:

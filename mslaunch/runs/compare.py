@@ -1,4 +1,4 @@
-"""Compares runs: what is equal is counted, what differs is named, and code is a unified diff."""
+"""Compares runs: counts what is equal, names what differs, and shows code as a unified diff."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import math
 import os
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
@@ -29,14 +29,47 @@ from mslaunch.runs.record import RunRecord, read_plan
 from mslaunch.runs.run_secrets import secrets_of
 from mslaunch.shared import layout
 
+SECTIONS = ("run", "settings", "config", "environment", "versions", "metrics", "speed")
+"""The mappings of RunFacts that are compared name by name, in the order in which they are shown."""
+_NAMED_BY_USERS = ("config", "environment")
+"""Sections whose names are keys and variables, which may be names of secrets."""
 LESS_IS_BETTER = ("loss", "error", "perplexity", "ppl", "wer", "cer", "mae", "mse", "rmse", "fid", "time")
 MORE_IS_BETTER = ("acc", "top1", "top5", "f1", "bleu", "rouge", "map", "iou", "auc", "psnr", "score", "throughput")
-"""Parts of names by which it is known which of two numbers is the better one."""
+"""Parts of a metric's name that tell which of two numbers is the better one."""
+_NOT_RESULTS = frozenset(
+    (
+        *("step", "steps", "epoch", "epochs", "total_step", "stopped"),
+        *("cpu", "cpu_wait", "memory", "threads", "read_rate", "write_rate"),
+    )
+)
+"""Metrics that describe progress and resources."""
+_MEDIANS = {"step_time": "step time, median (s)", "throughput": "throughput, median"}
+_SETTINGS_OF_THE_RUN = ("run_id", "runs_dir", "tags", "on_end", "webhook")
+_VARIABLES_OF_THE_SHELL = frozenset(
+    (
+        *("PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "TMUX", "TMUX_PANE", "WINDOWID", "STY"),
+        *("COLORTERM", "LS_COLORS", "LESSOPEN", "LESSCLOSE", "PS1", "PROMPT_COMMAND", "VIRTUAL_ENV_PROMPT"),
+        *("PYENV_SHELL", "HISTFILE", "LC_TERMINAL", "LC_TERMINAL_VERSION"),
+        *("XDG_SESSION_ID", "INVOCATION_ID", "JOURNAL_STREAM", "DBUS_SESSION_BUS_ADDRESS"),
+        *("MASTER_PORT", "MS_SCHED_PORT", "MS_NODE_ID", "RANK_TABLE_FILE"),
+    )
+)
+"""Variables that differ between launches of the same job."""
+_PREFIXES_OF_THE_RUN = (
+    *("MSLAUNCH_", "SSH_", "SLURM_", "SLURMD_", "PMI", "OMPI_"),
+    *("TERM_", "VSCODE_", "GNOME_TERMINAL_", "KITTY_", "ITERM_"),
+)
+MOST_CODE_FILES = 20_000
+MOST_DIFF_LINES = 2000
+"""Of all diffs together; the folders of the runs have the files."""
+LARGEST_TEXT = 1 << 20
+_OUTPUT_SUFFIXES = frozenset({".log", ".out"})
+"""Output of earlier launches: a script may read it, so the snapshot holds it, but it is not code."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeFile:
-    """A file of a run's code: its text, or what stands for it where it is linked, large or no text."""
+    """A file of a run's code: its text, or a mark that stands for a link, a large file or one that is not text."""
 
     text: str | None
     mark: str = ""
@@ -44,7 +77,7 @@ class CodeFile:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """One run, as far as others can be compared with it; every mapping has texts or plain values by name."""
+    """What is compared of one run; every mapping has texts or plain values by name."""
 
     name: str
     run: Mapping[str, Any] = field(default_factory=dict)
@@ -52,82 +85,19 @@ class RunFacts:
     config: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     default_settings: frozenset[str] = frozenset()
-    """Settings that nobody gave; other versions of mslaunch may have others, or write them in another way."""
+    """Settings that have their default: another version of mslaunch may have others, or write them differently."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """Final and best numbers: `loss`, `loss (best)`."""
     speed: Mapping[str, Any] = field(default_factory=dict)
     code: Mapping[str, CodeFile] | None = None
-    """None where the run has no snapshot of its code."""
-
-
-def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Give nested values one name each: `net.width`."""
-    if not isinstance(values, Mapping):
-        return {prefix: values}
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        place = f"{prefix}.{name}" if prefix else str(name)
-        flat.update(flatten(value, place) if isinstance(value, Mapping) and value else {place: value})
-    return flat
-
-
-def summarize_metrics(series: Mapping[str, Series], left_out: Iterable[str]) -> dict[str, float]:
-    """Return the last number of each name, and the best where it is known which one that is."""
-    found: dict[str, float] = {}
-    for name, one in series.items():
-        if name in left_out or not len(one):
-            continue
-        found[name] = one.value[-1]
-        if (best := _best(name, one)) is not None:
-            found[f"{name} (best)"] = best
-    return found
-
-
-def _best(name: str, series: Series) -> float | None:
-    lower = name.lower()
-    for choose, numbers, words in ((min, series.least, LESS_IS_BETTER), (max, series.greatest, MORE_IS_BETTER)):
-        if any(word in lower for word in words):
-            finite = [number for number in numbers if math.isfinite(number)]
-            return choose(finite) if finite else None
-    return None
-
-
-def summarize_speed(series: Mapping[str, Series]) -> dict[str, float]:
-    """Return how quickly a rank went: steps a second over all, and the medians of what it has told."""
-    found: dict[str, float] = {}
-    steps = series.get("total_step") or series.get("step")
-    if steps is not None and len(steps) > 1:
-        # Thinned rows are at the time of their last number, so first and last of the file are true.
-        seconds, done = steps.time[-1] - steps.time[0], _gone(steps)
-        if seconds > 0 and done > 0:
-            found["steps a second"] = done / seconds
-    for name, words in (("step_time", "step time, median (s)"), ("throughput", "throughput, median")):
-        told = [number for number in (series[name].value if name in series else ()) if math.isfinite(number)]
-        if told:
-            found[words] = statistics.median(told)
-    return found
-
-
-def _gone(steps: Series) -> float:
-    """How many steps were made: a step that is less than the one before is the first of a new epoch."""
-    numbers = [number for number in steps.value if math.isfinite(number)]
-    gone = 0.0
-    for before, after in pairwise(numbers):
-        gone += after - before if after >= before else after
-    return gone
-
-
-SECTIONS = ("run", "settings", "config", "environment", "versions", "metrics", "speed")
-"""What is compared name by name, in the order in which it is shown."""
-MOST_LINES = 2000
-"""Of all diffs together; the folders of the runs have the files."""
+    """None for a run without a snapshot of its code."""
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """A name that has not the same value in all runs; None where a run has none."""
+class ValuesByRun:
+    """A name whose values differ between runs; None for a run that has none."""
 
     name: str
     values: tuple[Any, ...]
@@ -140,7 +110,7 @@ class Section:
     title: str
     equal: int
     """How many names have the same value in all runs."""
-    differences: tuple[Difference, ...]
+    differences: tuple[ValuesByRun, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +122,12 @@ class CodeChange:
     kind: str
     """changed, added or removed."""
     diff: tuple[str, ...]
-    """Lines of a unified diff; none where one of the files is no text, or where there are too many."""
+    """Lines of a unified diff; none if one of the files is not text, or if there are too many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How runs differ; the first one is what the code of the others is compared with."""
+    """How runs differ; the code of each is compared with that of the first."""
 
     runs: tuple[str, ...]
     sections: tuple[Section, ...]
@@ -165,96 +135,280 @@ class Comparison:
     equal_files: int
     """Files that are the same in all runs."""
     without_code: tuple[str, ...]
-    """Runs that have no snapshot of their code."""
+    """Runs without a snapshot of their code."""
 
     def to_dict(self) -> dict[str, Any]:
-        sections = {
-            section.title: {
-                "equal": section.equal,
-                "differences": {one.name: [_json(value) for value in one.values] for one in section.differences},
-            }
-            for section in self.sections
-        }
-        changes = [{"path": one.path, "run": one.run, "kind": one.kind, "diff": list(one.diff)} for one in self.code]
+        sections = {}
+        for section in self.sections:
+            rows = {row.name: [_json(value) for value in row.values] for row in section.differences}
+            sections[section.title] = {"equal": section.equal, "differences": rows}
+        changes = [
+            {"path": change.path, "run": change.run, "kind": change.kind, "diff": list(change.diff)}
+            for change in self.code
+        ]
         code = {"equal": self.equal_files, "changes": changes, "without_code": list(self.without_code)}
         return {"runs": list(self.runs), **sections, "code": code}
 
 
-def compare(facts: Sequence[RunFacts]) -> Comparison:
-    """Compare two or more runs."""
-    same = {"settings": _by_default(facts)}
-    sections = tuple(_section(name, [getattr(one, name) for one in facts], same.get(name, ())) for name in SECTIONS)
-    first, *others = facts
-    changes: list[CodeChange] = []
-    left = MOST_LINES
-    for other in others:
-        for change in _changes(first, other):
-            shown = change.diff if len(change.diff) <= left else ()
-            left -= len(shown)
-            changes.append(CodeChange(change.path, change.run, change.kind, shown))
-    return Comparison(
-        runs=tuple(one.name for one in facts),
-        sections=sections,
-        code=tuple(changes),
-        equal_files=_equal_files(facts),
-        without_code=tuple(one.name for one in facts if one.code is None),
+def compare_runs(folders: Sequence[RunFolder], environment: Mapping[str, str], with_code: bool = True) -> Comparison:
+    """Compare two or more runs, and mask secrets afterwards."""
+    comparison = compare([gather(folder, with_code) for folder in folders])
+    secrets = {value for folder in folders for value in secrets_of(folder, environment)}
+    longest_first = sorted(secrets, key=lambda secret: (-len(secret), secret))
+    return replace(
+        comparison,
+        sections=tuple(_mask_section(section, longest_first) for section in comparison.sections),
+        code=tuple(replace(change, diff=tuple(mask_texts(change.diff, longest_first))) for change in comparison.code),
     )
 
 
-def _section(title: str, all_values: Sequence[Mapping[str, Any]], same: Collection[str] = ()) -> Section:
-    """Compare one part; names in `same` are taken as equal."""
-    names = dict.fromkeys(name for values in all_values for name in values)
-    rows = [Difference(name, tuple(values.get(name) for values in all_values)) for name in names]
-    compared = (row for row in rows if row.name not in same)
-    differing = tuple(row for row in compared if any(not _is_same(row.values[0], value) for value in row.values[1:]))
-    return Section(title, len(rows) - len(differing), differing)
+def _mask_section(section: Section, secrets: Collection[str]) -> Section:
+    rows = []
+    for row in section.differences:
+        if section.title in _NAMED_BY_USERS:
+            values = tuple(mask_values(value, secrets, row.name) for value in row.values)
+        else:
+            values = tuple(mask_texts(value, secrets) for value in row.values)
+        rows.append(ValuesByRun(row.name, values))
+    return replace(section, differences=tuple(rows))
 
 
-def _by_default(facts: Sequence[RunFacts]) -> frozenset[str]:
-    """Return the settings that have their default in all runs that have them."""
-    names = {name for one in facts for name in one.settings}
-    given = {name for one in facts for name in one.settings if name not in one.default_settings}
-    return frozenset(names - given)
+def gather(folder: RunFolder, with_code: bool = True) -> RunFacts:
+    """Read what is compared of a run; files that are missing, or cannot be read, are left out."""
+    record = current(folder)
+    plan = read_plan(folder)
+    series = _series_of_first_rank(folder)
+    return RunFacts(
+        name=folder.name,
+        run=_describe(record, plan),
+        config=flatten(_read_object(folder.path / layout.CONFIG_JSON)),
+        settings=_settings(plan),
+        default_settings=frozenset(name for name, text in plan.sources.items() if ", from default" in text),
+        environment=_environment(folder, plan),
+        versions=_read_object(folder.rank(0) / layout.VERSIONS),
+        metrics=summarize_metrics(series, _NOT_RESULTS),
+        speed=summarize_speed(series),
+        code=_read_code(folder) if with_code else None,
+    )
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
+def _describe(record: RunRecord, plan: Plan) -> dict[str, Any]:
+    seconds = why = None
+    if record.ended:
+        seconds = round(record.seconds_taken(datetime.now().astimezone()), 1)
+    if record.verdict:
+        why = next(iter(record.verdict.summary.splitlines()), "")
+    return {
+        "state": record.state,
+        "exit code": record.exit_code,
+        "attempts": len(record.attempts) + 1,
+        "ranks": record.world_size,
+        "hosts": ", ".join(host.name for host in plan.hosts),
+        "device target": plan.device_target,
+        "method": record.method,
+        "transport": record.transport,
+        "program": " ".join((plan.program.what, *plan.program.args)).replace(plan.run_dir, "$RUN"),
+        "seconds": seconds,
+        "why": why,
+    }
+
+
+def _settings(plan: Plan) -> dict[str, Any]:
+    """Return the settings of the job, without the source of each."""
+    values = {name: text.rpartition(", from ")[0] or text for name, text in plan.sources.items()}
+    return {name: value for name, value in values.items() if name not in _SETTINGS_OF_THE_RUN}
+
+
+def _environment(folder: RunFolder, plan: Plan) -> dict[str, Any]:
+    """Return the variables of rank 0 from its env.log; without one, the variables of the plan."""
+    recorded: dict[str, str] = {}
+    with suppress(OSError, Unreadable):
+        text = read_text(folder.rank(0) / layout.ENV_LOG, MOST_BYTES, "replace", only_files=True)
+        recorded = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    variables = {}
+    for name, value in sorted((recorded or plan.env).items()):
+        if name not in _VARIABLES_OF_THE_SHELL and not name.startswith(_PREFIXES_OF_THE_RUN):
+            variables[name] = value.replace(plan.run_dir, "$RUN")
+    return variables
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    with suppress(OSError, Unreadable):
+        document = parse_json(read_text(path, only_files=True))
+        if isinstance(document, dict):
+            return document
+    return {}
+
+
+def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Give nested values one name each: `net.width`."""
+    if not isinstance(values, Mapping):
+        return {prefix: values}
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        place = f"{prefix}.{name}" if prefix else str(name)
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, place))
+        else:
+            flat[place] = value
+    return flat
+
+
+def _series_of_first_rank(folder: RunFolder) -> Mapping[str, Series]:
+    """Return the series of the first rank that reported any, in its last attempt."""
+    with closing(Metrics(folder.metrics)) as metrics:
+        ranks = [source for source in metrics.table.sources if source.rank is not None]
+        if not ranks:
+            return {}
+        return metrics.table.of(min(ranks, key=lambda source: (-source.attempt, source.rank or 0)))
+
+
+def summarize_metrics(series: Mapping[str, Series], left_out: Collection[str]) -> dict[str, float]:
+    """Return the last number of each metric, and the best one of those whose name tells which that is."""
+    numbers: dict[str, float] = {}
+    for name, values in series.items():
+        if name in left_out or not len(values):
+            continue
+        numbers[name] = values.value[-1]
+        best = _best(name.lower(), values)
+        if best is not None:
+            numbers[f"{name} (best)"] = best
+    return numbers
+
+
+def _best(name: str, series: Series) -> float | None:
+    if any(part in name for part in LESS_IS_BETTER):
+        return min(filter(math.isfinite, series.least), default=None)
+    if any(part in name for part in MORE_IS_BETTER):
+        return max(filter(math.isfinite, series.greatest), default=None)
+    return None
+
+
+def summarize_speed(series: Mapping[str, Series]) -> dict[str, float]:
+    """Return the steps per second of a rank over all, and the medians of what it reported."""
+    speed: dict[str, float] = {}
+    steps = series.get("total_step") or series.get("step")
+    if steps is not None and len(steps) > 1:
+        # Thinned rows have the time of their last number, so the first and the last of the file are exact.
+        seconds, count = steps.time[-1] - steps.time[0], _count_steps(steps)
+        if seconds > 0 and count > 0:
+            speed["steps a second"] = count / seconds
+    for name, title in _MEDIANS.items():
+        if name in series and (numbers := list(filter(math.isfinite, series[name].value))):
+            speed[title] = statistics.median(numbers)
+    return speed
+
+
+def _count_steps(steps: Series) -> float:
+    """Count the steps: one that is less than the step before it is the first of a new epoch."""
+    count = 0.0
+    for before, after in pairwise(filter(math.isfinite, steps.value)):
+        count += after - before if after >= before else after
+    return count
+
+
+def _read_code(folder: RunFolder) -> dict[str, CodeFile] | None:
+    """Return the files of a run's snapshot; of a link, only its target."""
+    if not folder.code.is_dir():
+        return None
+    files: dict[str, CodeFile] = {}
+    for entry in entries(folder.code):
+        if len(files) >= MOST_CODE_FILES:
+            break
+        path = Path(entry.path)
+        if "/__pycache__" in entry.path or f"/{layout.REPOSITORY}/" in entry.path or path.suffix in _OUTPUT_SUFFIXES:
+            continue
+        name = str(path.relative_to(folder.code))
+        with suppress(OSError):
+            if entry.is_symlink():
+                files[name] = CodeFile(None, f"link to {os.readlink(path)}")  # noqa: PTH115
+            elif entry.is_file(follow_symlinks=False):
+                files[name] = _read_code_file(path, entry.stat(follow_symlinks=False).st_size)
+    return files
+
+
+def _read_code_file(path: Path, size: int) -> CodeFile:
+    content = path.read_bytes() if size <= LARGEST_TEXT else b"\0"
+    with suppress(UnicodeDecodeError):
+        if b"\0" not in content:
+            return CodeFile(content.decode())
+    return CodeFile(None, f"{size} bytes, {hashlib.sha256(content).hexdigest()[:16]}")
+
+
+def compare(facts: Sequence[RunFacts]) -> Comparison:
+    """Compare two or more runs."""
+    first, *others = facts
+    changes: list[CodeChange] = []
+    left = MOST_DIFF_LINES
+    for other in others:
+        for change in _code_changes(first, other):
+            if len(change.diff) > left:
+                changes.append(replace(change, diff=()))
+            else:
+                left -= len(change.diff)
+                changes.append(change)
+    return Comparison(
+        runs=tuple(run.name for run in facts),
+        sections=tuple(_compare_section(title, facts) for title in SECTIONS),
+        code=tuple(changes),
+        equal_files=_count_equal_files(facts),
+        without_code=tuple(run.name for run in facts if run.code is None),
+    )
+
+
+def _compare_section(title: str, facts: Sequence[RunFacts]) -> Section:
+    mappings: list[Mapping[str, Any]] = [getattr(run, title) for run in facts]
+    names = dict.fromkeys(name for mapping in mappings for name in mapping)
+    differences = []
+    for name in names:
+        if title == "settings" and _has_default(name, facts):
+            continue
+        values = tuple(mapping.get(name) for mapping in mappings)
+        if not all(_is_same(values[0], value) for value in values[1:]):
+            differences.append(ValuesByRun(name, values))
+    return Section(title, len(names) - len(differences), tuple(differences))
+
+
+def _has_default(name: str, facts: Iterable[RunFacts]) -> bool:
+    """Tell whether a setting has its default in all runs that have it."""
+    return all(name in run.default_settings for run in facts if name in run.settings)
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    if isinstance(first, float) and isinstance(second, float) and math.isnan(first) and math.isnan(second):
         return True
-    return type(one) is type(other) and bool(one == other)
+    return type(first) is type(second) and bool(first == second)
 
 
-def _json(value: Any) -> Any:
-    """JSON has no number that is not finite."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _equal_files(facts: Sequence[RunFacts]) -> int:
-    codes = [one.code for one in facts if one.code is not None]
-    if len(codes) < len(facts):
+def _count_equal_files(facts: Sequence[RunFacts]) -> int:
+    snapshots = [run.code for run in facts if run.code is not None]
+    if len(snapshots) < len(facts):
         return 0
-    return sum(1 for path, file in codes[0].items() if all(code.get(path) == file for code in codes[1:]))
+    first, *others = snapshots
+    return sum(1 for path, file in first.items() if all(other.get(path) == file for other in others))
 
 
-def _changes(first: RunFacts, other: RunFacts) -> Iterator[CodeChange]:
+def _code_changes(first: RunFacts, other: RunFacts) -> Iterator[CodeChange]:
     if first.code is None or other.code is None:
         return
     for path in sorted({*first.code, *other.code}):
         before, after = first.code.get(path), other.code.get(path)
-        if before != after:
-            kind = "added" if before is None else "removed" if after is None else "changed"
-            yield CodeChange(path, other.name, kind, tuple(_diff(path, before, after, first.name, other.name)))
+        if before == after:
+            continue
+        kind = "changed"
+        if before is None:
+            kind, before = "added", CodeFile("")
+        if after is None:
+            kind, after = "removed", CodeFile("")
+        diff: tuple[str, ...] = ()
+        if before.text is not None and after.text is not None:
+            lines = before.text.splitlines(), after.text.splitlines()
+            diff = tuple(difflib.unified_diff(*lines, f"{first.name}/{path}", f"{other.name}/{path}", lineterm=""))
+        yield CodeChange(path, other.name, kind, diff)
 
 
-def _diff(path: str, before: CodeFile | None, after: CodeFile | None, first: str, other: str) -> Iterator[str]:
-    texts = [file.text if file else "" for file in (before, after)]
-    if texts[0] is None or texts[1] is None:
-        return
-    lines = [text.splitlines() for text in texts if text is not None]
-    yield from difflib.unified_diff(lines[0], lines[1], f"{first}/{path}", f"{other}/{path}", lineterm="")
-
-
-def words(value: Any) -> str:
-    """A value as it is shown: numbers with seven digits at most, texts as they are."""
+def format_value(value: Any) -> str:
+    """Write a value for people: a number with at most seven digits, a text as it is."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -262,155 +416,6 @@ def words(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-MOST_CODE_FILES = 20_000
-LARGEST_TEXT = 1 << 20
-_OUTPUT_SUFFIXES = frozenset({".log", ".out"})
-"""What earlier runs have printed: a script may read it, so the snapshot holds it, but it is no code."""
-_OF_THE_RUN = ("run_id", "runs_dir", "tags", "on_end", "webhook")
-"""Settings that say nothing about the job."""
-_OF_THE_SHELL = frozenset(
-    (
-        *("PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "TMUX", "TMUX_PANE", "WINDOWID", "STY"),
-        *("COLORTERM", "LS_COLORS", "LESSOPEN", "LESSCLOSE", "PS1", "PROMPT_COMMAND", "VIRTUAL_ENV_PROMPT"),
-        *("PYENV_SHELL", "HISTFILE", "LC_TERMINAL", "LC_TERMINAL_VERSION"),
-        *("XDG_SESSION_ID", "INVOCATION_ID", "JOURNAL_STREAM", "DBUS_SESSION_BUS_ADDRESS"),
-        *("MASTER_PORT", "MS_SCHED_PORT", "MS_NODE_ID", "RANK_TABLE_FILE"),
-    )
-)
-"""Variables that differ from launch to launch whatever the job is."""
-_PREFIXES_OF_THE_RUN = (
-    *("MSLAUNCH_", "SSH_", "SLURM_", "SLURMD_", "PMI", "OMPI_"),
-    *("TERM_", "VSCODE_", "GNOME_TERMINAL_", "KITTY_", "ITERM_"),
-)
-_PROGRESS = ("step", "steps", "epoch", "epochs", "total_step", "stopped")
-_RESOURCES = ("cpu", "cpu_wait", "memory", "threads", "read_rate", "write_rate")
-
-
-def gather(folder: RunFolder, with_code: bool = True) -> RunFacts:
-    """Return what is known of a run; what is missing, or cannot be read, is left out."""
-    now = current(folder)
-    plan = read_plan(folder)
-    metrics = Metrics(folder.metrics)
-    series = _series(metrics)
-    metrics.close()
-    return RunFacts(
-        name=folder.name,
-        run=_run(now, plan),
-        config=flatten(_json_object(folder.path / layout.CONFIG_JSON)),
-        settings=_settings(plan),
-        default_settings=frozenset(name for name, text in plan.sources.items() if ", from default" in text),
-        environment=_environment(folder, plan),
-        versions=_json_object(folder.rank(0) / layout.VERSIONS),
-        metrics=summarize_metrics(series, (*_PROGRESS, *_RESOURCES)),
-        speed=summarize_speed(series),
-        code=_code(folder) if with_code else None,
-    )
-
-
-def _run(now: RunRecord, plan: Plan) -> dict[str, Any]:
-    seconds = now.seconds_taken(datetime.now().astimezone()) if now.ended else None
-    return {
-        "state": now.state,
-        "exit code": now.exit_code,
-        "attempts": len(now.attempts) + 1,
-        "ranks": now.world_size,
-        "hosts": ", ".join(host.name for host in plan.hosts),
-        "device target": plan.device_target,
-        "method": now.method,
-        "transport": now.transport,
-        "program": " ".join((plan.program.what, *plan.program.args)).replace(plan.run_dir, "$RUN"),
-        "seconds": None if seconds is None else round(seconds, 1),
-        "why": None if now.verdict is None else (now.verdict.summary.splitlines() or [""])[0],
-    }
-
-
-def _settings(plan: Plan) -> dict[str, Any]:
-    """The settings of the launch, without where each came from."""
-    values = {name: text.rpartition(", from ")[0] or text for name, text in plan.sources.items()}
-    return {name: value for name, value in values.items() if name not in _OF_THE_RUN}
-
-
-def _environment(folder: RunFolder, plan: Plan) -> dict[str, Any]:
-    """What rank 0 had, as its env.log tells; where there is none, what was planned."""
-    found: dict[str, str] = {}
-    with suppress(OSError, Unreadable):
-        text = read_text(folder.rank(0) / layout.ENV_LOG, MOST_BYTES, "replace", only_files=True)
-        found = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
-    own = {name: value.replace(plan.run_dir, "$RUN") for name, value in (found or plan.env).items()}
-    return {
-        name: value
-        for name, value in sorted(own.items())
-        if name not in _OF_THE_SHELL and not name.startswith(_PREFIXES_OF_THE_RUN)
-    }
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    with suppress(OSError, Unreadable):
-        found = parse_json(read_text(path, only_files=True))
-        if isinstance(found, dict):
-            return found
-    return {}
-
-
-def _series(metrics: Metrics) -> dict[str, Series]:
-    """The series of the first rank that has told any, in its last attempt."""
-    ranks = [source for source in metrics.table.sources if source.rank is not None]
-    newest = max((source.attempt for source in ranks), default=0)
-    first = min((source for source in ranks if source.attempt == newest), key=lambda one: one.rank or 0, default=None)
-    return metrics.table.of(first) if first else {}
-
-
-def _code(folder: RunFolder) -> dict[str, CodeFile] | None:
-    """Return the files of a run's snapshot; those that it links count by where the link leads."""
-    if not folder.code.is_dir():
-        return None
-    found: dict[str, CodeFile] = {}
-    for entry in entries(folder.code):
-        if len(found) >= MOST_CODE_FILES:
-            break
-        path = Path(entry.path)
-        if "/__pycache__" in entry.path or f"/{layout.REPOSITORY}/" in entry.path or path.suffix in _OUTPUT_SUFFIXES:
-            continue
-        with suppress(OSError):
-            if entry.is_symlink():
-                found[str(path.relative_to(folder.code))] = CodeFile(None, f"link to {os.readlink(path)}")  # noqa: PTH115
-            elif entry.is_file(follow_symlinks=False):
-                found[str(path.relative_to(folder.code))] = _file(path, entry.stat(follow_symlinks=False).st_size)
-    return found
-
-
-def _file(path: Path, size: int) -> CodeFile:
-    data = path.read_bytes() if size <= LARGEST_TEXT else b"\0"
-    with suppress(UnicodeDecodeError):
-        if b"\0" not in data:
-            return CodeFile(data.decode())
-    return CodeFile(None, f"{size} bytes, {hashlib.sha256(data).hexdigest()[:16]}")
-
-
-_NAMED_BY_USERS = ("config", "environment")
-"""Sections whose names are those of keys and variables; the names of others are no names of secrets."""
-
-
-def compare_runs(folders: Sequence[RunFolder], environment: Mapping[str, str], with_code: bool = True) -> Comparison:
-    """Compare two or more runs; secrets are masked after they were compared."""
-    found = compare([gather(folder, with_code) for folder in folders])
-    known = dict.fromkeys(value for folder in folders for value in secrets_of(folder, environment))
-    longest_first = sorted(known, key=len, reverse=True)
-    return replace(
-        found,
-        sections=tuple(_mask_section(section, longest_first) for section in found.sections),
-        code=tuple(_mask_change(change, longest_first) for change in found.code),
-    )
-
-
-def _mask_section(section: Section, known: Collection[str]) -> Section:
-    def mask(name: str, value: Any) -> Any:
-        is_named = section.title in _NAMED_BY_USERS
-        return mask_values(value, known, name) if is_named else mask_texts(value, known)
-
-    rows = (replace(row, values=tuple(mask(row.name, value) for value in row.values)) for row in section.differences)
-    return replace(section, differences=tuple(rows))
-
-
-def _mask_change(change: CodeChange, known: Collection[str]) -> CodeChange:
-    return replace(change, diff=tuple(mask_texts(change.diff, known)))
+def _json(value: Any) -> Any:
+    """Return a value for JSON, which has no numbers that are not finite."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

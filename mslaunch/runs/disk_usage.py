@@ -1,4 +1,4 @@
-"""What people are told of the room that runs take: when they pass a size, and when the disk is nearly full."""
+"""Disk use: how much a folder takes, and notes about large folders of runs and nearly full disks."""
 
 from __future__ import annotations
 
@@ -9,70 +9,37 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from mslaunch.errors import MslaunchError
-from mslaunch.runs.history import list_runs
-from mslaunch.runs.paths import RunFolder, runs_root
 from mslaunch.runs.places import option_for
-from mslaunch.runs.summaries import RunSummary, read_summaries
 from mslaunch.text import byte_count
 
 MUCH = 10_000_000_000
-"""Bytes of all runs in a folder that people are told of; told again whenever they have doubled."""
+"""Bytes of all runs in a folder from which a note mentions them."""
 LITTLE, LITTLE_SHARE = 20_000_000_000, 0.05
 """A disk is nearly full where both less than so many bytes and less than this share of it are free."""
-ADVICE = "`mslaunch prune --older-than 30d --dry-run{place}` says what can go"
 
 
-def words_at_end(folder: RunFolder, own: int | None) -> list[str]:
-    """Return what to say of the room that runs take when a run, which takes `own` bytes, has ended."""
-    root = runs_root(folder.path.parent)
-    words = []
-    with suppress(OSError, MslaunchError):
-        total = total_of(root)
-        if own and has_passed(total - own, total):
-            words.append(describe(root, total))
-    return [*words, *words_of_disk(root)]
-
-
-def total_of(runs_dir: Path) -> int:
-    """Return the bytes that the runs of a folder took when they ended, as far as their records tell."""
-    everything = list_runs(runs_dir)
-    found = read_summaries(runs_dir, everything, everything)
-    return sum(one.bytes or 0 for one in found if isinstance(one, RunSummary))
-
-
-def describe(runs_dir: Path, total: int) -> str:
-    return f"the runs in {runs_dir} take {byte_count(total)}; {_advice(runs_dir)}"
-
-
-def _advice(runs_dir: Path) -> str:
-    return ADVICE.format(place=option_for(runs_dir, os.environ))
-
-
-def has_passed(before: int, after: int, mark: int = MUCH) -> bool:
-    """Tell whether a sum has passed a mark, or one that is twice, four times, … as high."""
-    while mark <= before:
-        mark *= 2
-    return after >= mark
-
-
-def words_of_disk(path: Path) -> list[str]:
-    """Return what to say of the disk that a folder is on, where it is nearly full."""
+def describe_use(runs_dir: Path, total: int) -> list[str]:
+    """Return a note for runs that take `total` bytes, if that is much, and one for a disk that is nearly full."""
+    place = option_for(runs_dir, os.environ)
+    advice = f"`mslaunch prune --older-than 30d --dry-run{place}` lists what can go"
+    notes = []
+    if total >= MUCH:
+        notes.append(f"the runs in {runs_dir} take {byte_count(total)}; {advice}")
     with suppress(OSError):
-        disk = shutil.disk_usage(os.fspath(path))
+        disk = shutil.disk_usage(runs_dir)
         if disk.free < LITTLE and disk.free < disk.total * LITTLE_SHARE:
-            return [f"the disk of {path} is nearly full: {byte_count(disk.free)} are free; {_advice(path)}"]
-    return []
+            notes.append(f"the disk of {runs_dir} is nearly full: {byte_count(disk.free)} are free; {advice}")
+    return notes
 
 
 def entries(path: Path, until: float | None = None) -> Iterator[os.DirEntry[str]]:
-    """Yield everything below a folder; what cannot be read, or vanishes, is left out. TimeoutError after `until`."""
+    """Yield everything below a folder except what cannot be read or vanishes; raise TimeoutError after `until`."""
     folders = [str(path)]
     while folders:
         if until is not None and time.monotonic() > until:
             raise TimeoutError
-        with suppress(FileNotFoundError, PermissionError, NotADirectoryError), os.scandir(folders.pop()) as found:
-            for entry in found:
+        with suppress(FileNotFoundError, PermissionError, NotADirectoryError), os.scandir(folders.pop()) as children:
+            for entry in children:
                 yield entry
                 with suppress(OSError):
                     if entry.is_dir(follow_symlinks=False):
@@ -80,22 +47,22 @@ def entries(path: Path, until: float | None = None) -> Iterator[os.DirEntry[str]
 
 
 def measure(path: Path, until: float | None = None) -> int:
-    """Return the bytes that a folder takes; TimeoutError where that takes longer than `until`."""
+    """Return the bytes that a folder takes; raise TimeoutError after `until`."""
     seen: set[tuple[int, int]] = set()
     total = 0
     for entry in entries(path, until):
         with suppress(FileNotFoundError, PermissionError):
-            found = entry.stat(follow_symlinks=False)
-            if found.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
-                if (found.st_dev, found.st_ino) in seen:
+            status = entry.stat(follow_symlinks=False)
+            if status.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
+                if (status.st_dev, status.st_ino) in seen:
                     continue
-                seen.add((found.st_dev, found.st_ino))
-            total += found.st_blocks * 512
+                seen.add((status.st_dev, status.st_ino))
+            total += status.st_blocks * 512
     return total
 
 
 def measure_within(path: Path, seconds: float) -> int | None:
-    """Return the bytes that a folder takes; None where that cannot be known within so many seconds."""
+    """Return the bytes that a folder takes; None if measuring takes longer than so many seconds."""
     with suppress(OSError):
         return measure(path, time.monotonic() + seconds)
     return None

@@ -12,6 +12,7 @@ from typing import Any, Union
 
 from mslaunch.diagnose.verdict import signal_name
 from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.schema import RunStatus
 from mslaunch.documents.typed import make
 from mslaunch.metrics.progress import steps_per_second
 from mslaunch.metrics.rows import Number, Row, Source, read_row
@@ -84,7 +85,7 @@ class Restarted:
 class RunEnded:
     """The run is over; always the last event."""
 
-    state: str
+    state: RunStatus
     exit_code: int | None
 
 

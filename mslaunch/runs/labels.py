@@ -17,7 +17,6 @@ from mslaunch.errors import RecordUnreadable, RequestError, RunsFolderUnwritable
 from mslaunch.runs.ownership import check_owner
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.writing import why, write_atomically
-from mslaunch.settings.value_types import WHAT_A_TAG_IS, is_tag
 
 LARGEST = 1 << 20
 LONGEST_NOTE = 4096
@@ -46,6 +45,8 @@ class Labels:
 
 def check_tag(text: str) -> str:
     """Return a tag; refuse what is none."""
+    from mslaunch.settings.value_types import WHAT_A_TAG_IS, is_tag  # loads YAML: no list of runs waits for that
+
     if not is_tag(text):
         raise RequestError(f"{text!r} is no tag. Write {WHAT_A_TAG_IS}.")
     return text
@@ -107,5 +108,5 @@ def change_tags(labels: Labels, add: Sequence[str], remove: Sequence[str]) -> La
         if tag not in labels.tags:
             has = f"it has {', '.join(labels.tags)}" if labels.tags else "it has no tags"
             raise RequestError(f"the run has no tag {tag!r} to remove; {has}.")
-    kept = [tag for tag in labels.tags if tag not in remove]
-    return replace(labels, tags=tuple(dict.fromkeys([*kept, *map(check_tag, add)]))[:MOST])
+    remaining = [tag for tag in labels.tags if tag not in remove]
+    return replace(labels, tags=tuple(dict.fromkeys([*remaining, *map(check_tag, add)]))[:MOST])

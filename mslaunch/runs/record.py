@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.documents.limits import Unreadable, read_text
@@ -23,7 +23,8 @@ from mslaunch.runs.writing import write_atomically
 from mslaunch.shared.messages import OutputRow
 
 RankStatus = Literal["waiting", "running", "ok", "stopped", "failed", "gone", "not started"]
-ENDED: tuple[RunStatus, ...] = ("succeeded", "failed", "stopped", "lost")
+STATES: tuple[RunStatus, ...] = get_args(RunStatus)
+ENDED = tuple(state for state in STATES if state not in ("queued", "running"))
 """The states of runs that are over."""
 LARGEST = 64 << 20  # 65,536 ranks, the most that HCCL takes, fit four times
 LARGEST_PLAN = 512 << 20

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch.diagnose.verdict import Verdict
+from mslaunch.documents.schema import RunStatus
 from mslaunch.documents.stamp import Stamp, stamp_of
 from mslaunch.errors import LaunchedElsewhere, MslaunchError, NotReadyError, RequestError
 from mslaunch.metrics.rows import Number, Source
@@ -148,7 +149,7 @@ class Run:
         return current(self.folder, self._read)
 
     @property
-    def state(self) -> str:
+    def state(self) -> RunStatus:
         """queued, running, succeeded, failed, stopped or lost."""
         return self.record.state
 

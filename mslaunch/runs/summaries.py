@@ -1,7 +1,7 @@
 """What a list shows of each run, without reading a thousand records every time.
 
-Records of runs that are over do not change. A summary of each is kept in a small file below the XDG state folder, with
-the size and time of the record that it was made of. The file is a convenience: whatever is wrong with it is no error.
+Records of runs that are over do not change. A file below the XDG state folder keeps a summary of each, with the size
+and time of its record. The file is a cache: anything wrong with it is ignored.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
 from types import GenericAlias
 from typing import Any, get_type_hints
 
-from mslaunch.diagnose.verdict import Verdict, signal_name
+from mslaunch.diagnose.verdict import signal_name
 from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.documents.schema import RunStatus
 from mslaunch.documents.typed import Mismatch, reader_of
 from mslaunch.errors import RecordUnreadable
+from mslaunch.runs.history import list_runs
 from mslaunch.runs.liveness import current, job_of
 from mslaunch.runs.metrics_file import last_loss
 from mslaunch.runs.paths import RunFolder
@@ -34,33 +36,45 @@ from mslaunch.text import first_line
 FEW = 20
 """Runs whose records are read as quickly as a file about them."""
 LARGEST = 64 << 20
-_VERSION = 4
 _EXCEPTION = re.compile(r"(?:[\w.]{0,200}\.)?(\w{1,60})(?=:|$)")
+
+
+def _name_cause(record: RunRecord, _: RunFolder) -> str:
+    """Name the cause of a failure, by its exception or signal where it has one, or the kinds of warnings."""
+    verdict = record.verdict
+    if verdict is None:
+        return ", ".join(warning.kind for warning in record.warnings)
+    if verdict.cause == "signal" and verdict.signal:
+        return signal_name(verdict.signal)
+    exception = _EXCEPTION.match(verdict.summary)
+    if verdict.cause == "exception" and exception:
+        return exception[1]
+    return first_line(verdict.cause, 30)
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a list shows of a run."""
+    """What a list shows of a run: fields of its record, and others that `compute` makes of record and folder."""
 
     run_id: str
-    state: str
+    state: RunStatus
     started: Time
     ended: Time | None
     world_size: int
     method: str
     transport: str
     script: str
-    attempts: int
+    attempts: int = field(metadata={"compute": lambda record, _: len(record.attempts)})
     """How many there were before the last one."""
     exit_code: int | None
-    seconds: float
+    seconds: float = field(metadata={"compute": lambda record, _: record.seconds_taken(datetime.now().astimezone())})
     """How long it has taken, up to its end or up to now."""
     bytes: int | None
     """How much room the run's folder took when it ended."""
-    why: str = ""
+    why: str = field(metadata={"compute": _name_cause})
     """Why it failed, or why its result is doubtful, in a word or two."""
-    loss: float | None = None
-    """The last loss that it told."""
+    loss: float | None = field(metadata={"compute": lambda _, folder: last_loss(folder.metrics)})
+    """The last loss that it reported."""
 
 
 _FIELDS = RunSummary.__slots__
@@ -68,67 +82,78 @@ _ROW = reader_of(GenericAlias(tuple, (str, *get_type_hints(RunSummary, include_e
 """Reads a row of the file: the key of a record, and the fields of its summary."""
 
 
-def summarize(record: RunRecord, loss: float | None) -> RunSummary:
-    """Return what a list shows of a record and of the last loss of its run."""
-    made_here = ("attempts", "seconds", "why", "loss")
-    own = {name: getattr(record, name) for name in _FIELDS if name not in made_here}
-    seconds = record.seconds_taken(datetime.now().astimezone())
-    why = _name_cause(record.verdict) if record.verdict else ", ".join(one.kind for one in record.warnings)
-    return RunSummary(**own, attempts=len(record.attempts), seconds=seconds, why=why, loss=loss)
+def summarize(record: RunRecord, folder: RunFolder) -> RunSummary:
+    """Return what a list shows of a run."""
+    columns: dict[str, Any] = {}
+    for column in fields(RunSummary):
+        compute = column.metadata.get("compute")
+        columns[column.name] = compute(record, folder) if compute else getattr(record, column.name)
+    return RunSummary(**columns)
 
 
-def _name_cause(verdict: Verdict) -> str:
-    """Return the cause of a failure, more closely where one word tells it: the exception, the signal."""
-    if verdict.cause == "signal" and verdict.signal:
-        return signal_name(verdict.signal)
-    named = _EXCEPTION.match(verdict.summary) if verdict.cause == "exception" else None
-    return named[1] if named else first_line(verdict.cause, 30)
+def list_summaries(
+    runs_dir: Path, last: int | None = None
+) -> tuple[list[tuple[RunFolder, RunSummary | RecordUnreadable]], int]:
+    """Return the runs of a folder, oldest first, each with its summary or why it has none; and how many are older.
+
+    With `last`, only so many of the newest are read.
+    """
+    everything = list_runs(runs_dir)
+    older = 0 if last is None else max(0, len(everything) - last)
+    newest = everything[older:]
+    return list(zip(newest, read_summaries(runs_dir, newest, everything), strict=True)), older
+
+
+def sum_sizes(summaries: Iterable[RunSummary | RecordUnreadable]) -> int:
+    """Return the bytes that runs took when they ended, as far as their records say."""
+    return sum(summary.bytes or 0 for summary in summaries if isinstance(summary, RunSummary))
 
 
 def read_summaries(
-    runs_dir: Path, wanted: Iterable[RunFolder], everything: Sequence[RunFolder]
+    runs_dir: Path, folders: Iterable[RunFolder], everything: Sequence[RunFolder]
 ) -> list[RunSummary | RecordUnreadable]:
     """Return how some of all runs of a folder stand now, or why that cannot be read, in their order."""
     path = _path(runs_dir) if len(everything) > FEW else None
-    known = _load(path) if path else {}
+    cached = _load(path) if path else {}
     new: dict[str, list[Any]] = {}
-    answers: list[RunSummary | RecordUnreadable] = []
-    for folder in wanted:
+    summaries: list[RunSummary | RecordUnreadable] = []
+    for folder in folders:
         name, key = _place(folder), _key(folder) if path else ""
-        row = known.get(name)
+        row = cached.get(name)
         if row is not None and row[0] == key:
-            answers.append(RunSummary(*row[1:]))
+            summaries.append(RunSummary(*row[1:]))
             continue
         try:
-            found = current(folder)
+            record = current(folder)
         except RecordUnreadable as error:
-            answers.append(error)
+            summaries.append(error)
             continue
-        answers.append(summary := summarize(found, last_loss(folder.metrics)))
-        if path and key == _key(folder) and _is_final(folder, found):
-            new[name] = [key, *(getattr(summary, name) for name in _FIELDS)]
+        summary = summarize(record, folder)
+        summaries.append(summary)
+        if path and key == _key(folder) and _is_final(folder, record):
+            new[name] = [key, *(getattr(summary, column) for column in _FIELDS)]
     if path and new:
-        there = {_place(folder) for folder in everything}
-        _save(path, {name: row for name, row in {**known, **new}.items() if name in there})
-    return answers
+        places = {_place(folder) for folder in everything}
+        _save(path, {name: row for name, row in {**cached, **new}.items() if name in places})
+    return summaries
 
 
 def _place(folder: RunFolder) -> str:
-    """The run's place among others: a sweep's have its name before theirs."""
+    """Name a run within all folders of runs: its own name after that of the folder, or sweep, that holds it."""
     return f"{folder.path.parent.name}/{folder.path.name}"
 
 
 def _is_final(folder: RunFolder, record: RunRecord) -> bool:
-    """Tell whether a run that is over stays as it is: a queue may start its own again, and a lost one may be found."""
+    """Tell whether a record will not change: a queue may start a run again, and a lost run may be found."""
     return record.state in ENDED and record.state != "lost" and job_of(folder, record) is None
 
 
 def _key(folder: RunFolder) -> str:
     try:
-        found = os.stat(f"{folder.path}/{layout.RECORD}")  # noqa: PTH116 -- a third of the time
+        status = os.stat(f"{folder.path}/{layout.RECORD}")  # noqa: PTH116 -- a third of the time
     except OSError:
         return ""
-    return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}"
+    return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
 
 
 def _path(runs_dir: Path) -> Path | None:
@@ -139,9 +164,9 @@ def _path(runs_dir: Path) -> Path | None:
 
 def _load(path: Path) -> dict[str, list[Any]]:
     with suppress(OSError, Unreadable, ValueError, RecursionError):
-        found = json.loads(read_text(path, LARGEST, only_files=True))
-        if isinstance(found, dict) and found.get("version") == _VERSION and isinstance(found.get("runs"), dict):
-            return {name: row for name, row in found["runs"].items() if _is_row(row)}
+        raw = json.loads(read_text(path, LARGEST, only_files=True))
+        if isinstance(raw, dict) and raw.get("columns") == list(_FIELDS) and isinstance(raw.get("runs"), dict):
+            return {name: row for name, row in raw["runs"].items() if _is_row(row)}
     return {}
 
 
@@ -156,4 +181,4 @@ def _is_row(row: Any) -> bool:
 def _save(path: Path, rows: Mapping[str, list[Any]]) -> None:
     with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(path, json.dumps({"version": _VERSION, "runs": rows}, separators=(",", ":")))
+        write_atomically(path, json.dumps({"columns": _FIELDS, "runs": rows}, separators=(",", ":")))

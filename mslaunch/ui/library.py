@@ -188,12 +188,12 @@ class Library:
             due = [(entry, entry.record) for entry in entries if self._is_due(entry)]
         for entry, record in due:
             try:
-                state = entry.run.state
+                state = {"state": entry.run.state}
             except MslaunchError:
-                state = ""
+                state = {}
             with self._lock:
                 if entry.record == record:
-                    entry.summary = {**entry.summary, "state": state} if state else {}
+                    entry.summary = {**entry.summary, **state} if state else {}
 
     def _is_due(self, entry: _Entry) -> bool:
         """Read a record that has changed; tell whether it is time to ask if a run that goes on is still alive."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mslaunch.runs.compare import CodeChange, Section, compare_runs, words
+from mslaunch.runs.compare import CodeChange, Section, compare_runs, format_value
 from mslaunch.runs.metrics_file import Metrics
 from mslaunch.runs.run import Run
 from mslaunch.text import plain
@@ -35,7 +35,7 @@ def _section(section: Section) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str | None:
-    return None if value is None else words(value)
+    return None if value is None else format_value(value)
 
 
 def _change(change: CodeChange) -> dict[str, Any]:
