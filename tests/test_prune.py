@@ -261,7 +261,7 @@ def test_a_run_that_starts_after_it_was_chosen_stays(tmp_path: Path, monkeypatch
 KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
-from mslaunch.launcher import prune
+from mslaunch.runs import prune
 def die(path, **_):
     (Path(path) / "rank_0" / "log.txt").unlink()
     os.kill(os.getpid(), signal.SIGKILL)
