@@ -10,7 +10,7 @@ from random import Random
 from fuzz.mutate import mutate_bytes, mutate_json
 from fuzz.run import Border, samples
 from mslaunch.cli import rank_table as rank_table_verb
-from mslaunch.diagnose.patterns.pattern_tables import parse_table
+from mslaunch.diagnose.patterns.pattern import parse_table
 from mslaunch.hosts import Host, parse_hosts
 from mslaunch.launch import read as reading
 from mslaunch.launch.program import find_program

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mslaunch.masking.documents import mask_document, mask_values
-from mslaunch.masking.text import mask_text
+from mslaunch.masking.free_text import mask_text
 from tests.conftest import Bench
 from tests.hccl_logs import Job
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from mslaunch.diagnose.case import Case
-from mslaunch.diagnose.folder import read_folder
+from mslaunch.diagnose.evidence import read_folder
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.logs.scan import lines_before_tail, scan, scan_tail
-from mslaunch.diagnose.patterns.pattern import is_healthy_noise, match_line
-from mslaunch.diagnose.patterns.pattern_tables import built_in_patterns
+from mslaunch.diagnose.patterns.pattern import built_in_patterns, is_healthy_noise, match_line
 from tests.conftest import Bench
 
 LOGS = Path(__file__).parent / "fixtures" / "msrun_logs"

@@ -11,7 +11,7 @@ from typing import TextIO
 import pytest
 
 from mslaunch.cli.console.progress_bar import PATIENCE, ReadingLine
-from mslaunch.diagnose.folder import read_folder
+from mslaunch.diagnose.evidence import read_folder
 from tests.conftest import Bench
 from tests.terminal_bed import run_in_terminal
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.cli import VERBS
-from mslaunch.diagnose.patterns.pattern_tables import Pattern
+from mslaunch.diagnose.patterns.pattern import Pattern
 from mslaunch.plan.methods import METHODS
 from mslaunch.plan.methods.base import Method
 from mslaunch.settings.launch import LaunchSettings

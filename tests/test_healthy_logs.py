@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.diagnose.folder import read_folder
+from mslaunch.diagnose.evidence import read_folder
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.logs.scan import scan
 

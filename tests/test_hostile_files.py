@@ -16,7 +16,7 @@ from mslaunch.checkpoint.sharding.sets import parse_step
 from mslaunch.cli import run as mslaunch
 from mslaunch.diagnose.case import read_error
 from mslaunch.diagnose.logs.scan import scan
-from mslaunch.diagnose.patterns.pattern_tables import parse_table
+from mslaunch.diagnose.patterns.pattern import parse_table
 from mslaunch.errors import ConfigError, MslaunchError, RecordUnreadable, RequestError
 from mslaunch.hosts import Host, parse_hostfile, parse_hosts
 from mslaunch.launch.read import Request, read

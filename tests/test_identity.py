@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.diagnose.case import Case
-from mslaunch.diagnose.folder import read_folder
+from mslaunch.diagnose.evidence import read_folder
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.logs.scan import scan
 from mslaunch.diagnose.waiting.line_facts import forms

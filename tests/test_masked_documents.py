@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from mslaunch.masking.documents import MOST_KNOWN, find_secrets, mask_document, mask_values
-from mslaunch.masking.text import mask_text
+from mslaunch.masking.free_text import mask_text
 from mslaunch.shared.secret_names import looks_secret
 
 HARMLESS: dict[str, Any] = {

@@ -15,8 +15,7 @@ import pytest
 from mslaunch.cli.diagnose import explain
 from mslaunch.cli.diagnose.explain import meaning
 from mslaunch.diagnose.patterns.literals import required_literals
-from mslaunch.diagnose.patterns.pattern import match_line
-from mslaunch.diagnose.patterns.pattern_tables import built_in_patterns, parse_table
+from mslaunch.diagnose.patterns.pattern import built_in_patterns, match_line, parse_table
 from mslaunch.diagnose.waiting.line_facts import forms
 from mslaunch.errors import RequestError
 from tests.conftest import ROOT, Bench

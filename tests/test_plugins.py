@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.diagnose.patterns.pattern_tables import parse_table, read_added
+from mslaunch.diagnose.patterns.pattern import parse_table, read_added
 from tests import netns_bed
 from tests.conftest import ROOT, Bench
 

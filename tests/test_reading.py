@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.diagnose.folder import read_folder
+from mslaunch.diagnose.evidence import read_folder
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.logs import reading
 from mslaunch.diagnose.logs.sources import files_of, logs_among

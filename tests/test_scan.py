@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from mslaunch.diagnose.logs.scan import LONGEST, TRACEBACK_LIMIT, Findings, Scanner, scan
 from mslaunch.diagnose.patterns.literals import required_literals
-from mslaunch.diagnose.patterns.pattern import match_line
-from mslaunch.diagnose.patterns.pattern_tables import built_in_patterns
+from mslaunch.diagnose.patterns.pattern import built_in_patterns, match_line
 
 LOGS = Path(__file__).parent / "fixtures" / "msrun_logs"
 CHAIN = b"""noise

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.diagnose.folder import read_folder
+from mslaunch.diagnose.evidence import read_folder
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.verdict import Step, Verdict
 from tests.conftest import Bench

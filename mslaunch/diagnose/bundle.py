@@ -12,11 +12,11 @@ from typing import IO, Any
 
 from mslaunch.diagnose.logs.reading import Read, left_out
 from mslaunch.diagnose.logs.scan import BLOCK
-from mslaunch.diagnose.logs.sources import BROKEN, MEMBERS, Source, members_of
+from mslaunch.diagnose.logs.sources import BROKEN, MEMBERS, LogFile, members_of
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
 from mslaunch.masking.documents import TELLING, find_secrets, mask_document, mask_values
-from mslaunch.masking.text import mask_text
+from mslaunch.masking.free_text import mask_text
 from mslaunch.shared import layout
 
 _AROUND = 10
@@ -29,7 +29,7 @@ _STEP = (b"poch:", b"POCH:")
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _ExcerptLine:
     """A line of a log; the smaller `worth` is, the longer it is kept."""
 
     number: int
@@ -79,12 +79,12 @@ def _worths(read: Read) -> dict[int, int]:
     return worths
 
 
-def _collect(file: IO[bytes], worths: dict[int, int], total: int, mask: Callable[[str], str]) -> Iterator[_Kept]:
+def _collect(file: IO[bytes], worths: dict[int, int], total: int, mask: Callable[[str], str]) -> Iterator[_ExcerptLine]:
     """Return the lines that are wanted, and those that are always; blocks without such are not taken apart."""
     wanted = sorted(worths)
     at = done = 0
     rest = b""
-    step: _Kept | None = None
+    step: _ExcerptLine | None = None
     while block := file.read(BLOCK):
         data = rest + block
         end = data.rfind(b"\n") + 1
@@ -106,13 +106,13 @@ def _collect(file: IO[bytes], worths: dict[int, int], total: int, mask: Callable
         yield step
 
 
-def _pick(lines: list[bytes], done: int, worths: dict[int, int], mask: Callable[[str], str]) -> Iterator[_Kept]:
+def _pick(lines: list[bytes], done: int, worths: dict[int, int], mask: Callable[[str], str]) -> Iterator[_ExcerptLine]:
     for number, line in enumerate(lines, done + 1):
         worth = worths.get(number)
         if worth is None and any(text in line for text in _ALWAYS):
             worth = 1
         if worth is not None and (line or number < done + len(lines)):
-            yield _Kept(number, _masked(line, mask), worth)
+            yield _ExcerptLine(number, _masked(line, mask), worth)
 
 
 def _masked(line: bytes, mask: Callable[[str], str]) -> bytes:
@@ -121,19 +121,19 @@ def _masked(line: bytes, mask: Callable[[str], str]) -> bytes:
     return masked.encode("utf-8", "replace")[:_LONGEST_LINE]
 
 
-def _last_step(whole: bytes, done: int, mask: Callable[[str], str]) -> _Kept | None:
+def _last_step(whole: bytes, done: int, mask: Callable[[str], str]) -> _ExcerptLine | None:
     at = max(whole.rfind(text) for text in _STEP)
     if at < 0:
         return None
     start = whole.rfind(b"\n", 0, at) + 1
     end = whole.find(b"\n", at)
     line = whole[start : end if end >= 0 else len(whole)]
-    return _Kept(done + whole.count(b"\n", 0, start) + 1, _masked(line, mask), 0)
+    return _ExcerptLine(done + whole.count(b"\n", 0, start) + 1, _masked(line, mask), 0)
 
 
-def _within(lines: list[_Kept], budget: int) -> list[_Kept]:
+def _within(lines: list[_ExcerptLine], budget: int) -> list[_ExcerptLine]:
     """Return as many of the lines as fit, those that are worth most first, in the order of the log."""
-    kept: dict[int, _Kept] = {}
+    kept: dict[int, _ExcerptLine] = {}
     for line in sorted(lines, key=lambda line: (line.worth, line.number)):
         budget -= len(line.text) + 40
         if budget < 0:
@@ -166,13 +166,13 @@ class Bundle:
     """What a bundle holds besides its logs."""
 
     about: Mapping[str, Any]
-    sources: tuple[Source, ...]
+    sources: tuple[LogFile, ...]
 
 
 def write_bundle(
     target: Path,
     about: Mapping[str, Any],
-    sources: Sequence[Source],
+    sources: Sequence[LogFile],
     reads: Sequence[Read],
     environment: Mapping[str, str],
 ) -> list[str]:
@@ -188,7 +188,7 @@ def write_bundle(
     return omitted
 
 
-def _secrets(sources: Sequence[Source], environment: Mapping[str, str]) -> tuple[str, ...]:
+def _secrets(sources: Sequence[LogFile], environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return what is secret by its name in the documents of a run and in an environment."""
     telling = (source for source in sources if source.name.rpartition("/")[2] in TELLING)
     texts = ((source.name, source.read_text(_LARGEST_DOCUMENT)) for source in telling)
@@ -214,7 +214,7 @@ def _write_excerpts(archive: zipfile.ZipFile, reads: Sequence[Read], mask: Any, 
 
 
 def _write_documents(
-    archive: zipfile.ZipFile, sources: Sequence[Source], written: set[str], known: Collection[str], omitted: list[str]
+    archive: zipfile.ZipFile, sources: Sequence[LogFile], written: set[str], known: Collection[str], omitted: list[str]
 ) -> None:
     """Write the small files of a run, and rank tables."""
     for source in sources:

@@ -21,9 +21,15 @@ from mslaunch.diagnose.logs.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Hit, Rai
 from mslaunch.diagnose.logs.sources import is_kernel_log
 from mslaunch.diagnose.verdict import Tie, Verdict, signal_name
 from mslaunch.diagnose.waiting.chain import Chain, steps_of
-from mslaunch.diagnose.waiting.collective import chain_verdict_parts, chains_of, contradiction
-from mslaunch.diagnose.waiting.graph import Place
-from mslaunch.diagnose.waiting.group import of_group, of_whole_group, with_tls
+from mslaunch.diagnose.waiting.collective import (
+    chain_verdict_parts,
+    chains_of,
+    contradiction,
+    of_group,
+    of_whole_group,
+    with_tls,
+)
+from mslaunch.diagnose.waiting.graph import DeviceAddress
 from mslaunch.shared.headlines import with_headline
 from mslaunch.text import cut_middle
 
@@ -34,7 +40,7 @@ _MOST_BESIDE = 5
 _MOST_TIES = 8
 
 
-def judge(cases: Sequence[Case], places: Sequence[Place] = ()) -> Verdict | None:
+def judge(cases: Sequence[Case], places: Sequence[DeviceAddress] = ()) -> Verdict | None:
     """Name the first failure; None where there is no sign of one. `places` say which device has which address."""
     fallen = sorted((case for case in cases if failed(case)), key=when)
     causes = [case for case in fallen if not is_victim(case)]
@@ -51,7 +57,7 @@ def judge(cases: Sequence[Case], places: Sequence[Place] = ()) -> Verdict | None
     return None if first is None else _verdict(first, cases)
 
 
-def judge_logs(cases: Sequence[Case], places: Sequence[Place] = ()) -> Verdict | None:
+def judge_logs(cases: Sequence[Case], places: Sequence[DeviceAddress] = ()) -> Verdict | None:
     """Name the first failure in logs of which nobody knows how their ranks ended.
 
     A rank that just stops writing is a victim only where a scheduler has held the job together: without one, other

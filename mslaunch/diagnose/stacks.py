@@ -20,7 +20,7 @@ _DATA = "/mindspore/dataset/"
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StackFrame:
     file: str
     line: str
     function: str
@@ -42,7 +42,7 @@ class Group:
     """Ranks that stand at the same place."""
 
     ranks: tuple[int, ...]
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
 
     def words(self) -> str:
         """Say who stands where: the innermost frame, and the user's own line that led there."""
@@ -66,23 +66,23 @@ def _letter(escape: re.Match[str]) -> str:
     return letter if letter.isprintable() and letter else escape[0]
 
 
-def parse(text: str) -> tuple[Frame, ...]:
+def parse(text: str) -> tuple[StackFrame, ...]:
     """Return the main thread's frames, innermost first, of the last dump in a stack file; our own are left out."""
-    threads: list[list[Frame]] = []
+    threads: list[list[StackFrame]] = []
     for line in readable(text).splitlines():
         if _THREAD.match(line):
             threads.append([])
         elif threads and (found := _FRAME.match(line)):
-            threads[-1].append(Frame(found[1], found[2], found[3]))
+            threads[-1].append(StackFrame(found[1], found[2], found[3]))
     if not threads:
         return ()
     # faulthandler writes the main thread last: it was the first to be made.
     return tuple(frame for frame in threads[-1] if not any(mark in frame.file for mark in OUR_FRAMES))
 
 
-def group(stacks: Mapping[int, Sequence[Frame]]) -> tuple[Group, ...]:
+def group(stacks: Mapping[int, Sequence[StackFrame]]) -> tuple[Group, ...]:
     """Put ranks with the same stack together, the largest group first."""
-    groups: dict[tuple[Frame, ...], list[int]] = {}
+    groups: dict[tuple[StackFrame, ...], list[int]] = {}
     for rank in sorted(stacks):
         groups.setdefault(tuple(stacks[rank]), []).append(rank)
     made = [Group(tuple(ranks), frames) for frames, ranks in groups.items()]

@@ -14,7 +14,7 @@ import yaml
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
 from mslaunch.documents.yaml_text import compose_yaml, serialize_yaml
-from mslaunch.masking.text import SHORTEST, is_harmless, is_secret_value, mask_command, mask_text
+from mslaunch.masking.free_text import SHORTEST, is_harmless, is_secret_value, mask_command, mask_text
 from mslaunch.shared import layout
 from mslaunch.shared.secret_names import MASK, looks_secret
 
@@ -127,20 +127,20 @@ _NAME, _VALUE = "name", "value"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValuePlace:
     """Where a value stands."""
 
     secret: str = ""
     """The nearest name, its own or one above, that stands for a secret."""
     name: str = ""
 
-    def below(self, name: str) -> Place:
-        return Place(name if looks_secret(name) else self.secret, name)
+    def below(self, name: str) -> ValuePlace:
+        return ValuePlace(name if looks_secret(name) else self.secret, name)
 
 
-TOP = Place()
+TOP = ValuePlace()
 
-Note = Callable[[Place, str], None]
+Note = Callable[[ValuePlace, str], None]
 MaskFile = Callable[[str, str], str]
 
 
@@ -155,7 +155,7 @@ class Masker:
     mask_file: MaskFile | None = None
     """Masks a file that a value holds, as plans do: its path and its content."""
 
-    def mask_value(self, value: Any, place: Place = TOP) -> Any:
+    def mask_value(self, value: Any, place: ValuePlace = TOP) -> Any:
         """Return a value of JSON with its secrets masked."""
         if isinstance(value, Mapping):
             return self._mask_mapping(value, place)
@@ -169,7 +169,7 @@ class Masker:
             ]
         return self.mask_leaf(value, place) if isinstance(value, str) else value
 
-    def _mask_mapping(self, value: Mapping[Any, Any], place: Place) -> dict[str, Any]:
+    def _mask_mapping(self, value: Mapping[Any, Any], place: ValuePlace) -> dict[str, Any]:
         of_pair = value.get(_NAME)
         masked: dict[str, Any] = {}
         for key, one in value.items():
@@ -180,7 +180,7 @@ class Masker:
             masked["content"] = self.mask_file(path, content)
         return masked
 
-    def _mask_word(self, word: str, before: Any, place: Place) -> str:
+    def _mask_word(self, word: str, before: Any, place: ValuePlace) -> str:
         """Return a text of a list, which may be one of the words of a command."""
         assigned = _ASSIGNMENT.fullmatch(word)
         if assigned and looks_secret(name := assigned["name"].lstrip("-")):
@@ -188,7 +188,7 @@ class Masker:
         option = "" if word.startswith("--") else _option(before)
         return self.mask_leaf(word, place.below(option) if option else place)
 
-    def mask_leaf(self, text: str, place: Place) -> str:
+    def mask_leaf(self, text: str, place: ValuePlace) -> str:
         """Return a text with its secrets masked."""
         if not is_secret_value(place.secret or place.name, text):
             return mask_text(mask_outline(text) if "\n" in text else text, self.known)
@@ -196,7 +196,7 @@ class Masker:
             self.note(place, text)
         return MASK
 
-    def mask_node(self, node: yaml.Node, place: Place = TOP, word_before: Any = None) -> None:
+    def mask_node(self, node: yaml.Node, place: ValuePlace = TOP, word_before: Any = None) -> None:
         """Mask the texts of a node of YAML in place; an alias is masked with what it stands for."""
         if isinstance(node, yaml.MappingNode):
             self._mask_pairs(node, place)
@@ -213,7 +213,7 @@ class Masker:
             if shown != node.value:
                 node.value, node.tag, node.style = shown, _TEXT, None if shown == MASK else node.style
 
-    def _mask_pairs(self, node: yaml.MappingNode, place: Place) -> None:
+    def _mask_pairs(self, node: yaml.MappingNode, place: ValuePlace) -> None:
         names: dict[str, str] = {
             key.value: value.value for key, value in node.value if _is_text(key) and _is_text(value)
         }
@@ -312,7 +312,7 @@ def find_secrets(documents: Iterable[tuple[str, str]], environment: Mapping[str,
     """Return what is secret by its name in documents of a run and in an environment, the longest first."""
     found: dict[str, None] = {}
 
-    def note(place: Place, text: str) -> None:
+    def note(place: ValuePlace, text: str) -> None:
         found.update(dict.fromkeys(_spellings(text) if _is_told_apart(place, text) else ()))
 
     for name, value in environment.items():
@@ -344,7 +344,7 @@ def _without_names(value: Any) -> Any:
     return {key: one for key, one in value.items() if key not in _NAMES_ALONE} if is_plan else value
 
 
-def _is_told_apart(place: Place, text: str) -> bool:
+def _is_told_apart(place: ValuePlace, text: str) -> bool:
     """Tell whether a secret can be masked everywhere without taking other words with it."""
     if not SHORTEST <= len(text) <= _LONGEST_KNOWN or text == MASK:
         return False

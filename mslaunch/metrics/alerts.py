@@ -38,7 +38,7 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AlertRule:
     """What is told of a source when it has held in so many looks in a row, each with new numbers.
 
     `holds` and `words` are given the source's own numbers and the medians of its peers.
@@ -82,13 +82,13 @@ def _disk_is_full_soon(own: Values, _: Medians) -> bool:
 
 
 RANK_RULES = (
-    Rule(
+    AlertRule(
         "stopped",
         2,
         lambda own, _: own.get("stopped", 0) == 1,
         lambda *_: "is stopped (SIGSTOP, Ctrl-Z or a debugger), so its peers wait: `kill -CONT` continues it",
     ),
-    Rule(
+    AlertRule(
         "starved",
         3,
         _starved,
@@ -97,7 +97,7 @@ RANK_RULES = (
             f"(its peers: {_percent(peers['cpu_wait'])}): look for other programs on its cores, a CPU limit or `--numa`"
         ),
     ),
-    Rule(
+    AlertRule(
         "alone at work",
         4,
         _alone_at_work,
@@ -106,7 +106,7 @@ RANK_RULES = (
             "`mslaunch stacks` shows what it does"
         ),
     ),
-    Rule(
+    AlertRule(
         "slow",
         3,
         _slow,
@@ -116,7 +116,7 @@ RANK_RULES = (
     ),
 )
 HOST_RULES = (
-    Rule(
+    AlertRule(
         "swapping",
         3,
         lambda own, _: own.get("swap_rate", 0) >= 1e6,
@@ -125,7 +125,7 @@ HOST_RULES = (
             "use fewer ranks or smaller batches, or end other programs"
         ),
     ),
-    Rule(
+    AlertRule(
         "disk",
         1,
         _disk_is_full_soon,
@@ -136,13 +136,13 @@ HOST_RULES = (
     ),
 )
 DEVICE_RULES = (
-    Rule(
+    AlertRule(
         "hot",
         2,
         lambda own, _: own.get("temperature", 0) >= 90,
         lambda own, _: f"is at {own['temperature']:.0f} °C and may slow down: look at its cooling",
     ),
-    Rule(
+    AlertRule(
         "idle",
         10,
         lambda own, peers: own.get("utilisation", 100) <= 2 and peers.get("utilisation", 0) >= 30,
@@ -154,7 +154,7 @@ DEVICE_RULES = (
 class _Known:
     """The last numbers of one source, when each came, and for how many looks in a row each rule has held."""
 
-    def __init__(self, rules: tuple[Rule, ...]) -> None:
+    def __init__(self, rules: tuple[AlertRule, ...]) -> None:
         self.values: dict[str, Number] = {}
         self.at: dict[str, float] = {}
         self.rows = 0
@@ -206,12 +206,12 @@ class Alerts:
         if now - self._checked < CHECK_EVERY:
             return []
         self._checked = now
-        kinds: dict[tuple[Rule, ...], dict[Source, dict[str, Number]]] = {}
+        kinds: dict[tuple[AlertRule, ...], dict[Source, dict[str, Number]]] = {}
         for source, known in self._known.items():
             kinds.setdefault(_rules(source), {})[source] = known.fresh(now)
         return [alert for rules, sources in kinds.items() for alert in self._compare(rules, sources)]
 
-    def _compare(self, rules: tuple[Rule, ...], sources: dict[Source, dict[str, Number]]) -> list[Alert]:
+    def _compare(self, rules: tuple[AlertRule, ...], sources: dict[Source, dict[str, Number]]) -> list[Alert]:
         medians = _medians(sources.values())
         found: list[Alert] = []
         for source, own in sources.items():
@@ -259,7 +259,7 @@ class Alerts:
         return f"device {source.device} of {source.host}" if source.device is not None else f"{source.host}"
 
 
-def _rules(source: Source) -> tuple[Rule, ...]:
+def _rules(source: Source) -> tuple[AlertRule, ...]:
     if source.rank is not None:
         return RANK_RULES
     return HOST_RULES if source.device is None else DEVICE_RULES

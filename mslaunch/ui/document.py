@@ -13,7 +13,7 @@ from typing import Any
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import MslaunchError
 from mslaunch.masking.documents import mask_document, mask_outline, mask_texts, mask_values
-from mslaunch.masking.text import mask_text
+from mslaunch.masking.free_text import mask_text
 from mslaunch.metrics.progress import find_extent, seconds_silent, step_time_of
 from mslaunch.metrics.rows import Source
 from mslaunch.metrics.series import STEP_NAMES, SeriesTable

@@ -18,7 +18,7 @@ from mslaunch.documents.limits import Unreadable, open_file, read_text
 from mslaunch.documents.stamp import Stamp, stamp_of
 from mslaunch.errors import MslaunchError, NoSuchRun
 from mslaunch.masking.documents import TELLING
-from mslaunch.masking.text import mask_text
+from mslaunch.masking.free_text import mask_text
 from mslaunch.metrics.progress import seconds_silent, step_time_of
 from mslaunch.metrics.rows import Row, read_row
 from mslaunch.metrics.series import STEP_NAMES, Series, SeriesTable

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from mslaunch.errors import MslaunchError, NoSuchRun, NotReadyError, RequestError, limit_of
 from mslaunch.masking.documents import mask_texts
-from mslaunch.masking.text import mask_text
+from mslaunch.masking.free_text import mask_text
 from mslaunch.runs.history import list_runs
 from mslaunch.runs.run import Run
 from mslaunch.text import plain

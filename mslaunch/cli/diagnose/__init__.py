@@ -20,9 +20,9 @@ from mslaunch.cli.diagnose.bundle import open_bundle, save_bundle
 from mslaunch.cli.parsing import common, options
 from mslaunch.cli.parsing.run_options import find_run
 from mslaunch.diagnose.case import Case
-from mslaunch.diagnose.folder import Evidence, read_sources
+from mslaunch.diagnose.evidence import Evidence, read_sources
 from mslaunch.diagnose.judge import judge, judge_logs
-from mslaunch.diagnose.logs.sources import Source, files_of
+from mslaunch.diagnose.logs.sources import LogFile, files_of
 from mslaunch.errors import NoSuchRun, RequestError
 from mslaunch.shared import layout
 from mslaunch.text import plain
@@ -84,7 +84,7 @@ class _Found:
 
     record: RunRecord
     is_run: bool
-    sources: list[Source]
+    sources: list[LogFile]
     evidence: Evidence
 
 
@@ -95,7 +95,7 @@ def _look_at(what: str | None, runs_dir: str | None, everything: bool) -> _Found
         if not zipfile.is_zipfile(path):
             if path.suffix == ".zip":
                 raise RequestError(f"{path}: not a zip file that can be read; it may be cut off. Copy it once more.")
-            return _of_logs(str(path), [Source(path.name, str(path), path.stat().st_size)])
+            return _of_logs(str(path), [LogFile(path.name, str(path), path.stat().st_size)])
         record, sources = open_bundle(path)
         return _of_run(record, sources, everything) if record else _of_logs(str(path), sources)
     if path is not None and path.is_dir() and not (path / layout.RECORD).is_file():
@@ -118,7 +118,7 @@ def _is_judged(record: RunRecord) -> bool:
     return record.verdict is not None or record.state in ("succeeded", "stopped")
 
 
-def _of_run(record: RunRecord, sources: list[Source], everything: bool) -> _Found:
+def _of_run(record: RunRecord, sources: list[LogFile], everything: bool) -> _Found:
     """A verdict that was given stands; a run that has none, because its launcher was lost, is judged by its logs."""
     if _is_judged(record):
         return _Found(record, True, sources, _read(sources, True) if everything else Evidence())
@@ -135,7 +135,7 @@ def _with_end(case: Case, ends: dict[int, RankRecord]) -> Case:
     return replace(case, host=end.host, device=end.device_id, exit_code=end.exit_code, signal=end.signal)
 
 
-def _of_logs(name: str, sources: list[Source]) -> _Found:
+def _of_logs(name: str, sources: list[LogFile]) -> _Found:
     evidence = _read(sources, False)
     if not evidence.cases:
         raise RequestError(f"{name}: no logs here (*.log, *.txt). Name the folder that msrun's --log_dir named.")
@@ -143,7 +143,7 @@ def _of_logs(name: str, sources: list[Source]) -> _Found:
     return _Found(record, False, sources, evidence)
 
 
-def _read(sources: list[Source], names_are_true: bool) -> Evidence:
+def _read(sources: list[LogFile], names_are_true: bool) -> Evidence:
     """Read logs, with a line that shows how far it is where that takes longer than a moment."""
     line = ReadingLine(sys.stderr)
     try:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from mslaunch import __version__, api
 from mslaunch.diagnose.bundle import LARGEST, read_bundle, write_bundle
-from mslaunch.diagnose.folder import Evidence
-from mslaunch.diagnose.logs.sources import Source
+from mslaunch.diagnose.evidence import Evidence
+from mslaunch.diagnose.logs.sources import LogFile
 from mslaunch.documents.limits import Unreadable
 from mslaunch.errors import RequestError
 from mslaunch.shared.secret_names import masked
@@ -41,7 +41,7 @@ _PACKAGES = ("mindspore", "mindformers", "numpy", "psutil")
 _CANN = ("/usr/local/Ascend/ascend-toolkit/latest/version.cfg", "/usr/local/Ascend/driver/version.info")
 
 
-def save_bundle(target: Path, record: RunRecord, is_run: bool, sources: list[Source], evidence: Evidence) -> str:
+def save_bundle(target: Path, record: RunRecord, is_run: bool, sources: list[LogFile], evidence: Evidence) -> str:
     """Write the bundle of a run or of a folder of logs; return what to tell about it."""
     environment = dict(os.environ)
     about = {
@@ -66,7 +66,7 @@ def save_bundle(target: Path, record: RunRecord, is_run: bool, sources: list[Sou
     return f"{target}: {byte_count(size)}, secrets masked{left}. Read it before you send it."
 
 
-def open_bundle(path: Path) -> tuple[RunRecord | None, list[Source]]:
+def open_bundle(path: Path) -> tuple[RunRecord | None, list[LogFile]]:
     """Return the record of the run that a bundle is of, None for a folder of logs, and the logs."""
     try:
         bundle = read_bundle(path)
@@ -77,7 +77,7 @@ def open_bundle(path: Path) -> tuple[RunRecord | None, list[Source]]:
     return record and _relocated(record, path, bundle.sources), list(bundle.sources)
 
 
-def _relocated(record: RunRecord, path: Path, sources: tuple[Source, ...]) -> RunRecord:
+def _relocated(record: RunRecord, path: Path, sources: tuple[LogFile, ...]) -> RunRecord:
     """Name logs by their place in the bundle: the paths of another machine mean nothing here."""
     if record.verdict is None:
         return record

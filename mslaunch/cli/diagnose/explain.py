@@ -9,8 +9,7 @@ from dataclasses import asdict
 from difflib import get_close_matches
 
 from mslaunch.cli.parsing import common
-from mslaunch.diagnose.patterns.pattern import match_line, rows
-from mslaunch.diagnose.patterns.pattern_tables import Pattern
+from mslaunch.diagnose.patterns.pattern import Pattern, match_line, rows
 from mslaunch.errors import RequestError
 from mslaunch.text import plain
 

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from typing import IO
 
 from mslaunch.diagnose.logs.scan import BLOCK, Findings, Scanner
-from mslaunch.diagnose.logs.sources import BROKEN, Source
+from mslaunch.diagnose.logs.sources import BROKEN, LogFile
 
 Progress = Callable[[int, int], None]
 """Gets how many bytes have been read, of how many."""
@@ -25,7 +25,7 @@ _LEFT_OUT = re.compile(rb"(?m)^\[mslaunch: (\d{1,12}) lines left out\]\n")
 class Read:
     """What one log tells, or why it could not be read."""
 
-    source: Source
+    source: LogFile
     findings: Findings
     problem: str | None = None
 
@@ -35,7 +35,7 @@ def left_out(lines: int) -> bytes:
     return b"[mslaunch: %d lines left out]\n" % lines
 
 
-def read_logs(sources: Sequence[Source], progress: Progress | None = None) -> list[Read]:
+def read_logs(sources: Sequence[LogFile], progress: Progress | None = None) -> list[Read]:
     """Read logs, in processes where that is worth it; the answers are in the order of the logs."""
     tell = progress or _tell_nobody
     total = sum(source.size for source in sources)
@@ -55,7 +55,7 @@ def _tell_nobody(_done: int, _total: int) -> None:
 
 
 def _in_processes(
-    sources: Sequence[Source], order: Sequence[int], workers: int, tell: Callable[[int], None]
+    sources: Sequence[LogFile], order: Sequence[int], workers: int, tell: Callable[[int], None]
 ) -> dict[int, Read]:
     found: dict[int, Read] = {}
     done = 0
@@ -68,14 +68,14 @@ def _in_processes(
     return found
 
 
-def _one_by_one(sources: Sequence[Source], tell: Progress, total: int) -> Iterator[Read]:
+def _one_by_one(sources: Sequence[LogFile], tell: Progress, total: int) -> Iterator[Read]:
     done = 0
     for source in sources:
         yield read_log(source, lambda size, before=done: tell(before + size, total))  # type: ignore[misc]
         done += source.size
 
 
-def read_log(source: Source, tell: Callable[[int], None] | None = None) -> Read:
+def read_log(source: LogFile, tell: Callable[[int], None] | None = None) -> Read:
     """Read one log; of one that breaks off, what came before the break counts."""
     scanner = Scanner(log=source.shown)
     problem = None

@@ -1,30 +1,98 @@
-"""Reading one log: exceptions, known patterns, who wrote it and waits for whom, the last sign of life.
-
-A log is read in blocks, once, and with bounded memory, whatever its size. Only lines that hold a text which a pattern
-needs (candidates.py) are looked at one by one."""
+"""Which lines of a log are worth a look: those with a text that some pattern needs, found in one pass over bytes."""
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache, lru_cache
 from operator import itemgetter
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from mslaunch.diagnose.logs import candidates
-from mslaunch.diagnose.logs.candidates import EXCEPTION, PEER, Kind
 from mslaunch.diagnose.logs.exceptions import End, exception_text, find_exception, is_source_line, label_size
-from mslaunch.diagnose.patterns.pattern import Match, match_line
-from mslaunch.diagnose.waiting.line_facts import Fact, read_fact
+from mslaunch.diagnose.patterns.pattern import CompiledPattern, Match, match_line, rows
+from mslaunch.diagnose.waiting.line_facts import Fact, Form, forms, read_fact
 from mslaunch.text import cut_middle
+
+PEER, EXCEPTION = "peer", "exception"
+_LINE_MARKS = {
+    b"Client connected end of file! Peer": PEER,
+    b"Traceback (most recent call last)": EXCEPTION,
+    b"Fatal Python error: ": EXCEPTION,
+    b'  File "': EXCEPTION,
+}
+_SETS_REMEMBERED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LineKind:
+    """What a line may tell that holds some of the texts."""
+
+    marks: frozenset[str]
+    rows: tuple[CompiledPattern, ...]
+    forms: tuple[Form, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    automaton: Any
+    literals: tuple[bytes, ...]
+    rows: tuple[tuple[int, ...], ...]
+    """For each literal the rows of the pattern table that need it."""
+    forms: tuple[tuple[int, ...], ...]
+
+
+def find_literals(data: bytes) -> list[tuple[int, int, int]]:
+    """Return where the texts stand: number of the text, start and end of each."""
+    found: list[tuple[int, int, int]] = _table().automaton.find_matches_as_indexes(data, overlapping=True)
+    return found
+
+
+@lru_cache(_SETS_REMEMBERED)
+def kind_of(literals: frozenset[int]) -> LineKind:
+    """Return what a line may tell that holds these texts, by their numbers."""
+    table = _table()
+    numbers = sorted({number for one in literals for number in table.rows[one]}.union(always()))
+    form_numbers = sorted({number for one in literals for number in table.forms[one]})
+    return LineKind(
+        frozenset(_LINE_MARKS[table.literals[one]] for one in literals if table.literals[one] in _LINE_MARKS),
+        tuple(rows()[number] for number in numbers),
+        tuple(forms()[number] for number in form_numbers),
+    )
+
+
+@cache
+def always() -> tuple[int, ...]:
+    """Rows that no literal tells of: they are tried on every line."""
+    return tuple(number for number, row in enumerate(rows()) if row.literals is None)
+
+
+@cache
+def _table() -> _Table:
+    from ahocorasick_rs import BytesAhoCorasick, Implementation
+
+    found: dict[bytes, tuple[list[int], list[int]]] = {literal: ([], []) for literal in _LINE_MARKS}
+    needed: tuple[list[Collection[str]], ...] = (
+        [row.literals or () for row in rows()],
+        [form.literals for form in forms()],
+    )
+    for which, table in enumerate(needed):
+        for number, texts in enumerate(table):
+            for text in texts:
+                found.setdefault(text.encode("utf-8", "replace"), ([], []))[which].append(number)
+    # Left to itself the library takes a slower automaton for more than a hundred texts.
+    automaton = BytesAhoCorasick(list(found), implementation=Implementation.DFA)
+    by_row, by_form = ([tuple(numbers[which]) for numbers in found.values()] for which in (0, 1))
+    return _Table(automaton, tuple(found), tuple(by_row), tuple(by_form))
+
 
 Step = tuple[int, int]
 """Epoch and step."""
 NO_STEP: Step = (0, 0)
-_MARKS = (b"poch:", b"POCH:")
+_EPOCH_MARKS = (b"poch:", b"POCH:")
 _TRIED = 64  # lines of a block, from its end, that name an epoch
 _STEP = re.compile(
     rb"epoch:\s*(\d{1,18}),?\s+step:\s*(\d{1,18})(?!\d)|epoch:\[\s*(\d{1,18})/\s*\d{1,18}\], step:\[\s*(\d{1,18})/",
@@ -37,7 +105,7 @@ WENT_ON = 3
 def last_step(data: bytes, start: int, end: int) -> Step:
     """Return the last step that some lines of a block tell of."""
     found = NO_STEP
-    for mark in _MARKS:
+    for mark in _EPOCH_MARKS:
         at = data.rfind(mark, start, end)
         for _ in range(_TRIED):
             if at < 0:
@@ -53,7 +121,7 @@ def last_step(data: bytes, start: int, end: int) -> Step:
 
 def step_lines(data: bytes, start: int, end: int) -> int:
     """Return how many times some lines of a block name an epoch."""
-    return sum(data.count(mark, start, end) for mark in _MARKS)
+    return sum(data.count(mark, start, end) for mark in _EPOCH_MARKS)
 
 
 BLOCK = 1 << 18
@@ -125,7 +193,7 @@ class Findings:
     """Who wrote it, and for whom the writer waits."""
 
 
-class _Kept(Generic[T]):
+class _FirstAndLast(Generic[T]):
     """The first and the last of many."""
 
     def __init__(self) -> None:
@@ -155,8 +223,8 @@ class Scanner:
     _step: Step = NO_STEP
     _steps: int = 0
     _noted: int = 0
-    _raised: _Kept[Raised] = field(default_factory=_Kept)
-    _hits: _Kept[Hit] = field(default_factory=_Kept)
+    _raised: _FirstAndLast[Raised] = field(default_factory=_FirstAndLast)
+    _hits: _FirstAndLast[Hit] = field(default_factory=_FirstAndLast)
     _first_hits: dict[str, Hit] = field(default_factory=dict)
     _facts: dict[tuple[object, ...], Fact] = field(default_factory=dict)
     _gone: dict[int, None] = field(default_factory=dict)
@@ -204,9 +272,9 @@ class Scanner:
         """Scan whole lines; return those from an exception on that has not ended yet."""
         if not data:
             return b""
-        found = candidates.find(data)
+        found = find_literals(data)
         scanned = len(data)
-        if found or candidates.always():
+        if found or always():
             scanned = self._look(data, found, final)
         self._note(data, scanned)
         self._noted = 0
@@ -236,7 +304,7 @@ class Scanner:
                 self._match(data[start:end], self.lines + at + 1, kind)
         return len(data)
 
-    def _match(self, line: bytes, number: int, kind: Kind) -> None:
+    def _match(self, line: bytes, number: int, kind: LineKind) -> None:
         if kind.rows or kind.forms:
             text = line.decode("utf-8", "replace").rstrip("\r")
             level = label_size(line)  # labels are ASCII
@@ -286,10 +354,10 @@ class Scanner:
             window *= 4
 
 
-def _candidate_lines(data: bytes, found: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, Kind]]:
+def _candidate_lines(data: bytes, found: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, LineKind]]:
     """Return the lines that may tell something, in order: where each starts and ends, and what it may tell."""
     texts: dict[int, tuple[int, set[int]]] = {}
-    if candidates.always():
+    if always():
         texts = {start: (end, set()) for start, end in _all_lines(data)}
     end = -1
     start = 0
@@ -299,7 +367,7 @@ def _candidate_lines(data: bytes, found: Sequence[tuple[int, int, int]]) -> Iter
             end = _line_end(data, at)
         texts.setdefault(start, (end, set()))[1].add(literal)
     for start, (end, literals) in texts.items():
-        yield start, end, candidates.kind_of(frozenset(literals))
+        yield start, end, kind_of(frozenset(literals))
 
 
 def _all_lines(data: bytes) -> Iterator[tuple[int, int]]:

@@ -45,7 +45,7 @@ MEMBERS = "logs/"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LogFile:
     """One file that may be read: its path below the folder, and where it is."""
 
     name: str
@@ -77,7 +77,7 @@ class Source:
         return None if len(data) > most else data.decode("utf-8", "replace")
 
 
-def files_of(folder: Path) -> list[Source]:
+def files_of(folder: Path) -> list[LogFile]:
     """Return every regular file of a folder, in order; links are not followed."""
     found = []
     for base, _, names in os.walk(folder):
@@ -87,7 +87,7 @@ def files_of(folder: Path) -> list[Source]:
             except OSError:
                 continue
             if stat.S_ISREG(status.st_mode):
-                found.append(Source(str(path.relative_to(folder)), str(path), status.st_size))
+                found.append(LogFile(str(path.relative_to(folder)), str(path), status.st_size))
     return sorted(found, key=lambda source: source.name.split("/"))
 
 
@@ -98,7 +98,7 @@ def _open_archive(bundle: str, pid: int) -> zipfile.ZipFile:
     return zipfile.ZipFile(bundle)
 
 
-def members_of(bundle: Path) -> list[Source]:
+def members_of(bundle: Path) -> list[LogFile]:
     """Return the logs of a bundle; one that was made to do harm, or that we never make, is Unreadable."""
     with zipfile.ZipFile(bundle) as archive:
         members = archive.infolist()
@@ -112,13 +112,13 @@ def members_of(bundle: Path) -> list[Source]:
                 raise Unreadable(f"it names a file outside of it, {name!r}")
             if member.compress_type not in _PACKED:
                 raise Unreadable(f"{name} is packed in a way that bundles are not")
-            found.append(Source(name, member.filename, member.file_size, str(bundle)))
+            found.append(LogFile(name, member.filename, member.file_size, str(bundle)))
     if sum(source.size for source in found) > _MOST_UNPACKED:
         raise Unreadable(f"it would unpack to more than {_MOST_UNPACKED >> 30} GB, and a bundle never does")
     return found
 
 
-def logs_among(sources: list[Source]) -> Iterator[Source]:
+def logs_among(sources: list[LogFile]) -> Iterator[LogFile]:
     """Return those files that are logs of the last attempt: output, CANN's own logs, the kernel's."""
     for source in sources:
         *folders, name = source.name.split("/")

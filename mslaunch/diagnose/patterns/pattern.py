@@ -1,16 +1,163 @@
-"""Failure patterns: what a line of a log tells. The rows are data: see pattern_tables.py for where they come from."""
+"""Tables of failure patterns: the built-in one, those of plug-ins, and those in ~/.config/mslaunch/patterns.d."""
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from functools import cache
+from importlib import resources
 from itertools import takewhile
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
 
 from mslaunch import plugins
 from mslaunch.diagnose.patterns.literals import required_literals
-from mslaunch.diagnose.patterns.pattern_tables import Pattern, built_in_patterns, read_added
+from mslaunch.documents.limits import MOST_BYTES, Unreadable
+from mslaunch.documents.yaml_text import compose_one, construct_yaml
+from mslaunch.errors import did_you_mean
+
+GROUP = "mslaunch.patterns"
+Kind = Literal["cause", "victim", "healthy"]
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_OPTIONAL = ("codes", "source", "example", "blames")
+_GENERAL = "general.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What one kind of failure looks like in a log, and what to do about it."""
+
+    id: str
+    kind: Kind
+    regex: str
+    summary: str
+    advice: str
+    source: str = ""
+    example: str = ""
+    blames: int = 0
+    """The group of the regex that names the peer which is waited for: a rank, an address or a device; 0 for none."""
+    codes: tuple[str, ...] = ()
+    """Error codes that it explains, as the log prints them: EI0006, 507011, XID79."""
+
+
+@cache
+def built_in_patterns() -> tuple[Pattern, ...]:
+    """Return the rows of the built-in tables, which tests keep right: those of one field, then the general ones."""
+    folder = resources.files("mslaunch.diagnose.patterns").joinpath("tables")
+    files = sorted(folder.iterdir(), key=lambda file: (file.name == _GENERAL, file.name))
+    texts = (file.read_text(encoding="utf-8") for file in files if file.name.endswith(".yaml"))
+    return tuple(_make(row) for text in texts for row in yaml.load(text, Loader=_Loader))
+
+
+def _make(row: dict[str, Any]) -> Pattern:
+    return Pattern(**{**row, "codes": tuple(row.get("codes", ()))})
+
+
+def read_added(environment: Mapping[str, str]) -> tuple[list[Pattern], list[str]]:
+    """Return what this user and plug-ins add, in this order, and what is wrong with it; the rest counts."""
+    patterns: list[Pattern] = []
+    problems: list[str] = []
+    for name, text in (*_user_tables(environment, problems), *plugins.load_all(GROUP, _read)):
+        found, wrong = parse_table(text, name)
+        patterns += found
+        problems += wrong
+    return patterns, problems
+
+
+def _read(path: Any) -> tuple[str, str]:
+    """Read what an entry point names: a Path, or a Traversable of importlib.resources."""
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    return str(path), data.decode()  # one that is too large is refused as such, with its name
+
+
+def _user_tables(environment: Mapping[str, str], problems: list[str]) -> Iterator[tuple[str, str]]:
+    folder = _config_folder(environment)
+    for path in sorted(folder.glob("patterns.d/*.yaml")) if folder else ():
+        try:
+            yield _read(path)
+        except (OSError, UnicodeDecodeError) as error:
+            problems.append(f"{path}: cannot be read: {error}")
+
+
+def _config_folder(environment: Mapping[str, str]) -> Path | None:
+    """Return mslaunch's folder of the user's configuration, as the XDG specification has it."""
+    base = Path(environment.get("XDG_CONFIG_HOME", ""))
+    if not base.is_absolute():
+        base = Path(environment.get("HOME", "")) / ".config"
+    return base / "mslaunch" if base.is_absolute() else None
+
+
+def parse_table(text: str, name: str) -> tuple[list[Pattern], list[str]]:
+    """Return the rows that are right, and one line for each that is not."""
+    try:
+        node = compose_one(text)
+        rows = construct_yaml(node) if node is not None else None
+    except Unreadable as error:
+        return [], [f"{error.where(name)}: not valid YAML, so none of its patterns counts: {error}"]
+    if node is None or rows is None:
+        return [], []
+    if not isinstance(rows, list) or not isinstance(node, yaml.SequenceNode):
+        return [], [f"{name}:1: a list of patterns is wanted, got {type(rows).__name__}. Begin each with `- id:`."]
+    patterns: list[Pattern] = []
+    problems: list[str] = []
+    for number, (row, place) in enumerate(zip(rows, node.value, strict=True), 1):
+        try:
+            patterns.append(_pattern(row))
+        except ValueError as error:
+            label = f" ({row['id']})" if isinstance(row, dict) and isinstance(row.get("id"), str) else ""
+            line = place.start_mark.line + 1
+            problems.append(f"{name}:{line}: row {number}{label} does not count: {' '.join(str(error).split())}")
+    return patterns, problems
+
+
+def _pattern(row: Any) -> Pattern:
+    """Make a pattern of a row, or raise a ValueError that says what is wrong with it."""
+    known = [field.name for field in fields(Pattern)]
+    if not isinstance(row, dict):
+        raise ValueError(f"keys are wanted ({', '.join(known)}), got {row!r}")
+    for key, value in row.items():
+        if key not in known:
+            raise ValueError(f"there is no key {key!r}{did_you_mean(str(key), known)}")
+        _check_value(key, value)
+    if missing := [key for key in known if key not in row and key not in _OPTIONAL]:
+        raise ValueError(f"{', '.join(missing)} is missing")
+    if row["kind"] not in get_args(Kind):
+        raise ValueError(f"kind: {', '.join(get_args(Kind))} are known, got {row['kind']!r}")
+    _check_regex(row["regex"], row["summary"], row.get("example", ""), row.get("blames", 0))
+    return _make(row)
+
+
+def _check_value(key: str, value: Any) -> None:
+    if key == "blames":
+        if type(value) is not int or value < 1:
+            raise ValueError(f"blames: the number of a group of regex is wanted, got {value!r}")
+    elif key == "codes":
+        if not isinstance(value, list) or not all(isinstance(code, str) and code for code in value):
+            raise ValueError(f"codes: a list of texts is wanted, got {value!r}")
+    elif not isinstance(value, str) or (not value and key not in _OPTIONAL):
+        raise ValueError(f"{key}: text is wanted, got {value!r}")
+
+
+def _check_regex(regex: str, summary: str, example: str, blames: int) -> None:
+    try:
+        compiled = re.compile(regex)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"regex: {error}") from None
+    if compiled.search(""):
+        raise ValueError("regex: it matches an empty line, so it would match every line")
+    groups = max(map(int, re.findall(r"\{(\d)\}", summary)), default=0)
+    if groups > compiled.groups:
+        raise ValueError(f"summary: {{{groups}}} is used, and regex has {compiled.groups} groups")
+    if blames > compiled.groups:
+        raise ValueError(f"blames: {blames} is named, and regex has {compiled.groups} groups")
+    if example and not compiled.search(example):
+        raise ValueError("example: regex does not match it")
+
 
 _OWN_LINES = ("[WARNING] ", "[INFO] ")  # of MindSpore's own log
 _LEVELS = (
@@ -33,7 +180,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CompiledPattern:
     """A pattern, ready to be tried."""
 
     pattern: Pattern
@@ -45,7 +192,7 @@ class Row:
 
 
 @cache
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[CompiledPattern, ...]:
     """Read all tables, once and only when a line is to be judged; return their rows in the order they are tried."""
     built_in = built_in_patterns()
     added, problems = read_added(os.environ)
@@ -54,7 +201,7 @@ def rows() -> tuple[Row, ...]:
     # Healthy ones first, so that they never alarm; then what was added for this site, before what is general.
     ordered = sorted((*added, *built_in), key=lambda pattern: pattern.kind != "healthy")
     return tuple(
-        Row(pattern, re.compile(pattern.regex), required_literals(pattern.regex), _ignored_levels(pattern))
+        CompiledPattern(pattern, re.compile(pattern.regex), required_literals(pattern.regex), _ignored_levels(pattern))
         for pattern in ordered
     )
 
@@ -67,7 +214,7 @@ def _ignored_levels(pattern: Pattern) -> tuple[str, ...]:
 
 
 @cache
-def _healthy_rows() -> tuple[Row, ...]:
+def _healthy_rows() -> tuple[CompiledPattern, ...]:
     return tuple(row for row in rows() if row.pattern.kind == "healthy")
 
 
@@ -76,7 +223,7 @@ def is_healthy_noise(line: str) -> bool:
     return line.startswith(_OWN_LINES) and match_line(line, _healthy_rows()) is not None
 
 
-def match_line(line: str, among: tuple[Row, ...] | None = None, level: int = 0) -> Match | None:
+def match_line(line: str, among: tuple[CompiledPattern, ...] | None = None, level: int = 0) -> Match | None:
     """Return the first pattern that fits a line, of all or of these rows; its level stands behind some characters."""
     for row in rows() if among is None else among:
         quick = row.literals is None or any(literal in line for literal in row.literals)

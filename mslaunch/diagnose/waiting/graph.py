@@ -15,7 +15,7 @@ _LINK = ("cqe err", "EI0013")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeviceAddress:
     """What a rank table or hccn_tool's output says: which device has which address."""
 
     host: str | None
@@ -71,15 +71,15 @@ class _Book:
     """Finds processes by rank, address, host and device."""
 
     writers: Sequence[Writer]
-    places: Sequence[Place]
+    places: Sequence[DeviceAddress]
     by_rank: dict[int, set[int]] = field(default_factory=dict)
     by_address: dict[str, set[int]] = field(default_factory=dict)
     by_device: dict[tuple[str, int], set[int]] = field(default_factory=dict)
     by_group: dict[str, dict[int, set[int]]] = field(default_factory=dict)
     group_of: dict[str, str] = field(default_factory=dict)
     """The name of the group that a text in a line holds; such a text is a tag, most often."""
-    place_of: dict[str, Place] = field(default_factory=dict)
-    planned: dict[int, Place] = field(default_factory=dict)
+    place_of: dict[str, DeviceAddress] = field(default_factory=dict)
+    planned: dict[int, DeviceAddress] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for number, writer in enumerate(self.writers):
@@ -182,7 +182,7 @@ class _Book:
         return Peer(None, None, address, None, port or (told[1] if told else None))
 
 
-def find_waits(writers: Sequence[Writer], places: Sequence[Place] = ()) -> list[Wait]:
+def find_waits(writers: Sequence[Writer], places: Sequence[DeviceAddress] = ()) -> list[Wait]:
     """Return every edge that the logs tell of, in the order of each log; a process does not wait for itself."""
     book = _Book(writers, places)
     waits = []

@@ -19,7 +19,7 @@ class StackRequest:
         self.purpose: Purpose = "question"
         self.groups: tuple[stacks.Group, ...] | None = None
         self._waiting_for: set[str] = set()
-        self._stacks: dict[int, tuple[stacks.Frame, ...]] = {}
+        self._stacks: dict[int, tuple[stacks.StackFrame, ...]] = {}
 
     def ask(self, hosts: Iterable[str], purpose: Purpose) -> None:
         """Begin to wait for the stacks of these hosts; a question does not replace what they were taken for before."""

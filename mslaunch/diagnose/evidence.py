@@ -12,8 +12,8 @@ from typing import Any
 from mslaunch.diagnose.case import Case, merge, parse_error
 from mslaunch.diagnose.logs.reading import Progress, Read, read_logs
 from mslaunch.diagnose.logs.scan import Hit
-from mslaunch.diagnose.logs.sources import Source, files_of, is_kernel_log, logs_among
-from mslaunch.diagnose.waiting.graph import Place
+from mslaunch.diagnose.logs.sources import LogFile, files_of, is_kernel_log, logs_among
+from mslaunch.diagnose.waiting.graph import DeviceAddress
 from mslaunch.diagnose.waiting.line_facts import Fact
 from mslaunch.diagnose.waiting.writer import Identity, Name, identify, main_process, read_name
 from mslaunch.errors import RankTableUnreadable
@@ -84,7 +84,7 @@ _MOST_TABLES = 64
 _LARGEST_TABLE = 4 << 20
 
 
-def from_tables(sources: Sequence[Source]) -> Iterator[Place]:
+def from_tables(sources: Sequence[LogFile]) -> Iterator[DeviceAddress]:
     """Read every rank table among the files; a JSON file that is none is left alone."""
     small = [source for source in sources if source.name.endswith(".json") and source.size <= _LARGEST_TABLE]
     for source in small[:_MOST_TABLES]:
@@ -97,10 +97,10 @@ def from_tables(sources: Sequence[Source]) -> Iterator[Place]:
             continue
         for server in table.servers:
             for device in server.devices:
-                yield Place(server.server_id, device.device_id, device.device_ip, device.rank_id)
+                yield DeviceAddress(server.server_id, device.device_id, device.device_ip, device.rank_id)
 
 
-def from_hccn_tool(reads: Sequence[Read]) -> Iterator[Place]:
+def from_hccn_tool(reads: Sequence[Read]) -> Iterator[DeviceAddress]:
     """Read what hccn_tool printed for each device of a host: its number, and then its address."""
     for read in reads:
         device = None
@@ -109,7 +109,7 @@ def from_hccn_tool(reads: Sequence[Read]) -> Iterator[Place]:
                 if "device" in fact.values:
                     device = int(fact.values["device"])
                 elif device is not None:
-                    yield Place(read_name(read.source.name).host, device, fact.values["address"])
+                    yield DeviceAddress(read_name(read.source.name).host, device, fact.values["address"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ class Evidence:
     """Everything that logs tell: of each process, of addresses, and which of them could not be read."""
 
     cases: tuple[Case, ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[DeviceAddress, ...] = ()
     notes: tuple[str, ...] = ()
     reads: tuple[Read, ...] = ()
 
@@ -137,7 +137,9 @@ def read_folder(folder: Path, progress: Progress | None = None, names_are_true: 
     return read_sources(files_of(folder), progress, names_are_true)
 
 
-def read_sources(sources: Sequence[Source], progress: Progress | None = None, names_are_true: bool = False) -> Evidence:
+def read_sources(
+    sources: Sequence[LogFile], progress: Progress | None = None, names_are_true: bool = False
+) -> Evidence:
     """Read logs, put those of one process together, and find out who it is."""
     reads = read_logs(list(logs_among(list(sources))), progress)
     errors = {source.name.rpartition("/")[0]: source for source in sources if Path(source.name).name == layout.ERROR}
@@ -151,7 +153,7 @@ def read_sources(sources: Sequence[Source], progress: Progress | None = None, na
     return Evidence(tuple(assign(cases)), places, notes, tuple(reads))
 
 
-def _sort_in(processes: dict[object, _Process], read: Read, errors: dict[str, Source]) -> None:
+def _sort_in(processes: dict[object, _Process], read: Read, errors: dict[str, LogFile]) -> None:
     """Put a log to its process; lines of other processes in a log that several share go to theirs."""
     name = read_name(read.source.name)
     facts = read.findings.facts
