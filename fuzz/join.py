@@ -12,7 +12,7 @@ from fuzz.run import Border, samples
 from mslaunch.cli.console.console import verdict_text
 from mslaunch.cli.console.describe import describe_end
 from mslaunch.runs.record import from_dict
-from mslaunch.transports.join.cluster_environment import find
+from mslaunch.transports.cluster_environment import detect
 from mslaunch.transports.join.pending_connections import LONGEST_HELLO, Refused, read_hello
 from mslaunch.transports.join.slots import Places
 from mslaunch.transports.join.tls_stream import RECORD, BrokenStream, FrameReader, frame, read_record
@@ -61,7 +61,7 @@ def _open_variables(folder: Path) -> Callable[[bytes], object]:
             return
         if isinstance(variables, dict):
             texts = {str(name): value for name, value in variables.items() if isinstance(value, str)}
-            if found := find(texts):
+            if found := detect(texts):
                 found.words()
 
     return read

@@ -31,6 +31,11 @@ class Host:
     """Variables for its ranks alone."""
 
 
+def is_this_machine(hosts: tuple[Host, ...]) -> bool:
+    """Tell whether the only host is the machine of this process."""
+    return len(hosts) == 1 and hosts[0].name in (LOCAL, "127.0.0.1", "::1") and hosts[0].port is None
+
+
 def parse_hosts(text: str, what: str = "--hosts") -> tuple[Host, ...]:
     """Read `n1:8,n2:[0-3,6],[fe80::1]:0-7`; a host without devices has the one device 0."""
     hosts: list[Host] = []

@@ -22,7 +22,7 @@ from mslaunch.settings.sync_settings import SyncSettings
 from mslaunch.settings.yaml_config import Config, split_assignments
 from mslaunch.transports.base import Command
 from mslaunch.transports.command_line import command_words
-from mslaunch.transports.registry import BUILT_IN, get
+from mslaunch.transports.registry import BUILT_IN
 from tests.launch_bed import planned
 from tests.pod_bed import expanded
 
@@ -183,7 +183,7 @@ def test_a_secret_of_an_assignment_is_in_no_file(
 
 def asked_of(transport: str) -> dict[str, Any]:
     """One value of every setting that a job of this transport can have."""
-    others = {name for one in BUILT_IN for name in get(one).own_settings} - {*get(transport).own_settings}
+    others = {name for one in BUILT_IN for name in BUILT_IN[one].own_settings} - {*BUILT_IN[transport].own_settings}
     left_out = {*others, *REFUSED}
     return {name: values[0] for name, values in VALUES.items() if name not in left_out} | {"transport": transport}
 
@@ -207,8 +207,8 @@ def test_a_job_of_a_queue_has_the_settings_of_its_submitter(
         "script",
         "runs_dir",
         "run_id",
-        *get(transport).own_settings,
-        *get("join").own_settings,
+        *BUILT_IN[transport].own_settings,
+        *BUILT_IN["join"].own_settings,
         "nnodes",
         "master",
     }

@@ -14,7 +14,7 @@ from mslaunch.diagnose.patterns.pattern import Pattern
 from mslaunch.plan.methods import METHODS
 from mslaunch.plan.methods.base import Method
 from mslaunch.settings.launch import LaunchSettings
-from mslaunch.transports.base import Channel, JobQueue, Transport
+from mslaunch.transports.base import Channel, JobContext, JobQueue, Transport
 from tests import file_ways
 from tests.conftest import MSLAUNCH, ROOT
 from tools import doc_tables
@@ -73,7 +73,7 @@ def test_every_method_is_documented() -> None:
     assert rows == list(METHODS)
 
 
-@pytest.mark.parametrize("kind", [Transport, Channel, JobQueue, Method, Pattern])
+@pytest.mark.parametrize("kind", [Transport, JobContext, Channel, JobQueue, Method, Pattern])
 def test_the_contract_of_plug_ins_is_documented(kind: type) -> None:
     """The section of docs/transports.md has a row for every public member, and no other."""
     title = "Patterns" if kind is Pattern else kind.__name__

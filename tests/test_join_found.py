@@ -11,7 +11,7 @@ import pytest
 
 from mslaunch.errors import MslaunchError, RequestError
 from mslaunch.launch.read import Request, read
-from mslaunch.transports.join.cluster_environment import Found, find
+from mslaunch.transports.cluster_environment import ClusterEnvironment, detect
 from mslaunch.transports.join.pending_connections import read_hello
 from mslaunch.transports.join.role import split_master
 from mslaunch.transports.join.slots import Places
@@ -86,7 +86,7 @@ PET = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "m", "PET_MAS
 )
 def test_each_system_tells_what_it_tells(environment: dict[str, str], words: str) -> None:
     """Every value with the variable that it came from."""
-    found = find(environment)
+    found = detect(environment)
     assert found is not None
     assert found.words() == words
 
@@ -96,7 +96,7 @@ def test_node_files_of_batch_systems(tmp_path: Path, variable: str) -> None:
     """Each node once, however many slots it has; this one is found by its name."""
     path = tmp_path / "nodes"
     path.write_text(f"first.site\nfirst.site\n{socket.gethostname()}.site\n")
-    found = find({variable: str(path)})
+    found = detect({variable: str(path)})
     assert found is not None
     assert (found.nodes, found.rank, found.master) == (2, 1, "first.site")
 
@@ -118,14 +118,14 @@ def test_node_files_of_batch_systems(tmp_path: Path, variable: str) -> None:
 )
 def test_what_tells_too_little_is_not_taken_for_a_node(environment: dict[str, str]) -> None:
     """Several tasks, a rank of a job, leftovers of another launcher."""
-    assert find(environment) is None
+    assert detect(environment) is None
 
 
 def test_no_variable_breaks_the_table() -> None:
     """What stands in a variable may be anything."""
     for value in ("", "x" * 10_000, "-1", "9" * 30, "\udcff", "٣"):
         for base in (VOLCANO, OPERATOR, PET):
-            assert isinstance(find(dict.fromkeys(base, value)), (Found, type(None)))
+            assert isinstance(detect(dict.fromkeys(base, value)), (ClusterEnvironment, type(None)))
 
 
 def test_the_dry_run_says_what_was_found_and_where(bench: Bench) -> None:

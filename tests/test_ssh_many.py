@@ -20,9 +20,9 @@ from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
 from mslaunch.launch.check import converse
 from mslaunch.transports.process import ProcessChannel
-from mslaunch.transports.ssh import SshTransport
 from mslaunch.transports.ssh import channel as failures
 from mslaunch.transports.ssh.command import config_for_home
+from mslaunch.transports.ssh.connections import run_commands
 from mslaunch.transports.streams import Waiting
 from tests import ssh_bed
 from tests.conftest import MSLAUNCH, Bench, wait_for
@@ -132,7 +132,7 @@ def test_several_commands_share_one_connection(hosts: ssh_bed.Bed, monkeypatch: 
     monkeypatch.setenv("HOME", str(hosts.home))
     commands = (("echo", "a b"), ("false",), ("printenv", "SSH_CONNECTION"), ("printenv", "SSH_CONNECTION"))
     named = (Host("n1", "n1", ()), Host("n2", "n2", ()))
-    for said in SshTransport().run_commands(named, lambda _, run: [run(command) for command in commands]):
+    for said in run_commands(named, lambda _, run: [run(command) for command in commands]):
         assert said[:2] == ["a b\n", None]
         assert said[2] == said[3] != ""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mslaunch.sweep.members import Observe as ObserveSweep
     from mslaunch.sweep.planning import Sweep
     from mslaunch.sweep.results import SweptRun
-    from mslaunch.transports.base import RunCommand, T
+    from mslaunch.transports.ssh.connections import RunCommand, T
 
 
 def make_request(*args: Any, **kwargs: Any) -> Request:
@@ -130,9 +130,9 @@ def run_commands(
     hosts: Sequence[Host], work: Callable[[Host, RunCommand], T], accept_new_keys: bool = False
 ) -> list[T]:
     """Do the same on all hosts at once, with a function that runs a command there."""
-    from mslaunch.transports import registry
+    from mslaunch.transports.ssh.connections import run_commands as run_over_ssh
 
-    return registry.default(tuple(hosts), {}).run_commands(hosts, work, accept_new_keys)
+    return run_over_ssh(hosts, work, accept_new_keys)
 
 
 def start_agent_early() -> None:

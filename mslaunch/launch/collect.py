@@ -27,7 +27,7 @@ def collect_again(run: Run) -> tuple[list[str], list[str], list[str]]:
     """Fetch what can be had; return the files, why hosts could not be reached, and what stays on the hosts."""
     check_owner(run.folder, "collect")
     plan = run.plan
-    transport = registry.get(plan.transport)
+    transport = registry.make(plan.transport)
     if not transport.needs_check:
         raise RequestError(f"{run.run_id} ran on this machine: its logs are in {run.path} already.")
     if not run.has_ended:

@@ -25,7 +25,7 @@ from mslaunch.runs.paths import RunFolder
 from mslaunch.settings.environment import RANKS_ONLY
 from mslaunch.shared.visible_devices import DEVICE_FILES
 from mslaunch.transports import registry
-from mslaunch.transports.base import Access, Channel, JobQueue, Transport
+from mslaunch.transports.base import Access, Channel, JobContext, JobQueue, Transport, ignore
 from mslaunch.transports.streams import close_all
 
 Say = Callable[[str], None]
@@ -135,19 +135,21 @@ class Chosen:
     @property
     def member(self) -> Any:
         """How this process takes part in a job that another one launches; None where it launches itself."""
-        return self.transport.membership(self.spec, os.environ)
+        return self.transport.membership(_context(self.job, self.spec))
 
     def find_program(self) -> FoundProgram:
         program = find_program(self.spec, self.job.config_path)
         return replace(program, notes=(*self.job.request.notes, *program.notes))
 
 
-def choose(job: ReadJob, say: Say | None = None) -> Chosen:
+def choose(job: ReadJob, say: Say = ignore) -> Chosen:
     """Choose the transport of a job, and adapt the job's settings to it; `say` gets which hosts it waits for."""
-    transport = registry.choose(job.spec, job.named, os.environ)
-    if say is not None:
-        transport.tell = say
+    transport = registry.choose(_context(job, job.spec), say)
     return Chosen(replace(job, spec=transport.adapt(job.spec)), transport)
+
+
+def _context(job: ReadJob, spec: JobSpec) -> JobContext:
+    return JobContext(spec, job.named, os.environ)
 
 
 def connect(chosen: Chosen, cleanup: ExitStack) -> Site:
@@ -195,7 +197,7 @@ def _look_here(chosen: Chosen, imagined: bool) -> Site:
         host = local_host(spec, workers, devices.numbers, devices.target, devices.limit)
     program = chosen.find_program()
     facts = gather(spec, program, devices.target, job.rank_table, Elsewhere() if imagined else None)
-    notes = chosen.transport.notes(spec, os.environ)
+    notes = chosen.transport.notes(_context(job, spec))
     if devices.limit and not imagined:
         notes = (devices.limit, *notes)
     return Site(job, spec, chosen.transport, program, (host,), facts, notes, is_imagined=imagined)
@@ -204,7 +206,7 @@ def _look_here(chosen: Chosen, imagined: bool) -> Site:
 def _assume_hosts(chosen: Chosen) -> Site:
     """Take the hosts as they are described, since nobody asks them."""
     job, spec, transport = chosen.job, chosen.spec, chosen.transport
-    hosts = transport.planned_hosts(spec, job.named)
+    hosts = transport.planned_hosts(_context(job, spec))
     if transport.queue is not None:
         spec = replace(spec, default_workers=sum(len(host.devices) for host in hosts))
     _check_request(spec, hosts, transport)
@@ -215,7 +217,7 @@ def _assume_hosts(chosen: Chosen) -> Site:
     program = chosen.find_program()
     target = spec.config.values.get("device_target") or "CPU"
     facts = gather(spec, program, target, job.rank_table, Elsewhere(assumed, spec.launch.master_port))
-    notes = transport.notes(spec, os.environ)
+    notes = transport.notes(_context(job, spec))
     return Site(job, spec, transport, program, hosts, facts, notes, queue=transport.queue)
 
 
@@ -233,9 +235,11 @@ def _connect_hosts(chosen: Chosen, hooks: Hooks, cleanup: ExitStack) -> Site:
     program = replace(chosen, job=job).find_program()
     needed = requirements(spec, program.file)
     resumed = find_run(RunFolder(Path(needed.run_dir)), transport, os.environ)
-    transport.expect([host.name for host in resumed.before.hosts] if resumed and resumed.before else [])
+    context = _context(job, spec)
+    if resumed and resumed.before:
+        context = replace(context, earlier_hosts=tuple(host.name for host in resumed.before.hosts))
     cleanup.enter_context(_reported_failures(transport, resumed, hooks))
-    hosts = transport.hosts(spec, job.named, os.environ)
+    hosts = transport.hosts(context)
     _check_request(spec, hosts, transport)
     cluster, checked = open_cluster(spec, transport, hosts, needed)
     cleanup.callback(cluster.close)
@@ -247,7 +251,7 @@ def _connect_hosts(chosen: Chosen, hooks: Hooks, cleanup: ExitStack) -> Site:
         raise HostsNotReady(problems)
     hosts, facts = _place_and_gather(job, spec, transport, program, checked)
     _check_request(spec, hosts, transport)
-    notes = (*transport.notes(spec, os.environ), *checked.notes)
+    notes = (*transport.notes(context), *checked.notes)
     return Site(job, spec, transport, program, hosts, facts, notes, cluster=cluster, resumed=resumed)
 
 
@@ -294,7 +298,7 @@ def _place_and_gather(
     target = spec.config.values.get("device_target") or _target_of(checked)
     hosts = tuple(report.host for report in checked.reports.values())
     reported = {name: report.facts for name, report in checked.reports.items()}
-    placed = transport.place(spec, hosts, reported, os.environ, target)
+    placed = transport.place(_context(job, spec), hosts, reported, target)
     if placed != hosts:  # devices that were not known when the hosts were checked
         check_devices(placed, checked, target, spec.launch.share_devices)
     host_facts = {
@@ -360,7 +364,7 @@ def check_only(job: ReadJob, script: str, say: Say) -> Checked:
             f"{spec.source('transport')}: {transport.queue.label} chooses the hosts when a job starts. Run the check "
             f"inside one of its jobs."
         )
-    hosts = transport.hosts(spec, job.named, os.environ)
+    hosts = transport.hosts(_context(job, spec))
     cluster, checked = open_cluster(spec, transport, hosts, requirements(spec, Path(script) if script else None))
     cluster.close()
     transport.finish(0, None, "the launcher has checked this node, and starts nothing")

@@ -22,7 +22,7 @@ from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.settings.program import settings_of
 from mslaunch.settings.resolve import Settings, resolve
 from mslaunch.settings.yaml_config import Config, override, parse_config, split_assignments
-from mslaunch.transports.join.cluster_environment import find as find_system
+from mslaunch.transports.cluster_environment import detect
 
 if TYPE_CHECKING:
     from mslaunch.launch.inference import ServedSet
@@ -167,8 +167,9 @@ def _rank_table(spec: JobSpec, config_path: Path | None) -> tuple[str, str] | No
     """Return the name and text of the rank table that was asked for, or that a system gives to all its nodes."""
     asked, source = spec.launch.rank_table, spec.source("rank_table")
     if asked is None and spec.method.needs_rank_table:
-        found = find_system(os.environ)
-        asked, source = (found.rank_table, found.sources.get("rank table", "")) if found else (None, "")
+        cluster = detect(os.environ)
+        if cluster is not None:
+            asked, source = cluster.rank_table, cluster.sources.get("rank table", "")
     if asked is None:
         return None
     choices = [Path(asked)]

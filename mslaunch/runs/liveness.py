@@ -64,7 +64,7 @@ def last_sign_of_life(folder: RunFolder, record: RunRecord) -> str:
 def queue_of(record: RunRecord) -> JobQueue | None:
     """Return the queue that a run's transport submits to; none where that transport is not installed here."""
     try:
-        return registry.get(record.transport).queue
+        return registry.queue_of(record.transport)
     except PluginBroken as error:
         plugins.warn(str(error))
     except RequestError:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from mslaunch.errors import MslaunchError, RequestError
 
 if TYPE_CHECKING:
     from mslaunch.documents.schema import RunStatus
@@ -19,9 +21,9 @@ if TYPE_CHECKING:
     from mslaunch.plan.model import File, Plan
     from mslaunch.plan.spec import JobSpec
 
-T = TypeVar("T")
-RunCommand = Callable[[Sequence[str]], "str | None"]
-"""Runs a command on a host; returns what it printed, or None where it failed."""
+Tell = Callable[[str], None]
+Facts = Mapping[str, Mapping[str, Any]]
+"""What each host has answered, by its name."""
 OPENED_AT_ONCE = 64
 
 
@@ -171,6 +173,24 @@ class JobQueue(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """A job as its transport sees it."""
+
+    spec: JobSpec
+    hosts: tuple[Host, ...]
+    """The hosts that it names."""
+    environment: Mapping[str, str]
+    """The variables of the launcher."""
+    earlier_hosts: tuple[str, ...] = ()
+    """The hosts of a run that is resumed, in the order of their ranks."""
+
+    def is_typed(self, setting: str) -> bool:
+        """Tell whether a setting was given as a flag of its own."""
+        source = self.spec.source(setting)
+        return source.startswith("--") and not source.startswith("--set")
+
+
 def ignore(text: str) -> None:
     """Show nobody a sentence."""
     del text
@@ -195,64 +215,47 @@ class Transport:
     stops_agents: ClassVar[bool] = False
     """SIGTERM reaches agents when the job as a whole is to end."""
     own_settings: ClassVar[tuple[str, ...]] = ()
-    """Settings that are for this transport alone."""
+    """For plug-ins: settings of built-in transports that this one understands too; the registry lists theirs."""
     device_variables: ClassVar[tuple[str, ...]] = ()
     """Variables on a host that list the devices it gives, the first that is set counts."""
     devices_advice: ClassVar[str] = 'with hosts, devices stand with each: --hosts "n1:[0-3],n2:8".'
     """What to do instead of --devices."""
-    queue: JobQueue | None = None
+    queue: ClassVar[JobQueue | None] = None
     """Where jobs are submitted when this process is in none of them."""
     replaces_hosts: ClassVar[bool] = False
     """Between attempts, hosts that were lost may come back, and others may come in their place."""
     resumes_runs: ClassVar[bool] = False
     """A launcher whose process was lost may be started again with the same --run-id, and goes on with that run."""
-    tell: Callable[[str], None] = staticmethod(ignore)
-    """Is told what a person should know while hosts are waited for."""
 
-    def is_default(self, named: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
-        """Tell whether this transport is taken where none is asked for; plug-ins are not asked."""
-        del named, environment
-        return False
-
-    def is_meant(self, spec: JobSpec, environment: Mapping[str, str]) -> bool:
-        """Tell whether a job that names no transport has settings that mean this one; plug-ins are not asked."""
-        del spec, environment
-        return False
+    def __init__(self, tell: Tell = ignore) -> None:
+        self.tell = tell
+        """Takes what a person should know while hosts are waited for."""
 
     def adapt(self, spec: JobSpec) -> JobSpec:
         """Return a job with its settings as this transport understands them."""
         return spec
 
-    def membership(self, spec: JobSpec, environment: Mapping[str, str]) -> Any:
+    def membership(self, job: JobContext) -> Any:
         """Return how this process takes part in a job that another one launches; None where it is the launcher."""
-        del spec, environment
+        del job
 
-    def notes(self, spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
+    def notes(self, job: JobContext) -> tuple[str, ...]:
         """Say what was found out about the place of the launch."""
-        del spec, environment
+        del job
         return ()
 
-    def expect(self, hosts: Sequence[str]) -> None:
-        """Learn which hosts a run had that is taken up again, in the order of their ranks; before `hosts` is called."""
-        del hosts
-
-    def check_request(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> None:
+    def check_request(self, job: JobContext) -> None:
         """Refuse a job that this transport cannot carry out."""
-        del environment
-        from mslaunch.errors import RequestError
+        if not job.hosts:
+            raise RequestError(f'{job.spec.source("transport")}: which hosts? Name them with --hosts "n1:8,n2:8".')
 
-        if not named:
-            raise RequestError(f'{spec.source("transport")}: which hosts? Name them with --hosts "n1:8,n2:8".')
-
-    def hosts(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> tuple[Host, ...]:
+    def hosts(self, job: JobContext) -> tuple[Host, ...]:
         """Return the hosts to connect to."""
-        del spec, environment
-        return named
+        return job.hosts
 
-    def planned_hosts(self, spec: JobSpec, named: tuple[Host, ...]) -> tuple[Host, ...]:
+    def planned_hosts(self, job: JobContext) -> tuple[Host, ...]:
         """Return hosts to plan with where none is contacted."""
-        del spec
-        return named
+        return job.hosts
 
     def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
         """Start an agent on every host; name those that cannot be reached as problems, each with its fix."""
@@ -267,25 +270,9 @@ class Transport:
         """
         raise NotImplementedError
 
-    def run_commands(
-        self, hosts: Sequence[Host], work: Callable[[Host, RunCommand], T], accept_new_keys: bool = False
-    ) -> list[T]:
-        """Do the same on all hosts at once, with a function that runs a command there and returns its output."""
-        del hosts, work, accept_new_keys
-        from mslaunch.errors import RequestError
-
-        raise RequestError(f"commands cannot be run on hosts through {self.label}.")
-
-    def place(
-        self,
-        spec: JobSpec,
-        hosts: tuple[Host, ...],
-        facts: Mapping[str, Mapping[str, Any]],
-        environment: Mapping[str, str],
-        target: str,
-    ) -> tuple[Host, ...]:
-        """Give each host its devices, now that they have told what they have."""
-        del spec, facts, environment, target
+    def place(self, job: JobContext, hosts: tuple[Host, ...], facts: Facts, target: str) -> tuple[Host, ...]:
+        """Give each host its devices, by what the hosts have answered."""
+        del job, facts, target
         return hosts
 
     def pop_notes(self) -> list[str]:
@@ -321,8 +308,6 @@ def open_each(hosts: Sequence[Host], open_one: Callable[[Host], tuple[Host, Chan
     `open_one` returns the channel, and the host with its address, where that was not known before.
     """
     from concurrent.futures import ThreadPoolExecutor
-
-    from mslaunch.errors import MslaunchError
 
     def one(host: Host) -> tuple[Host, Channel] | str:
         try:

@@ -9,12 +9,12 @@ from contextlib import suppress
 from typing import Any
 
 from mslaunch.errors import RequestError
-from mslaunch.hosts import LOCAL, Host
-from mslaunch.plan.spec import JobSpec, naming_setting
+from mslaunch.hosts import LOCAL, Host, is_this_machine
+from mslaunch.plan.spec import naming_setting
 from mslaunch.shared import guard, wire, work_folder
 from mslaunch.shared.processes import is_stopped
 from mslaunch.transports import prestart
-from mslaunch.transports.base import Access, Opened, Transport
+from mslaunch.transports.base import Access, JobContext, Opened, Tell, Transport, ignore
 from mslaunch.transports.process import ProcessChannel
 
 
@@ -28,29 +28,26 @@ class LocalTransport(Transport):
     ends_with_launcher = True
     shares_environment = True
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Tell = ignore) -> None:
+        super().__init__(tell)
         self._channels: list[LocalChannel] = []
 
-    def is_default(self, named: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
-        del environment
-        return is_this_machine(named)
-
-    def check_request(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> None:
-        del environment
-        if named and not is_this_machine(named):
+    def check_request(self, job: JobContext) -> None:
+        spec = job.spec
+        if job.hosts and not is_this_machine(job.hosts):
             raise RequestError(
                 f"{spec.source('transport')} local, but {naming_setting(spec)} names other hosts. Leave one out."
             )
 
-    def notes(self, spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
-        del environment
+    def notes(self, job: JobContext) -> tuple[str, ...]:
+        spec = job.spec
         if spec.launch.master is None or spec.launch.master.startswith(("127.0.0.1", "localhost", "[::1]")):
             return ()
         return (f"{spec.source('master')} has no meaning on one machine; for several nodes, give --nnodes too",)
 
-    def hosts(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> tuple[Host, ...]:
-        del spec, environment
-        return (Host(LOCAL, "127.0.0.1", named[0].devices if named else (0,)),)
+    def hosts(self, job: JobContext) -> tuple[Host, ...]:
+        devices = job.hosts[0].devices if job.hosts else (0,)
+        return (Host(LOCAL, "127.0.0.1", devices),)
 
     def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
         del access
@@ -92,8 +89,3 @@ def stopped_agents(channels: Iterable[LocalChannel]) -> dict[str, int]:
     """Return the agents behind these channels that a signal has stopped, as host and process."""
     agents = {one.hosts[0]: one.agent_pid for one in channels if one.is_open and one.agent_pid is not None}
     return {host: pid for host, pid in agents.items() if is_stopped(pid)}
-
-
-def is_this_machine(hosts: tuple[Host, ...]) -> bool:
-    """Tell whether the only host named is the one we are on."""
-    return len(hosts) == 1 and hosts[0].name in (LOCAL, "127.0.0.1", "::1") and hosts[0].port is None

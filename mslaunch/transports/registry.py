@@ -1,67 +1,161 @@
-"""Which transports there are: five built in, and those that plug-ins add."""
+"""Which transports there are, and which of them a job takes: five rows, and those that plug-ins add."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mslaunch import plugins
 from mslaunch.errors import RequestError, did_you_mean
-from mslaunch.transports.base import Transport
+from mslaunch.hosts import is_this_machine
+from mslaunch.transports.base import JobContext, JobQueue, Tell, Transport, ignore
+from mslaunch.transports.cluster_environment import detect, in_slurm_allocation
 
 if TYPE_CHECKING:
     from mslaunch.hosts import Host
-    from mslaunch.plan.spec import JobSpec
+    from mslaunch.settings.launch import LaunchSettings
+
+    Predicate = Callable[[LaunchSettings, tuple[Host, ...], Mapping[str, str]], bool]
 
 GROUP = "mslaunch.transports"
-BUILT_IN = {
-    "join": "mslaunch.transports.join:JoinTransport",
-    "ssh": "mslaunch.transports.ssh:SshTransport",
-    "slurm": "mslaunch.transports.slurm:SlurmTransport",
-    "kubernetes": "mslaunch.transports.kubernetes:KubernetesTransport",
-    "local": "mslaunch.transports.local:LocalTransport",
+
+
+def _joins(launch: LaunchSettings, hosts: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
+    """Tell whether the settings, or the system that has started this command, mean several nodes that join."""
+    del hosts
+    several = launch.nnodes is not None and launch.nnodes[1] > 1
+    spread = launch.workers is not None and launch.workers_per_node not in (None, launch.workers)
+    if several or spread or launch.launcher_only or launch.node_rank:
+        return True
+    if launch.nnodes is not None or launch.hosts is not None:
+        return False
+    if launch.master is not None and launch.workers is None:
+        return True
+    if launch.hostfile is not None:
+        return False
+    cluster = detect(environment)
+    return cluster is not None and cluster.starts_all and (cluster.nodes or 1) > 1
+
+
+def _names_other_hosts(launch: LaunchSettings, hosts: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
+    del launch, environment
+    return bool(hosts) and not is_this_machine(hosts)
+
+
+def _is_in_allocation(launch: LaunchSettings, hosts: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
+    del launch
+    return not hosts and in_slurm_allocation(environment)
+
+
+def _never(launch: LaunchSettings, hosts: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
+    """Only --transport submits to a cluster: its settings stand in files of jobs that run elsewhere too."""
+    del launch, hosts, environment
+    return False
+
+
+def _always(launch: LaunchSettings, hosts: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
+    del launch, hosts, environment
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class TransportRow:
+    """What is known of a built-in transport without importing it."""
+
+    location: str
+    """Its module and class."""
+    is_implied: Predicate
+    """Tells whether a job that names no transport takes this one."""
+    own_settings: tuple[str, ...] = ()
+    """Settings that only transports which list them understand."""
+
+
+BUILT_IN: Mapping[str, TransportRow] = {
+    "join": TransportRow(
+        "mslaunch.transports.join:JoinTransport",
+        _joins,
+        ("workers_per_node", "launcher_only", "join_timeout", "secret_file"),
+    ),
+    "ssh": TransportRow("mslaunch.transports.ssh:SshTransport", _names_other_hosts),
+    "slurm": TransportRow(
+        "mslaunch.transports.slurm:SlurmTransport",
+        _is_in_allocation,
+        ("nodes", "partition", "time", "account", "requeue", "sbatch_args"),
+    ),
+    "kubernetes": TransportRow(
+        "mslaunch.transports.kubernetes:KubernetesTransport",
+        _never,
+        ("nodes", "image", "namespace", "volcano", "kubernetes", "join_timeout"),
+    ),
+    "local": TransportRow("mslaunch.transports.local:LocalTransport", _always),
 }
-"""In the order in which they are asked whether a job that names none is theirs; the last takes what is left."""
-
-_made: dict[str, Transport] = {}
+"""The first row that is implied is taken."""
 
 
-def get(name: str, asked_by: str = "--transport") -> Transport:
-    """Return the transport of this name."""
-    if name not in _made:
-        made = _load(name)
-        if made is None:
-            known = [*BUILT_IN, *plugins.names(GROUP)]
-            hint = did_you_mean(name, known) or f". There are {', '.join(known)}."
-            raise RequestError(f"{asked_by}: there is no transport {name!r}{hint}")
-        _made[name] = made
-    return _made[name]
+def implied(launch: LaunchSettings, hosts: tuple[Host, ...], environment: Mapping[str, str]) -> str:
+    """Return the name of the transport of a job that names none."""
+    return next(name for name, row in BUILT_IN.items() if row.is_implied(launch, hosts, environment))
 
 
-def _load(name: str) -> Transport | None:
+def choose(job: JobContext, tell: Tell = ignore) -> Transport:
+    """Make the transport that a job names, else the implied one; refuse a job that it cannot carry out.
+
+    `tell` gets sentences for a person while hosts are waited for.
+    """
+    launch = job.spec.launch
+    name = launch.transport
+    if name is None:
+        name = implied(launch, job.hosts, job.environment)
+    transport = make(name, job.spec.source("transport"), tell)
+    if not transport.runs_on_every_node:
+        _check_started_once(job.environment)
+    transport.check_request(job)
+    _check_settings(job, transport)
+    return transport
+
+
+def make(name: str, source: str = "--transport", tell: Tell = ignore) -> Transport:
+    """Make the transport of this name, for one job."""
     if name in BUILT_IN:
-        module, _, attribute = BUILT_IN[name].partition(":")
-        found: type[Transport] = getattr(importlib.import_module(module), attribute)
-        return found()
-    return plugins.load(GROUP, name, partial(_make, name))
+        return _load_built_in(name)(tell)
+    transport = plugins.load(GROUP, name, lambda loaded: _check_plugin(name, loaded)(tell))
+    if transport is None:
+        raise _no_transport(name, source)
+    return transport
 
 
-def _make(name: str, loaded: Any) -> Transport:
-    """Make the transport of a plug-in; what is no transport is refused here, not in the middle of a job."""
+def queue_of(name: str) -> JobQueue | None:
+    """Return the queue that the transport of this name submits to, if it has one."""
+    if name in BUILT_IN:
+        return _load_built_in(name).queue
+    plugin = plugins.load(GROUP, name, partial(_check_plugin, name))
+    if plugin is None:
+        raise _no_transport(name, "--transport")
+    return plugin.queue
+
+
+def _load_built_in(name: str) -> type[Transport]:
+    module, _, attribute = BUILT_IN[name].location.partition(":")
+    transport: type[Transport] = getattr(importlib.import_module(module), attribute)
+    return transport
+
+
+def _check_plugin(name: str, loaded: Any) -> type[Transport]:
+    """Refuse what is not a transport here, not in the middle of a job."""
     if not isinstance(loaded, type) or not issubclass(loaded, Transport):
         raise TypeError(f"{loaded!r} is not a subclass of mslaunch.transports.base.Transport")
-    made: Transport = loaded()
-    if made.name != name:  # a run's record has the transport's name, by which it is found again
-        raise ValueError(f"its name is {made.name!r}, and the entry point calls it {name!r}")
-    return made
+    if loaded.name != name:  # a run's record has the transport's name, by which it is loaded again
+        raise ValueError(f"its name is {loaded.name!r}, and the entry point calls it {name!r}")
+    return loaded
 
 
-def default(named: tuple[Host, ...], environment: Mapping[str, str]) -> Transport:
-    """Return the transport for a job that asks for none."""
-    built_in = [get(name) for name in BUILT_IN]
-    return next((one for one in built_in if one.is_default(named, environment)), built_in[-1])
+def _no_transport(name: str, source: str) -> RequestError:
+    names = [*BUILT_IN, *plugins.names(GROUP)]
+    hint = did_you_mean(name, names) or f". There are {', '.join(names)}."
+    return RequestError(f"{source}: there is no transport {name!r}{hint}")
 
 
 def _check_started_once(environment: Mapping[str, str]) -> None:
@@ -75,21 +169,14 @@ def _check_started_once(environment: Mapping[str, str]) -> None:
     )
 
 
-def choose(spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> Transport:
-    """Return the transport that was asked for, else the one that what was named and where we are suggest."""
-    asked = spec.launch.transport
-    if asked is None:
-        meant = (one for one in map(get, BUILT_IN) if one.is_meant(spec, environment))
-        chosen = next(meant, None) or default(named, environment)
-    else:
-        chosen = get(asked, spec.source("transport"))
-    if not chosen.runs_on_every_node:
-        _check_started_once(environment)
-    chosen.check_request(spec, named, environment)
-    for other in (get(name) for name in BUILT_IN):
-        for name in other.own_settings:
-            flag = spec.source(name)
-            typed = flag.startswith("--") and not flag.startswith("--set")
-            if typed and name not in chosen.own_settings:
-                raise RequestError(f"{flag} is for {other.label}. Add --transport {other.name}, or leave it out.")
-    return chosen
+def _check_settings(job: JobContext, transport: Transport) -> None:
+    """Refuse flags that only other transports understand."""
+    understood = transport.own_settings
+    if transport.name in BUILT_IN:
+        understood = BUILT_IN[transport.name].own_settings
+    for name, row in BUILT_IN.items():
+        for setting in row.own_settings:
+            if setting not in understood and job.is_typed(setting):
+                label = _load_built_in(name).label
+                flag = job.spec.source(setting)
+                raise RequestError(f"{flag} is for {label}. Add --transport {name}, or leave it out.")

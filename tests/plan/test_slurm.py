@@ -15,7 +15,7 @@ from mslaunch.plan.spec import JobSpec
 from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import Config
 from mslaunch.transports import registry
-from mslaunch.transports.base import Command
+from mslaunch.transports.base import Command, JobContext
 from mslaunch.transports.slurm.batch_script import (
     JOB,
     JOB_CONFIG,
@@ -105,8 +105,9 @@ def test_nodes_without_ranks_are_refused() -> None:
     ],
 )
 def test_transport_by_what_was_said_and_where_we_are(flags: dict[str, str], inside: bool, transport: str) -> None:
-    assert registry.choose(spec(**flags), (), ALLOCATION if inside else {}).name == transport
-    assert registry.choose(spec(hosts="n1,n2"), NODES, ALLOCATION if inside else {}).name == "ssh"
+    environment = ALLOCATION if inside else {}
+    assert registry.choose(JobContext(spec(**flags), (), environment)).name == transport
+    assert registry.choose(JobContext(spec(hosts="n1,n2"), NODES, environment)).name == "ssh"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_transport_by_what_was_said_and_where_we_are(flags: dict[str, str], insi
 )
 def test_contradictions_are_told(flags: dict[str, object], hosts: tuple[Host, ...], words: str) -> None:
     with pytest.raises(RequestError, match=words):
-        registry.choose(spec(**flags), hosts, {})
+        registry.choose(JobContext(spec(**flags), hosts, {}))
 
 
 def test_job_script_is_the_golden_one() -> None:

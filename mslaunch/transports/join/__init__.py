@@ -16,7 +16,7 @@ from mslaunch.plan.spec import JobSpec, agree_on_workers, naming_setting
 from mslaunch.shared import guard, wire
 from mslaunch.text import command_words, counted, limit_of_wait
 from mslaunch.transports import prestart
-from mslaunch.transports.base import Access, Channel, Opened, Transport
+from mslaunch.transports.base import Access, Channel, Facts, JobContext, Opened, Tell, Transport, ignore
 from mslaunch.transports.join import role as parts
 from mslaunch.transports.join.credentials import Secret, find_secret, how_to_give, own_secret
 from mslaunch.transports.join.find_launcher import Member
@@ -42,14 +42,13 @@ class JoinTransport(Transport):
     runs_on_every_node = True
     ends_with_launcher = True  # TCP's keep-alive, which the kernel answers for a process that is stopped
     shares_environment = True  # every node has run a command of its own: its variables are right there
-    own_settings = ("workers_per_node", "launcher_only", "join_timeout", "secret_file")
     devices_advice = "nodes that join say what they have. Give --workers-per-node instead."
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Tell = ignore) -> None:
+        super().__init__(tell)
         self._sockets: list[socket.socket] | None = None
         self._listener: Listener | None = None
         self._part: Part | None = None
-        self._expected: Sequence[str] = ()
         self._own: Host | None = None
         self._nodes: dict[str, Node] = {}
         self._ranks: dict[str, int] = {}
@@ -57,46 +56,40 @@ class JoinTransport(Transport):
         self._channels: list[NodeChannel] = []
         self._own_agent: LocalChannel | None = None
 
-    def is_meant(self, spec: JobSpec, environment: Mapping[str, str]) -> bool:
-        return parts.is_meant(spec, environment)
-
     def adapt(self, spec: JobSpec) -> JobSpec:
         return parts.with_port_of_master(spec)
 
-    def check_request(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> None:
-        if named:
+    def check_request(self, job: JobContext) -> None:
+        spec = job.spec
+        if job.hosts:
             raise RequestError(f"{naming_setting(spec)}: nodes that join are not named. Leave it out.")
         if spec.method.reaches_hosts:
             raise RequestError(f"{spec.source('method')}: {spec.method.name} reaches hosts by itself. Leave it out.")
-        parts.settle(spec, environment)
+        parts.settle(spec, job.environment)
 
-    def notes(self, spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
-        return parts.settle(spec, environment).notes
+    def notes(self, job: JobContext) -> tuple[str, ...]:
+        return parts.settle(job.spec, job.environment).notes
 
-    def membership(self, spec: JobSpec, environment: Mapping[str, str]) -> Member | None:
-        part = parts.settle(spec, environment)
+    def membership(self, job: JobContext) -> Member | None:
+        part = parts.settle(job.spec, job.environment)
         if part.is_launcher:
             return None
         if part.is_launcher is None:
             self._sockets = listen(part, _resolved(part, self.tell))
             if self._sockets is not None:
                 return None
-        return make_member(part, spec, environment, self.tell)
+        return make_member(part, job.spec, job.environment, self.tell)
 
-    def expect(self, hosts: Sequence[str]) -> None:
-        self._expected = hosts
-
-    def hosts(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> tuple[Host, ...]:
-        del named
-        part = parts.settle(spec, environment)
+    def hosts(self, job: JobContext) -> tuple[Host, ...]:
+        part = parts.settle(job.spec, job.environment)
         if part.is_launcher is False:
             join = command_words("mslaunch", "agent", "--join", part.place)
             raise RequestError(f"another node launches this job. Run {join} here.")
         sockets = self._listening(part)
-        secret = _own_secret(spec, environment, sockets)
+        secret = _own_secret(job.spec, job.environment, sockets)
         raise_limit(part.most, per_host=1, extra=MOST_GUESTS)  # a node is one socket, and so is whoever knocks
         self._part = part
-        self._listener = self._open_door(spec, part, sockets, secret)
+        self._listener = self._open_door(job, part, sockets, secret)
         nodes = self._wait(part, self._listener)
         self._own = replace(self._own, address=nodes[0].reached_at) if self._own and nodes else self._own
         return self._take()
@@ -107,16 +100,17 @@ class JoinTransport(Transport):
             sockets = listen(part, resolve(part.master, part.port)) if part.master else None
         return sockets if sockets is not None else listen_everywhere(part)
 
-    def _open_door(self, spec: JobSpec, part: Part, sockets: Sequence[socket.socket], secret: Secret) -> Listener:
+    def _open_door(self, job: JobContext, part: Part, sockets: Sequence[socket.socket], secret: Secret) -> Listener:
         from mslaunch.transports.join.credentials import server_context
 
-        places = Places(part.most, __version__, spec.launch.max_restarts > 0)
-        places.remember(self._expected)
+        launch = job.spec.launch
+        places = Places(part.most, __version__, launch.max_restarts > 0)
+        places.remember(job.earlier_hosts)
         self._own = None
         if part.lends_devices:
             name = places.hold(0, socket.gethostname())
             self._own = Host(name, "127.0.0.1", tuple(range(part.slots or 0)))
-        terms = Terms(spec.launch.run_id or "", spec.launch.python, spec.launch.host_lost_after)
+        terms = Terms(launch.run_id or "", launch.python, launch.host_lost_after)
         return Listener(sockets, server_context(secret.value), places, terms)
 
     def _wait(self, part: Part, listener: Listener) -> list[Node]:
@@ -215,30 +209,20 @@ class JoinTransport(Transport):
             self._channels.remove(channel)
             self._nodes.pop(channel.hosts[0], None)
 
-    def planned_hosts(self, spec: JobSpec, named: tuple[Host, ...]) -> tuple[Host, ...]:
-        import os
-
-        del named
-        part = parts.settle(spec, os.environ)
+    def planned_hosts(self, job: JobContext) -> tuple[Host, ...]:
+        part = parts.settle(job.spec, job.environment)
         nodes = max(1, part.most)
         names = [part.master if number == 0 and part.lends_devices else f"node{number}" for number in range(nodes)]
-        ranks = agree_on_workers(spec, tuple(range(nodes * (part.slots or 1))))
+        ranks = agree_on_workers(job.spec, tuple(range(nodes * (part.slots or 1))))
         shares = [part.slots] * nodes if part.slots else _spread(ranks, nodes)
         return tuple(Host(name, name, tuple(range(share or 1))) for name, share in zip(names, shares, strict=True))
 
-    def place(
-        self,
-        spec: JobSpec,
-        hosts: tuple[Host, ...],
-        facts: Mapping[str, Mapping[str, Any]],
-        environment: Mapping[str, str],
-        target: str,
-    ) -> tuple[Host, ...]:
-        default = parts.settle(spec, environment).slots
+    def place(self, job: JobContext, hosts: tuple[Host, ...], facts: Facts, target: str) -> tuple[Host, ...]:
+        default = parts.settle(job.spec, job.environment).slots
         has = {host.name: tuple(facts[host.name]["devices"].get(target, ())) for host in hosts}
         counts = [len(host.devices) or default or len(has[host.name]) or 1 for host in hosts]
         said = any(host.devices for host in hosts) or default is not None
-        ranks = agree_on_workers(spec, tuple(range(sum(counts))))
+        ranks = agree_on_workers(job.spec, tuple(range(sum(counts))))
         if ranks != sum(counts) and not said:
             counts = _spread(ranks, len(hosts))
         placed = zip(hosts, counts, strict=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mslaunch.errors import RequestError
 from mslaunch.plan.spec import JobSpec
 from mslaunch.shared.visible_devices import DEVICE_FILES, seen_here
-from mslaunch.transports.join.cluster_environment import Found, find
+from mslaunch.transports.cluster_environment import ClusterEnvironment, detect
 
 PORT = 29400
 """Where the launcher listens if nothing else is said; torchrun's port for the same purpose."""
@@ -39,20 +39,6 @@ class Part:
         return f"[{self.master}]:{self.port}" if ":" in self.master else f"{self.master}:{self.port}"
 
 
-def is_meant(spec: JobSpec, environment: Mapping[str, str]) -> bool:
-    """Tell whether a job's settings, or the system that has started this command, mean several nodes that join."""
-    launch = spec.launch
-    several = launch.nnodes is not None and launch.nnodes[1] > 1
-    spread = launch.workers is not None and launch.workers_per_node not in (None, launch.workers)
-    unknown = launch.master is not None and launch.nnodes is None and launch.workers is None
-    if several or spread or launch.launcher_only or launch.node_rank or (unknown and launch.hosts is None):
-        return True
-    if launch.nnodes is not None or launch.hosts is not None or launch.hostfile is not None:
-        return False
-    found = find(environment)
-    return found is not None and found.starts_all and (found.nodes or 1) > 1
-
-
 def with_port_of_master(spec: JobSpec) -> JobSpec:
     """Take the master's port from --master-port where --master has none: msrun and torchrun name them apart.
 
@@ -75,7 +61,7 @@ def with_port_of_master(spec: JobSpec) -> JobSpec:
 def settle(spec: JobSpec, environment: Mapping[str, str]) -> Part:
     """Put together what was given and what was found; what was given counts."""
     launch = spec.launch
-    found = find(environment) or Found("nothing")
+    found = detect(environment) or ClusterEnvironment("nothing")
     host, port = split_master(launch.master, spec.source("master")) if launch.master else (None, None)
     host = host if host is not None else found.master
     rank = launch.node_rank if launch.node_rank is not None else found.rank
@@ -107,7 +93,7 @@ def _has_devices(environment: Mapping[str, str]) -> bool:
     return any(seen_here(stem, environment) for stem in DEVICE_FILES.values())
 
 
-def _nodes(spec: JobSpec, found: Found) -> tuple[int, int]:
+def _nodes(spec: JobSpec, found: ClusterEnvironment) -> tuple[int, int]:
     launch = spec.launch
     if launch.nnodes is not None:
         return launch.nnodes

@@ -11,7 +11,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from mslaunch.errors import MslaunchError, RequestError
-from mslaunch.transports.base import CurrentJob, JobState, Transport
+from mslaunch.transports.base import CurrentJob, JobContext, JobState, Transport
 
 if TYPE_CHECKING:
     from mslaunch.hosts import Host
@@ -252,23 +252,19 @@ class KubernetesTransport(Transport):
 
     name = "kubernetes"
     label = "Kubernetes"
-    own_settings = ("nodes", "image", "namespace", "volcano", "kubernetes", "join_timeout")
     devices_advice = "Kubernetes gives the devices. Leave it out."
     queue = KubernetesQueue()
 
-    def check_request(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> None:
-        del environment
-        if named:
-            raise RequestError(f"{spec.source('transport')}: Kubernetes chooses the hosts. Leave --hosts out.")
+    def check_request(self, job: JobContext) -> None:
+        if job.hosts:
+            raise RequestError(f"{job.spec.source('transport')}: Kubernetes chooses the hosts. Leave --hosts out.")
 
-    def planned_hosts(self, spec: JobSpec, named: tuple[Host, ...]) -> tuple[Host, ...]:
+    def planned_hosts(self, job: JobContext) -> tuple[Host, ...]:
         from mslaunch.transports.kubernetes.job import planned_hosts
 
-        del named
-        return planned_hosts(spec)
+        return planned_hosts(job.spec)
 
-    def notes(self, spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
+    def notes(self, job: JobContext) -> tuple[str, ...]:
         from mslaunch.transports.kubernetes.job import describe_pods
 
-        del environment
-        return (describe_pods(spec),)
+        return (describe_pods(job.spec),)

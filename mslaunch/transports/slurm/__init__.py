@@ -7,11 +7,13 @@ import shlex
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mslaunch.errors import RequestError
 from mslaunch.plan.spec import JobSpec, naming_setting
-from mslaunch.transports.base import Access, Command, CurrentJob, JobState, Opened, Transport
+from mslaunch.transports.base import Access, Command, CurrentJob, Facts, JobContext, JobState, Opened, Transport
+from mslaunch.transports.cluster_environment import in_slurm_allocation
+from mslaunch.transports.registry import BUILT_IN
 from mslaunch.transports.slurm import batch_script, queue
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ class SlurmQueue:
     label = "Slurm"
 
     def current_job(self, environment: Mapping[str, str]) -> CurrentJob | None:
-        if not queue.in_allocation(environment):
+        if not in_slurm_allocation(environment):
             return None
         job = environment["SLURM_JOB_ID"]
         if environment.get("SLURM_ARRAY_JOB_ID") and environment.get("SLURM_ARRAY_TASK_ID"):
@@ -95,51 +97,40 @@ class SlurmTransport(Transport):
     label = "Slurm"
     shares_environment = True  # srun --export=ALL
     stops_agents = True  # Slurm sends SIGTERM to all processes of a job ahead of its end
-    own_settings = ("nodes", "partition", "time", "account", "requeue", "sbatch_args")
     device_variables = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
     devices_advice = "Slurm gives the devices. Leave it out."
     queue = SlurmQueue()
 
-    def is_default(self, named: tuple[Host, ...], environment: Mapping[str, str]) -> bool:
-        return not named and queue.in_allocation(environment)
-
-    def check_request(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> None:
-        if named:
+    def check_request(self, job: JobContext) -> None:
+        spec = job.spec
+        if job.hosts:
             raise RequestError(
                 f"{spec.source('transport')}: Slurm chooses the hosts. Leave {naming_setting(spec)} out."
             )
-        for name in self.own_settings:
-            flag = spec.source(name)
-            typed = flag.startswith("--") and not flag.startswith("--set")
-            if typed and name != "nodes" and queue.in_allocation(environment):
+        if not in_slurm_allocation(job.environment):
+            return
+        for name in BUILT_IN[self.name].own_settings:
+            if name != "nodes" and job.is_typed(name):
+                flag = spec.source(name)
                 raise RequestError(f"{flag} is for jobs that are submitted, and this is inside one. Leave it out.")
 
-    def hosts(self, spec: JobSpec, named: tuple[Host, ...], environment: Mapping[str, str]) -> tuple[Host, ...]:
+    def hosts(self, job: JobContext) -> tuple[Host, ...]:
         from mslaunch.transports.slurm.step import allotted_nodes
 
-        del named
-        return allotted_nodes(environment, spec.launch.nodes)
+        return allotted_nodes(job.environment, job.spec.launch.nodes)
 
-    def planned_hosts(self, spec: JobSpec, named: tuple[Host, ...]) -> tuple[Host, ...]:
-        del named
-        return batch_script.planned_hosts(spec)
+    def planned_hosts(self, job: JobContext) -> tuple[Host, ...]:
+        return batch_script.planned_hosts(job.spec)
 
     def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
         from mslaunch.transports.slurm.step import SrunChannel
 
         return Opened([SrunChannel(hosts, access.python)], hosts)
 
-    def place(
-        self,
-        spec: JobSpec,
-        hosts: tuple[Host, ...],
-        facts: Mapping[str, Mapping[str, Any]],
-        environment: Mapping[str, str],
-        target: str,
-    ) -> tuple[Host, ...]:
+    def place(self, job: JobContext, hosts: tuple[Host, ...], facts: Facts, target: str) -> tuple[Host, ...]:
         from mslaunch.transports.slurm.step import allotment
 
-        return batch_script.place(spec, hosts, allotment(environment, facts, target), target)
+        return batch_script.place(job.spec, hosts, allotment(job.environment, facts, target), target)
 
     def why_silent(self, hosts: Collection[str]) -> str:
         """A launcher on a login host goes on while Slurm suspends the job's nodes."""

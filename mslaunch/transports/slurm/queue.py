@@ -51,10 +51,6 @@ STATES: dict[str, RunStatus] = {
 """What squeue and sacct call a job's state, and what a run's is then."""
 
 
-def in_allocation(environment: Mapping[str, str]) -> bool:
-    return bool(environment.get("SLURM_JOB_ID") and environment.get("SLURM_JOB_NODELIST"))
-
-
 def submit(script: Path, secrets: Mapping[str, str]) -> str:
     """Hand a script to sbatch; return the job's id. Secrets go with the environment, which Slurm gives to the job.
 

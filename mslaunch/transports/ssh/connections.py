@@ -9,22 +9,30 @@ import select
 import shlex
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from mslaunch.hosts import Host
+from mslaunch.errors import HostsNotReady, MslaunchError, RequestError
+from mslaunch.hosts import Host, is_this_machine
+from mslaunch.open_files import raise_limit
 from mslaunch.shared.running_clock import RunningClock
 from mslaunch.transports.base import ignore
 from mslaunch.transports.ssh.channel import SshChannel
 from mslaunch.transports.ssh.command import Ssh
-from mslaunch.transports.streams import Waiting
+from mslaunch.transports.streams import Waiting, close_all
 
 AT_ONCE = 32
 STALL_SECONDS = 15.0
 """A host that is late is waited for as long as others get ready: what is slow then is this machine."""
+SHELL_SECONDS = 60.0
+"""What a host may take until it runs a command that needs no agent."""
 _TURN_MS = 200
 
 C = TypeVar("C", bound=SshChannel)
+T = TypeVar("T")
+RunCommand = Callable[[Sequence[str]], "str | None"]
+"""Runs a command on a host; returns what it printed, or None where it failed."""
 
 
 @dataclass(slots=True)
@@ -175,3 +183,39 @@ class RemoteShell(SshChannel):
                 text: str = answers[0]["output"].decode(errors="replace")
                 return text if answers[0]["exit_code"] == 0 else None
         raise TimeoutError(f"no answer to `{shlex.join(command)}` within {COMMAND_SECONDS:.0f} s")
+
+
+def run_commands(
+    hosts: Sequence[Host], work: Callable[[Host, RunCommand], T], accept_new_keys: bool = False
+) -> list[T]:
+    """Do the same on all hosts at once, without an agent; `work` gets a function that runs a command on its host."""
+    if is_this_machine(tuple(hosts)):
+        raise RequestError("commands cannot be run on hosts through this machine.")
+    raise_limit(len(hosts))
+    with Ssh(accept_new_keys) as ssh:
+        shells = connect_all(hosts, lambda host: RemoteShell(ssh, host), SHELL_SECONDS, ignore)
+    opened = [shell for shell in shells if not isinstance(shell, str)]
+
+    def work_on(host: Host, shell: RemoteShell) -> T | str:
+        try:
+            return work(host, shell.run)
+        except MslaunchError:
+            raise
+        except OSError as error:
+            return f"{error}. {shell.hint}"
+
+    try:
+        if problems := problems_of(hosts, shells):
+            raise HostsNotReady(problems)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            answers = list(pool.map(work_on, hosts, opened))
+        if problems := problems_of(hosts, answers):
+            raise HostsNotReady(problems)
+        return [answer for answer in answers if not isinstance(answer, str)]
+    finally:
+        close_all(opened)
+
+
+def problems_of(hosts: Sequence[Host], results: Sequence[object]) -> list[str]:
+    """Return the texts among what each host gave, with the host's name."""
+    return [f"{host.name}: {text}" for host, text in zip(hosts, results, strict=True) if isinstance(text, str)]

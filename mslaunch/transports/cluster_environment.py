@@ -1,4 +1,4 @@
-"""What the systems that start a command on every node tell it: one table of their variables. Pure."""
+"""The variables by which batch systems and clusters describe their nodes: one table. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VOLCANO_HOSTS = re.compile(r"VC_([A-Z0-9_]+)_HOSTS")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ClusterEnvironment:
     """What a system has told about this node; None where it has not."""
 
     system: str
@@ -49,11 +49,16 @@ class Found:
         return f"found {self.system}: {', '.join(told)}"
 
 
-def find(environment: Environment) -> Found | None:
+def detect(environment: Environment) -> ClusterEnvironment | None:
     """Return what the first system of the table tells; None where this is no node of one."""
     if environment.get("MSLAUNCH_RUN_DIR"):
         return None  # a rank of a job: what is set there is the job's own
     return next((found for read in SYSTEMS.values() if (found := read(environment)) is not None), None)
+
+
+def in_slurm_allocation(environment: Environment) -> bool:
+    """Tell whether this process is in a job of Slurm's."""
+    return bool(environment.get("SLURM_JOB_ID") and environment.get("SLURM_JOB_NODELIST"))
 
 
 def _number(environment: Environment, *names: str) -> tuple[int | None, str]:
@@ -65,11 +70,11 @@ def _number(environment: Environment, *names: str) -> tuple[int | None, str]:
     return None, ""
 
 
-def _made(system: str, starts_all: bool = False, **found: tuple[object, str]) -> Found:
+def _made(system: str, starts_all: bool = False, **found: tuple[object, str]) -> ClusterEnvironment:
     given = {name: (value, source) for name, (value, source) in found.items() if value is not None}
     sources = {_LABELS[name]: source for name, (_, source) in given.items()}
     values = {name: value for name, (value, _) in given.items()}
-    return Found(system, starts_all, sources=sources, **values)  # type: ignore[arg-type]
+    return ClusterEnvironment(system, starts_all, sources=sources, **values)  # type: ignore[arg-type]
 
 
 _LABELS = {
@@ -83,7 +88,7 @@ _LABELS = {
 }
 
 
-def _volcano(environment: Environment) -> Found | None:
+def _volcano(environment: Environment) -> ClusterEnvironment | None:
     """Volcano's env and svc plug-ins: the index in a task, and names and number of the pods of every task."""
     rank, source = _number(environment, "VC_TASK_INDEX", "VK_TASK_INDEX")
     tasks = [found[1] for name in sorted(environment) if (found := _VOLCANO_HOSTS.fullmatch(name))]
@@ -106,7 +111,7 @@ def _volcano(environment: Environment) -> Found | None:
     )
 
 
-def _ascend_operator(environment: Environment) -> Found | None:
+def _ascend_operator(environment: Environment) -> ClusterEnvironment | None:
     """The Ascend operator of MindCluster: all ranks, those of a pod, and the scheduler's pod, which is the master."""
     rank = _number(environment, "MS_NODE_RANK")
     workers, _ = _number(environment, "MS_WORKER_NUM")
@@ -127,7 +132,7 @@ def _ascend_operator(environment: Environment) -> Found | None:
     )
 
 
-def _torchrun(environment: Environment) -> Found | None:
+def _torchrun(environment: Environment) -> ClusterEnvironment | None:
     """What torchrun takes in place of its options, and Kubeflow's trainer sets."""
     rank = _number(environment, "PET_NODE_RANK")
     nodes = _number(environment, "PET_NNODES")
@@ -145,7 +150,7 @@ def _torchrun(environment: Environment) -> Found | None:
     )
 
 
-def _node_variables(environment: Environment) -> Found | None:
+def _node_variables(environment: Environment) -> ClusterEnvironment | None:
     """What scripts for torchrun commonly export on every node."""
     rank = _number(environment, "NODE_RANK")
     if rank[0] is None:
@@ -160,13 +165,13 @@ def _node_variables(environment: Environment) -> Found | None:
     )
 
 
-def _indexed_job(environment: Environment) -> Found | None:
+def _indexed_job(environment: Environment) -> ClusterEnvironment | None:
     """An Indexed Job of Kubernetes tells the index and nothing else."""
     rank = _number(environment, "JOB_COMPLETION_INDEX")
     return None if rank[0] is None else _made("a Kubernetes Indexed Job", rank=rank)
 
 
-def _mpi(environment: Environment) -> Found | None:
+def _mpi(environment: Environment) -> ClusterEnvironment | None:
     """One process on each node, started by mpirun."""
     local, _ = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
     rank = _number(environment, "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -176,10 +181,10 @@ def _mpi(environment: Environment) -> Found | None:
     return _made("MPI", rank=rank, nodes=nodes)
 
 
-def _node_file(system: str, variable: str) -> Callable[[Environment], Found | None]:
+def _node_file(system: str, variable: str) -> Callable[[Environment], ClusterEnvironment | None]:
     """A file that names the nodes of a batch job, a line for each slot; this node is found in it by its name."""
 
-    def read(environment: Environment) -> Found | None:
+    def read(environment: Environment) -> ClusterEnvironment | None:
         try:
             lines = read_text(Path(environment[variable]), errors="replace", only_files=True).split()
         except (KeyError, OSError, ValueError, Unreadable):
@@ -197,7 +202,7 @@ def _short(name: str) -> str:
     return name.partition(".")[0].lower()
 
 
-SYSTEMS: Mapping[str, Callable[[Environment], Found | None]] = {
+SYSTEMS: Mapping[str, Callable[[Environment], ClusterEnvironment | None]] = {
     "volcano": _volcano,
     "ascend-operator": _ascend_operator,
     "torchrun": _torchrun,
