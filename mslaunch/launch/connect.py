@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +239,7 @@ def _connect_hosts(chosen: Chosen, hooks: Hooks, cleanup: ExitStack) -> Site:
     context = _context(job, spec)
     if resumed and resumed.before:
         context = replace(context, earlier_hosts=tuple(host.name for host in resumed.before.hosts))
-    cleanup.enter_context(_reported_failures(transport, resumed, hooks))
+    cleanup.push(partial(_report_failure, transport, resumed, hooks))
     hosts = transport.hosts(context)
     _check_request(spec, hosts, transport)
     cluster, checked = open_cluster(spec, transport, hosts, needed)
@@ -255,21 +256,24 @@ def _connect_hosts(chosen: Chosen, hooks: Hooks, cleanup: ExitStack) -> Site:
     return Site(job, spec, transport, program, hosts, facts, notes, cluster=cluster, resumed=resumed)
 
 
-@contextmanager
-def _reported_failures(transport: Transport, resumed: ResumedRun | None, hooks: Hooks) -> Iterator[None]:
+def _report_failure(
+    transport: Transport,
+    resumed: ResumedRun | None,
+    hooks: Hooks,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    traceback: object,
+) -> None:
     """Tell the hosts, and the record of a run that a queue started, why a launch came to nothing."""
-    try:
-        yield
-    except MslaunchError as error:
+    del kind, traceback
+    if isinstance(error, MslaunchError):
         if resumed:
             failed = resumed.refuse(error)
             if hooks:
                 run_hooks(hooks, resumed.folder, failed, os.environ, None)
         transport.finish(error.exit_code, None, str(error))
-        raise
-    except BaseException:
+    elif error is not None:
         transport.finish(1, None, "the launcher was ended before the run began")
-        raise
 
 
 def open_cluster(
