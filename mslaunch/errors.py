@@ -6,15 +6,53 @@ import errno
 import os
 import shlex
 from collections.abc import Iterable, Sequence
+from enum import IntEnum
 
-WRONG_REQUEST = 2
-NOT_READY = 3
+
+class ExitCode(IntEnum):
+    """Every exit code that mslaunch gives by itself, with its meaning; any other is a rank's."""
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
+    __str__ = int.__repr__  # as a number, in every version of Python
+
+    SUCCESS = 0, "all ranks succeeded"
+    FAILURE = 1, "the run failed and no rank has a code of its own; `diff`, `compare`: the two differ"
+    WRONG_REQUEST = (
+        2,
+        "the request is wrong (flags, config, rank table, checkpoint); nothing was started "
+        "(a script may also end with 2)",
+    )
+    NOT_READY = (
+        3,
+        "a machine is not ready (host, port, device, Python, runs folder, `launch.setup`); nothing was started",
+    )
+    TIME_IS_UP = (
+        124,
+        "time limit (`--timeout`), hang (`--stall-timeout`) or ranks that were silent and idle after another had ended "
+        "(`launch.exit_skew`)",
+    )
+    LOST = 125, "a host, its agent or MindSpore's scheduler was lost"
+    HUNG_UP = 129, "SIGHUP; everything was stopped first"
+    INTERRUPTED = 130, "Ctrl-C; everything was stopped first"
+    TERMINATED = 143, "SIGTERM or `mslaunch stop`; everything was stopped first"
+
+
+def signal_code(number: int) -> int:
+    """Return the exit code of what a signal has ended."""
+    return 128 + number
 
 
 class MslaunchError(Exception):
     """Base of all expected errors; the command line prints it as one line and exits with `exit_code`."""
 
-    exit_code = WRONG_REQUEST
+    exit_code: int = ExitCode.WRONG_REQUEST
 
     @property
     def lines(self) -> Sequence[str]:
@@ -41,7 +79,7 @@ class RequestError(MslaunchError):
 class NotReadyError(MslaunchError):
     """The request is right, the machine is not ready for it; nothing was started."""
 
-    exit_code = NOT_READY
+    exit_code = ExitCode.NOT_READY
 
 
 class ConfigError(SeveralLines, RequestError):

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from mslaunch.errors import ExitCode
 from mslaunch.hosts import Host
 from mslaunch.launch.attempt.attempt import SAVE_SHARE, TICK, Attempt, Clock
-from mslaunch.launch.attempt.decisions import LOST, TIME_IS_UP
 from mslaunch.launch.attempt.file_transfer import FileTransfer
 from mslaunch.launch.attempt.run_state import RunState
 from mslaunch.launch.connect import Cluster
@@ -221,7 +221,7 @@ def test_a_silent_host_is_lost_and_its_channel_closed(replay: MakeReplay) -> Non
     found.turns(10, 1.0, alive=("n1",))
     assert found.state.failures == []
     found.turns(1, 1.0, alive=("n1",))
-    assert causes(found) == [("host lost", LOST)]
+    assert causes(found) == [("host lost", ExitCode.LOST)]
     assert found.state.failures[0].summary == "nothing heard from n2 for 10 s"
     assert (found.channels["n2"].is_open, found.channels["n2"].is_closed) == (False, True)
     assert found.channels["n1"].is_open
@@ -298,7 +298,7 @@ def test_a_channel_that_closes_before_its_host_is_idle_is_a_lost_host(replay: Ma
     found = replay().start()
     found.channels["n2"].incoming.append(None)
     found.turns(3, alive=("n1",))
-    assert causes(found) == [("host lost", LOST)]
+    assert causes(found) == [("host lost", ExitCode.LOST)]
     assert found.state.hosts_lost == {"n2"}
     assert [notice["host"] for notice in found.shown if notice["ev"] == "closed"] == ["n2"]
     assert len(found.channels["n1"].orders("stop")) == 1
@@ -356,7 +356,7 @@ def test_the_time_limit_does_not_follow_the_wall_clock(replay: MakeReplay, jump:
     found.turns(1, 1.0, alive=("n1", "n2"))
     assert len(found.channels["n1"].orders("stacks")) == 1
     found.turns(10, 1.0, alive=("n1", "n2"))
-    assert causes(found) == [("timeout", TIME_IS_UP)]
+    assert causes(found) == [("timeout", ExitCode.TIME_IS_UP)]
     assert found.state.failures[0].time == found.time.wall
 
 
@@ -385,7 +385,7 @@ def test_exit_skew_does_not_follow_the_wall_clock(replay: MakeReplay, jump: floa
     running = dict.fromkeys(running, 30.0)
     found.send("n2", "activity", silent=running, idle=running)
     found.turns(1, 1.0, alive=("n1", "n2"))
-    assert causes(found) == [("exit skew", TIME_IS_UP)]
+    assert causes(found) == [("exit skew", ExitCode.TIME_IS_UP)]
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
@@ -408,7 +408,7 @@ def test_a_hang_does_not_follow_the_wall_clock(replay: MakeReplay, jump: float) 
     for host in ("n1", "n2"):
         found.send(host, "stacks", stacks={})
     found.turns(1)
-    assert causes(found) == [("stalled", TIME_IS_UP)]
+    assert causes(found) == [("stalled", ExitCode.TIME_IS_UP)]
     assert found.recorded[-1] == {"ev": "stacks-taken", "groups": []}
 
 

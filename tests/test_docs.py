@@ -11,6 +11,7 @@ import pytest
 
 from mslaunch.cli import VERBS
 from mslaunch.diagnose.patterns.pattern import Pattern
+from mslaunch.errors import ExitCode
 from mslaunch.plan.methods import METHODS
 from mslaunch.plan.methods.base import Method
 from mslaunch.settings.launch import LaunchSettings
@@ -60,6 +61,12 @@ def test_the_chinese_table_has_every_setting_with_its_default() -> None:
     wrong = {name: cells[name] for name, default in defaults.items() if (default or cells[name]) != cells[name]}
     assert wrong == {}
     assert [name for name in cells if not cells[name]] == []
+
+
+def test_the_chinese_table_has_every_exit_code() -> None:
+    """docs/zh/reference.md has a row for every exit code, in the same order."""
+    section = (ROOT / "docs" / "zh" / "reference.md").read_text().partition("## 退出码\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| (\d+) \| ", section, re.MULTILINE) == [str(int(code)) for code in ExitCode]
 
 
 def test_the_page_of_ways_to_write_is_what_is_tested() -> None:

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from mslaunch.errors import HostsNotReady
+from mslaunch.errors import ExitCode, HostsNotReady
 from mslaunch.hosts import Host
-from mslaunch.launch.attempt.decisions import LOST
 from mslaunch.launch.check import converse
 from mslaunch.launch.connect import Cluster
 from mslaunch.plan.make import make_plan
@@ -59,7 +58,7 @@ def send(replay: Replay, event: dict[str, Any]) -> None:
 
 def assert_cut_off(replay: Replay, *words: str) -> None:
     """n2 is lost for a reason, the reason is recorded, and n1 is told to stop."""
-    assert causes(replay) == [("host lost", LOST)]
+    assert causes(replay) == [("host lost", ExitCode.LOST)]
     assert replay.state.hosts_lost == {"n2"}
     assert not replay.channels["n2"].is_open
     assert replay.channels["n2"].is_closed

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
+from mslaunch.errors import ExitCode
 from mslaunch.settings.launch import LaunchSettings, flag_of, reference_of
 from mslaunch.settings.value_types import write_setting
 
@@ -56,7 +57,12 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES: dict[str, Callable[[], str]] = {"settings": settings_table}
+def exit_codes_table() -> str:
+    """Write a row for every exit code that mslaunch gives by itself."""
+    return _table(("exit code", "meaning"), [(str(int(code)), code.meaning) for code in ExitCode])
+
+
+TABLES: dict[str, Callable[[], str]] = {"exit codes": exit_codes_table, "settings": settings_table}
 """What stands between `<!-- table: NAME -->` and `<!-- end of table -->`."""
 
 

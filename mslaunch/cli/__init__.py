@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from mslaunch import __version__, interrupts
-from mslaunch.errors import MslaunchError, did_you_mean, file_error, limit_of
+from mslaunch.errors import ExitCode, MslaunchError, did_you_mean, file_error, limit_of, signal_code
 
 VERBS = {
     "train": "Start a distributed job and follow it to its end.",
@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _end(number: int, _: object) -> None:
-    raise SystemExit(128 + number)
+    raise SystemExit(signal_code(number))
 
 
 def run(argv: list[str]) -> int:
@@ -179,7 +179,7 @@ def _run_verb(verb: str, args: list[str]) -> int:
     except MslaunchError as error:
         return _tell(error)
     except KeyboardInterrupt:
-        return 130
+        return ExitCode.INTERRUPTED
     except (OSError, MemoryError, SystemError, RuntimeError, ImportError) as error:
         if limit := limit_of(error):
             print(f"mslaunch: {limit}", file=sys.stderr)  # there may be no memory for more

@@ -13,11 +13,10 @@ from mslaunch.cli.console.describe import duration_of
 from mslaunch.cli.console.screen import Screen
 from mslaunch.cli.parsing import common, options
 from mslaunch.cli.parsing.run_options import find_run
-from mslaunch.errors import RequestError
+from mslaunch.errors import ExitCode, RequestError
 from mslaunch.ranges import format_ranges, parse_ranges
 
 POLL = 0.1
-LEFT = 130
 
 app = common.new_app()
 
@@ -41,7 +40,7 @@ def attach(
         words = api.words_of_run(found)
         screen.write(f"\nmslaunch: left {found.name}, which goes on; `mslaunch stop {words}` stops it\n")
         screen.close()
-        code = LEFT
+        code = ExitCode.INTERRUPTED
     raise typer.Exit(code)
 
 

@@ -11,6 +11,7 @@ import typer
 from mslaunch import api
 from mslaunch.cli.parsing import arguments, common, options
 from mslaunch.cli.parsing.common import columns
+from mslaunch.errors import ExitCode
 
 app = common.new_app()
 
@@ -44,7 +45,7 @@ def check(
     print(json.dumps(_plain(checked), indent=1) if as_json else _table(checked), end="\n" if as_json else "")
     for trouble in checked.problems:
         print(f"mslaunch: {trouble}", file=sys.stderr)
-    raise typer.Exit(3 if checked.problems else 0)
+    raise typer.Exit(ExitCode.NOT_READY if checked.problems else 0)
 
 
 def _table(checked: api.Checked) -> str:

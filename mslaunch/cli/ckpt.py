@@ -21,7 +21,7 @@ from mslaunch.cli import ckpt_weights
 from mslaunch.cli.console.progress_bar import progress_bar, size_words, written_words
 from mslaunch.cli.parsing import common
 from mslaunch.cli.parsing.common import columns
-from mslaunch.errors import RequestError
+from mslaunch.errors import ExitCode, RequestError
 from mslaunch.text import counted, plain
 from mslaunch.weights import transfer
 
@@ -112,7 +112,7 @@ def verify_set(
             of = f", step {found.step[0]}_{found.step[1]}" if found.step else ""
             against = f" and as {strategy} says" if strategy else ""
             print(f"{source}: {counted(len(found.files), 'rank')}{of}: complete{against}")
-    raise typer.Exit(2 if result.errors else 0)
+    raise typer.Exit(ExitCode.WRONG_REQUEST if result.errors else 0)
 
 
 @app.command("reshard")

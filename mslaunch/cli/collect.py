@@ -7,6 +7,7 @@ import typer
 from mslaunch import api
 from mslaunch.cli.parsing import common, options
 from mslaunch.cli.parsing.run_options import find_run
+from mslaunch.errors import ExitCode
 
 app = common.new_app()
 
@@ -23,4 +24,4 @@ def collect(run: options.Run = None, runs_dir: options.RunsDir = None, as_owner:
     print(f"{found.run_id}: {len(fetched)} files fetched into {found.path}")
     for trouble in unreached:
         print(f"mslaunch: {trouble}")
-    raise typer.Exit(3 if unreached else 0)
+    raise typer.Exit(ExitCode.NOT_READY if unreached else 0)

@@ -20,7 +20,7 @@ from mslaunch.cli.parsing.common import columns
 from mslaunch.cli.parsing.new_file import Force, write_new
 from mslaunch.documents.limits import Unreadable
 from mslaunch.documents.yaml_text import parse_yaml
-from mslaunch.errors import RequestError
+from mslaunch.errors import ExitCode, RequestError
 from mslaunch.hosts import Host, parse_hostfile, parse_hosts
 from mslaunch.ranges import format_ranges, parse_ranges
 from mslaunch.ranktable import generate, repair
@@ -166,7 +166,7 @@ def validate_tables(
         print("".join(f"{finding.words(name)}\n" for name, finding in found), end="")
         for name in texts.keys() - {name for name, _ in found}:
             print(f"{name}: valid")
-    raise typer.Exit(2 if any(finding.severity == "error" for _, finding in found) else 0)
+    raise typer.Exit(ExitCode.WRONG_REQUEST if any(finding.severity == "error" for _, finding in found) else 0)
 
 
 def _fix(texts: dict[str, str], output: str | None, force: bool) -> dict[str, str]:

@@ -10,7 +10,7 @@ import typer
 from mslaunch import api
 from mslaunch.cli.parsing import common, options
 from mslaunch.cli.parsing.run_options import find_run
-from mslaunch.errors import NOT_READY, RequestError
+from mslaunch.errors import ExitCode, RequestError
 
 app = common.new_app()
 
@@ -47,4 +47,4 @@ def _stop_all(run: str | None, runs_dir: str | None, as_owner: bool, as_json: bo
     else:
         print("".join(f"{name}: {outcome}\n" for name, outcome in stopped) or "No run is going on here.\n", end="")
     if any(outcome not in api.ENDED for _, outcome in stopped):
-        raise typer.Exit(NOT_READY)
+        raise typer.Exit(ExitCode.NOT_READY)

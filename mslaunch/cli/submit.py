@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mslaunch.cli.console.console import verdict_text
 from mslaunch.cli.console.describe import describe_end, duration_of
 from mslaunch.cli.console.screen import Screen, ShownFile
+from mslaunch.errors import signal_code
 from mslaunch.launch import runners
 from mslaunch.launch.pipeline import PlannedJob
 from mslaunch.plan.model import Plan
@@ -148,7 +149,7 @@ class _Follower:
         if self.as_json:
             print(json.dumps(final.to_dict(), indent=1))
         if self.asked.number is not None:
-            return 128 + self.asked.number
+            return signal_code(self.asked.number)
         return final.exit_code if final.exit_code is not None else 1
 
     def _say(self, line: str) -> None:

@@ -12,7 +12,7 @@ from mslaunch.cli.console.describe import describe_plan
 from mslaunch.cli.console.screen import Screen
 from mslaunch.cli.parsing import arguments, common, options
 from mslaunch.cli.train import Detach, DryRun, Verbose
-from mslaunch.errors import RequestError
+from mslaunch.errors import RequestError, signal_code
 from mslaunch.text import first_line
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def sweep(
     console = _Console(made, as_json, detached)
     runs, number = api.carry_out_sweep(made, console.observe, fail_fast, detach, take_signals=True)
     console.close(runs)
-    raise typer.Exit(128 + number if number is not None else api.sweep_exit_code(runs))
+    raise typer.Exit(signal_code(number) if number is not None else api.sweep_exit_code(runs))
 
 
 def _prepare(

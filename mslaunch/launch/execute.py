@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mslaunch.documents.schema import SCHEMA_VERSION, RunStatus
-from mslaunch.errors import MslaunchError, limit_of
+from mslaunch.errors import ExitCode, MslaunchError, limit_of, signal_code
 from mslaunch.launch.attempt.attempt import TICK, Attempt, Observer
-from mslaunch.launch.attempt.decisions import LOST, Failure
+from mslaunch.launch.attempt.decisions import Failure
 from mslaunch.launch.attempt.file_transfer import FileTransfer
 from mslaunch.launch.attempt.run_state import RunState
 from mslaunch.launch.connect import Cluster, Site
@@ -203,7 +203,7 @@ class _Execution:
                 again = prepare_next(self.plan, self.now, self.folder, run_state.hosts_lost, tools)
             except Interrupted as interrupted:
                 again = "a signal has asked for the end"
-                self.now = replace(self.now, exit_code=128 + interrupted.number)
+                self.now = replace(self.now, exit_code=signal_code(interrupted.number))
             if isinstance(again, str):
                 self._end(attempt, again)
                 return False
@@ -211,7 +211,7 @@ class _Execution:
             announce_restart(again, attempt)
             _save(self.folder, replace(self.now, state="running", ended=None, exit_code=None, verdict=None))
             if number := wait_before_restart(again, attempt):
-                self.now = replace(self.now, state="stopped", exit_code=128 + number, verdict=None)
+                self.now = replace(self.now, state="stopped", exit_code=signal_code(number), verdict=None)
                 self._end(attempt, "")
                 return False
             self.plan = again.plan
@@ -318,11 +318,11 @@ def conclude(now: record.RunRecord, run_state: RunState, folder: RunFolder, seco
     if run_state.interrupt is None and not run_state.failures and unended:
         host, ranks = run_state.plan.hosts[0].name, format_ranges(unended)
         summary = f"the agent on {host} ended before rank {ranks} had"
-        run_state.fail(Failure(time.time(), None, host, LOST, None, "host lost", summary))
+        run_state.fail(Failure(time.time(), None, host, ExitCode.LOST, None, "host lost", summary))
     verdict = make_verdict(run_state, folder) if run_state.interrupt is None else None
     if run_state.interrupt is not None:
         state: RunStatus = "stopped"
-        exit_code = 128 + run_state.interrupt
+        exit_code = signal_code(run_state.interrupt)
     elif verdict is not None:
         state, exit_code = "failed", verdict.exit_code or run_state.failures[0].exit_code
     else:

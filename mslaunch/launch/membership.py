@@ -6,6 +6,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from mslaunch.errors import signal_code
+
 if TYPE_CHECKING:
     from mslaunch.runs.record import RunRecord
     from mslaunch.transports.join.find_launcher import Member
@@ -44,7 +46,7 @@ def join(member: Member, tell: Callable[[str], None], seconds: float | None) -> 
             raise
         if not isinstance(accepted, Accepted):
             early.close()
-            return 128 + accepted, None, f"{accepted.name} ended this node before it joined {member.part.place}"
+            return signal_code(accepted), None, f"{accepted.name} ended this node before it joined {member.part.place}"
         tell(f"joined {member.part.place} as node {accepted.rank} ({accepted.name}), run {accepted.run}")
         ended = take_part(accepted, early, signals, tell)
     if ended.record is None:

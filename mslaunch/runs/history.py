@@ -15,7 +15,7 @@ from typing import Literal
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, open_file
 from mslaunch.documents.typed import make
-from mslaunch.errors import AmbiguousRun, LaunchedElsewhere, NoSuchRun, NotReadyError, RequestError
+from mslaunch.errors import AmbiguousRun, LaunchedElsewhere, NoSuchRun, NotReadyError, RequestError, signal_code
 from mslaunch.runs import identity, ownership, record, requests
 from mslaunch.runs.liveness import current, job_of, queue_of
 from mslaunch.runs.paths import RunFolder, SweepFolder, is_file, runs_root
@@ -166,7 +166,7 @@ def save_stopped(folder: RunFolder, now: record.RunRecord) -> record.RunRecord:
     stored = record.read(folder)
     if stored.state in record.ENDED:
         return now
-    stopped = stored.end("stopped", now.ended or record.iso(time.time()), 128 + signal.SIGTERM)
+    stopped = stored.end("stopped", now.ended or record.iso(time.time()), signal_code(signal.SIGTERM))
     with suppress(OSError):
         record.save(folder, stopped)
     return stopped

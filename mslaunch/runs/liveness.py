@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from mslaunch import plugins
 from mslaunch.diagnose.verdict import Verdict
-from mslaunch.errors import PluginBroken, RequestError
+from mslaunch.errors import PluginBroken, RequestError, signal_code
 from mslaunch.runs import identity
 from mslaunch.runs.ownership import is_own
 from mslaunch.runs.paths import RunFolder
@@ -118,7 +118,7 @@ def _as_queue_sees(folder: RunFolder, record: RunRecord, queue: JobQueue, job: s
         return record
     ended = seen.ended or last_sign_of_life(folder, record)
     if seen.state == "stopped":
-        return record.end(seen.state, ended, 128 + signal.SIGTERM)
+        return record.end(seen.state, ended, signal_code(signal.SIGTERM))
     state = "lost" if seen.state == "succeeded" else seen.state
     verdict = Verdict(
         cause=record.transport,

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TextIO
 
 from mslaunch.checkpoint.moving.new_files import Progress
-from mslaunch.errors import MslaunchError
+from mslaunch.errors import MslaunchError, signal_code
 from mslaunch.text import byte_count
 
 _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
@@ -19,7 +19,7 @@ _UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
 
 class MoveInterrupted(MslaunchError):
     def __init__(self, number: int) -> None:
-        self.exit_code = 128 + number
+        self.exit_code = signal_code(number)
         super().__init__("interrupted; nothing was kept.")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from mslaunch.cli.parsing import msrun_options
-from mslaunch.errors import WRONG_REQUEST, RequestError
+from mslaunch.errors import ExitCode, RequestError
 
 EPILOG = "What follows the script is the script's. mslaunch's options go before it."
 USAGE = "[OPTIONS] [PROGRAM [ARGS]...]"
@@ -56,7 +56,7 @@ def call(
             raise
         error.show()
         print(EPILOG, file=sys.stderr)
-        return WRONG_REQUEST
+        return ExitCode.WRONG_REQUEST
 
 
 def option_values(command: Any) -> dict[str, bool]:

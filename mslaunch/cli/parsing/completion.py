@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from mslaunch.errors import NOT_READY, WRONG_REQUEST
+from mslaunch.errors import ExitCode
 from mslaunch.shared import layout
 
 SCRIPTS = {
@@ -109,14 +109,14 @@ def show(args: list[str]) -> int:
     shell = _shell(args)
     if shell is not None:
         print(SCRIPTS[shell], end="")
-    return 0 if shell else WRONG_REQUEST
+    return 0 if shell else ExitCode.WRONG_REQUEST
 
 
 def install(args: list[str]) -> int:
     """`--install-completion [SHELL]`: write the script to where the shell looks for it."""
     shell = _shell(args)
     if shell is None:
-        return WRONG_REQUEST
+        return ExitCode.WRONG_REQUEST
     path = _place(shell)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def install(args: list[str]) -> int:
     except OSError as error:
         fix = "Use --show-completion and put it where you like."
         print(f"mslaunch: {path}: cannot write the completion: {error.strerror}. {fix}", file=sys.stderr)
-        return NOT_READY
+        return ExitCode.NOT_READY
     print(f"{path} written. {_HINTS[shell].format(folder=path.parent)}")
     return 0
 

@@ -16,7 +16,7 @@ from mslaunch.cli.watch.choices import Choices, Room, chosen_rank, press
 from mslaunch.cli.watch.frame import draw
 from mslaunch.cli.watch.reader import ReadingThread
 from mslaunch.cli.watch.terminal import KEYS, Terminal, read_keys
-from mslaunch.errors import MslaunchError
+from mslaunch.errors import MslaunchError, signal_code
 from mslaunch.text import first_line
 
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -81,7 +81,7 @@ class RunView:
         ignored = {signal.SIGINT} if self._is_launchers else set()  # the launcher gets it too, and stops the job
         for number in ENDING:
             if number in numbers - ignored:
-                self._code = 128 + number
+                self._code = signal_code(number)
 
     def _read_keys(self) -> None:
         try:
@@ -89,7 +89,7 @@ class RunView:
         except OSError:
             data = b""
         if not data:  # the terminal is gone
-            self._code = 128 + signal.SIGHUP
+            self._code = signal_code(signal.SIGHUP)
             return
         for key in read_keys(data):
             self._press(key)

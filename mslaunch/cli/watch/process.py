@@ -13,7 +13,7 @@ from types import FrameType
 
 from mslaunch import api
 from mslaunch.cli.watch.terminal import Terminal
-from mslaunch.errors import MslaunchError
+from mslaunch.errors import MslaunchError, signal_code
 
 PATIENCE = 5  # seconds that a view gets to leave the screen
 FAILED = 1
@@ -66,11 +66,11 @@ class ViewProcess:
         self._note(os.waitpid(self._child, 0))
         signal.alarm(0)
         if ended_by:
-            return 128 + ended_by[0]
+            return signal_code(ended_by[0])
         if self.was_killed:
             print("mslaunch: the view was killed; the run goes on", file=sys.stderr)
         code = os.waitstatus_to_exitcode(self._status or 0)
-        return code if code >= 0 else 128 - code
+        return code if code >= 0 else signal_code(-code)
 
     def close(self) -> None:
         """End the view, and wait until the terminal is as it was."""
@@ -113,7 +113,7 @@ def _show(above: int, terminal: Terminal, is_launchers: bool) -> None:
     except MslaunchError as error:
         code, said = error.exit_code, f"mslaunch: {error}\n"
     except OSError as error:  # the terminal is gone
-        code, said = 128 + signal.SIGHUP, f"mslaunch: the view has ended: {error}\n"
+        code, said = signal_code(signal.SIGHUP), f"mslaunch: the view has ended: {error}\n"
     except BaseException:
         said = traceback.format_exc()
     finally:

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mslaunch.diagnose.verdict import signal_name
+from mslaunch.errors import ExitCode, signal_code
 from mslaunch.plan.model import Process
 from mslaunch.ranges import format_ranges
 from mslaunch.shared import layout, messages
 from mslaunch.worker.exit_recorder import CRASHES
-
-LOST = 125
-TIME_IS_UP = 124
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +64,12 @@ def counted(
 def of_scheduler(event: messages.Exited, run_dir: str) -> Failure:
     log = f"{run_dir}/{layout.SCHEDULER}/{layout.LOG}"
     summary = "MindSpore's scheduler died"
-    return Failure(event["time"], None, event["host"], LOST, event["signal"], "scheduler", summary, log)
+    return Failure(event["time"], None, event["host"], ExitCode.LOST, event["signal"], "scheduler", summary, log)
 
 
 def of_script(event: messages.Exited, script: Process, left: Sequence[int]) -> Failure:
     """A script has ended before the ranks that it started."""
-    code = 128 + event["signal"] if event["signal"] else event["code"] or 1
+    code = signal_code(event["signal"]) if event["signal"] else event["code"] or 1
     name = script.argv[-1].rpartition("/")[2]
     summary = f"{name} ended with code {code} before rank {format_ranges(left)} had"
     return Failure(event["time"], None, event["host"], code, event["signal"], "script", summary, script.log)

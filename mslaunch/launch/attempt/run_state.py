@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from mslaunch.diagnose import stacks
 from mslaunch.diagnose.verdict import signal_name
-from mslaunch.errors import NOT_READY, start_advice
+from mslaunch.errors import ExitCode, signal_code, start_advice
 from mslaunch.launch.attempt import decisions
-from mslaunch.launch.attempt.decisions import LOST, TIME_IS_UP, Failure, Order
+from mslaunch.launch.attempt.decisions import Failure, Order
 from mslaunch.launch.attempt.joining import Joining
 from mslaunch.launch.attempt.last_metrics import NOT_FINITE, Numbers
 from mslaunch.launch.attempt.stack_request import Purpose, StackRequest
@@ -147,7 +147,7 @@ class RunState:
                 self.hosts_busy.discard(host)
                 self.hosts_lost.add(host)
                 summary = why or f"the agent on {host} is gone"
-                orders += self.fail(Failure(now, None, host, LOST, None, "host lost", summary))
+                orders += self.fail(Failure(now, None, host, ExitCode.LOST, None, "host lost", summary))
         return orders
 
     def ask_for_stacks(self, purpose: Purpose = "question") -> list[Order]:
@@ -166,18 +166,20 @@ class RunState:
     def _on_start_failed(self, event: messages.StartFailed, now: float) -> list[Order]:
         del now
         summary = f"{event['role']} could not be started on {event['host']}: {event['why']}{start_advice(event['why'])}"
-        return self.fail(Failure(event["time"], event["rank"], event["host"], NOT_READY, None, "start", summary))
+        return self.fail(
+            Failure(event["time"], event["rank"], event["host"], ExitCode.NOT_READY, None, "start", summary)
+        )
 
     def _on_files_failed(self, event: messages.FilesFailed, now: float) -> list[Order]:
         del now
         summary = f"the run's files could not be laid out on {event['host']}: {event['why']}"
-        return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "setup", summary))
+        return self.fail(Failure(event["time"], None, event["host"], ExitCode.NOT_READY, None, "setup", summary))
 
     def _on_devices_held(self, event: messages.DevicesHeld, now: float) -> list[Order]:
         del now
         held = {int(device): who for device, who in event["held"].items()}
         summary = f"{event['host']}: {'; '.join(describe_held(held))}"
-        return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "devices", summary))
+        return self.fail(Failure(event["time"], None, event["host"], ExitCode.NOT_READY, None, "devices", summary))
 
     def _on_joining(self, event: messages.RankNote, now: float) -> list[Order]:
         self.joining.enter(event["rank"], now)
@@ -285,7 +287,7 @@ class RunState:
         if code != 0:
             how = f"was killed by {signal_name(number)}" if number else f"exited with code {code}"
             cause = "signal" if number else "exit"
-            orders = self._rank_failed(when, rank, 128 + number if number else code or 1, number, cause, how)
+            orders = self._rank_failed(when, rank, signal_code(number) if number else code or 1, number, cause, how)
             self._add_reason(event)
             return orders
         if not self._running:
@@ -325,12 +327,12 @@ class RunState:
         how = f"with code {event['code']}" if event["code"] is not None else "by a signal"
         summary = f"launch.setup failed {how} on {event['host']}"
         log = f"{self.plan.run_dir}/{layout.SETUP_LOG}"  # not what a host says: it would have any file of ours read
-        return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "setup", summary, log))
+        return self.fail(Failure(event["time"], None, event["host"], ExitCode.NOT_READY, None, "setup", summary, log))
 
     def _on_sync_failed(self, event: messages.SyncFailed, now: float) -> list[Order]:
         del now
         summary = f"launch.sync failed on {event['host']}: {event['why']}"
-        return self.fail(Failure(event["time"], None, event["host"], NOT_READY, None, "setup", summary))
+        return self.fail(Failure(event["time"], None, event["host"], ExitCode.NOT_READY, None, "setup", summary))
 
     def _on_stacks(self, event: messages.Stacks, now: float) -> list[Order]:
         """Group the stacks once all hosts have sent theirs; a hang is then explained, and ended where that is asked."""
@@ -357,26 +359,26 @@ class RunState:
         odd = stacks.odd_ranks(groups)
         ended = [rank for rank, record in self.ranks.items() if record.exit_code == 0]
         if len(odd) == 1:
-            return self._rank_failed(when, odd[0], TIME_IS_UP, None, cause, summary)
+            return self._rank_failed(when, odd[0], ExitCode.TIME_IS_UP, None, cause, summary)
         if self.first_end is not None and stacks.all_wait(groups):
             summary = f"{named_ranks(ended)} ended with code 0, and {named_ranks(self.running)} still waited: {summary}"
-            return self._rank_failed(when, self.first_end[1], TIME_IS_UP, None, "exit skew", summary)
+            return self._rank_failed(when, self.first_end[1], ExitCode.TIME_IS_UP, None, "exit skew", summary)
         if ended:
             summary = f"{summary}; {named_ranks(ended)} had ended with code 0"
-        return self.fail(Failure(when, None, self.plan.hosts[0].name, TIME_IS_UP, None, cause, summary))
+        return self.fail(Failure(when, None, self.plan.hosts[0].name, ExitCode.TIME_IS_UP, None, cause, summary))
 
     def _on_abandoned(self, event: messages.Abandoned, now: float) -> list[Order]:
         del now
         if self._agents_are_stopped and event["signal"]:
             return self._stopped_with_agents(event["signal"])
         summary = f"the agent on {event['host']} gave up: {event['why']}"
-        return self.fail(Failure(event["time"], None, event["host"], LOST, None, "host lost", summary))
+        return self.fail(Failure(event["time"], None, event["host"], ExitCode.LOST, None, "host lost", summary))
 
     def _on_stuck(self, event: messages.Stuck, now: float) -> list[Order]:
         del now
         summary = f"cannot be ended on {event['host']}: process {', '.join(event['processes'])}; it hangs in the kernel"
         self.notes.append(summary)
-        return self.fail(Failure(event["time"], None, event["host"], LOST, None, "stuck", summary))
+        return self.fail(Failure(event["time"], None, event["host"], ExitCode.LOST, None, "stuck", summary))
 
     def _on_outputs(self, event: messages.Outputs, now: float) -> list[Order]:
         del now

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mslaunch.launch.attempt.decisions import TIME_IS_UP, Failure, Order
+from mslaunch.errors import ExitCode
+from mslaunch.launch.attempt.decisions import Failure, Order
 from mslaunch.launch.attempt.run_state import RunState
 from mslaunch.text import named_ranks
 
@@ -139,4 +140,4 @@ class Timeouts:
             rank = min(joining.absent)
             host, log = run_state.ranks[rank].host, run_state.log_of(rank)
             summary = f"{joining.describe_absent()}; {summary}"
-        return run_state.fail(Failure(self._wall, rank, host, TIME_IS_UP, None, cause, summary, log))
+        return run_state.fail(Failure(self._wall, rank, host, ExitCode.TIME_IS_UP, None, cause, summary, log))

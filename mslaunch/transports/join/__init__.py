@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from mslaunch import __version__
-from mslaunch.errors import HostsNotReady, NotReadyError, RequestError
+from mslaunch.errors import ExitCode, HostsNotReady, NotReadyError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.open_files import raise_limit
 from mslaunch.plan.spec import JobSpec, agree_on_workers, naming_setting
@@ -21,7 +21,6 @@ from mslaunch.transports.join import role as parts
 from mslaunch.transports.join.credentials import Secret, find_secret, how_to_give, own_secret
 from mslaunch.transports.join.find_launcher import Member
 from mslaunch.transports.join.listener import MOST_GUESTS, Listener, Node, Terms
-from mslaunch.transports.join.node import LOST
 from mslaunch.transports.join.node_channel import NodeChannel
 from mslaunch.transports.join.role import Part
 from mslaunch.transports.join.slots import Places
@@ -204,7 +203,7 @@ class JoinTransport(Transport):
         """End the connections of nodes whose agents were lost; such a node may join again."""
         for channel in [channel for channel in self._channels if channel.hosts[0] in names]:
             text = "the agent of this node was lost"
-            channel.conclude({"is": "end", "exit_code": LOST, "record": None, "text": text})
+            channel.conclude({"is": "end", "exit_code": ExitCode.LOST, "record": None, "text": text})
             channel.end()
             self._channels.remove(channel)
             self._nodes.pop(channel.hosts[0], None)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
+from mslaunch.errors import ExitCode, signal_code
 from mslaunch.settings.environment import inherited_launch_variables
 from mslaunch.shared import wire
 from mslaunch.text import first_line, named_ranks
@@ -69,7 +70,6 @@ def _words(event: dict[str, Any]) -> str:
     return str(event["text"]) if kind == "agent-note" else ""
 
 
-LOST = 125
 ROOM = 1 << 20
 """Bytes that may wait for the agent or for the network before no more is read."""
 _TURN_MS = 1000
@@ -114,7 +114,7 @@ def take_part(accepted: Accepted, early: EarlyAgent, signals: SignalSource, tell
         agent = early.take(accepted)
     except OSError as error:  # no such Python, or a limit of this machine
         accepted.stream.close()
-        return Ending(LOST, text=f"the agent could not be started: {error}")
+        return Ending(ExitCode.LOST, text=f"the agent could not be started: {error}")
     relay = _Relay(accepted, agent, signals, tell)
     try:
         return relay.run()
@@ -155,8 +155,8 @@ class _Relay:
         while not self._is_over():
             self._turn()
         if self._signal is not None:
-            return Ending(128 + self._signal, text="this node was told to end")
-        return self._ending or Ending(LOST, text="the launcher is gone, and so are the ranks of this node")
+            return Ending(signal_code(self._signal), text="this node was told to end")
+        return self._ending or Ending(ExitCode.LOST, text="the launcher is gone, and so are the ranks of this node")
 
     def _is_over(self) -> bool:
         if self._events is not None or self._agent.poll() is None:
@@ -228,7 +228,7 @@ class _Relay:
             code, text = record.get("exit_code"), record.get("text")
             whole = record.get("record")
             self._ending = Ending(
-                code if isinstance(code, int) and 0 <= code <= 255 else LOST,
+                code if isinstance(code, int) and 0 <= code <= 255 else ExitCode.LOST,
                 whole if isinstance(whole, dict) else None,
                 text if isinstance(text, str) else "",
             )

@@ -9,9 +9,10 @@ from typing import Any
 
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
+from mslaunch.errors import ExitCode
 
 OVER = ("succeeded", "failed", "stopped", "lost")
-_STOPPED = (130, 143)
+_STOPPED = (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
 _SHOWN = 3
 
 Record = dict[str, Any]

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mslaunch.errors import MslaunchError
+from mslaunch.errors import ExitCode, MslaunchError
 from mslaunch.shared import layout
 from mslaunch.transports.kubernetes.api_server import Cluster, NoAnswer, NotFound, part_of
 from mslaunch.transports.kubernetes.endings import (
@@ -108,7 +108,6 @@ _EARLY_QUIET = 2.0
 _OVERLAP = 15.0
 """Seconds of a log that are read again after a pause: a line may be on its way for a while."""
 _LAST_LINES = 20
-_LOST = 125
 NO_WORD = "the launcher ended without a word."
 NO_END = "the end of the log of the launcher's pod is missing: its node had rotated it, or had no room for it."
 
@@ -196,7 +195,9 @@ class Following:
             return was_over and is_whole and self._finish(mirror, launcher, exit_code_of(launcher))
         workers = [pod for pod in pods if part_of(pod) == "worker"]
         if self._is_lost(mirror, launcher, workers):
-            return self._close(mirror, _LOST, first_ending([launcher], launcher["metadata"]["name"], is_lost=True))
+            return self._close(
+                mirror, ExitCode.LOST, first_ending([launcher], launcher["metadata"]["name"], is_lost=True)
+            )
         failed = [pod for pod in workers if (pod.get("status") or {}).get("phase") == "Failed"]
         return bool(failed) and all(map(is_over, workers)) and self._never_began(mirror, failed)
 

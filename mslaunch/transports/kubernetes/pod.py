@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from mslaunch.errors import signal_code
 from mslaunch.shared import layout
 from mslaunch.transports.kubernetes.frames import Frame, Scan, encode
 
@@ -44,7 +45,7 @@ def main(run_dir: str, project: str, code: str, *command: str) -> int:
         while (exit_code := child.poll()) is None:
             output_of_pod.write_new()
             time.sleep(LOOK_EVERY)
-        exit_code = exit_code if exit_code >= 0 else 128 - exit_code
+        exit_code = exit_code if exit_code >= 0 else signal_code(-exit_code)
         output_of_pod.write_end(exit_code, signals)
     return exit_code
 
@@ -130,7 +131,7 @@ class _Signals:
         if self.child is not None:
             self.child.send_signal(number)  # does nothing once it has ended
         elif number != signal.SIGUSR1:
-            sys.exit(128 + number)
+            sys.exit(signal_code(number))
 
 
 if __name__ == "__main__":
