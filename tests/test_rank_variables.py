@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from mslaunch.hosts import Host
 from mslaunch.plan.make import make_plan
-from mslaunch.plan.next_attempt import next_attempt
+from mslaunch.plan.methods import METHODS
+from mslaunch.plan.model import Checkpoints
+from mslaunch.plan.next_attempt import next_attempt, resuming
+from mslaunch.settings.environment import TUNABLE, VARIABLES
 from tests.conftest import Bench
 from tests.plan.test_make import facts_of, plan_of, spec_of
 
@@ -29,6 +33,19 @@ def test_every_method_sets_torchruns_variables(bench: Bench, method: str) -> Non
         seen = json.loads(bench.log(rank))
         assert [seen[name] for name in TORCHRUN] == [str(rank), "2", str(rank), "2", "0", "0", "127.0.0.1"]
         assert seen["MASTER_PORT"] != "1"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_variable_of_a_rank_has_a_row(method: str) -> None:
+    """VARIABLES, which the documentation shows, names what a plan sets, and a plan sets what is for every method."""
+    config = "launch:\n  shared: [data]\n  env: {A_TOKEN: x}\n"
+    files = Checkpoints(("a.ckpt", "b.ckpt"))
+    spec = replace(spec_of(config, workers=2, method=method, bind_cores=True), checkpoints=files)
+    plan = plan_of(spec, workdir="sub")
+    names = {*plan.env, *resuming(plan, {0: "a.ckpt"}).workers[0].env} - TUNABLE
+    rows = {row.name: row for row in VARIABLES if row.meaning}
+    assert names - rows.keys() == set()
+    assert {name for name, row in rows.items() if row.setter == "every method"} - names == set()
 
 
 def test_hosts_count_local_ranks_from_zero() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 
 from mslaunch.errors import ExitCode
+from mslaunch.settings.environment import VARIABLES
 from mslaunch.settings.launch import LaunchSettings, flag_of, reference_of
 from mslaunch.settings.value_types import write_setting
 
@@ -62,7 +63,17 @@ def exit_codes_table() -> str:
     return _table(("exit code", "meaning"), [(str(int(code)), code.meaning) for code in ExitCode])
 
 
-TABLES: dict[str, Callable[[], str]] = {"exit codes": exit_codes_table, "settings": settings_table}
+def variables_table() -> str:
+    """Write a row for every variable that a rank may get."""
+    rows = [(row.name, row.meaning, row.setter) for row in VARIABLES if row.meaning]
+    return _table(("variable", "meaning", "set by"), rows)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "exit codes": exit_codes_table,
+    "settings": settings_table,
+    "variables": variables_table,
+}
 """What stands between `<!-- table: NAME -->` and `<!-- end of table -->`."""
 
 
