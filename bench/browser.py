@@ -16,8 +16,9 @@ from pathlib import Path
 from bench.measure import MSLAUNCH, Row, medians
 from mslaunch.metrics.rows import Row as MetricsRow
 from mslaunch.metrics.rows import Source
+from mslaunch.runs.find import find_run
 from mslaunch.runs.metrics_file import MetricsWriter
-from mslaunch.runs.run import Run, find
+from mslaunch.runs.run import Run
 from mslaunch.ui import log_text
 from mslaunch.ui.library import Library
 from mslaunch.ui.page import make_report
@@ -37,7 +38,7 @@ def finished_run() -> Iterator[Run]:
         script.write_text("print('\\n'.join(f'step {i}: loss=0.5' for i in range(2000)))")
         command = [MSLAUNCH, "train", "--workers", str(RANKS), "--tail", "none", str(script)]
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
-        yield find(None, [Path(folder) / "mslaunch-runs"])
+        yield find_run(None, Path(folder) / "mslaunch-runs")
 
 
 def tell_a_day(run: Run, steps: int = STEPS) -> int:

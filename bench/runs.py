@@ -11,7 +11,7 @@ from pathlib import Path
 from bench.measure import MSLAUNCH, Row, medians, seconds
 from mslaunch.documents.schema import RunStatus
 from mslaunch.runs import record
-from mslaunch.runs.identity import this_process
+from mslaunch.runs.launchers import this_process
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.record import RankRecord, RunRecord
 

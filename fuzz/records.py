@@ -21,11 +21,11 @@ from mslaunch.cli.status import number_columns, status
 from mslaunch.diagnose import stacks
 from mslaunch.metrics.progress import progress_words
 from mslaunch.metrics.rows import read_row, write_row
-from mslaunch.runs import export, history, labels, sweep_record
+from mslaunch.runs import export, labels, sweep_record
 from mslaunch.runs.events import RunEvent, follow_events
 from mslaunch.runs.metrics_file import Metrics, last_values, read_rows, thin
 from mslaunch.runs.paths import RunFolder, SweepFolder
-from mslaunch.runs.run import Run
+from mslaunch.runs.run import Run, stacks_in
 from mslaunch.shared import layout
 
 
@@ -61,7 +61,7 @@ def _open_events(folder: Path) -> Callable[[bytes], object]:
         found = _folder_with(folder, "events.jsonl", data)
         for event in follow_events(found, lambda: True):
             _check_types(event)
-        for groups in history.groups_in(data):
+        for groups in stacks_in(data):
             assert all(isinstance(group, str) for group in groups)
 
     return read

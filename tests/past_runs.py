@@ -10,7 +10,7 @@ from pathlib import Path
 from mslaunch.documents.schema import RunStatus
 from mslaunch.metrics.rows import Row, Source
 from mslaunch.runs import record
-from mslaunch.runs.identity import this_process
+from mslaunch.runs.launchers import this_process
 from mslaunch.runs.metrics_file import MetricsWriter
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.record import RankRecord, RunRecord

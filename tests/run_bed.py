@@ -7,8 +7,9 @@ import random
 from pathlib import Path
 
 from mslaunch.metrics.rows import Row, Source
+from mslaunch.runs.find import find_run
 from mslaunch.runs.metrics_file import MetricsWriter
-from mslaunch.runs.run import Run, find
+from mslaunch.runs.run import Run
 
 
 def rows(rank: int, attempt: int, start: float, steps: range, pace: float) -> list[Row]:
@@ -47,4 +48,4 @@ def tell(run: Run, ranks: int = 4, steps: range = range(400), pace: float = 1.0,
 
 
 def newest(runs: Path) -> Run:
-    return find(None, [runs])
+    return find_run(None, runs)

@@ -17,7 +17,7 @@ import pytest
 
 import mslaunch
 from mslaunch.errors import ConfigError, RequestError
-from mslaunch.runs import identity, requests
+from mslaunch.runs import launchers
 from mslaunch.runs.paths import RunFolder
 from tests.conftest import Bench, wait_for
 
@@ -451,4 +451,4 @@ def test_stacks_of_a_run_inside_a_program(here: Bench) -> None:
 def test_a_request_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     """No signal is sent instead: it would reach this very process."""
     with pytest.raises(mslaunch.MslaunchError, match="cannot be written"):
-        requests.ask(RunFolder(tmp_path / "gone"), identity.this_process(in_process=True), "stop")
+        launchers.ask(RunFolder(tmp_path / "gone"), launchers.this_process(in_process=True), "stop")

@@ -25,7 +25,7 @@ from mslaunch.ranges import parse_ranges
 from mslaunch.ranktable.generate import parse_hccn_conf
 from mslaunch.ranktable.repair import repair
 from mslaunch.ranktable.versions import read_table
-from mslaunch.runs import identity, record, requests, sweep_record
+from mslaunch.runs import launchers, record, sweep_record
 from mslaunch.runs.events import RankJoined, follow_events
 from mslaunch.runs.paths import RunFolder, SweepFolder
 from mslaunch.runs.run import Run
@@ -154,10 +154,10 @@ def test_a_sweep_of_other_types_is_refused(tmp_path: Path, change: Change) -> No
 
 def test_a_pid_is_signalled_only_where_it_is_the_launchers() -> None:
     """A record may name any process; without the time of its start none is meant."""
-    me = identity.this_process()
+    me = launchers.this_process()
     for claimed in (replace(me, start_time=None), replace(me, start_time=1), replace(me, boot_id="other")):
-        requests.ask(SweepFolder(Path()), claimed, "stop")  # SIGTERM would end this test
-    assert not identity.is_alive(replace(me, pid=identity.LARGEST_PID, start_time=None))
+        launchers.ask(SweepFolder(Path()), claimed, "stop")  # SIGTERM would end this test
+    assert not launchers.is_alive(replace(me, pid=launchers.LARGEST_PID, start_time=None))
 
 
 def test_lines_of_events_that_are_none_are_left_out(run_folder: RunFolder) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import mslaunch
 from mslaunch.errors import RequestError
-from mslaunch.runs import identity
+from mslaunch.runs import launchers
 from mslaunch.shared.guard import processes_with
 from tests.conftest import Bench, wait_for
 from tests.other_user import MSLAUNCH, NOBODY, as_user, needs_root, run_as
@@ -41,8 +41,8 @@ def forge(folder: Path, process: subprocess.Popen[bytes]) -> None:
     """Have a run's record say that it is running, and that this process is its launcher."""
     path = folder / "run.json"
     raw = json.loads(path.read_text())
-    who = identity.this_process()
-    launcher = {**who.to_dict(), "pid": process.pid, "start_time": identity.start_time(process.pid)}
+    who = launchers.this_process()
+    launcher = {**who.to_dict(), "pid": process.pid, "start_time": launchers.start_time(process.pid)}
     path.write_text(json.dumps({**raw, "state": "running", "ended": None, "launcher": launcher}))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.runs import identity
+from mslaunch.runs import launchers
 from mslaunch.runs import run as record_reader
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.record import RunRecord, read
@@ -45,7 +45,7 @@ def test_a_launcher_that_is_killed_is_noticed_in_a_record_that_has_not_changed(t
     """A lost run writes nothing."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
-        launcher = replace(identity.this_process(), pid=process.pid, start_time=identity.start_time(process.pid))
+        launcher = replace(launchers.this_process(), pid=process.pid, start_time=launchers.start_time(process.pid))
         run = Run(make_run(tmp_path, 1, launcher=launcher).folder)
         before = run.state
     finally:

@@ -17,10 +17,10 @@ from mslaunch.diagnose.verdict import Step, Tie, Verdict
 from mslaunch.hosts import Host
 from mslaunch.launch.attempt.run_state import HANDLERS
 from mslaunch.plan.model import File, Plan, Process, Restarts, TimeLimits, from_json
-from mslaunch.runs import identity, record
-from mslaunch.runs.identity import Launcher
+from mslaunch.runs import launchers, record
+from mslaunch.runs.events import LAUNCHER_EVENTS
 from mslaunch.runs.labels import Labels
-from mslaunch.runs.launcher_events import LAUNCHER_EVENTS
+from mslaunch.runs.launchers import Launcher
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.record import AttemptSummary, OutputRecord, RankRecord, RunRecord, WarningRecord
 from mslaunch.shared import messages
@@ -231,7 +231,7 @@ def test_how_long_a_run_takes_does_not_follow_the_wall_clock(tmp_path: Path) -> 
     """Neither when it has ended, by what its launcher measured, nor while it runs, by the machine's own clock."""
     running = record.read(make_running(tmp_path))
     assert running.launcher
-    began = identity.seconds_since_boot() - 40.0
+    began = launchers.seconds_since_boot() - 40.0
     running = replace(running, launcher=replace(running.launcher, began=began))
     for jump in (-400_000_000, 400_000_000):
         wall = datetime.fromisoformat(running.started) + timedelta(seconds=jump)

@@ -10,7 +10,7 @@ from typing import Any
 
 from mslaunch.documents.schema import RunStatus
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.runs import identity
+from mslaunch.runs import launchers
 from mslaunch.runs import record as records
 from mslaunch.runs.metrics_file import MetricsWriter
 from mslaunch.runs.paths import RunFolder
@@ -23,7 +23,7 @@ def new_record(ranks: int, hosts: int = 1, **more: Any) -> records.RunRecord:
     started = records.iso(time.time() - 60)
     rows = tuple(records.RankRecord(rank, f"n{rank % hosts}", rank // hosts, 1000 + rank) for rank in range(ranks))
     rows = tuple(replace(row, started=started) for row in rows)
-    launcher = identity.this_process(in_process=True)
+    launcher = launchers.this_process(in_process=True)
     base = records.RunRecord("big", "running", started, None, launcher, ranks, "dynamic", "local", "train.py", rows)
     return replace(base, **more)
 

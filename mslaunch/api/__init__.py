@@ -186,9 +186,9 @@ if not TYPE_CHECKING:  # a type checker must not take every name for one that ex
 
 def runs(runs_dir: str | os.PathLike[str] | None = None) -> list[Run]:
     """Return the runs of a folder, oldest first."""
-    from mslaunch.runs.run import runs as found
+    from mslaunch.runs import find
 
-    return found(os.fspath(runs_dir) if runs_dir else default_runs_dir())
+    return find.runs(runs_dir)
 
 
 def find_run(name: str | None = None, runs_dir: str | os.PathLike[str] | None = None) -> Run:
@@ -196,9 +196,9 @@ def find_run(name: str | None = None, runs_dir: str | os.PathLike[str] | None = 
 
     Without a folder, in the argument or in MSLAUNCH_RUNS_DIR, those below the current one are searched as well.
     """
-    from mslaunch.runs.run import find
+    from mslaunch.runs import find
 
-    return find(name, places_for(runs_dir))
+    return find.find_run(name, runs_dir)
 
 
 def find_runs(name: str, runs_dir: str | os.PathLike[str] | None = None) -> list[Run]:
@@ -228,12 +228,12 @@ def stop_all(runs_dir: str | os.PathLike[str] | None = None) -> list[tuple[str, 
 
 def known_folders() -> list[str]:
     """Return the folders in which this user has launched runs."""
-    from mslaunch.runs.places import known
+    from mslaunch.runs.search import remembered
 
-    return [str(folder) for folder in known()]
+    return [str(folder) for folder in remembered()]
 
 
 def default_runs_dir() -> str:
-    from mslaunch.runs.places import default_runs_dir as default
+    from mslaunch.runs.search import default_runs_dir as default
 
     return default(os.environ)

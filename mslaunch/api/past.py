@@ -37,16 +37,16 @@ def places_for(runs_dir: str | os.PathLike[str] | None) -> list[Path]:
     """Return the folders of runs in which to look: the one that is named, or those that may be meant."""
     from pathlib import Path
 
-    from mslaunch.runs.places import places
+    from mslaunch.runs.search import folders_to_search
 
-    return [Path(runs_dir)] if runs_dir else places(os.environ)
+    return [Path(runs_dir)] if runs_dir else folders_to_search(os.environ)
 
 
 def words_of_run(run: Run) -> str:
     """Return what to type after a verb for this run: its name, and --runs-dir where its folder is not the default."""
-    from mslaunch.runs.places import words_of
+    from mslaunch.runs.search import arguments_for
 
-    return words_of(run.folder, os.environ)
+    return arguments_for(run.folder, os.environ)
 
 
 def unexpected_place(run: Run, name: str | None) -> str | None:
@@ -54,12 +54,12 @@ def unexpected_place(run: Run, name: str | None) -> str | None:
     from pathlib import Path
 
     from mslaunch.runs.paths import runs_root
-    from mslaunch.runs.places import option_for, shown
+    from mslaunch.runs.search import option_for, path_from_here
 
     if name and Path(name).resolve() == run.path.resolve():
         return None
     root = runs_root(run.path.parent)
-    return shown(root) if option_for(root, os.environ) else None
+    return path_from_here(root) if option_for(root, os.environ) else None
 
 
 def words_of_room(runs_dir: str | os.PathLike[str], total: int = 0) -> list[str]:

@@ -21,7 +21,7 @@ from mslaunch.cli.parsing.common import columns, lasting
 from mslaunch.cli.parsing.run_options import parse_since
 from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, did_you_mean
 from mslaunch.metrics.progress import short
-from mslaunch.runs import labels, places
+from mslaunch.runs import labels, search
 from mslaunch.runs.disk_usage import describe_use, measure
 from mslaunch.runs.labels import Labels
 from mslaunch.runs.liveness import current
@@ -134,7 +134,7 @@ def ps(
     """List runs, past and present."""
     began = None if since is None else parse_since(since, time.time())
     filtered = _Filter(tuple(tag or ()), check_states(state), began)
-    folder = Path(runs_dir or places.default_runs_dir(os.environ))
+    folder = Path(runs_dir or search.default_runs_dir(os.environ))
     last = None if everything or filtered else LAST
     summaries, older = list_summaries(folder, last)
     rows: list[NamedSummary] = [(run.name, run, summary) for run, summary in summaries]
@@ -201,7 +201,7 @@ def _print(lines: list[_Line]) -> None:
 def _elsewhere(runs_dir: Path) -> Iterator[NamedSummary]:
     """Yield the runs of other folders, each named by its path, by which every verb finds it."""
     here = runs_dir.resolve()
-    for folder in places.known():
+    for folder in search.remembered():
         if folder != here:
             with suppress(MslaunchError):  # a folder that cannot be read any more
                 yield from ((str(run.path), run, summary) for run, summary in list_summaries(folder)[0])

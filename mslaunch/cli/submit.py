@@ -17,9 +17,9 @@ from mslaunch.errors import signal_code
 from mslaunch.launch import runners
 from mslaunch.launch.pipeline import PlannedJob
 from mslaunch.plan.model import Plan
-from mslaunch.runs.places import words_of
 from mslaunch.runs.record import ENDED, RunRecord
 from mslaunch.runs.run import Run
+from mslaunch.runs.search import arguments_for
 from mslaunch.text import first_line
 from mslaunch.transports.base import JobQueue
 
@@ -37,7 +37,7 @@ def submit(planned: PlannedJob, queue: JobQueue, detach: bool, as_json: bool, vi
         run, job = runners.submit(planned, queue)
         if detach and asked.number is None:
             told = {"run_id": run.run_id, "run_dir": str(run.path), f"{planned.plan.transport}_job": job}
-            attach = f"mslaunch attach {words_of(run.folder, os.environ)}"
+            attach = f"mslaunch attach {arguments_for(run.folder, os.environ)}"
             words = f"{run.run_id} is {queue.label} job {job}. Follow it with: {attach}"
             print(json.dumps(told) if as_json else words)
             return 0

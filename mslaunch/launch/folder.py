@@ -15,7 +15,7 @@ from mslaunch import plugins
 from mslaunch.errors import RunsFolderUnwritable
 from mslaunch.launch.snapshot import mirror
 from mslaunch.plan.model import File, Plan, to_json
-from mslaunch.runs import labels, places, record, writing
+from mslaunch.runs import labels, record, search, writing
 from mslaunch.runs.paths import RunFolder, runs_root
 from mslaunch.runs.writing import keep_as, remove, why, write_atomically, write_beside
 from mslaunch.transports.code_bundle import BOOT, write_bundle
@@ -59,7 +59,7 @@ def create_labelled(plan: Plan) -> RunFolder:
     """Make a new run's folder with everything that its plan names, and its tags, or leave nothing behind."""
     folder = RunFolder(Path(plan.run_dir))
     writing.create_folder(folder.path, partial(fill, plan, folder))
-    places.remember(runs_root(folder.path.parent.resolve()))
+    search.remember(runs_root(folder.path.parent.resolve()))
     if plan.tags:
         with _removed_on_failure(folder):
             labels.save(folder, labels.Labels(plan.tags))

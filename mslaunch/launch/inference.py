@@ -22,7 +22,7 @@ from mslaunch.launch.missing_files import earlier_run_with
 from mslaunch.launch.read import CheckpointRequest
 from mslaunch.plan.model import Checkpoints
 from mslaunch.runs.ownership import user_name
-from mslaunch.runs.places import places
+from mslaunch.runs.search import folders_to_search
 
 
 def kept_folder(runs_dir: Path) -> Path:
@@ -137,7 +137,7 @@ class ChosenFiles:
 
 def read_set(request: CheckpointRequest) -> ServedSet:
     """Find the newest complete step of a checkpoint, and read how it is cut."""
-    if not request.path.exists() and (earlier := earlier_run_with(str(request.path), places(os.environ))):
+    if not request.path.exists() and (earlier := earlier_run_with(str(request.path), folders_to_search(os.environ))):
         raise RequestError(f"{request.path}: no such checkpoint here. {earlier}")
     strategy = request.strategy or strategy_beside(request.path)
     trained = read_strategy(strategy) if strategy else None

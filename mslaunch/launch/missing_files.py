@@ -12,8 +12,8 @@ from pathlib import Path
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import NotReadyError
 from mslaunch.plan.model import Plan
-from mslaunch.runs.history import list_all
 from mslaunch.runs.paths import RunFolder, runs_root
+from mslaunch.runs.search import list_all
 from mslaunch.shared import layout
 
 MOST_RUNS = 50

@@ -14,7 +14,7 @@ from mslaunch.launch.folder import write_next_plan
 from mslaunch.launch.restarts import find_resume, summary
 from mslaunch.plan.model import Plan
 from mslaunch.plan.next_attempt import resuming
-from mslaunch.runs import identity, record
+from mslaunch.runs import launchers, record
 from mslaunch.runs.liveness import job_of
 from mslaunch.runs.ownership import check_owner
 from mslaunch.runs.paths import RunFolder
@@ -97,7 +97,7 @@ def _find_lost(folder: RunFolder, transport: Transport) -> ResumedRun | None:
     except RecordUnreadable:
         return None
     launcher = now.launcher
-    is_alive = launcher is not None and identity.is_here(launcher) and identity.is_alive(launcher)
+    is_alive = launcher is not None and launchers.is_here(launcher) and launchers.is_alive(launcher)
     if now.transport != transport.name or now.state in record.ENDED or is_alive:
         return None
     check_owner(folder, "resume")

@@ -20,7 +20,7 @@ from mslaunch.launch.execute import execute
 from mslaunch.launch.folder import create_queued
 from mslaunch.launch.hooks import run_hooks
 from mslaunch.launch.pipeline import Launch, PlannedJob
-from mslaunch.runs import record, requests
+from mslaunch.runs import launchers, record
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.run import Result, Run
 from mslaunch.runs.writing import write_atomically
@@ -185,7 +185,7 @@ class BackgroundRun(Run):
         if error is not None:
             self._error = error
             self._final = record_failure(self.folder, error)
-        requests.withdraw(self.folder)
+        launchers.withdraw(self.folder)
         _running.discard(self)
         with self._signals_open:
             self._ended.set()
@@ -197,7 +197,7 @@ class BackgroundRun(Run):
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + REQUESTS_EVERY
-            for number in requests.receive(self.folder):
+            for number in launchers.receive(self.folder):
                 self._signals.send(number)
 
 

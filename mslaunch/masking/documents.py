@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import yaml
 
 from mslaunch.documents.json_text import parse_json
-from mslaunch.documents.limits import Unreadable
+from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.yaml_text import compose_yaml, serialize_yaml
 from mslaunch.masking.free_text import SHORTEST, is_harmless, is_secret_value, mask_command, mask_text
 from mslaunch.shared import layout
@@ -243,6 +245,7 @@ def _option(word: Any) -> str:
 
 TELLING = (layout.CONFIG_JSON, layout.CONFIG, layout.PLAN)
 """The documents of a run whose secrets are looked for in all others."""
+_LARGEST = 2_000_000
 MOST_KNOWN = 1000
 _LONGEST_KNOWN = 100_000
 _NAMES_ALONE = ("secrets", "sources")
@@ -321,6 +324,15 @@ def find_secrets(documents: Iterable[tuple[str, str]], environment: Mapping[str,
     for name, text in documents:
         _look_into(name, text, note)
     return tuple(sorted(list(found)[:MOST_KNOWN], key=len, reverse=True))
+
+
+def secrets_of_run(folder: Path, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what is secret by its name in a run's configuration and plan, and in an environment, the longest first."""
+    documents = []
+    for name in TELLING:
+        with suppress(OSError, Unreadable):
+            documents.append((name, read_text(folder / name, _LARGEST, "replace", only_files=True)))
+    return find_secrets(documents, environment)
 
 
 def _look_into(name: str, text: str, note: Note) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import MOST_BYTES, Unreadable, read_text
-from mslaunch.masking.documents import mask_texts, mask_values
+from mslaunch.masking.documents import mask_texts, mask_values, secrets_of_run
 from mslaunch.metrics.series import Series
 from mslaunch.plan.model import Plan
 from mslaunch.runs.disk_usage import entries
@@ -26,7 +26,6 @@ from mslaunch.runs.liveness import current
 from mslaunch.runs.metrics_file import Metrics
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.record import RunRecord, read_plan
-from mslaunch.runs.run_secrets import secrets_of
 from mslaunch.shared import layout
 
 SECTIONS = ("run", "settings", "config", "environment", "versions", "metrics", "speed")
@@ -153,7 +152,7 @@ class Comparison:
 def compare_runs(folders: Sequence[RunFolder], environment: Mapping[str, str], with_code: bool = True) -> Comparison:
     """Compare two or more runs, and mask secrets afterwards."""
     comparison = compare([gather(folder, with_code) for folder in folders])
-    secrets = {value for folder in folders for value in secrets_of(folder, environment)}
+    secrets = {value for folder in folders for value in secrets_of_run(folder.path, environment)}
     longest_first = sorted(secrets, key=lambda secret: (-len(secret), secret))
     return replace(
         comparison,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from mslaunch.runs.places import option_for
+from mslaunch.runs.search import option_for
 from mslaunch.text import byte_count
 
 MUCH = 10_000_000_000

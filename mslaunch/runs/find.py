@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mslaunch.runs import history
+from mslaunch.runs import search
 from mslaunch.runs.paths import runs_root
-from mslaunch.runs.places import default_runs_dir, option_for, places, shown
 from mslaunch.runs.run import Run
+from mslaunch.runs.search import default_runs_dir, folders_to_search, option_for, path_from_here
 
 if TYPE_CHECKING:
     from mslaunch.errors import RecordUnreadable
@@ -20,7 +20,7 @@ PathLike = str | os.PathLike[str]
 
 def runs(runs_dir: PathLike | None = None) -> list[Run]:
     """Return the runs of a folder, oldest first."""
-    return [Run(folder) for folder in history.list_runs(Path(runs_dir or default_runs_dir(os.environ)))]
+    return [Run(folder) for folder in search.list_runs(Path(runs_dir or default_runs_dir(os.environ)))]
 
 
 def find_run(name: str | None = None, runs_dir: PathLike | None = None) -> Run:
@@ -28,7 +28,7 @@ def find_run(name: str | None = None, runs_dir: PathLike | None = None) -> Run:
 
     Without a folder, in the argument or in MSLAUNCH_RUNS_DIR, those below the current one are searched as well.
     """
-    return Run(history.find_run(places_for(runs_dir), name))
+    return Run(search.find_run(places_for(runs_dir), name))
 
 
 def find_runs(name: str, runs_dir: PathLike | None = None) -> list[Run]:
@@ -41,7 +41,7 @@ def find_runs(name: str, runs_dir: PathLike | None = None) -> list[Run]:
 
 def places_for(runs_dir: PathLike | None) -> list[Path]:
     """Return the folders of runs in which to look: the one that is named, or those that are likely."""
-    return [Path(runs_dir)] if runs_dir else places(os.environ)
+    return [Path(runs_dir)] if runs_dir else folders_to_search(os.environ)
 
 
 def unexpected_place(run: Run, name: str | None) -> str | None:
@@ -49,7 +49,7 @@ def unexpected_place(run: Run, name: str | None) -> str | None:
     if name and Path(name).resolve() == run.path.resolve():
         return None
     root = runs_root(run.path.parent)
-    return shown(root) if option_for(root, os.environ) else None
+    return path_from_here(root) if option_for(root, os.environ) else None
 
 
 def list_summaries(
@@ -62,7 +62,7 @@ def list_summaries(
     from mslaunch.runs.summaries import read_summaries
 
     folder = Path(runs_dir)
-    everything = history.list_runs(folder)
+    everything = search.list_runs(folder)
     newest = everything if last is None else everything[max(0, len(everything) - last) :]
     summaries = read_summaries(folder, newest, everything)
     return [(Run(run), summary) for run, summary in zip(newest, summaries, strict=True)], len(everything) - len(newest)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from mslaunch import plugins
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import PluginBroken, RequestError, signal_code
-from mslaunch.runs import identity
+from mslaunch.runs import launchers
 from mslaunch.runs.ownership import is_own
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.record import ENDED, RunRecord, iso, read
@@ -34,7 +34,7 @@ def current(folder: RunFolder, read: Callable[[RunFolder], RunRecord] = read) ->
         record = read(folder)
     if record.state in ENDED:
         return record if queue is None or job is None else _unless_queued_again(record, queue, job)
-    alive = launcher is not None and identity.is_here(launcher) and identity.is_alive(launcher)
+    alive = launcher is not None and launchers.is_here(launcher) and launchers.is_alive(launcher)
     if alive and (record.state == "running" or job is None):
         return record  # while it is queued, that is only whoever submitted it
     if queue is not None and job is None and record.state == "queued":
@@ -43,7 +43,7 @@ def current(folder: RunFolder, read: Callable[[RunFolder], RunRecord] = read) ->
         job = _found_again(folder, record, queue)
     if queue is not None and job is not None:
         return _as_queue_sees(folder, record, queue, job)
-    return _lost(folder, record) if launcher and identity.is_here(launcher) else record
+    return _lost(folder, record) if launcher and launchers.is_here(launcher) else record
 
 
 def _lost(folder: RunFolder, record: RunRecord) -> RunRecord:

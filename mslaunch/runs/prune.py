@@ -23,12 +23,11 @@ from mslaunch.documents.mounts import find_mount
 from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, SweepAlive
 from mslaunch.runs import labels, record, sweep_record
 from mslaunch.runs.disk_usage import entries
-from mslaunch.runs.history import list_runs
 from mslaunch.runs.liveness import current
 from mslaunch.runs.ownership import check_owner, is_own
 from mslaunch.runs.paths import RunFolder, SweepFolder
-from mslaunch.runs.places import RUNS_DIR
 from mslaunch.runs.prune_choice import Candidate, Choice, Criteria, choose, find_links, runs_below, surplus
+from mslaunch.runs.search import RUNS_DIR, list_runs
 from mslaunch.shared import layout
 from mslaunch.shared.guard import processes_with
 

@@ -16,8 +16,8 @@ from mslaunch.documents.typed import make
 from mslaunch.errors import RecordUnreadable
 from mslaunch.plan.model import Plan, from_json
 from mslaunch.ranges import format_ranges
-from mslaunch.runs import identity
-from mslaunch.runs.identity import Launcher
+from mslaunch.runs import launchers
+from mslaunch.runs.launchers import Launcher
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.writing import write_atomically
 from mslaunch.shared.messages import OutputRow
@@ -185,9 +185,9 @@ class RunRecord:
         """Return how long it has taken, up to its end or up to now: by the wall clock only where nothing else tells."""
         if self.seconds is not None:
             return self.seconds
-        began = self.launcher.began if self.launcher and self.launcher.boot_id == identity.boot_id() else None
+        began = self.launcher.began if self.launcher and self.launcher.boot_id == launchers.boot_id() else None
         if self.state == "running" and began is not None:
-            return max(0.0, identity.seconds_since_boot() - began)
+            return max(0.0, launchers.seconds_since_boot() - began)
         end = datetime.fromisoformat(self.ended) if self.ended else now
         return max(0.0, (end - datetime.fromisoformat(self.started)).total_seconds())
 
@@ -205,7 +205,7 @@ def queued(plan: Plan, now: float, in_process: bool = False) -> RunRecord:
         state="queued",
         started=iso(now),
         ended=None,
-        launcher=identity.this_process(in_process),
+        launcher=launchers.this_process(in_process),
         world_size=plan.world_size,
         method=plan.method,
         transport=plan.transport,

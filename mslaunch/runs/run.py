@@ -2,48 +2,58 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from mslaunch.diagnose.verdict import Verdict
+from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.limits import Unreadable, open_file
 from mslaunch.documents.schema import RunStatus
 from mslaunch.documents.stamp import Stamp, stamp_of
-from mslaunch.errors import LaunchedElsewhere, MslaunchError, NotReadyError, RequestError
+from mslaunch.documents.typed import make
+from mslaunch.errors import LaunchedElsewhere, MslaunchError, NotReadyError, RequestError, signal_code
 from mslaunch.metrics.rows import Number, Source
 from mslaunch.metrics.series import SeriesTable
 from mslaunch.plan.model import Plan
-from mslaunch.runs import history, identity, ownership, requests
+from mslaunch.runs import launchers, ownership
 from mslaunch.runs.events import RunEnded, RunEvent, follow_events
 from mslaunch.runs.liveness import current, job_of, queue_of
 from mslaunch.runs.logs import TimedLog
 from mslaunch.runs.metrics_file import Metrics, last_table, last_values
 from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.record import ENDED, RankRecord, RunRecord, read, read_plan, save
+from mslaunch.runs.record import ENDED, RankRecord, RunRecord, iso, read, read_plan, save
 from mslaunch.shared.follow import Follower
+from mslaunch.shared.guard import end_run, processes_with
 from mslaunch.shared.messages import OutputRow
 from mslaunch.shared.work_folder import scan, scan_code
+from mslaunch.transports.base import JobQueue
 
 
 class RecordReader:
     """Reads run.json; with 10,000 ranks it takes 0.4 s to parse, and programs look at it ten times a second."""
 
     def __init__(self) -> None:
-        self._known: tuple[Stamp, RunRecord] | None = None
+        self._last: tuple[Stamp, RunRecord] | None = None
 
     def __call__(self, folder: RunFolder) -> RunRecord:
         """Return the record as it stands; one that has ended is not kept, since nobody waits for it any more."""
         stamp = stamp_of(folder.record)  # before reading: what is written meanwhile is read next time
-        known = self._known
-        if known is not None and known[0] == stamp:
-            return known[1]
+        if self._last is not None and self._last[0] == stamp:
+            return self._last[1]
         record = read(folder)
-        self._known = None if stamp is None or record.state in ENDED else (stamp, record)
+        self._last = None
+        if stamp is not None and record.state not in ENDED:
+            self._last = stamp, record
         return record
 
 
 POLL = 0.1
+LOST_PATIENCE = 5.0
 STACKS_SECONDS = 30.0
 STOP_MARGIN = 20.0
 
@@ -82,7 +92,7 @@ class JobFailed(MslaunchError):
         self.result = result
         self.verdict = result.verdict
         self.exit_code = result.exit_code or 1
-        super().__init__(_words(result))
+        super().__init__(_describe_end(result))
 
     @property
     def lines(self) -> Sequence[str]:
@@ -92,8 +102,8 @@ class JobFailed(MslaunchError):
         return JobFailed, (self.result,)
 
 
-def _words(result: Result) -> str:
-    """Say how a run ended, why, and what the rank that failed first raised."""
+def _describe_end(result: Result) -> str:
+    """Describe how a run ended, why, and what the rank that failed first raised."""
     verdict = result.verdict
     if verdict is None:
         return f"run {result.run_id} {_STATES[result.state]}. See {result.path}."
@@ -258,34 +268,104 @@ class Run:
     def stop(self) -> Result:
         """Stop the run, and wait until nothing of it is left."""
         ownership.check_owner(self.folder, "stop")
-        history.stop(self.folder, self.plan.limits.grace + STOP_MARGIN)
+        _stop(self.folder, self.plan.limits.grace + STOP_MARGIN)
         return self.result
 
     def stacks(self) -> list[str]:
         """Return where the ranks of a running job stand, grouped."""
         ownership.check_owner(self.folder, "stacks")
-        found = self.record
-        if found.state != "running" or found.launcher is None:
+        record = self.record
+        if record.state != "running" or record.launcher is None:
             raise RequestError(
-                f"{found.run_id} is not running ({found.state}). Stacks can be taken of a running job only."
+                f"{record.run_id} is not running ({record.state}). Stacks can be taken of a running job only."
             )
-        if not identity.is_here(found.launcher):
-            raise LaunchedElsewhere(found.run_id, identity.place_of(found.launcher), "stacks")
-        seen = self.folder.events.stat().st_size
-        requests.ask(self.folder, found.launcher, "stacks")
-        groups = next(history.stacks_taken(self.folder, seen, STACKS_SECONDS), None)
-        if groups is None:
-            raise NotReadyError(
-                f"{found.run_id}: no stacks came in {STACKS_SECONDS:.0f} s. See {self.path}/rank_*/stack.txt."
-            )
-        return groups
+        if not launchers.is_here(record.launcher):
+            raise LaunchedElsewhere(record.run_id, launchers.place_of(record.launcher), "stacks")
+        before = self.folder.events.stat().st_size
+        launchers.ask(self.folder, record.launcher, "stacks")
+        for _ in _ticks(STACKS_SECONDS):
+            with open_file(self.folder.events) as file:
+                file.seek(before)
+                for groups in stacks_in(file.read()):
+                    return groups
+        raise NotReadyError(
+            f"{record.run_id}: no stacks came in {STACKS_SECONDS:.0f} s. See {self.path}/rank_*/stack.txt."
+        )
 
 
-def find(name: str | None, places: Sequence[Path]) -> Run:
-    """Find a run by its path, its name or an unambiguous part of it; the newest where none is named."""
-    return Run(history.find_run(places, name))
+def stacks_in(events: bytes) -> Iterator[list[str]]:
+    """Yield the groups of stacks in whole lines of events.jsonl; a line that is not an event is left out."""
+    for line in events.split(b"\n")[:-1]:
+        if b"stacks-taken" in line:
+            with suppress(Unreadable):
+                yield list(make(_StacksTaken, parse_json(line)).groups)
 
 
-def runs(runs_dir: str) -> list[Run]:
-    """Return the runs in a folder, oldest first."""
-    return [Run(folder) for folder in history.list_runs(Path(runs_dir))]
+@dataclass(frozen=True, slots=True)
+class _StacksTaken:
+    ev: Literal["stacks-taken"]
+    groups: tuple[str, ...]
+
+
+def _stop(folder: RunFolder, wait: float) -> None:
+    """Ask a run's launcher to stop it, and wait until it has."""
+    record = current(folder)
+    queue, job, launcher = queue_of(record), job_of(folder, record), record.launcher
+    if record.state not in ENDED and queue is not None and job is not None:
+        _stop_job(folder, queue, job, wait)
+        return
+    if record.state not in ENDED and launcher is not None and not launchers.is_here(launcher):
+        raise LaunchedElsewhere(folder.run_id, launchers.place_of(launcher), "stop")
+    asked_pid = None
+    for _ in _ticks(wait):
+        record = current(folder)
+        if record.state in ENDED:
+            _end_what_is_left(folder)
+            launchers.withdraw(folder)
+            return
+        launcher = record.launcher
+        if record.state == "running" and launcher and launcher.pid != asked_pid:
+            asked_pid = launcher.pid
+            launchers.ask(folder, launcher, "stop")
+    who = f"Its launcher is pid {launcher.pid}; try again." if launcher else "Its record names no launcher."
+    raise NotReadyError(f"{folder.run_id} has not stopped after {wait:.0f} s. {who}")
+
+
+def _stop_job(folder: RunFolder, queue: JobQueue, job: str, wait: float) -> None:
+    """Ask the queue to end a run's job; kill one that does not end."""
+    queue.cancel(job)
+    for end in (queue.kill, None):
+        for _ in _ticks(wait):
+            record = current(folder)
+            if record.state in ENDED:
+                save_stopped(folder, record)
+                return
+        if end:
+            end(job)
+    raise NotReadyError(
+        f"{folder.run_id} has not stopped after {2 * wait:.0f} s: see `{queue.show_command(job)}`; try again."
+    )
+
+
+def save_stopped(folder: RunFolder, current_record: RunRecord) -> None:
+    """Record how a cancelled run ended: its queue forgets it, and its launcher may not have begun."""
+    record = read(folder)
+    if record.state not in ENDED:
+        with suppress(OSError):
+            save(folder, record.end("stopped", current_record.ended or iso(time.time()), signal_code(signal.SIGTERM)))
+
+
+def _end_what_is_left(folder: RunFolder) -> None:
+    """End the ranks of a lost run if its agent, which does so, does not get to it."""
+    path = str(folder.path.resolve())
+    for _ in _ticks(LOST_PATIENCE):
+        if not processes_with(f"MSLAUNCH_RUN_DIR={path}"):
+            return
+    end_run(path)
+
+
+def _ticks(seconds: float) -> Iterator[None]:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield
+        time.sleep(0.05)

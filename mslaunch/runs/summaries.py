@@ -23,12 +23,11 @@ from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.schema import RunStatus
 from mslaunch.documents.typed import Mismatch, reader_of
 from mslaunch.errors import RecordUnreadable
-from mslaunch.runs.history import list_runs
 from mslaunch.runs.liveness import current, job_of
 from mslaunch.runs.metrics_file import last_loss
 from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.places import index_path
 from mslaunch.runs.record import ENDED, RunRecord, Time
+from mslaunch.runs.search import index_path, list_runs
 from mslaunch.runs.writing import write_atomically
 from mslaunch.shared import layout
 from mslaunch.text import first_line

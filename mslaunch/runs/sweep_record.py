@@ -27,14 +27,14 @@ from mslaunch.errors import (
     SweepAlive,
 )
 from mslaunch.plan.combinations import Combination
-from mslaunch.runs import identity, requests
-from mslaunch.runs.history import list_all, save_stopped
-from mslaunch.runs.identity import Launcher
+from mslaunch.runs import launchers
+from mslaunch.runs.launchers import Launcher
 from mslaunch.runs.liveness import queue_of
 from mslaunch.runs.ownership import become_owner, check_owner, is_own
 from mslaunch.runs.paths import RunFolder, SweepFolder, is_file
 from mslaunch.runs.record import LARGEST, is_name
-from mslaunch.runs.run import Result, Run
+from mslaunch.runs.run import Result, Run, save_stopped
+from mslaunch.runs.search import list_all
 from mslaunch.runs.writing import create_folder, why, write_atomically
 
 POLL = 0.1
@@ -124,14 +124,14 @@ def read(folder: SweepFolder) -> SweepRecord:
 
 def create(folder: SweepFolder, made: SweepRecord, in_process: bool) -> None:
     """Make a sweep's folder with its record, or leave nothing behind; `in_process`: inside another program."""
-    text = to_json(replace(made, launcher=identity.this_process(in_process)))
+    text = to_json(replace(made, launcher=launchers.this_process(in_process)))
     create_folder(folder.path, partial(write_atomically, folder.record, text))
 
 
 def save(folder: SweepFolder, made: SweepRecord, in_process: bool) -> None:
     """Write the record of a sweep that is resumed."""
     try:
-        write_atomically(folder.record, to_json(replace(made, launcher=identity.this_process(in_process))))
+        write_atomically(folder.record, to_json(replace(made, launcher=launchers.this_process(in_process))))
     except OSError as error:
         raise RunsFolderUnwritable(str(folder.path), why(error)) from None
 
@@ -187,9 +187,9 @@ def stop(folder: SweepFolder) -> None:
     found = read(folder)
     launcher = found.launcher
     if launcher is not None and is_under_way(folder):
-        if not identity.is_here(launcher):
-            raise LaunchedElsewhere(folder.sweep_id, identity.place_of(launcher), "stop")
-        requests.ask(folder, launcher, "stop")
+        if not launchers.is_here(launcher):
+            raise LaunchedElsewhere(folder.sweep_id, launchers.place_of(launcher), "stop")
+        launchers.ask(folder, launcher, "stop")
         while is_under_way(folder):
             time.sleep(POLL)
     left = [run for run in runs_of(folder) if not run.has_ended]

@@ -13,7 +13,7 @@ from mslaunch.launch import pipeline
 from mslaunch.launch.pipeline import Launch, PlannedJob
 from mslaunch.launch.read import Request
 from mslaunch.launch.runners import BackgroundRun, ThreadRunner
-from mslaunch.runs import requests
+from mslaunch.runs import launchers
 from mslaunch.signals import ASKING, SUSPEND, SignalSource
 from mslaunch.sweep.planning import Claim, Sweep
 from mslaunch.sweep.results import SweptRun, result_of
@@ -162,7 +162,7 @@ class SweepRunner:
             self._finish(self._ended.get(timeout=POLL))
         for number in self.signals.read() if self.signals else ():
             self._handle(number)
-        for number in requests.receive(self.sweep.folder):
+        for number in launchers.receive(self.sweep.folder):
             self._handle(number)
         for index, member in self._under_way.items():
             if member.target == "CPU":

@@ -12,10 +12,10 @@ from mslaunch.launch import pipeline
 from mslaunch.launch.folder import create_queued
 from mslaunch.launch.pipeline import PlannedJob
 from mslaunch.launch.runners import ThreadRunner
-from mslaunch.runs import record, requests
-from mslaunch.runs.history import save_stopped
+from mslaunch.runs import launchers, record
 from mslaunch.runs.liveness import current
 from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.run import save_stopped
 from mslaunch.runs.writing import write_atomically
 from mslaunch.signals import ASKING, SUSPEND, Signals, SignalSource
 from mslaunch.sweep.members import Observe, SweepEvent, run_sweep
@@ -102,7 +102,7 @@ class ArrayFollower:
         until = time.monotonic() + POLL
         while self._left and time.monotonic() < until:
             yield from self.signals.read() if self.signals else ()
-            yield from requests.receive(self.sweep.folder)
+            yield from launchers.receive(self.sweep.folder)
             time.sleep(POLL / 5)
 
     def _look(self, index: int) -> None:
@@ -173,7 +173,7 @@ def carry_out_sweep(
     """
     with ExitStack() as stack:
         stack.enter_context(opened(sweep, in_process=not take_signals))
-        requests.withdraw(sweep.folder)  # those of the time before it was resumed
+        launchers.withdraw(sweep.folder)  # those of the time before it was resumed
         observe(SweepEvent("opened"))
         signals = stack.enter_context(Signals()) if take_signals else None
         if sweep.queue is None or not sweep.waiting:

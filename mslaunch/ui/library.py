@@ -17,16 +17,16 @@ from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, open_file, read_text
 from mslaunch.documents.stamp import Stamp, stamp_of
 from mslaunch.errors import MslaunchError, NoSuchRun
-from mslaunch.masking.documents import TELLING
+from mslaunch.masking.documents import TELLING, secrets_of_run
 from mslaunch.masking.free_text import mask_text
 from mslaunch.metrics.progress import seconds_silent, step_time_of
 from mslaunch.metrics.rows import Row, read_row
 from mslaunch.metrics.series import STEP_NAMES, Series, SeriesTable
+from mslaunch.runs.find import runs
 from mslaunch.runs.metrics_file import Metrics
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.record import ENDED
-from mslaunch.runs.run import Run, runs
-from mslaunch.runs.run_secrets import secrets_of
+from mslaunch.runs.run import Run
 from mslaunch.text import plain, shorten
 from mslaunch.ui.bounds import LIVE, number
 from mslaunch.ui.document import describe_labels, make_document
@@ -179,7 +179,7 @@ class Library:
     def _secrets(self, entry: _Entry) -> tuple[str, ...]:
         found = tuple(stamp_of(entry.run.path / name) for name in TELLING)
         if found != entry.telling:
-            entry.telling, entry.known = found, secrets_of(entry.run.folder, os.environ)
+            entry.telling, entry.known = found, secrets_of_run(entry.run.path, os.environ)
         return entry.known
 
     def _ask(self, entries: Iterable[_Entry]) -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mslaunch.errors import NotReadyError
+from mslaunch.masking.documents import secrets_of_run
 from mslaunch.runs.run import Run
-from mslaunch.runs.run_secrets import secrets_of
 from mslaunch.runs.writing import write_atomically
 from mslaunch.ui.bounds import REPORT
 from mslaunch.ui.document import Document, make_document
@@ -86,7 +86,7 @@ def report_document(run: Run) -> Document:
     """Return what the report of a run holds."""
     metrics = run.metrics()
     try:
-        return make_document(run, metrics.table, time.time(), REPORT, secrets_of(run.folder, os.environ))
+        return make_document(run, metrics.table, time.time(), REPORT, secrets_of_run(run.path, os.environ))
     finally:
         metrics.close()
 

@@ -28,7 +28,7 @@ from mslaunch.metrics.order import metrics_order
 from mslaunch.metrics.rows import Row
 from mslaunch.plan.model import Plan, process_to_dict
 from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.places import words_of
+from mslaunch.runs.search import arguments_for
 from mslaunch.shared import messages
 from mslaunch.shared.running_clock import RunningClock
 from mslaunch.shared.visible_devices import DEVICE_FILES
@@ -243,7 +243,7 @@ class Attempt:
         if self.collection_ended_by is None or not self.transfer.waiting:
             return
         hosts = ", ".join(sorted(self.transfer.waiting))
-        run = words_of(RunFolder(Path(self.plan.run_dir)), os.environ)
+        run = arguments_for(RunFolder(Path(self.plan.run_dir)), os.environ)
         fetch = f"`mslaunch collect {run}` fetches them"
         self.run_state.notes.append(f"collecting logs was ended by a signal: some stay on {hosts}; {fetch}")
         for channel in self.channels.values():

@@ -1,13 +1,26 @@
-"""Who a process is: its pid alone is not enough, since pids come round again."""
+"""Launchers as processes: telling them apart, and asking them to stop or to take stacks.
+
+A pid alone does not name a process, since pids come round again. A launcher inside another program shares that
+program's pid. A signal would reach the program, whose author may handle it, ignore it or end by it. So such a launcher
+looks for files in the run's folder instead. A file needs no reader when it is made: it stays until the launcher has
+seen it, it works on every file system, and two requests for the same thing make one file.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+
+from mslaunch.errors import NotReadyError
+from mslaunch.runs.paths import RunFolder, SweepFolder
+from mslaunch.shared.processes import is_own
+from mslaunch.signals import STACKS
 
 LARGEST_PID = 1 << 22
 
@@ -88,3 +101,48 @@ def is_alive(who: Launcher) -> bool:
     """Tell whether the process that `this_process` described is still the one with its pid, on this boot."""
     started = start_time(who.pid)
     return who.boot_id == boot_id() and started is not None and started == who.start_time
+
+
+SIGNALS = {"stop": signal.SIGTERM, "stacks": STACKS}
+"""What can be asked for, and the signal that asks a launcher which is a process of its own."""
+
+
+def ask(folder: RunFolder | SweepFolder, launcher: Launcher, kind: str) -> None:
+    """Ask the launcher of a run or a sweep, on this host, to stop it or to take stacks."""
+    if not launcher.in_process:
+        if not is_alive(launcher):
+            return
+        if not is_own(launcher.pid):
+            raise NotReadyError(
+                f"{folder.path}: its launcher, pid {launcher.pid}, runs as another user. Stop it as that user."
+            )
+        with suppress(ProcessLookupError):
+            os.kill(launcher.pid, SIGNALS[kind])
+        return
+    path = folder.request(kind)
+    try:
+        path.touch(mode=0o600)
+    except OSError as error:
+        raise NotReadyError(
+            f"{path}: cannot be written ({error.strerror}). The run belongs to the program with pid {launcher.pid}; "
+            f"stop it there."
+        ) from None
+
+
+def receive(folder: RunFolder | SweepFolder) -> list[int]:
+    """Return what has been asked for by files, as signals; each request counts once."""
+    return [number for kind, number in SIGNALS.items() if _remove(folder, kind)]
+
+
+def withdraw(folder: RunFolder | SweepFolder) -> None:
+    """Remove requests that nobody will see any more."""
+    for kind in SIGNALS:
+        _remove(folder, kind)
+
+
+def _remove(folder: RunFolder | SweepFolder, kind: str) -> bool:
+    try:
+        folder.request(kind).unlink()
+    except OSError:  # there is none, or another reader was first
+        return False
+    return True
