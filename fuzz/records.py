@@ -39,8 +39,8 @@ def _open_record(folder: Path) -> Callable[[bytes], object]:
     def read(data: bytes) -> None:
         run = str(_folder_with(folder, "run.json", data).path)
         ps(runs_dir=str(folder))
-        status(run=run)
-        status(run=run, as_json=True)
+        status(name=run)
+        status(name=run, as_json=True)
         diagnose(what=run)
 
     return read

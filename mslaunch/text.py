@@ -54,6 +54,12 @@ def clock_words(seconds: float) -> str:
     return f"{minutes}:{rest % 60:02d}"
 
 
+def elapsed_words(seconds: float) -> str:
+    """A time that something takes, always with hours: `0:00:49`."""
+    hours, rest = divmod(int(seconds), 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
+
+
 def count_words(number: float) -> str:
     """A number that counts: all digits of a whole one, `1.5` of another."""
     is_whole = abs(number) < _LARGEST_COUNT and number == int(number)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from mslaunch.cli.parsing.common import lasting
 from mslaunch.runs import liveness, record
+from mslaunch.text import elapsed_words
 from tests.conftest import Bench, wait_for
 from tests.past_runs import make_running
 
@@ -76,4 +76,4 @@ def test_the_time_of_a_lost_run_ends_with_its_last_sign_of_life(tmp_path: Path) 
         os.utime(file, (began, began + seconds))
     lost = liveness.current(run)
     assert (lost.state, lost.ended) == ("lost", record.iso(began + 3725.0))
-    assert lasting(lost.seconds_taken(datetime.now().astimezone())) == "1:02:05"
+    assert elapsed_words(lost.seconds_taken(datetime.now().astimezone())) == "1:02:05"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.cli.console.last_lines import leave_out, untold_lines
+from mslaunch.cli.console.last_lines import leave_out, other_lines
 from mslaunch.diagnose.verdict import Verdict
 from tests.conftest import Bench
 from tests.terminal_bed import run_in_terminal
@@ -75,7 +75,7 @@ def test_a_traceback_longer_than_what_is_read_is_left_out(tmp_path: Path) -> Non
     rows = [f"row {number}" for number in range(20000)]
     (tmp_path / "log.txt").write_text("\n".join(["Traceback (most recent call last):", *rows, "after"]) + "\n")
     traceback = "Traceback (most recent call last):\nrow 0\n... left out ...\nrow 19999"
-    assert untold_lines(Verdict(log=str(tmp_path / "log.txt"), traceback=traceback)) == ["after"]
+    assert other_lines(Verdict(log=str(tmp_path / "log.txt"), traceback=traceback)) == ["after"]
 
 
 def test_the_same_traceback_that_was_printed_before_stays() -> None:
@@ -88,7 +88,7 @@ def test_the_same_traceback_that_was_printed_before_stays() -> None:
 def test_the_state_of_a_progress_bar_is_one_of_the_last_lines(tmp_path: Path) -> None:
     """Not every state that it had."""
     (tmp_path / "log.txt").write_bytes(b"start\n 1%\r 2%\r 3%\r\nTraceback\n")
-    assert untold_lines(Verdict(log=str(tmp_path / "log.txt"))) == ["start", " 3%", "Traceback"]
+    assert other_lines(Verdict(log=str(tmp_path / "log.txt"))) == ["start", " 3%", "Traceback"]
 
 
 @pytest.mark.parametrize(
@@ -160,4 +160,4 @@ def test_lines_of_healthy_runs_are_not_among_the_last_lines(tmp_path: Path) -> N
     """MindSpore's retries while the cluster forms read like the cause; what the script printed stays."""
     retry = "[WARNING] DISTRIBUTED(1,7f,python) BuildCluster] Topology build timed out., retry(1/1200)."
     (tmp_path / "log.txt").write_text(f"loss 0.5\n{retry}\n")
-    assert untold_lines(Verdict(log=str(tmp_path / "log.txt"))) == ["loss 0.5"]
+    assert other_lines(Verdict(log=str(tmp_path / "log.txt"))) == ["loss 0.5"]

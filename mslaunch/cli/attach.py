@@ -12,9 +12,8 @@ from mslaunch.cli.console.console import Console
 from mslaunch.cli.console.describe import duration_of
 from mslaunch.cli.console.screen import Screen
 from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_options import find_run
-from mslaunch.errors import ExitCode, RequestError
-from mslaunch.ranges import format_ranges, parse_ranges
+from mslaunch.cli.parsing.run_options import find_run, parse_ranks
+from mslaunch.errors import ExitCode
 
 POLL = 0.1
 
@@ -23,7 +22,7 @@ app = common.new_app()
 
 @app.command()
 def attach(
-    run: options.Run = None,
+    name: options.Run = None,
     tail: Annotated[
         str | None,
         typer.Option("--tail", help="Ranks whose output is shown; by default as the run was started.", metavar="RANKS"),
@@ -32,26 +31,22 @@ def attach(
     runs_dir: options.RunsDir = None,
 ) -> None:
     """Show a run that goes on elsewhere until it ends; Ctrl-C leaves it, and it goes on."""
-    found = find_run(run, runs_dir)
+    run = find_run(name, runs_dir)
     screen = Screen(1)
     try:
-        code = _follow(found, _ranks(found, tail), lines, screen)
+        code = _follow(run, _ranks(run, tail), lines, screen)
     except KeyboardInterrupt:
-        words = api.words_of_run(found)
-        screen.write(f"\nmslaunch: left {found.name}, which goes on; `mslaunch stop {words}` stops it\n")
+        stop = f"`mslaunch stop {api.words_of_run(run)}`"
+        screen.write(f"\nmslaunch: left {run.name}, which goes on; {stop} stops it\n")
         screen.close()
         code = ExitCode.INTERRUPTED
     raise typer.Exit(code)
 
 
 def _ranks(run: api.Run, tail: str | None) -> tuple[int, ...] | None:
-    if tail is None or tail == "none":
-        return None if tail is None else ()
-    world = run.record.world_size
-    ranks = tuple(range(world)) if tail == "all" else parse_ranges(tail, "--tail")
-    if beyond := [rank for rank in ranks if rank >= world]:
-        raise RequestError(f"--tail: rank {format_ranges(beyond)} is not in {run.name}, which has {world} ranks.")
-    return ranks
+    if tail is None:
+        return None
+    return () if tail == "none" else parse_ranks(tail, "--tail", run.record)
 
 
 def _follow(run: api.Run, tail: tuple[int, ...] | None, lines: int, screen: Screen) -> int:
@@ -84,9 +79,8 @@ def _show(console: Console, attached: api.AttachedRun, notice: api.Notice) -> No
 
 def _wait_in_queue(run: api.Run, screen: Screen) -> None:
     """The plan of a run that waits in a queue names no hosts yet."""
-    told = False
+    if run.state == "queued":
+        job = f" ({run.queue_job})" if run.queue_job else ""
+        screen.write(f"mslaunch: {run.name} is queued{job}\n")
     while run.state == "queued":
-        if not told:
-            screen.write(f"mslaunch: {run.name} is queued{f' ({job})' if (job := run.queue_job) else ''}\n")
-            told = True
         time.sleep(POLL)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated
 
 import typer
 
 from mslaunch import api
+from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import arguments, common, options
-from mslaunch.cli.parsing.common import columns
 from mslaunch.errors import ExitCode
 
 app = common.new_app()
@@ -33,7 +31,7 @@ def check(
     as_json: common.Json = False,
 ) -> None:
     """Check all hosts at once, or this machine, starting nothing; exit code 3 if one is not ready."""
-    flags = arguments.given(
+    flags = arguments.typed_flags(
         hosts=hosts,
         hostfile=hostfile,
         transport=transport,
@@ -42,9 +40,12 @@ def check(
         runs_dir=runs_dir,
     )
     checked = api.check_hosts(api.make_request(config, (), flags), script or "", common.say_aside)
-    print(json.dumps(_plain(checked), indent=1) if as_json else _table(checked), end="\n" if as_json else "")
-    for trouble in checked.problems:
-        print(f"mslaunch: {trouble}", file=sys.stderr)
+    if as_json:
+        common.print_json(_plain(checked))
+    else:
+        print(_table(checked), end="")
+    for problem in checked.problems:
+        common.say_aside(problem)
     raise typer.Exit(ExitCode.NOT_READY if checked.problems else 0)
 
 
@@ -70,12 +71,11 @@ def _table(checked: api.Checked) -> str:
 
 def _devices(report: api.Report) -> str:
     """What ranks would see there, and what hides the others."""
-    found = [
-        report.device_limit(target) or f"{len(devices)} {target}"
-        for target, devices in report.facts["devices"].items()
-        if devices or target in report.facts["limits"]
-    ]
-    return ", ".join(found) or "CPU"
+    targets = []
+    for target, devices in report.facts["devices"].items():
+        if devices or target in report.facts["limits"]:
+            targets.append(report.device_limit(target) or f"{len(devices)} {target}")
+    return ", ".join(targets) or "CPU"
 
 
 def _plain(checked: api.Checked) -> list[dict[str, object]]:

@@ -1,37 +1,38 @@
-"""`mslaunch ckpt`: show, verify, reshard, convert, import, export and compare checkpoints."""
+"""`mslaunch ckpt`: show, verify, reshard, convert, import, export and compare transfer."""
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mslaunch.checkpoint.formats.table import FORMATS, Shard, read_shard
+from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS, Shard, read_shard
 from mslaunch.checkpoint.moving.new_files import is_free
 from mslaunch.checkpoint.sharding.sets import ShardSet, find_set
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
-from mslaunch.cli import ckpt_weights
 from mslaunch.cli.console.progress_bar import progress_bar, size_words, written_words
+from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import common
-from mslaunch.cli.parsing.common import columns
 from mslaunch.errors import ExitCode, RequestError
 from mslaunch.text import counted, plain
 from mslaunch.weights import transfer
 
 if TYPE_CHECKING:
     from mslaunch.checkpoint.formats.tensor import Tensor
+    from mslaunch.checkpoint.moving.new_files import Progress
     from mslaunch.checkpoint.moving.weights import Weight
     from mslaunch.checkpoint.sharding.transform import Planned
+    from mslaunch.weights.diff import WeightDifference
+    from mslaunch.weights.transfer import PlannedWeights
 
 app = common.new_app()
 
+SHOWN = 8
 Source = Annotated[str, typer.Argument(help="A checkpoint, or a folder with rank_0, rank_1 and so on.", metavar="SRC")]
 Step = Annotated[
     str | None,
@@ -41,13 +42,36 @@ Prefix = Annotated[
     str | None, typer.Option("--prefix", help="Only files whose names begin so, where networks share a folder.")
 ]
 Output = Annotated[str, typer.Option("-o", "--output", help="The new folder (convert: or file).", metavar="DST")]
-_NAMES = " or ".join(form.name for form in FORMATS.values())
-Kind = Annotated[str | None, typer.Option("--format", help=f"{_NAMES}; by default as the source.")]
+_FORMAT_NAMES = " or ".join(form.name for form in FORMATS.values())
+Kind = Annotated[str | None, typer.Option("--format", help=f"{_FORMAT_NAMES}; by default as the source.")]
+Names = Annotated[
+    str | None,
+    typer.Option(
+        "--names",
+        help="A YAML file of rules, or bert, gpt2, llama, qwen, resnet; none keeps all names.",
+        metavar="RULES",
+    ),
+]
+Like = Annotated[
+    str | None, typer.Option("--like", help="Weights with the names and shapes that are wanted.", metavar="FILE")
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", help="Cast floating-point values: float32, float16, bfloat16 or float64."),
+]
+Partial = Annotated[bool, typer.Option("--partial", help="Leave out what has no partner, and say so.")]
+Key = Annotated[
+    str | None, typer.Option("--key", help="Which value of a .pth file, for example ema.state_dict.", metavar="NAME")
+]
+LikeKey = Annotated[
+    str | None, typer.Option("--key", help="Which value of a .pth file that --like names.", metavar="NAME")
+]
+StrategyFile = Annotated[str | None, typer.Option("--strategy", help="How ranks' shards are cut.", metavar="FILE")]
 
 
 @app.callback()
 def ckpt() -> None:
-    """Show, verify, reshard, convert, import, export and compare checkpoints."""
+    """Show, verify, reshard, convert, import, export and compare transfer."""
 
 
 @app.command("show")
@@ -58,34 +82,32 @@ def show(
     ],
     step: Step = None,
     prefix: Prefix = None,
-    key: ckpt_weights.Key = None,
+    key: Key = None,
     as_json: common.Json = False,
 ) -> None:
     """Show names, shapes, types and sizes, from headers alone."""
     path = Path(source)
     if transfer.holds_torch(source):
-        _show_weights(source, transfer.list_weights(source, key=key), as_json)
+        listed = transfer.list_weights(source, key=key)
+        files = "" if len(listed.files) == 1 else f"{counted(len(listed.files), 'file')}, "
+        _show_tensors(source, files, listed.nbytes, None, listed.weights, as_json)
         return
     if key is not None:
         raise RequestError(f"--key {key}: {source} has no keys; only files of torch.save have. Leave --key out.")
     if path.is_file():
         shard = read_shard(path)
-        tensors = shard.tensors.values()
-        if as_json:
-            print(json.dumps(_plain(source, shard.size, shard.crc, tensors), indent=1))
-        else:
-            print(_table(source, "", shard.size, tensors), end="")
+        _show_tensors(source, "", shard.size, shard.crc, shard.tensors.values(), as_json)
         return
-    found = find_set(path, step=step, prefix=prefix, content=False)
-    shards = _readable(found)
+    shard_set = find_set(path, step=step, prefix=prefix, content=False)
+    shards = _readable(shard_set)
     if as_json:
         ranks = {r: _plain(str(s.path), s.size, s.crc, s.tensors.values()) for r, s in shards.items()}
-        print(json.dumps({"step": found.step, "ranks": ranks}, indent=1))
+        common.print_json({"step": shard_set.step, "ranks": ranks})
         return
     rows = [("RANK", "FILE", "PARAMETERS", "SIZE")]
-    rows += [(str(r), found.name_of(r), str(len(s.tensors)), size_words(s.size)) for r, s in shards.items()]
+    rows += [(str(r), shard_set.name_of(r), str(len(s.tensors)), size_words(s.size)) for r, s in shards.items()]
     total = size_words(sum(shard.size for shard in shards.values()))
-    step_is = f"epoch {found.step[0]}, step {found.step[1]}" if found.step else "no step in the names"
+    step_is = f"epoch {shard_set.step[0]}, step {shard_set.step[1]}" if shard_set.step else "no step in the names"
     print(f"{source}: {counted(len(shards), 'rank')}, {step_is}, {total}\n\n{columns(rows)}", end="")
 
 
@@ -99,20 +121,20 @@ def verify_set(
     as_json: common.Json = False,
 ) -> None:
     """Check that a set is complete and what its strategy says; exit code 2 if it is not."""
-    layout = _strategy(strategy)
+    layout = _read_strategy(strategy)
     if replicas and layout is None:
         raise RequestError("--replicas needs --strategy: it says which ranks hold the same slices.")
-    found = find_set(Path(source), layout.world_size if layout else None, step, prefix)
-    result = verify(found, layout, replicas)
+    shard_set = find_set(Path(source), layout.world_size if layout else None, step, prefix)
+    verified = verify(shard_set, layout, replicas)
     if as_json:
-        print(json.dumps([asdict(finding) for finding in result.findings], indent=1))
+        common.print_json([asdict(finding) for finding in verified.findings])
     else:
-        print("".join(f"{plain(f'{source}: {finding.words()}')}\n" for finding in result.findings), end="")
-        if not result.errors:
-            of = f", step {found.step[0]}_{found.step[1]}" if found.step else ""
+        print("".join(f"{plain(f'{source}: {finding.words()}')}\n" for finding in verified.findings), end="")
+        if not verified.errors:
+            of = f", step {shard_set.step[0]}_{shard_set.step[1]}" if shard_set.step else ""
             against = f" and as {strategy} says" if strategy else ""
-            print(f"{source}: {counted(len(found.files), 'rank')}{of}: complete{against}")
-    raise typer.Exit(ExitCode.WRONG_REQUEST if result.errors else 0)
+            print(f"{source}: {counted(len(shard_set.files), 'rank')}{of}: complete{against}")
+    raise typer.Exit(ExitCode.WRONG_REQUEST if verified.errors else 0)
 
 
 @app.command("reshard")
@@ -140,15 +162,15 @@ def reshard(
         )
     if not (cut_by or to):
         raise RequestError("neither --from nor --to is given. Name the strategy of the source, of the target, or both.")
-    layout = _strategy(cut_by)
-    found = find_set(Path(source), layout.world_size if layout else None, step, prefix)
-    planned = plan_transform(found, layout, Target(_strategy(to), to_tp, suffix_for(kind)))
+    layout = _read_strategy(cut_by)
+    shard_set = find_set(Path(source), layout.world_size if layout else None, step, prefix)
+    planned = plan_transform(shard_set, layout, Target(_read_strategy(to), to_tp, suffix_for(kind)))
     for warning in planned.warnings:
-        print(f"mslaunch: {plain(f'{source}: {warning.words()}')}", file=sys.stderr)
+        common.say_aside(f"{source}: {warning.words()}")
     if left := planned.job.left_out:
         count = counted(len(left), "parameter")
-        print(f"mslaunch: left out, since {to} does not list them: {count} ({plain(left[0])} …)", file=sys.stderr)
-    _write(planned, Path(output))
+        common.say_aside(f"left out, since {to} does not list them: {count} ({left[0]} …)")
+    _write_shards(planned, Path(output))
 
 
 @app.command("convert")
@@ -157,64 +179,190 @@ def convert(source: Source, output: Output, kind: Kind = None, step: Step = None
     from mslaunch.checkpoint.sharding.transform import plan_convert, suffix_for
 
     path, target = Path(source), Path(output)
-    found = find_set(path, step=step, prefix=prefix)
-    shards = _readable(found, content=True)
-    old = next(iter(found.files.values())).suffix
-    suffix = suffix_for(kind) or (
-        target.suffix if target.suffix in FORMATS else next(key for key in FORMATS if key != old)
-    )
-    planned = plan_convert(found, shards, suffix)
+    shard_set = find_set(path, step=step, prefix=prefix)
+    shards = _readable(shard_set, content=True)
+    suffix = suffix_for(kind)
+    if suffix is None and target.suffix in FORMATS:
+        suffix = target.suffix
+    if suffix is None:
+        old = next(iter(shard_set.files.values())).suffix
+        suffix = next(key for key in FORMATS if key != old)
+    planned = plan_convert(shard_set, shards, suffix)
     if path.is_file() and target.suffix != suffix:
         raise RequestError(f"-o {output}: the new file's name must end in {suffix}.")
-    _write(planned, target, single=path.is_file())
+    _write_shards(planned, target, is_file=path.is_file())
 
 
-app.command("import")(ckpt_weights.import_weights)
-app.command("export")(ckpt_weights.export_weights)
-app.command("diff")(ckpt_weights.diff_weights)
+@app.command("import")
+def import_weights(
+    source: Annotated[str, typer.Argument(help="PyTorch's .safetensors, .pth, or a folder of them.", metavar="SRC")],
+    to: Annotated[str | None, typer.Option("--to", help=f"The new {' or '.join(FORMATS)}.", metavar="FILE")] = None,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", help="The new folder of shards, with --strategy.", metavar="DST")
+    ] = None,
+    strategy: StrategyFile = None,
+    names: Names = None,
+    like: Like = None,
+    dtype: Dtype = None,
+    partial: Partial = False,
+    key: Key = None,
+) -> None:
+    """Write PyTorch's weights as a MindSpore checkpoint, or as the shards of ranks."""
+    target = _choose_target(to, output, strategy)
+    _check_target(target, tuple(FORMATS) if to else ())
+    planned = transfer.import_weights(
+        source, target, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial, key=key
+    )
+    _write_weights(planned, source)
 
 
-def _write(planned: Planned, target: Path, single: bool = False) -> None:
+@app.command("export")
+def export_weights(
+    source: Annotated[str, typer.Argument(help="A checkpoint, or a folder with rank_0 and so on.", metavar="SRC")],
+    to: Annotated[str, typer.Option("--to", help=f"The new {' or '.join(FOR_TORCH)}.", metavar="FILE")],
+    strategy: StrategyFile = None,
+    names: Names = None,
+    like: Like = None,
+    dtype: Dtype = None,
+    partial: Partial = False,
+    key: LikeKey = None,
+) -> None:
+    """Write a MindSpore checkpoint with PyTorch's names; shards are merged on the way."""
+    _check_target(to, FOR_TORCH)
+    planned = transfer.export_weights(
+        source, to, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial, key=key
+    )
+    _write_weights(planned, source)
+
+
+@app.command("diff")
+def diff_weights(
+    first: Annotated[str, typer.Argument(help="Weights of any kind.", metavar="A")],
+    second: Annotated[str, typer.Argument(help="Those to compare with.", metavar="B")],
+    names: Annotated[
+        str | None, typer.Option("--names", help="Rules for the names of A, as of import.", metavar="RULES")
+    ] = None,
+    strategy: StrategyFile = None,
+    key: Key = None,
+    as_json: common.Json = False,
+) -> None:
+    """Compare two sets of weights; exit code 1 if they differ."""
+    compared = transfer.compare_weights(first, second, names=names, strategy=strategy, key=key)
+    differences = compared.differences
+    for note in compared.notes:
+        common.say_aside(note)
+    if compared.renamed:
+        common.say_aside(_describe_renamed(compared.renamed))
+    if as_json:
+        common.print_json([asdict(difference) for difference in differences])
+    elif differences:
+        rows = [("PARAMETER", "DIFFERS", "MAX", "MEAN", "COSINE", "A", "B"), *map(_difference_row, differences)]
+        print(columns(rows), end="")
+    else:
+        print(f"{first} and {second}: the same")
+    raise typer.Exit(1 if differences else 0)
+
+
+def _choose_target(to: str | None, output: str | None, strategy: str | None) -> str:
+    """Return where an import writes; refuse options that do not go together."""
+    problem = ""
+    if to is not None and output is not None:
+        problem = "--to and -o both say where to write"
+    elif to is None and output is None:
+        problem = "neither --to nor -o says where to write"
+    elif to is None and strategy is None:
+        problem = "-o writes one shard a rank and needs --strategy, which says how they are cut"
+    elif output is None and strategy is not None:
+        problem = "--strategy cuts the weights into one shard a rank, and --to is one file"
+    if problem:
+        raise RequestError(f"{problem}. Give --to FILE for one file, or -o FOLDER together with --strategy for shards.")
+    return to or output or ""
+
+
+def _describe_renamed(renamed: Mapping[str, str]) -> str:
+    old, new = next(iter(renamed.items()))
+    return f"{counted(len(renamed), 'name')} matched as by import: {old} is {new}{' …' if len(renamed) > 1 else ''}"
+
+
+def _difference_row(difference: WeightDifference) -> tuple[str, ...]:
+    kind = difference.kind
+    if difference.not_finite:
+        kind = f"{kind}, {difference.not_finite} not finite"
+    numbers = ("" if number is None else f"{number:.3g}" for number in (difference.max, difference.mean))
+    cosine = "" if difference.cosine is None else f"{difference.cosine:.6f}"
+    return (difference.name, kind, *numbers, cosine, difference.first or "", difference.second or "")
+
+
+def _check_target(name: str, suffixes: tuple[str, ...]) -> None:
+    """Refuse a target that exists; `suffixes` are those that a file may have, none where it is a folder."""
+    target = Path(name)
+    if not target.name:
+        raise RequestError(f"{name}: has no name. Name a file or folder that is not there yet.")
+    if suffixes and target.suffix not in suffixes:
+        raise RequestError(f"--to {name}: the new file's name must end in {' or '.join(suffixes)}.")
+    _check_free(target, is_file=bool(suffixes))
+
+
+def _check_free(target: Path, is_file: bool) -> None:
+    if target.exists() and (is_file or not target.is_dir() or not is_free(target)):
+        raise RequestError(f"{target}: is there already. Give another name, or remove it.")
+
+
+def _write_shards(planned: Planned, target: Path, is_file: bool = False) -> None:
     if not target.name:
         raise RequestError(f"-o {target}: has no name. Name a folder that is not there yet.")
-    if target.exists() and (single or not target.is_dir() or not is_free(target)):
-        raise RequestError(f"{target}: is there already. Give another -o, or remove it.")
+    _check_free(target, is_file)
+    write = planned.write_file if is_file else planned.write
+    written = _move(planned.job.nbytes, lambda progress: write(target, progress))
+    print(f"{target}: {counted(len(planned.names), 'rank')}, {written}")
+
+
+def _write_weights(weights: PlannedWeights, source: str) -> None:
+    for note in weights.notes:
+        common.say_aside(note)
+    for sentence in weights.left_out[:SHOWN]:
+        common.say_aside(f"{source}: left out: {sentence}")
+    if len(weights.left_out) > SHOWN:
+        common.say_aside(f"{source}: and {len(weights.left_out) - SHOWN} more were left out")
+    written = _move(weights.nbytes, weights.write)
+    ranks = "" if weights.single else f"{counted(len(weights.planned.names), 'rank')}, "
+    count = counted(len(weights.renamed.weights), "parameter")
+    print(f"{weights.target}: {ranks}{count}, {written}")
+
+
+def _move(nbytes: int, write: Callable[[Progress], None]) -> str:
+    """Write files with a progress bar; return their size, the time and the rate."""
     began = time.monotonic()
     with progress_bar() as progress:
-        bar = progress(planned.job.nbytes)
-        planned.write_file(target, bar) if single else planned.write(target, bar)
-    ranks = counted(len(planned.names), "rank")
-    print(f"{target}: {ranks}, {written_words(planned.job.nbytes, time.monotonic() - began)}")
+        write(progress(nbytes))
+    return written_words(nbytes, time.monotonic() - began)
 
 
-def _strategy(name: str | None) -> Strategy | None:
+def _read_strategy(name: str | None) -> Strategy | None:
     return read_strategy(Path(name)) if name else None
 
 
-def _readable(found: ShardSet, content: bool = False) -> Mapping[int, Shard]:
+def _readable(shard_set: ShardSet, content: bool = False) -> Mapping[int, Shard]:
     """The headers of a set; with `content`, recorded checksums are compared too, since they are not carried over."""
-    result = verify(found, None, content=content)
-    if result.errors:
-        raise SetIsWrong(found, result.errors)
-    return result.shards
+    verified = verify(shard_set, None, content=content)
+    if verified.errors:
+        raise SetIsWrong(shard_set, verified.errors)
+    return verified.shards
 
 
-def _show_weights(source: str, found: transfer.ListedWeights, as_json: bool) -> None:
-    """Show PyTorch's weights as a checkpoint is shown, under the names that an import reads."""
-    size = found.nbytes
+def _show_tensors(
+    source: str, files: str, size: int, crc: int | None, tensors: Collection[Tensor | Weight], as_json: bool
+) -> None:
+    """Show the parameters of one file, or PyTorch's weights under the names that an import reads."""
     if as_json:
-        print(json.dumps(_plain(source, size, None, found.weights), indent=1))
+        common.print_json(_plain(source, size, crc, tensors))
         return
-    files = "" if len(found.files) == 1 else f"{counted(len(found.files), 'file')}, "
-    print(_table(source, files, size, found.weights), end="")
+    rows = [("PARAMETER", "TYPE", "SHAPE", "SIZE")]
+    rows += [(t.name, t.dtype, str(list(t.shape)), size_words(t.nbytes)) for t in tensors]
+    count = counted(len(tensors), "parameter")
+    print(f"{source}: {files}{count}, {size_words(size)}\n\n{columns(rows)}", end="")
 
 
 def _plain(source: str, size: int, crc: int | None, tensors: Collection[Tensor | Weight]) -> dict[str, Any]:
-    shown = [{"name": t.name, "type": t.dtype, "shape": t.shape, "bytes": t.nbytes} for t in tensors]
-    return {"file": source, "bytes": size, "crc": crc, "parameters": shown}
-
-
-def _table(source: str, files: str, size: int, tensors: Collection[Tensor | Weight]) -> str:
-    rows = [("PARAMETER", "TYPE", "SHAPE", "SIZE")]
-    rows += [(t.name, t.dtype, str(list(t.shape)), size_words(t.nbytes)) for t in tensors]
-    return f"{source}: {files}{counted(len(tensors), 'parameter')}, {size_words(size)}\n\n{columns(rows)}"
+    parameters = [{"name": t.name, "type": t.dtype, "shape": t.shape, "bytes": t.nbytes} for t in tensors]
+    return {"file": source, "bytes": size, "crc": crc, "parameters": parameters}

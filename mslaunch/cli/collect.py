@@ -13,15 +13,13 @@ app = common.new_app()
 
 
 @app.command()
-def collect(run: options.Run = None, runs_dir: options.RunsDir = None, as_owner: options.AsOwner = False) -> None:
+def collect(name: options.Run = None, runs_dir: options.RunsDir = None, as_owner: options.AsOwner = False) -> None:
     """Fetch logs that could not be fetched when a run ended."""
-    found = find_run(run, runs_dir)
-    if as_owner:
-        api.become_owner(found)
-    fetched, unreached, notes = api.collect(found)
+    run = find_run(name, runs_dir, as_owner)
+    fetched, unreached, notes = api.collect(run)
     for note in notes:
         print(note)
-    print(f"{found.run_id}: {len(fetched)} files fetched into {found.path}")
-    for trouble in unreached:
-        print(f"mslaunch: {trouble}")
+    print(f"{run.run_id}: {len(fetched)} files fetched into {run.path}")
+    for problem in unreached:
+        print(f"mslaunch: {problem}")
     raise typer.Exit(ExitCode.NOT_READY if unreached else 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from typing import Annotated
@@ -42,7 +41,7 @@ def compare(
         raise RequestError(f"compare: expected two or more runs, got {names}. `mslaunch ps` lists them.")
     comparison = compare_runs(folders, os.environ)
     if as_json:
-        print(json.dumps(comparison.to_dict(), indent=1))
+        common.print_json(comparison.to_dict())
         return
     parts = [_describe(section, comparison.runs) for section in comparison.sections]
     parts.append(_describe_code(comparison, None if diff else FEW_LINES))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,9 +12,11 @@ from typing import Annotated
 import typer
 
 import mslaunch
+from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import common
 from mslaunch.errors import NotReadyError, RequestError, did_you_mean
 from mslaunch.ranktable.versions import read_table
+from mslaunch.text import counted
 
 app = common.new_app()
 
@@ -40,11 +41,11 @@ def examples() -> None:
 @app.command("list")
 def list_samples(as_json: common.Json = False) -> None:
     """List the examples and sample rank tables, with one sentence on each."""
-    rows = [(sample.name, sample.about) for sample in _samples()]
+    samples = list(_samples())
     if as_json:
-        print(json.dumps([{"name": name, "about": about} for name, about in rows], indent=1))
+        common.print_json([{"name": sample.name, "about": sample.about} for sample in samples])
     else:
-        print(common.columns([("NAME", "ABOUT"), *rows]), end="")
+        print(columns([("NAME", "ABOUT"), *((sample.name, sample.about) for sample in samples)]), end="")
 
 
 @app.command("copy")
@@ -59,18 +60,18 @@ def copy_sample(
     except (FileExistsError, NotADirectoryError):
         raise RequestError(f"{folder} is not a folder, so nothing was copied. Name a folder.") from None
     except OSError as error:
-        raise _unwritable(Path(folder), error) from None
+        raise unwritable(Path(folder), error) from None
     target = Path(folder) / source.name
     _copy(source, target)
     print(f"{target}: see its README.md" if target.is_dir() else target)
 
 
 def _find(name: str) -> Path:
-    known = {sample.name: sample.path for sample in _samples()}
-    if name not in known:
-        hint = did_you_mean(name, known) or "."
+    paths = {sample.name: sample.path for sample in _samples()}
+    if name not in paths:
+        hint = did_you_mean(name, paths) or "."
         raise RequestError(f"there is no example {name!r}{hint} `mslaunch examples list` shows them.")
-    return known[name]
+    return paths[name]
 
 
 def find_example(name: str) -> Path:
@@ -89,23 +90,30 @@ def _copy(source: Path, target: Path) -> None:
     except FileExistsError:
         raise RequestError(f"{target} exists, so nothing was copied. Name another folder.") from None
     except OSError as error:
-        raise _unwritable(target, error) from None
-    try:
+        raise unwritable(target, error) from None
+    with removed_on_error(target):
         # Contents, not permissions: installed files may be read-only, and copies are for editing.
         if source.is_file():
             shutil.copyfile(source, target)
         else:
             for path in (path for pattern in PATTERNS for path in source.glob(pattern)):
                 shutil.copyfile(path, target / path.name)
+
+
+@contextlib.contextmanager
+def removed_on_error(target: Path) -> Iterator[None]:
+    """Remove a new file or folder where writing it fails."""
+    try:
+        yield
     except BaseException as error:
         with contextlib.suppress(OSError):
-            target.unlink() if source.is_file() else shutil.rmtree(target)
+            shutil.rmtree(target) if target.is_dir() else target.unlink()
         if isinstance(error, OSError):
-            raise _unwritable(target, error) from None
+            raise unwritable(target, error) from None
         raise
 
 
-def _unwritable(path: Path, error: OSError) -> NotReadyError:
+def unwritable(path: Path, error: OSError) -> NotReadyError:
     return NotReadyError(f"{path}: cannot write: {error.strerror}. Name another folder.")
 
 
@@ -134,8 +142,4 @@ def _describe_table(path: Path) -> str:
     version = "standard" if table.version == "standard" else f"version {table.version}"
     servers, devices = len(table.servers), len(table.servers[0].devices)
     each = " each" if servers > 1 else ""
-    return f"Rank table, {version}: {_count(servers, 'server')} with {_count(devices, 'device')}{each}."
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"Rank table, {version}: {counted(servers, 'server')} with {counted(devices, 'device')}{each}."

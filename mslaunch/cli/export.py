@@ -18,7 +18,7 @@ app = common.new_app()
 
 @app.command()
 def export(
-    run: run_options.Run = None,
+    name: run_options.Run = None,
     tensorboard: Annotated[
         str | None,
         typer.Option("--tensorboard", help="Folder for event files, for `tensorboard --logdir DIR`.", metavar="DIR"),
@@ -34,14 +34,14 @@ def export(
         raise RequestError("export: say what to write: --tensorboard DIR or --csv FILE.")
     if csv not in (None, "-"):
         check_new(csv, force)
-    found = find_run(run, runs_dir)
+    run = find_run(name, runs_dir)
     if csv is not None:
         try:
-            rows = api.export_csv(found, csv)
+            rows = api.export_csv(run, csv)
         except BrokenPipeError:  # the reader has seen enough: `mslaunch export --csv - | head`
             raise typer.Exit from None
         if csv != "-":
-            print(f"{csv}: {counted(rows, 'row')} of {found.name}")
+            print(f"{csv}: {counted(rows, 'row')} of {run.name}")
     if tensorboard is not None:
-        files = api.export_tensorboard(found, tensorboard)
-        print(f"{tensorboard}/{found.name}: {counted(len(files), 'event file')}")
+        files = api.export_tensorboard(run, tensorboard)
+        print(f"{tensorboard}/{run.name}: {counted(len(files), 'event file')}")

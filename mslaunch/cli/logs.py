@@ -14,10 +14,9 @@ import typer
 
 from mslaunch import api
 from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_options import find_run, parse_since
+from mslaunch.cli.parsing.run_options import find_run, parse_ranks, parse_since
 from mslaunch.diagnose.patterns.pattern import is_healthy_noise
 from mslaunch.errors import RequestError
-from mslaunch.ranges import format_ranges, parse_ranges
 from mslaunch.text import plain_output
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ app = common.new_app()
 
 @app.command()
 def logs(
-    run: options.Run = None,
+    name: options.Run = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     rank: Annotated[
         str | None, typer.Option("--rank", "-r", help="Ranks, for example 0,2-3, or all (the default).")
@@ -60,11 +59,10 @@ def logs(
     runs_dir: options.RunsDir = None,
 ) -> None:
     """Show or follow the output of ranks, merged by time."""
-    found = find_run(run, runs_dir)
-    record = found.record
-    ranks = [None] if scheduler else _ranks(record, rank)
-    earlier = _earlier(record, attempt)
-    sources = [found.timed_log(which, earlier) for which in ranks]
+    run = find_run(name, runs_dir)
+    ranks = (None,) if scheduler else parse_ranks("all" if rank is None else rank, "--rank", run.record)
+    earlier = _earlier(run.record, attempt)
+    sources = [run.timed_log(number, earlier) for number in ranks]
     matches = _matcher(grep)
     began = None if since is None else parse_since(since, time.time())
     hidden = None if all_lines or scheduler or matches else HiddenLines()
@@ -75,15 +73,13 @@ def logs(
     try:
         show.lines(api.merge_logs(sources, selection))
         if follow:
-            _follow(found, sources, selection, show)
+            _follow(run, sources, selection, show)
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:  # the reader has seen enough: `mslaunch logs | head`
         raise typer.Exit from None
     if hidden and hidden.count:
-        print(
-            "mslaunch: lines that MindSpore writes in every healthy run are hidden; --all shows them", file=sys.stderr
-        )
+        common.say_aside("lines that MindSpore writes in every healthy run are hidden; --all shows them")
 
 
 class HiddenLines:
@@ -104,8 +100,8 @@ def _follow(run: Run, sources: list[TimedLog], selection: Selection, show: Show)
     followers = [(source.rank, api.Follower(str(source.path), source.offset)) for source in sources]
 
     def new(rank: int | None, texts: list[str]) -> Iterator[LogLines]:
-        shown = [text for text in texts if matches is None or matches(text)]
-        yield api.LogLines(rank, time.time(), [text for text in shown if hides is None or not hides(text)])
+        matching = [text for text in texts if matches is None or matches(text)]
+        yield api.LogLines(rank, time.time(), [text for text in matching if hides is None or not hides(text)])
 
     is_over = False
     while not is_over:
@@ -133,20 +129,11 @@ def _make_room(logs: int) -> None:
 
 
 def _earlier(record: RunRecord, attempt: int | None) -> int | None:
-    """Return the number in the files of the attempt that is wanted; None for the last one, whose have no number."""
+    """Return the number in the names of an attempt's files; None for the last attempt, whose files have none."""
     last = len(record.attempts) + 1
     if attempt is not None and attempt > last:
         raise RequestError(f"--attempt: {record.run_id} has no attempt {attempt}; the first is 1, the last {last}.")
     return None if attempt in (None, last) else attempt - 1
-
-
-def _ranks(record: RunRecord, ranks: str | None) -> list[int]:
-    world = record.world_size
-    wanted = range(world) if ranks in (None, "all") else parse_ranges(ranks, "--rank")
-    beyond = [rank for rank in wanted if rank >= world]
-    if beyond:
-        raise RequestError(f"--rank: rank {format_ranges(beyond)} is not in {record.run_id}, which has {world} ranks.")
-    return list(wanted)
 
 
 def _matcher(grep: str | None) -> Callable[[str], bool] | None:

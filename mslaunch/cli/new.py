@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shlex
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +11,7 @@ import typer
 
 from mslaunch.cli import examples
 from mslaunch.cli.parsing import common
-from mslaunch.errors import NotReadyError, RequestError
+from mslaunch.errors import RequestError
 
 app = common.new_app()
 DEFAULT = "single_inference"
@@ -73,18 +71,8 @@ def _write(target: Path, files: dict[str, str]) -> None:
     except FileExistsError:
         raise RequestError(f"{target} exists, so nothing was written. Give another name.") from None
     except OSError as error:
-        raise _unwritable(target, error) from None
-    try:
+        raise examples.unwritable(target, error) from None
+    with examples.removed_on_error(target):
         (target / "src").mkdir()
         for place, text in files.items():
             (target / place).write_text(text)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(target)
-        if isinstance(error, OSError):
-            raise _unwritable(target, error) from None
-        raise
-
-
-def _unwritable(path: Path, error: OSError) -> NotReadyError:
-    return NotReadyError(f"{path}: cannot write: {error.strerror}. Name another folder.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -17,7 +16,7 @@ app = common.new_app()
 
 @app.command()
 def note(
-    run: run_options.OneRun,
+    name: run_options.OneRun,
     text: Annotated[str | None, typer.Argument(help="The note; without it, what the run has is shown.")] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Add a tag.", metavar="NAME")] = None,
     remove_tag: Annotated[list[str] | None, typer.Option("--remove-tag", help="Remove a tag.", metavar="NAME")] = None,
@@ -25,10 +24,12 @@ def note(
     as_json: common.Json = False,
 ) -> None:
     """Write a note about a run, or tag it; `mslaunch ps` and `mslaunch status` show both."""
-    found = find_run(run, runs_dir)
-    changes = text is not None or tag or remove_tag
-    labels = api.label_run(found, text, tag or (), remove_tag or ()) if changes else api.labels_of(found)
-    if as_json:
-        print(json.dumps(labels.to_dict(), indent=1))
+    run = find_run(name, runs_dir)
+    if text is not None or tag or remove_tag:
+        labels = api.label_run(run, text, tag or (), remove_tag or ())
     else:
-        print(describe_labels(labels) or f"{found.name} has no notes and no tags.\n", end="")
+        labels = api.labels_of(run)
+    if as_json:
+        common.print_json(labels.to_dict())
+    else:
+        print(describe_labels(labels) or f"{run.name} has no notes and no tags.\n", end="")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -59,12 +57,12 @@ def prune(
     criteria = Criteria(keep, before, check_states(state), tuple(tag or ()))
     pruned = pruning.prune(folder, criteria, checkpoints, dry_run)
     if as_json:
-        print(json.dumps({"dry_run": dry_run, **pruned.to_dict()}, indent=1))
+        common.print_json({"dry_run": dry_run, **pruned.to_dict()})
         return
     _print(pruned, checkpoints is not None, dry_run)
     summaries, _ = list_summaries(folder)
     for note in describe_use(folder, sum_sizes(summary for _, summary in summaries)):
-        print(f"mslaunch: {note}", file=sys.stderr)
+        common.say_aside(note)
 
 
 def _print(pruned: pruning.Pruned, only_checkpoints: bool, dry_run: bool) -> None:
@@ -73,8 +71,9 @@ def _print(pruned: pruning.Pruned, only_checkpoints: bool, dry_run: bool) -> Non
         print(plain(f"{freed.name}{files}: {byte_count(freed.bytes)}"))
     for name, why in pruned.kept.items():
         print(plain(f"{name} stays: {why}"))
-    runs = counted(len(pruned.removed), "run")
-    number = f"checkpoints of {runs}" if only_checkpoints else runs
+    number = counted(len(pruned.removed), "run")
+    if only_checkpoints:
+        number = f"checkpoints of {number}"
     if not pruned.removed:
         print("Nothing is to be removed.")
     elif dry_run:

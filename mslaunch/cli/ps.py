@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -15,9 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mslaunch.cli.console.tables import Narrowing
+from mslaunch.cli.console.tables import Narrowing, columns
 from mslaunch.cli.parsing import common, run_options
-from mslaunch.cli.parsing.common import columns, lasting
 from mslaunch.cli.parsing.run_options import parse_since
 from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, did_you_mean
 from mslaunch.metrics.progress import short
@@ -28,7 +26,7 @@ from mslaunch.runs.liveness import current
 from mslaunch.runs.paths import RunFolder
 from mslaunch.runs.record import STATES
 from mslaunch.runs.summaries import RunSummary, list_summaries, sum_sizes
-from mslaunch.text import byte_count, counted, first_line, shorten, shorten_middle
+from mslaunch.text import byte_count, counted, elapsed_words, first_line, shorten, shorten_middle
 
 app = common.new_app()
 
@@ -85,7 +83,7 @@ COLUMNS = (
     _Column("RANKS", lambda line: str(line.summary.world_size), leaves=5),
     _Column("METHOD", lambda line: line.summary.method, leaves=1, dull="dynamic"),
     _Column("STARTED", lambda line: line.started, leaves=4),
-    _Column("TIME", lambda line: lasting(line.summary.seconds)),
+    _Column("TIME", lambda line: elapsed_words(line.summary.seconds)),
     _Column("SIZE", lambda line: _or_empty(line.bytes, byte_count), lambda line: line.bytes is not None),
     _Column("SCRIPT", lambda line: line.summary.script, leaves=6, shorten=shorten_middle),
     _Column("LOSS", lambda line: _or_empty(line.summary.loss, short), lambda line: line.summary.loss is not None),
@@ -142,7 +140,7 @@ def ps(
         rows = [*_elsewhere(folder), *rows]
     lines = list(_lines(rows, filtered, size))
     if as_json:
-        print(json.dumps(list(_as_json(lines)), indent=1))
+        common.print_json(list(_as_json(lines)))
         return
     if lines:
         _print(lines)
@@ -155,7 +153,7 @@ def ps(
         print(f"... {counted(older, 'older run')}; --all shows {'it' if older == 1 else 'them'}", file=sys.stderr)
         summaries = []  # the sizes of older runs are not known
     for note in describe_use(folder, sum_sizes(summary for _, summary in summaries)):
-        print(f"mslaunch: {note}", file=sys.stderr)
+        common.say_aside(note)
 
 
 def check_states(states: list[str] | None) -> tuple[str, ...]:

@@ -6,17 +6,16 @@ import json
 import shlex
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mslaunch import api
+from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import common
-from mslaunch.cli.parsing.common import columns
 from mslaunch.cli.parsing.new_file import Force, write_new
 from mslaunch.documents.limits import Unreadable
 from mslaunch.documents.yaml_text import parse_yaml
@@ -71,13 +70,18 @@ def generate_table(
     addresses = generate.parse_hccn_conf(_read(hccn)) if hccn else None
     if cluster:
         table = generate.from_cluster(read_yaml(cluster), cluster)
-    elif hosts or hostfile:
-        named = parse_hosts(hosts) if hosts else parse_hostfile(_read(str(hostfile)), str(hostfile))
+    elif named := _named_hosts(hosts, hostfile):
         table = generate.from_hosts(named, addresses)
     else:
         table = _of_this_host(device_num, visible_devices, server_ip, addresses)
     _check_addresses(table, allow_incomplete)
     _write(table, version, output, force, auto_name)
+
+
+def _named_hosts(hosts: str | None, hostfile: str | None) -> tuple[Host, ...]:
+    if hosts:
+        return parse_hosts(hosts)
+    return parse_hostfile(_read(hostfile), hostfile) if hostfile else ()
 
 
 def _check_addresses(table: RankTable, allow_incomplete: bool) -> None:
@@ -94,23 +98,23 @@ def _check_addresses(table: RankTable, allow_incomplete: bool) -> None:
     text = f"device addresses are missing ({devices}), and HCCL needs them with more than one server. {sources}"
     if not allow_incomplete:
         raise RequestError(f"{text}. --allow-incomplete writes the table without them.")
-    print(f"mslaunch: {text}.", file=sys.stderr)
+    common.say_aside(f"{text}.")
 
 
 def _of_this_host(
     device_num: str | None, visible_devices: str | None, server_ip: str | None, addresses: dict[int, str] | None
 ) -> RankTable:
-    wanted = generate.parse_device_num(device_num) if device_num else None
+    devices = generate.parse_device_num(device_num) if device_num else None
     if visible_devices:
         visible = parse_ranges(visible_devices, "--visible_devices")
         # As under the runtime, numbers count among the visible devices.
-        wanted = tuple(visible[i] for i in wanted if i < len(visible)) if wanted else visible
+        devices = tuple(visible[i] for i in devices if i < len(visible)) if devices else visible
     address = server_ip or _own_address()
     if addresses is None:
-        found = {device.device_id: device.device_ip for device in probe(ask_here, address)}
-        addresses = {device: ip for device, ip in found.items() if ip}
-        wanted = wanted or tuple(sorted(found))
-    return generate.from_hosts((Host(address, address, wanted or tuple(sorted(addresses))),), addresses or None)
+        probed = {device.device_id: device.device_ip for device in probe(ask_here, address)}
+        addresses = {device: ip for device, ip in probed.items() if ip}
+        devices = devices or tuple(sorted(probed))
+    return generate.from_hosts((Host(address, address, devices or tuple(sorted(addresses))),), addresses or None)
 
 
 @app.command("probe")
@@ -128,15 +132,14 @@ def probe_hosts(
     allow_incomplete: AllowIncomplete = False,
 ) -> None:
     """Ask Ascend hosts for their devices and addresses, and write the table."""
-    if hosts or hostfile:
-        named = parse_hosts(hosts) if hosts else parse_hostfile(_read(str(hostfile)), str(hostfile))
-        asked = api.run_commands(named, _probe_host, accept_new_host_keys)
-        table = RankTable("probe", "1.0", number(asked))
+    if named := _named_hosts(hosts, hostfile):
+        servers = api.run_commands(named, _probe_host, accept_new_host_keys)
+        table = RankTable("probe", "1.0", number(servers))
         _check_addresses(table, allow_incomplete)
         _write(table, version, output, force)
         return
     if not local:
-        raise RequestError("which hosts? Give --hosts LIST or --hostfile FILE, or --local for this machine.")
+        raise RequestError("probe needs hosts: give --hosts LIST or --hostfile FILE, or --local for this machine.")
     address = server_ip or _own_address()
     server = Server(address, probe(ask_here, address))
     _write(RankTable(address, "1.0", number([server])), version, output, force)
@@ -154,19 +157,18 @@ def validate_tables(
 ) -> None:
     """Check tables by HCCL's rules; all findings at once, exit code 2 if there is an error."""
     if soc not in (None, "910a", "910b", "a3"):
-        raise RequestError(f"--soc: one of 910a, 910b, a3 is wanted, got {soc!r}.")
+        raise RequestError(f"--soc: expected 910a, 910b or a3, got {soc!r}.")
     texts = {name: _read(name) for name in files}
     if fix:
         texts = _fix(texts, output, force)
-    found = [(name, finding) for name, text in texts.items() for finding in validate(text, soc, workers, name)]
+    findings = [(name, finding) for name, text in texts.items() for finding in validate(text, soc, workers, name)]
     if as_json:
-        rows = [{"file": name, **{key: getattr(f, key) for key in f.__slots__}} for name, f in found]
-        print(json.dumps(rows, indent=1))
+        common.print_json([{"file": name, **asdict(finding)} for name, finding in findings])
     else:
-        print("".join(f"{finding.words(name)}\n" for name, finding in found), end="")
-        for name in texts.keys() - {name for name, _ in found}:
+        print("".join(f"{finding.words(name)}\n" for name, finding in findings), end="")
+        for name in texts.keys() - {name for name, _ in findings}:
             print(f"{name}: valid")
-    raise typer.Exit(ExitCode.WRONG_REQUEST if any(finding.severity == "error" for _, finding in found) else 0)
+    raise typer.Exit(ExitCode.WRONG_REQUEST if any(finding.severity == "error" for _, finding in findings) else 0)
 
 
 def _fix(texts: dict[str, str], output: str | None, force: bool) -> dict[str, str]:
@@ -177,7 +179,7 @@ def _fix(texts: dict[str, str], output: str | None, force: bool) -> dict[str, st
     try:
         table, changes = repair.repair(read_json(text))
     except TableUnreadable:
-        return texts  # what is wrong is told when it is validated
+        return texts  # validate reports what is wrong
     fixed = json.dumps(table, indent=2) + "\n"
     write_new(output, fixed, force)
     for change in changes or ["nothing to repair"]:
@@ -214,9 +216,9 @@ def show_table(file: File) -> None:
 @app.command("diff")
 def diff_tables(old: File, new: File) -> None:
     """Compare two tables by host and device; exit code 1 if they differ."""
-    found = list(differences(read_table(_read(old), old), read_table(_read(new), new)))
-    print("".join(f"{line}\n" for line in found), end="")
-    raise typer.Exit(1 if found else 0)
+    lines = list(differences(read_table(_read(old), old), read_table(_read(new), new)))
+    print("".join(f"{line}\n" for line in lines), end="")
+    raise typer.Exit(1 if lines else 0)
 
 
 @app.command("convert")
@@ -252,7 +254,7 @@ def _own_address() -> str:
 def _read(name: str) -> str:
     try:
         with Path(name).open(encoding="utf-8-sig", errors="replace") as file:
-            return file.read(SIZE_LIMIT + 1)  # more is no table, and is told so
+            return file.read(SIZE_LIMIT + 1)  # more is not a table, and is refused
     except OSError as error:
         raise RequestError(f"{name}: cannot be read: {error.strerror}. Name a file that is there.") from None
 
@@ -267,7 +269,7 @@ def read_yaml(name: str) -> object:
 
 def _write(table: RankTable, version: str, output: str | None, force: bool, auto_name: bool = False) -> None:
     if version not in WRITERS:
-        raise RequestError(f"--version: one of {', '.join(WRITERS)} is wanted, got {version!r}.")
+        raise RequestError(f"--version: expected one of {', '.join(WRITERS)}, got {version!r}.")
     text = write_table(replace(table, version=version))
     target = output or (generate.auto_name(table) if auto_name else None)
     if target is None:

@@ -20,7 +20,7 @@ app = common.new_app()
 
 @app.command()
 def report(
-    run: options.Run = None,
+    name: options.Run = None,
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", help="The file; by default report.html in the run's folder. -: print it."),
@@ -32,10 +32,10 @@ def report(
     """Write a run as one HTML file: curves, verdict, timeline, configuration, ends of the logs."""
     if output not in (None, "-"):
         check_new(output, force)
-    found = find_run(run, runs_dir)
+    run = find_run(name, runs_dir)
     if as_json:
-        print(json.dumps(browser.report_document(found)))
+        print(json.dumps(browser.report_document(run)))
     elif output == "-":
-        sys.stdout.write(browser.make_report(found))
+        sys.stdout.write(browser.make_report(run))
     else:
-        print(plain(str(browser.write_report(found, Path(output) if output else None))))
+        print(plain(str(browser.write_report(run, Path(output) if output else None))))

@@ -17,7 +17,7 @@ app = common.new_app()
 
 @app.command()
 def stop(
-    run: options.Run = None,
+    name: options.Run = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="All your runs here that go on.")] = False,
     runs_dir: options.RunsDir = None,
     as_owner: options.AsOwner = False,
@@ -25,26 +25,28 @@ def stop(
 ) -> None:
     """Stop a run, or a whole sweep, and wait until nothing of it is left."""
     if everything:
-        _stop_all(run, runs_dir, as_owner, as_json)
+        _stop_all(name, runs_dir, as_owner, as_json)
         return
-    if run and api.stop_sweep(run, runs_dir, as_owner):
-        print(json.dumps({"sweep": run, "state": "stopped"}) if as_json else f"{run}: stopped")
+    if name and api.stop_sweep(name, runs_dir, as_owner):
+        print(json.dumps({"sweep": name, "state": "stopped"}) if as_json else f"{name}: stopped")
         return
-    found = find_run(run, runs_dir)
-    if as_owner:
-        api.become_owner(found)
-    final = found.stop()
-    print(json.dumps(found.record.to_dict(), indent=1) if as_json else f"{found.name}: {final.state}")
+    run = find_run(name, runs_dir, as_owner)
+    final = run.stop()
+    if as_json:
+        common.print_json(run.record.to_dict())
+    else:
+        print(f"{run.name}: {final.state}")
 
 
-def _stop_all(run: str | None, runs_dir: str | None, as_owner: bool, as_json: bool) -> None:
-    """Stop everything, and say what that was; what could not be stopped gives the exit code."""
-    if run or as_owner:
-        raise RequestError(f"--all and {run or '--as-owner'} do not go together. Leave one of them out.")
+def _stop_all(name: str | None, runs_dir: str | None, as_owner: bool, as_json: bool) -> None:
+    """Stop all runs, and list them; a run that could not be stopped gives the exit code."""
+    if name or as_owner:
+        raise RequestError(f"--all and {name or '--as-owner'} do not go together. Leave one of them out.")
     stopped = api.stop_all(runs_dir)
     if as_json:
-        print(json.dumps([{"name": name, "outcome": outcome} for name, outcome in stopped], indent=1))
+        common.print_json([{"name": stopped_name, "outcome": outcome} for stopped_name, outcome in stopped])
     else:
-        print("".join(f"{name}: {outcome}\n" for name, outcome in stopped) or "No run is going on here.\n", end="")
+        lines = [f"{stopped_name}: {outcome}" for stopped_name, outcome in stopped]
+        print("\n".join(lines) or "No run is going on here.")
     if any(outcome not in api.ENDED for _, outcome in stopped):
         raise typer.Exit(ExitCode.NOT_READY)

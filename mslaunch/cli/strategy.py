@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +9,8 @@ import typer
 
 from mslaunch.checkpoint.sharding.strategy import Strategy, merge_stages, read_strategy
 from mslaunch.checkpoint.sharding.tensor_layout import Layout
+from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import common
-from mslaunch.cli.parsing.common import columns
 from mslaunch.cli.parsing.new_file import Force, write_new
 from mslaunch.errors import RequestError
 from mslaunch.text import counted
@@ -30,8 +29,11 @@ def show_strategy(
     as_json: common.Json = False,
 ) -> None:
     """Show stages, degrees and how each parameter is cut."""
-    read = read_strategy(Path(file))
-    print(json.dumps(_plain(read), indent=1) if as_json else _words(read), end="\n" if as_json else "")
+    strategy = read_strategy(Path(file))
+    if as_json:
+        common.print_json(_plain(strategy))
+    else:
+        print(_table(strategy), end="")
 
 
 @app.command("merge")
@@ -50,21 +52,22 @@ def merge_strategies(
     print(f"{output}: {len(merged.stages)} stages, {merged.world_size} ranks")
 
 
-def summary(read: Strategy) -> str:
-    """Say a strategy in one line."""
-    if not read.merged and (stage := next(iter(read.stages))):
-        return f"stage {stage} of a pipeline, {read.stage_devices} devices; `mslaunch strategy merge` joins the stages"
-    stages = f"{len(read.stages)} stages x {read.stage_devices} devices = " if len(read.stages) > 1 else ""
-    ranks = counted(read.world_size, "rank")
-    degrees = f"tensor parallel {read.tensor_parallel}, data parallel {read.data_parallel}"
-    return f"{stages}{ranks}; {degrees}, optimizer parallel {read.optimizer_parallel}"
+def _summary(strategy: Strategy) -> str:
+    """Describe a strategy in one line."""
+    devices = f"{strategy.stage_devices} devices"
+    if not strategy.merged and (stage := next(iter(strategy.stages))):
+        return f"stage {stage} of a pipeline, {devices}; `mslaunch strategy merge` joins the stages"
+    stages = f"{len(strategy.stages)} stages x {devices} = " if len(strategy.stages) > 1 else ""
+    ranks = counted(strategy.world_size, "rank")
+    degrees = f"tensor parallel {strategy.tensor_parallel}, data parallel {strategy.data_parallel}"
+    return f"{stages}{ranks}; {degrees}, optimizer parallel {strategy.optimizer_parallel}"
 
 
-def _words(read: Strategy) -> str:
+def _table(strategy: Strategy) -> str:
     rows = [("STAGE", "PARAMETER", "CUT")]
-    for stage, layouts in read.stages.items():
+    for stage, layouts in strategy.stages.items():
         rows += [(str(stage), name, _cut(layout)) for name, layout in sorted(layouts.items())]
-    return f"{read.name}: {summary(read)}\n\n{columns(rows)}"
+    return f"{strategy.name}: {_summary(strategy)}\n\n{columns(rows)}"
 
 
 def _cut(layout: Layout) -> str:
@@ -75,7 +78,7 @@ def _cut(layout: Layout) -> str:
     return ", ".join(cuts) or "whole"
 
 
-def _plain(read: Strategy) -> dict[str, object]:
+def _plain(strategy: Strategy) -> dict[str, object]:
     parameters = [
         {
             "stage": stage,
@@ -86,17 +89,17 @@ def _plain(read: Strategy) -> dict[str, object]:
             "optimizer_cut": layout.optimizer_cut,
             "shape": layout.shape,
         }
-        for stage, layouts in read.stages.items()
+        for stage, layouts in strategy.stages.items()
         for name, layout in sorted(layouts.items())
     ]
     return {
-        "file": read.name,
-        "merged": read.merged,
-        "stages": sorted(read.stages),
-        "devices_per_stage": read.stage_devices,
-        "world_size": read.world_size,
-        "tensor_parallel": read.tensor_parallel,
-        "data_parallel": read.data_parallel,
-        "optimizer_parallel": read.optimizer_parallel,
+        "file": strategy.name,
+        "merged": strategy.merged,
+        "stages": sorted(strategy.stages),
+        "devices_per_stage": strategy.stage_devices,
+        "world_size": strategy.world_size,
+        "tensor_parallel": strategy.tensor_parallel,
+        "data_parallel": strategy.data_parallel,
+        "optimizer_parallel": strategy.optimizer_parallel,
         "parameters": parameters,
     }

@@ -10,6 +10,7 @@ import typer
 from mslaunch import api
 from mslaunch.cli.console.describe import describe_plan
 from mslaunch.cli.console.screen import Screen
+from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import arguments, common, options
 from mslaunch.cli.train import Detach, DryRun, Verbose
 from mslaunch.errors import RequestError, signal_code
@@ -142,7 +143,7 @@ def _table(runs: list[api.SweptRun]) -> str:
         result = run.result
         code = "" if result.exit_code is None else str(result.exit_code)
         rows.append((*run.typed.values(), result.state, code, _time(run), _short(run.loss), run.name))
-    return common.columns(rows)
+    return columns(rows)
 
 
 def _time(run: api.SweptRun) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mslaunch.api import traces
+from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import common
 from mslaunch.text import counted
 
@@ -47,61 +47,64 @@ def compare(
     as_json: common.Json = False,
 ) -> None:
     """Compare two traces module by module, in order of execution; exit code 1 if they differ."""
-    found = traces.compare_traces(first, second, names=names, tolerance=tolerance)
+    comparison = traces.compare_traces(first, second, names=names, tolerance=tolerance)
     if as_json:
-        print(json.dumps(_plain(found), indent=1))
+        common.print_json(_plain(comparison))
     else:
-        _show(found, first, second, tolerance)
-    raise typer.Exit(0 if found.is_same else 1)
+        _show(comparison, first, second, tolerance)
+    raise typer.Exit(0 if comparison.is_same else 1)
 
 
-def _show(found: TraceComparison, first: str, second: str, tolerance: float | None) -> None:
+def _show(comparison: TraceComparison, first: str, second: str, tolerance: float | None) -> None:
     from mslaunch.weights.trace.cause import label
     from mslaunch.weights.trace.pairing import few
 
-    rows = [(label(pair.first), pair.first.kind, pair.second.kind, *_difference(pair)) for pair in found.pairs]
-    print(common.columns([("MODULE", "A", "B", "DIFFERENCE", ""), *rows]), end="")
-    for note in (*found.notes, *found.ended):
+    rows = [(label(pair.first), pair.first.kind, pair.second.kind, *_difference(pair)) for pair in comparison.pairs]
+    print(columns([("MODULE", "A", "B", "DIFFERENCE", ""), *rows]), end="")
+    for note in (*comparison.notes, *comparison.ended):
         common.say(note)
-    for folder, only in ((first, found.only_first), (second, found.only_second)):
+    for folder, only in ((first, comparison.only_first), (second, comparison.only_second)):
         if only:
             common.say(f"only in {folder}: {few(only)}")
-    if found.only_whole:
+    if comparison.only_whole:
         common.say(
-            f"only the networks as a whole were compared: {counted(len(found.only_first), 'output')} of {first} and "
-            f"{len(found.only_second)} of {second} have no partner. Write rules for the names and give --names RULES."
+            f"only the networks as a whole were compared: {counted(len(comparison.only_first), 'output')} of {first} "
+            f"and {len(comparison.only_second)} of {second} have no partner. Write rules for the names and give "
+            "--names RULES."
         )
-    elif not found.is_whole_compared and not found.ended:
+    elif not comparison.is_whole_compared and not comparison.ended:
         common.say(
             "not compared: what the networks themselves return. Call both as often, and let both return a tensor, a "
             "tuple, or dictionaries with the same keys."
         )
-    common.say(_sum_up(found, tolerance))
-    if found.hint:
-        common.say(found.hint)
+    common.say(_sum_up(comparison, tolerance))
+    if comparison.hint:
+        common.say(comparison.hint)
 
 
-def _sum_up(found: TraceComparison, tolerance: float | None) -> str:
+def _sum_up(comparison: TraceComparison, tolerance: float | None) -> str:
     from mslaunch.weights.trace.cause import label
     from mslaunch.weights.trace.tolerance import limits_of
 
-    different = found.first_different
+    different = comparison.first_different
     if different is not None:
-        count = sum(not pair.is_same for pair in found.pairs)
+        count = sum(not pair.is_same for pair in comparison.pairs)
         return (
             f"first difference: {label(different.first)} ({different.first.kind}, {different.second.kind}): "
-            f"{_reason(different)}; {count} of {counted(len(found.pairs), 'output')} "
+            f"{_reason(different)}; {count} of {counted(len(comparison.pairs), 'output')} "
             f"{'differs' if count == 1 else 'differ'}"
         )
-    alone = len(found.only_first) + len(found.only_second)
+    alone = len(comparison.only_first) + len(comparison.only_second)
     without = f"; {alone} without a partner" if alone else ""
-    largest = max(found.pairs, key=lambda pair: pair.difference or 0.0)
-    limit = max(limits_of(pair.first, pair.second).least for pair in found.pairs) if tolerance is None else tolerance
+    largest = max(comparison.pairs, key=lambda pair: pair.difference or 0.0)
+    limit = (
+        max(limits_of(pair.first, pair.second).least for pair in comparison.pairs) if tolerance is None else tolerance
+    )
     within = f"the same within {limit:g}"
     if (largest.difference or 0.0) > limit:
         within = f"the same with differences that grow slowly, to {largest.difference:.1e} at {label(largest.first)}"
-    incomplete = "" if found.is_same else "incomplete comparison: "
-    return f"{incomplete}{counted(len(found.pairs), 'output')}, {within}{without}"
+    incomplete = "" if comparison.is_same else "incomplete comparison: "
+    return f"{incomplete}{counted(len(comparison.pairs), 'output')}, {within}{without}"
 
 
 def _difference(pair: Pair) -> tuple[str, str]:
@@ -127,7 +130,7 @@ def _reason(pair: Pair) -> str:
     return f"{pair.difference:.1e} is more than {pair.tolerance:.2g}"
 
 
-def _plain(found: TraceComparison) -> dict[str, Any]:
+def _plain(comparison: TraceComparison) -> dict[str, Any]:
     """The same for scripts; an infinite difference, which JSON cannot hold, is the word inf."""
     pairs = [
         {
@@ -138,19 +141,19 @@ def _plain(found: TraceComparison) -> dict[str, Any]:
             "compared_values": pair.compared,
             "same": pair.is_same,
         }
-        for pair in found.pairs
+        for pair in comparison.pairs
     ]
-    different = found.first_different
+    different = comparison.first_different
     return {
-        "same": found.is_same,
+        "same": comparison.is_same,
         "first_different": different and _output(different.first),
-        "hint": found.hint,
-        "ended": list(found.ended),
-        "whole_compared": found.is_whole_compared,
+        "hint": comparison.hint,
+        "ended": list(comparison.ended),
+        "whole_compared": comparison.is_whole_compared,
         "outputs": pairs,
-        "only_first": list(found.only_first),
-        "only_second": list(found.only_second),
-        "notes": list(found.notes),
+        "only_first": list(comparison.only_first),
+        "only_second": list(comparison.only_second),
+        "notes": list(comparison.notes),
     }
 
 

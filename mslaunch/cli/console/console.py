@@ -55,11 +55,11 @@ class Console:
         where = f"{ranks} on {plan.device_target}, {plan.method}; logs in {self._run_dir}"
         self.say([f"run {plan.run_id}: {where}", *plan.notes])
 
-    def observe(self, event: Mapping[str, Any], run_state: RunState, shown: Callable[[], None]) -> None:
-        """Show one event."""
+    def observe(self, event: Mapping[str, Any], run_state: RunState, then: Callable[[], None]) -> None:
+        """Show one event; `then` is called once the lines of a rank are on the screen."""
         kind = event["ev"]
         if kind == "lines":
-            self._show_output(event, shown)
+            self._show_output(event, then)
         elif kind == "bar":
             self._show_bar(event)
         elif kind == "signal" and run_state.interrupt is not None:
@@ -92,18 +92,18 @@ class Console:
             self._is_line_open = False
             self._write(start + "".join(f"mslaunch: {plain(line)}\n" for line in lines))
 
-    def _show_output(self, event: Mapping[str, Any], shown: Callable[[], None]) -> None:
+    def _show_output(self, event: Mapping[str, Any], then: Callable[[], None]) -> None:
         rank, lines = event["rank"], event["lines"]
         if event.get("raw"):
             self._is_line_open = bool(lines[-1])
-            self.screen.write("\n".join(lines), then=shown)
+            self.screen.write("\n".join(lines), then)
             return
         self._bars.pop(rank, None)
         self._bar_shown.pop(rank, None)
         prefix = self._prefix(event)
-        told = [line for line in lines if not is_healthy_noise(line)]
-        self._last_shown.extend((rank, line) for line in told)
-        self._write("".join(f"{prefix}{plain_output(line, LONGEST_LINE)}\n" for line in told), then=shown)
+        telling = [line for line in lines if not is_healthy_noise(line)]
+        self._last_shown.extend((rank, line) for line in telling)
+        self._write("".join(f"{prefix}{plain_output(line, LONGEST_LINE)}\n" for line in telling), then)
 
     def _show_bar(self, event: Mapping[str, Any]) -> None:
         """Keep a progress bar for the live lines; where there are none, a line of it now and then."""
@@ -129,17 +129,17 @@ class Console:
         parts = [f"{up}/{run_state.plan.world_size} ranks up"]
         if run_state.joining.joined and len(run_state.joining.joined) < run_state.plan.world_size:
             parts.append(f"{len(run_state.joining.joined)} joined")
-        shown = self.plan.tail[0] if self.plan.tail else 0
-        return [*parts, *progress_words(*run_state.numbers.shown(shown, time.monotonic()))]
+        rank = self.plan.tail[0] if self.plan.tail else 0
+        return [*parts, *progress_words(*run_state.numbers.shown(rank, time.monotonic()))]
 
     def _draw(self, status: list[str]) -> None:
         clock = clock_words(time.monotonic() - self.began)
         columns, lines = self.screen.size
         bars = [self._bars[rank] for rank in sorted(self._bars)]
         room = max(1, lines // 2)
-        more = [f"... and {len(bars) - room} more"] if len(bars) > room else []
-        shown = [*bars[:room], *more, " | ".join(fit_parts([*status, clock], columns - 1))]
-        if text := self._live.draw(shown, columns):
+        if len(bars) > room:
+            bars = [*bars[:room], f"... and {len(bars) - room} more"]
+        if text := self._live.draw([*bars, " | ".join(fit_parts([*status, clock], columns - 1))], columns):
             self.screen.write(text)
 
     def _write(self, text: str, then: Callable[[], None] | None = None) -> None:

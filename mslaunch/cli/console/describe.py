@@ -8,14 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mslaunch.cli.console.last_lines import untold_lines
-from mslaunch.cli.console.tables import Narrowing
-from mslaunch.cli.parsing.common import columns, lasting
+from mslaunch.cli.console.last_lines import other_lines
+from mslaunch.cli.console.tables import Narrowing, columns
 from mslaunch.diagnose.verdict import Step, Tie, Verdict, signal_name
 from mslaunch.diagnose.waiting.chain import END_OF_WAITING, peer_words
 from mslaunch.shared import layout
 from mslaunch.shared.secret_names import masked
-from mslaunch.text import byte_count, counted, cut_line, first_line, named_ranks, plain, shorten
+from mslaunch.text import byte_count, counted, cut_line, elapsed_words, first_line, named_ranks, plain, shorten
 
 if TYPE_CHECKING:
     from mslaunch.api import Labels, OutputRecord, Plan, RunRecord
@@ -55,8 +54,10 @@ def describe_plan(plan: Plan, defaults: bool = False) -> str:
     ]
     lines += [f"note     {note}" for note in plan.notes]
     lines += ["", "settings" if defaults else "settings that were given (-v shows the defaults)"]
-    shown = ((name, source.replace(", from default", " (default)")) for name, source in plan.sources.items())
-    lines += [f"  {name:<16} {source}" for name, source in shown if defaults or not source.endswith(" (default)")]
+    for name, source in plan.sources.items():
+        text = source.replace(", from default", " (default)")
+        if defaults or not text.endswith(" (default)"):
+            lines.append(f"  {name:<16} {text}")
     lines += ["", "every process gets"]
     lines += [f"  {name}={masked(name, value)}" for name, value in plan.env.items()]
     lines += [f"  {name}=(written nowhere; sent to the ranks at the start)" for name in plan.secrets]
@@ -68,8 +69,8 @@ def describe_plan(plan: Plan, defaults: bool = False) -> str:
             when = {"now": "", "on-import": " (when a rank imports mindspore)", "by-script": " (by the script)"}
             name = process.role if process.rank is None else f"rank {process.rank}"
             lines.append(f"  {name} on {process.host}{when[process.start]}")
-            shown = ((name, masked(name, value)) for name, value in process.env.items())
-            lines.append(f"    {' '.join(f'{name}={shlex.quote(value)}' for name, value in shown)}")
+            env = (f"{name}={shlex.quote(masked(name, value))}" for name, value in process.env.items())
+            lines.append(f"    {' '.join(env)}")
             lines.append(f"    {shlex.join(process.argv)}")
     if plan.world_size > _RANKS_SHOWN:
         lines.append(f"  ... and ranks {_RANKS_SHOWN} to {plan.world_size - 1} likewise (--json shows all)")
@@ -96,7 +97,7 @@ def describe_attempts(record: RunRecord) -> str:
     if not record.attempts:
         return ""
     rows = [("ATTEMPT", "ENDED", "CODE", "WHY")]
-    rows += [_attempt(one.attempt, one.ended, one.exit_code, one.verdict, "") for one in record.attempts]
+    rows += [_attempt(past.attempt, past.ended, past.exit_code, past.verdict, "") for past in record.attempts]
     rows.append(_attempt(len(record.attempts), record.ended, record.exit_code, record.verdict, state_words(record)))
     return columns(rows, Narrowing(optional=("CODE",), texts={"WHY": shorten})) + "\n"
 
@@ -113,26 +114,29 @@ def _attempt(
 
 def describe_warnings(record: RunRecord) -> list[str]:
     """Say why the result of a run is doubtful, whatever its state."""
-    return [f"warning: {one.text}" for one in record.warnings]
+    return [f"warning: {warning.text}" for warning in record.warnings]
 
 
 def describe_outputs(record: RunRecord, run_dir: str) -> list[str]:
     """Say what the ranks have written, and where, the largest first."""
-    shown = [_output_words(one, record.world_size) for one in record.outputs[:OUTPUTS_SHOWN]]
-    more = len(record.outputs) - len(shown)
-    if not shown:
+    if not record.outputs:
         return []
+    largest = ", ".join(_output_words(output, record.world_size) for output in record.outputs[:OUTPUTS_SHOWN])
+    more = len(record.outputs) - OUTPUTS_SHOWN
     rest = f" and {more} more (`mslaunch outputs` lists them)" if more > 0 else ""
-    return [f"outputs in {run_dir}: {', '.join(shown)}{rest}"]
+    return [f"outputs in {run_dir}: {largest}{rest}"]
 
 
-def _output_words(one: OutputRecord, world_size: int) -> str:
-    files = f"{counted(one.files, 'file')}, " if one.files > 1 else ""
-    if not one.ranks:
-        return plain(f"{one.path} ({files}{byte_count(one.bytes)})")
-    folder = layout.RANK + (one.ranks if one.ranks.isdigit() else "*")
-    which = "" if one.ranks.isdigit() or one.ranks == f"0-{world_size - 1}" else f", ranks {one.ranks}"
-    return plain(f"{folder}/{one.path} ({files}{byte_count(one.bytes)}{which})")
+def _output_words(output: OutputRecord, world_size: int) -> str:
+    size = byte_count(output.bytes)
+    if output.files > 1:
+        size = f"{counted(output.files, 'file')}, {size}"
+    if not output.ranks:
+        return plain(f"{output.path} ({size})")
+    if output.ranks.isdigit():
+        return plain(f"{layout.RANK}{output.ranks}/{output.path} ({size})")
+    which = "" if output.ranks == f"0-{world_size - 1}" else f", ranks {output.ranks}"
+    return plain(f"{layout.RANK}*/{output.path} ({size}{which})")
 
 
 def describe_verdict(record: RunRecord, above: Collection[str] = ()) -> list[str]:
@@ -146,10 +150,10 @@ def describe_verdict(record: RunRecord, above: Collection[str] = ()) -> list[str
     lines = [_who(record, verdict), *_some(verdict.summary.splitlines()[: 1 if verdict.traceback else None])]
     lines += [_tie_words(tie, verdict) for tie in verdict.ties]
     if verdict.traceback:
-        shown = _unless_above(verdict.traceback.rstrip().splitlines(), above)
-        lines += _some(shown[1:]) if shown[:1] == [verdict.summary] else ["", *_some(shown)]
-    if shown := untold_lines(verdict):
-        lines += ["", "The last lines of its log:", *(f"  {line}" for line in shown[-LAST_LINES:])]
+        traceback = _unless_above(verdict.traceback.rstrip().splitlines(), above)
+        lines += _some(traceback[1:]) if traceback[:1] == [verdict.summary] else ["", *_some(traceback)]
+    if log_lines := other_lines(verdict):
+        lines += ["", "The last lines of its log:", *(f"  {line}" for line in log_lines[-LAST_LINES:])]
     lines.append("")
     if verdict.advice:
         lines.append(f"advice: {verdict.advice}")
@@ -250,14 +254,13 @@ def duration_of(record: RunRecord, now: datetime | None = None) -> float:
 
 
 def duration(record: RunRecord, now: datetime) -> str:
-    return lasting(duration_of(record, now))
+    return elapsed_words(duration_of(record, now))
 
 
 def describe_labels(labels: Labels) -> str:
     """One line for the tags and one for each note; nothing where there are none."""
     lines = [f"tags: {', '.join(labels.tags)}"] if labels.tags else []
-    for note in labels.notes:
-        lines.append(f"{_local(note.time)} {' '.join(note.text.split())}")
+    lines += [f"{_local(note.time)} {' '.join(note.text.split())}" for note in labels.notes]
     return "".join(f"{plain(line)}\n" for line in lines)
 
 

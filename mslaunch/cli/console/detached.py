@@ -24,7 +24,7 @@ class Detached:
         os.close(self._write if self.waits else self._read)
 
     def leave(self, folder: Path, launcher_log: Path) -> None:
-        """The launcher's side: needs neither terminal nor parent from now on; its output goes to launcher.log."""
+        """Leave terminal and parent, on the launcher's side; output goes to launcher.log from now on."""
         os.setsid()
         log = os.open(launcher_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -34,17 +34,16 @@ class Detached:
         os.close(self._write)
 
     def folder(self) -> Path | None:
-        """The other side: wait until the launcher is on its own; None where it has ended instead."""
-        told = b""
-        while data := os.read(self._read, 4096):
-            told += data
-        return Path(os.fsdecode(told)) if told else None
+        """Wait until the launcher is on its own, on the other side; None where it has ended instead."""
+        with os.fdopen(self._read, "rb") as pipe:
+            folder = pipe.read()
+        return Path(os.fsdecode(folder)) if folder else None
 
     def exit_code(self) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(self.launcher, 0)[1])
 
     def wait(self, as_json: bool) -> int:
-        """The other side: what went wrong before the start was said by the launcher itself; return its code."""
+        """Wait until the run has begun, and print its name; the launcher itself reports errors before that."""
         folder = self.folder()
         if folder is None:
             return self.exit_code()

@@ -1,4 +1,4 @@
-"""The end of a failed rank's log, without what its verdict has said already."""
+"""The end of a failed rank's log, without what its verdict holds already."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _HEAD = 3  # lines by which a traceback is found in the log: the first frame tel
 _NOISE = re.compile("|".join((r"Event base dispatch success|^Extension modules: ", *map(re.escape, OUR_FRAMES))))
 
 
-def untold_lines(verdict: Verdict) -> list[str]:
+def other_lines(verdict: Verdict) -> list[str]:
     """Return the last lines of a verdict's log, without its traceback, its summary and what healthy runs write too."""
     lines, is_whole = read_tail(Path(verdict.log or ""))
     traceback = _visible_lines((verdict.traceback or "").rstrip())
-    told = {*traceback, *_visible_lines(verdict.summary)}
-    left = leave_out(lines, traceback, is_whole)
-    untold = [line for line in left if line not in told and readable(line) not in told]
-    return [line for line in untold if not (_NOISE.search(line) or is_healthy_noise(line))]
+    in_verdict = {*traceback, *_visible_lines(verdict.summary)}
+    others = leave_out(lines, traceback, is_whole)
+    others = [line for line in others if line not in in_verdict and readable(line) not in in_verdict]
+    return [line for line in others if not (_NOISE.search(line) or is_healthy_noise(line))]
 
 
 def leave_out(lines: Sequence[str], traceback: Sequence[str], is_whole: bool) -> list[str]:

@@ -26,11 +26,11 @@ class LiveLines:
 
     def draw(self, lines: Sequence[str], columns: int) -> str:
         """Return what shows lines in place of those before; nothing where they are the same."""
-        shown = tuple(shorten(line, columns - 1) for line in lines)  # in the last column a terminal may wrap the line
-        if shown == self._drawn:
+        cut = tuple(shorten(line, columns - 1) for line in lines)  # in the last column a terminal may wrap the line
+        if cut == self._drawn:
             return ""
-        text = self._to_the_first(columns) + f"{ERASE_REST}\n".join(shown) + ERASE_BELOW
-        self._drawn = shown
+        text = self._to_the_first(columns) + f"{ERASE_REST}\n".join(cut) + ERASE_BELOW
+        self._drawn = cut
         return text
 
     def _to_the_first(self, columns: int) -> str:
@@ -45,9 +45,9 @@ LEFT_OUT = (*map(re.compile, (" steps/s$", "/step$", " joined$", " ranks up$", "
 
 def fit_parts(parts: Sequence[str], columns: int, between: str = " | ") -> list[str]:
     """Return the parts that fit into so many columns."""
-    kept = list(parts)
+    fitting = list(parts)
     for pattern in LEFT_OUT:
-        if display_width(between.join(kept)) <= columns:
+        if display_width(between.join(fitting)) <= columns:
             break
-        kept = [part for part in kept if not pattern.search(part)]
-    return kept
+        fitting = [part for part in fitting if not pattern.search(part)]
+    return fitting

@@ -53,8 +53,8 @@ class Screen:
 
     def _run(self) -> None:
         gone = False
-        while (item := self._queue.get()) is not None:
-            data, then = item
+        while (piece := self._queue.get()) is not None:
+            data, then = piece
             try:
                 while data and not gone:
                     data = data[os.write(self._end, data) :]
@@ -96,12 +96,12 @@ class ShownFile:
 
     def finish(self) -> None:
         """Show the rest, for as long as somebody reads it; where nobody does, say where it is."""
-        shown, since = self._shown, time.monotonic()
+        before, since = self._shown, time.monotonic()
         while self._file.behind() and time.monotonic() - since < PATIENCE:
             if not self.show():
                 time.sleep(0.01)
-            if self._shown != shown:
-                shown, since = self._shown, time.monotonic()
+            if self._shown != before:
+                before, since = self._shown, time.monotonic()
         if left := self._file.behind():
             self._write([f"... {left / 1e6:.1f} MB not shown here: {self._file.path}"])
         else:

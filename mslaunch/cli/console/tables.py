@@ -59,30 +59,30 @@ def _widths(rows: Rows) -> list[int]:
 def _narrowed(rows: Rows, narrowing: Narrowing, room: int) -> Rows:
     names, widths = rows[0], _widths(rows)
     values = [{row[at] for row in rows[1:]} for at in range(len(names))]
-    shown = [at for at, name in enumerate(names) if values[at] != {narrowing.dull.get(name)}]
-    texts = {at: narrowing.texts[names[at]] for at in shown if names[at] in narrowing.texts}
-    least = {at: min(widths[at], LEAST) if at in texts else widths[at] for at in shown}
-    optional = [at for name in narrowing.optional for at in shown if names[at] == name]
-    kept = _choose(least, sorted(optional, key=lambda at: len(values[at]) > 1), optional, room)
-    while _total(widths[at] for at in kept) > room:
-        widest = max(texts.keys() & set(kept), key=lambda at: widths[at], default=None)
+    telling = [at for at, name in enumerate(names) if values[at] != {narrowing.dull.get(name)}]
+    texts = {at: narrowing.texts[names[at]] for at in telling if names[at] in narrowing.texts}
+    least = {at: min(widths[at], LEAST) if at in texts else widths[at] for at in telling}
+    optional = [at for name in narrowing.optional for at in telling if names[at] == name]
+    fitting = _choose(least, sorted(optional, key=lambda at: len(values[at]) > 1), optional, room)
+    while _total(widths[at] for at in fitting) > room:
+        widest = max(texts.keys() & set(fitting), key=lambda at: widths[at], default=None)
         if widest is None or widths[widest] <= LEAST:
             break
         widths[widest] -= 1
-    return [[texts[at](row[at], widths[at]) if at in texts else row[at] for at in kept] for row in rows]
+    return [[texts[at](row[at], widths[at]) if at in texts else row[at] for at in fitting] for row in rows]
 
 
 def _choose(widths: Mapping[int, int], leave_out: Sequence[int], put_back: Sequence[int], room: int) -> list[int]:
     """Leave out columns until the rest fits; what still fits then, the last ones first, is put back."""
-    kept = set(widths)
+    chosen = dict(widths)
     for at in leave_out:
-        if _total(widths[one] for one in kept) <= room:
+        if _total(chosen.values()) <= room:
             break
-        kept.remove(at)
+        del chosen[at]
     for at in reversed(put_back):
-        if at not in kept and _total(widths[one] for one in (*kept, at)) <= room:
-            kept.add(at)
-    return sorted(kept)
+        if at not in chosen and _total((*chosen.values(), widths[at])) <= room:
+            chosen[at] = widths[at]
+    return sorted(chosen)
 
 
 def _total(widths: Iterable[int]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import zipfile
 from dataclasses import dataclass, replace
@@ -62,14 +61,14 @@ def diagnose(
     if list_known or name is not None:
         explain.show(name, what, as_json)
         return
-    found = _look_at(what, runs_dir, bundle is not None)
-    for note in found.evidence.notes:
-        print(f"mslaunch: {plain(note)}", file=sys.stderr)
-    record = found.record
+    judged = _judge(what, runs_dir, bundle is not None)
+    for note in judged.evidence.notes:
+        common.say_aside(note)
+    record = judged.record
     if bundle is not None:
-        print(save_bundle(bundle, record, found.is_run, found.sources, found.evidence), file=sys.stderr)
+        print(save_bundle(bundle, record, judged.is_run, judged.sources, judged.evidence), file=sys.stderr)
     if as_json:
-        print(json.dumps(record.verdict.to_dict() if record.verdict else None, indent=1))
+        common.print_json(record.verdict.to_dict() if record.verdict else None)
     elif record.verdict is None:
         print(f"{record.run_id}: {NO_FAILURE.get(record.state, 'no sign of a failure in the logs')}")
         lines = [*describe_warnings(record), *(f"note: {note}" for note in record.notes[-NOTES_SHOWN:])]
@@ -79,8 +78,8 @@ def diagnose(
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What there is to tell, and what it rests on."""
+class _Judged:
+    """A record with its verdict, and what the verdict rests on."""
 
     record: RunRecord
     is_run: bool
@@ -88,8 +87,8 @@ class _Found:
     evidence: Evidence
 
 
-def _look_at(what: str | None, runs_dir: str | None, everything: bool) -> _Found:
-    """Judge what is named; with `everything` read the logs of a run that has its verdict as well."""
+def _judge(what: str | None, runs_dir: str | None, everything: bool) -> _Judged:
+    """Judge a file, a folder or a run; with `everything` read the logs of a run that has its verdict as well."""
     path = Path(what) if what else None
     if path is not None and path.is_file():
         if not zipfile.is_zipfile(path):
@@ -101,8 +100,8 @@ def _look_at(what: str | None, runs_dir: str | None, everything: bool) -> _Found
     if path is not None and path.is_dir() and not (path / layout.RECORD).is_file():
         return _of_logs(str(path), files_of(path))
     run = _find_run(what, runs_dir)
-    record = run.record
-    return _of_run(record, files_of(run.path) if everything or not _is_judged(record) else [], everything)
+    sources = files_of(run.path) if everything or not _is_judged(run.record) else []
+    return _of_run(run.record, sources, everything)
 
 
 def _find_run(what: str | None, runs_dir: str | None) -> Run:
@@ -118,14 +117,14 @@ def _is_judged(record: RunRecord) -> bool:
     return record.verdict is not None or record.state in ("succeeded", "stopped")
 
 
-def _of_run(record: RunRecord, sources: list[LogFile], everything: bool) -> _Found:
+def _of_run(record: RunRecord, sources: list[LogFile], everything: bool) -> _Judged:
     """A verdict that was given stands; a run that has none, because its launcher was lost, is judged by its logs."""
     if _is_judged(record):
-        return _Found(record, True, sources, _read(sources, True) if everything else Evidence())
+        return _Judged(record, True, sources, _read(sources, True) if everything else Evidence())
     evidence = _read(sources, True)
     ends = {rank.rank: rank for rank in record.ranks}
     verdict = judge([_with_end(case, ends) for case in evidence.cases], evidence.places)
-    return _Found(replace(record, verdict=verdict), True, sources, evidence)
+    return _Judged(replace(record, verdict=verdict), True, sources, evidence)
 
 
 def _with_end(case: Case, ends: dict[int, RankRecord]) -> Case:
@@ -135,12 +134,12 @@ def _with_end(case: Case, ends: dict[int, RankRecord]) -> Case:
     return replace(case, host=end.host, device=end.device_id, exit_code=end.exit_code, signal=end.signal)
 
 
-def _of_logs(name: str, sources: list[LogFile]) -> _Found:
+def _of_logs(name: str, sources: list[LogFile]) -> _Judged:
     evidence = _read(sources, False)
     if not evidence.cases:
         raise RequestError(f"{name}: no logs here (*.log, *.txt). Name the folder that msrun's --log_dir named.")
     record = api.record_of_logs(name, judge_logs(evidence.cases, evidence.places))
-    return _Found(record, False, sources, evidence)
+    return _Judged(record, False, sources, evidence)
 
 
 def _read(sources: list[LogFile], names_are_true: bool) -> Evidence:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -23,26 +24,15 @@ if TYPE_CHECKING:
     from mslaunch.api import RunRecord
 
 _SHOWN_VARIABLES = (
-    "ASCEND",
-    "CUDA",
-    "DEVICE",
-    "GLOG",
-    "HCCL",
-    "LD_",
-    "MS_",
-    "MSLAUNCH",
-    "NCCL",
-    "OMP",
-    "PYTHON",
-    "RANK",
-    "SLURM",
+    *("ASCEND", "CUDA", "DEVICE", "GLOG", "HCCL", "LD_", "MS_", "MSLAUNCH", "NCCL"),
+    *("OMP", "PYTHON", "RANK", "SLURM"),
 )
 _PACKAGES = ("mindspore", "mindformers", "numpy", "psutil")
 _CANN = ("/usr/local/Ascend/ascend-toolkit/latest/version.cfg", "/usr/local/Ascend/driver/version.info")
 
 
 def save_bundle(target: Path, record: RunRecord, is_run: bool, sources: list[LogFile], evidence: Evidence) -> str:
-    """Write the bundle of a run or of a folder of logs; return what to tell about it."""
+    """Write the bundle of a run or of a folder of logs; return a sentence about it."""
     environment = dict(os.environ)
     about = {
         "mslaunch": __version__,
@@ -84,26 +74,26 @@ def _relocated(record: RunRecord, path: Path, sources: tuple[LogFile, ...]) -> R
     longest_first = sorted(sources, key=lambda source: len(source.name), reverse=True)
 
     def place(log: str | None) -> str | None:
-        found = next((source for source in longest_first if log and f"/{log}".endswith(f"/{source.name}")), None)
-        return found.shown if found else log and f"{path}/{Path(log).name}"
+        if not log:
+            return log
+        for source in longest_first:
+            if f"/{log}".endswith(f"/{source.name}"):
+                return source.shown
+        return f"{path}/{Path(log).name}"
 
     chain = tuple(replace(step, log=place(step.log)) for step in record.verdict.chain)
     return replace(record, verdict=replace(record.verdict, log=place(record.verdict.log), chain=chain))
 
 
 def _versions() -> dict[str, str]:
-    found = {"mslaunch": __version__, "python": platform.python_version()}
+    versions = {"mslaunch": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
     for path in map(Path, _CANN):
-        try:
-            found[str(path)] = path.read_text(errors="replace")[:2000]
-        except OSError:
-            continue
-    return found
+        with suppress(OSError):
+            versions[str(path)] = path.read_text(errors="replace")[:2000]
+    return versions
 
 
 def _shown(environment: Mapping[str, str]) -> dict[str, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 
+from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import common
 from mslaunch.diagnose.patterns.pattern import Pattern, match_line, rows
 from mslaunch.errors import RequestError
@@ -24,9 +24,10 @@ def show(name: str | None, what: str | None, as_json: bool) -> None:
     patterns = sorted((row.pattern for row in rows()), key=lambda pattern: pattern.id)
     chosen = patterns if name is None else _find(name, patterns)
     if as_json:
-        print(json.dumps([asdict(pattern) for pattern in chosen], indent=1))
+        common.print_json([asdict(pattern) for pattern in chosen])
     elif name is None:
-        print(common.columns([("ID", "KIND", "MEANING", "CODES"), *map(_row, chosen)]), end="")
+        table = [(row.id, row.kind, meaning(row), " ".join(row.codes)) for row in chosen]
+        print(columns([("ID", "KIND", "MEANING", "CODES"), *table]), end="")
     else:
         print("\n".join(_text(pattern) for pattern in chosen), end="")
 
@@ -34,10 +35,6 @@ def show(name: str | None, what: str | None, as_json: bool) -> None:
 def meaning(pattern: Pattern) -> str:
     """Return the summary of a pattern, with dots for what only a line of a log can tell."""
     return re.sub(r"(?:\{\d\})+", "…", pattern.summary)
-
-
-def _row(pattern: Pattern) -> tuple[str, ...]:
-    return pattern.id, pattern.kind, meaning(pattern), " ".join(pattern.codes)
 
 
 def _find(name: str, patterns: Sequence[Pattern]) -> list[Pattern]:
@@ -58,19 +55,19 @@ def _find(name: str, patterns: Sequence[Pattern]) -> list[Pattern]:
 
 def _near(name: str, patterns: Sequence[Pattern]) -> list[tuple[str, Pattern]]:
     """Return the ids and codes that may be meant: the same number, the same words, or nearly the same letters."""
-    known: dict[str, tuple[str, Pattern]] = {}
+    names: dict[str, tuple[str, Pattern]] = {}
     for row in patterns:
         for text in (row.id, *row.codes):
-            if text.casefold() not in known or text in row.regex:  # the row that a log shows by the code itself
-                known[text.casefold()] = (text, row)
-    wanted = "".join(name.split()).casefold()
-    same_number = [text for text in known if _number(text) == _number(wanted) is not None]
-    same_letters = get_close_matches(wanted, list(known), n=_MOST_NEAR, cutoff=0.6)
-    words = [word for word in re.findall(r"\w+", name.casefold()) if len(word) > 1]
-    same_words = [row.id for row in patterns if words and all(word in _searched(row) for word in words)]
+            if text.casefold() not in names or text in row.regex:  # the row that a log shows by the code itself
+                names[text.casefold()] = (text, row)
+    code = "".join(name.split()).casefold()
+    same_number = [text for text in names if _number(text) == _number(code) is not None]
+    same_letters = get_close_matches(code, list(names), n=_MOST_NEAR, cutoff=0.6)
+    terms = [term for term in re.findall(r"\w+", name.casefold()) if len(term) > 1]
+    same_terms = [row.id for row in patterns if terms and all(term in _searched(row) for term in terms)]
     near: dict[str, tuple[str, Pattern]] = {}
-    for text in (*same_number, *same_letters, *same_words):
-        near.setdefault(known[text][1].id, known[text])
+    for text in (*same_number, *same_letters, *same_terms):
+        near.setdefault(names[text][1].id, names[text])
     return list(near.values())[:_MOST_NEAR]
 
 
@@ -86,8 +83,8 @@ def _searched(row: Pattern) -> str:
 
 def _about(text: str, row: Pattern) -> str:
     """Say what an id or a code stands for."""
-    words = meaning(row).rstrip(".")
-    return words if text == row.id else f"{row.id}: {words}"
+    summary = meaning(row).rstrip(".")
+    return summary if text == row.id else f"{row.id}: {summary}"
 
 
 def _text(pattern: Pattern) -> str:

@@ -23,7 +23,7 @@ _NEVER_TO_A_SCRIPT = ("--dry-run",)  # a job would start that was not to start
 class ProgramWords:
     """What a command line says about the program."""
 
-    words: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
     """The program and its arguments, where it was named before any `--`."""
     args: tuple[str, ...] = ()
     """What follows a `--` that nothing stands before: arguments, or the program and its arguments."""
@@ -33,7 +33,7 @@ class ProgramWords:
 @dataclass(frozen=True, slots=True)
 class _Cut:
     own: list[str]
-    words: list[str]
+    program: list[str]
     after_dashes: list[str]
 
 
@@ -60,24 +60,23 @@ def call(
 
 
 def option_values(command: Any) -> dict[str, bool]:
-    """Every option of a verb, and whether a value follows it."""
-    return {
-        name: not option.is_flag
-        for option in command.params
-        if option.param_type_name == "option"
-        for name in (*option.opts, *option.secondary_opts)
-    } | {"--help": False}
+    """Return every option of a verb, and whether a value follows it."""
+    takes_value = {"--help": False}
+    for option in command.params:
+        if option.param_type_name == "option":
+            takes_value |= dict.fromkeys((*option.opts, *option.secondary_opts), not option.is_flag)
+    return takes_value
 
 
-def split(words: Sequence[str], takes_value: Mapping[str, bool]) -> tuple[list[str], ProgramWords]:
+def split(argv: Sequence[str], takes_value: Mapping[str, bool]) -> tuple[list[str], ProgramWords]:
     """Split a command line into mslaunch's own words and what names the program.
 
     `train.py --workers 2 -- --lr 0.1` has its options between the script and `--`, and still works.
     """
-    cut = _cut(words, takes_value)
-    if not cut.words:
+    cut = _cut(argv, takes_value)
+    if not cut.program:
         return cut.own, ProgramWords(args=tuple(cut.after_dashes))
-    program, *rest = cut.words
+    program, *rest = cut.program
     if "--" in rest:
         between, after = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
         if _are_ours(between, takes_value):
@@ -86,18 +85,20 @@ def split(words: Sequence[str], takes_value: Mapping[str, bool]) -> tuple[list[s
     return cut.own, ProgramWords((program, *rest), notes=notes)
 
 
-def _cut(words: Sequence[str], takes_value: Mapping[str, bool]) -> _Cut:
+def _cut(argv: Sequence[str], takes_value: Mapping[str, bool]) -> _Cut:
     at = 0
-    while at < len(words) and words[at] != "--" and msrun_options.is_option(words[at]):
-        at += 2 if takes_value.get(words[at]) else 1
-    own, left = list(words[:at]), list(words[at:])
-    return _Cut(own, [], left[1:]) if left[:1] == ["--"] else _Cut(own, left, [])
+    while at < len(argv) and msrun_options.is_option(argv[at]):
+        at += 2 if takes_value.get(argv[at]) else 1
+    own, rest = list(argv[:at]), list(argv[at:])
+    if rest[:1] == ["--"]:
+        return _Cut(own, [], rest[1:])
+    return _Cut(own, rest, [])
 
 
-def _are_ours(words: Sequence[str], takes_value: Mapping[str, bool]) -> bool:
-    cut = _cut(words, takes_value)
-    known = all(word.partition("=")[0] in takes_value for word in cut.own if word.startswith("-"))
-    return known and not cut.words
+def _are_ours(argv: Sequence[str], takes_value: Mapping[str, bool]) -> bool:
+    cut = _cut(argv, takes_value)
+    names = [word.partition("=")[0] for word in cut.own if word.startswith("-")]
+    return not cut.program and all(name in takes_value for name in names)
 
 
 def _misplaced(program: str, rest: Sequence[str], takes_value: Mapping[str, bool]) -> list[str]:
@@ -105,7 +106,7 @@ def _misplaced(program: str, rest: Sequence[str], takes_value: Mapping[str, bool
     text = _text(next((word for word in (program, *rest) if word.endswith(".py")), program))
     if text is None:
         return []
-    found = []
+    notes = []
     for at, word in enumerate(rest):
         name = word.partition("=")[0]
         if name not in takes_value or name in text or name.strip("-").replace("-", "_") in text:
@@ -113,8 +114,8 @@ def _misplaced(program: str, rest: Sequence[str], takes_value: Mapping[str, bool
         if name in _NEVER_TO_A_SCRIPT:
             raise RequestError(f"{name} after the script is the script's. Put it before {program}.")
         value = f" {rest[at + 1]}" if takes_value[name] and "=" not in word and at + 1 < len(rest) else ""
-        found.append(f"{word}{value} after the script is the script's; put mslaunch's options before it")
-    return found
+        notes.append(f"{word}{value} after the script is the script's; put mslaunch's options before it")
+    return notes
 
 
 def _text(name: str) -> str | None:
@@ -127,6 +128,6 @@ def _text(name: str) -> str | None:
         return None
 
 
-def given(**flags: Any) -> dict[str, Any]:
+def typed_flags(**flags: Any) -> dict[str, Any]:
     """Keep the flags that were typed."""
     return {name: value for name, value in flags.items() if value not in (None, {})}

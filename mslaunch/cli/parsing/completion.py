@@ -34,18 +34,8 @@ if [[ "${funcstack[1]}" = _mslaunch ]]; then _mslaunch "$@"; else compdef _mslau
 """,
 }
 NAMES_A_RUN = (
-    "status",
-    "watch",
-    "logs",
-    "attach",
-    "outputs",
-    "stop",
-    "diagnose",
-    "stacks",
-    "collect",
-    "note",
-    "compare",
-    "export",
+    *("status", "watch", "logs", "attach", "outputs", "stop"),
+    *("diagnose", "stacks", "collect", "note", "compare", "export"),
 )
 MOST_RUNS = 200
 _HINTS = {
@@ -57,9 +47,9 @@ _HINTS = {
 LoadVerb = Callable[[str], Any]
 
 
-def complete(words: list[str], verbs: Mapping[str, str], load: LoadVerb) -> list[str]:
+def complete(argv: list[str], verbs: Mapping[str, str], load: LoadVerb) -> list[str]:
     """Return what may stand in place of the last word."""
-    *before, last = words or [""]
+    *before, last = argv or [""]
     if not before:
         return _beginning(last, [*verbs, "help", "--help", "--version"])
     verb = before[0]
@@ -97,11 +87,11 @@ def _runs(before: list[str]) -> list[str]:
     for option, value in pairwise(before):
         folder = value if option == "--runs-dir" else folder
     try:
-        found = [entry for entry in os.scandir(folder) if not entry.is_symlink() and entry.is_dir()]
-        found.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
+        folders = [entry for entry in os.scandir(folder) if not entry.is_symlink() and entry.is_dir()]
+        folders.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
     except OSError:
         return []
-    return [entry.name for entry in found[:MOST_RUNS] if Path(entry.path, layout.RECORD).exists()]
+    return [entry.name for entry in folders[:MOST_RUNS] if Path(entry.path, layout.RECORD).exists()]
 
 
 def show(args: list[str]) -> int:
@@ -134,8 +124,7 @@ def _shell(args: list[str]) -> str | None:
     name = args[0] if args else Path(os.environ.get("SHELL", "")).name
     if name in SCRIPTS:
         return name
-    known = ", ".join(SCRIPTS)
-    print(f"mslaunch: no completion for the shell {name!r}. Name one of {known}.", file=sys.stderr)
+    print(f"mslaunch: no completion for the shell {name!r}. Name one of {', '.join(SCRIPTS)}.", file=sys.stderr)
     return None
 
 

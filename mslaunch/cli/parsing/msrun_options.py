@@ -38,11 +38,11 @@ def bind_numa(value: str) -> Sequence[str]:
     if _FORM not in config:
         nodes = _lists("--bind_numa", value, config, fix)
         return (_option("--node-map", nodes), _option("--memory-map", nodes))
-    words = tuple(_from_config(config))
+    options = tuple(_from_config(config))
     if not is_file:
-        return words
+        return options
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return (*words, f"--env=MSRUN_BIND_FILE={Path(value).resolve()}", f"--env=MSRUN_BIND_FILE_HASH={digest}")
+    return (*options, f"--env=MSRUN_BIND_FILE={Path(value).resolve()}", f"--env=MSRUN_BIND_FILE_HASH={digest}")
 
 
 def remark(value: str) -> str:
@@ -75,10 +75,10 @@ def _mode(form: Mapping[str, Any], key: str, modes: Sequence[str]) -> str:
 
 
 def _mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = values.get(key) or {}
-    if not isinstance(found, dict):
-        raise RequestError(f"--bind_numa: {key} is not a JSON object: {json.dumps(found)[:80]}.")
-    return found
+    mapping = values.get(key) or {}
+    if not isinstance(mapping, dict):
+        raise RequestError(f"--bind_numa: {key} is not a JSON object: {json.dumps(mapping)[:80]}.")
+    return mapping
 
 
 def _numbers(key: str, values: Mapping[str, Any]) -> dict[str, str]:
@@ -107,12 +107,12 @@ def _lists(option: str, value: str, config: Mapping[str, Any], fix: str) -> dict
 
 def _parse(text: str, where: str, fix: str) -> dict[str, Any]:
     try:
-        found = parse_json(text)
+        config = parse_json(text)
     except Unreadable:
-        found = None
-    if not isinstance(found, dict):
+        config = None
+    if not isinstance(config, dict):
         raise RequestError(f"{where}: cannot read {text[:80]!r}; {fix}.")
-    return found
+    return config
 
 
 def _read(name: str) -> str:
@@ -248,9 +248,9 @@ def is_option(word: str) -> bool:
     return word.startswith("-") and word not in ("-", "--")
 
 
-def translate(words: Sequence[str], table: Table, ours: Mapping[str, bool], ours_first: bool) -> Translated:
+def translate(argv: Sequence[str], table: Table, ours: Mapping[str, bool], ours_first: bool) -> Translated:
     """Put what another launcher's options mean in their place, up to the program; `ours`: our options, with a value?"""
-    left, done = list(words), list[str]()
+    left, done = list(argv), list[str]()
     notes: list[str] = []
     while left and is_option(left[0]):
         word = left.pop(0)
@@ -264,9 +264,11 @@ def translate(words: Sequence[str], table: Table, ours: Mapping[str, bool], ours
             if not left:
                 raise RequestError(f"{name}: its value is missing.")
             value = left.pop(0)
-        for one in _apply(name, value, row):
-            known = one.partition("=")[0] in ours
-            (done if known else notes).append(one if known else f"{name} is left out: it has no meaning for this verb")
+        for own in _apply(name, value, row):
+            if own.partition("=")[0] in ours:
+                done.append(own)
+            else:
+                notes.append(f"{name} is left out: it has no meaning for this verb")
         notes += _remarks(name, value, row)
     return Translated((*done, *left), tuple(notes))
 

@@ -58,13 +58,13 @@ RANKS_ONLY = "MSLAUNCH_ENV_"  # as a queue's job has it: settings/environment.py
 
 def variables(pairs: list[str] | None) -> dict[str, str | None]:
     """Read `--env K=V` and `--env K`."""
-    result: dict[str, str | None] = {}
+    values: dict[str, str | None] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
         if not name.isidentifier() or not name.isascii():
             raise RequestError(f"--env {pair!r}: {name!r} is not the name of a variable. Write --env NAME=VALUE.")
-        result[name] = value if equals else os.environ.get(f"{RANKS_ONLY}{name}")
-    return result
+        values[name] = value if equals else os.environ.get(f"{RANKS_ONLY}{name}")
+    return values
 
 
 _KINDS: dict[Any, Any] = {list: list[str]}
@@ -84,8 +84,8 @@ def launching(verb: Callable[..., None]) -> Callable[..., None]:
     """Give a verb the options of every launch; it gets what was typed as one mapping, its first argument."""
 
     @wraps(verb)
-    def call(**given: Any) -> None:
-        verb({name: given.pop(name) for name in LAUNCH}, **given)
+    def call(**typed: Any) -> None:
+        verb({name: typed.pop(name) for name in LAUNCH}, **typed)
 
     own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
     shared = [
@@ -116,16 +116,16 @@ def request(
     **more: Any,
 ) -> Request:
     """What is asked for: settings, with the program that was typed as one of them, and the program's arguments."""
-    words = program.words or (program.args if is_module else ())
-    if is_module and not words:
+    argv = program.argv or (program.args if is_module else ())
+    if is_module and not argv:
         raise RequestError("-m: which module? Write it after all options, for example -m pkg.train.")
-    if words and "script" in flags:
-        raise RequestError(f"--script {flags['script']} and {words[0]} both name the program. Leave one out.")
-    if words and words[0].endswith((".yaml", ".yml")):
-        raise RequestError(f"{words[0]} is no script. Did you mean --config {words[0]}?")
-    named, args = program_settings(words, is_module) if words else ({}, program.args)
-    more = {"args_may_name": not words, "notes": program.notes, **more}
-    return make_request(config, assignments, {**flags, **named}, args, **more)
+    if argv and "script" in flags:
+        raise RequestError(f"--script {flags['script']} and {argv[0]} both name the program. Leave one out.")
+    if argv and argv[0].endswith((".yaml", ".yml")):
+        raise RequestError(f"{argv[0]} is no script. Did you mean --config {argv[0]}?")
+    settings_of_program, args = program_settings(argv, is_module) if argv else ({}, program.args)
+    more = {"args_may_name": not argv, "notes": program.notes, **more}
+    return make_request(config, assignments, {**flags, **settings_of_program}, args, **more)
 
 
 def _ranks(typed: dict[str, Any]) -> dict[str, int | None]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from mslaunch import api
+from mslaunch.cli.parsing.common import say_aside
 from mslaunch.errors import RequestError
+from mslaunch.ranges import format_ranges, parse_ranges
 
 RunsDir = Annotated[
     str | None,
@@ -55,15 +56,30 @@ def parse_age(text: str, now: float, option: str) -> float:
     return parse_since(text, now, option)
 
 
-def find_run(name: str | None, runs_dir: str | None) -> api.Run:
-    """Find a run, and say on stderr in which folder of runs it was found where the user could not know."""
-    found = api.find_run(name, runs_dir)
-    _name_place(found, name, runs_dir)
-    return found
+def parse_ranks(text: str, option: str, record: api.RunRecord) -> tuple[int, ...]:
+    """Read ranks of a run: `all`, or ranges such as 0,2-3; refuse a rank that the run does not have."""
+    world = record.world_size
+    if text == "all":
+        return tuple(range(world))
+    ranks = parse_ranges(text, option)
+    if beyond := [rank for rank in ranks if rank >= world]:
+        raise RequestError(
+            f"{option}: rank {format_ranges(beyond)} is not in {record.run_id}, which has {world} ranks."
+        )
+    return ranks
+
+
+def find_run(name: str | None, runs_dir: str | None, as_owner: bool = False) -> api.Run:
+    """Find a run, and print its folder of runs where the user could not know it; with `as_owner`, become its owner."""
+    run = api.find_run(name, runs_dir)
+    _name_place(run, name, runs_dir)
+    if as_owner:
+        api.become_owner(run)
+    return run
 
 
 def find_runs(name: str, runs_dir: str | None) -> list[api.Run]:
-    """Find the runs of a sweep, or a run, and say likewise."""
+    """Find the runs of a sweep, or a run, likewise."""
     runs = api.find_runs(name, runs_dir)
     for run in runs[:1]:
         _name_place(run, name, runs_dir)
@@ -72,4 +88,4 @@ def find_runs(name: str, runs_dir: str | None) -> list[api.Run]:
 
 def _name_place(run: api.Run, name: str | None, runs_dir: str | None) -> None:
     if runs_dir is None and (place := api.unexpected_place(run, name)):
-        print(f"mslaunch: {run.name} is in {place}", file=sys.stderr, flush=True)
+        say_aside(f"{run.name} is in {place}")

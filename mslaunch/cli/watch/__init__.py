@@ -13,10 +13,10 @@ app = common.new_app()
 
 
 @app.command()
-def watch(run: options.Run = None, runs_dir: options.RunsDir = None) -> None:
+def watch(name: options.Run = None, runs_dir: options.RunsDir = None) -> None:
     """Show a run live on the whole screen, also one that goes on elsewhere; ? lists the keys."""
     check_terminal("watch", "`mslaunch status` and `mslaunch attach` write plain lines.")
-    found = find_run(run, runs_dir)
+    run = find_run(name, runs_dir)
     view = ViewProcess(is_launchers=False)
-    view.show(found.path)
+    view.show(run.path)
     raise typer.Exit(view.wait())
