@@ -1,11 +1,11 @@
-"""make_plan: from what was asked and what was found to one complete attempt. Opens no file, reads no clock."""
+"""make_plan: from a job, its hosts and the facts about them to one complete attempt. Opens no file, reads no clock."""
 
 from __future__ import annotations
 
 import json
 import posixpath
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from mslaunch.documents.yaml_text import write_yaml
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
 from mslaunch.plan import argument_paths, binding
-from mslaunch.plan.methods.base import PlacedJob, Rank
+from mslaunch.plan.methods.base import MethodPlan, PlacedJob, Rank
 from mslaunch.plan.model import Copy, Facts, File, LinePattern, Plan, Reach, Restarts, Sync, TimeLimits
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
@@ -31,107 +31,73 @@ _SIZES = ("RANK_SIZE", "DEVICE_NUM")
 """How many ranks the scripts for rank tables export, of the job and of a host."""
 
 
-def describe(environment: Mapping[str, str], unset: tuple[str, ...], world_size: int, has_table: bool) -> Iterator[str]:
-    """Yield what to say of the variables that are unset for a job of so many ranks."""
-    names = [name for name in unset if not name.startswith("MSLAUNCH_")]
-    if names:
-        shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        yield f"not passed on to the ranks, since another launcher or the shell had set them: {shown}"
-    if "MSLAUNCH_RUN_DIR" in environment:
-        return  # a rank that launches: these describe its own job
-    if environment.get("RANK_TABLE_FILE") and not has_table:
-        yield "RANK_TABLE_FILE is not used; give --rank-table FILE"
-    yield from _size(environment, world_size)
-
-
-def _size(environment: Mapping[str, str], world_size: int) -> Iterator[str]:
-    for name in _SIZES:
-        text = environment.get(name, "")
-        if text.isascii() and text.isdigit() and len(text) <= 6:
-            if int(text) not in (0, world_size):
-                started = "1 rank is" if world_size == 1 else f"{world_size} ranks are"
-                yield f"{name}={text} is set here, and {started} started: give --workers {int(text)}"
-            return
-
-
 HERE = Reach()
 
 
-def make_plan(
-    spec: JobSpec,
-    hosts: tuple[Host, ...],
-    facts: Facts,
-    attempt: int = 0,
-    reach: Reach = HERE,
-) -> Plan:
+def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int = 0, reach: Reach = HERE) -> Plan:
     """Decide everything about one attempt at the job."""
+    world_size = sum(len(host.devices) for host in hosts)
+    launcher_notes = _check_launcher(spec, facts, world_size)
     moved: dict[str, str] = {}
     absolute = partial(_absolute, facts, moved)
-    world_size = sum(len(host.devices) for host in hosts)
-    nested = _check_launcher(spec, facts, world_size)
-    program = facts.program.with_args(
-        (*_config_args(spec, facts), *argument_paths.rewrite_args(facts.program.args, absolute))
-    )
-    values = argument_paths.rewrite_values(_with_device_num(spec, world_size), absolute)
-    unset = environment.inherited_launch_variables(facts.environment)
+    args = (*_config_args(spec, facts), *argument_paths.rewrite_args(facts.program.args, absolute))
+    program = facts.program.with_args(args)
+    config = argument_paths.rewrite_values(_with_device_num(spec, world_size), absolute)
     table = _rank_table(spec, hosts, facts)
-    ours = _common_env(spec, facts, hosts, attempt, table)
-    typed = _user_env(spec, facts)
-    env = {**ours, **reach.env, **argument_paths.rewrite_variables(facts.environment, absolute), **typed}
-    env |= argument_paths.rewrite_variables(typed, absolute)
-    reader = _stdin(spec, program, world_size, reach)
-    left = describe(facts.environment, unset, world_size, facts.rank_table is not None)
-    started = spec.method.plan(_job(spec, hosts, facts, env, program))
+    env = {**_common_env(spec, facts, hosts, attempt, table), **reach.env, **_user_env(spec, facts, absolute)}
+    stdin = _stdin(spec, program, world_size, reach)
+    ranks = tuple(place_ranks(spec, hosts, facts))
+    job = PlacedJob(spec, hosts, facts, world_size, env, program, ranks)
+    started = spec.method.plan(job)
+    files = (*_config_files(spec, config), *_checkpoint_files(spec), *table, *started.files)
+    notes = (*facts.notes, *launcher_notes, *_notes(job, moved), *binding.describe(spec, hosts, facts))
+    started = MethodPlan(started.env, started.processes, files)
+    return _complete(job, started, attempt, reach, stdin, notes)
+
+
+def _complete(
+    job: PlacedJob, started: MethodPlan, attempt: int, reach: Reach, stdin: int | None, notes: tuple[str, ...]
+) -> Plan:
+    """Put the plan together: what was decided, and the settings and facts that it carries as they are."""
+    spec, facts, launch = job.spec, job.facts, job.spec.launch
+    unset = environment.inherited_launch_variables(facts.environment)
     return Plan(
         run_id=facts.run_id,
         attempt=attempt,
         run_dir=facts.run_dir,
         submit_dir=facts.submit_dir,
         job_dir=facts.job_dir,
-        script=program.label,
-        program=program,
+        script=job.program.label,
+        program=job.program,
         method=spec.method.name,
         transport=reach.name,
         device_target=facts.device_target,
-        world_size=world_size,
-        master=f"{hosts[0].address}:{facts.port}",
-        hosts=hosts,
+        world_size=job.world_size,
+        master=f"{job.hosts[0].address}:{facts.port}",
+        hosts=job.hosts,
         env=started.env,
         unset=unset,
         secrets=tuple(spec.secrets),
         carried=environment.carried(facts.environment, unset) if reach.carries_environment else (),
-        tail=_tail(spec, world_size, reader),
-        limits=_limits(spec.launch),
-        restarts=_restarts(spec.launch),
-        setup=spec.launch.setup,
-        stdin=reader,
-        files=(*_config_files(spec, values), *_checkpoint_files(spec), *table, *started.files),
+        tail=_tail(spec, job.world_size, stdin),
+        limits=_limits(launch),
+        restarts=_restarts(launch),
+        setup=launch.setup,
+        stdin=stdin,
+        files=started.files,
         processes=started.processes,
         workdir=facts.workdir,
         sources_dir=facts.sources_dir,
         shared=_shared(spec, facts),
-        require_init=spec.launch.require_init,
-        share_devices=spec.launch.share_devices,
-        allow_launcher=spec.launch.allow_launcher,
-        metrics=_metrics(spec),
-        sync=_sync(spec, hosts, facts),
-        report=spec.launch.report,
-        notes=(*facts.notes, *nested, *_notes(spec, left, moved), *binding.describe(spec, hosts, facts)),
-        tags=tuple(dict.fromkeys(spec.launch.tags)),
+        require_init=launch.require_init,
+        share_devices=launch.share_devices,
+        allow_launcher=launch.allow_launcher,
+        metrics=_metrics(launch),
+        sync=_sync(job),
+        report=launch.report,
+        notes=notes,
+        tags=tuple(dict.fromkeys(launch.tags)),
         sources=_sources(spec, facts),
-    )
-
-
-def _job(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, env: dict[str, str], program: Program) -> PlacedJob:
-    """Put together what every method starts from."""
-    return PlacedJob(
-        spec=spec,
-        hosts=hosts,
-        facts=facts,
-        world_size=sum(len(host.devices) for host in hosts),
-        env=env,
-        program=program,
-        ranks=tuple(place_ranks(spec, hosts, facts)),
     )
 
 
@@ -189,19 +155,21 @@ def _restarts(launch: LaunchSettings) -> Restarts:
     )
 
 
-def _sync(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Sync | None:
-    asked = spec.launch.sync
-    if asked is None:
+def _sync(job: PlacedJob) -> Sync | None:
+    sync = job.spec.launch.sync
+    if sync is None:
         return None
-    before, after = (tuple(Copy(one.source, one.target) for one in some) for some in (asked.before, asked.after))
-    return Sync(before, after, asked.endpoint, {host.name: facts.hosts[host.name].python for host in hosts})
+    before = tuple(Copy(copy.source, copy.target) for copy in sync.before)
+    after = tuple(Copy(copy.source, copy.target) for copy in sync.after)
+    return Sync(before, after, sync.endpoint, {host.name: job.facts.hosts[host.name].python for host in job.hosts})
 
 
-def _metrics(spec: JobSpec) -> tuple[LinePattern, ...] | None:
-    asked = spec.launch.metrics
-    if isinstance(asked, bool):
-        return () if asked else None
-    return tuple(LinePattern(entry.name, entry.regex) for entry in asked)
+def _metrics(launch: LaunchSettings) -> tuple[LinePattern, ...] | None:
+    if launch.metrics is False:
+        return None
+    if launch.metrics is True:
+        return ()
+    return tuple(LinePattern(row.name, row.regex) for row in launch.metrics)
 
 
 def place_ranks(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Iterator[Rank]:
@@ -254,10 +222,10 @@ def _named(value: Any) -> Any:
 
 
 def _checkpoint_files(spec: JobSpec) -> Iterator[File]:
-    given = spec.checkpoints
-    if given is not None:
-        told = {"files": given.files, "strategy": given.strategy, "step": given.step}
-        yield File(layout.CHECKPOINTS, json.dumps(told, indent=1) + "\n")
+    checkpoints = spec.checkpoints
+    if checkpoints is not None:
+        document = {"files": checkpoints.files, "strategy": checkpoints.strategy, "step": checkpoints.step}
+        yield File(layout.CHECKPOINTS, json.dumps(document, indent=1) + "\n")
 
 
 def _rank_table(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> tuple[File, ...]:
@@ -312,8 +280,15 @@ def _common_env(
     return env
 
 
-def _user_env(spec: JobSpec, facts: Facts) -> dict[str, str]:
-    """The variables that were asked for by value; those without one are secrets, and in no file."""
+def _user_env(spec: JobSpec, facts: Facts, absolute: Callable[[str], str]) -> dict[str, str]:
+    """The user's variables: those of launch.env by value, and paths in them and in the shell's made absolute."""
+    env = _given_env(spec, facts)
+    of_shell = argument_paths.rewrite_variables(facts.environment, absolute)
+    return {**of_shell, **env, **argument_paths.rewrite_variables(env, absolute)}
+
+
+def _given_env(spec: JobSpec, facts: Facts) -> dict[str, str]:
+    """The variables of launch.env that have a value; those without one are secrets, and in no file."""
     env = {}
     for name, value in spec.launch.env.items():
         if environment.is_identity(name):
@@ -331,23 +306,23 @@ def _user_env(spec: JobSpec, facts: Facts) -> dict[str, str]:
 
 def _stdin(spec: JobSpec, program: Program, world_size: int, reach: Reach) -> int | None:
     """The rank that reads the launcher's standard input: one that was named, else the only one."""
-    asked = spec.launch.stdin
+    reader = spec.launch.stdin
     if world_size > 1 and reads_script(program):
         raise RequestError(
             f"`{program.what} -` reads its script from standard input, which one rank of {world_size} can do at most. "
             f"Write it to a file, and name that."
         )
     possible = reach.passes_stdin and not spec.method.by_script
-    if not isinstance(asked, int):
-        return 0 if asked == "auto" and possible and world_size == 1 else None
+    if not isinstance(reader, int):
+        return 0 if reader == "auto" and possible and world_size == 1 else None
     if not possible:
         raise RequestError(
             f"{spec.source('stdin')}: only a rank on this machine that mslaunch itself starts and follows can read it. "
             f"Leave it out, or --method, --hosts and --detach."
         )
-    if asked >= world_size:
-        raise RequestError(f"{spec.source('stdin')}: rank {asked} does not exist; the last one is {world_size - 1}.")
-    return asked
+    if reader >= world_size:
+        raise RequestError(f"{spec.source('stdin')}: rank {reader} does not exist; the last one is {world_size - 1}.")
+    return reader
 
 
 def _tail(spec: JobSpec, world_size: int, reader: int | None) -> tuple[int, ...]:
@@ -366,6 +341,34 @@ def _tail(spec: JobSpec, world_size: int, reader: int | None) -> tuple[int, ...]
     return tail
 
 
-def _notes(spec: JobSpec, left: Iterator[str], moved: dict[str, str]) -> tuple[str, ...]:
-    given = spec.checkpoints.notes if spec.checkpoints else ()
-    return (*spec.settings.notes, *spec.config.notes, *given, *left, *argument_paths.describe(moved))
+def _notes(job: PlacedJob, moved: dict[str, str]) -> Iterator[str]:
+    spec = job.spec
+    yield from spec.settings.notes
+    yield from spec.config.notes
+    if spec.checkpoints:
+        yield from spec.checkpoints.notes
+    yield from _variable_notes(job)
+    yield from argument_paths.describe(moved)
+
+
+def _variable_notes(job: PlacedJob) -> Iterator[str]:
+    """Name the variables of the shell that the ranks do not get, and those that contradict the job."""
+    shell = job.facts.environment
+    unset = environment.inherited_launch_variables(shell)
+    names = [name for name in unset if not name.startswith("MSLAUNCH_")]
+    if names:
+        listed = ", ".join(names[:6])
+        if len(names) > 6:
+            listed += f" and {len(names) - 6} more"
+        yield f"not passed on to the ranks, since another launcher or the shell had set them: {listed}"
+    if "MSLAUNCH_RUN_DIR" in shell:
+        return  # a rank that launches: these describe its own job
+    if shell.get("RANK_TABLE_FILE") and job.facts.rank_table is None:
+        yield "RANK_TABLE_FILE is not used; give --rank-table FILE"
+    for name in _SIZES:
+        text = shell.get(name, "")
+        if text.isascii() and text.isdigit() and len(text) <= 6:
+            if int(text) not in (0, job.world_size):
+                started = "1 rank is" if job.world_size == 1 else f"{job.world_size} ranks are"
+                yield f"{name}={text} is set here, and {started} started: give --workers {int(text)}"
+            return
