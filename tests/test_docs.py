@@ -13,7 +13,7 @@ from mslaunch.cli import VERBS
 from mslaunch.diagnose.patterns.pattern import Pattern
 from mslaunch.errors import ExitCode
 from mslaunch.plan.methods import METHODS
-from mslaunch.plan.methods.base import Method
+from mslaunch.plan.methods.method import Method
 from mslaunch.settings.launch import LaunchSettings
 from mslaunch.transports.base import Channel, JobContext, JobQueue, Transport
 from tests import file_ways

@@ -72,7 +72,7 @@ def test_a_misspelt_plug_in_is_a_wrong_request(plugged: Bench, args: tuple[str, 
     ("kind", "name", "why"),
     [
         ("method", "broken", "RuntimeError: needs a driver that is not here"),
-        ("method", "number", "TypeError: 3 is not a subclass of mslaunch.plan.methods.base.Method"),
+        ("method", "number", "TypeError: 3 is not a subclass of mslaunch.plan.methods.method.Method"),
         ("method", "renamed", "ValueError: its name is 'other', and the entry point calls it 'renamed'"),
         ("transport", "broken", "RuntimeError: needs a driver that is not here"),
         ("transport", "number", "TypeError: 3 is not a subclass of mslaunch.transports.base.Transport"),

@@ -20,7 +20,7 @@ from mslaunch.hosts import LOCAL
 from mslaunch.launch.program import FoundProgram, check_module, find_nested_launcher, shows_config_argument
 from mslaunch.launch.project import Project, find_project
 from mslaunch.plan.argument_paths import candidates
-from mslaunch.plan.methods.base import Method
+from mslaunch.plan.methods.method import Method
 from mslaunch.plan.model import Facts, HostFacts, Plan, read_numa
 from mslaunch.plan.spec import JobSpec
 from mslaunch.runs.paths import runs_root

@@ -16,7 +16,7 @@ from mslaunch.launch.folder import write_next_plan
 from mslaunch.plan.model import Plan
 from mslaunch.plan.next_attempt import (
     STOPPED,
-    Ending,
+    AttemptEnding,
     hosts_left,
     next_attempt,
     pause,
@@ -88,7 +88,7 @@ def _written(
     plan: Plan,
     ended: RunRecord,
     folder: RunFolder,
-    endings: Sequence[Ending],
+    endings: Sequence[AttemptEnding],
     again: Plan,
     resume: Resume,
     lost: set[str],
@@ -103,19 +103,19 @@ def _written(
     return NextAttempt(again, wait, _note(again, endings, wait, resume, lost), summary(plan, ended, resume.files))
 
 
-def _ending(verdict: Verdict, folder: RunFolder, resume: Resume) -> Ending:
+def _ending(verdict: Verdict, folder: RunFolder, resume: Resume) -> AttemptEnding:
     error = None if verdict.rank is None else read_error(folder.rank(verdict.rank))
     kind = error.get("type") if error else None
     words = verdict.summary if verdict.cause == "exception" else None
-    return Ending(verdict.cause, verdict.exit_code or 0, words, kind, verdict.step, _saved(resume.files))
+    return AttemptEnding(verdict.cause, verdict.exit_code or 0, words, kind, verdict.step, _saved(resume.files))
 
 
-def _earlier(attempt: AttemptSummary) -> Ending:
+def _earlier(attempt: AttemptSummary) -> AttemptEnding:
     verdict, saved = attempt.verdict, _saved(attempt.resume or {})
     if verdict is None:
-        return Ending(STOPPED, attempt.exit_code or 0, saved=saved)
+        return AttemptEnding(STOPPED, attempt.exit_code or 0, saved=saved)
     words = verdict.summary if verdict.cause == "exception" else None
-    return Ending(verdict.cause, verdict.exit_code or 0, words, None, verdict.step, saved)
+    return AttemptEnding(verdict.cause, verdict.exit_code or 0, words, None, verdict.step, saved)
 
 
 def _saved(files: Mapping[int, str]) -> tuple[int, int] | None:
@@ -123,7 +123,7 @@ def _saved(files: Mapping[int, str]) -> tuple[int, int] | None:
     return step_of(Path(next(iter(files.values())))) if files else None
 
 
-def _note(again: Plan, endings: Sequence[Ending], wait: float, resume: Resume, lost: set[str]) -> str:
+def _note(again: Plan, endings: Sequence[AttemptEnding], wait: float, resume: Resume, lost: set[str]) -> str:
     gone = sorted(lost - {host.name for host in again.hosts})
     fewer = f" with {counted(again.world_size, 'rank')}, without {', '.join(gone)}" if gone else ""
     fewer = fewer or (f" with {', '.join(sorted(lost))} again" if lost else "")

@@ -14,7 +14,7 @@ from mslaunch.documents.yaml_text import write_yaml
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
 from mslaunch.plan import argument_paths, binding
-from mslaunch.plan.methods.base import MethodPlan, PlacedJob, Rank
+from mslaunch.plan.methods.method import MethodPlan, PlacedJob, Rank
 from mslaunch.plan.model import Copy, Facts, File, LinePattern, Plan, Reach, Restarts, Sync, TimeLimits
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges

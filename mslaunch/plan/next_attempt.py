@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mslaunch.hosts import Host
-from mslaunch.plan.methods.processes import ranks_file
+from mslaunch.plan.methods.rank_processes import ranks_file
 from mslaunch.plan.model import Plan, Process, Restarts
 from mslaunch.settings.environment import store_port
 from mslaunch.shared import layout
@@ -38,7 +38,7 @@ Step = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class AttemptEnding:
     """How an attempt ended, as far as the decision about the next one needs it."""
 
     cause: str
@@ -52,7 +52,7 @@ class Ending:
     """The newest checkpoint that all ranks have; the next attempt resumes from it."""
 
 
-def refusal(restarts: Restarts, endings: Sequence[Ending], replaces_hosts: bool = False) -> str | None:
+def refusal(restarts: Restarts, endings: Sequence[AttemptEnding], replaces_hosts: bool = False) -> str | None:
     """Say why there is to be no further attempt after these; None where there may be one.
 
     With `replaces_hosts`, others may come in place of hosts that are lost.
@@ -71,14 +71,14 @@ def refusal(restarts: Restarts, endings: Sequence[Ending], replaces_hosts: bool 
     return None
 
 
-def _is_same(one: Ending, other: Ending) -> bool:
+def _is_same(one: AttemptEnding, other: AttemptEnding) -> bool:
     """Tell whether two attempts ended with the same exception at the same step; what is not known is not the same."""
     if None in (one.error, other.error, one.step, other.step) or one.step != other.step:
         return False
     return _ADDRESS.sub("", str(one.error)) == _ADDRESS.sub("", str(other.error))
 
 
-def progressed(endings: Sequence[Ending]) -> list[bool]:
+def progressed(endings: Sequence[AttemptEnding]) -> list[bool]:
     """Tell for each attempt whether it saved a newer checkpoint than all attempts before it."""
     result, best = [], (-1, -1)
     for ending in endings:
@@ -87,7 +87,7 @@ def progressed(endings: Sequence[Ending]) -> list[bool]:
     return result
 
 
-def spent(endings: Sequence[Ending]) -> int:
+def spent(endings: Sequence[AttemptEnding]) -> int:
     """Count the failed attempts that have made no progress: each uses up a restart."""
     pairs = zip(endings, progressed(endings), strict=True)
     return sum(not progress and ending.cause != STOPPED for ending, progress in pairs)
@@ -100,7 +100,7 @@ def hosts_left(plan: Plan, lost: set[str]) -> tuple[Host, ...]:
     return left if enough else ()
 
 
-def pause(restarts: Restarts, endings: Sequence[Ending]) -> float:
+def pause(restarts: Restarts, endings: Sequence[AttemptEnding]) -> float:
     """Seconds to wait before the next attempt: doubling while there is no progress, up to a minute."""
     in_vain = 0
     for progress in reversed(progressed(endings)):

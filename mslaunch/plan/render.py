@@ -13,7 +13,7 @@ import jinja2
 from mslaunch.settings.environment import LAUNCH_VARIABLES, TUNABLE, VARIABLE, carried, inherited_launch_variables
 
 if TYPE_CHECKING:
-    from mslaunch.plan.methods.base import PlacedJob
+    from mslaunch.plan.methods.method import PlacedJob
 
 
 def template_source(name: str) -> str:

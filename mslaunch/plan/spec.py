@@ -17,7 +17,7 @@ from mslaunch.settings.yaml_config import Config
 from mslaunch.shared.secret_names import is_secret
 
 if TYPE_CHECKING:
-    from mslaunch.plan.methods.base import Method
+    from mslaunch.plan.methods.method import Method
 
 TRAIN_SCRIPT = "train.py"
 

@@ -17,7 +17,7 @@ from mslaunch.errors import MslaunchError, RequestError
 if TYPE_CHECKING:
     from mslaunch.documents.schema import RunStatus
     from mslaunch.hosts import Host
-    from mslaunch.plan.methods.base import Method
+    from mslaunch.plan.methods.method import Method
     from mslaunch.plan.model import File, Plan
     from mslaunch.plan.spec import JobSpec
 

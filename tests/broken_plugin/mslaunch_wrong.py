@@ -1,6 +1,6 @@
 """Plug-ins that can be imported, and are not what their groups are for."""
 
-from mslaunch.plan.methods.dynamic import Dynamic
+from mslaunch.plan.methods.built_in import Dynamic
 from mslaunch.transports.base import Transport
 
 NUMBER = 3

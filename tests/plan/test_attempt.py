@@ -7,13 +7,13 @@ import pytest
 from mslaunch.hosts import Host
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Restarts
-from mslaunch.plan.next_attempt import STOPPED, Ending, hosts_left, pause, refusal, spent
+from mslaunch.plan.next_attempt import STOPPED, AttemptEnding, hosts_left, pause, refusal, spent
 from tests.plan.test_make import facts_of, plan_of, spec_of
 
 HOSTS = (Host("a", "10.0.0.1", (0, 1)), Host("b", "10.0.0.2", (0,)))
 
 
-FAILED = Ending("exit")
+FAILED = AttemptEnding("exit")
 
 
 def restarts_of(limit: int, min_workers: int | None = None) -> Restarts:
@@ -21,9 +21,9 @@ def restarts_of(limit: int, min_workers: int | None = None) -> Restarts:
     return plan_of(spec_of(workers=2, max_restarts=limit, min_workers=min_workers)).restarts
 
 
-def failed_at(step: int, saved: int | None = None, error: str | None = "ValueError: x") -> Ending:
+def failed_at(step: int, saved: int | None = None, error: str | None = "ValueError: x") -> AttemptEnding:
     """An attempt of one epoch that raised after a step, and what it had saved."""
-    return Ending("exception", 1, error, "ValueError", (1, step), None if saved is None else (1, saved))
+    return AttemptEnding("exception", 1, error, "ValueError", (1, step), None if saved is None else (1, saved))
 
 
 def test_the_pause_doubles_with_every_attempt_up_to_a_minute() -> None:
@@ -52,7 +52,7 @@ def test_progress_makes_the_pause_short_again() -> None:
 )
 def test_what_would_fail_again_is_not_tried_again(cause: str, restarts: bool) -> None:
     """A set-up that fails, a time that is up and a process that hangs in the kernel are the same the next time."""
-    assert (refusal(restarts_of(1), [Ending(cause)]) is None) is restarts
+    assert (refusal(restarts_of(1), [AttemptEnding(cause)]) is None) is restarts
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,12 @@ def test_what_would_fail_again_is_not_tried_again(cause: str, restarts: bool) ->
         ([failed_at(7), failed_at(7, saved=5)], False),
         ([failed_at(7), FAILED, failed_at(7)], True),
         ([failed_at(7, error="E: at 0x7f01"), failed_at(7, error="E: at 0x7f02")], False),
-        ([Ending("exception", 1, "E"), Ending("exception", 1, "E")], True),
+        ([AttemptEnding("exception", 1, "E"), AttemptEnding("exception", 1, "E")], True),
     ],
 )
-def test_the_same_failure_at_the_same_step_twice_is_not_tried_again(endings: list[Ending], restarts: bool) -> None:
+def test_the_same_failure_at_the_same_step_twice_is_not_tried_again(
+    endings: list[AttemptEnding], restarts: bool
+) -> None:
     """In consecutive attempts, and only where the step is known."""
     assert (refusal(restarts_of(9), endings) is None) is restarts
 
@@ -94,7 +96,7 @@ def test_a_job_is_not_restarted_for_ever_though_it_makes_progress() -> None:
 
 def test_an_attempt_that_a_queue_preempted_uses_up_no_restart() -> None:
     """It has not failed."""
-    assert refusal(restarts_of(1), [Ending(STOPPED), FAILED]) is None
+    assert refusal(restarts_of(1), [AttemptEnding(STOPPED), FAILED]) is None
 
 
 @pytest.mark.parametrize(("min_workers", "restarts"), [(None, False), (1, True)])
@@ -102,7 +104,7 @@ def test_a_lost_host_is_no_reason_to_restart_unless_fewer_ranks_will_do(
     min_workers: int | None, restarts: bool
 ) -> None:
     """launch.min_workers says so."""
-    assert (refusal(restarts_of(1, min_workers), [Ending("host lost", 125)]) is None) is restarts
+    assert (refusal(restarts_of(1, min_workers), [AttemptEnding("host lost", 125)]) is None) is restarts
 
 
 @pytest.mark.parametrize(("min_workers", "left"), [(1, ["a"]), (2, ["a"]), (3, [])])

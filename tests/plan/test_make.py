@@ -15,7 +15,7 @@ from mslaunch.hosts import Host
 from mslaunch.plan.binding import core_share
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.methods import find_method
-from mslaunch.plan.methods.base import Method, MethodPlan, PlacedJob
+from mslaunch.plan.methods.method import Method, MethodPlan, PlacedJob
 from mslaunch.plan.model import Facts, File, HostFacts, Plan, from_json, to_json
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
 from mslaunch.ranktable.generate import from_hosts

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from mslaunch import plugins
 from mslaunch.errors import RequestError, did_you_mean
-from mslaunch.plan.methods.base import Method
-from mslaunch.plan.methods.dynamic import Dynamic
-from mslaunch.plan.methods.scripted import Mpirun, Msrun, RankTableMethod
+from mslaunch.plan.methods.built_in import Dynamic, Mpirun, Msrun, RankTableMethod
+from mslaunch.plan.methods.method import Method
 
 if TYPE_CHECKING:
     from mslaunch.settings.resolve import Settings
@@ -32,7 +31,7 @@ def find_method(settings: Settings) -> Method:
 def _make(name: str, loaded: Any) -> Method:
     """Make the method of a plug-in; refuse what is not a method here, not in the middle of a job."""
     if not isinstance(loaded, type) or not issubclass(loaded, Method):
-        raise TypeError(f"{loaded!r} is not a subclass of mslaunch.plan.methods.base.Method")
+        raise TypeError(f"{loaded!r} is not a subclass of mslaunch.plan.methods.method.Method")
     method: Method = loaded()
     if method.name != name:
         raise ValueError(f"its name is {method.name!r}, and the entry point calls it {name!r}")

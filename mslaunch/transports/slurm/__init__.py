@@ -18,7 +18,7 @@ from mslaunch.transports.slurm import batch_script, queue
 
 if TYPE_CHECKING:
     from mslaunch.hosts import Host
-    from mslaunch.plan.methods.base import Method
+    from mslaunch.plan.methods.method import Method
     from mslaunch.plan.model import File, Plan
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mslaunch.errors import NotReadyError
 from mslaunch.hosts import Host
-from mslaunch.plan.methods.base import MethodPlan, PlacedJob
-from mslaunch.plan.methods.dynamic import Dynamic
+from mslaunch.plan.methods.built_in import Dynamic
+from mslaunch.plan.methods.method import MethodPlan, PlacedJob
 from mslaunch.transports.base import Access, Channel, Opened, Transport, open_each
 from mslaunch.transports.process import ProcessChannel, agent_command
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 
-from mslaunch.plan.methods.base import PlacedJob, Rank
+from mslaunch.plan.methods.method import PlacedJob, Rank
 from mslaunch.plan.model import File, Process
 from mslaunch.ranges import format_ranges
 from mslaunch.settings.environment import is_identity

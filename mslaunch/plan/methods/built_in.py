@@ -1,12 +1,20 @@
-"""The methods whose ranks a rendered script starts: msrun, mpirun and rank-table."""
+"""The default method: mslaunch starts MindSpore's scheduler and every rank itself."""
 
 from __future__ import annotations
 
 from mslaunch.hosts import LOCAL, Host
-from mslaunch.plan.methods.base import Method, MethodPlan, PlacedJob
-from mslaunch.plan.methods.processes import job_env, ranks_file, scheduler_process, worker_processes
+from mslaunch.plan.methods.method import Method, MethodPlan, PlacedJob
+from mslaunch.plan.methods.rank_processes import job_env, ranks_file, scheduler_process, worker_processes
 from mslaunch.plan.model import File, Process
 from mslaunch.shared import layout
+
+
+class Dynamic(Method):
+    name = "dynamic"
+    needs_scheduler = True
+
+    def plan(self, job: PlacedJob) -> MethodPlan:
+        return MethodPlan(job_env(job), (scheduler_process(job, "on-import"), *worker_processes(job)))
 
 
 class Scripted(Method):
