@@ -43,7 +43,7 @@ class RankJoined:
 
 @dataclass(frozen=True, slots=True)
 class RankProgress:
-    """Rank 0 has told a step, by a line of its log or by `report`."""
+    """Rank 0 has reported a step, by a line of its log or by `report`."""
 
     rank: int
     epoch: int | None
@@ -93,7 +93,7 @@ RunEvent = Union[RankStarted, RankJoined, RankProgress, RankFailed, RankEnded, R
 
 
 def follow_events(folder: RunFolder, has_ended: Callable[[], bool]) -> Iterator[RunEvent]:
-    """Yield events as they come, until the run has ended; the end itself is the caller's to tell."""
+    """Yield events as they come, until the run has ended; the caller adds the end itself."""
     reader = _EventReader(folder)
     try:
         while True:
@@ -125,7 +125,7 @@ class _EventReader:
                 made = list(self._typed(event))
             except (ValueError, KeyError, TypeError):
                 continue  # a line that was cut by a full disk, or is not ours
-            if any(isinstance(one, Restarted) or _ends_first_rank(one) for one in made):
+            if any(isinstance(typed, Restarted) or _ends_first_rank(typed) for typed in made):
                 yield from self._steps.read()
             yield from made
             if made and isinstance(made[-1], Restarted):

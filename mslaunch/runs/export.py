@@ -87,12 +87,12 @@ LAST_SECOND = 9_999_999_999
 
 
 def _stepped(folder: RunFolder) -> Iterator[tuple[Row, Number | None]]:
-    """Yield every row with how far its source was then."""
+    """Yield every row with the step of its source then."""
     last: dict[Source, dict[str, Number]] = {}
     for row in read_rows(folder.metrics):
-        known = last.setdefault(row.source, {})
-        known.update({name: number for name in row.values if (number := row.last(name)) is not None})
-        yield row, step_of(known)
+        numbers = last.setdefault(row.source, {})
+        numbers.update(_last_numbers(row))
+        yield row, step_of(numbers)
 
 
 def write_csv(folder: RunFolder, file: TextIO) -> int:
@@ -120,7 +120,7 @@ def write_tensorboard(folder: RunFolder, target: Path) -> list[Path]:
         files: dict[Source, BinaryIO] = {}
         for row, step in _stepped(folder):
             began = row.time if began is None else began
-            values = _values(row)
+            values = _last_numbers(row)
             if not values:
                 continue
             if row.source not in files:
@@ -141,8 +141,8 @@ def _close_one(files: dict[Source, BinaryIO]) -> None:
     files.pop(next(iter(files))).close()
 
 
-def _values(row: Row) -> Mapping[str, float]:
-    return {name: float(number) for name in row.values if (number := row.last(name)) is not None}
+def _last_numbers(row: Row) -> dict[str, Number]:
+    return {name: number for name in row.values if (number := row.last(name)) is not None}
 
 
 def _whole(step: float) -> int:
@@ -170,7 +170,7 @@ def _open(path: Path, is_new: bool) -> BinaryIO:
 
 
 def check_metrics(folder: RunFolder) -> None:
-    """Refuse a run that has told no numbers."""
+    """Refuse a run without metrics."""
     if next(iter(read_rows(folder.metrics)), None) is None:
         raise RequestError(f"{folder.metrics}: {folder.run_id} has told no metrics, so there is nothing to export.")
 

@@ -22,17 +22,17 @@ class LogLines:
 
     rank: int | None
     time: float | None
-    """When they came, to about a tenth of a second; None where nobody noted that."""
+    """When they came, to about a tenth of a second; None for a log without times."""
     texts: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which lines of a log are wanted."""
+    """Which lines of a log to read."""
 
     matches: Callable[[str], bool] | None = None
     hides: Callable[[str], bool] | None = None
-    """Tells lines that are left out."""
+    """Recognises lines to leave out."""
     since: float | None = None
     last: int | None = None
     with_rest: bool = True
@@ -53,28 +53,28 @@ class TimedLog:
     def has_times(self) -> bool:
         return self._times is not None and self._times.is_file()
 
-    def lines(self, wanted: Selection) -> Iterator[LogLines]:
-        """Yield the lines that are wanted."""
-        if wanted.last is None:
-            return self._matching(wanted, self._start(wanted.since))
-        if wanted.matches is not None:
-            start = self._start(wanted.since)
-        elif wanted.hides is not None and wanted.last:
-            start = _start_of_last(self.path, wanted.last + MOST_HIDDEN)
+    def lines(self, selection: Selection) -> Iterator[LogLines]:
+        """Yield the lines that a selection includes."""
+        if selection.last is None:
+            return self._matching(selection, self._start(selection.since))
+        if selection.matches is not None:
+            start = self._start(selection.since)
+        elif selection.hides is not None and selection.last:
+            start = _start_of_last(self.path, selection.last + MOST_HIDDEN)
         else:
-            start = _start_of_last(self.path, wanted.last)
-        found = self._matching(wanted, start)
-        single = (LogLines(some.rank, some.time, (text,)) for some in found for text in some.texts)
-        return iter(deque(single, maxlen=wanted.last))
+            start = _start_of_last(self.path, selection.last)
+        matching = self._matching(selection, start)
+        single = (LogLines(lines.rank, lines.time, (text,)) for lines in matching for text in lines.texts)
+        return iter(deque(single, maxlen=selection.last))
 
-    def _matching(self, wanted: Selection, start: int) -> Iterator[LogLines]:
-        for time, lines in self._timed(start, wanted.with_rest):
-            if wanted.since is None or time is None or time >= wanted.since:
+    def _matching(self, selection: Selection, start: int) -> Iterator[LogLines]:
+        for time, lines in self._timed(start, selection.with_rest):
+            if selection.since is None or time is None or time >= selection.since:
                 texts = [line.decode("utf-8", "replace").rstrip("\r") for line in lines]
-                if wanted.matches is not None:
-                    texts = [text for text in texts if wanted.matches(text)]
-                if wanted.hides is not None:
-                    texts = [text for text in texts if not wanted.hides(text)]
+                if selection.matches is not None:
+                    texts = list(filter(selection.matches, texts))
+                if selection.hides is not None:
+                    texts = [text for text in texts if not selection.hides(text)]
                 if texts:
                     yield LogLines(self.rank, time, texts)
 
@@ -106,12 +106,12 @@ class TimedLog:
         return _start_of_line(self.path, before)
 
 
-def merge_logs(logs: Sequence[TimedLog], wanted: Selection) -> Iterator[LogLines]:
+def merge_logs(logs: Sequence[TimedLog], selection: Selection) -> Iterator[LogLines]:
     """Yield the lines of logs by their times; those of logs without times come first, log by log."""
     for log in logs:
         if not log.has_times:
-            yield from log.lines(wanted)
-    timed = [log.lines(wanted) for log in logs if log.has_times]
+            yield from log.lines(selection)
+    timed = [log.lines(selection) for log in logs if log.has_times]
     yield from heapq.merge(*timed, key=lambda lines: lines.time or 0.0)
 
 
@@ -165,9 +165,9 @@ def _start_of_line(path: Path, offset: int) -> int:
     """Return where the line begins that an offset is in."""
     while offset > 0:
         before = max(0, offset - BLOCK)
-        found = _read(path, before, offset - before).rfind(b"\n")
-        if found >= 0:
-            return before + found + 1
+        newline = _read(path, before, offset - before).rfind(b"\n")
+        if newline >= 0:
+            return before + newline + 1
         offset = before
     return 0
 
@@ -183,11 +183,11 @@ def _start_of_last(path: Path, count: int) -> int:
         before = max(0, at - BLOCK)
         block = _read(path, before, at - before)
         at = before
-        found = len(block)
-        while left > 0 and (found := block.rfind(b"\n", 0, found)) >= 0:
+        newline = len(block)
+        while left > 0 and (newline := block.rfind(b"\n", 0, newline)) >= 0:
             left -= 1
             if left == 0:
-                return before + found + 1
+                return before + newline + 1
         if not block:
             return 0
     return 0 if count else size

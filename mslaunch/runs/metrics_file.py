@@ -20,36 +20,36 @@ FEWEST = 2  # rows that every source keeps
 def thin(rows: Callable[[], Iterable[Row]], most: int) -> Iterator[Row]:
     """Yield about `most` rows at most, in order; they are read twice, and few are held at a time.
 
-    Every source gets the same number of rows, spread evenly over what it has told. The newest row of each stays as it
-    is: a thinned file ends as the whole one did.
+    Every source gets the same number of rows, spread evenly over its reports. The newest row of each stays as it is: a
+    thinned file ends as the whole one did.
     """
-    told, number = _count(rows())
-    fair = max(FEWEST, most // max(1, len(told))) - 1
-    size = {source: -(-count // fair) for source, count in told.items()}
+    reports, number = _count(rows())
+    fair = max(FEWEST, most // max(1, len(reports))) - 1
+    size = {source: -(-count // fair) for source, count in reports.items()}
     waiting: dict[Source, list[Row]] = {}
     seen: Counter[Source] = Counter()
     for row in rows():
         source = row.source
         seen[source] += 1
         is_newest = seen[source] == number[source]
-        some = waiting.setdefault(source, [])
+        group = waiting.setdefault(source, [])
         if not is_newest:
-            some.append(row)
-        if some and (is_newest or sum(one.count for one in some) >= size[source]):
-            yield merge(some)
-            some.clear()
+            group.append(row)
+        if group and (is_newest or sum(member.count for member in group) >= size[source]):
+            yield merge(group)
+            group.clear()
         if is_newest:
             yield row
 
 
 def _count(rows: Iterable[Row]) -> tuple[Counter[Source], Counter[Source]]:
-    """Return how much each source has told, and how many rows it has."""
-    told: Counter[Source] = Counter()
+    """Return how many reports and how many rows each source has."""
+    reports: Counter[Source] = Counter()
     number: Counter[Source] = Counter()
     for row in rows:
-        told[row.source] += row.count
+        reports[row.source] += row.count
         number[row.source] += 1
-    return told, number
+    return reports, number
 
 
 LARGEST = 12 << 20  # when the file is this long, it is thinned
@@ -130,8 +130,8 @@ class MetricsWriter:
 class _Thinning:
     """Writes a thinned copy of the first `end` bytes of a file."""
 
-    def __init__(self, path: Path, beside: Path, end: int, wanted: int, most: int) -> None:
-        self._path, self._beside, self.end, self._wanted = path, beside, end, wanted
+    def __init__(self, path: Path, beside: Path, end: int, size: int, most: int) -> None:
+        self._path, self._beside, self.end, self._size = path, beside, end, size
         self.most = most
         self.is_whole = False
         self._thread = threading.Thread(target=self._run, name="thinning", daemon=True)
@@ -146,8 +146,8 @@ class _Thinning:
 
     def _run(self) -> None:
         with suppress(OSError):
-            while (size := self._write()) > self._wanted and self.most > 1:
-                self.most = max(1, self.most * self._wanted // (size + size // 8))
+            while (size := self._write()) > self._size and self.most > 1:
+                self.most = max(1, self.most * self._size // (size + size // 8))
             self.is_whole = True
 
     def _write(self) -> int:
@@ -193,10 +193,10 @@ class Metrics:
     def update(self) -> bool:
         """Read what is new; return whether there was something. A file that was thinned is read from its start."""
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return False
-        file = (found.st_dev, found.st_ino)
+        file = (status.st_dev, status.st_ino)
         if file != self._file:
             self._follower.close()
             self._follower = Follower(str(self._path))
@@ -222,8 +222,12 @@ class Metrics:
 
     def steps_came(self) -> dict[int, float]:
         """Return when the last step of every rank came, in its last attempt."""
-        found = {source.rank: last_step_came(self.table.of(source)) for source in self._of_ranks()}
-        return {rank: when for rank, when in found.items() if rank is not None and when is not None}
+        times: dict[int, float] = {}
+        for source in self._of_ranks():
+            when = last_step_came(self.table.of(source))
+            if source.rank is not None and when is not None:
+                times[source.rank] = when
+        return times
 
     def _of_ranks(self) -> list[Source]:
         return sorted(source for source in self.table.sources if source.rank is not None)

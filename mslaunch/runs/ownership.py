@@ -29,15 +29,15 @@ def is_own(folder: RunFolder | SweepFolder) -> bool:
 
 
 def become_owner(folder: RunFolder | SweepFolder) -> None:
-    """Give up root's rights for those of the folder's owner; whoever is not root stays who he is."""
+    """Give up root's rights for those of the folder's owner; nothing changes for a caller who is not root."""
     owner = _owner(folder.path)
     if os.geteuid() != 0 or owner in (None, 0):
         return
     assert owner is not None
     try:
-        known = pwd.getpwuid(owner)
-        group, groups = known.pw_gid, os.getgrouplist(known.pw_name, known.pw_gid)
-        home, name = known.pw_dir, known.pw_name
+        user = pwd.getpwuid(owner)
+        group, groups = user.pw_gid, os.getgrouplist(user.pw_name, user.pw_gid)
+        home, name = user.pw_dir, user.pw_name
     except KeyError:
         group, groups, home, name = folder.path.lstat().st_gid, [], "/", str(owner)
     os.setgroups(groups)
@@ -47,7 +47,7 @@ def become_owner(folder: RunFolder | SweepFolder) -> None:
 
 
 def user_name(uid: int) -> str:
-    """Name a user; one that the machine does not know by number."""
+    """Name a user; by number one that has no account on this machine."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -64,7 +64,7 @@ def _decisive(path: Path) -> list[Path]:
 def _owner(path: Path) -> int | None:
     """Return whose a file or folder is; None for a link, which may lead anywhere, and for what is not there."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return None
-    return None if stat.S_ISLNK(found.st_mode) else found.st_uid
+    return None if stat.S_ISLNK(status.st_mode) else status.st_uid

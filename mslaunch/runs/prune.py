@@ -59,10 +59,10 @@ class Pruned:
 
     @property
     def bytes(self) -> int:
-        return sum(one.bytes for one in self.removed)
+        return sum(freed.bytes for freed in self.removed)
 
     def to_dict(self) -> dict[str, Any]:
-        removed = [{"name": one.name, "bytes": one.bytes, "files": list(one.files)} for one in self.removed]
+        removed = [{"name": freed.name, "bytes": freed.bytes, "files": list(freed.files)} for freed in self.removed]
         return {"removed": removed, "kept": self.kept, "bytes": self.bytes}
 
 
@@ -76,8 +76,8 @@ def prune(runs_dir: Path, criteria: Criteria, checkpoints: str | None = None, dr
     if not dry_run:
         _delete_leftovers(runs_dir)
     folders = {folder.name: folder for folder in list_runs(runs_dir)}
-    known = [_candidate(name, folder, criteria.tags) for name, folder in folders.items()]
-    choice = choose(known, criteria, _links(runs_dir, folders))
+    candidates = [_candidate(name, folder, criteria.tags) for name, folder in folders.items()]
+    choice = choose(candidates, criteria, _links(runs_dir, folders))
     if checkpoints is not None:
         return _prune_checkpoints(choice, folders, criteria.tags, checkpoints == "keep-best", dry_run)
     pruned = _remove_runs(choice, folders, criteria.tags, dry_run)
@@ -132,14 +132,14 @@ def _links(runs_dir: Path, folders: dict[str, RunFolder]) -> dict[str, set[str]]
     """For each run, those that it refers to: in its plans (arguments, variables, checkpoints), and by links."""
     places = {str(folder.path): name for name, folder in folders.items()}
     before: str | None = None
-    found: dict[str, set[str]] = {}
+    links: dict[str, set[str]] = {}
     for name, folder in folders.items():
         text = "\n".join(_plans(folder))
         latest = {f"{place}/{layout.LATEST}": before for place in (runs_dir.name, RUNS_DIR)} if before else {}
         targets = {link for link in _symbolic_links(folder.path) if link.startswith(f"{runs_dir}/")}
-        found[name] = find_links(text, name, folders, latest) | runs_below(targets, places, name)
+        links[name] = find_links(text, name, folders, latest) | runs_below(targets, places, name)
         before = name
-    return found
+    return links
 
 
 def _plans(folder: RunFolder) -> Iterable[str]:
@@ -159,7 +159,7 @@ def _symbolic_links(path: Path) -> Iterable[str]:
 
 
 def _remove_runs(choice: Choice, folders: dict[str, RunFolder], tags: Sequence[str], dry_run: bool) -> Pruned:
-    removed, kept = [], dict(choice.kept)
+    removed, staying = [], dict(choice.kept)
     with ExitStack() as held:
         locked: dict[Path, str | None] = {}
         for name in choice.chosen:
@@ -172,14 +172,14 @@ def _remove_runs(choice: Choice, folders: dict[str, RunFolder], tags: Sequence[s
             if not why and not dry_run:
                 why = _remove(folder, tags)
             if why:
-                kept[name] = why
+                staying[name] = why
             else:
                 removed.append(Freed(name, size))
     if not dry_run:
         for path in locked:
             if why := _remove_sweep(path):
-                kept[path.name] = why
-    return Pruned(tuple(removed), kept)
+                staying[path.name] = why
+    return Pruned(tuple(removed), staying)
 
 
 def _mounted_in(path: Path) -> str | None:
@@ -249,21 +249,21 @@ def _room_of(path: Path) -> int:
     total = 0
     for entry in entries(path):
         with suppress(OSError):
-            found = entry.stat(follow_symlinks=False)
-            size = found.st_blocks * 512
-            if found.st_nlink == 1 or entry.is_dir(follow_symlinks=False):
+            status = entry.stat(follow_symlinks=False)
+            size = status.st_blocks * 512
+            if status.st_nlink == 1 or entry.is_dir(follow_symlinks=False):
                 total += size
                 continue
-            key = (found.st_dev, found.st_ino)
+            key = (status.st_dev, status.st_ino)
             seen = names.get(key, (0, 0, 0))[0] + 1
-            names[key] = (seen, found.st_nlink, size)
+            names[key] = (seen, status.st_nlink, size)
     return total + sum(size for seen, links, size in names.values() if seen >= links)
 
 
 def _prune_checkpoints(
     choice: Choice, folders: dict[str, RunFolder], tags: Sequence[str], keep_best: bool, dry_run: bool
 ) -> Pruned:
-    removed, kept = [], dict(choice.kept)
+    removed, staying = [], dict(choice.kept)
     for name in choice.chosen:
         folder = folders[name]
         why = _mounted_in(folder.path)
@@ -271,19 +271,20 @@ def _prune_checkpoints(
         if files and not dry_run:
             why = _protection_now(folder, tags)
         if why:
-            kept[name] = why
+            staying[name] = why
             continue
         gone, size = [], 0
         for path in files:
             with suppress(OSError):
-                found = path.lstat()
+                status = path.lstat()
                 if not dry_run:
                     path.unlink()
                 gone.append(str(path.relative_to(folder.path)))
-                size += found.st_blocks * 512 if found.st_nlink == 1 else 0
+                if status.st_nlink == 1:
+                    size += status.st_blocks * 512
         if gone:
             removed.append(Freed(name, size, tuple(gone)))
-    return Pruned(tuple(removed), kept)
+    return Pruned(tuple(removed), staying)
 
 
 def _protection_now(folder: RunFolder, tags: Sequence[str]) -> str | None:

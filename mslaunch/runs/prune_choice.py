@@ -25,7 +25,7 @@ _PATH_ENDS = re.compile(r"[\s\"'\\,;:=()\[\]{}<>|]+")
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """What a run must be to be removed; all that are given count."""
+    """What a run must be to be removed; every criterion that is set applies."""
 
     keep: int | None = None
     """The newest so many stay."""
@@ -48,13 +48,13 @@ class Candidate:
     ended: float
     sweep: str | None = None
     protected: str | None = None
-    """Why it must stay whatever is asked for: it is alive, another user's, or cannot be read."""
+    """Why it must stay in any case: it is alive, another user's, or cannot be read."""
     tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is to be removed, oldest first, and what fits and stays all the same."""
+    """The runs to remove, oldest first, and those that fit and stay, with the reason."""
 
     chosen: tuple[str, ...]
     kept: Mapping[str, str]
@@ -66,7 +66,7 @@ def choose(runs: Sequence[Candidate], criteria: Criteria, links: Mapping[str, Co
     The runs of a sweep are removed together or not at all: a resumed sweep would start those that are missing again.
     """
     fitting = [run for run in _beyond_newest(runs, criteria.keep) if _fits(run, criteria)]
-    kept = {run.name: run.protected for run in fitting if run.protected}
+    protected = {run.name: run.protected for run in fitting if run.protected}
     chosen = {run.name for run in fitting if not run.protected}
     members: dict[str, list[str]] = {}
     for run in runs:
@@ -77,10 +77,10 @@ def choose(runs: Sequence[Candidate], criteria: Criteria, links: Mapping[str, Co
         changed = False
         for name, why in _held(chosen, links, members):
             chosen.discard(name)
-            kept[name] = why
+            protected[name] = why
             changed = True
     order = [run.name for run in runs if run.name in chosen]
-    return Choice(tuple(order), {name: why for name, why in kept.items() if why})
+    return Choice(tuple(order), protected)
 
 
 def _beyond_newest(runs: Sequence[Candidate], keep: int | None) -> Sequence[Candidate]:
@@ -116,26 +116,28 @@ def find_links(text: str, own: str, names: Collection[str], latest: Mapping[str,
     Only whole parts of paths count, whatever stands before them: a folder of runs may be reached by several names.
     `latest` has what a path such as mslaunch-runs/latest meant then.
     """
-    found = set()
+    runs = set()
     for word in _PATH_ENDS.split(text):
-        parts = [part for part in word.split("/") if part] if "/" in word else []
+        if "/" not in word:
+            continue
+        parts = [part for part in word.split("/") if part]
         for part, following in zip_longest(parts, parts[1:], fillvalue=""):
             pair = f"{part}/{following}"
-            found |= {name for name in (part, pair, latest.get(pair, "")) if name in names}
-    return found - {own}
+            runs |= {name for name in (part, pair, latest.get(pair, "")) if name in names}
+    return runs - {own}
 
 
 def runs_below(paths: Iterable[str], places: Mapping[str, str], own: str) -> set[str]:
     """Return the runs whose folders hold these paths; `places` has the run of each folder."""
-    found = set()
+    runs = set()
     for path in paths:
         parts = path.split("/")
         for end in range(len(parts), 1, -1):
             name = places.get("/".join(parts[:end]))
             if name is not None:
-                found.add(name)
+                runs.add(name)
                 break
-    return found - {own}
+    return runs - {own}
 
 
 SLACK = 2.0  # seconds between the line that tells a loss, and when the agent has read it
@@ -146,8 +148,8 @@ def surplus(folder: RunFolder, keep_best: bool) -> list[Path]:
     """Return the checkpoint files that can go; with `keep_best` all but the best step of each network."""
     of_code = [file for file in files_of_code(folder.path) if file.step is not None]
     saved = [*networks(files_of_run(_rank_folders(folder), entries)), *networks(of_code)]
-    kept = {path for network in saved for path in _kept(folder, network)} if keep_best else set()
-    return sorted(path for network in saved for path in network.files if path not in kept)
+    best = {path for network in saved for path in _files_to_keep(folder, network)} if keep_best else set()
+    return sorted(path for network in saved for path in network.files if path not in best)
 
 
 def _rank_folders(folder: RunFolder) -> dict[int, Path]:
@@ -159,7 +161,7 @@ def _rank_folders(folder: RunFolder) -> dict[int, Path]:
     return places
 
 
-def _kept(folder: RunFolder, network: Network) -> Iterable[Path]:
+def _files_to_keep(folder: RunFolder, network: Network) -> Iterable[Path]:
     """The files of the best step, in both formats; all files where no step is whole on all ranks that save."""
     try:
         best = _best(folder, network)
@@ -167,11 +169,8 @@ def _kept(folder: RunFolder, network: Network) -> Iterable[Path]:
         return network.files  # two formats of one step that differ: which one is right is not known
     if best is None:
         return network.files
-    return (path for saved in network.steps if _is_same(saved, best) for path in saved.files.values())
-
-
-def _is_same(one: SavedStep, other: SavedStep) -> bool:
-    return (one.run, one.step) == (other.run, other.step)
+    same = [saved for saved in network.steps if (saved.run, saved.step) == (best.run, best.step)]
+    return (path for saved in same for path in saved.files.values())
 
 
 def _best(folder: RunFolder, network: Network) -> SavedStep | None:
@@ -205,7 +204,7 @@ def _series(metrics: Metrics, rank: int) -> list[Series]:
 
 
 def _loss_at(all_series: list[Series], time: float) -> float | None:
-    """The loss that was told last before a time, by the first rank that told one."""
+    """Return the last loss that was reported before a time, by the first rank that reported one."""
     for series in all_series:
         at = bisect_right(series.time, time + SLACK) - 1
         if at >= 0 and math.isfinite(series.value[at]):

@@ -32,11 +32,10 @@ LARGEST_PLAN = 512 << 20
 
 def is_time(text: str) -> str | None:
     """Say what is expected where a text is no time."""
-    try:
-        known = datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
-        known = False
-    return None if known else "a time with its offset"
+    with suppress(ValueError):
+        if datetime.fromisoformat(text).tzinfo is not None:
+            return None
+    return "a time with its offset"
 
 
 def is_name(text: str) -> str | None:
@@ -132,7 +131,7 @@ def sum_outputs(rows: Iterable[OutputRow], most: int = 50) -> tuple[OutputRecord
         )
         for path, same in by_path.items()
     ]
-    return tuple(sorted(sums, key=lambda one: (-one.bytes, one.path))[:most])
+    return tuple(sorted(sums, key=lambda output: (-output.bytes, output.path))[:most])
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,7 @@ class RunRecord:
     outputs: tuple[OutputRecord, ...] = ()
     """What the ranks have written into their folders, the largest first."""
     notes: tuple[str, ...] = ()
-    """What the launcher has told people about the run, the last ones."""
+    """What the launcher has reported about the run, the last ones."""
     warnings: tuple[WarningRecord, ...] = ()
     """Reasons to doubt the result of the last attempt."""
     bytes: int | None = None
@@ -170,8 +169,8 @@ class RunRecord:
         raw["ranks"] = [{name: getattr(rank, name) for name in RankRecord.__slots__} for rank in self.ranks]
         raw["attempts"] = [attempt.to_dict() for attempt in self.attempts]
         raw["verdict"] = self.verdict.to_dict() if self.verdict else None
-        raw["warnings"] = [{"kind": one.kind, "text": one.text} for one in self.warnings]
-        raw["outputs"] = [{name: getattr(one, name) for name in OutputRecord.__slots__} for one in self.outputs]
+        raw["warnings"] = [{"kind": warning.kind, "text": warning.text} for warning in self.warnings]
+        raw["outputs"] = [{name: getattr(row, name) for name in OutputRecord.__slots__} for row in self.outputs]
         return raw
 
     def end(

@@ -63,8 +63,8 @@ class SweepRecord:
         raw["launcher"] = self.launcher.to_dict() if self.launcher else None
         raw["varied"] = list(varied)
         raw["runs"] = [
-            {"run_id": run_id, "values": one.values, "assignments": one.typed}
-            for run_id, one in zip(self.run_ids, self.combinations, strict=True)
+            {"run_id": run_id, "values": combination.values, "assignments": combination.typed}
+            for run_id, combination in zip(self.run_ids, self.combinations, strict=True)
         ]
         return raw
 
@@ -102,23 +102,22 @@ def read(folder: SweepFolder) -> SweepRecord:
     """Read sweep.json as it stands."""
     name = str(folder.record)
     try:
-        found = make(
-            _SweepFile, parse_record(read_text(folder.record, LARGEST, "surrogateescape", only_files=True), name)
-        )
-        if not found.runs or any(key not in run.assignments for run in found.runs for key in found.varied):
+        raw = parse_record(read_text(folder.record, LARGEST, "surrogateescape", only_files=True), name)
+        file = make(_SweepFile, raw)
+        if not file.runs or any(key not in run.assignments for run in file.runs for key in file.varied):
             raise Unreadable("it lists no runs, or not all values of a run")
     except (OSError, Unreadable) as error:
         raise RecordUnreadable(name, error) from None
     return SweepRecord(
-        sweep_id=found.sweep_id,
-        started=found.started,
-        combinations=tuple(Combination(run.assignments, found.varied) for run in found.runs),
-        run_ids=tuple(run.run_id for run in found.runs),
-        launcher=found.launcher,
-        config=found.config,
-        config_text=found.config_text,
-        flags=found.flags,
-        script_args=found.script_args,
+        sweep_id=file.sweep_id,
+        started=file.started,
+        combinations=tuple(Combination(run.assignments, file.varied) for run in file.runs),
+        run_ids=tuple(run.run_id for run in file.runs),
+        launcher=file.launcher,
+        config=file.config,
+        config_text=file.config_text,
+        flags=file.flags,
+        script_args=file.script_args,
     )
 
 
@@ -140,15 +139,15 @@ def find(runs_dir: Path, name: str, exactly: bool = False) -> SweepFolder:
     """Find a sweep by its path, its name or, unless `exactly` that, an unambiguous beginning of it."""
     if is_file(SweepFolder(Path(name)).record):
         return SweepFolder(Path(name).resolve())
-    known: list[Path] = []
+    sweeps: list[Path] = []
     with suppress(OSError):
-        there = [path for path in runs_dir.iterdir() if not path.is_symlink()]
-        known = sorted(path for path in there if is_file(SweepFolder(path).record))
-    matches = [path for path in known if path.name == name]
+        folders = [path for path in runs_dir.iterdir() if not path.is_symlink()]
+        sweeps = sorted(path for path in folders if is_file(SweepFolder(path).record))
+    matches = [path for path in sweeps if path.name == name]
     if not matches and not exactly:
-        matches = [path for path in known if path.name.startswith(name)]
+        matches = [path for path in sweeps if path.name.startswith(name)]
     if len(matches) != 1:
-        raise NoSuchSweep(name, str(runs_dir), [path.name for path in matches or known], bool(matches))
+        raise NoSuchSweep(name, str(runs_dir), [path.name for path in matches or sweeps], bool(matches))
     return SweepFolder(matches[0].resolve())
 
 
@@ -184,8 +183,7 @@ def is_under_way(folder: SweepFolder) -> bool:
 def stop(folder: SweepFolder) -> None:
     """Ask a sweep's launcher to stop all its runs, and wait until it has; end what a lost one has left to a queue."""
     check_owner(folder, "stop")
-    found = read(folder)
-    launcher = found.launcher
+    launcher = read(folder).launcher
     if launcher is not None and is_under_way(folder):
         if not launchers.is_here(launcher):
             raise LaunchedElsewhere(folder.sweep_id, launchers.place_of(launcher), "stop")

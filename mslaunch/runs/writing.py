@@ -110,8 +110,8 @@ def _latest(runs_dir: Path) -> Path:
     """The caller's own link: `latest` may be another user's, or a folder in a copy of runs, and not ours to replace."""
     link = runs_dir / layout.LATEST
     with contextlib.suppress(OSError):
-        found = link.lstat()
-        if not stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid():
+        status = link.lstat()
+        if not stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid():
             return runs_dir / layout.latest_of(os.geteuid())
     return link
 
