@@ -80,16 +80,9 @@ def labels_of(run: Run) -> Labels:
 
 def label_run(run: Run, note: str | None = None, add: Sequence[str] = (), remove: Sequence[str] = ()) -> Labels:
     """Add a note and tags to a run, and remove tags; return what it has now."""
-    import time
-
     from mslaunch.runs import labels
-    from mslaunch.runs.record import iso
 
-    def edit(old: Labels) -> Labels:
-        new = labels.change_tags(old, add, remove)
-        return new if note is None else labels.add_note(new, iso(time.time()), note)
-
-    return labels.change(run.folder, edit)
+    return labels.label(run.folder, note, add, remove)
 
 
 def measure_run(run: Run) -> int:
@@ -125,32 +118,16 @@ def prune(
 
 def export_csv(run: Run, file: str | os.PathLike[str]) -> int:
     """Write the metrics of a run as CSV, a line for each number; `-` is standard output. Return how many rows."""
-    import sys
-    from pathlib import Path
-
     from mslaunch.runs import export
 
-    export.check_metrics(run.folder)
-    if os.fspath(file) == "-":
-        return export.write_csv(run.folder, sys.stdout)
-    try:
-        with Path(file).open("w", encoding="utf-8", newline="") as opened:
-            return export.write_csv(run.folder, opened)
-    except OSError as error:
-        raise export.unwritable(os.fspath(file), error) from None
+    return export.export_csv(run.folder, os.fspath(file))
 
 
 def export_tensorboard(run: Run, folder: str | os.PathLike[str]) -> list[Path]:
     """Write the metrics of a run as TensorBoard's event files; return them."""
-    from pathlib import Path
-
     from mslaunch.runs import export
 
-    export.check_metrics(run.folder)
-    try:
-        return export.write_tensorboard(run.folder, Path(folder))
-    except OSError as error:
-        raise export.unwritable(os.fspath(folder), error) from None
+    return export.export_tensorboard(run.folder, os.fspath(folder))
 
 
 def compare(runs: Sequence[Run], with_code: bool = True) -> Comparison:

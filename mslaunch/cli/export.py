@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.parsing import common, run_options
 from mslaunch.cli.parsing.new_file import Force, check_new
 from mslaunch.cli.parsing.run_options import find_run
 from mslaunch.errors import RequestError
+from mslaunch.runs.export import export_csv, export_tensorboard
 from mslaunch.text import counted
 
 app = common.new_app()
@@ -37,11 +37,11 @@ def export(
     run = find_run(name, runs_dir)
     if csv is not None:
         try:
-            rows = api.export_csv(run, csv)
+            rows = export_csv(run.folder, csv)
         except BrokenPipeError:  # the reader has seen enough: `mslaunch export --csv - | head`
             raise typer.Exit from None
         if csv != "-":
             print(f"{csv}: {counted(rows, 'row')} of {run.name}")
     if tensorboard is not None:
-        files = api.export_tensorboard(run, tensorboard)
+        files = export_tensorboard(run.folder, tensorboard)
         print(f"{tensorboard}/{run.name}: {counted(len(files), 'event file')}")

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.console.describe import describe_labels
 from mslaunch.cli.parsing import common, run_options
 from mslaunch.cli.parsing.run_options import find_run
+from mslaunch.runs import labels
 
 app = common.new_app()
 
@@ -26,10 +26,10 @@ def note(
     """Write a note about a run, or tag it; `mslaunch ps` and `mslaunch status` show both."""
     run = find_run(name, runs_dir)
     if text is not None or tag or remove_tag:
-        labels = api.label_run(run, text, tag or (), remove_tag or ())
+        own = labels.label(run.folder, text, tag or (), remove_tag or ())
     else:
-        labels = api.labels_of(run)
+        own = labels.read(run.folder)
     if as_json:
-        common.print_json(labels.to_dict())
+        common.print_json(own.to_dict())
     else:
-        print(describe_labels(labels) or f"{run.name} has no notes and no tags.\n", end="")
+        print(describe_labels(own) or f"{run.name} has no notes and no tags.\n", end="")

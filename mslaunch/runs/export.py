@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import struct
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -169,11 +170,31 @@ def _open(path: Path, is_new: bool) -> BinaryIO:
     return path.open("wb" if is_new else "ab")
 
 
-def check_metrics(folder: RunFolder) -> None:
-    """Refuse a run without metrics."""
+def export_csv(folder: RunFolder, target: Path | str) -> int:
+    """Write the metrics of a run as CSV into a file; `-` is standard output. Return how many rows the run has."""
+    _check_metrics(folder)
+    if target == "-":
+        return write_csv(folder, sys.stdout)
+    try:
+        with Path(target).open("w", encoding="utf-8", newline="") as file:
+            return write_csv(folder, file)
+    except OSError as error:
+        raise _unwritable(target, error) from None
+
+
+def export_tensorboard(folder: RunFolder, target: Path | str) -> list[Path]:
+    """Write the metrics of a run as TensorBoard's event files below a folder; return the files."""
+    _check_metrics(folder)
+    try:
+        return write_tensorboard(folder, Path(target))
+    except OSError as error:
+        raise _unwritable(target, error) from None
+
+
+def _check_metrics(folder: RunFolder) -> None:
     if next(iter(read_rows(folder.metrics)), None) is None:
         raise RequestError(f"{folder.metrics}: {folder.run_id} has told no metrics, so there is nothing to export.")
 
 
-def unwritable(path: Path | str, error: OSError) -> NotReadyError:
-    return NotReadyError(f"{path}: cannot be written ({error.strerror or error}). Name another place.")
+def _unwritable(target: Path | str, error: OSError) -> NotReadyError:
+    return NotReadyError(f"{target}: cannot be written ({error.strerror or error}). Name another place.")

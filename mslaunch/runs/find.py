@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mslaunch.runs import search
 from mslaunch.runs.paths import runs_root
 from mslaunch.runs.run import Run
 from mslaunch.runs.search import default_runs_dir, folders_to_search, option_for, path_from_here
-
-if TYPE_CHECKING:
-    from mslaunch.errors import RecordUnreadable
-    from mslaunch.runs.summaries import RunSummary
 
 PathLike = str | os.PathLike[str]
 
@@ -50,19 +45,3 @@ def unexpected_place(run: Run, name: str | None) -> str | None:
         return None
     root = runs_root(run.path.parent)
     return path_from_here(root) if option_for(root, os.environ) else None
-
-
-def list_summaries(
-    runs_dir: PathLike, last: int | None = None
-) -> tuple[list[tuple[Run, RunSummary | RecordUnreadable]], int]:
-    """Return the runs of a folder, oldest first, each with its summary or why it has none; and how many are older.
-
-    With `last`, only so many of the newest are looked at.
-    """
-    from mslaunch.runs.summaries import read_summaries
-
-    folder = Path(runs_dir)
-    everything = search.list_runs(folder)
-    newest = everything if last is None else everything[max(0, len(everything) - last) :]
-    summaries = read_summaries(folder, newest, everything)
-    return [(Run(run), summary) for run, summary in zip(newest, summaries, strict=True)], len(everything) - len(newest)

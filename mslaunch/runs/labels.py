@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ from mslaunch.documents.typed import make
 from mslaunch.errors import RecordUnreadable, RequestError, RunsFolderUnwritable
 from mslaunch.runs.ownership import check_owner
 from mslaunch.runs.paths import RunFolder
+from mslaunch.runs.record import iso
 from mslaunch.runs.writing import why, write_atomically
 
 LARGEST = 1 << 20
@@ -77,29 +79,31 @@ def save(folder: RunFolder, labels: Labels) -> None:
     write_atomically(folder.labels, json.dumps(raw, indent=1) + "\n")
 
 
-def change(folder: RunFolder, edit: Callable[[Labels], Labels]) -> Labels:
-    """Change the labels of one's own run; two that do so at once wait for each other."""
+def label(folder: RunFolder, note: str | None = None, add: Sequence[str] = (), remove: Sequence[str] = ()) -> Labels:
+    """Add a note and tags to one's own run, and remove tags; two that do so at once wait for each other."""
     check_owner(folder, "note")
     lock = -1
     try:
         lock = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY)
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
-        changed = edit(read_strictly(folder))
-        save(folder, changed)
+        labels = change_tags(read_strictly(folder), add, remove)
+        if note is not None:
+            labels = add_note(labels, iso(time.time()), note)
+        save(folder, labels)
     except OSError as error:
         raise RunsFolderUnwritable(str(folder.path), why(error)) from None
     finally:
         if lock >= 0:
             os.close(lock)
-    return changed
+    return labels
 
 
-def add_note(labels: Labels, time: str, text: str) -> Labels:
+def add_note(labels: Labels, written: str, text: str) -> Labels:
     """Add a note; the oldest is dropped where there are too many."""
     if not text.strip() or len(text) > LONGEST_NOTE or "\0" in text:
         raise RequestError(f"a note has 1 to {LONGEST_NOTE} characters of text, got {len(text)}.")
-    return replace(labels, notes=(*labels.notes, UserNote(time, text))[-MOST:])
+    return replace(labels, notes=(*labels.notes, UserNote(written, text))[-MOST:])
 
 
 def change_tags(labels: Labels, add: Sequence[str], remove: Sequence[str]) -> Labels:
