@@ -93,7 +93,7 @@ def plain(text: str) -> str:
     """Return one line that can be printed anywhere: control characters are written as escapes."""
     if not _CONTROL.search(text):
         return text
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
 def plain_output(line: str, limit: int | None = None) -> str:
@@ -210,8 +210,8 @@ def first_line(text: str, limit: int = 300) -> str:
 
 def describe_limit(by: str, files: Collection[int | None], there: int, target: str) -> str:
     """Say what hides devices of a machine, how many are left, and which, by their numbers on the machine."""
-    known = "" if None in files or not files else f" ({','.join(map(str, files))})"
-    return f"{plain(by)} shows {len(files)} of {counted(there, f'{target} device')}{known}"
+    numbers = "" if None in files or not files else f" ({','.join(map(str, files))})"
+    return f"{plain(by)} shows {len(files)} of {counted(there, f'{target} device')}{numbers}"
 
 
 def describe_held(held: Mapping[int, str]) -> list[str]:

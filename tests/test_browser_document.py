@@ -68,7 +68,7 @@ def test_rows_that_were_thinned_before_keep_their_extremes() -> None:
 
 def test_many_ranks_have_a_band_and_those_that_are_wanted() -> None:
     """The band is the least, the median and the greatest of all; points stay within bounds."""
-    curves = make_curves(table_of(1000, 50), 100.0, REPORT, wanted=(777,))
+    curves = make_curves(table_of(1000, 50), 100.0, REPORT, first_ranks=(777,))
     losses = [curve for curve in curves if curve["name"] == "loss"]
     band = next(curve for curve in losses if "all" in curve)
     own = {curve["rank"] for curve in losses if "rank" in curve}

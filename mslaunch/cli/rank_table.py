@@ -70,8 +70,8 @@ def generate_table(
     addresses = generate.parse_hccn_conf(_read(hccn)) if hccn else None
     if cluster:
         table = generate.from_cluster(read_yaml(cluster), cluster)
-    elif named := _named_hosts(hosts, hostfile):
-        table = generate.from_hosts(named, addresses)
+    elif table_hosts := _named_hosts(hosts, hostfile):
+        table = generate.from_hosts(table_hosts, addresses)
     else:
         table = _of_this_host(device_num, visible_devices, server_ip, addresses)
     _check_addresses(table, allow_incomplete)
@@ -132,8 +132,8 @@ def probe_hosts(
     allow_incomplete: AllowIncomplete = False,
 ) -> None:
     """Ask Ascend hosts for their devices and addresses, and write the table."""
-    if named := _named_hosts(hosts, hostfile):
-        servers = api.run_commands(named, _probe_host, accept_new_host_keys)
+    if ssh_hosts := _named_hosts(hosts, hostfile):
+        servers = api.run_commands(ssh_hosts, _probe_host, accept_new_host_keys)
         table = RankTable("probe", "1.0", number(servers))
         _check_addresses(table, allow_incomplete)
         _write(table, version, output, force)

@@ -69,8 +69,8 @@ class PageAccess:
             return NO_TOKEN
         return FOREIGN if method == "POST" and not _is_own_page(headers) else None
 
-    def is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
+    def is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode("utf-8", "replace"), self.token.encode())
 
     def _is_known_host(self, host: str) -> bool:
         """A name that a foreign page has made to lead here is not among them; an address cannot be made to."""
@@ -119,9 +119,9 @@ class AccessGuard:
             await _refuse(TOO_LARGE, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token")
-        if given and scope["method"] == "GET" and scope["path"] == "/" and self._access.is_token(given[0]):
-            entered = self._access.judge("GET", {**headers, "authorization": f"Bearer {given[0]}"})
+        tokens = parse_qs(scope["query_string"].decode("latin-1")).get("token")
+        if tokens and scope["method"] == "GET" and scope["path"] == "/" and self._access.is_token(tokens[0]):
+            entered = self._access.judge("GET", {**headers, "authorization": f"Bearer {tokens[0]}"})
             await (self._enter(send) if entered is None else _refuse(entered, send))
             return
         refusal = self._access.judge(scope["method"], headers)

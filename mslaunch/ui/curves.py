@@ -40,18 +40,18 @@ def make_bands(series_of: Callable[[Source], Named], sources: Sequence[Source], 
     bands: list[Band] = []
     for attempt in sorted({source.attempt for source in sources})[-MOST_ATTEMPTS:]:
         own = [series_of(source) for source in sources if source.attempt == attempt]
-        for name in dict.fromkeys(name for named in own for name in named):
-            tellers = [named for named in own if name in named]
-            by_step = all(_is_told_by_step(name, named) for named in tellers)
-            if band := _band([_finite(named[name]) for named in tellers], by_step, start):
+        for name in dict.fromkeys(name for numbers in own for name in numbers):
+            tellers = [numbers for numbers in own if name in numbers]
+            by_step = all(_is_told_by_step(name, numbers) for numbers in tellers)
+            if band := _band([_finite(numbers[name]) for numbers in tellers], by_step, start):
                 bands.append({"kind": kind, "attempt": attempt, "name": name, "all": len(tellers), **band})
     return bands
 
 
-def _is_told_by_step(name: str, named: Named) -> bool:
+def _is_told_by_step(name: str, numbers: Named) -> bool:
     """Tell whether a number comes with ascending steps; what is measured beside them comes at times of its own."""
-    steps = next((named[one] for one in STEP_NAMES if one in named), None)
-    series = named[name]
+    steps = next((numbers[step_name] for step_name in STEP_NAMES if step_name in numbers), None)
+    series = numbers[name]
     if steps is None or name in STEP_NAMES or steps.time[-1] != series.time[-1]:
         return False
     return math.isfinite(series.step[0]) and all(map(lt, series.step, series.step[1:]))
@@ -61,45 +61,45 @@ def _finite(series: Series) -> Series:
     """Leave out what is not finite: a band has no place for it, and curves of ranks mark it."""
     if all(map(math.isfinite, series.value)):
         return series
-    kept = [at for at, value in enumerate(series.value) if math.isfinite(value)]
+    places = [at for at, value in enumerate(series.value) if math.isfinite(value)]
     columns = (series.time, series.step, series.value, series.least, series.greatest)
-    return Series(*(array("d", [column[at] for at in kept]) for column in columns))
+    return Series(*(array("d", [column[at] for at in places]) for column in columns))
 
 
-def _band(found: Iterable[Series], by_step: bool, start: float) -> Band | None:
+def _band(sources: Iterable[Series], by_step: bool, start: float) -> Band | None:
     """Every source counts with the number that holds; where fewer than half have one, the band has no point."""
-    told = [series for series in found if len(series)]
-    cells = [Cell(place) for place in _places(told, by_step)]
-    for series in told:
+    series_with_points = [series for series in sources if len(series)]
+    cells = [Cell(place) for place in _places(series_with_points, by_step)]
+    for series in series_with_points:
         _add(series, series.step if by_step else series.time, cells)
-    kept = [cell for cell in cells if 2 * len(cell.values) >= len(told)]
-    if not kept:
+    covered = [cell for cell in cells if 2 * len(cell.values) >= len(series_with_points)]
+    if not covered:
         return None
     band: Band = {
-        "t": [round((median_low(cell.times) if by_step else cell.place) - start, 2) for cell in kept],
-        "v": [number(median(cell.values)) for cell in kept],
-        "lo": [number(cell.least) for cell in kept],
-        "hi": [number(cell.greatest) for cell in kept],
+        "t": [round((median_low(cell.times) if by_step else cell.place) - start, 2) for cell in covered],
+        "v": [number(median(cell.values)) for cell in covered],
+        "lo": [number(cell.least) for cell in covered],
+        "hi": [number(cell.greatest) for cell in covered],
     }
-    steps = [cell.place if by_step else _median_step(cell) for cell in kept]
+    steps = [cell.place if by_step else _median_step(cell) for cell in covered]
     return {**band, "s": [*map(number, steps)]} if all(map(math.isfinite, steps)) else band
 
 
 def _median_step(cell: Cell) -> float:
-    known = [step for step in cell.steps if math.isfinite(step)]
-    return median_low(known) if known else math.nan
+    finite = [step for step in cell.steps if math.isfinite(step)]
+    return median_low(finite) if finite else math.nan
 
 
-def _places(told: Sequence[Series], by_step: bool) -> list[float]:
+def _places(all_series: Sequence[Series], by_step: bool) -> list[float]:
     """Return the steps that were told, or times at equal distances; few enough to draw, and the last one always."""
-    if not told:
+    if not all_series:
         return []
     if not by_step:
-        first, last = min(series.time[0] for series in told), max(series.time[-1] for series in told)
+        first, last = min(series.time[0] for series in all_series), max(series.time[-1] for series in all_series)
         if not 0 < last - first < math.inf:
             return [last]
         return [first + (last - first) * at / (POINTS - 1) for at in range(POINTS)]
-    steps = sorted(set().union(*(series.step for series in told)))
+    steps = sorted(set().union(*(series.step for series in all_series)))
     return steps if len(steps) <= POINTS else [steps[(at + 1) * len(steps) // POINTS - 1] for at in range(POINTS)]
 
 
@@ -139,13 +139,13 @@ def kind_of(source: Source) -> str:
     return "host" if source.device is None else "device"
 
 
-def make_curves(table: SeriesTable, start: float, bounds: Bounds, wanted: Sequence[int] = ()) -> list[Curve]:
+def make_curves(table: SeriesTable, start: float, bounds: Bounds, first_ranks: Sequence[int] = ()) -> list[Curve]:
     """Return the curves of a run; `wanted` ranks have curves of their own before others."""
     chosen: list[Source] = []
     bands: list[Curve] = []
     for kind in KINDS:
         sources = [source for source in table.sources if kind_of(source) == kind]
-        own = _choose(sources, bounds.sources, wanted)
+        own = _choose(sources, bounds.sources, first_ranks)
         chosen += own
         if len(own) < len(sources):
             bands += make_bands(lambda source: dict(_drawn(table, source)), sources, kind, start)
@@ -159,18 +159,18 @@ def _drawn(table: SeriesTable, source: Source) -> Iterator[tuple[str, Series]]:
     return ((name, series) for name, series in table.of(source).items() if name not in NOT_DRAWN)
 
 
-def _choose(sources: Sequence[Source], most: int, wanted: Sequence[int]) -> list[Source]:
+def _choose(sources: Sequence[Source], most: int, first_ranks: Sequence[int]) -> list[Source]:
     """Choose whole ranks, hosts or devices, with all their attempts: those that are wanted, else evenly spread."""
     who = list(dict.fromkeys((source.rank, source.host, source.device) for source in sources))
     if len(who) <= most:
         return list(sources)
-    who.sort(key=lambda one: tuple(-1 if part is None else part for part in one if not isinstance(part, str)))
-    first = [one for one in who if one[0] is not None and one[0] in wanted][:most]
-    others = [one for one in who if one not in first]
+    who.sort(key=lambda identity: tuple(-1 if part is None else part for part in identity if not isinstance(part, str)))
+    first = [identity for identity in who if identity[0] is not None and identity[0] in first_ranks][:most]
+    others = [identity for identity in who if identity not in first]
     left = most - len(first)
     spread = [others[at * len(others) // left] for at in range(left)] if left else []
-    kept = set(first + spread)
-    return [source for source in sources if (source.rank, source.host, source.device) in kept]
+    chosen = set(first + spread)
+    return [source for source in sources if (source.rank, source.host, source.device) in chosen]
 
 
 def _curve(source: Source, name: str, series: Series, start: float, most: int) -> Curve:
@@ -187,12 +187,12 @@ def thin_series(series: Series, start: float, most: int) -> dict[str, Any]:
     value = [_last(series.value[piece]) for piece in pieces]
     least = [min(series.least[piece]) for piece in pieces]
     greatest = [max(series.greatest[piece]) for piece in pieces]
-    found: dict[str, Any] = {"t": [round(series.time[at] - start, 2) for at in last], "v": [*map(number, value)]}
+    points: dict[str, Any] = {"t": [round(series.time[at] - start, 2) for at in last], "v": [*map(number, value)]}
     if any(math.isfinite(series.step[at]) for at in last):
-        found["s"] = [number(series.step[at]) for at in last]
+        points["s"] = [number(series.step[at]) for at in last]
     if any(low < high for low, high in zip(least, greatest, strict=True)):
-        found |= {"lo": [*map(number, least)], "hi": [*map(number, greatest)]}
-    return found
+        points |= {"lo": [*map(number, least)], "hi": [*map(number, greatest)]}
+    return points
 
 
 def _last(values: Sequence[float]) -> float:
@@ -202,7 +202,7 @@ def _last(values: Sequence[float]) -> float:
 
 def span_of(series: Sequence[Series]) -> tuple[float, float]:
     """Return the first and the last time of some series."""
-    times = [(one.time[0], one.time[-1]) for one in series if len(one)]
+    times = [(points.time[0], points.time[-1]) for points in series if len(points)]
     return min((first for first, _ in times), default=0.0), max((last for _, last in times), default=0.0)
 
 
@@ -230,7 +230,7 @@ def make_heat(table: SeriesTable, start: float, bounds: Bounds) -> dict[str, Any
     for source, series in timed.items():
         row = cells[row_of[int(source.rank or 0)]]
         for place, mean in _without_gaps(_means(series, column, columns)):
-            row[place] = mean if (known := row[place]) is None else max(known, mean)
+            row[place] = mean if (slowest := row[place]) is None else max(slowest, mean)
     first, last = span_of(list(timed.values()))
     return {
         "rows": [format_ranges(ranks[at : at + together]) for at in range(0, len(ranks), together)],
@@ -244,16 +244,16 @@ def _step_times(table: SeriesTable, source: Source) -> Series | None:
     """Return what a rank told of its step times; else what its steps and their times say."""
     if source.rank is None:
         return None
-    named = table.of(source)
-    if told := named.get("step_time"):
-        return told
-    found, steps = Series(), named.get("total_step") or named.get("step")
+    numbers = table.of(source)
+    if printed := numbers.get("step_time"):
+        return printed
+    measured, steps = Series(), numbers.get("total_step") or numbers.get("step")
     if steps:
         for at in range(1, len(steps)):
             made, took = steps.value[at] - steps.value[at - 1], steps.time[at] - steps.time[at - 1]
             if made > 0 and took >= 0:
-                found.add(steps.time[at], steps.value[at], took / made)
-    return found if len(found) else None
+                measured.add(steps.time[at], steps.value[at], took / made)
+    return measured if len(measured) else None
 
 
 def _means(series: Series, column: Any, columns: int) -> Iterator[tuple[int, float]]:

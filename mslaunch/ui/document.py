@@ -80,9 +80,9 @@ def describe_progress(table: SeriesTable, record: RunRecord, is_silent: bool) ->
 
 def silence_of(ranks: Sequence[Mapping[str, Any]]) -> int | None:
     """Return for how many seconds no rank that runs has told a step, where that is long."""
-    told = [rank for rank in ranks if rank["state"] == "running" and {*STEP_NAMES, "loss"} & rank["values"].keys()]
-    silent = [rank["silent"] for rank in told if rank["silent"] is not None]
-    return min(silent) if silent and len(silent) == len(told) else None
+    telling = [rank for rank in ranks if rank["state"] == "running" and {*STEP_NAMES, "loss"} & rank["values"].keys()]
+    silent = [rank["silent"] for rank in telling if rank["silent"] is not None]
+    return min(silent) if silent and len(silent) == len(telling) else None
 
 
 MOST_HOSTS = 256
@@ -99,14 +99,14 @@ Document = dict[str, Any]
 
 
 def make_document(
-    run: Run, table: SeriesTable, now: float, bounds: Bounds, known: Collection[str], ranks: Sequence[int] = ()
+    run: Run, table: SeriesTable, now: float, bounds: Bounds, secrets: Collection[str], ranks: Sequence[int] = ()
 ) -> Document:
     """Return what a page shows of a run; `known` are its secrets, `ranks` are to have curves of their own."""
     record = run.record
     start = datetime.fromisoformat(record.started).timestamp()
     events = list(timeline.read_events(run.folder.events))
     start = min([start, *_first_times(table, events, start)])
-    wanted = (*ranks, 0, *_failed(record))
+    first_ranks = (*ranks, 0, *_failed(record))
     standing = describe_ranks(table, record, now, bounds.spans)
     silent = silence_of(standing)
     return {
@@ -114,31 +114,31 @@ def make_document(
         "folder": plain(str(run.path)),
         "made": now,
         "start": start,
-        "record": _record(record, bounds, known),
-        "labels": describe_labels(run.folder, known),
+        "record": _record(record, bounds, secrets),
+        "labels": describe_labels(run.folder, secrets),
         "attempt": len(record.attempts),
-        "curves": curves.make_curves(table, start, bounds, wanted),
+        "curves": curves.make_curves(table, start, bounds, first_ranks),
         "ranks": standing,
         "silent": silent,
         "progress": describe_progress(table, record, silent is not None),
-        "given": describe_given(run.folder, known),
+        "given": describe_given(run.folder, secrets),
         "heat": make_heat(table, start, bounds),
         "timeline": timeline.make_timeline(events, start, bounds),
-        "events": timeline.describe_events(events, start, bounds.events, partial(mask_text, known=known)),
+        "events": timeline.describe_events(events, start, bounds.events, partial(mask_text, known=secrets)),
         "event_count": timeline.count_events(events),
-        "plan": _plan(run, known),
-        "config": _config(run.path / layout.CONFIG, bounds.texts, known),
-        "logs": _logs(run, record, bounds, known) if bounds.log_bytes else [],
+        "plan": _plan(run, secrets),
+        "config": _config(run.path / layout.CONFIG, bounds.texts, secrets),
+        "logs": _logs(run, record, bounds, secrets) if bounds.log_bytes else [],
     }
 
 
 def _first_times(table: SeriesTable, events: Sequence[timeline.Event], start: float) -> list[float]:
     """When the first things happened: an earlier attempt began before what the record calls the start."""
     series = (next(iter(table.of(source).values()), None) for source in table.sources)
-    told = [one.time[0] for one in series if one]
+    series_times = [points.time[0] for points in series if points]
     dated = (event.get("time") for event in events[:50])
-    found = [*told, *(float(time) for time in dated if isinstance(time, int | float))]
-    return [time for time in found if time > start - LONGEST]
+    times = [*series_times, *(float(time) for time in dated if isinstance(time, int | float))]
+    return [time for time in times if time > start - LONGEST]
 
 
 def _failed(record: RunRecord) -> tuple[int, ...]:
@@ -146,39 +146,39 @@ def _failed(record: RunRecord) -> tuple[int, ...]:
     return () if verdict is None else (*(() if verdict.rank is None else (verdict.rank,)), *verdict.also_failed)
 
 
-def _record(record: RunRecord, bounds: Bounds, known: Collection[str]) -> Document:
+def _record(record: RunRecord, bounds: Bounds, secrets: Collection[str]) -> Document:
     """Return run.json with texts of bounded length, and without the ranks, which have a table of their own."""
     raw = record.to_dict()
     del raw["ranks"]
     verdict, attempts = raw.pop("verdict"), raw.pop("attempts")[-MOST_ATTEMPTS:]
     return {
-        **_shown(raw, SHORT, known),
-        "verdict": _shown(verdict, bounds.texts, known),
-        "attempts": [_shown({**attempt, "resume": None}, SHORT, known) for attempt in attempts],
+        **_shown(raw, SHORT, secrets),
+        "verdict": _shown(verdict, bounds.texts, secrets),
+        "attempts": [_shown({**attempt, "resume": None}, SHORT, secrets) for attempt in attempts],
     }
 
 
-def _shown(value: Any, characters: int, known: Collection[str]) -> Any:
+def _shown(value: Any, characters: int, secrets: Collection[str]) -> Any:
     """Return a value with bounded texts; they are masked before they are cut, since half a secret is not known."""
-    return bounded(mask_texts(bounded(value, max(2 * characters, LONGEST_MASKED)), known), characters)
+    return bounded(mask_texts(bounded(value, max(2 * characters, LONGEST_MASKED)), secrets), characters)
 
 
-def describe_labels(folder: RunFolder, known: Collection[str]) -> Document:
+def describe_labels(folder: RunFolder, secrets: Collection[str]) -> Document:
     """Return the tags and the newest notes of a run, without its secrets."""
-    found = labels.read(folder)
-    notes = [[note.time, note.text] for note in found.notes[-MOST_LABELS:]]
-    return {"tags": _shown(found.tags[:MOST_LABELS], SHORT, known), "notes": _shown(notes, SHORT, known)}
+    run_labels = labels.read(folder)
+    notes = [[note.time, note.text] for note in run_labels.notes[-MOST_LABELS:]]
+    return {"tags": _shown(run_labels.tags[:MOST_LABELS], SHORT, secrets), "notes": _shown(notes, SHORT, secrets)}
 
 
-def _plan(run: Run, known: Collection[str]) -> Document:
+def _plan(run: Run, secrets: Collection[str]) -> Document:
     """Return what a person may want to know of the plan; the whole of it is in plan.json."""
     try:
         plan = run.plan
     except MslaunchError as error:
         return {"error": plain(str(error))}
     first = next(iter(plan.workers), None)
-    found = {
-        "command": shlex.join(mask_values(first.argv, known)) if first else "",
+    facts = {
+        "command": shlex.join(mask_values(first.argv, secrets)) if first else "",
         "program": plan.script,
         "folder": plan.job_dir,
         "submitted_from": plan.submit_dir,
@@ -188,41 +188,43 @@ def _plan(run: Run, known: Collection[str]) -> Document:
         "scheduler": plan.master,
         "hosts": _hosts(plan),
         "settings": dict(plan.sources),
-        "environment": mask_values(plan.env, known),
+        "environment": mask_values(plan.env, secrets),
         "notes": list(plan.notes),
     }
-    return {name: _shown(value, SHORT, known) for name, value in found.items()}
+    return {name: _shown(value, SHORT, secrets) for name, value in facts.items()}
 
 
 def _hosts(plan: Plan) -> list[Document]:
-    shown = plan.hosts[:MOST_HOSTS]
-    return [{"name": host.name, "address": host.address, "devices": list(host.devices)} for host in shown]
+    hosts = plan.hosts[:MOST_HOSTS]
+    return [{"name": host.name, "address": host.address, "devices": list(host.devices)} for host in hosts]
 
 
-def _config(path: Path, most: int, known: Collection[str]) -> str:
+def _config(path: Path, most: int, secrets: Collection[str]) -> str:
     """Return the configuration of the script without its secrets, since a report travels."""
     with suppress(OSError, Unreadable):
         if not is_within(path.parent, path):
             return ""
         text = read_text(path, errors="replace", only_files=True)
         is_parsed = len(text) <= LARGEST_PARSED
-        masked = mask_document(path.name, text, known) if is_parsed else mask_outline(cut_middle(text, 2 * most), known)
+        masked = (
+            mask_document(path.name, text, secrets) if is_parsed else mask_outline(cut_middle(text, 2 * most), secrets)
+        )
         return str(bounded(masked, most))
     return ""
 
 
-def _logs(run: Run, record: RunRecord, bounds: Bounds, known: Collection[str]) -> list[Document]:
+def _logs(run: Run, record: RunRecord, bounds: Bounds, secrets: Collection[str]) -> list[Document]:
     """Return the ends of the logs without secrets; that of a rank that failed is longer than the others."""
     failed = set(_failed(record)[:4])
     ranks = [rank.rank for rank in record.ranks]
-    shown = sorted({*failed, *ranks[:MOST_LOGS]} & set(ranks))
-    each = min(32_000, (bounds.log_bytes - len(failed) * LOG_OF_THE_FAILED) // max(1, len(shown)))
-    end_of = partial(log_text.window, run.path, at=None, with_rest=True, mask=partial(mask_text, known=known))
-    sizes = {rank: LOG_OF_THE_FAILED if rank in failed else each for rank in shown}
+    chosen = sorted({*failed, *ranks[:MOST_LOGS]} & set(ranks))
+    each = min(32_000, (bounds.log_bytes - len(failed) * LOG_OF_THE_FAILED) // max(1, len(chosen)))
+    end_of = partial(log_text.window, run.path, at=None, with_rest=True, mask=partial(mask_text, known=secrets))
+    sizes = {rank: LOG_OF_THE_FAILED if rank in failed else each for rank in chosen}
     logs = [{"rank": rank, **_ends(end_of(run.folder.log(rank), most=most))} for rank, most in sizes.items()]
     scheduler = end_of(run.folder.scheduler_log, most=8_000)
     return [*logs, *([{"rank": None, **_ends(scheduler)}] if scheduler.size else [])]
 
 
-def _ends(found: log_text.LogWindow) -> Document:
-    return {"start": found.start, "size": found.size, "lines": list(found.lines)}
+def _ends(window: log_text.LogWindow) -> Document:
+    return {"start": window.start, "size": window.size, "lines": list(window.lines)}

@@ -67,9 +67,9 @@ def _end(file: BinaryIO) -> bytes:
     size, piece = os.fstat(file.fileno()).st_size, END
     while True:
         file.seek(max(0, size - piece))
-        found = file.read(piece)
-        if piece >= min(size, MOST) or any(name in found for name in _NEEDED):
-            return found
+        tail = file.read(piece)
+        if piece >= min(size, MOST) or any(name in tail for name in _NEEDED):
+            return tail
         piece *= 4
 
 
@@ -79,11 +79,11 @@ def _last_numbers(rows: Iterable[Row]) -> LastNumbers:
     table = SeriesTable()
     table.add(row for row in ranked if row.source.attempt == newest)
     values: dict[str, Any] = {}
-    for source in sorted(table.sources, key=lambda one: -(one.rank or 0)):
+    for source in sorted(table.sources, key=lambda candidate: -(candidate.rank or 0)):
         last = table.last(source)
         values |= {name: number(last[name]) for name in LISTED if name in last}
-    told = [table.of(source) for source in table.sources]
-    return LastNumbers(values, max(told, key=_told_at, default={}))
+    all_series = [table.of(source) for source in table.sources]
+    return LastNumbers(values, max(all_series, key=_told_at, default={}))
 
 
 def _told_at(series: Mapping[str, Series]) -> float:
@@ -109,9 +109,9 @@ class _Entry:
     labels: Stamp | None = None
     plan: Stamp | None = None
     telling: tuple[Stamp | None, ...] | None = None
-    known: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
     """What is secret of it."""
-    asked: float = float("-inf")
+    checked: float = float("-inf")
     summary: dict[str, Any] = field(default_factory=dict)
     last: LastNumbers = NOTHING_TOLD
     labelled: dict[str, Any] = field(default_factory=dict)
@@ -148,14 +148,14 @@ class Library:
             raise NoSuchRun(name, self.runs_dir, list(self._entries))
         return entry.run
 
-    def _list(self, wanted: str | None = None) -> None:
+    def _list(self, name: str | None = None) -> None:
         now = time.monotonic()
         with self._lock:
-            if now - self._listed < LISTED_EVERY and (wanted is None or wanted in self._entries):
+            if now - self._listed < LISTED_EVERY and (name is None or name in self._entries):
                 return
-            known = {entry.run.path: entry for entry in self._entries.values()}
-            found = runs(self.runs_dir)
-            self._entries = {run.name: known.get(run.path) or _Entry(run) for run in found}
+            entries = {entry.run.path: entry for entry in self._entries.values()}
+            listed = runs(self.runs_dir)
+            self._entries = {run.name: entries.get(run.path) or _Entry(run) for run in listed}
             self._listed = now
 
     def summaries(self) -> list[dict[str, Any]]:
@@ -177,10 +177,10 @@ class Library:
             return self._secrets(self._entries.get(name) or _Entry(run))
 
     def _secrets(self, entry: _Entry) -> tuple[str, ...]:
-        found = tuple(stamp_of(entry.run.path / name) for name in TELLING)
-        if found != entry.telling:
-            entry.telling, entry.known = found, secrets_of_run(entry.run.path, os.environ)
-        return entry.known
+        stamps = tuple(stamp_of(entry.run.path / name) for name in TELLING)
+        if stamps != entry.telling:
+            entry.telling, entry.secrets = stamps, secrets_of_run(entry.run.path, os.environ)
+        return entry.secrets
 
     def _ask(self, entries: Iterable[_Entry]) -> None:
         """Bring summaries up to date; a queue, which may be slow, is asked while nothing is locked."""
@@ -197,44 +197,44 @@ class Library:
 
     def _is_due(self, entry: _Entry) -> bool:
         """Read a record that has changed; tell whether it is time to ask if a run that goes on is still alive."""
-        found, now = stamp_of(entry.run.folder.record), time.monotonic()
-        if found != entry.record:
-            entry.record, entry.summary, entry.asked = found, _read_summary(entry.run.folder), float("-inf")
+        stamp, now = stamp_of(entry.run.folder.record), time.monotonic()
+        if stamp != entry.record:
+            entry.record, entry.summary, entry.checked = stamp, _read_summary(entry.run.folder), float("-inf")
             if entry.summary.get("summary"):
                 text = mask_text(entry.summary["summary"], self._secrets(entry))
                 entry.summary["summary"] = shorten(text, LONGEST_SUMMARY)
-        if not entry.summary or entry.summary["state"] in ENDED or now - entry.asked <= ASKED_EVERY:
+        if not entry.summary or entry.summary["state"] in ENDED or now - entry.checked <= ASKED_EVERY:
             return False
-        entry.asked = now
+        entry.checked = now
         return True
 
     def _numbers(self, entry: _Entry) -> dict[str, Any]:
-        found = stamp_of(entry.run.folder.metrics)
-        if found != entry.metrics:
-            entry.metrics, entry.last = found, read_last_numbers(entry.run.folder.metrics)
+        stamp = stamp_of(entry.run.folder.metrics)
+        if stamp != entry.metrics:
+            entry.metrics, entry.last = stamp, read_last_numbers(entry.run.folder.metrics)
         silent = entry.last.seconds_silent(time.time()) if entry.summary.get("state") == "running" else None
         return {"values": entry.last.values, "silent": silent}
 
     def _given(self, entry: _Entry) -> dict[str, str]:
         """Return what tells a run from others of the same script."""
         folder = entry.run.folder
-        found = stamp_of(folder.plan)
-        if found != entry.plan:
-            entry.plan, entry.arguments = found, read_arguments(folder, self._secrets(entry))
+        stamp = stamp_of(folder.plan)
+        if stamp != entry.plan:
+            entry.plan, entry.arguments = stamp, read_arguments(folder, self._secrets(entry))
         sweep = folder.sweep
         if sweep is None:
             return {"arguments": entry.arguments}
-        known, labels = self._sweeps.get(sweep.path, (None, {}))
-        if (now := stamp_of(sweep.record)) != known:
+        sweep_stamp, labels = self._sweeps.get(sweep.path, (None, {}))
+        if (now := stamp_of(sweep.record)) != sweep_stamp:
             labels = read_sweep_values(sweep.path)
             self._sweeps[sweep.path] = (now, labels)
         return {"arguments": entry.arguments, "sweep": labels.get(folder.run_id, "")}
 
     def _labels(self, entry: _Entry) -> dict[str, Any]:
-        found = stamp_of(entry.run.folder.labels)
-        if found != entry.labels:
-            entry.labels, entry.labelled = found, {}
-            if found:
+        stamp = stamp_of(entry.run.folder.labels)
+        if stamp != entry.labels:
+            entry.labels, entry.labelled = stamp, {}
+            if stamp:
                 entry.labelled = describe_labels(entry.run.folder, self._secrets(entry))
         return entry.labelled
 
@@ -242,19 +242,19 @@ class Library:
         """Return the document of a run as JSON, and a tag that changes with it."""
         run = self.find(name)
         with self._lock:
-            kept = self._open.pop(name, None) or _OpenRun(Metrics(run.folder.metrics))
-            self._open[name] = kept
+            opened = self._open.pop(name, None) or _OpenRun(Metrics(run.folder.metrics))
+            self._open[name] = opened
             while len(self._open) > KEPT:
                 self._open.popitem(last=False)[1].metrics.close()
-        with kept.lock:
-            kept.metrics.update()
+        with opened.lock:
+            opened.metrics.update()
             tag = self.tag([name], ranks)
-            if tag != kept.tag:
-                made = make_document(run, kept.metrics.table, time.time(), LIVE, self.secrets(name), ranks)
+            if tag != opened.tag:
+                made = make_document(run, opened.metrics.table, time.time(), LIVE, self.secrets(name), ranks)
                 made["may_stop"] = self._may_stop
-                kept.text = json.dumps(made, separators=(",", ":"), allow_nan=False).encode()
-                kept.tag = tag
-            return kept.tag, kept.text
+                opened.text = json.dumps(made, separators=(",", ":"), allow_nan=False).encode()
+                opened.tag = tag
+            return opened.tag, opened.text
 
     def tag(self, names: Sequence[str], ranks: Sequence[int] = ()) -> str:
         """Say what is shown of runs: their files, whether they are alive, and, while one is, the time."""

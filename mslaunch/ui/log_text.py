@@ -6,7 +6,8 @@ import os
 import re
 import stat
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -37,6 +38,9 @@ class LogWindow:
     """Where each of them ends."""
 
 
+NO_LINES = LogWindow(0, 0, 0, ())
+
+
 @dataclass(frozen=True, slots=True)
 class Hits:
     """Lines that a search has found, with their offsets, and where to go on; None at the end of the log."""
@@ -59,42 +63,38 @@ def window(
     folder: Path, path: Path, at: int | None, most: int = PIECE, with_rest: bool = False, mask: Mask = str
 ) -> LogWindow:
     """Return whole lines from an offset on, or the last ones where `at` is None; `with_rest` also an unfinished one."""
-    file = _open(folder, path)
-    if file is None:
-        return LogWindow(0, 0, 0, ())
-    try:
+    with _opened(folder, path) as file:
+        if file is None:
+            return NO_LINES
         size = os.fstat(file).st_size
         if at is None or at > size:  # somebody has cut the log: its end is shown
             return _before(file, size, size, most, with_rest, mask)
         return _after(file, at, size, most, with_rest, mask)
-    finally:
-        os.close(file)
 
 
 def window_before(folder: Path, path: Path, at: int, most: int = PIECE, mask: Mask = str) -> LogWindow:
     """Return the whole lines that end at an offset."""
-    file = _open(folder, path)
-    if file is None:
-        return LogWindow(0, 0, 0, ())
-    try:
+    with _opened(folder, path) as file:
+        if file is None:
+            return NO_LINES
         size = os.fstat(file).st_size
         return _before(file, min(max(at, 0), size), size, most, True, mask)
+
+
+@contextmanager
+def _opened(folder: Path, path: Path) -> Iterator[int | None]:
+    """Open a file of a run; None where there is none, or where a link leads out of the run's folder."""
+    file = None
+    if is_within(folder, path):
+        with suppress(OSError):
+            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if file is None:
+        yield None
+        return
+    try:
+        yield file if stat.S_ISREG(os.fstat(file).st_mode) else None
     finally:
         os.close(file)
-
-
-def _open(folder: Path, path: Path) -> int | None:
-    """Open a file of a run; None where there is none, or where a link leads out of the run's folder."""
-    if not is_within(folder, path):
-        return None
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    if stat.S_ISREG(os.fstat(file).st_mode):
-        return file
-    os.close(file)
-    return None
 
 
 def _after(file: int, at: int, size: int, most: int, with_rest: bool, mask: Mask) -> LogWindow:
@@ -125,19 +125,16 @@ def _made(start: int, data: bytes, size: int, mask: Mask) -> LogWindow:
     return LogWindow(start, start + len(data), size, tuple(shown_line(line, mask) for line in lines), ends)
 
 
-def times_of(folder: Path, path: Path, found: LogWindow) -> list[float | None]:
+def times_of(folder: Path, path: Path, lines: LogWindow) -> list[float | None]:
     """Return when the lines of a window came, as far as the end of a log.times tells."""
-    file = _open(folder, path)
-    if file is None:
-        return []
-    try:
+    with _opened(folder, path) as file:
+        if file is None:
+            return []
         size = os.fstat(file).st_size
         data = os.pread(file, PIECE, max(0, size - PIECE))
-    finally:
-        os.close(file)
     pairs = [pair for line in data.split(b"\n")[size > PIECE : -1] if (pair := _pair(line)) is not None]
     lengths = [length for _, length in pairs]
-    places = (bisect_left(lengths, end) for end in found.ends)
+    places = (bisect_left(lengths, end) for end in lines.ends)
     return [pairs[at][0] if at < len(pairs) else None for at in places]
 
 
@@ -151,20 +148,15 @@ def _pair(line: bytes) -> tuple[float, int] | None:
 
 def search(folder: Path, path: Path, text: str, at: int = 0, mask: Mask = str) -> Hits:
     """Find lines that contain a text, in any case, from an offset on; one call looks through a bounded piece."""
-    file = _open(folder, path)
-    if file is None:
-        return Hits((), None, 0)
-    try:
-        return _search(file, text, at, mask)
-    finally:
-        os.close(file)
+    with _opened(folder, path) as file:
+        return Hits((), None, 0) if file is None else _search(file, text, at, mask)
 
 
 def _search(file: int, text: str, at: int, mask: Mask) -> Hits:
     size, until = os.fstat(file).st_size, at + SEARCHED
-    wanted = text.encode("utf-8", "replace").lower()
-    found: list[tuple[int, str]] = []
-    while at < min(size, until) and len(found) < MOST_HITS:
+    needle = text.encode("utf-8", "replace").lower()
+    hits: list[tuple[int, str]] = []
+    while at < min(size, until) and len(hits) < MOST_HITS:
         data = os.pread(file, BLOCK, at)
         if not data:
             break
@@ -172,9 +164,9 @@ def _search(file: int, text: str, at: int, mask: Mask) -> Hits:
         if at + len(data) >= size:
             end = len(data)
         lower, place = data.lower(), 0  # re.IGNORECASE would take four times as long
-        while len(found) < MOST_HITS and (hit := lower.find(wanted, place, end)) >= 0:
+        while len(hits) < MOST_HITS and (hit := lower.find(needle, place, end)) >= 0:
             start = data.rfind(b"\n", 0, hit) + 1
             place = data.find(b"\n", hit, end) + 1 or end
-            found.append((at + start, shown_line(data[start : place - (data[place - 1 : place] == b"\n")], mask)))
-        at += place if len(found) >= MOST_HITS else end
-    return Hits(tuple(found), at if at < size else None, size)
+            hits.append((at + start, shown_line(data[start : place - (data[place - 1 : place] == b"\n")], mask)))
+        at += place if len(hits) >= MOST_HITS else end
+    return Hits(tuple(hits), at if at < size else None, size)

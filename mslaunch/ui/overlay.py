@@ -18,19 +18,19 @@ SHORT = 300  # characters of a value
 
 def compare(runs: Sequence[Run], environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the curves of runs, and where the runs differ; secrets are masked, also those of the environment."""
-    found = compare_runs([run.folder for run in runs], environment)
+    comparison = compare_runs([run.folder for run in runs], environment)
     return {
         "names": [plain(run.name) for run in runs],
         "curves": [curve for run in runs for curve in _curves(run)],
-        "sections": [_section(section) for section in found.sections],
-        "code": [_change(change) for change in found.code],
-        "equal_files": found.equal_files,
-        "without_code": bounded(found.without_code, SHORT),
+        "sections": [_section(section) for section in comparison.sections],
+        "code": [_change(change) for change in comparison.code],
+        "equal_files": comparison.equal_files,
+        "without_code": bounded(comparison.without_code, SHORT),
     }
 
 
 def _section(section: Section) -> dict[str, Any]:
-    rows = [[one.name, *(_shown(value) for value in one.values)] for one in section.differences]
+    rows = [[difference.name, *(_shown(value) for value in difference.values)] for difference in section.differences]
     return {"title": section.title, "equal": section.equal, "rows": bounded(rows, SHORT)}
 
 

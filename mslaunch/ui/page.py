@@ -39,7 +39,7 @@ def script() -> str:
 
 def _as_function(name: str) -> str:
     text = _file(f"{name}.js")
-    names = ", ".join(found[2] for found in _EXPORT.finditer(text))
+    names = ", ".join(export[2] for export in _EXPORT.finditer(text))
     inner = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = from_\2;", text))
     return f"const from_{name} = (() => {{\n{inner}return {{ {names} }};\n}})();\n"
 
@@ -68,7 +68,7 @@ def report_page(title: str, document: Any) -> str:
 
 def _filled(title: str, head: str, body: str) -> str:
     parts = {"title": html.escape(title), "head": head, "body": body}
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _file("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _file("page.html"))
 
 
 def _digest(text: str) -> str:

@@ -50,14 +50,14 @@ class RunCollector(Collector):
             run = self._library.find(summary["name"])
         except MslaunchError:
             return
-        found = last_values(run.folder.metrics, summary["ranks"] or 1)
+        numbers = last_values(run.folder.metrics, summary["ranks"] or 1)
         newest: dict[tuple[Any, ...], Source] = {}
-        for source in found:
-            newest[source[1:]] = max(source, newest.get(source[1:], source), key=lambda one: one.attempt)
+        for source in numbers:
+            newest[source[1:]] = max(source, newest.get(source[1:], source), key=lambda candidate: candidate.attempt)
         for source in newest.values():
             kind = kind_of(source)
             who = [str(getattr(source, label)) for label in LABELS[kind]]
-            for name, value in found[source].items():
+            for name, value in numbers[source].items():
                 families[kind].add_metric([run.name, *who, name], float(value))
 
 

@@ -19,14 +19,14 @@ LONGEST = 300
 LARGEST_PLAN = 4 << 20  # of a thousand ranks; that of more is not read for a list
 
 
-def describe_given(folder: RunFolder, known: Collection[str]) -> dict[str, str]:
+def describe_given(folder: RunFolder, secrets: Collection[str]) -> dict[str, str]:
     """Return what one run was given."""
     sweep = folder.sweep
     values = read_sweep_values(sweep.path).get(folder.run_id, "") if sweep else ""
-    return {"sweep": values, "arguments": read_arguments(folder, known)}
+    return {"sweep": values, "arguments": read_arguments(folder, secrets)}
 
 
-def read_arguments(folder: RunFolder, known: Collection[str]) -> str:
+def read_arguments(folder: RunFolder, secrets: Collection[str]) -> str:
     """Return the arguments of a run's script as they were typed, secrets masked; nothing where none are known."""
     try:
         raw = parse_json(read_text(folder.plan, LARGEST_PLAN, only_files=True))
@@ -34,8 +34,10 @@ def read_arguments(folder: RunFolder, known: Collection[str]) -> str:
         return ""
     program = raw.get("program") if isinstance(raw, dict) else None
     args = program.get("args") if isinstance(program, dict) else None
-    texts = [one for one in args if isinstance(one, str)] if isinstance(args, list) else []
-    return _short(" ".join(one if MASK in one else shlex.quote(one) for one in mask_values(texts, known)))
+    texts = [argument for argument in args if isinstance(argument, str)] if isinstance(args, list) else []
+    return _short(
+        " ".join(argument if MASK in argument else shlex.quote(argument) for argument in mask_values(texts, secrets))
+    )
 
 
 def _short(text: str) -> str:
@@ -46,11 +48,11 @@ def _short(text: str) -> str:
 def read_sweep_values(path: Path) -> dict[str, str]:
     """Return what each run of a sweep's folder was given, by its id: `lr=0.1 seed=3`."""
     try:
-        found = read_sweep(SweepFolder(path))
+        sweep = read_sweep(SweepFolder(path))
     except MslaunchError:
         return {}
     labels: dict[str, str] = {}
-    for run_id, one in zip(found.run_ids, found.combinations, strict=True):
-        pairs = ((key, one.typed[key]) for key in one.varied or one.typed)
+    for run_id, combination in zip(sweep.run_ids, sweep.combinations, strict=True):
+        pairs = ((key, combination.typed[key]) for key in combination.varied or combination.typed)
         labels[run_id] = _short(" ".join(f"{key}={mask_values(value, (), key)}" for key, value in pairs))
     return labels

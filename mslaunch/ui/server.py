@@ -50,19 +50,19 @@ class Answers:
 
     def routes(self) -> list[Route]:
         texts = {"/script.js": (page.script, "text/javascript"), "/style.css": (page.style, "text/css")}
-        own = [Route("/", _told(lambda _: Response(page.live_page("mslaunch"), media_type="text/html")))]
+        own = [Route("/", _with_errors(lambda _: Response(page.live_page("mslaunch"), media_type="text/html")))]
         own += [Route(path, _text(make, kind)) for path, (make, kind) in texts.items()]
-        asked = {
+        reads = {
             "runs": self.runs,
             "run": self.run,
             "log": self.log,
             "search": self.search,
             "compare": self.compare,
         }
-        own += [Route(f"/api/{name}", _told(answer)) for name, answer in asked.items()]
+        own += [Route(f"/api/{name}", _with_errors(answer)) for name, answer in reads.items()]
         acts = {"stacks": self.stacks, "stop": self.stop}
-        own += [Route(f"/api/{name}", _told(answer), methods=["POST"]) for name, answer in acts.items()]
-        return [*own, Route("/metrics", _told(self.metrics))]
+        own += [Route(f"/api/{name}", _with_errors(answer), methods=["POST"]) for name, answer in acts.items()]
+        return [*own, Route("/metrics", _with_errors(self.metrics))]
 
     def runs(self, request: Request) -> Response:
         return _unless_known(request, JSONResponse(self._library.summaries()).body)
@@ -78,17 +78,17 @@ class Answers:
         before, at = _number(request, "before"), _number(request, "at")
         if before is not None:
             return JSONResponse(asdict(log_text.window_before(run.path, path, before, mask=mask)))
-        found = log_text.window(run.path, path, at, with_rest="rest" in request.query_params, mask=mask)
-        when = log_text.times_of(run.path, times, found) if at is None else []
-        return JSONResponse({**asdict(found), "times": when})
+        window = log_text.window(run.path, path, at, with_rest="rest" in request.query_params, mask=mask)
+        when = log_text.times_of(run.path, times, window) if at is None else []
+        return JSONResponse({**asdict(window), "times": when})
 
     def search(self, request: Request) -> Response:
         run, path, _ = self._log_of(request)
-        wanted = request.query_params.get("find", "")
-        if not 0 < len(wanted) <= LONGEST_SEARCH:
-            raise RequestError(f"find: 1 to {LONGEST_SEARCH} characters are wanted, got {len(wanted)}.")
+        text = request.query_params.get("find", "")
+        if not 0 < len(text) <= LONGEST_SEARCH:
+            raise RequestError(f"find: 1 to {LONGEST_SEARCH} characters are wanted, got {len(text)}.")
         mask = partial(mask_text, known=self._library.secrets(_name(request)))
-        return JSONResponse(asdict(log_text.search(run.path, path, wanted, _number(request, "at") or 0, mask)))
+        return JSONResponse(asdict(log_text.search(run.path, path, text, _number(request, "at") or 0, mask)))
 
     def compare(self, request: Request) -> Response:
         names = list(dict.fromkeys(request.query_params.getlist("name")))
@@ -97,8 +97,8 @@ class Answers:
         tag = self._library.tag(names)
         if _is_known(request, tag):
             return _not_changed(tag)
-        found = compare([self._library.find(name) for name in names], os.environ)
-        return _unless_known(request, JSONResponse(found).body, tag)
+        comparison = compare([self._library.find(name) for name in names], os.environ)
+        return _unless_known(request, JSONResponse(comparison).body, tag)
 
     def stacks(self, request: Request) -> Response:
         groups = mask_texts(self._library.find(_name(request)).stacks(), self._library.secrets(_name(request)))
@@ -145,10 +145,10 @@ def _name(request: Request) -> str:
 
 def _ranks(request: Request) -> tuple[int, ...]:
     """Return the first ranks of a list such as 0,2-3."""
-    found: list[int] = []
+    ranks: list[int] = []
     for first, last in _RANGE.findall(request.query_params.get("ranks", "")[:LONGEST_SEARCH]):
-        found += range(int(first), int(last or first) + 1)[:MOST_RANKS]
-    return tuple(found[:MOST_RANKS])
+        ranks += range(int(first), int(last or first) + 1)[:MOST_RANKS]
+    return tuple(ranks[:MOST_RANKS])
 
 
 def _number(request: Request, name: str) -> int | None:
@@ -157,7 +157,7 @@ def _number(request: Request, name: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise RequestError(f"{name}: a whole number is wanted, got {plain(text)[:40]!r}.")
+        raise RequestError(f"{name}: expected a whole number, got {plain(text)[:40]!r}.")
     return int(text)
 
 
@@ -165,10 +165,10 @@ def _text(make: Callable[[], str], kind: str) -> Answer:
     return lambda _: Response(make(), media_type=kind)
 
 
-def _told(answer: Answer) -> Answer:
+def _with_errors(answer: Answer) -> Answer:
     """Turn errors into one sentence."""
 
-    def told(request: Request) -> Response:
+    def answered(request: Request) -> Response:
         try:
             return answer(request)
         except NoSuchRun as error:
@@ -178,7 +178,7 @@ def _told(answer: Answer) -> Answer:
         except (OSError, ValueError, MemoryError) as error:
             return _error(500, str(limit_of(error) or f"{type(error).__name__}: {error}"))
 
-    return told
+    return answered
 
 
 def _error(status: int, text: str) -> Response:
@@ -195,19 +195,19 @@ def listen(host: str, port: int | None) -> socket.socket:
     """Listen on a port; where none is named, on the usual one or the next that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     tried = [port] if port is not None else [*range(PORT, PORT + PORTS_TRIED), 0]
-    for one in tried:
-        found = socket.socket(family, socket.SOCK_STREAM)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for number in tried:
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            found.bind((host, one))
-            found.listen(128)
-            return found
+            listening.bind((host, number))
+            listening.listen(128)
+            return listening
         except OSError as error:
-            found.close()
+            listening.close()
             failure = error
         except OverflowError:
-            found.close()
-            raise RequestError(f"--port {one}: a port is a number from 0 to 65535.") from None
+            listening.close()
+            raise RequestError(f"--port {number}: a port is a number from 0 to 65535.") from None
     fix = "Give another --port, or leave it out and a free one is chosen." if port else "Give another --host."
     raise NotReadyError(f"{host}:{tried[0]}: cannot listen there ({failure.strerror}). {fix}")
 
@@ -250,20 +250,20 @@ def serve_runs(
 ) -> None:
     """Show the runs of a folder until a signal ends the program."""
     list_runs(Path(runs_dir))  # a folder that cannot be read is told now
-    token = kept_token(Path(token_file)) if token_file else new_token()
+    token = read_or_make_token(Path(token_file)) if token_file else new_token()
     listening = listen(host, port)
     bound = listening.getsockname()[1]
     access = PageAccess(token, f"mslaunch_{bound}", names_of(host))
     name = socket.gethostname() if host in EVERYWHERE else host
-    shown = f"[{name}]" if ":" in name else name
-    tell(f"http://{shown}:{bound}/?token={token}")
+    address = f"[{name}]" if ":" in name else name
+    tell(f"http://{address}:{bound}/?token={token}")
     if names_of(host):
         tell("note: others can reach this server, and nothing is encrypted on the way; an SSH tunnel would be safer")
     tell(f"Shows the runs in {plain(str(Path(runs_dir).absolute()))}. Ctrl-C ends it.")
     serve(listening, make_app(Library(runs_dir, may_stop), access, may_stop))
 
 
-def kept_token(path: Path) -> str:
+def read_or_make_token(path: Path) -> str:
     """Return the token of a file, which is made where it is not there; others must not be able to read it."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

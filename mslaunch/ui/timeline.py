@@ -108,15 +108,15 @@ def _bounded(spans: list[Event], most: int) -> list[Event]:
     failed = [span for span in spans if "failed" in span][: most // 2]
     left = most - len(failed)
     spread = [spans[at * len(spans) // left] for at in range(left)]
-    kept = {(span["rank"], span["attempt"]): span for span in (*failed, *spread)}
-    return [kept[key] for key in sorted(kept)]
+    chosen = {(span["rank"], span["attempt"]): span for span in (*failed, *spread)}
+    return [chosen[key] for key in sorted(chosen)]
 
 
 def describe_events(events: list[Event], start: float, most: int, mask: Callable[[str], str]) -> list[list[Any]]:
     """Return events as time, name, who and words without secrets: the first ones and the last ones."""
-    known = [event for event in events if event["ev"] not in _NOT_SHOWN]
-    shown = known if len(known) <= most else [*known[: most // 4], *known[-(most - most // 4) :]]
-    return [[_time(event, start), _name(event["ev"]), _who(event), _words(event, mask)] for event in shown]
+    telling = [event for event in events if event["ev"] not in _NOT_SHOWN]
+    chosen = telling if len(telling) <= most else [*telling[: most // 4], *telling[-(most - most // 4) :]]
+    return [[_time(event, start), _name(event["ev"]), _who(event), _words(event, mask)] for event in chosen]
 
 
 def count_events(events: list[Event]) -> int:
@@ -138,8 +138,8 @@ def _words(event: Event, mask: Callable[[str], str]) -> str:
     if isinstance(event.get("text"), str):
         return cut_line(plain(mask(event["text"][:LONGEST_MASKED])), LONGEST_TEXT)
     rest = {name: value for name, value in event.items() if name not in _LEFT_OUT and value is not None}
-    words = (_WORDS[name](value) if name in _WORDS else f"{name} {_value(value)}" for name, value in rest.items())
-    return cut_line(plain(mask(", ".join(filter(None, words))[:LONGEST_MASKED])), LONGEST_TEXT)
+    parts = (_WORDS[name](value) if name in _WORDS else f"{name} {_value(value)}" for name, value in rest.items())
+    return cut_line(plain(mask(", ".join(filter(None, parts))[:LONGEST_MASKED])), LONGEST_TEXT)
 
 
 def _value(value: Any) -> str:

@@ -60,17 +60,17 @@ class Room:
     lines: int = 0
 
 
-def visible_rows(overview: Overview, wanted: str) -> Sequence[RankRow]:
+def visible_rows(overview: Overview, pattern: str) -> Sequence[RankRow]:
     """Return the rows that a filter leaves: ranks such as 0-7,12, or a part of a state or of a host's name."""
-    if not wanted:
+    if not pattern:
         return overview.rows
-    if _RANKS.fullmatch(wanted):
+    if _RANKS.fullmatch(pattern):
         try:
-            ranks = set(parse_ranges(wanted, "filter"))
+            ranks = set(parse_ranges(pattern, "filter"))
         except MslaunchError:  # half typed
             return overview.rows
         return [row for row in overview.rows if row.rank in ranks]
-    return [row for row in overview.rows if wanted in row.state or wanted in row.host]
+    return [row for row in overview.rows if pattern in row.state or pattern in row.host]
 
 
 def chosen_rank(overview: Overview, now: Choices) -> int | None:
@@ -149,9 +149,9 @@ def _type(now: Choices, key: str) -> Choices:
 
 def _type_number(now: Choices, key: str, overview: Overview) -> Choices:
     """Choose the rank that the digits name; where there is none, the digit begins another number."""
-    known = {row.rank for row in overview.rows}
+    ranks = {row.rank for row in overview.rows}
     for number in ((now.number + key)[:LONGEST_NUMBER], key):
-        if int(number) in known:
+        if int(number) in ranks:
             return replace(now, number=number, chosen=int(number), scroll=0)
     return replace(now, number="", message=f"there is no rank {now.number}{key}")
 

@@ -37,10 +37,10 @@ def _place(points: Sequence[tuple[float, float]], width: int) -> dict[int, list[
     """Return the values that fall on each column of dots."""
     first = min(x for x, _ in points)
     span = max(x for x, _ in points) - first
-    found: dict[int, list[float]] = {}
+    columns: dict[int, list[float]] = {}
     for x, y in points:
-        found.setdefault(int((x - first) / span * (width - 1)) if span > 0 else 0, []).append(y)
-    return dict(sorted(found.items()))
+        columns.setdefault(int((x - first) / span * (width - 1)) if span > 0 else 0, []).append(y)
+    return dict(sorted(columns.items()))
 
 
 def _means(placed: Mapping[int, Sequence[float]]) -> dict[int, float]:

@@ -61,8 +61,8 @@ HELP = (
 
 def key_words(is_over: bool) -> str:
     """Return the keys in one line; those that do nothing for a run that is over are left out."""
-    keys: Sequence[tuple[str, str]] = [one for one in _KEYS if not (is_over and one[0] in _OF_A_RUNNING_JOB)]
-    return "  ".join(f"{key} {words}" for key, words in keys)
+    keys: Sequence[tuple[str, str]] = [pair for pair in _KEYS if not (is_over and pair[0] in _OF_A_RUNNING_JOB)]
+    return "  ".join(f"{key} {meaning}" for key, meaning in keys)
 
 
 BOLD, REVERSE, RED, YELLOW, GREEN, CYAN, FAINT, NORMAL = (f"\x1b[{n}m" for n in (1, 7, 31, 33, 32, 36, 2, 0))
@@ -86,8 +86,8 @@ def draw(overview: Overview, now: Choices, columns: int, lines: int, clock: date
     top = [_title(overview, columns, clock)]
     body = max(0, lines - len(top) - 1)
     middle, room = _pane(overview, now, columns, body) if now.pane else _panes(overview, now, columns, body)
-    shown = [*top, *middle[:body], *[""] * (body - len(middle)), _footer(overview, now, columns)]
-    return [shorten(line, columns) for line in shown][:lines], room
+    screen = [*top, *middle[:body], *[""] * (body - len(middle)), _footer(overview, now, columns)]
+    return [shorten(line, columns) for line in screen][:lines], room
 
 
 def _title(overview: Overview, columns: int, clock: datetime) -> str:
@@ -113,9 +113,9 @@ def _footer(overview: Overview, now: Choices, columns: int) -> str:
     if now.message:
         return f"{BOLD}{shorten(' ' + plain(now.message), columns)}{NORMAL}"
     number = f" rank {now.number}_ " if now.number else ""
-    kept = f" filter: {plain(now.filter)} (Esc: none) " if now.filter else ""
+    filtered = f" filter: {plain(now.filter)} (Esc: none) " if now.filter else ""
     keys = f"Esc or {_key_of(now.pane)}: back  arrows: move  q: quit" if now.pane else key_words(overview.is_over)
-    return f"{FAINT}{shorten(f'{number}{kept} {keys}', columns)}{NORMAL}"
+    return f"{FAINT}{shorten(f'{number}{filtered} {keys}', columns)}{NORMAL}"
 
 
 def _key_of(pane: str) -> str:
@@ -123,13 +123,13 @@ def _key_of(pane: str) -> str:
 
 
 def _filled(text: str, columns: int) -> str:
-    shown = shorten(text, columns)
-    return shown + " " * (columns - display_width(shown))
+    cut = shorten(text, columns)
+    return cut + " " * (columns - display_width(cut))
 
 
 def _rule(text: str, columns: int) -> str:
-    shown = shorten(f"── {text} ", columns)
-    return f"{FAINT}{shown}{'─' * (columns - display_width(shown))}{NORMAL}"
+    title = shorten(f"── {text} ", columns)
+    return f"{FAINT}{title}{'─' * (columns - display_width(title))}{NORMAL}"
 
 
 def _panes(overview: Overview, now: Choices, columns: int, lines: int) -> tuple[list[str], Room]:
@@ -141,8 +141,8 @@ def _panes(overview: Overview, now: Choices, columns: int, lines: int) -> tuple[
         above += _curve(overview, columns, 4 if is_small else min(8, lines // 6))
     rows = visible_rows(overview, now.filter)
     left = lines - len(above) - len(notes)
-    wanted = len(rows) + 1
-    height = left if left < 8 else min(wanted, max(5, left - 6 if wanted > left // 2 else wanted, left * 3 // 5))
+    needed = len(rows) + 1
+    height = left if left < 8 else min(needed, max(5, left - 6 if needed > left // 2 else needed, left * 3 // 5))
     table, where = _table(overview, rows, now, columns, height)
     below = _lower(overview, now, columns, left - len(table), where)
     return [*above, *table, *below, *notes], Room(max(0, height - 1), len(rows))
@@ -152,12 +152,12 @@ def _progress(overview: Overview, columns: int) -> list[str]:
     progress = overview.progress
     if progress is None:
         return []
-    words = [word for word in progress.words if not (overview.is_over and TIME_LEFT.search(word))]
+    parts = [word for word in progress.words if not (overview.is_over and TIME_LEFT.search(word))]
     if progress.extent is None:
-        return [" " + "  ".join(fit_parts(words, columns - 1, "  "))]
+        return [" " + "  ".join(fit_parts(parts, columns - 1, "  "))]
     share = progress.extent.share
     percent = f"{100 * share:.1f} %{progress.extent.words}"
-    text = "  ".join(fit_parts([percent, *words], columns - 1, "  "))
+    text = "  ".join(fit_parts([percent, *parts], columns - 1, "  "))
     room = min(BAR, columns - display_width(text) - 3)
     if room < SHORTEST_BAR:
         return [f" {text}"]
@@ -177,8 +177,11 @@ def _curve(overview: Overview, columns: int, height: int) -> list[str]:
         return []
     labels = [number_text(max(finite)), *[""] * (height - 2), number_text(min(finite))]
     rate = "" if curve.rate is None else f", lr {number_text(curve.rate)}"
-    told = [*(["logarithmic"] if is_wide else []), *([f"{NO_NUMBER}: not a number"] if NO_NUMBER in drawn[-1] else [])]
-    scale = f" ({', '.join(told)})" if told else ""
+    remarks = [
+        *(["logarithmic"] if is_wide else []),
+        *([f"{NO_NUMBER}: not a number"] if NO_NUMBER in drawn[-1] else []),
+    ]
+    scale = f" ({', '.join(remarks)})" if remarks else ""
     title = _rule(f"loss of rank {curve.rank}: {number_text(curve.values[-1])}{rate}{scale}", columns)
     drawn[-1] = drawn[-1].replace(NO_NUMBER, f"{RED}{NO_NUMBER}{CYAN}")
     return [title, *(f"{label:>{LABEL}} {CYAN}{line}{NORMAL}" for label, line in zip(labels, drawn, strict=True))]
@@ -194,12 +197,12 @@ def _table(
     at = next((index for index, row in enumerate(rows) if row.rank == marked), 0)
     is_free = now.chosen is None  # then the first rows are those that matter
     start = 0 if is_free and at < room else max(0, min(at - room // 2, len(rows) - room))
-    shown = rows[start : start + room]
-    where = f"{start + 1}-{start + len(shown)} of {len(rows)} ── " if len(rows) > len(shown) else ""
+    visible = rows[start : start + room]
+    where = f"{start + 1}-{start + len(visible)} of {len(rows)} ── " if len(rows) > len(visible) else ""
     if not rows and now.filter:
         return [shorten(f" No rank fits the filter {plain(now.filter)!r}.", columns)][:height], ""
     lines = [f"{BOLD} {heading(chosen)}{NORMAL}"]
-    for row in shown:
+    for row in visible:
         text = f" {row_text(chosen, row)}"
         colour = _STATE_COLOURS.get(row.state, "")
         style = f"{colour}{REVERSE}" if row.rank == marked else colour
@@ -228,9 +231,9 @@ def _pane(overview: Overview, now: Choices, columns: int, height: int) -> tuple[
         start = max(0, min(len(lines), max(room, len(lines) - now.scroll)) - room)
     else:
         start = max(0, min(now.scroll, len(lines) - room))
-    shown = lines[start : start + room]
-    where = f", lines {start + 1}-{start + len(shown)} of {len(lines)}" if len(lines) > len(shown) else ""
-    return [_rule(title + where, columns), *shown], Room(room, len(lines))
+    visible = lines[start : start + room]
+    where = f", lines {start + 1}-{start + len(visible)} of {len(lines)}" if len(lines) > len(visible) else ""
+    return [_rule(title + where, columns), *visible], Room(room, len(lines))
 
 
 def _wrapped(lines: Sequence[str], columns: int) -> list[str]:

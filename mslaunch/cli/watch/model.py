@@ -146,8 +146,8 @@ def _values(table: SeriesTable, source: Source) -> dict[str, Number]:
 
 def _medians(sources: Sequence[Mapping[str, Number]]) -> dict[str, float]:
     """Return the medians that ranks are compared with; of two numbers the lower one, of one number none."""
-    found = {name: [own[name] for own in sources if math.isfinite(own.get(name, math.nan))] for name in COMPARED}
-    return {name: median_low(some) for name, some in found.items() if len(some) > 1}
+    numbers = {name: [own[name] for own in sources if math.isfinite(own.get(name, math.nan))] for name in COMPARED}
+    return {name: median_low(some) for name, some in numbers.items() if len(some) > 1}
 
 
 def first_of(rows: Sequence[RankRow]) -> int | None:
@@ -186,10 +186,10 @@ def _state(rank: RankRecord, happened: Happened) -> str:
 
 def _trouble(own: Mapping[str, Number], peers: Mapping[str, float], is_silent: bool) -> str | None:
     """Return the worst that is wrong with a rank now; alerts wait until it lasts, a screen need not."""
-    found = {STATES[rule.kind] for rule in RANK_RULES if rule.kind in STATES and rule.holds(own, peers)}
-    found |= {"silent"} if is_silent else set()
-    found |= set() if math.isfinite(own.get("loss", 0)) else {"nan"}
-    return next((name for name in TROUBLE if name in found), None)
+    troubles = {STATES[rule.kind] for rule in RANK_RULES if rule.kind in STATES and rule.holds(own, peers)}
+    troubles |= {"silent"} if is_silent else set()
+    troubles |= set() if math.isfinite(own.get("loss", 0)) else {"nan"}
+    return next((name for name in TROUBLE if name in troubles), None)
 
 
 def _is_silent(series: Mapping[str, Series], peers: Mapping[str, float], now: float) -> bool:
@@ -200,7 +200,7 @@ def _is_silent(series: Mapping[str, Series], peers: Mapping[str, float], now: fl
 def find_curve(record: RunRecord, table: SeriesTable, chosen: int | None) -> Curve | None:
     """Return the loss of the chosen rank, else of the first rank that prints one."""
     attempt = len(record.attempts)
-    for rank in ([] if chosen is None else [chosen]) + [one.rank for one in record.ranks]:
+    for rank in ([] if chosen is None else [chosen]) + [rank_record.rank for rank_record in record.ranks]:
         source = Source(attempt, rank)
         if series := table.of(source).get("loss"):
             every = -(-len(series) // MOST_POINTS)
@@ -214,8 +214,8 @@ def find_progress(record: RunRecord, table: SeriesTable, now: float) -> JobProgr
     at = now if record.state == "running" else None
     for rank in record.ranks:
         source = Source(len(record.attempts), rank.rank)
-        if table.of(source) and (found := make_progress(table.last(source), table.of(source), at)):
-            return found
+        if table.of(source) and (progress := make_progress(table.last(source), table.of(source), at)):
+            return progress
     return None
 
 

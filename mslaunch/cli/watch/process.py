@@ -87,9 +87,9 @@ class ViewProcess:
     def was_killed(self) -> bool:
         return self._status is not None and os.WIFSIGNALED(self._status)
 
-    def _note(self, found: tuple[int, int]) -> None:
-        if found[0] == self._child:
-            self._status = found[1]
+    def _note(self, ended: tuple[int, int]) -> None:
+        if ended[0] == self._child:
+            self._status = ended[1]
             if self.was_killed:
                 self._terminal.leave(is_taken=True)
 
@@ -97,27 +97,27 @@ class ViewProcess:
 def _show(above: int, terminal: Terminal, is_launchers: bool) -> None:
     """The process that draws: it never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    code, said, errors = FAILED, "", os.dup(2)
+    code, report, errors = FAILED, "", os.dup(2)
     try:
-        told = b""
-        while not told.endswith(b"\0"):
+        folder = b""
+        while not folder.endswith(b"\0"):
             piece = os.read(above, 4096)
             if not piece:
                 os._exit(0)
-            told += piece
+            folder += piece
         from mslaunch.cli.watch.loop import RunView
 
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # warnings would stand in the middle of the screen
-        run = api.find_run(os.fsdecode(told[:-1]))
+        run = api.find_run(os.fsdecode(folder[:-1]))
         code = RunView(run, terminal, above, is_launchers).show()
     except MslaunchError as error:
-        code, said = error.exit_code, f"mslaunch: {error}\n"
+        code, report = error.exit_code, f"mslaunch: {error}\n"
     except OSError as error:  # the terminal is gone
-        code, said = signal_code(signal.SIGHUP), f"mslaunch: the view has ended: {error}\n"
+        code, report = signal_code(signal.SIGHUP), f"mslaunch: the view has ended: {error}\n"
     except BaseException:
-        said = traceback.format_exc()
+        report = traceback.format_exc()
     finally:
         terminal.leave()
         with suppress(OSError):
-            os.write(errors, said.encode("utf-8", "replace"))
+            os.write(errors, report.encode("utf-8", "replace"))
         os._exit(code)

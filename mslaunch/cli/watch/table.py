@@ -39,8 +39,8 @@ def _prefix(names: dict[str, str]) -> int:
     """Return how long the beginning is that all names have, up to a separator."""
     low, high = min(names.values()), max(names.values())
     common = next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
-    found = _TO_SEPARATOR.match(low[:common])
-    return found.end() if found else 0
+    prefix = _TO_SEPARATOR.match(low[:common])
+    return prefix.end() if prefix else 0
 
 
 def _cut(name: str, start: int) -> str:
@@ -115,10 +115,10 @@ _OPTIONAL = {
 
 def choose_columns(rows: Sequence[RankRow], width: int) -> list[Column]:
     """Return the columns that have something to show and fit into a width."""
-    shown = _with_names([column for column in COLUMNS if _tells(column, rows)], {row.host for row in rows}, width)
-    while len(shown) > 1 and _total(shown) > width:
-        shown.remove(max(shown, key=lambda column: (column.rank, shown.index(column))))
-    return shown
+    columns = _with_names([column for column in COLUMNS if _tells(column, rows)], {row.host for row in rows}, width)
+    while len(columns) > 1 and _total(columns) > width:
+        columns.remove(max(columns, key=lambda column: (column.rank, columns.index(column))))
+    return columns
 
 
 def _with_names(columns: list[Column], hosts: Collection[str], width: int) -> list[Column]:

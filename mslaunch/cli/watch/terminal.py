@@ -123,12 +123,12 @@ _PIECE = re.compile("\x1b(\\[[0-9;?]*[@-~]|O[@-~])|\x1b|[^\x1b]")
 def read_keys(data: bytes) -> list[str]:
     """Return the keys in what was read at once: names of special ones, and characters as they are."""
     keys = []
-    for found in _PIECE.finditer(data.decode("utf-8", "ignore")):
-        text = found[0]
+    for match in _PIECE.finditer(data.decode("utf-8", "ignore")):
+        text = match[0]
         if text == "\x1b":
             keys.append("escape")
-        elif found[1]:
-            keys += [_SEQUENCES[found[1]]] if found[1] in _SEQUENCES else []
+        elif match[1]:
+            keys += [_SEQUENCES[match[1]]] if match[1] in _SEQUENCES else []
         elif text in _CONTROL_KEYS:
             keys.append(_CONTROL_KEYS[text])
         elif text.isprintable():
