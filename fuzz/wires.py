@@ -14,10 +14,11 @@ from typing import Any, cast
 from fuzz.mutate import mutate_bytes, mutate_records
 from fuzz.requests import ROOT
 from fuzz.run import Border, samples
-from mslaunch.agent.children import Child
+from mslaunch.agent.children import Children
 from mslaunch.agent.kernel_kills import KernelKills
 from mslaunch.agent.launcher_stream import LauncherStream
 from mslaunch.agent.metrics.measuring import AttemptMetrics
+from mslaunch.agent.rank_messages import MessagePipe, RankMessages
 from mslaunch.agent.ranks import Ranks
 from mslaunch.agent.standard_input import StandardInput
 from mslaunch.cli.console.console import Console, headline
@@ -163,6 +164,7 @@ class QuietRanks(Ranks):
 
 def _open_rank(folder: Path) -> Callable[[bytes], object]:
     _, sink = os.pipe()
+    pipe = MessagePipe()
 
     def planned(role: str, rank: int | None) -> messages.PlannedProcess:
         place = str(folder)
@@ -179,14 +181,16 @@ def _open_rank(folder: Path) -> Callable[[bytes], object]:
 
     def read(data: bytes) -> None:
         output = LauncherStream(sink, HOST)
-        ranks = QuietRanks(output, "", StandardInput(None))
+        ranks = QuietRanks(output, pipe, StandardInput(None))
         ranks._kernel_kills = KernelKills()
-        ranks.children = [Child(planned("worker", 0)), Child(planned("worker", 1)), Child(planned("scheduler", None))]
+        ranks.children = Children([planned("worker", 0), planned("worker", 1), planned("scheduler", None)])
         order: Any = {"run_dir": str(folder), "env": {}, "secrets": {}, "processes": [planned("worker", 0)]}
         order["metrics"] = metrics_order((), 1, "CPU")
         ranks.metrics = AttemptMetrics(order, output, dict)
-        ranks.receive(data[: len(data) // 2])
-        ranks.receive(data[len(data) // 2 :])
+        half = len(data) // 2
+        reader = RankMessages()
+        for message in (*reader.feed(data[:half]), *reader.feed(data[half:])):
+            ranks.handle(message)
         ranks.metrics.finish(0)
         events = wire.Decoder().feed(wire.MAGIC + b"".join(output._queue))
         for event in events:

@@ -24,8 +24,12 @@ class RankActivity:
         printed = log != self.log
         used = (ticks - self.ticks) / os.sysconf("SC_CLK_TCK")
         computed = ticks < self.ticks or used >= BUSY_SHARE * seconds  # less than before: a process has ended
-        self.silent = 0.0 if printed else self.silent + seconds
-        self.idle = 0.0 if printed or computed else self.idle + seconds
+        self.silent += seconds
+        self.idle += seconds
+        if printed:
+            self.silent = 0.0
+        if printed or computed:
+            self.idle = 0.0
         self.ticks, self.log = ticks, log
 
 
@@ -45,16 +49,16 @@ class ActivityWatch:
             for rank, (pid, log) in ranks.items():
                 seen = (ticks[pid], _written(log))
                 self._ranks.setdefault(rank, RankActivity(*seen)).look(*seen, seconds)
-        known = {rank: found for rank, found in self._ranks.items() if rank in ranks}
+        seen_ranks = {rank: activity for rank, activity in self._ranks.items() if rank in ranks}
         return {
-            "silent": {rank: found.silent for rank, found in known.items()},
-            "idle": {rank: found.idle for rank, found in known.items()},
+            "silent": {rank: activity.silent for rank, activity in seen_ranks.items()},
+            "idle": {rank: activity.idle for rank, activity in seen_ranks.items()},
         }
 
 
 def _written(log: str) -> tuple[float, int]:
     try:
-        found = os.stat(log)
+        stat = os.stat(log)
     except OSError:
         return 0.0, 0
-    return found.st_mtime, found.st_size
+    return stat.st_mtime, stat.st_size

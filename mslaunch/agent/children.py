@@ -1,4 +1,4 @@
-"""One planned process, and how it and what it started ended."""
+"""The planned processes of a host, and how they and what they started ended."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import os
 import signal
 import time
 
+from mslaunch.shared import processes
+
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from mslaunch.shared import messages
 
@@ -17,12 +19,13 @@ RECENT = 300.0  # a process that was killed so many seconds before a rank failed
 
 
 class Child:
-    """One planned process. A rank that a script starts is known by what its supervisor says of it."""
+    """One planned process. A rank that a script starts is known by the messages of its exit recorder."""
 
     def __init__(self, planned: messages.PlannedProcess) -> None:
         self.planned = planned
         self.role = planned["role"]
         self.rank = planned["rank"]
+        self.log = planned["log"]
         self.by_script = planned["start"] == "by-script"
         self.pid: int | None = None
         self.running = False
@@ -31,6 +34,11 @@ class Child:
         self.missed: float | None = None
         self.dead: dict[int, DeadProcess] = {}
         """Processes that it has started and that a signal has killed."""
+
+    @property
+    def has_vanished(self) -> bool:
+        """Tell whether it is a rank that a script has started, and that has gone without a message."""
+        return self.by_script and self.running and not os.path.exists(f"/proc/{self.pid}")
 
     def add_dead(self, dead: DeadProcess) -> None:
         """Remember a process that this one has started; SIGTERM is how a rank ends its own."""
@@ -43,6 +51,48 @@ class Child:
         return recent[-1] if recent else None
 
 
+class Children:
+    """All planned processes of an attempt."""
+
+    def __init__(self, planned: Iterable[messages.PlannedProcess] = ()) -> None:
+        self._children = [Child(process) for process in planned]
+        self._by_pid: dict[int, Child] = {}
+        self._speakers = {child.rank: child for child in self._children if child.role in ("worker", "scheduler")}
+
+    def __iter__(self) -> Iterator[Child]:
+        return iter(self._children)
+
+    @property
+    def ranks(self) -> dict[int, Child]:
+        return {child.rank: child for child in self._children if child.rank is not None}
+
+    @property
+    def running_ranks(self) -> dict[int, tuple[int, str]]:
+        """Return pid and log of every rank that runs."""
+        return {rank: (child.pid, child.log) for rank, child in self.ranks.items() if child.running and child.pid}
+
+    @property
+    def rank_pids(self) -> dict[int, int]:
+        """Return the rank of every pid that was one, those that have ended included."""
+        return {child.pid: rank for rank, child in self.ranks.items() if child.pid}
+
+    def started(self, child: Child, pid: int) -> None:
+        """Note the pid of a process that the agent itself has started."""
+        child.pid = pid
+        self._by_pid[pid] = child
+
+    def of_pid(self, pid: int) -> Child | None:
+        return self._by_pid.get(pid)
+
+    def reaped(self, pid: int) -> Child | None:
+        """Return the process of a pid that means nothing from now on."""
+        return self._by_pid.pop(pid, None)
+
+    def speaker(self, rank: int | None) -> Child | None:
+        """Return who sends messages as this rank; the scheduler does as None."""
+        return self._speakers.get(rank)
+
+
 class DeadProcess:
     """A process that has ended: its number, its name, the leader of its session and the signal that killed it."""
 
@@ -53,28 +103,22 @@ class DeadProcess:
         self.signal = killed_by
         self.seen = time.monotonic()
 
-    def words(self) -> str:
+    def describe(self) -> str:
         return f"{self.pid} ({self.name})" if self.name else str(self.pid)
 
 
 def reap_all() -> Iterator[tuple[DeadProcess, int]]:
-    """Reap every child that has ended; yield it with its wait status."""
+    """Reap exited children, adopted orphans included; yield each with its wait status."""
     while True:
         try:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is None:
+            exited = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if exited is None:
                 return
-            name, session = _name_and_session(found.si_pid)  # before it is reaped: then nothing is known of it
-            pid, status = os.waitpid(found.si_pid, 0)
+            stat = processes.read_stat(exited.si_pid)  # before it is reaped: then nothing is known of it
+            pid, status = os.waitpid(exited.si_pid, 0)
         except ChildProcessError:
             return
-        yield DeadProcess(pid, name, session, os.WTERMSIG(status) if os.WIFSIGNALED(status) else None), status
-
-
-def _name_and_session(pid: int) -> tuple[str, int]:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            name, rest = file.read().split("(", 1)[1].rsplit(")", 1)
-        return name, int(rest.split()[3])
-    except (OSError, IndexError, ValueError):
-        return "", 0
+        dead = DeadProcess(pid, killed_by=processes.outcome(status)["signal"])
+        if stat is not None:
+            dead.name, dead.session = stat.name, stat.session
+        yield dead, status

@@ -1,4 +1,4 @@
-"""Files that travel over the connection: code on its way to a host, logs on their way back."""
+"""Files that travel in pieces over the connection: code on its way to a host, logs on their way back."""
 
 from __future__ import annotations
 
@@ -22,6 +22,38 @@ if TYPE_CHECKING:
 
 MOST_NAMED = 100
 """So many of the files that stay are named, however many a job has written."""
+
+
+class RunFiles:
+    """The files of a run: those that come before it starts, and those that go back."""
+
+    def __init__(self, output: LauncherStream) -> None:
+        self._output = output
+        self._unpacker = Unpacker()
+        self._collector: Collector | None = None
+        self._sent: dict[str, tuple[int, int]] = {}
+        """By path, the file's inode and how much of it has gone already, over all collections."""
+
+    @property
+    def is_collecting(self) -> bool:
+        return self._collector is not None
+
+    def receive(self, order: messages.FilesOrder) -> None:
+        try:
+            self._unpacker.receive(order)
+        except (OSError, EOFError, ValueError) as error:
+            self._output.event("files-failed", why=str(error))
+
+    def collect(self, order: messages.CollectOrder) -> None:
+        """Begin a collection; one that is on its way is replaced only by the last one, which has the host to itself."""
+        if self._collector is None or order["share"] == 1.0:
+            self._collector = Collector(order, self._output, self._sent)
+
+    def send_piece(self) -> bool:
+        """Send a piece of the files that are collected; return whether there may be another one at once."""
+        if self._collector is not None and self._collector.step():
+            self._collector = None
+        return self._collector is not None and self._collector.is_ready
 
 
 class Unpacker:
@@ -64,7 +96,7 @@ def _write_member(archive: TarFile, member: TarInfo, path: str) -> None:
 
 
 def _holds(path: str, data: bytes) -> bool:
-    """Tell whether a file is there already, as another host may have written it."""
+    """Tell whether another host has written the file already."""
     try:
         with open(path, "rb") as file:
             return file.read() == data
@@ -75,8 +107,8 @@ def _holds(path: str, data: bytes) -> bool:
 class Collector:
     """Sends logs and small results back, a piece at a time, no faster than they are written over there.
 
-    `sent` remembers how much of which file has gone already, from one collection to the next. Files take turns: one
-    that grows fast does not hold up the others, and each is read to the end that it had at the beginning.
+    Files take turns: one that grows fast does not hold up the others, and each is read to the end that it had at the
+    beginning.
     """
 
     def __init__(self, order: messages.CollectOrder, output: LauncherStream, sent: dict[str, tuple[int, int]]) -> None:
@@ -106,11 +138,13 @@ class Collector:
         self._next = began + (time.monotonic() - began) * (1.0 + self._idle_for)
         if has_sent or not self._output.window.is_empty:
             return False  # nothing is removed here before it is written over there
+        stay: list[str] = []
         try:
-            kept = tidy(self._run_dir) if self._tidy else []
+            if self._tidy:
+                stay = tidy(self._run_dir)
         except OSError:
-            kept = []  # a disk that fails: what is there stays
-        self._output.event("collected", kept=kept[:MOST_NAMED], count=len(kept), turn=self._turn)
+            pass  # a disk that fails: what is there stays
+        self._output.event("collected", kept=stay[:MOST_NAMED], count=len(stay), turn=self._turn)
         return True
 
     def _send_piece(self) -> bool:
@@ -121,9 +155,10 @@ class Collector:
         except OSError:
             return False
         try:
-            found = os.fstat(file)
-            before, offset = self._sent.get(path, (0, 0))
-            offset = offset if before == found.st_ino and offset <= found.st_size else 0
+            status = os.fstat(file)
+            inode, offset = self._sent.get(path, (0, 0))
+            if inode != status.st_ino or offset > status.st_size:
+                offset = 0
             data = os.pread(file, min(self._output.window.piece, max(0, end - offset)), offset)
         except OSError:
             return False
@@ -131,7 +166,7 @@ class Collector:
             os.close(file)
         if not data:
             return False
-        self._sent[path] = (found.st_ino, offset + len(data))
+        self._sent[path] = (status.st_ino, offset + len(data))
         self._output.file(os.path.relpath(path, self._run_dir), offset, data)
         if offset + len(data) < end:
             self._files.append((path, end))
@@ -141,10 +176,10 @@ class Collector:
 def _size(path: str) -> int:
     """Return how long a regular file is; nothing else is collected."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return 0
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 def collected_files(run_dir: str) -> Iterator[str]:
@@ -157,34 +192,36 @@ def collected_files(run_dir: str) -> Iterator[str]:
 
 
 def tidy(run_dir: str) -> list[str]:
-    """Take away what was brought here or has been collected; name the files of the job itself that stay."""
-    kept = _tidy_code(run_dir)
+    """Remove what was brought here or has been collected; return the files of the job itself that stay."""
+    stay = _tidy_code(run_dir)
     for name in _names(run_dir):
         path = os.path.join(run_dir, name)
         if name.startswith(layout.RANK) and os.path.isdir(path) and not os.path.islink(path):
-            kept += _tidy_rank(path)
-        elif not (name == layout.CODE and kept):
+            stay += _tidy_rank(path)
+        elif not (name == layout.CODE and stay):
             _remove(path)
     _remove_if_empty(run_dir)
     _remove_if_empty(os.path.dirname(run_dir))
-    return kept
+    return stay
 
 
 def _tidy_code(run_dir: str) -> list[str]:
-    """Remove what was brought into code/; name what the ranks wrote there."""
+    """Remove what was brought into code/; return what the ranks wrote there."""
     code = os.path.join(run_dir, layout.CODE)
     written = {os.path.join(run_dir, name) for name, _ in work_folder.code_files(run_dir)}
-    for place, folders, names in os.walk(code, topdown=False) if written else ():
+    if not written:
+        return []
+    for place, folders, names in os.walk(code, topdown=False):
         for name in (*folders, *names):
             path = os.path.join(place, name)
             if os.path.islink(path) or (name in names and path not in written):
                 _remove(path)
         _remove_if_empty(place)
-    return [os.path.join(code, name) for name in _names(code)] if written else []
+    return [os.path.join(code, name) for name in _names(code)]
 
 
 def _tidy_rank(folder: str) -> list[str]:
-    """Remove our files of a rank; name what it wrote, and what of that lies outside of its working folder."""
+    """Remove our files of a rank; return what it wrote, and what of that lies outside of its working folder."""
     work = os.path.join(folder, layout.WORK)
     for name in _names(folder):
         if layout.original_name(name) in (*layout.COLLECTED_OF_A_RANK, layout.PLOG):

@@ -1,4 +1,4 @@
-"""Was it the kernel? Finds processes of a job that the kernel has killed for lack of memory."""
+"""Processes of a job that the kernel has killed for lack of memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNKNOWN = "of unknown number"
 class KernelKills:
     """What the kernel has killed for lack of memory since this was made.
 
-    `files` and `kernel_log` stand for the counters and the log of a machine; without them, those of this one count.
+    `counters` and `kernel_log` are files of the kernel: the counts of the own cgroups and of the machine, and its log.
     """
 
     def __init__(self, counters: tuple[list[str], str] | None = None, kernel_log: str = "/dev/kmsg") -> None:
@@ -44,16 +44,20 @@ class KernelKills:
         if rank in killed:
             return ""
         recent = [pid for pid, (when, _) in killed.items() if own and time.monotonic() - when < _RECENT]
-        found = next((pid for pid in (*dead, *reversed(recent)) if pid in killed), None)
-        return None if found is None else f"{found} ({killed[found][1]})"
+        for pid in (*dead, *reversed(recent)):
+            if pid in killed:
+                return f"{pid} ({killed[pid][1]})"
+        return None
 
     def describe(self) -> str:
         """Say what the kernel shows of processes that it has killed for lack of memory, and what cannot be seen."""
         now = self._counts()
-        own = _kills_words([*map(_read_count, self._own)], now[0] - self._before[0])
-        machine = _kills_words([_read_count(self._machine)], now[1] - self._before[1])
-        words = f"out-of-memory kills since the job began: {own} in its cgroup, {machine} on the machine"
-        return words if self._read_log() is not None else f"{words}; the kernel's log cannot be read here"
+        own = _describe_kills([*map(_read_count, self._own)], now[0] - self._before[0])
+        machine = _describe_kills([_read_count(self._machine)], now[1] - self._before[1])
+        text = f"out-of-memory kills since the job began: {own} in its cgroup, {machine} on the machine"
+        if self._read_log() is None:
+            text += "; the kernel's log cannot be read here"
+        return text
 
     def _counts(self) -> tuple[int, int]:
         """Return how many processes were killed in this process's cgroups, and on the machine."""
@@ -74,13 +78,13 @@ def _own_counters() -> list[str]:
             groups = [line.rstrip("\n").split(":", 2) for line in file]
     except OSError:
         return []
-    found = []
+    counters = []
     for _, controllers, path in (group for group in groups if len(group) == 3):
         if controllers == "":
-            found += [f"{_GROUPS}{path}/memory.events", f"{_GROUPS}/unified{path}/memory.events"]
+            counters += [f"{_GROUPS}{path}/memory.events", f"{_GROUPS}/unified{path}/memory.events"]
         elif "memory" in controllers.split(","):
-            found.append(f"{_GROUPS}/memory{path}/memory.oom_control")
-    return found
+            counters.append(f"{_GROUPS}/memory{path}/memory.oom_control")
+    return counters
 
 
 def _count(path: str) -> int:
@@ -96,7 +100,7 @@ def _read_count(path: str) -> int | None:
         return None
 
 
-def _kills_words(counters: list[int | None], kills: int) -> str:
+def _describe_kills(counters: list[int | None], kills: int) -> str:
     if all(count is None for count in counters):
         return "not counted"
     return str(kills) if kills else "none"

@@ -81,6 +81,7 @@ class LauncherStream:
         self.waiting = 0
         """Bytes of events, of lines among them, that wait for the pipe."""
         self._unshown = 0
+        self._problems: set[str] = set()
         self.window = SendWindow()
         os.set_blocking(end, False)
 
@@ -90,6 +91,20 @@ class LauncherStream:
     def event(self, name: str, **data: Any) -> None:
         data.setdefault("time", time.time())
         self._put(wire.encode({"ev": name, "host": self._host, **data}))
+
+    def note(self, text: str) -> None:
+        """Send a sentence for people."""
+        self.event("agent-note", text=text)
+
+    def report_problem(self, error: OSError) -> None:
+        """Send what went wrong here, each problem once."""
+        text = f"the agent could not do all that it should: {error}"
+        if text not in self._problems:
+            self._problems.add(text)
+            self.note(text)
+
+    def start_failed(self, role: str, rank: int | None, error: OSError) -> None:
+        self.event("start-failed", role=role, rank=rank, why=error.strerror or str(error))
 
     def lines(self, rank: int, lines: list[str]) -> None:
         """Send lines of a log. How many bytes of them are not yet on the screen is counted."""

@@ -10,6 +10,7 @@ import time
 
 from mslaunch.agent import orders
 from mslaunch.agent.launcher_stream import LauncherStream
+from mslaunch.agent.rank_messages import MessagePipe
 from mslaunch.agent.ranks import Ranks
 from mslaunch.agent.standard_input import StandardInput
 from mslaunch.shared import guard, processes, wire
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mslaunch.agent.activity import ActivityWatch
-    from mslaunch.agent.file_pieces import Collector, Unpacker
+    from mslaunch.agent.file_pieces import RunFiles
     from mslaunch.shared.probe import OpenPort
 
 POLL = 0.05  # how often growing logs and ending processes are looked at
@@ -30,13 +31,37 @@ SPARE_FILES = 4  # to read /proc, logs and messages with
 PULSE_EVERY = 1.0  # while data is sent
 
 
-class Ladder:
-    """The way down: asked to end at one time, ended at another, each once."""
+class StopDeadlines:
+    """When to send SIGTERM, once, and from when on SIGKILL."""
 
-    def __init__(self, ask_at: float, kill_at: float) -> None:
-        self.ask_at = ask_at
+    def __init__(self, terminate_at: float, kill_at: float) -> None:
+        self.terminate_at = terminate_at
         self.kill_at = kill_at
-        self.asked = False
+        self.terminated = False
+
+    def hasten(self, terminate_at: float, kill_at: float) -> None:
+        self.terminate_at = min(self.terminate_at, terminate_at)
+        self.kill_at = min(self.kill_at, kill_at)
+
+
+class LauncherSilence:
+    """For how long nothing has come from the launcher, by a clock that stands still while the agent does."""
+
+    def __init__(self) -> None:
+        self.clock = RunningClock()
+        self.is_paused = False
+        """Somebody has stopped the launcher with Ctrl-Z: its silence means nothing."""
+        self.limit: float | None = None  # nobody is missed before there is something to do
+        self._last_sign = 0.0
+
+    def end(self) -> None:
+        """Something has come."""
+        self._last_sign = self.clock.advance()
+
+    def exceeds_limit(self) -> bool:
+        """Advance the clock, and tell whether the launcher counts as lost."""
+        silence = self.clock.advance() - self._last_sign
+        return self.limit is not None and silence > self.limit and not self.is_paused
 
 
 class Agent:
@@ -46,64 +71,50 @@ class Agent:
         self.host = host
         self.guard = its_guard
         self.output = LauncherStream(1, host)
-        self.commands = wire.Decoder(wire.LONGEST_ORDER)
-        self.messages, message_end = os.pipe()
-        self.wakeup, wake = os.pipe()
-        for end in (0, self.messages, self.wakeup, wake):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)
-        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_IGN)
-        processes.become_subreaper()
-        self.ranks = Ranks(self.output, f"/proc/{os.getpid()}/fd/{message_end}", StandardInput(stdin))
-        self.ladder: Ladder | None = None
-        self.sending = False
+        self.pipe = MessagePipe()
+        self.ranks = Ranks(self.output, self.pipe, StandardInput(stdin))
+        self.orders = wire.Decoder(wire.LONGEST_ORDER)
+        self.silence = LauncherSilence()
+        self.deadlines: StopDeadlines | None = None
+        self.is_connected = True
+        self.is_done = False
+        self.is_sending = False
+        """The data of launch.sync is sent."""
         self.pulse_at = 0.0
-        self.connected = True
-        self.clock = RunningClock()
-        self.last_heard = 0.0
-        self.launcher_paused = False
-        self.launcher_lost_after: float | None = None  # nobody is missed before there is something to do
-        self.answers = False
-        self.activity: ActivityWatch | None = None
+        self.answers_pings = False
         self.grace = orders.LOST_GRACE
-        self.listener: OpenPort | None = None
-        self.unpacker: Unpacker | None = None
-        self.collector: Collector | None = None
-        self.collected: dict[str, tuple[int, int]] = {}
-        self.done = False
-        self.noted: set[str] = set()
+        self.activity: ActivityWatch | None = None
+        self.port: OpenPort | None = None
+        self.files: RunFiles | None = None
+        self.wakeup = _catch_signals()
+        os.set_blocking(0, False)
+        processes.become_subreaper()
         for spare in [os.open(os.devnull, os.O_RDONLY) for _ in range(SPARE_FILES)]:
             os.close(spare)
 
     def run(self) -> None:
         self.output.open()
         self.output.event("hello", pid=os.getpid())
-        readers = {0: self.receive_orders, self.messages: self.receive_messages, self.wakeup: self.handle_signals}
+        readers = {0: self.receive_orders, self.pipe.end: self.ranks.receive, self.wakeup: self.handle_signals}
         more = False
-        while not self.done:
+        while not self.is_done:
             try:
                 more = self.turn(readers, more)
             except OSError as error:  # whatever this machine lacks now, a dead agent would cost the job
-                self.note(error)
+                self.output.report_problem(error)
                 more = False
                 time.sleep(POLL)
         self.guard.dismiss()
 
     def turn(self, readers: dict[int, Callable[[], None]], more: bool) -> bool:
         """Wait a moment for something to happen, and do what has to be done; return whether not to wait next time."""
-        interest = [(end, select.POLLIN) for end in readers if end or self.connected]
-        if self.output.is_waiting:
-            interest.append((1, select.POLLOUT))
         poll = select.poll()
-        for end, events in interest:
-            poll.register(end, events)
-        taking = self.ranks.finish_stacks()
-        growing = bool(self.ranks.shown_logs) or self.ranks.log_times.is_growing
-        busy = taking or growing or self.ladder is not None or self.collector is not None
-        for end, _ in poll.poll(0 if more else POLL * 1000 if busy else 1000):
+        for end in readers:
+            if end != 0 or self.is_connected:
+                poll.register(end, select.POLLIN)
+        if self.output.is_waiting:
+            poll.register(1, select.POLLOUT)
+        for end, _ in poll.poll(self.milliseconds_to_wait(more)):
             if end in readers:
                 readers[end]()
         more = self.ranks.start_more() | self.ranks.shown_logs.follow() | self.collect()
@@ -111,12 +122,15 @@ class Agent:
         self.output.flush()
         return more
 
-    def note(self, error: OSError) -> None:
-        """Have a person told what went wrong here, each thing once."""
-        text = f"the agent could not do all that it should: {error}"
-        if text not in self.noted:
-            self.noted.add(text)
-            self.output.event("agent-note", text=text)
+    def milliseconds_to_wait(self, more: bool) -> float:
+        is_taking_stacks = self.ranks.finish_stacks()
+        if more:
+            return 0
+        is_growing = bool(self.ranks.shown_logs) or self.ranks.log_times.is_growing
+        is_collecting = self.files is not None and self.files.is_collecting
+        if is_taking_stacks or is_growing or is_collecting or self.deadlines is not None:
+            return POLL * 1000
+        return 1000
 
     def receive_orders(self) -> None:
         """Take orders from the launcher; the end of the stream is the end of the launcher."""
@@ -126,8 +140,8 @@ class Agent:
         if not data:
             self.give_up("the launcher's stream ended")
             return
-        self.last_heard = self.clock.advance()
-        for message in self.commands.feed(data):
+        self.silence.end()
+        for message in self.orders.feed(data):
             if message.get("to") in (self.host, "*"):
                 self.dispatch(message)
 
@@ -138,98 +152,98 @@ class Agent:
             try:
                 handler(self, order)
             except OSError as error:
-                self.note(error)
+                self.output.report_problem(error)
                 if order["do"] == "run":
                     self.output.event("start-failed", role="the job", rank=None, why=str(error))
 
     def collect(self) -> bool:
         """Send a piece of the files that are collected; return whether there may be another one at once."""
-        if self.collector is None:
+        if self.files is None or not self.files.is_collecting:
             return False
-        if self.collector.step():
-            self.collector = None
+        has_more = self.files.send_piece()
         self.output.flush()
-        return self.collector is not None and self.collector.is_ready
-
-    def receive_messages(self) -> None:
-        self.ranks.receive(_read(self.messages) or b"")
+        return has_more
 
     def handle_signals(self) -> None:
         numbers = _read(self.wakeup) or b""
-        self.receive_messages()  # what a rank said before it ended comes before its end
+        self.ranks.receive()  # what a rank reports before it ends comes before its end
         if signal.SIGTERM in numbers:  # Slurm sends it ahead of the end: the ranks get their time to save something
             self.give_up("the agent was told to end", self.grace, signal.SIGTERM)
         self.ranks.reap()
 
-    def begin_stop(self, ask_at: float, kill_at: float) -> None:
-        """Begin the ladder, or hurry on one that has begun."""
-        if self.ladder is None:
-            self.ladder = Ladder(ask_at, kill_at)
+    def begin_stop(self, wait: float, grace: float) -> None:
+        """Send SIGTERM after `wait` seconds and SIGKILL `grace` seconds later, or earlier where a stop has begun."""
+        terminate_at = time.monotonic() + wait
+        if self.deadlines is None:
+            self.deadlines = StopDeadlines(terminate_at, terminate_at + grace)
         else:
-            self.ladder.ask_at = min(self.ladder.ask_at, ask_at)
-            self.ladder.kill_at = min(self.ladder.kill_at, kill_at)
+            self.deadlines.hasten(terminate_at, terminate_at + grace)
 
     def give_up(self, why: str, grace: float = orders.LOST_GRACE, number: int | None = None) -> None:
         """Nobody is there to give orders: end everything that is left, then this process."""
-        if self.connected and self.ranks.running:
+        if self.is_connected and self.ranks.running:
             self.output.event("abandoned", why=why, signal=number)
-        self.ranks.stopping = True  # nothing is started any more
-        self.connected = False
-        now = time.monotonic()
-        self.begin_stop(now, now + grace)
+        self.ranks.stopping = True
+        self.is_connected = False
+        self.begin_stop(0.0, grace)
 
     def tick(self) -> None:
         now = time.monotonic()
-        silence, limit = self.clock.advance() - self.last_heard, self.launcher_lost_after
-        if limit is not None and silence > limit and self.connected and not self.launcher_paused:
+        if self.silence.exceeds_limit() and self.is_connected:
+            limit = self.silence.limit
             self.give_up(f"the launcher was silent for {limit:g} s (launch.launcher_lost_after)")
-        self.ranks.look_for_mindspore(now)
-        self.ranks.check_vanished(now)
-        self.ranks.look_for_launchers(now)
-        self.ranks.log_times.look(now)
-        if self.ranks.metrics is not None:
-            self.ranks.metrics.look(now)
-        if self.sending and self.ladder is None:
+        self.ranks.look(now)
+        if self.is_sending and self.deadlines is None:
             self.watch_sending(now)
-        if self.ladder is not None:
-            self.descend(self.ladder, now)
+        if self.deadlines is not None:
+            self.stop(self.deadlines, now)
 
-    def descend(self, ladder: Ladder, now: float) -> None:
-        """Ask everything to end, then end it, then say that nothing is left."""
-        if not ladder.asked and now >= ladder.ask_at:
-            ladder.asked = True
+    def stop(self, deadlines: StopDeadlines, now: float) -> None:
+        """Terminate everything, then kill it, then report that nothing is left."""
+        if not deadlines.terminated and now >= deadlines.terminate_at:
+            deadlines.terminated = True
             self.ranks.terminate()
         left = self.ranks.everything()
-        self.receive_messages()  # only now: what has ended by this time is known to have ended
+        self.ranks.receive()  # only now: what has ended by this time is known to have ended
         self.ranks.reap()
-        if now >= ladder.kill_at + STUCK_AFTER:
+        if now >= deadlines.kill_at + STUCK_AFTER:
             if left:
                 self.output.event("stuck", processes=[processes.describe(pid) for pid in left])
-            self.end_ladder()
+            self.finish_stop()
         elif not left and not processes.has_children():
-            self.end_ladder()
-        elif now >= ladder.kill_at:
+            self.finish_stop()
+        elif now >= deadlines.kill_at:
             processes.signal_all(left, signal.SIGKILL)
 
-    def end_ladder(self) -> None:
-        """Say that nothing is left, or nothing that can be ended, once the data of launch.sync is sent."""
-        self.ladder = None
-        self.sending = self.connected and self.ranks.preparation.sync.send()
-        if not self.sending:
-            self.tell_idle()
+    def finish_stop(self) -> None:
+        """Report that nothing is left, or nothing that can be ended, once the data of launch.sync is sent."""
+        self.deadlines = None
+        self.is_sending = self.is_connected and self.ranks.preparation.sync.send()
+        if not self.is_sending:
+            self.ranks.report_outputs()
+            self.output.event("idle")
+            self.is_done = not self.is_connected
 
     def watch_sending(self, now: float) -> None:
-        """Have the launcher know that this agent is alive while data is sent; end once it is."""
+        """Show the launcher that this agent is alive while data is sent; end what is left once it is."""
         if not self.ranks.preparation.sync.is_copying:
-            self.begin_stop(now, now + orders.LOST_GRACE)  # what the copying process may have left
+            self.begin_stop(0.0, orders.LOST_GRACE)  # what the copying process may have left
         elif now >= self.pulse_at:
             self.pulse_at = now + PULSE_EVERY
             self.ranks.pulse()
 
-    def tell_idle(self) -> None:
-        self.ranks.tell_outputs()
-        self.output.event("idle")
-        self.done = not self.connected
+
+def _catch_signals() -> int:
+    """Have SIGCHLD and SIGTERM wake the loop; return the pipe that their numbers come through."""
+    wakeup, wake = os.pipe()
+    for end in (wakeup, wake):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    return wakeup
 
 
 def _read(end: int) -> bytes | None:
@@ -261,10 +275,10 @@ def main(host: str, stdin: str = "") -> None:
     gc.enable()
     try:
         agent = Agent(host, guard.start(end), end)
-    except OSError as error:  # no more processes or files: told, since a traceback would be the user's to read
+    except OSError as error:  # no more processes or files: reported, since users would have to read a traceback
         output = LauncherStream(1, host)
         output.open()
-        output.event("start-failed", role="agent", rank=None, why=error.strerror or str(error))
+        output.start_failed("agent", None, error)
         output.flush()
         os._exit(1)
     agent.run()

@@ -1,14 +1,13 @@
-"""What an agent does about each order of its launcher."""
+"""What an agent does for each order of its launcher."""
 
 from __future__ import annotations
-
-import time
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from mslaunch.agent.file_pieces import RunFiles
     from mslaunch.agent.main import Agent
     from mslaunch.shared import messages
 
@@ -25,8 +24,8 @@ def _probe(agent: Agent, order: messages.ProbeOrder) -> None:
 def _listen(agent: Agent, order: messages.ListenOrder) -> None:
     from mslaunch.shared.probe import OpenPort
 
-    agent.listener = OpenPort(order["port"], order["choices"])
-    agent.output.event("listening", port=agent.listener.port, why=agent.listener.why)
+    agent.port = OpenPort(order["port"], order["choices"])
+    agent.output.event("listening", port=agent.port.number, why=agent.port.why)
 
 
 def _reach(agent: Agent, order: messages.ReachOrder) -> None:
@@ -36,41 +35,44 @@ def _reach(agent: Agent, order: messages.ReachOrder) -> None:
 
 
 def _close_port(agent: Agent, _: messages.OrderMessage) -> None:
-    if agent.listener is not None:
-        agent.listener.close()
-        agent.listener = None
+    if agent.port is not None:
+        agent.port.close()
+        agent.port = None
+
+
+def _run_files(agent: Agent) -> RunFiles:
+    from mslaunch.agent.file_pieces import RunFiles
+
+    agent.files = agent.files or RunFiles(agent.output)
+    return agent.files
 
 
 def _files(agent: Agent, order: messages.FilesOrder) -> None:
-    from mslaunch.agent.file_pieces import Unpacker
+    _run_files(agent).receive(order)
 
-    agent.unpacker = agent.unpacker or Unpacker()
-    try:
-        agent.unpacker.receive(order)
-    except (OSError, EOFError, ValueError) as error:
-        agent.output.event("files-failed", why=str(error))
+
+def _collect(agent: Agent, order: messages.CollectOrder) -> None:
+    _run_files(agent).collect(order)
 
 
 def _run(agent: Agent, order: messages.RunOrder) -> None:
     _close_port(agent, order)
     ranks = [planned["rank"] for planned in order["processes"] if planned["rank"] is not None]
     agent.guard.protect(order["run_dir"], ranks)
-    agent.launcher_lost_after = order["launcher_lost_after"]
-    agent.answers = order["answers"]
+    agent.silence.limit = order["launcher_lost_after"]
+    agent.answers_pings = order["answers"]
     agent.activity = None
     agent.grace = order["grace"]
     agent.ranks.launch(order)
 
 
 def _stop(agent: Agent, order: messages.StopOrder) -> None:
-    now = time.monotonic()
-    agent.begin_stop(now, now + order["grace"])
+    agent.begin_stop(0.0, order["grace"])
 
 
 def _finish(agent: Agent, _: messages.OrderMessage) -> None:
-    agent.ranks.end_scheduler()
-    now = time.monotonic()
-    agent.begin_stop(now + FINISH_WAIT, now + FINISH_WAIT + LOST_GRACE)
+    agent.ranks.kill_scheduler()
+    agent.begin_stop(FINISH_WAIT, LOST_GRACE)
 
 
 def _scheduler(agent: Agent, _: messages.OrderMessage) -> None:
@@ -90,27 +92,28 @@ def _warn(agent: Agent, _: messages.OrderMessage) -> None:
 
 
 def _ping(agent: Agent, _: messages.OrderMessage) -> None:
-    if agent.answers:
+    if agent.answers_pings:
         agent.ranks.pulse()
     if agent.activity is not None:
-        agent.output.event("activity", **agent.activity.look(agent.ranks.running_ranks(), agent.clock.advance()))
+        seconds = agent.activity.look(agent.ranks.children.running_ranks, agent.silence.clock.advance())
+        agent.output.event("activity", **seconds)
 
 
 def _activity(agent: Agent, _: messages.OrderMessage) -> None:
-    """Tell with every ping from now on which ranks still print or compute."""
+    """Report with every ping from now on which ranks still print or compute."""
     from mslaunch.agent.activity import ActivityWatch
 
-    agent.activity = agent.activity or ActivityWatch(agent.clock.advance())
+    agent.activity = agent.activity or ActivityWatch(agent.silence.clock.advance())
 
 
 def _pause(agent: Agent, _: messages.OrderMessage) -> None:
     """Ctrl-Z: the launcher will be silent until somebody continues it."""
-    agent.launcher_paused = True
+    agent.silence.is_paused = True
     agent.ranks.suspend_reader(True)
 
 
 def _resume(agent: Agent, _: messages.OrderMessage) -> None:
-    agent.launcher_paused = False
+    agent.silence.is_paused = False
     agent.ranks.suspend_reader(False)
 
 
@@ -120,13 +123,6 @@ def _shown(agent: Agent, order: messages.ShownOrder) -> None:
 
 def _written(agent: Agent, order: messages.WrittenOrder) -> None:
     agent.output.window.written(order["bytes"])
-
-
-def _collect(agent: Agent, order: messages.CollectOrder) -> None:
-    from mslaunch.agent.file_pieces import Collector
-
-    if agent.collector is None or order["share"] == 1.0:  # one that is on its way is not begun again
-        agent.collector = Collector(order, agent.output, agent.collected)
 
 
 def _bye(agent: Agent, _: messages.OrderMessage) -> None:

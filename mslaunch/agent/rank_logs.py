@@ -1,4 +1,7 @@
-"""When the lines of a log came: log.times beside it, pairs of a time and how many bytes the log had then."""
+"""The logs of the ranks: what of them is shown, and when their lines came.
+
+log.times, beside each log, has pairs of a time and how many bytes the log had then.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,6 @@ import time
 from mslaunch.agent.launcher_stream import LauncherStream
 from mslaunch.shared import layout
 from mslaunch.shared.follow import Follower, ShownFollower
-
-TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
-
-if TYPE_CHECKING:
-    from mslaunch.agent.launcher_stream import LauncherStream
-
 
 EVERY = 0.1  # seconds between two looks at a log that grows
 ALL_EVERY = 2.0  # seconds between two looks at all logs
@@ -41,6 +38,8 @@ class LogTimes:
         self._growing: dict[str, _Log] = {}
         self._looked = 0.0
         self._looked_at_all = 0.0
+        self._written = 0.0
+        self._written_seen = time.monotonic()
 
     @property
     def is_growing(self) -> bool:
@@ -50,6 +49,7 @@ class LogTimes:
         """Take the logs of an attempt, none of which has been written to."""
         self._logs = {path: _Log(path) for path in logs}
         self._growing = dict(self._logs)
+        self._written_seen = time.monotonic()
 
     def look(self, now: float) -> None:
         """Look at what it is time to look at."""
@@ -60,13 +60,19 @@ class LogTimes:
             for log in list(self._growing.values()):
                 self._look_at(log)
 
-    def look_at_all(self, now: float) -> float:
-        """Look at all logs, write down what is known by now, and return when the last of them was written to."""
+    def look_at_all(self, now: float) -> None:
+        """Look at all logs, and write down what is known by now."""
         self._looked = self._looked_at_all = now
         written = max(map(self._look_at, self._logs.values()), default=0.0)
         for log in self._logs.values():
             _save(log)
-        return written
+        if written != self._written:
+            self._written, self._written_seen = written, now
+
+    def seconds_quiet(self, now: float) -> float:
+        """Return for how long no log has been written to, by a clock that nobody sets."""
+        self.look_at_all(now)
+        return now - self._written_seen
 
     def finish(self, path: str) -> None:
         """Write down where a log ends, now that its rank has ended."""
@@ -79,21 +85,21 @@ class LogTimes:
     def _look_at(self, log: _Log, is_last: bool = False) -> float:
         """Note how long a log is, where it has grown, and return when it was written to: the file itself knows that."""
         try:
-            found = os.stat(log.path)
+            stat = os.stat(log.path)
         except OSError:  # not there yet
             return 0.0
-        if found.st_size == log.size:
+        if stat.st_size == log.size:
             log.quiet += 1
             if log.quiet >= QUIET_LOOKS:
                 self._growing.pop(log.path, None)
-            return found.st_mtime
+            return stat.st_mtime
         self._growing[log.path] = log
         log.quiet = 0
-        if is_last or log.pairs < MANY_PAIRS or found.st_mtime - log.time >= SPARSE:
-            log.size, log.time = found.st_size, found.st_mtime
+        if is_last or log.pairs < MANY_PAIRS or stat.st_mtime - log.time >= SPARSE:
+            log.size, log.time = stat.st_size, stat.st_mtime
             log.pairs += 1
-            log.unsaved.append(f"{found.st_mtime:.3f} {found.st_size}\n")
-        return found.st_mtime
+            log.unsaved.append(f"{stat.st_mtime:.3f} {stat.st_size}\n")
+        return stat.st_mtime
 
 
 def _save(log: _Log) -> None:
@@ -113,7 +119,9 @@ def _save(log: _Log) -> None:
 
 def put_aside(logs: list[str], attempt: int, output: LauncherStream) -> None:
     """Rename the logs, and the other files of an attempt beside them; the first attempt has nothing before it."""
-    for path in logs if attempt else ():
+    if attempt == 0:
+        return
+    for path in logs:
         folder, log = os.path.split(path)
         for name in dict.fromkeys((log, *layout.ATTEMPT_FILES)):  # a script's log has a name of its own
             earlier = layout.earlier_name(name, attempt - 1)
@@ -122,7 +130,7 @@ def put_aside(logs: list[str], attempt: int, output: LauncherStream) -> None:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                output.event("agent-note", text=f"output of the attempt before is not put aside: {error}")
+                output.note(f"output of the attempt before is not put aside: {error}")
                 return
 
 

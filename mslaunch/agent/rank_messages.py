@@ -1,4 +1,4 @@
-"""What ranks and their exit recorders tell the agent: lines of JSON. They are checked, since anybody may write them."""
+"""The messages of ranks and their exit recorders: lines of JSON, checked, since anybody may write them."""
 
 from __future__ import annotations
 
@@ -36,6 +36,23 @@ _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
 """Every message by its name, with the types that its fields may have; one that is absent counts as None."""
 _LARGEST = {"rank": 1 << 31, "time": 1e11, "child": 1 << 31, "code": 255, "signal": 255, "crashed": 255}
 _LEAST = {"child": 2}  # 1 is init, and what is below means groups of processes
+
+
+class MessagePipe:
+    """The pipe that ranks and their exit recorders write to; they open it by its path."""
+
+    def __init__(self) -> None:
+        self.end, self._write_end = os.pipe()  # it stays open, so that the pipe never ends
+        os.set_blocking(self.end, False)
+        self.path = f"/proc/{os.getpid()}/fd/{self._write_end}"
+        self._messages = RankMessages()
+
+    def read(self) -> list[messages.RankMessage]:
+        """Return the messages that have come."""
+        try:
+            return self._messages.feed(os.read(self.end, 1 << 16))
+        except OSError:  # nothing has come
+            return []
 
 
 class RankMessages:

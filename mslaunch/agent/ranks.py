@@ -1,4 +1,4 @@
-"""The processes that an agent keeps: which were planned, which run, what they said and how they ended."""
+"""The ranks of a host, its scheduler and its scripts: starting them, noticing their end, ending them."""
 
 from __future__ import annotations
 
@@ -7,132 +7,103 @@ import signal
 import time
 from collections import deque
 
-from mslaunch.agent.children import Child, DeadProcess, reap_all
+from mslaunch.agent.children import Child, Children, DeadProcess, reap_all
 from mslaunch.agent.kernel_kills import KernelKills
-from mslaunch.agent.launcher_stream import LauncherStream
-from mslaunch.agent.preparation import Preparation, start_failed
+from mslaunch.agent.preparation import Preparation
 from mslaunch.agent.rank_logs import LogTimes, ShownLogs, put_aside
-from mslaunch.agent.rank_messages import RankMessages, read_exit_file
+from mslaunch.agent.rank_messages import read_exit_file
 from mslaunch.agent.stack_signal import StackTaking
-from mslaunch.agent.standard_input import StandardInput, suspend
+from mslaunch.agent.standard_input import suspend
 from mslaunch.shared import layout, processes, work_folder
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
     from typing import Any
 
+    from mslaunch.agent.launcher_stream import LauncherStream
     from mslaunch.agent.metrics.measuring import AttemptMetrics
     from mslaunch.agent.nested_launchers import NestedLaunchers
+    from mslaunch.agent.rank_messages import MessagePipe
+    from mslaunch.agent.standard_input import StandardInput
     from mslaunch.shared import messages
-    from mslaunch.shared.device_locks import DeviceLocks
 
 LOOK_EVERY = 1.0
 START_SECONDS = 0.1  # how long ranks are started for before the loop looks at everything else again
 
 
 class Ranks:
-    """All processes of the run on this host."""
+    """All processes of the run on this host, attempt by attempt."""
 
-    def __init__(self, output: LauncherStream, message_path: str, stdin: StandardInput) -> None:
+    def __init__(self, output: LauncherStream, pipe: MessagePipe, stdin: StandardInput) -> None:
         self.output = output
-        self.stdin = stdin
-        self._reader: int | None = None
-        self.message_path = message_path
-        self.children: list[Child] = []
-        self._by_pid: dict[int, Child] = {}
-        self._speakers: dict[int | None, Child] = {}
-        """Who sends messages: ranks by their number, the scheduler by None."""
+        self.children = Children()
         self.shown_logs = ShownLogs(output)
         self.log_times = LogTimes()
         self.metrics: AttemptMetrics | None = None
-        self._nested: NestedLaunchers | None = None
-        self._to_start: deque[Child] = deque()
-        self._env: dict[str, str] = {}
-        self._kernel_kills: KernelKills
-        self._taking: StackTaking | None = None
-        self._run_dir = ""
-        self._order: messages.RunOrder
         self.preparation = Preparation(output, self._launch_with, lambda: self.stopping)
-        self._locks: DeviceLocks | None = None
-        self._looked = 0.0
         self.stopping = False
-        self.asked = False
-        self._messages = RankMessages()
-        self._written = 0.0
-        self._written_seen = time.monotonic()
+        """Nothing is started any more."""
+        self._terminated = False
+        self._pipe = pipe
+        self._stdin = stdin
+        self._order: messages.RunOrder
+        self._env: dict[str, str] = {}
+        self._to_start: deque[Child] = deque()
+        self._nested: NestedLaunchers | None = None
+        self._kernel_kills: KernelKills
+        self._stacks: StackTaking | None = None
+        self._looked = 0.0
 
     def launch(self, order: messages.RunOrder) -> None:
-        """Start what the plan wants started now, after the set-up commands where there are any."""
-        self._order, self._run_dir = order, order["run_dir"]
-        self.stopping = self.asked = False
-        self._reader = order["stdin"]
-        if self._reader is None:
-            self.stdin.close()
-        self._written_seen = time.monotonic()
+        """Start an attempt: its preparation, then all that the plan starts at once."""
+        self._order = order
+        self.stopping = self._terminated = False
+        self._stdin.begin(order["stdin"])
         self.shown_logs.clear()  # of a rank that could not be ended in the attempt before
-        self.children = [Child(planned) for planned in order["processes"]]
-        self._speakers = {child.rank: child for child in self.children if child.role in ("worker", "scheduler")}
-        put_aside([child.planned["log"] for child in self.children], order["attempt"], self.output)
-        logs = {child.rank: child.planned["log"] for child in self.children if child.rank is not None}
-        self.log_times.begin(list(logs.values()))
-        self.metrics = self._begin_metrics() if order["metrics"] is not None and logs else None
-        self._nested = self._watch_launchers() if order["reports_launchers"] else None
-        self._kernel_kills = KernelKills()
-        if held := self._take_devices(order):
-            self.output.event("devices-held", held=held)
-            return
-        env = {name: value for name, value in os.environ.items() if name not in order["unset"]}
-        self.preparation.begin(order, env)
+        self.children = Children(order["processes"])
+        put_aside([child.log for child in self.children], order["attempt"], self.output)
+        ranks = self.children.ranks
+        self.log_times.begin([child.log for child in ranks.values()])
+        self.metrics = self._nested = None
+        if order["metrics"] is not None and ranks:
+            self._begin_metrics(order)
+        if order["reports_launchers"]:
+            from mslaunch.agent.nested_launchers import NestedLaunchers
 
-    def _begin_metrics(self) -> AttemptMetrics:
+            self._nested = NestedLaunchers(self.output)
+        self._kernel_kills = KernelKills()
+        self.preparation.begin(order)
+
+    def _begin_metrics(self, order: messages.RunOrder) -> None:
         from mslaunch.agent.metrics.measuring import AttemptMetrics
 
-        return AttemptMetrics(
-            self._order, self.output, lambda: {r: pid for r, (pid, _) in self.running_ranks().items()}
-        )
+        def rank_processes() -> dict[int, int]:
+            return {rank: pid for rank, (pid, _) in self.children.running_ranks.items()}
 
-    def _watch_launchers(self) -> NestedLaunchers:
-        from mslaunch.agent.nested_launchers import NestedLaunchers
-
-        return NestedLaunchers(self.output)
-
-    def look_for_launchers(self, now: float) -> None:
-        """Report a rank that starts a launcher."""
-        if self._nested is not None and not self.stopping:
-            self._nested.look(self._rank_pids(), now)
-
-    def _rank_pids(self) -> dict[int, int]:
-        """Return the rank of every pid that was one, those that have ended included."""
-        return {child.pid: child.rank for child in self.children if child.pid and child.rank is not None}
-
-    def _take_devices(self, order: messages.RunOrder) -> dict[int, str]:
-        """Keep other runs off the devices of these ranks; return those that other runs keep us off."""
-        stem = order["device_files"]
-        if stem is None:
-            return {}
-        from mslaunch.shared.device_locks import DeviceLocks
-        from mslaunch.shared.visible_devices import environment_of_ranks
-
-        self._locks = self._locks or DeviceLocks()
-        devices = {c.planned["device_id"] for c in self.children if c.rank is not None}
-        wanted = sorted(device for device in devices if device is not None)
-        held = self._locks.take(stem, wanted, environment_of_ranks(order), os.path.basename(self._run_dir))
-        if self._locks.problem:
-            text = f"its devices have no lock, so other runs may use them at the same time: {self._locks.problem}"
-            self.output.event("agent-note", text=text)
-        return held
+        self.metrics = AttemptMetrics(order, self.output, rank_processes)
 
     def _launch_with(self, env: dict[str, str]) -> None:
         order = self._order
-        self._taking = None
-        self._env = {**env, **order["secrets"], "MSLAUNCH_AGENT": self.message_path}
+        self._stacks = None
+        self._env = {**env, **order["secrets"], "MSLAUNCH_AGENT": self._pipe.path}
         self.preparation.sync.ranks_start(order, self._env)
-        self._publish()
-        for child in self.children:
-            if child.rank is not None and child.rank in order["tail"]:
-                self.shown_logs.add(child.rank, child.planned["log"], self._is_raw(child.rank))
+        self._publish_address()
+        for rank, child in self.children.ranks.items():
+            if rank in order["tail"]:  # at a terminal as it is written: a prompt has no newline
+                self.shown_logs.add(rank, child.log, raw=self._stdin.is_terminal_of(rank))
         self._to_start = deque(child for child in self.children if child.planned["start"] == "now")
         self.start_more()
+
+    def _publish_address(self) -> None:
+        """Write down where this agent listens, for ranks that mpirun's own daemons start."""
+        host = next((child.planned["host"] for child in self.children if child.by_script), None)
+        if host is not None:
+            path = os.path.join(self._order["run_dir"], layout.agent_address(host))
+            try:
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(self._pipe.path)
+            except OSError:
+                pass  # a full disk: ranks below this agent know it all the same
 
     def start_more(self) -> bool:
         """Start ranks for a moment; return whether some are still to be started."""
@@ -141,29 +112,205 @@ class Ranks:
             self._start(self._to_start.popleft())
         return bool(self._to_start)
 
-    def _publish(self) -> None:
-        """Write down where this agent listens, for ranks that mpirun's own daemons start."""
-        host = next((child.planned["host"] for child in self.children if child.by_script), None)
-        if host is not None:
-            path = os.path.join(self._run_dir, layout.agent_address(host))
-            try:
-                with open(path, "w", encoding="utf-8") as file:
-                    file.write(self.message_path)
-            except OSError:
-                pass  # a full disk: ranks below this agent know it all the same
+    def _start(self, child: Child) -> None:
+        planned = child.planned
+        env = {**self._env, **planned["env"]}
+        stdin = self._stdin.lend(child.rank)
+        try:
+            pid = processes.start(planned["argv"], env, planned["cwd"], child.log, stdin=stdin)
+        except OSError as error:
+            self.output.start_failed(child.role, child.rank, error)
+        else:
+            self.children.started(child, pid)
+            self._report_started(child)
+
+    def _report_started(self, child: Child) -> None:
+        child.running = True
+        self.output.event("started", role=child.role, rank=child.rank, pid=child.pid)
+
+    def start_scheduler(self) -> None:
+        for child in self.children:
+            if child.planned["start"] == "on-import" and child.pid is None and not self.stopping:
+                self._start(child)
+
+    @property
+    def running(self) -> bool:
+        return self.preparation.is_running or bool(self._to_start) or any(child.running for child in self.children)
+
+    def look(self, now: float) -> None:
+        """Look at what it is time to look at: logs, numbers, processes that no message tells of."""
+        self._look_for_mindspore(now)
+        self._look_for_vanished(now)
+        if self._nested is not None and not self.stopping:
+            self._nested.look(self.children.rank_pids, now)
+        self.log_times.look(now)
+        if self.metrics is not None:
+            self.metrics.look(now)
+
+    def _look_for_mindspore(self, now: float) -> None:
+        """Start the scheduler also for ranks that import MindSpore in a child or after exec, which send no message."""
+        is_waiting = any(child.planned["start"] == "on-import" and child.pid is None for child in self.children)
+        if not is_waiting or self.stopping or now - self._looked < LOOK_EVERY:
+            return
+        self._looked = now
+        below = processes.descendants(os.getpid())
+        if any(processes.has_loaded(pid, "/mindspore/_c_expression") for pid in below):
+            self.start_scheduler()
+
+    def _look_for_vanished(self, now: float) -> None:
+        for child in self.children:
+            if child.has_vanished:
+                child.missed = child.missed or now
+                if now - child.missed > LOOK_EVERY:
+                    self._report_exit(child, *read_exit_file(child.log))
+
+    def receive(self) -> None:
+        """Take the messages of ranks and of their exit recorders."""
+        for message in self._pipe.read():
+            self.handle(message)
+
+    def handle(self, message: messages.RankMessage) -> None:
+        child = self.children.speaker(message["rank"])
+        if child is None:
+            return
+        what = message["what"]
+        if what in ("started", "ended"):
+            if child.by_script:  # the agent itself knows of its own children
+                self._handle_recorder(child, message)
+        elif what == "metrics":
+            if self.metrics is not None and child.rank is not None:
+                self.metrics.receive(child.rank, message["rows"])
+        elif what == "child-killed":
+            child.add_dead(DeadProcess(message["child"], killed_by=message["signal"]))
+        else:
+            self._handle_note(child, message)
+
+    def _handle_recorder(self, child: Child, message: messages.RankMessage) -> None:
+        if message["what"] == "started":
+            child.pid = message["child"]
+            self._report_started(child)
+        else:
+            outcome = {"code": message["code"], "signal": message["signal"], "crashed": message["crashed"]}
+            self._report_exit(child, outcome, message["time"])
+
+    def _handle_note(self, child: Child, message: messages.RankMessage) -> None:
+        """Pass on how far a rank has come, or the error that it has raised."""
+        what = message["what"]
+        if what == "import":
+            self.start_scheduler()
+        if what == "error":
+            child.raised = True
+            if self.metrics is not None and child.rank is not None:
+                self.metrics.send_now(child.rank)
+        child.joining = what == "joining"
+        self.output.event(what, rank=child.rank, time=message["time"], message=message["message"])
+        if what == "joined":
+            self.wake_joining()
+
+    def wake_joining(self) -> None:
+        """Cut short the sleeps of ranks that still look for their peers: the first one is through, so all are there."""
+        pids = [child.pid for child in self.children if child.joining and child.running and child.pid]
+        processes.signal_all(pids, signal.SIGURG)
+
+    def reap(self) -> None:
+        """Reap exited children, adopted orphans included, and report those that were planned."""
+        exited = list(reap_all())
+        for dead, _ in exited:  # what a rank has left behind comes here with it, and may be why it ended
+            child = self.children.of_pid(dead.session)
+            if child is not None and child.pid != dead.pid and not self._terminated and not child.raised:
+                child.add_dead(dead)
+        for dead, status in exited:
+            self.preparation.reaped(dead.pid, status)
+            child = self.children.reaped(dead.pid)
+            if child is not None and child.running:
+                if child.role == "script":
+                    self._close_script()
+                self._report_exit(child, processes.outcome(status), time.time())
+
+    def _close_script(self) -> None:
+        """Report ranks that have gone with their script before their exit recorders could report them."""
+        for child in self.children:
+            if child.has_vanished:
+                self._report_exit(child, *read_exit_file(child.log))
+
+    def _report_exit(self, child: Child, outcome: dict[str, Any], when: float) -> None:
+        if not child.running:
+            return
+        child.running = child.joining = False
+        if child.rank is not None:
+            self.shown_logs.finish(child.rank)
+            self.log_times.finish(child.log)
+            if self.metrics is not None:
+                self.metrics.finish(child.rank)
+            self._stdin.restore(child.rank)
+        number = outcome["signal"]
+        # mpirun ends the other ranks by itself when one has failed.
+        asked = self._terminated or (child.by_script and number in (signal.SIGTERM, signal.SIGKILL))
+        if outcome["code"] != 0 and (child.raised or not asked or number == signal.SIGKILL):
+            outcome.update(self._find_cause(child, number))
+        self.output.event("exited", role=child.role, rank=child.rank, pid=child.pid, time=when, asked=asked, **outcome)
+
+    def _find_cause(self, child: Child, number: int | None) -> dict[str, Any]:
+        """Find a process of a rank that was killed before it, and whether it was for lack of memory."""
+        victim = self._kernel_kills.find(child.pid or 0, child.dead)
+        if victim:
+            return {"out_of_memory": True, "child": victim, "child_signal": int(signal.SIGKILL)}
+        if victim is not None and number == signal.SIGKILL:
+            return {"out_of_memory": True}
+        cause: dict[str, Any] = {}
+        dead = child.last_dead(time.monotonic())
+        if dead is not None:
+            cause = {"child": dead.describe(), "child_signal": dead.signal}
+        if signal.SIGKILL in (number, cause.get("child_signal")):
+            cause["kernel"] = self._kernel_kills.describe()
+        return cause
+
+    def pulse(self) -> None:
+        """Report for how long no rank has written anything."""
+        self.output.event("pulse", quiet=self.log_times.seconds_quiet(time.monotonic()))
+
+    def take_stacks(self) -> None:
+        if self._stacks is None:
+            running = self.children.running_ranks
+            ranks = {rank: (pid, os.path.dirname(log)) for rank, (pid, log) in running.items()}
+            self._stacks = StackTaking(ranks, self._env)
+
+    def finish_stacks(self) -> bool:
+        """Send the stacks once all are there; return whether some are still on their way."""
+        if self._stacks is not None and self._stacks.is_over():
+            self.output.event("stacks", stacks=self._stacks.read())
+            self._stacks = None
+        return self._stacks is not None
+
+    def report_outputs(self) -> None:
+        """Leave what the ranks have written in their folders, now that none of them writes any more, and report it."""
+        ranks = self.children.ranks
+        if not ranks:
+            return
+        run_dir, workdir = self._order["run_dir"], self._order["workdir"]
+        rows = []
+        for rank in ranks:
+            work_folder.clear(run_dir, rank)
+            rows += work_folder.scan(rank, run_dir, workdir)
+        rows += work_folder.scan_code(run_dir, workdir)
+        if rows:
+            self.output.event("outputs", outputs=rows)
 
     def everything(self) -> list[int]:
         """Every process of the run here: all that descend from the agent, and ranks that others have started."""
-        found = processes.descendants(os.getpid()) if processes.has_children() else []
-        for pid in self._started_by_others(found):
-            found += [pid, *processes.descendants(pid)]
-        return found
+        pids = processes.descendants(os.getpid()) if processes.has_children() else []
+        for pid in self._started_by_others(pids):
+            pids += [pid, *processes.descendants(pid)]
+        return pids
 
     def _started_by_others(self, below: list[int]) -> list[int]:
-        """Ranks that have told of themselves and do not descend from the agent."""
-        mark = f"MSLAUNCH_RUN_DIR={self._run_dir}"
-        told = [child.pid for child in self.children if child.by_script and child.running and child.pid]
-        return [pid for pid in told if pid not in below and processes.belongs(pid, mark)]
+        """Return ranks whose exit recorders have reported them and that do not descend from the agent."""
+        pids = [child.pid for child in self.children if child.by_script and child.running and child.pid]
+        others = []
+        for pid in pids:
+            if pid not in below and processes.belongs(pid, f"MSLAUNCH_RUN_DIR={self._order['run_dir']}"):
+                others.append(pid)
+        return others
 
     def warn(self) -> None:
         """Pass SIGUSR1 on to the ranks that have a handler for it; it would end the others."""
@@ -171,209 +318,27 @@ class Ranks:
         for root in (os.getpid(), *others):
             processes.signal_all(processes.catching(root, signal.SIGUSR1), signal.SIGUSR1)
 
-    def check_vanished(self, now: float) -> None:
-        """Notice ranks that others have started and that have gone without a word."""
-        for child in self.children:
-            if child.by_script and child.running and child.pid and not os.path.exists(f"/proc/{child.pid}"):
-                child.missed = child.missed or now
-                if now - child.missed > LOOK_EVERY:
-                    self._ended(child, *read_exit_file(child.planned["log"]))
-
-    @property
-    def running(self) -> bool:
-        return self.preparation.is_running or bool(self._to_start) or any(child.running for child in self.children)
-
-    def _start(self, child: Child) -> None:
-        planned = child.planned
-        env = {**self._env, **planned["env"]}
-        stdin = None
-        if child.rank is not None and child.rank == self._reader:
-            self.stdin.lend()
-            stdin = self.stdin.end
-        try:
-            child.pid = processes.start(planned["argv"], env, planned["cwd"], planned["log"], stdin=stdin)
-            self._by_pid[child.pid] = child
-        except OSError as error:
-            start_failed(self.output, child.role, child.rank, error)
-        else:
-            self._started(child)
-
-    def _started(self, child: Child) -> None:
-        child.running = True
-        self.output.event("started", role=child.role, rank=child.rank, pid=child.pid)
-
     def suspend_reader(self, is_stopped: bool) -> None:
         """Stop or continue the rank that reads the terminal with the launcher that was stopped or continued there."""
-        for child in self.children:
-            if child.rank is not None and child.rank == self._reader and child.running and self.stdin.is_terminal:
-                suspend(child.pid or 0, is_stopped)
-
-    def start_scheduler(self) -> None:
-        for child in self.children:
-            if child.planned["start"] == "on-import" and child.pid is None and not self.stopping:
-                self._start(child)
-
-    def look_for_mindspore(self, now: float) -> None:
-        """Start the scheduler also for ranks that import MindSpore in a child or after exec, which tells nobody."""
-        waiting = any(child.planned["start"] == "on-import" and child.pid is None for child in self.children)
-        if not waiting or self.stopping or now - self._looked < LOOK_EVERY:
-            return
-        self._looked = now
-        below = processes.descendants(os.getpid())
-        if any(processes.has_loaded(pid, "/mindspore/_c_expression") for pid in below):
-            self.start_scheduler()
-
-    def receive(self, data: bytes) -> None:
-        """Take the messages of ranks and of their exit recorders."""
-        for message in self._messages.feed(data):
-            child = self._speakers.get(message["rank"])
-            if child is not None:
-                self._handle_message(child, message)
-
-    def _handle_message(self, child: Child, message: messages.RankMessage) -> None:
-        what = message["what"]
-        if what in ("started", "ended"):
-            if child.by_script:  # the agent itself knows of its own children
-                self._handle_recorder(child, message)
-            return
-        if what == "metrics":
-            if self.metrics is not None and child.rank is not None:
-                self.metrics.receive(child.rank, message["rows"])
-            return
-        if what == "child-killed":
-            child.add_dead(DeadProcess(message["child"], killed_by=message["signal"]))
-            return
-        if what == "import":
-            self.start_scheduler()
-        if what == "error" and self.metrics is not None and child.rank is not None:
-            self.metrics.send_now(child.rank)
-        child.raised = child.raised or what == "error"
-        child.joining = what == "joining"
-        self.output.event(what, rank=child.rank, time=message["time"], message=message["message"])
-        if what == "joined":
-            self.wake_joining()
-
-    def _handle_recorder(self, child: Child, message: messages.RankMessage) -> None:
-        if message["what"] == "started":
-            child.pid = message["child"]
-            self._started(child)
-        else:
-            how = {"code": message["code"], "signal": message["signal"], "crashed": message["crashed"]}
-            self._ended(child, how, message["time"])
-
-    def wake_joining(self) -> None:
-        """Cut short the sleeps of ranks that still look for their peers: the first one is through, so all are there."""
-        processes.signal_all([c.pid for c in self.children if c.joining and c.pid and c.running], signal.SIGURG)
-
-    def reap(self) -> None:
-        """Take leave of every child that has ended, orphans that came to us included."""
-        ended = list(reap_all())
-        for dead, _ in ended:  # what a rank has left behind comes here with it, and may be why it ended
-            child = self._by_pid.get(dead.session)
-            if child is not None and child.pid != dead.pid and not self.asked and not child.raised:
-                child.add_dead(dead)
-        for dead, status in ended:
-            self.preparation.reaped(dead.pid, status)
-            child = self._by_pid.pop(dead.pid, None)
-            if child is not None and child.running:
-                if child.role == "script":
-                    self._close_script()
-                self._ended(child, processes.outcome(status), time.time())
-
-    def _close_script(self) -> None:
-        """A script has ended: tell the end of ranks that have gone with it and could not tell it themselves."""
-        for child in self.children:
-            if child.by_script and child.running and not os.path.exists(f"/proc/{child.pid}"):
-                how, when = read_exit_file(child.planned["log"])
-                self._ended(child, how, when)
-
-    def _ended(self, child: Child, how: dict[str, Any], when: float) -> None:
-        if not child.running:
-            return
-        child.running = child.joining = False
-        if child.rank is not None:
-            self.shown_logs.finish(child.rank)
-            self.log_times.finish(child.planned["log"])
-            if self.metrics is not None:
-                self.metrics.finish(child.rank)
-            if child.rank == self._reader:
-                self.stdin.restore()
-        # mpirun ends the other ranks by itself when one has failed.
-        how["asked"] = self.asked or (child.by_script and how["signal"] in (signal.SIGTERM, signal.SIGKILL))
-        if how["code"] != 0 and (child.raised or not how["asked"] or how["signal"] == signal.SIGKILL):
-            how.update(self._why(child, how["signal"]))
-        self.output.event("exited", role=child.role, rank=child.rank, pid=child.pid, time=when, **how)
-
-    def _why(self, child: Child, number: int | None) -> dict[str, Any]:
-        """Find a process of a rank that was killed before it, and whether it was for lack of memory."""
-        killed = self._kernel_kills.find(child.pid or 0, child.dead)
-        if killed is not None and (killed or number == signal.SIGKILL):
-            return {"out_of_memory": True, **({"child": killed, "child_signal": int(signal.SIGKILL)} if killed else {})}
-        dead = child.last_dead(time.monotonic())
-        why: dict[str, Any] = {"child": dead.words(), "child_signal": dead.signal} if dead else {}
-        if signal.SIGKILL in (number, why.get("child_signal")):
-            why["kernel"] = self._kernel_kills.describe()
-        return why
-
-    def pulse(self) -> None:
-        """Tell for how long no rank has written anything, by a clock that nobody sets."""
-        now = time.monotonic()
-        written = self.log_times.look_at_all(now)
-        if written != self._written:
-            self._written, self._written_seen = written, now
-        self.output.event("pulse", quiet=now - self._written_seen)
-
-    def running_ranks(self) -> dict[int, tuple[int, str]]:
-        """Return pid and log of every rank that runs."""
-        running = [child for child in self.children if child.running and child.pid]
-        return {c.rank: (c.pid, c.planned["log"]) for c in running if c.rank is not None and c.pid}
-
-    def take_stacks(self) -> None:
-        if self._taking is None:
-            ranks = {rank: (pid, os.path.dirname(log)) for rank, (pid, log) in self.running_ranks().items()}
-            self._taking = StackTaking(ranks, self._env)
-
-    def finish_stacks(self) -> bool:
-        """Send the stacks once all are there; return whether some are still on their way."""
-        if self._taking is not None and self._taking.is_over():
-            self.output.event("stacks", stacks=self._taking.read())
-            self._taking = None
-        return self._taking is not None
-
-    def _is_raw(self, rank: int) -> bool:
-        """A rank that a person answers is shown as it writes: a prompt has no newline."""
-        return rank == self._reader and self.stdin.is_terminal
-
-    def tell_outputs(self) -> None:
-        """Leave what the ranks have written in their folders, now that none of them writes any more, and send it."""
-        from mslaunch.shared.work_folder import scan, scan_code
-
-        ranks = [child.rank for child in self.children if child.rank is not None]
-        if not ranks:
-            return
-        for rank in ranks:
-            work_folder.clear(self._run_dir, rank)
-        workdir = self._order["workdir"]
-        rows = [row for rank in ranks for row in scan(rank, self._run_dir, workdir)]
-        rows += scan_code(self._run_dir, workdir)
-        if rows:
-            self.output.event("outputs", outputs=rows)
+        for rank, (pid, _) in self.children.running_ranks.items():
+            if self._stdin.is_terminal_of(rank):
+                suspend(pid, is_stopped)
 
     def terminate(self) -> None:
-        """Ask every process to end, each once. What has ended by now did so by itself."""
+        """Send SIGTERM to every process, each once. What has ended by now did so by itself."""
         self.stopping = True
         self.reap()
-        self.asked = True
+        self._terminated = True
         self._to_start.clear()
         if self.metrics is not None:
             self.metrics.stop_asking()
         left = self.everything()
         if self._nested is not None and left:
-            self._nested.search(self._rank_pids())
+            self._nested.search(self.children.rank_pids)
         processes.signal_all(left, signal.SIGTERM)
         self.suspend_reader(False)  # a stopped process does not see SIGTERM
 
-    def end_scheduler(self) -> None:
+    def kill_scheduler(self) -> None:
         """The scheduler has nothing to save, and left alone it waits for heartbeats that will not come."""
         for child in self.children:
             if child.role == "scheduler" and child.running and child.pid is not None:

@@ -11,40 +11,54 @@ if TYPE_CHECKING:
 
 
 class StandardInput:
-    """An open file, where there is one. A terminal stays in the mode that it was found in."""
+    """An open file, where there is one, and the rank that reads it. A terminal gets its modes back."""
 
     def __init__(self, end: int | None) -> None:
-        self.end = end
-        self.is_terminal = end is not None and os.isatty(end)
+        self.reader: int | None = None
+        self._end = end
+        self._is_terminal = end is not None and os.isatty(end)
         self._modes: list[Any] | None = None
         if end is not None:
             os.set_inheritable(end, False)  # only the rank that reads it has it
 
-    def lend(self) -> None:
-        """Remember how the terminal is set: a script that asks for a password changes that, and may be killed then."""
-        if self.end is not None and self.is_terminal:
+    def begin(self, reader: int | None) -> None:
+        """Take the rank that reads in this attempt; without one the file is closed for good."""
+        self.reader = reader
+        if reader is None:
+            if self._end is not None:
+                os.close(self._end)
+            self._end, self._is_terminal = None, False
+
+    def is_terminal_of(self, rank: int | None) -> bool:
+        """Tell whether a person answers this rank at a terminal."""
+        return self._is_terminal and rank is not None and rank == self.reader
+
+    def lend(self, rank: int | None) -> int | None:
+        """Return the file for the rank that reads it.
+
+        The modes of a terminal are noted: a script that asks for a password changes them, and may be killed then.
+        """
+        if rank is None or rank != self.reader:
+            return None
+        if self._end is not None and self._is_terminal:
             import termios
 
             try:
-                self._modes = termios.tcgetattr(self.end)
+                self._modes = termios.tcgetattr(self._end)
             except termios.error:
                 self._modes = None
+        return self._end
 
-    def restore(self) -> None:
-        """Set the terminal as it was."""
-        if self.end is not None and self._modes is not None:
+    def restore(self, rank: int) -> None:
+        """Set the terminal as it was before this rank."""
+        if rank == self.reader and self._end is not None and self._modes is not None:
             import termios
 
             try:
-                termios.tcsetattr(self.end, termios.TCSANOW, self._modes)
+                termios.tcsetattr(self._end, termios.TCSANOW, self._modes)
             except termios.error:
                 pass  # it has gone
             self._modes = None
-
-    def close(self) -> None:
-        if self.end is not None:
-            os.close(self.end)
-        self.end, self.is_terminal = None, False
 
 
 def suspend(pid: int, is_stopped: bool) -> None:

@@ -26,7 +26,7 @@ def facts(order: messages.ProbeOrder) -> dict[str, Any]:
     clock, began = time.time(), time.monotonic()
     environment = {**os.environ, **order["env"]}
     seen = {target: seen_here(stem, environment) for target, stem in DEVICE_FILES.items()}
-    found = {
+    answers = {
         "python": sys.executable,
         "version": ".".join(map(str, sys.version_info[:3])),
         "mindspore": mindspore_version(),
@@ -41,7 +41,7 @@ def facts(order: messages.ProbeOrder) -> dict[str, Any]:
         "numa": _numa(environment) if order["numa"] else None,
         **_room(order["run_dir"]),
     }
-    return {**found, "clock": clock, "took": time.monotonic() - began}
+    return {**answers, "clock": clock, "took": time.monotonic() - began}
 
 
 def _numa(environment: Mapping[str, str]) -> messages.NumaAnswer:
@@ -71,9 +71,9 @@ def mindspore_version() -> str | None:
         except OSError:
             continue
         for name in names:
-            found = re.fullmatch(r"mindspore(?:[-_](?:ascend|gpu))?-([\w.+]+)\.dist-info", name)
-            if found and os.path.isdir(os.path.join(folder, "mindspore")):
-                return found[1]
+            metadata = re.fullmatch(r"mindspore(?:[-_](?:ascend|gpu))?-([\w.+]+)\.dist-info", name)
+            if metadata and os.path.isdir(os.path.join(folder, "mindspore")):
+                return metadata[1]
     return None
 
 
@@ -156,7 +156,7 @@ class OpenPort:
     """A port that is held open while the other hosts try to reach it."""
 
     def __init__(self, port: int | None, choices: list[int]) -> None:
-        self.port: int | None = None
+        self.number: int | None = None
         self.why = ""
         for number in [port] if port else choices:
             if not port and not is_free(number + 1):  # MASTER_PORT, where a store of rank 0 may listen
@@ -168,11 +168,11 @@ class OpenPort:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     return
                 continue
-            self.port = number
+            self.number = number
             break
 
     def close(self) -> None:
-        if self.port is not None:
+        if self.number is not None:
             self._socket.close()
 
 

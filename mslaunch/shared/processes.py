@@ -8,12 +8,13 @@ import signal
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
     from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _CHANGED_HERE = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD)
+LARGEST_ENVIRONMENT = 1 << 20
 _prctl = ctypes.CDLL(None).prctl
 
 
@@ -76,6 +77,54 @@ def _become(argv: Sequence[str], env: dict[str, str], cwd: str, output: int, std
     os.execvpe(argv[0], list(argv), env)
 
 
+class ProcessStat:
+    """One process, as /proc/PID/stat has it."""
+
+    __slots__ = ("began", "name", "pages", "parent", "session", "state", "threads", "ticks")
+
+    def __init__(self, text: bytes) -> None:
+        head, _, rest = text.rpartition(b")")
+        fields = rest.split()
+        self.name = head.partition(b"(")[2].decode("utf-8", "replace")
+        self.state = fields[0]
+        self.parent = int(fields[1])
+        self.session = int(fields[3])
+        self.ticks = sum(map(int, fields[11:15]))  # with those of children that it has waited for
+        self.threads = int(fields[17])
+        self.began = int(fields[19])
+        self.pages = int(fields[21])
+
+
+def read_stat(pid: int) -> ProcessStat | None:
+    """Return what the kernel says of a process; None where it has gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return ProcessStat(file.read())
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def read_stats(pids: Iterable[int] | None = None) -> dict[int, ProcessStat]:
+    """Return what the kernel says of these processes, or of all, without those that have gone."""
+    if pids is None:
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    stats = {}
+    for pid in pids:
+        stat = read_stat(pid)
+        if stat is not None:
+            stats[pid] = stat
+    return stats
+
+
+def root_of(pid: int, roots: Container[int], stats: Mapping[int, ProcessStat]) -> int | None:
+    """Return the first of these roots from a process upwards, itself included; None where none is above it."""
+    while pid not in roots:
+        if pid not in stats:
+            return None
+        pid = stats[pid].parent
+    return pid
+
+
 def descendants(root: int) -> list[int]:
     """Return every live process below `root` (zombies have ended already)."""
     return _below(root, lambda _: False)
@@ -83,12 +132,22 @@ def descendants(root: int) -> list[int]:
 
 def handles(pid: int, number: int) -> bool:
     """Tell whether a process has a handler for a signal."""
+    mask = _status_field(pid, "SigCgt:")
+    return mask is not None and bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def is_own(pid: int) -> bool:
+    """Tell whether a process runs as this user: root could signal any."""
+    return _status_field(pid, "Uid:") == str(os.geteuid())
+
+
+def _status_field(pid: int, title: str) -> str | None:
+    """Return the first word of a line of /proc/PID/status; None where the process has gone."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            mask = next(line for line in file if line.startswith("SigCgt:")).split()[1]
+            return next(line for line in file if line.startswith(title)).split()[1]
     except (OSError, StopIteration):
-        return False
-    return bool(int(mask, 16) >> (number - 1) & 1)
+        return None
 
 
 def catching(root: int, number: int) -> list[int]:
@@ -97,28 +156,32 @@ def catching(root: int, number: int) -> list[int]:
     def catches(pid: int) -> bool:
         return handles(pid, number)
 
-    return [root] if catches(root) else [pid for pid in _below(root, catches) if catches(pid)]
+    if catches(root):
+        return [root]
+    return list(filter(catches, _below(root, catches)))
 
 
 def _below(root: int, stop_at: Callable[[int], bool]) -> list[int]:
     children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    state, parent = file.read().rsplit(b")", 1)[1].split()[:2]
-            except (OSError, IndexError, ValueError):
-                continue
-            if state not in (b"Z", b"X") or _has_threads(name):
-                children.setdefault(int(parent), []).append(int(name))
-    found: list[int] = []
+    for pid, stat in read_stats().items():
+        if stat.state not in (b"Z", b"X") or _has_threads(pid):
+            children.setdefault(stat.parent, []).append(pid)
+    below: list[int] = []
     waiting = [root]
     while waiting:
         for child in children.get(waiting.pop(), ()):
-            found.append(child)
+            below.append(child)
             if not stop_at(child):
                 waiting.append(child)
-    return found
+    return below
+
+
+def _has_threads(pid: int) -> bool:
+    """A process whose first thread is a zombie lives on while its other threads do."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) > 1
+    except OSError:
+        return False
 
 
 def has_children() -> bool:
@@ -136,33 +199,33 @@ def has_children() -> bool:
 
 def is_stopped(pid: int) -> bool:
     """Tell whether a signal or a debugger has stopped a process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rsplit(b")", 1)[1].split()[0] in (b"T", b"t")
-    except (OSError, IndexError):
-        return False
+    stat = read_stat(pid)
+    return stat is not None and stat.state in (b"T", b"t")
 
 
 def cpu_ticks(roots: Sequence[int]) -> dict[int, int]:
     """Return the CPU time, in clock ticks, that each of these processes and all its descendants have used."""
-    used: dict[int, int] = {}
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rsplit(b")", 1)[1].split()
-                parents[int(name)], used[int(name)] = int(fields[1]), sum(map(int, fields[11:15]))
-            except (OSError, IndexError, ValueError):
-                continue
     totals = dict.fromkeys(roots, 0)
-    for pid, ticks in used.items():
-        above = pid
-        while above not in totals and above in parents:
-            above = parents[above]
-        if above in totals:
-            totals[above] += ticks
+    stats = read_stats()
+    for pid, stat in stats.items():
+        root = root_of(pid, totals, stats)
+        if root is not None:
+            totals[root] += stat.ticks
     return totals
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the variables that a process was started with; none where they may not be read."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            pairs = os.fsdecode(file.read(LARGEST_ENVIRONMENT)).split("\0")
+    except OSError:
+        return {}
+    environment = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        environment[name] = value
+    return environment
 
 
 def belongs(pid: int, variable: str) -> bool:
@@ -170,24 +233,6 @@ def belongs(pid: int, variable: str) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return os.fsencode(variable) in file.read().split(b"\0")
-    except OSError:
-        return False
-
-
-def is_own(pid: int) -> bool:
-    """Tell whether a process runs as this user: root could signal any."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-            user = next(line for line in file if line.startswith("Uid:")).split()[1]
-    except (OSError, StopIteration):
-        return False
-    return int(user) == os.geteuid()
-
-
-def _has_threads(name: str) -> bool:
-    """A process whose first thread is a zombie lives on while its other threads do."""
-    try:
-        return len(os.listdir(f"/proc/{name}/task")) > 1
     except OSError:
         return False
 
@@ -211,12 +256,8 @@ def signal_all(pids: Iterable[int], number: int) -> None:
 
 def describe(pid: int) -> str:
     """Name a process for people: `4242 (python, state D)`."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            name, rest = file.read().split("(", 1)[1].rsplit(")", 1)
-    except (OSError, IndexError, ValueError):
-        return str(pid)
-    return f"{pid} ({name}, state {rest.split()[0]})"
+    stat = read_stat(pid)
+    return str(pid) if stat is None else f"{pid} ({stat.name}, state {stat.state.decode()})"
 
 
 def outcome(status: int) -> dict[str, Any]:

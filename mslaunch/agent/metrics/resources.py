@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 
+from mslaunch.shared.processes import read_stats, root_of
+
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    Found = dict[int, float]
+    from mslaunch.shared.processes import ProcessStat
 
 MOST_THREADS = 64  # of a rank, of which it is read how long they waited for a core
 SEARCH_SHARE = 50  # looking for new processes may take a fiftieth of the time
@@ -17,31 +19,13 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class Process:
-    """One process, as /proc/PID/stat has it."""
-
-    def __init__(self, stat: bytes) -> None:
-        fields = stat.rsplit(b")", 1)[1].split()
-        self.state = fields[0]
-        self.parent = int(fields[1])
-        self.ticks = sum(map(int, fields[11:15]))  # with those of children that it has waited for
-        self.threads = int(fields[17])
-        self.began = int(fields[19])
-        self.memory = int(fields[21]) * _PAGE
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it has ended, or is ending: its memory is the first thing that it gives back."""
-        return self.state in (b"Z", b"X") or not self.memory
-
-
 class Usage:
     """What the processes of a rank have used by now."""
 
-    def __init__(self, processes: dict[int, Process]) -> None:
+    def __init__(self, processes: dict[int, ProcessStat]) -> None:
         self.began = {pid: process.began for pid, process in processes.items()}
         self.ticks = {pid: process.ticks for pid, process in processes.items()}
-        self.io = {pid: found for pid in processes if (found := _io(pid)) is not None}
+        self.io = _io_counts(processes)
         self.scheduled = _scheduled(processes)
 
 
@@ -77,24 +61,23 @@ class Resources:
         self._boot_ticks = time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS
         return rows
 
-    def _find(self, pids: dict[int, int], now: float) -> dict[int, dict[int, Process]]:
+    def _find(self, pids: dict[int, int], now: float) -> dict[int, dict[int, ProcessStat]]:
         """Return the processes of each rank. Where /proc is large, new ones are looked for less often."""
         if now >= self._search_at or pids.keys() - self._members.keys():
             began = time.process_time()
-            everything = _read(int(name) for name in os.listdir("/proc") if name.isdigit())
-            self._members = _below(pids, everything)
+            stats = read_stats()
+            self._members = _members(pids, stats)
             self._search_at = now + SEARCH_SHARE * (time.process_time() - began)
         else:
-            everything = _read(pid for rank in pids for pid in self._members[rank])
-        found: dict[int, dict[int, Process]] = {}
+            stats = read_stats(pid for rank in pids for pid in self._members[rank])
+        running: dict[int, dict[int, ProcessStat]] = {}
         for rank in pids:
-            present = ((pid, everything[pid]) for pid in self._members[rank] if pid in everything)
-            processes = {pid: process for pid, process in present if not process.has_ended}
-            if processes:
-                found[rank] = processes
-        return found
+            for pid in self._members[rank]:
+                if pid in stats and not _has_ended(stats[pid]):
+                    running.setdefault(rank, {})[pid] = stats[pid]
+        return running
 
-    def _add_stopped(self, rank: int, processes: dict[int, Process], values: dict[str, float]) -> None:
+    def _add_stopped(self, rank: int, processes: dict[int, ProcessStat], values: dict[str, float]) -> None:
         """Tell that a process of a rank is stopped by a signal, and when that is over."""
         if any(process.state == b"T" for process in processes.values()):
             self._stopped.add(rank)
@@ -105,11 +88,16 @@ class Resources:
 
     def _host_values(self, seconds: float) -> dict[str, float]:
         values: dict[str, float] = {}
-        for read in (_load, _memory, _disk(self._folder)):
-            try:
-                values.update(read())
-            except (OSError, ValueError, IndexError, KeyError):  # a kernel or a container without it
-                continue
+        try:
+            values["load"] = round(os.getloadavg()[0], 2)
+            values.update(_memory())
+        except (OSError, ValueError, IndexError, KeyError):  # a kernel or a container without it
+            pass
+        try:
+            disk = os.statvfs(self._folder)
+            values.update(disk_free=disk.f_bavail * disk.f_frsize, disk_total=disk.f_blocks * disk.f_frsize)
+        except OSError:
+            pass
         counters = _counters()
         for name, count in counters.items():
             if name in self._host and seconds > 0:
@@ -118,33 +106,25 @@ class Resources:
         return values
 
 
-def _read(pids: Iterable[int]) -> dict[int, Process]:
-    found = {}
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                found[pid] = Process(file.read())
-        except (OSError, IndexError, ValueError):  # it has ended
-            continue
-    return found
+def _has_ended(stat: ProcessStat) -> bool:
+    """Tell whether a process has ended, or is ending: its memory is the first thing that it gives back."""
+    return stat.state in (b"Z", b"X") or not stat.pages
 
 
-def _below(roots: dict[int, int], processes: dict[int, Process]) -> dict[int, list[int]]:
-    """Return the processes of each rank: the one that is given, and all that descend from it."""
+def _members(roots: dict[int, int], stats: dict[int, ProcessStat]) -> dict[int, list[int]]:
+    """Return the processes of each rank: its root, and all that descend from it."""
     ranks = {pid: rank for rank, pid in roots.items()}
     members: dict[int, list[int]] = {rank: [] for rank in roots}
-    for pid in processes:
-        above = pid
-        while above not in ranks and above in processes:
-            above = processes[above].parent
-        if above in ranks:
-            members[ranks[above]].append(pid)
+    for pid in stats:
+        root = root_of(pid, ranks, stats)
+        if root is not None:
+            members[ranks[root]].append(pid)
     return members
 
 
-def _present(processes: dict[int, Process]) -> dict[str, float]:
+def _present(processes: dict[int, ProcessStat]) -> dict[str, float]:
     return {
-        "memory": sum(process.memory for process in processes.values()),
+        "memory": sum(process.pages * _PAGE for process in processes.values()),
         "threads": sum(process.threads for process in processes.values()),
     }
 
@@ -173,36 +153,35 @@ def _total(counts: dict[int, tuple[int, int]], index: int) -> int:
     return sum(count[index] for count in counts.values())
 
 
-def _io(pid: int) -> tuple[int, int] | None:
-    """Return how many bytes a process has read and written, from or to disk, cache, pipe or another machine's disk."""
-    try:
-        with open(f"/proc/{pid}/io", "rb") as file:
-            lines = file.read().split(b"\n")
-        return int(lines[0].split()[1]), int(lines[1].split()[1])
-    except (OSError, IndexError, ValueError):
-        return None
+def _io_counts(pids: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """Return the bytes that processes have read and written, from or to disk, cache, pipe or another machine's disk."""
+    counts = {}
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/io", "rb") as file:
+                lines = file.read().split(b"\n")
+            counts[pid] = int(lines[0].split()[1]), int(lines[1].split()[1])
+        except (OSError, IndexError, ValueError):
+            continue
+    return counts
 
 
-def _scheduled(processes: dict[int, Process]) -> dict[int, tuple[int, int]]:
+def _scheduled(pids: Iterable[int]) -> dict[int, tuple[int, int]]:
     """Return for how long threads have run, and have waited for a core, in nanoseconds: the first ones of a rank."""
-    found: dict[int, tuple[int, int]] = {}
-    for pid in processes:
+    times: dict[int, tuple[int, int]] = {}
+    for pid in pids:
         try:
             threads = os.listdir(f"/proc/{pid}/task")
         except OSError:
             continue
-        for tid in threads[: MOST_THREADS - len(found)]:
+        for thread in threads[: MOST_THREADS - len(times)]:
             try:
-                with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
+                with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:
                     ran, waited = file.read().split()[:2]
-                found[int(tid)] = int(ran), int(waited)
+                times[int(thread)] = int(ran), int(waited)
             except (OSError, ValueError):
                 continue
-    return found
-
-
-def _load() -> dict[str, float]:
-    return {"load": round(os.getloadavg()[0], 2)}
+    return times
 
 
 def _memory() -> dict[str, float]:
@@ -210,14 +189,6 @@ def _memory() -> dict[str, float]:
         lines = dict(line.split(b":", 1) for line in file)
     total, free = (int(lines[name].split()[0]) << 10 for name in (b"MemTotal", b"MemAvailable"))
     return {"memory_used": total - free, "memory_total": total}
-
-
-def _disk(folder: str) -> Callable[[], dict[str, float]]:
-    def read() -> dict[str, float]:
-        found = os.statvfs(folder)
-        return {"disk_free": found.f_bavail * found.f_frsize, "disk_total": found.f_blocks * found.f_frsize}
-
-    return read
 
 
 def _counters() -> dict[str, int]:
@@ -229,9 +200,9 @@ def _counters() -> dict[str, int]:
         counters["swap_rate"] = sum(pages) * _PAGE
         with open("/proc/net/dev", "rb") as file:
             links = [line.split(b":", 1) for line in file if b":" in line]
-        numbers = [numbers.split() for name, numbers in links if name.strip() != b"lo"]
-        counters["net_received"] = sum(int(one[0]) for one in numbers)
-        counters["net_sent"] = sum(int(one[8]) for one in numbers)
+        columns_of_links = [text.split() for name, text in links if name.strip() != b"lo"]
+        counters["net_received"] = sum(int(columns[0]) for columns in columns_of_links)
+        counters["net_sent"] = sum(int(columns[8]) for columns in columns_of_links)
     except (OSError, ValueError, IndexError):
         pass
     return counters
