@@ -109,7 +109,7 @@ def test_an_agent_that_is_gone_does_no_harm(agent: str) -> None:
     for step in range(100):
         reporter.add({"step": step})
     reporter.flush()
-    assert not reporter._kept
+    assert not reporter._rows
 
 
 def test_what_a_full_pipe_does_not_take_is_sent_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ _MERGED = ".ckpt"
 
 def checkpoint_files() -> list[str]:
     """Return the checkpoint files of all ranks, sorted by rank id, as `mslaunch infer` chose them."""
-    return list(_told()["files"])
+    return list(_manifest()["files"])
 
 
 def checkpoint_file() -> str:
@@ -60,12 +60,12 @@ def distributed_predict(model: Any, *data: Any) -> Any:
 
     full_batch and semi_auto_parallel, then infer_predict_layout, load_distributed_checkpoint, predict.
     """
-    told = _told()
+    manifest = _manifest()
     ranks = int(os.environ.get("RANK_SIZE", "1"))
     if ranks == 1:
         load_sharded(model.predict_network)
         return model.predict(*data)
-    for path in told["files"]:
+    for path in manifest["files"]:
         if not path.endswith(_MERGED):
             raise ValueError(
                 f"{path}: distributed_predict needs .ckpt files, since MindSpore merges no other ones of ranks. Write "
@@ -74,12 +74,12 @@ def distributed_predict(model: Any, *data: Any) -> Any:
     import mindspore
 
     settings = {"parallel_mode": "semi_auto_parallel", "full_batch": True}
-    if told["strategy"]:
-        settings["strategy_ckpt_load_file"] = told["strategy"]
+    if manifest["strategy"]:
+        settings["strategy_ckpt_load_file"] = manifest["strategy"]
     mindspore.set_auto_parallel_context(**settings)
     layout = model.infer_predict_layout(*data)
     mindspore.load_distributed_checkpoint(
-        model.predict_network, told["files"], layout, train_strategy_filename=told["strategy"]
+        model.predict_network, manifest["files"], layout, train_strategy_filename=manifest["strategy"]
     )
     return model.predict(*data)
 
@@ -123,19 +123,19 @@ def save_strategy(path: str | os.PathLike[str], net: Any, cuts: Mapping[str, int
 
 
 def _dimension(name: str, shape: list[int], cut: int) -> int:
-    """The dimension that is meant, counted from the end where it is negative."""
+    """Return a dimension that may be counted from the end, counted from the start."""
     if not -len(shape) <= cut < len(shape):
         raise ValueError(f"{name} has {len(shape)} dimensions, and cannot be cut along dimension {cut}.")
     return cut % len(shape)
 
 
-def _told() -> dict[str, Any]:
+def _manifest() -> dict[str, Any]:
     path = os.environ.get("MSLAUNCH_CHECKPOINTS")
     if not path:
         raise RuntimeError("no checkpoint was given to this job. Start it with `mslaunch infer --ckpt DIR`.")
     with open(path, encoding="utf-8") as file:
-        told: dict[str, Any] = json.load(file)
-    return told
+        manifest: dict[str, Any] = json.load(file)
+    return manifest
 
 
 def resume() -> str | None:

@@ -37,20 +37,20 @@ def load_config(path: str | os.PathLike[str] | None = None, argv: Sequence[str] 
     argv = sys.argv[1:] if argv is None else argv
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--config_path", default=os.environ.get("MSLAUNCH_CONFIG") or (path and os.fspath(path)))
-    known, rest = first.parse_known_args(argv)
-    if known.config_path is None:
+    options, rest = first.parse_known_args(argv)
+    if options.config_path is None:
         raise ValueError("no configuration: give --config_path FILE, or start the script with mslaunch --config FILE")
-    values, helps, choices = read_documents(known.config_path)
+    values, helps, choices = read_documents(options.config_path)
     parser = argparse.ArgumentParser(
-        parents=[first], allow_abbrev=False, description=f"Flags override {known.config_path}."
+        parents=[first], allow_abbrev=False, description=f"Flags override {options.config_path}."
     )
     for name, value in values.items():
         if isinstance(name, str) and name not in _TAKEN and not isinstance(value, (dict, list)):
             about: dict[str, Any] = {"help": _text(helps.get(name)), "choices": choices.get(name)}
             parser.add_argument(f"--{name}", dest=name, type=_type_of(value), default=value, **about)
-    given = vars(parser.parse_args(rest))
-    del given["config_path"]
-    return Config({name: _attributes(value) for name, value in {**values, **given}.items()})
+    flags = vars(parser.parse_args(rest))
+    del flags["config_path"]
+    return Config({name: _attributes(value) for name, value in {**values, **flags}.items()})
 
 
 def read_documents(path: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -87,10 +87,11 @@ def _type_of(value: Any) -> Callable[[str], Any]:
 
 
 def _bool(text: str) -> bool:
-    words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-    if text.lower() not in words:
-        raise argparse.ArgumentTypeError(f"true or false is wanted, got {text!r}")
-    return words[text.lower()]
+    if text.lower() in ("true", "1", "yes", "on"):
+        return True
+    if text.lower() in ("false", "0", "no", "off"):
+        return False
+    raise argparse.ArgumentTypeError(f"expected true or false, got {text!r}")
 
 
 def _scalar(text: str) -> Any:

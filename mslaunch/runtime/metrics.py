@@ -1,4 +1,4 @@
-"""report(): values that a script tells, sent to the agent of its host. It never raises, and never waits.
+"""report(): values of a script, sent to the agent of its host. It never raises, and never waits.
 
 Sending costs more than a call may, so values that follow each other quickly are kept and sent together, with a later
 one or at the end; of very many, some.
@@ -35,7 +35,7 @@ class Reporter:
         self.rank = rank
         self.pid = os.getpid()
         self._names: dict[str, str] = {}
-        self._kept: list[Row] = []
+        self._rows: list[Row] = []
         self._odd: list[Row] = []
         self._stride = 1
         self._skipped = 0
@@ -47,14 +47,14 @@ class Reporter:
     def add(self, values: dict[str, Any]) -> None:
         """Send a row, or keep it."""
         now = time.time()
-        told = ", ".join([f"{name}: {text}" for name, text in self._pairs(values)])
-        if not told:
+        pairs = ", ".join([f"{name}: {text}" for name, text in self._pairs(values)])
+        if not pairs:
             return
         if 0 <= now - self._sent < SEND_EVERY or self._is_busy:
-            self._keep(now, told)
+            self._keep(now, pairs)
         else:
             self._sent = now
-            self._kept.append((now, told))
+            self._rows.append((now, pairs))
             self.flush()
 
     def _pairs(self, values: dict[str, Any]) -> list[tuple[str, str]]:
@@ -72,17 +72,17 @@ class Reporter:
                 pairs.append((quoted, text))
         return pairs
 
-    def _keep(self, now: float, told: str) -> None:
+    def _keep(self, now: float, pairs: str) -> None:
         """Keep some of many rows, evenly spread, the last one and those with NaN or infinity."""
-        if '"nan"' in told or 'inf"' in told:
-            self._odd = [*self._odd[: MOST_KEPT // 8 - 1], (now, told)]
+        if '"nan"' in pairs or 'inf"' in pairs:
+            self._odd = [*self._odd[: MOST_KEPT // 8 - 1], (now, pairs)]
             return
         if self._skipped:
-            self._kept.pop()  # the last one, which is not the last any more
-        self._kept.append((now, told))
+            self._rows.pop()  # the last one, which is not the last any more
+        self._rows.append((now, pairs))
         self._skipped = (self._skipped + 1) % self._stride
-        if len(self._kept) > MOST_KEPT:
-            self._kept = self._kept[::2]
+        if len(self._rows) > MOST_KEPT:
+            self._rows = self._rows[::2]
             self._stride *= 2
 
     def flush(self, tries: int = 1) -> None:
@@ -91,19 +91,19 @@ class Reporter:
             return
         self._is_busy = True  # a signal handler may report, too
         try:
-            rows = sorted(self._kept + self._odd)
-            self._kept, self._odd, self._stride, self._skipped = [], [], 1, 0
+            rows = sorted(self._rows + self._odd)
+            self._rows, self._odd, self._stride, self._skipped = [], [], 1, 0
             while rows:
-                taken = _pack(rows)
-                if not self._write(rows[:taken], tries):
-                    self._kept = rows[-MOST_KEPT:]
+                count = _pack(rows)
+                if not self._write(rows[:count], tries):
+                    self._rows = rows[-MOST_KEPT:]
                     return
-                rows = rows[taken:]
+                rows = rows[count:]
         finally:
             self._is_busy = False
 
     def _write(self, rows: list[Row], tries: int) -> bool:
-        text = ", ".join([f"[{when:.3f}, {{{told}}}]" for when, told in rows])
+        text = ", ".join([f"[{when:.3f}, {{{pairs}}}]" for when, pairs in rows])
         data = f'{{"what": "metrics", "rank": {self.rank}, "time": {time.time():.3f}, "rows": [{text}]}}\n'.encode()
         for number in range(tries):
             if number:
@@ -121,15 +121,18 @@ class Reporter:
     def _open(self) -> int:
         """Return the pipe to the agent; a script may have closed all files, and have opened others since."""
         try:
-            found = os.fstat(self._pipe)
-            if self._file == (found.st_dev, found.st_ino):
+            if self._file == _identity(self._pipe):
                 return self._pipe
         except OSError:
             pass
         self._pipe = os.open(self.agent or "", os.O_WRONLY | os.O_NONBLOCK)
-        found = os.fstat(self._pipe)
-        self._file = found.st_dev, found.st_ino
+        self._file = _identity(self._pipe)
         return self._pipe
+
+
+def _identity(file: int) -> tuple[int, int]:
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino
 
 
 def _whole(value: Any) -> int | None:
@@ -152,14 +155,16 @@ def _text(value: Any) -> str:
         return ""
     if value != value:  # noqa: PLR0124 -- only NaN differs from itself
         return '"nan"'
-    return repr(value) if value not in _INFINITE else '"inf"' if value > 0 else '"-inf"'
+    if value in _INFINITE:
+        return '"inf"' if value > 0 else '"-inf"'
+    return repr(value)
 
 
 def _pack(rows: list[Row]) -> int:
     """Return how many rows fit into one message."""
     size = 100
-    for number, (_, told) in enumerate(rows):
-        size += len(told) + 24
+    for number, (_, pairs) in enumerate(rows):
+        size += len(pairs) + 24
         if size > LONGEST and number:
             return number
     return len(rows)

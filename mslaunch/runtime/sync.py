@@ -96,11 +96,11 @@ class Boto:
         if failed:
             name, error = failed[0]
             raise CopyFailed(
-                f"{len(failed)} of {len(copies)} files were not copied, the first is {name}: {words(error)}"
+                f"{len(failed)} of {len(copies)} files were not copied, the first is {name}: {describe(error)}"
             )
 
 
-def words(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """An error as one line."""
     return (" ".join(str(error).split()) or type(error).__name__)[:500]
 
@@ -152,18 +152,19 @@ def load_library(endpoint: str | None, schemes: set[str]) -> Moxing | Boto:
 
 def expand(source: str, target: str, ranks: list[tuple[int, str]], run_dir: str) -> list[tuple[str, str]]:
     """Find what a relative path names for each rank: what lies in a rank's own folder goes to a folder of its own."""
+    targets: dict[str, str] = {}
     if os.path.isabs(source):
-        found = {source: target} if os.path.exists(source) else {}
+        if os.path.exists(source):
+            targets[source] = target
     else:
-        found = {}
         for rank, cwd in ranks:
             path = os.path.realpath(os.path.join(cwd, source))
             own = os.path.realpath(os.path.join(run_dir, layout.rank_folder(rank)))
             if os.path.exists(path):
-                found[path] = f"{target}/{layout.rank_folder(rank)}" if is_below(path, own) else target
-    if not found:
+                targets[path] = f"{target}/{layout.rank_folder(rank)}" if is_below(path, own) else target
+    if not targets:
         raise CopyFailed(f"{source} does not exist")
-    return list(found.items())
+    return list(targets.items())
 
 
 def is_below(path: str, folder: str) -> bool:
@@ -177,7 +178,7 @@ def copy(order: dict[str, Any]) -> list[str]:
     try:
         library = load_library(order["endpoint"], schemes)
     except Exception as error:
-        return [words(error)]
+        return [describe(error)]
     failed = []
     for source, target in moves:
         try:
@@ -187,7 +188,7 @@ def copy(order: dict[str, Any]) -> list[str]:
                 for path, place in expand(source, target, order["ranks"], order["run_dir"]):
                     library.send(path, place)
         except Exception as error:
-            failed.append(f"{source} to {target}: {words(error)}")
+            failed.append(f"{source} to {target}: {describe(error)}")
             if order["phase"] == "before":
                 break  # the ranks will not be started
     return failed

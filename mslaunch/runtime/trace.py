@@ -45,13 +45,13 @@ class ValueFiles:
         import numpy
 
         step = find_step(flat.size, self._most_values)
-        kept = flat
+        sample = flat
         if step > 1:
-            kept = flat[numpy.arange(min(flat.size, self._most_values), dtype=numpy.int64) * step % flat.size]
+            sample = flat[numpy.arange(min(flat.size, self._most_values), dtype=numpy.int64) * step % flat.size]
         number = len(self._rows)
-        numpy.save(os.path.join(self._folder, f"{number}.npy"), kept)
-        described = {"values": number, "shape": shape, "dtype": dtype, "step": step, "kept": int(kept.size)}
-        return {**described, **_statistics(flat)}
+        numpy.save(os.path.join(self._folder, f"{number}.npy"), sample)
+        row = {"values": number, "shape": shape, "dtype": dtype, "step": step, "kept": int(sample.size)}
+        return {**row, **_statistics(flat)}
 
 
 def find_step(size: int, most_values: int) -> int:
@@ -89,9 +89,9 @@ def _statistics(values: Any) -> dict[str, Any]:
     finite = wide[numpy.isfinite(wide)]
     if not finite.size:
         return {**dict.fromkeys(names), "not_finite": int(wide.size)}
-    found = (finite.mean(), finite.std(), finite.min(), finite.max(), numpy.linalg.norm(finite))
+    statistics = (finite.mean(), finite.std(), finite.min(), finite.max(), numpy.linalg.norm(finite))
     # Where the squares of large float64 values overflow, there is no such number.
-    numbers = [float(number) if numpy.isfinite(number) else None for number in found]
+    numbers = [float(number) if numpy.isfinite(number) else None for number in statistics]
     return {**dict(zip(names, numbers)), "not_finite": int(wide.size - finite.size)}
 
 
@@ -169,10 +169,10 @@ class Tracer:
 
         return hook
 
-    def _record(self, rows: list[dict[str, Any]], calls: dict[str, int], name: str, module: Any, given: Any) -> None:
+    def _record(self, rows: list[dict[str, Any]], calls: dict[str, int], name: str, module: Any, tensors: Any) -> None:
         call = calls.get(name, 0)
         calls[name] = call + 1
-        for place, tensor in _tensors(given, ""):
+        for place, tensor in _tensors(tensors, ""):
             try:
                 values = self._files.save(tensor)
             except Exception as error:  # sparse, quantized: a trace never ends the script that it looks at
@@ -246,10 +246,10 @@ def torch_trace(network: Any, folder: str, most_values: int = MOST_VALUES) -> Tr
 
 def _uncompiled(modules: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
     """The modules by the names that they have without torch.compile; of a compiled one, the one inside."""
-    named = {}
+    uncompiled = {}
     for name, module in modules:
-        named[".".join(part for part in name.split(".") if part != COMPILED)] = module
-    return list(named.items())
+        uncompiled[".".join(part for part in name.split(".") if part != COMPILED)] = module
+    return list(uncompiled.items())
 
 
 def _register_before(module: Any, hook: Any) -> Any:
@@ -267,10 +267,10 @@ def _describe(error: BaseException) -> str:
 def _clear(folder: str) -> None:
     """Make the folder, or empty it of an earlier trace; a folder of something else is refused."""
     os.makedirs(folder, exist_ok=True)
-    found = os.listdir(folder)
-    if found and INDEX not in found:
+    names = os.listdir(folder)
+    if names and INDEX not in names:
         raise ValueError(f"{folder}: holds other files than a trace. Name a folder that is empty or not there yet.")
-    for name in found:
+    for name in names:
         if name.startswith(INDEX) or name.endswith(".npy"):
             os.remove(os.path.join(folder, name))
     with open(os.path.join(folder, INDEX), "w", encoding="utf-8"):

@@ -36,12 +36,12 @@ def _lock_name(stem: str, file: int | None) -> str | None:
     if file is None:
         return None
     try:
-        found = os.stat(f"{DEVICES}/{stem}{file}")
+        status = os.stat(f"{DEVICES}/{stem}{file}")
     except OSError:
         return None
-    if stat.S_ISCHR(found.st_mode):
-        return f"{os.major(found.st_rdev)}-{os.minor(found.st_rdev)}"
-    return f"{found.st_dev}-{found.st_ino}"
+    if stat.S_ISCHR(status.st_mode):
+        return f"{os.major(status.st_rdev)}-{os.minor(status.st_rdev)}"
+    return f"{status.st_dev}-{status.st_ino}"
 
 
 class DeviceLocks:
@@ -73,21 +73,22 @@ class DeviceLocks:
 
 def holders(stem: str, devices: Iterable[int], environment: Mapping[str, str]) -> dict[int, str]:
     """Return those of these devices that runs hold, with who that is."""
-    found: dict[int, str] = {}
+    held: dict[int, str] = {}
     for device, name in _lock_names(stem, devices, environment).items():
+        if name is None:
+            continue
         try:
-            file = None if name is None else _open_existing(name)
+            file = _open_existing(name)
         except OSError:
-            file = None  # whoever takes the device reports it
-        if file is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                found[device] = _holder(file)
-            except OSError:
-                pass  # a file system without locks
-            os.close(file)
-    return found
+            continue  # whoever takes the device reports it
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held[device] = _holder(file)
+        except OSError:
+            pass  # a file system without locks
+        os.close(file)
+    return held
 
 
 def _lock(file: int) -> bool:
@@ -110,8 +111,8 @@ def _open_existing(name: str) -> int:
     """
     path = os.path.join(FOLDER, name)
     file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-    found = os.fstat(file)
-    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+    status = os.fstat(file)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
         return file
     os.close(file)
     raise OSError(errno.EINVAL, "not a file of its own", path)
@@ -152,10 +153,10 @@ def _sign(file: int, run: str) -> None:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         user = str(os.geteuid())
-    told = {"run": run, "pid": os.getpid(), "user": user, "since": time.time()}
+    holder = {"run": run, "pid": os.getpid(), "user": user, "since": time.time()}
     try:
         os.ftruncate(file, 0)
-        os.pwrite(file, json.dumps(told).encode(), 0)
+        os.pwrite(file, json.dumps(holder).encode(), 0)
     except OSError:
         pass  # a full disk: the lock holds all the same
 
@@ -163,10 +164,10 @@ def _sign(file: int, run: str) -> None:
 def _holder(file: int) -> str:
     """Say who holds a lock. Any user could have written the file, so nothing in it is taken for granted."""
     try:
-        told = json.loads(os.pread(file, _MOST, 0))
-        since = time.strftime("%m-%d %H:%M:%S", time.localtime(float(told["since"])))
-        run, user = (str(told[name])[:100] for name in ("run", "user"))
-        words = f"run {run} (pid {int(told['pid'])}, user {user}, since {since})"
+        holder = json.loads(os.pread(file, _MOST, 0))
+        since = time.strftime("%m-%d %H:%M:%S", time.localtime(float(holder["since"])))
+        run, user = (str(holder[name])[:100] for name in ("run", "user"))
+        text = f"run {run} (pid {int(holder['pid'])}, user {user}, since {since})"
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return "another run"
-    return words if words.isprintable() else "another run"
+    return text if text.isprintable() else "another run"

@@ -37,9 +37,9 @@ class AgentGuard:
         if os.getppid() == self._pid:
             os.kill(self._pid, signal.SIGCONT)
 
-    def _send(self, words: bytes) -> None:
+    def _send(self, record: bytes) -> None:
         try:
-            os.write(self._pipe, words)
+            os.write(self._pipe, record)
         except OSError:  # somebody has killed the guard; the agent itself is still here
             pass
 

@@ -25,38 +25,38 @@ _TOPO = re.compile(r"^\s*NPU([0-9]{1,5})\s.*\s([0-9,-]+)\s*$", re.MULTILINE)
 def facts(environment: Mapping[str, str], root: str = "/", ask: Ask = ask_tool) -> messages.NumaAnswer:
     """Answer with the nodes and their cores, and with the devices and their node, as a process sees them."""
     nodes = node_cores(root)
-    found = {"Ascend": npu_nodes(root, nodes, ask), "GPU": gpu_nodes(root, ask)} if nodes else {}
+    devices: dict[str, list[messages.NumaDevice]] = {}
+    if nodes:
+        on_host = {"Ascend": npu_nodes(root, nodes, ask), "GPU": gpu_nodes(root, ask)}
+        for target, device_nodes in on_host.items():
+            seen = as_seen(device_nodes, DEVICE_FILES[target], environment, ask)
+            devices[target] = [{"device": device, "node": node} for device, node in sorted(seen.items())]
     return {
         "nodes": [{"node": node, "cores": cores} for node, cores in sorted(nodes.items())],
-        "devices": {
-            target: [{"device": device, "node": node} for device, node in sorted(of.items())]
-            for target, on_host in found.items()
-            for of in (as_seen(on_host, DEVICE_FILES[target], environment, ask),)
-        },
+        "devices": devices,
     }
 
 
 def node_cores(root: str) -> dict[int, list[int]]:
     """The cores of every node."""
     folder = os.path.join(root, "sys/devices/system/node")
-    found: dict[int, list[int]] = {}
+    nodes: dict[int, list[int]] = {}
     try:
         names = os.listdir(folder)
     except OSError:
-        return found
+        return nodes
     for name in names:
         if re.fullmatch(r"node[0-9]{1,5}", name):
             cores = parse_list(_read(os.path.join(folder, name, "cpulist")))
             if cores:
-                found[int(name[4:])] = cores
-    return found
+                nodes[int(name[4:])] = cores
+    return nodes
 
 
 def gpu_nodes(root: str, ask: Ask) -> dict[int, int]:
-    """The node of every NVIDIA device, by its number: what nvidia-smi says, else the driver itself."""
-    said = ask(["nvidia-smi", "--query-gpu=index,pci.bus_id", "--format=csv,noheader"])
-    buses = parse_nvidia_smi(said) or _driver_buses(root)
-    return _with_nodes(root, buses)
+    """The node of every NVIDIA device, by its number: from nvidia-smi, else from the driver itself."""
+    table = ask(["nvidia-smi", "--query-gpu=index,pci.bus_id", "--format=csv,noheader"])
+    return _with_nodes(root, parse_nvidia_smi(table) or _driver_buses(root))
 
 
 def npu_nodes(root: str, nodes: dict[int, list[int]], ask: Ask) -> dict[int, int]:
@@ -64,13 +64,13 @@ def npu_nodes(root: str, nodes: dict[int, list[int]], ask: Ask) -> dict[int, int
     chips = parse_npu_chips(ask(["npu-smi", "info", "-m"]))
     boards = {npu: ask(["npu-smi", "info", "-t", "board", "-i", str(npu)]) for npu in sorted(set(chips.values()))}
     buses = {device: bus for device, npu in chips.items() if (bus := parse_npu_bus(boards[npu]))}
-    found = _with_nodes(root, buses)
-    if not chips or len(found) < len(chips):
+    device_nodes = _with_nodes(root, buses)
+    if not chips or len(device_nodes) < len(chips):
         for device, cores in parse_npu_topology(ask(["npu-smi", "info", "-t", "topo"])).items():
             near = [node for node, own in nodes.items() if set(own) & set(cores)]
             if len(near) == 1:
-                found.setdefault(device, near[0])
-    return found
+                device_nodes.setdefault(device, near[0])
+    return device_nodes
 
 
 def parse_nvidia_smi(text: str) -> dict[int, str]:
@@ -90,8 +90,8 @@ def parse_npu_chips(text: str) -> dict[int, int]:
 
 def parse_npu_bus(text: str) -> str | None:
     """Read the PCIe bus out of `npu-smi info -t board -i N`."""
-    found = _BOARD_BUS.search(text)
-    return found[1] if found else None
+    bus = _BOARD_BUS.search(text)
+    return bus[1] if bus else None
 
 
 def parse_npu_topology(text: str) -> dict[int, list[int]]:
@@ -116,21 +116,22 @@ def _driver_buses(root: str) -> dict[int, str]:
         buses = os.listdir(folder)
     except OSError:
         return {}
-    minors = {
-        bus: re.search(r"Device Minor:\s*([0-9]{1,5})", _read(os.path.join(folder, bus, "information")))
-        for bus in buses
-    }
-    return {int(minor[1]): bus for bus, minor in minors.items() if minor}
+    devices = {}
+    for bus in buses:
+        minor = re.search(r"Device Minor:\s*([0-9]{1,5})", _read(os.path.join(folder, bus, "information")))
+        if minor:
+            devices[int(minor[1])] = bus
+    return devices
 
 
 def _with_nodes(root: str, buses: dict[int, str]) -> dict[int, int]:
-    found = {}
+    nodes = {}
     for device, bus in buses.items():
         domain, _, rest = bus.lower().partition(":")
         text = _read(os.path.join(root, "sys/bus/pci/devices", f"{int(domain, 16):04x}:{rest}", "numa_node")).strip()
         if _NUMBER.fullmatch(text):  # -1: the machine does not say
-            found[device] = int(text)
-    return found
+            nodes[device] = int(text)
+    return nodes
 
 
 def _read(path: str) -> str:

@@ -82,9 +82,9 @@ def is_python(word: str) -> bool:
     return bool(_PYTHON.fullmatch(posixpath.basename(word)))
 
 
-def find_launcher(words: Sequence[str]) -> LauncherCommand | None:
+def find_launcher(argv: Sequence[str]) -> LauncherCommand | None:
     """Return the launcher that a command line starts, also behind variables and programs such as `env` and `nohup`."""
-    left = list(words[_skip_wrappers(words) :])
+    left = list(argv[_skip_wrappers(argv) :])
     if not left:
         return None
     name, args = posixpath.basename(left[0]), left[1:]
@@ -107,15 +107,15 @@ def _read_python(args: list[str]) -> tuple[str, list[str]]:
     return posixpath.basename("".join(args[at : at + 1])), args[at + 1 :]
 
 
-def _skip_wrappers(words: Sequence[str]) -> int:
+def _skip_wrappers(argv: Sequence[str]) -> int:
     """Return where the command begins."""
     at = 0
-    while at < len(words) and _ASSIGNMENT.match(words[at]):
+    while at < len(argv) and _ASSIGNMENT.match(argv[at]):
         at += 1
-    is_question = "".join(words[at + 1 : at + 2]) in ("-v", "-V")  # command -v mpirun
-    if at == len(words) or posixpath.basename(words[at]) not in _WRAPPERS or is_question:
+    is_question = "".join(argv[at + 1 : at + 2]) in ("-v", "-V")  # command -v mpirun
+    if at == len(argv) or posixpath.basename(argv[at]) not in _WRAPPERS or is_question:
         return at
-    for ahead in range(at + 1, min(len(words), at + _MOST_WRAPPED)):
-        if posixpath.basename(words[ahead]) in PROGRAMS or is_python(words[ahead]):
+    for ahead in range(at + 1, min(len(argv), at + _MOST_WRAPPED)):
+        if posixpath.basename(argv[ahead]) in PROGRAMS or is_python(argv[ahead]):
             return ahead
     return at

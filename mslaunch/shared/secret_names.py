@@ -1,4 +1,4 @@
-"""What must not be shown or kept: which variables hold secrets. Travels with the agent: Python 3.9, no imports."""
+"""Which variables and URLs hold secrets, and how they are shown without them. It imports nothing."""
 
 MASK = "***"
 _SECRET = (
@@ -42,9 +42,12 @@ def _part_looks_secret(name: str) -> bool:
 
 def _with_underscores(name: str) -> str:
     """Write `privateKey` and `private-key` as `private_Key`."""
-    before = " " + name
-    spread = ("_" + one if one.isupper() and before[at].islower() else one for at, one in enumerate(name))
-    return "".join(spread).replace("-", "_")
+    spread = ""
+    for character in name:
+        if character.isupper() and spread[-1:].islower():
+            spread += "_"
+        spread += character
+    return spread.replace("-", "_")
 
 
 def _is_of_a_model(parts: "list[str]", at: int) -> bool:
@@ -55,17 +58,20 @@ def _is_of_a_model(parts: "list[str]", at: int) -> bool:
 
 def without_credentials(value: str) -> str:
     """Mask who logs in, and secrets in queries, wherever a URL stands in a value."""
-    shown = ""
+    masked_value = ""
     while "://" in value:
         scheme, _, value = value.partition("://")
         end = _first(value, _AUTHORITY_ENDS)
-        login, at, host = value[:end].rpartition("@")
-        shown += f"{scheme}://{MASK}@{host}" if at and login else f"{scheme}://{value[:end]}"
+        login, _, host = value[:end].rpartition("@")
+        if login:
+            masked_value += f"{scheme}://{MASK}@{host}"
+        else:
+            masked_value += f"{scheme}://{value[:end]}"
         value = value[end:]
         end = _first(value, " \t\n\"'<>")
-        shown += _without_queries(_without_hook(host, value[:end]))
+        masked_value += _without_queries(_without_hook(host, value[:end]))
         value = value[end:]
-    return shown + value
+    return masked_value + value
 
 
 def _without_hook(host: str, tail: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import takewhile
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _GRANTED = {"nvidia": ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")}
 _NUMBER = re.compile(r"[0-9]{1,5}")
 _ASK_UUIDS = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
 ASK_SECONDS = 5.0
-_SHOWN = 60
+_LONGEST = 60
 _MOST = 10_000
 
 
@@ -60,24 +61,12 @@ def _by_number(entries: list[str], there: Sequence[int], granted: list[int]) -> 
             return []
         numbers.append(int(entry))
     # Numbers are those of the device files, or count what a container or Slurm's cgroup has left of them.
-    counted = _until_none(_at(granted or there, number) for number in numbers)
-    named = _until_none(number if number in there else None for number in numbers)
-    if granted and len(counted) == len(numbers):
-        return counted
-    return named if len(named) >= len(counted) else counted
-
-
-def _at(some: Sequence[int], index: int) -> int | None:
-    return some[index] if index < len(some) else None
-
-
-def _until_none(found: Iterable[int | None]) -> list[int]:
-    known: list[int] = []
-    for number in found:
-        if number is None:
-            break
-        known.append(number)
-    return known
+    places = granted or there
+    by_place = [places[number] for number in takewhile(lambda number: number < len(places), numbers)]
+    by_number = list(takewhile(lambda number: number in there, numbers))
+    if granted and len(by_place) == len(numbers):
+        return by_place
+    return by_number if len(by_number) >= len(by_place) else by_place
 
 
 def _by_uuid(entries: list[str], ask: Callable[[list[str]], str]) -> list[int | None]:
@@ -86,13 +75,13 @@ def _by_uuid(entries: list[str], ask: Callable[[list[str]], str]) -> list[int | 
     if len(set(listed)) < len(listed):
         return []
     numbers = parse_uuids(ask(_ASK_UUIDS)) if any(entry.startswith("GPU-") for entry in listed) else {}
-    found: list[int | None] = []
+    devices: list[int | None] = []
     for entry in entries:
         if not entry.startswith(("GPU-", "MIG-")):
             break
-        meant = [number for uuid, number in numbers.items() if uuid.startswith(entry)]
-        found.append(meant[0] if len(meant) == 1 else None)
-    return found
+        matches = [number for uuid, number in numbers.items() if uuid.startswith(entry)]
+        devices.append(matches[0] if len(matches) == 1 else None)
+    return devices
 
 
 def parse_uuids(text: str) -> dict[str, int]:
@@ -112,8 +101,11 @@ def limit(stem: str, environment: Mapping[str, str]) -> str:
     value = environment.get(name)
     if value is None:
         return ""
-    shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
-    return f"{name}={shown if shown.isprintable() else ascii(shown)}"
+    if len(value) > _LONGEST:
+        value = f"{value[:_LONGEST]}..."
+    if not value.isprintable():
+        value = ascii(value)
+    return f"{name}={value}"
 
 
 def seen_here(stem: str, environment: Mapping[str, str], folder: str = "/dev") -> Seen:
@@ -122,13 +114,13 @@ def seen_here(stem: str, environment: Mapping[str, str], folder: str = "/dev") -
 
 
 def as_seen(
-    found: dict[int, Value], stem: str, environment: Mapping[str, str], ask: Callable[[list[str]], str]
+    by_host: dict[int, Value], stem: str, environment: Mapping[str, str], ask: Callable[[list[str]], str]
 ) -> dict[int, Value]:
     """Give what is known of devices by the numbers of the host the numbers that a process sees."""
     if VARIABLES[stem] not in environment:
-        return found
-    seen = visible_devices(stem, device_numbers(stem) or sorted(found), environment, ask)
-    return {number: found[file] for number, file in seen.items() if file in found}
+        return by_host
+    seen = visible_devices(stem, device_numbers(stem) or sorted(by_host), environment, ask)
+    return {number: by_host[file] for number, file in seen.items() if file in by_host}
 
 
 def by_file(devices: Iterable[int], stem: str, environment: Mapping[str, str]) -> dict[int, int]:
@@ -145,13 +137,13 @@ def device_numbers(stem: str, folder: str = "/dev") -> list[int]:
         names = os.listdir(folder)
     except OSError:
         return []
-    found = (re.fullmatch(rf"{stem}({_NUMBER.pattern})", name) for name in names)
-    return sorted(int(match[1]) for match in found if match)
+    matches = (re.fullmatch(rf"{stem}({_NUMBER.pattern})", name) for name in names)
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def environment_of_ranks(order: messages.RunOrder) -> dict[str, str]:
     """The variables that the ranks of this host have, as far as they limit devices: the same for all of them."""
-    own = next((one["env"] for one in order["processes"] if one["rank"] is not None), {})
+    own = next((process["env"] for process in order["processes"] if process["rank"] is not None), {})
     return {**os.environ, **order["env"], **order["secrets"], **own}
 
 
@@ -160,14 +152,14 @@ def without_limits(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in VARIABLES.values()}
 
 
-def ask_tool(words: list[str]) -> str:
+def ask_tool(argv: list[str]) -> str:
     """Run a vendor's tool; nothing where it is not there, fails or hangs."""
     import subprocess
 
     env = without_limits(os.environ)
     try:
         done = subprocess.run(
-            words, capture_output=True, timeout=ASK_SECONDS, stdin=subprocess.DEVNULL, check=False, env=env
+            argv, capture_output=True, timeout=ASK_SECONDS, stdin=subprocess.DEVNULL, check=False, env=env
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -73,9 +73,9 @@ class Decoder:
     def feed(self, data: bytes) -> list[dict[str, Any]]:
         data = data.replace(b"\n", b"").replace(b"\r", b"")
         if self._waiting:
-            before, found, data = (b"".join(self._begun) + data).partition(MAGIC)
-            self._begun = [] if found else [before[-len(MAGIC) :]]
-            self._waiting = not found
+            before, magic, data = (b"".join(self._begun) + data).partition(MAGIC)
+            self._begun = [] if magic else [before[-len(MAGIC) :]]
+            self._waiting = not magic
         if self._waiting or self._broken:
             return []
         messages: list[dict[str, Any]] = []

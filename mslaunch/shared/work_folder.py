@@ -208,9 +208,9 @@ def _is_copy(entry: os.DirEntry[str], stamp: list[int] | None) -> bool:
         return False
     size, changed, checksum = stamp
     try:
-        found = entry.stat()
-        if found.st_size != size or found.st_mtime_ns == changed:
-            return found.st_size == size
+        status = entry.stat()
+        if status.st_size != size or status.st_mtime_ns == changed:
+            return status.st_size == size
         import zlib
 
         with open(entry.path, "rb") as file:

@@ -16,7 +16,7 @@ _WORD = 64
 
 
 def bind(environment: Mapping[str, str]) -> None:
-    """Do what the plan says; what the host does not allow is said in the log, and the rank runs all the same."""
+    """Bind as the plan has it; what the host does not allow is printed in the log, and the rank runs all the same."""
     cores, node = environment.get("MSLAUNCH_CORES"), environment.get("MSLAUNCH_NUMA_NODE")
     try:
         if cores is not None:
@@ -40,12 +40,12 @@ def set_memory_policy(policy: int, nodes: set[int]) -> str | None:
     number = _SET_MEMPOLICY.get(os.uname().machine)
     if number is None:
         return f"not known how on {os.uname().machine}"
-    words = max(nodes) // _WORD + 1
-    mask = (ctypes.c_ulong * words)()
+    length = max(nodes) // _WORD + 1
+    mask = (ctypes.c_ulong * length)()
     for node in nodes:
         mask[node // _WORD] |= 1 << node % _WORD
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(number, policy, mask, ctypes.c_ulong(words * _WORD + 1)) != 0:
+    if libc.syscall(number, policy, mask, ctypes.c_ulong(length * _WORD + 1)) != 0:
         return os.strerror(ctypes.get_errno())
     return None
 

@@ -69,14 +69,18 @@ def _look_first_in(folder: str) -> None:
 
 def run_executable(name: str, args: list[str]) -> NoReturn:
     """Become another program: `python` is this Python; other names are looked for on PATH, then beside this Python."""
-    found = sys.executable if name == "python" else name
-    beside = os.path.join(os.path.dirname(sys.executable), found)
+    program = sys.executable if name == "python" else name
+    beside = os.path.join(os.path.dirname(sys.executable), program)
     try:
         try:
-            os.execvp(found, [found, *args])
+            os.execvp(program, [program, *args])
         except FileNotFoundError:
-            os.execv(beside, [found, *args])
+            os.execv(beside, [program, *args])
     except OSError as error:
-        fix = "Make it executable (chmod +x)" if isinstance(error, PermissionError) else "Check its name and PATH"
+        code, fix = 126, "Check its name and PATH"
+        if isinstance(error, PermissionError):
+            fix = "Make it executable (chmod +x)"
+        elif isinstance(error, FileNotFoundError):
+            code = 127
         print(f"mslaunch: cannot run {name}: {error.strerror}. {fix}.", file=sys.stderr)
-        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+        os._exit(code)

@@ -33,10 +33,10 @@ def checked(init: Callable[..., Any], management: Any, planned: int) -> Callable
             try:
                 result = init(*args, **kwargs)
             except RuntimeError as error:
-                asked = changed_size(planned, os.environ)
-                if asked is None:
+                size = changed_size(planned, os.environ)
+                if size is None:
                     raise
-                raise GroupSizeMismatch(planned, asked) from error
+                raise GroupSizeMismatch(planned, size) from error
         notify("joined")
         real = management.get_group_size()
         if real != planned:
@@ -48,8 +48,8 @@ def checked(init: Callable[..., Any], management: Any, planned: int) -> Callable
 
 def changed_size(planned: int, environment: Mapping[str, str]) -> int | None:
     """Return the size that a script has set itself: MindSpore then speaks of processes that were not spawned."""
-    asked = environment.get("MS_WORKER_NUM", "")
-    return int(asked) if asked.isdecimal() and int(asked) != planned else None
+    size = environment.get("MS_WORKER_NUM", "")
+    return int(size) if size.isdecimal() and int(size) != planned else None
 
 
 class _Wakeable:

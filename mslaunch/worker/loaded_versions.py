@@ -36,12 +36,12 @@ def write() -> None:
     """Write the versions of what is loaded by now; only rank 0 does, since all have the same."""
     if report.me.rank != 0 or os.getpid() != report.me.pid:
         return
-    found: dict[str, Value] = {"mslaunch": __version__, "python": sys.version.split()[0]}
+    versions: dict[str, Value] = {"mslaunch": __version__, "python": sys.version.split()[0]}
     for name in LIBRARIES:
         version = getattr(sys.modules.get(name), "__version__", None)
         if isinstance(version, str):
-            found[name] = version[:100]
+            versions[name] = version[:100]
     try:
-        report.write_json(os.path.join(report.me.folder, layout.VERSIONS), found)
+        report.write_json(os.path.join(report.me.folder, layout.VERSIONS), versions)
     except OSError:
         pass  # a full disk: the job has other worries

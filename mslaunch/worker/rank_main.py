@@ -10,39 +10,10 @@ from mslaunch.shared import layout, secret_names, work_folder
 from mslaunch.worker import execution, own_files, report
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
     from typing import Any, NoReturn
-
-
-def make(path: str) -> None:
-    os.makedirs(path, mode=0o700, exist_ok=True)
-
-
-def write_environment(path: str) -> None:
-    """Write the environment, with the values of what looks like a secret masked."""
-    named = os.environ.get("MSLAUNCH_SECRETS", "").split(",")
-    lines = [
-        f"{name}={secret_names.MASK if name in named else secret_names.masked(name, value)}\n"
-        for name, value in sorted(os.environ.items())
-    ]
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    with open(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.writelines(lines)
-
-
-def redirect_output(path: str) -> None:
-    """Send output and errors to one file, each write appended whole."""
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-
 
 STACK_SIGNAL = 41  # SIGRTMIN + 7 with glibc, as agent.stacks has it; the signal module would cost every rank 2 ms
 
@@ -57,53 +28,81 @@ def main() -> None:
 def run_scheduler() -> None:
     from mslaunch.worker import scheduler
 
-    place = report.settle().folder
-    if "MSLAUNCH_RANKS" in os.environ:
-        make(place)
-        _split(place)
+    _make_folder()
     scheduler.run()
 
 
-def run_rank(words: list[str]) -> None:
+def run_rank(argv: list[str]) -> None:
     """Become the rank: its folder, its environment, then the program: a script, -m and a module, or -x and a file."""
-    kind = words.pop(0) if words[0] in ("-m", "-x") else ""
-    what, args = words[0], words[1:]
+    kind = argv.pop(0) if argv[0] in ("-m", "-x") else ""
+    program, *args = argv
     run_dir = os.environ["MSLAUNCH_RUN_DIR"]
-    by_script = "MSLAUNCH_RANKS" in os.environ
-    if by_script:
+    if "MSLAUNCH_RANKS" in os.environ:
         take_rank_environment(os.environ["MSLAUNCH_RANKS"], run_dir)
-    place = report.settle().folder
-    make(place)
-    if by_script:
-        _split(place)
+    _make_folder()
     if "MSLAUNCH_CORES" in os.environ:
         from mslaunch.worker import bind_cores
 
         bind_cores.bind(os.environ)
-    python = kind != "-x"
     job_folder = os.path.join(run_dir, layout.CODE)
     try:
         if os.environ.get("MSLAUNCH_CWD") == "submit":
             job_folder = os.environ["MSLAUNCH_JOB_DIR"]
-            if not kind and not os.path.exists(what):  # the script of mslaunch.launch(), on a host without mslaunch
-                what = os.path.join(run_dir, layout.CODE, os.path.relpath(what, job_folder))
+            if not kind and not os.path.exists(program):  # the script of mslaunch.launch(), on a host without mslaunch
+                program = os.path.join(run_dir, layout.CODE, os.path.relpath(program, job_folder))
             os.chdir(os.environ["MSLAUNCH_SUBMIT_DIR"])
         else:
-            work = work_folder.make(run_dir, int(os.environ["RANK_ID"]), copies=not python)
-            os.chdir(os.path.join(work, os.environ.get("MSLAUNCH_WORKDIR", "")))
-            if python:
-                own_files.install(run_dir, os.environ)
+            _enter_work_folder(run_dir, is_python=kind != "-x")
         os.environ["PWD"] = os.getcwd()
-        write_environment(os.path.join(place, layout.ENV_LOG))
+        write_environment(os.path.join(report.me.folder, layout.ENV_LOG))
     except OSError as error:
-        _fail(error, what)  # a full disk, say: the log cannot tell, so the agent is told
+        _fail(error, program)  # a full disk, say: the log cannot hold it, so the agent is told
     if kind == "-x":
-        execution.run_executable(what, args)
+        execution.run_executable(program, args)
     elif kind == "-m":
         beside = os.path.normpath(os.path.join(job_folder, os.environ.get("MSLAUNCH_WORKDIR", "")))
-        run_python(what, args, lambda: execution.find_module(what, beside))
+        run_python(program, args, lambda: execution.find_module(program, beside))
     else:
-        run_python(what, args, lambda: execution.find_script(what))
+        run_python(program, args, lambda: execution.find_script(program))
+
+
+def _make_folder() -> None:
+    """Make the folder of this process; below msrun or mpirun, fork an exit recorder and write to a log there."""
+    folder = report.settle().folder
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    if "MSLAUNCH_RANKS" in os.environ:
+        from mslaunch.worker import exit_recorder
+
+        exit_recorder.split(os.path.join(folder, layout.EXIT))
+        redirect_output(os.path.join(folder, layout.LOG))
+
+
+def _enter_work_folder(run_dir: str, is_python: bool) -> None:
+    work = work_folder.make(run_dir, int(os.environ["RANK_ID"]), copies=not is_python)
+    os.chdir(os.path.join(work, os.environ.get("MSLAUNCH_WORKDIR", "")))
+    if is_python:
+        own_files.install(run_dir, os.environ)
+
+
+def write_environment(path: str) -> None:
+    """Write the environment, with the values of what looks like a secret masked."""
+    secrets = os.environ.get("MSLAUNCH_SECRETS", "").split(",")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with open(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="surrogateescape") as file:
+        for name, value in sorted(os.environ.items()):
+            masked = secret_names.MASK if name in secrets else secret_names.masked(name, value)
+            file.write(f"{name}={masked}\n")
+
+
+def redirect_output(path: str) -> None:
+    """Send output and errors to one file, each write appended whole."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
 
 
 def take_rank_environment(path: str, run_dir: str) -> None:
@@ -229,10 +228,3 @@ class _UsersNames:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def _split(place: str) -> None:
-    from mslaunch.worker import exit_recorder
-
-    exit_recorder.split(os.path.join(place, layout.EXIT))
-    redirect_output(os.path.join(place, layout.LOG))

@@ -1,4 +1,4 @@
-"""What a rank tells: short messages to its host's agent, error.json for everyone.
+"""What a rank reports: short messages to its host's agent, error.json for everyone.
 
 A script may change its environment, fork, and have modules named like the standard library's beside it. So who this
 rank is, is noted before the script starts, only the rank itself speaks for it, and JSON is written without `json`.
@@ -116,14 +116,14 @@ def report_killed_children() -> None:
 
 
 def _children() -> list[int]:
-    found: list[int] = []
+    children: list[int] = []
     try:
         for thread in os.listdir("/proc/self/task"):
             with open(f"/proc/self/task/{thread}/children", encoding="ascii") as file:
-                found += map(int, file.read().split())
+                children += map(int, file.read().split())
     except (OSError, ValueError):  # this kernel does not say
         pass
-    return found
+    return children
 
 
 def done() -> None:

@@ -17,30 +17,26 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any
 
-_MANAGEMENT = "mindspore.communication.management"
-_CHILDREN = "multiprocessing.popen_fork"
-
 
 class ImportWatch:
     """A finder that finds nothing itself: it sees which modules are imported, and patches some of them after import."""
 
     def __init__(self, planned: int) -> None:
         self.planned = planned
+        self._actions: dict[str, Callable[[Any], None]] = {
+            "mindspore": _imported,
+            "mindspore.communication.management": self.watch_init,
+            "multiprocessing.popen_fork": watch_children,
+            "subprocess": watch_programs,
+            "threading": watch_threads,
+        }
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         del target
         if name == "mindspore":
             report.notify("import")
-            return _and_then(PathFinder.find_spec(name, path), _imported)
-        if name == "threading":
-            return _and_then(PathFinder.find_spec(name, path), watch_threads)
-        if name == _CHILDREN:
-            return _and_then(PathFinder.find_spec(name, path), watch_children)
-        if name == "subprocess":
-            return _and_then(PathFinder.find_spec(name, path), watch_programs)
-        if name == _MANAGEMENT:
-            return _and_then(PathFinder.find_spec(name, path), self.watch_init)
-        return None
+        act = self._actions.get(name)
+        return _and_then(PathFinder.find_spec(name, path), act) if act else None
 
     def watch_init(self, management: Any) -> None:
         from mslaunch.worker import init_watch
@@ -68,13 +64,13 @@ def _imported(_: Any) -> None:
 def watch_threads(threading: Any) -> None:
     """Record what a thread dies of: by itself that ends no rank, but it may explain why one hangs or ends later."""
 
-    shown = threading.excepthook
+    show = threading.excepthook
 
     def record(args: Any) -> None:
         if args.exc_type is not SystemExit and args.exc_value is not None:
             thread = args.thread.name if args.thread else "?"
             report.record_error(args.exc_value, args.exc_traceback, time.time(), thread)
-        shown(args)
+        show(args)
 
     threading.excepthook = record
 

@@ -1,4 +1,4 @@
-"""What NPUs and GPUs do: asked of npu-smi and nvidia-smi, as child processes that nobody waits for."""
+"""What npu-smi and nvidia-smi report of NPUs and GPUs; they are child processes that nobody waits for."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ def read_nvidia_smi(text: str) -> Devices:
     for line in text.splitlines():
         index, *cells = [cell.strip() for cell in line.split(",")]
         if index.isdigit() and len(cells) == len(_GPU_VALUES):
-            values = {name: value for name, cell in zip(_GPU_VALUES, cells) if (value := _number(cell)) is not None}
-            devices[int(index)] = {name: value * _MB if "memory" in name else value for name, value in values.items()}
+            values = devices[int(index)] = {}
+            for name, cell in zip(_GPU_VALUES, cells):
+                number = _number(cell)
+                if number is not None:
+                    values[name] = number * _MB if "memory" in name else number
     return devices
 
 
@@ -54,15 +57,16 @@ def read_npu_smi(text: str) -> Devices:
 
 def _npu_values(first: list[str], second: list[str]) -> dict[str, float]:
     """Power and temperature stand in the first line; use of AI cores, memory and on-chip memory in the second."""
-    found = {"power": _number(first[0]) if first else None, "temperature": _number(first[1]) if first[1:] else None}
-    found["utilisation"] = _number(second[0]) if second else None
-    values = {name: value for name, value in found.items() if value is not None}
-    pairs = [
-        (_number(second[at - 1]), _number(second[at + 1])) for at in range(1, len(second) - 1) if second[at] == "/"
-    ]
-    for used, total in pairs:  # chips with on-chip memory show 0 / 0 for the other one
-        if used is not None and total:
-            values.update(memory_used=used * _MB, memory_total=total * _MB)
+    values: dict[str, float] = {}
+    for name, cells in (("power", first[:1]), ("temperature", first[1:2]), ("utilisation", second[:1])):
+        number = _number("".join(cells))
+        if number is not None:
+            values[name] = number
+    for at in range(1, len(second) - 1):
+        if second[at] == "/":  # chips with on-chip memory show 0 / 0 for the other one
+            used, total = _number(second[at - 1]), _number(second[at + 1])
+            if used is not None and total:
+                values.update(memory_used=used * _MB, memory_total=total * _MB)
     return values
 
 
@@ -108,12 +112,12 @@ class DeviceMetrics:
         """Return what has been answered since the look before; ask again where it is time to."""
         if self._path is None:
             return {}
-        found: Devices = {}
+        devices: Devices = {}
         if self._pid is not None:
-            found = self._receive(now)
+            devices = self._receive(now)
         elif now - self._asked >= EVERY:
             self._ask(self._path, now)
-        return {self._numbers[one]: values for one, values in found.items() if one in self._numbers and values}
+        return {self._numbers[file]: values for file, values in devices.items() if file in self._numbers and values}
 
     def close(self) -> None:
         """Ask no more, and end a tool that has not answered yet."""
@@ -155,11 +159,12 @@ class DeviceMetrics:
         except BlockingIOError:
             return self._give_up() if now - self._asked > LONGEST else {}
         self._end()
-        found = self._read(self._output.decode("utf-8", "replace"))
-        self._failures = 0 if found else self._failures + 1
-        if self._failures >= MOST_FAILURES:
-            self._path = None
-        return found
+        devices = self._read(self._output.decode("utf-8", "replace"))
+        if devices:
+            self._failures = 0
+        else:
+            self._count_failure()
+        return devices
 
     def _give_up(self) -> Devices:
         """End a tool that hangs, and what it has started; its agent reaps it as it does all its children."""
@@ -170,10 +175,13 @@ class DeviceMetrics:
         except OSError:
             pass
         self._end()
+        self._count_failure()
+        return {}
+
+    def _count_failure(self) -> None:
         self._failures += 1
         if self._failures >= MOST_FAILURES:
             self._path = None
-        return {}
 
     def _end(self) -> None:
         os.close(self._pipe)

@@ -77,7 +77,7 @@ class LinePatterns:
         """Compile what finds lines worth a look in a block, without literals that hold another one."""
         rows = [row for row in self._rows if row.role != "completes"]
         literals = {literal for row in rows for literal in row.literals}
-        needed = [one for one in literals if not any(other != one and other in one for other in literals)]
+        needed = [text for text in literals if not any(other != text and other in text for other in literals)]
         if all(row.literals for row in rows):
             self.candidate = re.compile(b"|".join(sorted(re.escape(literal.encode()) for literal in needed)) or b"$^")
         else:  # a pattern of which nothing is known: any line may match
@@ -103,16 +103,20 @@ class LinePatterns:
         return values
 
     def _match(self, row: _Row, text: str) -> Iterator[tuple[str, float]]:
-        found = row.regex.search(text) if row.built_in else self._match_in_time(row, text)
-        if found is None:
+        match = row.regex.search(text) if row.built_in else self._match_in_time(row, text)
+        if match is None:
             return
         if not row.fields:
-            yield from _object_numbers(found[0])
+            yield from _object_numbers(match[0])
             return
-        for name, group in zip(row.fields, found.groups()):
-            value = metric_values.parse_number(group) if name and group else None
-            if value is not None:
-                yield from _in_seconds(name, value) if row.role != "adds" else ((name, value),)
+        for name, group in zip(row.fields, match.groups()):
+            number = metric_values.parse_number(group or "")
+            if not name or number is None:
+                continue
+            if row.role == "adds":
+                yield name, number
+            else:
+                yield from _in_seconds(name, number)
 
     def _match_in_time(self, row: _Row, text: str) -> re.Match[str] | None:
         """Try a pattern that is not ours: Python looks for signals while it matches, so that a timer ends it."""
@@ -158,9 +162,9 @@ def _in_seconds(name: str, value: float) -> Iterator[tuple[str, float]]:
 
 def _object_numbers(text: str) -> Iterator[tuple[str, float]]:
     """Return the numbers of an object, JSON's or Python's, where it is about a training."""
-    found = dict(_json_numbers(text) if text.startswith('{"') else _python_numbers(text))
-    if not _TELLING.isdisjoint(found):
-        yield from found.items()
+    numbers = dict(_json_numbers(text) if text.startswith('{"') else _python_numbers(text))
+    if not _TELLING.isdisjoint(numbers):
+        yield from numbers.items()
 
 
 def _json_numbers(text: str) -> Iterator[tuple[str, float]]:

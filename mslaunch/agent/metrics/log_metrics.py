@@ -40,7 +40,7 @@ class StepCounter:
         self._most = 0.0  # steps that were seen in the present epoch
         self._per_epoch: float | None = None
         self._is_global = False  # steps are counted over epochs by the job itself
-        self._told = False
+        self._has_step_times = False
         self._lacks_steps = False
         self._bar_steps: Any = None
         self._seen: dict[bool, tuple[bool, float, float]] = {}
@@ -66,13 +66,13 @@ class StepCounter:
         epoch: Any = values.get("epoch")
         if not isinstance(step, int):
             return
-        self._told = self._told or "step_time" in values
+        self._has_step_times = self._has_step_times or "step_time" in values
         total: Any = values.get("total_step", step)
         if isinstance(epoch, int) and "total_step" not in values:
             total = self._count(epoch, step, values.get("steps"))
             if total not in (None, step):
                 values["total_step"] = total
-        if is_last and not self._told:
+        if is_last and not self._has_step_times:
             self._take_time(values, (total is None, step if total is None else total, when), is_followed)
 
     def _count(self, epoch: int, step: int, steps: Any) -> float | None:
@@ -130,12 +130,15 @@ class LogMetrics:
         if not data:
             return []
         ended = written if began <= written <= now else now
-        read = [(end, self._patterns.read(line)) for end, line in self._chosen_lines(data, most)]
-        found = [(end, values) for end, values in read if values]
-        if not found:
+        matches = []
+        for end, line in self._chosen_lines(data, most):
+            values = self._patterns.read(line)
+            if values:
+                matches.append((end, values))
+        if not matches:
             return []
-        last = found[-1][0]  # not the end of the data: a text after it, as a traceback, takes no time by its length
-        rows = [(round(began + (ended - began) * end / max(1, last), 3), values) for end, values in found]
+        last = matches[-1][0]  # not the end of the data: a text after it, as a traceback, takes no time by its length
+        rows = [(round(began + (ended - began) * end / max(1, last), 3), values) for end, values in matches]
         self._steps.add_to_all(rows, is_followed=bool(data[last:].strip()))
         return rows
 
@@ -146,33 +149,33 @@ class LogMetrics:
         except OSError:  # not there yet
             return 0.0, b""
         try:
-            found = os.fstat(file)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
                 return 0.0, b""
-            if found.st_ino != self._file or found.st_size < self._offset:
-                self._file, self._offset, self._partial = found.st_ino, 0, b""
-            if found.st_size == self._offset and not is_last:
+            if status.st_ino != self._file or status.st_size < self._offset:
+                self._file, self._offset, self._partial = status.st_ino, 0, b""
+            if status.st_size == self._offset and not is_last:
                 return before, self._bars.settle(self._partial)
-            data = self._partial + read_pieces(file, self._offset, found.st_size, limit)
-            self._offset = found.st_size
+            data = self._partial + read_pieces(file, self._offset, status.st_size, limit)
+            self._offset = status.st_size
         except OSError:  # a disk that fails, a server whose files have changed
             return 0.0, b""
         finally:
             os.close(file)
         if is_last:
             self._partial = b""
-            return found.st_mtime, self._bars.lines(data + b"\n") + self._bars.finish()
+            return status.st_mtime, self._bars.lines(data + b"\n") + self._bars.finish()
         whole = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         self._partial = data[whole : whole + LONGEST_LINE]
-        return found.st_mtime, self._bars.lines(data[:whole])
+        return status.st_mtime, self._bars.lines(data[:whole])
 
     def _candidates(self, data: bytes) -> dict[bytes, list[int]]:
         """Return where lines are that may tell something, by the text that they hold; of many, some."""
         kinds: dict[bytes, list[int]] = {}
         search, at, count, skipped = self._patterns.candidate.search, 0, 0, 0
-        while found := search(data, at):
-            kinds.setdefault(found[0], []).append(found.start())
-            at = data.find(b"\n", found.end()) + 1
+        while match := search(data, at):
+            kinds.setdefault(match[0], []).append(match.start())
+            at = data.find(b"\n", match.end()) + 1
             count += 1
             if not at:
                 break
@@ -187,9 +190,9 @@ class LogMetrics:
         """Return some places where NaN or infinity stands in a line that may tell something."""
         lowered, search = data.lower(), self._patterns.candidate.search
         for odd in _ODD:
-            places = (found.start() for found in islice(odd.finditer(lowered), MOST_TRIED))
-            told = (at for at in places if search(data, data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)))
-            yield from islice(told, MOST_ODD)
+            places = (match.start() for match in islice(odd.finditer(lowered), MOST_TRIED))
+            likely = (at for at in places if search(data, data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)))
+            yield from islice(likely, MOST_ODD)
 
     def _chosen_lines(self, data: bytes, most: int) -> list[tuple[int, bytes]]:
         """Return some of the lines that may tell something, with where they end, in their order."""

@@ -31,23 +31,22 @@ class AttemptMetrics:
     """Measures one attempt. `pids` tells the processes of the ranks that run."""
 
     def __init__(self, order: messages.RunOrder, output: LauncherStream, pids: Callable[[], dict[int, int]]) -> None:
-        asked = order["metrics"]
-        assert asked is not None
-        ranks = {one["rank"]: one for one in order["processes"] if one["rank"] is not None}
+        settings = order["metrics"]
+        assert settings is not None
+        ranks = {planned["rank"]: planned for planned in order["processes"] if planned["rank"] is not None}
         self._output = output
         self._pids = pids
-        self._every = asked["every"]
-        self._most = asked["most"]
-        self._resources_every = asked["resources"]
+        self._every = settings["every"]
+        self._most = settings["most"]
+        self._resources_every = settings["resources"]
         self._limit = max(LEAST_BYTES, int(BYTES * self._every) // max(1, len(ranks)))
-        patterns = LinePatterns(asked["patterns"], lambda text: output.event("agent-note", text=text))
-        self._logs = {rank: LogMetrics(one["log"], patterns) for rank, one in ranks.items()}
+        patterns = LinePatterns(settings["patterns"], output.note)
+        self._logs = {rank: LogMetrics(planned["log"], patterns) for rank, planned in ranks.items()}
         self._reported: dict[int, list[Timed]] = {}
         self._reported_steps: dict[int, StepCounter] = {}
         self._resources = Resources(order["run_dir"])
-        devices = {one["device_id"] for one in ranks.values()} if asked["devices"] else set()
-        numbers = {one for one in devices if one is not None}
-        self._devices = DeviceMetrics(asked["devices"], numbers, environment_of_ranks(order))
+        devices = {planned["device_id"] for planned in ranks.values() if planned["device_id"] is not None}
+        self._devices = DeviceMetrics(settings["devices"], devices, environment_of_ranks(order))
         self._is_broken = False
         self._looked = 0.0
         self._resources_at: float | None = None
@@ -82,8 +81,7 @@ class AttemptMetrics:
             pass
         except Exception as error:
             self._is_broken = True
-            text = f"metrics are not measured any more: {type(error).__name__}: {error}"
-            self._output.event("agent-note", text=text)
+            self._output.note(f"metrics are not measured any more: {type(error).__name__}: {error}")
 
     def _look(self, now: float) -> None:
         if now - self._looked < self._every or self._output.waiting > MOST_WAITING:
@@ -97,15 +95,14 @@ class AttemptMetrics:
         if not self._logs:
             return []
         when = round(time.time(), 3)
-        found: list[tuple[int | None, int | None, dict[str, float]]]
-        found = [(None, device, values) for device, values in self._devices.look(now).items()]
+        rows = [_row(when, None, device, values) for device, values in self._devices.look(now).items()]
         if self._resources_at is None:
             self._resources.look(self._pids())
             self._resources_at = now + min(FIRST_RESOURCES, self._resources_every)
         elif now >= self._resources_at:
             self._resources_at = now + self._resources_every
-            found += [(rank, None, values) for rank, values in self._resources.look(self._pids())]
-        return [_row(when, rank, device, values) for rank, device, values in found]
+            rows += [_row(when, rank, None, values) for rank, values in self._resources.look(self._pids())]
+        return rows
 
     def _send_now(self, rank: int) -> None:
         if rank in self._logs:
@@ -119,18 +116,21 @@ class AttemptMetrics:
                 self._devices.close()
 
     def _receive(self, rank: int, rows: list[Any]) -> None:
-        kept = self._reported.setdefault(rank, [])
-        kept += [(when, values) for when, told in rows if (values := checked(told))]
-        if len(kept) > MOST_REPORTED:
-            self._reported[rank] = spread_rows(kept, MOST_REPORTED // 2)
+        reported = self._reported.setdefault(rank, [])
+        for when, payload in rows:
+            values = checked(payload)
+            if values:
+                reported.append((when, values))
+        if len(reported) > MOST_REPORTED:
+            self._reported[rank] = spread_rows(reported, MOST_REPORTED // 2)
 
     def _rows_of(self, rank: int, is_last: bool = False) -> list[messages.MetricRow]:
-        found = self._logs[rank].read(self._most, self._limit, is_last)
+        rows = self._logs[rank].read(self._most, self._limit, is_last)
         if rank in self._reported:
             reported = spread_rows(self._reported.pop(rank), self._most)
             self._reported_steps.setdefault(rank, StepCounter()).add_to_all(reported)
-            found += reported
-        return [{"time": when, "rank": rank, "device": None, "values": values} for when, values in found]
+            rows += reported
+        return [{"time": when, "rank": rank, "device": None, "values": values} for when, values in rows]
 
     def _send(self, rows: list[messages.MetricRow]) -> None:
         if rows:
