@@ -56,8 +56,10 @@ class Children:
 
     def __init__(self, planned: Iterable[messages.PlannedProcess] = ()) -> None:
         self._children = [Child(process) for process in planned]
-        self._by_pid: dict[int, Child] = {}
-        self._speakers = {child.rank: child for child in self._children if child.role in ("worker", "scheduler")}
+        self.by_pid: dict[int, Child] = {}
+        """Those that the agent itself has started and that have not been reaped."""
+        self.speakers = {child.rank: child for child in self._children if child.role in ("worker", "scheduler")}
+        """Who sends messages: ranks by their number, the scheduler by None."""
 
     def __iter__(self) -> Iterator[Child]:
         return iter(self._children)
@@ -75,22 +77,6 @@ class Children:
     def rank_pids(self) -> dict[int, int]:
         """Return the rank of every pid that was one, those that have ended included."""
         return {child.pid: rank for rank, child in self.ranks.items() if child.pid}
-
-    def started(self, child: Child, pid: int) -> None:
-        """Note the pid of a process that the agent itself has started."""
-        child.pid = pid
-        self._by_pid[pid] = child
-
-    def of_pid(self, pid: int) -> Child | None:
-        return self._by_pid.get(pid)
-
-    def reaped(self, pid: int) -> Child | None:
-        """Return the process of a pid that means nothing from now on."""
-        return self._by_pid.pop(pid, None)
-
-    def speaker(self, rank: int | None) -> Child | None:
-        """Return who sends messages as this rank; the scheduler does as None."""
-        return self._speakers.get(rank)
 
 
 class DeadProcess:

@@ -117,11 +117,11 @@ class Ranks:
         env = {**self._env, **planned["env"]}
         stdin = self._stdin.lend(child.rank)
         try:
-            pid = processes.start(planned["argv"], env, planned["cwd"], child.log, stdin=stdin)
+            child.pid = processes.start(planned["argv"], env, planned["cwd"], child.log, stdin=stdin)
         except OSError as error:
             self.output.start_failed(child.role, child.rank, error)
         else:
-            self.children.started(child, pid)
+            self.children.by_pid[child.pid] = child
             self._report_started(child)
 
     def _report_started(self, child: Child) -> None:
@@ -170,7 +170,7 @@ class Ranks:
             self.handle(message)
 
     def handle(self, message: messages.RankMessage) -> None:
-        child = self.children.speaker(message["rank"])
+        child = self.children.speakers.get(message["rank"])
         if child is None:
             return
         what = message["what"]
@@ -216,12 +216,12 @@ class Ranks:
         """Reap exited children, adopted orphans included, and report those that were planned."""
         exited = list(reap_all())
         for dead, _ in exited:  # what a rank has left behind comes here with it, and may be why it ended
-            child = self.children.of_pid(dead.session)
+            child = self.children.by_pid.get(dead.session)
             if child is not None and child.pid != dead.pid and not self._terminated and not child.raised:
                 child.add_dead(dead)
         for dead, status in exited:
             self.preparation.reaped(dead.pid, status)
-            child = self.children.reaped(dead.pid)
+            child = self.children.by_pid.pop(dead.pid, None)
             if child is not None and child.running:
                 if child.role == "script":
                     self._close_script()

@@ -32,7 +32,7 @@ class StackTaking:
         self.files = {rank: os.path.join(folder, layout.STACK) for rank, (_, folder) in ranks.items()}
         self._ranks = ranks
         self._env = env
-        self._before = {rank: _size(path) for rank, path in self.files.items()}
+        self._before = {rank: _size_and_time(path)[0] for rank, path in self.files.items()}
         self._until = time.monotonic() + PATIENCE
         self._native: list[int] | None = None
         for pid, _ in ranks.values():
@@ -55,23 +55,23 @@ class StackTaking:
 
     def read(self) -> dict[int, str]:
         """Return what each rank wrote in this round, in bounds."""
-        result = {}
+        stacks = {}
         longest = min(LONGEST, ALL_TOGETHER // max(1, len(self.files)))
         for rank, path in self.files.items():
             try:
                 with open(path, "rb") as file:
                     file.seek(self._before[rank])
-                    result[rank] = file.read(longest).decode("utf-8", "replace")
+                    stacks[rank] = file.read(longest).decode("utf-8", "replace")
             except OSError:
-                result[rank] = ""
-        return result
+                stacks[rank] = ""
+        return stacks
 
     def _is_written(self, rank: int) -> bool:
         pid, _ = self._ranks[rank]
         if not is_ready(pid):
             return True
-        path = self.files[rank]
-        return _size(path) > self._before[rank] and time.time() - _written(path) > QUIET
+        size, written = _size_and_time(self.files[rank])
+        return size > self._before[rank] and time.time() - written > QUIET
 
     def _start_native(self) -> list[int]:
         import shutil
@@ -89,15 +89,9 @@ class StackTaking:
         return started
 
 
-def _written(path: str) -> float:
+def _size_and_time(path: str) -> tuple[int, float]:
     try:
-        return os.stat(path).st_mtime
+        status = os.stat(path)
     except OSError:
-        return 0.0
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
+        return 0, 0.0
+    return status.st_size, status.st_mtime

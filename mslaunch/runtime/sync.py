@@ -161,14 +161,12 @@ def expand(source: str, target: str, ranks: list[tuple[int, str]], run_dir: str)
             path = os.path.realpath(os.path.join(cwd, source))
             own = os.path.realpath(os.path.join(run_dir, layout.rank_folder(rank)))
             if os.path.exists(path):
-                targets[path] = f"{target}/{layout.rank_folder(rank)}" if is_below(path, own) else target
+                targets[path] = (
+                    f"{target}/{layout.rank_folder(rank)}" if path == own or path.startswith(f"{own}/") else target
+                )
     if not targets:
         raise CopyFailed(f"{source} does not exist")
     return list(targets.items())
-
-
-def is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder}/")
 
 
 def copy(order: dict[str, Any]) -> list[str]:

@@ -61,15 +61,18 @@ def gpu_nodes(root: str, ask: Ask) -> dict[int, int]:
 
 def npu_nodes(root: str, nodes: dict[int, list[int]], ask: Ask) -> dict[int, int]:
     """The node of every Ascend device, by its number: from its PCIe bus, else from its CPU affinity."""
-    chips = parse_npu_chips(ask(["npu-smi", "info", "-m"]))
-    boards = {npu: ask(["npu-smi", "info", "-t", "board", "-i", str(npu)]) for npu in sorted(set(chips.values()))}
-    buses = {device: bus for device, npu in chips.items() if (bus := parse_npu_bus(boards[npu]))}
+    table = ask(["npu-smi", "info", "-m"])
+    chips = {int(device): int(npu) for npu, _, device in _CHIP.findall(table)}
+    boards = {}
+    for npu in sorted(set(chips.values())):
+        boards[npu] = _BOARD_BUS.search(ask(["npu-smi", "info", "-t", "board", "-i", str(npu)]))
+    buses = {device: bus[1] for device, npu in chips.items() if (bus := boards[npu])}
     device_nodes = _with_nodes(root, buses)
     if not chips or len(device_nodes) < len(chips):
-        for device, cores in parse_npu_topology(ask(["npu-smi", "info", "-t", "topo"])).items():
-            near = [node for node, own in nodes.items() if set(own) & set(cores)]
+        for device, cores in _TOPO.findall(ask(["npu-smi", "info", "-t", "topo"])):
+            near = [node for node, own in nodes.items() if set(own) & set(parse_list(cores))]
             if len(near) == 1:
-                device_nodes.setdefault(device, near[0])
+                device_nodes.setdefault(int(device), near[0])
     return device_nodes
 
 
@@ -81,22 +84,6 @@ def parse_nvidia_smi(text: str) -> dict[int, str]:
         for index, bus in pairs
         if _NUMBER.fullmatch(index.strip()) and _BUS.fullmatch(bus.strip())
     }
-
-
-def parse_npu_chips(text: str) -> dict[int, int]:
-    """Read `npu-smi info -m`: the number of every chip's device, and the card that it is on."""
-    return {int(logic): int(npu) for npu, _, logic in _CHIP.findall(text)}
-
-
-def parse_npu_bus(text: str) -> str | None:
-    """Read the PCIe bus out of `npu-smi info -t board -i N`."""
-    bus = _BOARD_BUS.search(text)
-    return bus[1] if bus else None
-
-
-def parse_npu_topology(text: str) -> dict[int, list[int]]:
-    """Read the last column of `npu-smi info -t topo`: the cores that are near each device."""
-    return {int(device): parse_list(cores) for device, cores in _TOPO.findall(text)}
 
 
 def parse_list(text: str) -> list[int]:

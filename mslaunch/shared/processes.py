@@ -23,6 +23,13 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def start(
     argv: Sequence[str], env: dict[str, str], cwd: str, log: str, keep: int | None = None, stdin: int | None = None
 ) -> int:
@@ -54,9 +61,7 @@ def _fork(argv: Sequence[str], env: dict[str, str], cwd: str, output: int, keep:
         return pid
     try:
         os.setsid()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
+        die_with_parent(parent)
         if keep is not None:
             os.set_inheritable(keep, True)
         _become(argv, env, cwd, output, stdin)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
 import time
 
-from mslaunch.shared import work_folder
+from mslaunch.shared import processes, work_folder
 from mslaunch.worker import report
 
-_PR_SET_PDEATHSIG = 1
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """What a process does to itself, however much else is being stopped."""
 
@@ -22,7 +20,7 @@ def split(exit_file: str) -> None:
     done, say_done = os.pipe()
     child = os.fork()
     if child == 0:
-        die_with_parent(parent)
+        processes.die_with_parent(parent)
         report.settle().say_done = say_done
         return
     os.close(say_done)
@@ -33,9 +31,8 @@ def split(exit_file: str) -> None:
     status = os.waitpid(child, 0)[1]
     if report.me.rank is not None and not report.me.agent:
         work_folder.clear(report.me.run_dir, report.me.rank)  # an agent does so when nothing of the run is left
-    killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-    code = None if killed_by else os.WEXITSTATUS(status)
-    crashed = None
+    outcome = processes.outcome(status)
+    code, killed_by, crashed = outcome["code"], outcome["signal"], None
     if killed_by in CRASHES and _was_said(done):
         # Only MindSpore's clean-up has crashed, and mpirun would end all other ranks for it.
         code, killed_by, crashed = 0, None, killed_by
@@ -54,13 +51,6 @@ def _was_said(pipe: int) -> bool:
         return os.read(pipe, 1) != b""
     except BlockingIOError:
         return False
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel end this process when its parent dies."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _forward(child: int, number: int) -> None:

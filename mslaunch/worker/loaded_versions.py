@@ -14,21 +14,8 @@ if TYPE_CHECKING:
     from mslaunch.worker.report import Value
 
 LIBRARIES = (
-    "mindspore",
-    "numpy",
-    "mindformers",
-    "mindcv",
-    "mindnlp",
-    "mindone",
-    "mindyolo",
-    "msadapter",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "datasets",
-    "safetensors",
-    "scipy",
-    "pandas",
+    *("mindspore", "numpy", "mindformers", "mindcv", "mindnlp", "mindone", "mindyolo", "msadapter", "torch"),
+    *("transformers", "tokenizers", "datasets", "safetensors", "scipy", "pandas"),
 )
 
 

@@ -212,16 +212,13 @@ def _write_error(kind: str, message: str, traceback: str, raised: float, thread:
         pass  # a full disk must not hide the error itself
 
 
-def format_traceback(error: BaseException, traceback: TracebackType | None) -> str:
-    """Return the traceback as Python would print it, with the names of the user's own files."""
-    import traceback as tracebacks
-
-    return me.as_written("".join(tracebacks.format_exception(type(error), error, traceback)))
-
-
 def _format(error: BaseException, traceback: TracebackType | None) -> tuple[str, str]:
+    """Return the traceback as Python would print it, with the names of the user's own files, and its last line."""
     try:
-        return format_traceback(error, traceback), f"{type(error).__name__}: {error}".removesuffix(": ")
+        import traceback as tracebacks
+
+        text = "".join(tracebacks.format_exception(type(error), error, traceback))
+        return me.as_written(text), f"{type(error).__name__}: {error}".removesuffix(": ")
     except Exception:  # a module of the script's own may be called `traceback`, and an error's __str__ may fail
         return repr(error), f"{type(error).__name__}"
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    Method = Callable[..., None]
+
     from mslaunch.agent.launcher_stream import LauncherStream
     from mslaunch.agent.metrics.log_metrics import Timed
     from mslaunch.shared import messages
@@ -25,6 +27,21 @@ LEAST_BYTES = 1 << 17  # of a log, per look
 MOST_WAITING = 1 << 20  # nothing is measured while so many bytes wait for the launcher
 FIRST_RESOURCES = 1.0  # seconds after the first look, which only tells from where on to count
 MOST_REPORTED = 200  # rows of a rank's reports that are kept for the next event
+
+
+def _harmless(method: Method) -> Method:
+    """Have the job go on whatever goes wrong in a method of AttemptMetrics: an agent that dies would cost it."""
+
+    def guarded(self: AttemptMetrics, *arguments: Any) -> None:
+        if not self.is_broken:
+            try:
+                method(self, *arguments)
+            except OSError:  # no more files or processes now; the next look may find some
+                pass
+            except Exception as error:
+                self.break_off(error)
+
+    return guarded
 
 
 class AttemptMetrics:
@@ -47,48 +64,54 @@ class AttemptMetrics:
         self._resources = Resources(order["run_dir"])
         devices = {planned["device_id"] for planned in ranks.values() if planned["device_id"] is not None}
         self._devices = DeviceMetrics(settings["devices"], devices, environment_of_ranks(order))
-        self._is_broken = False
+        self.is_broken = False
         self._looked = 0.0
         self._resources_at: float | None = None
 
+    @_harmless
     def look(self, now: float) -> None:
         """Measure what it is time to measure, and send it."""
-        self._safely(self._look, now)
-
-    def send_now(self, rank: int) -> None:
-        """Send what is known of a rank: its last steps come before its failure."""
-        self._safely(self._send_now, rank)
-
-    def finish(self, rank: int) -> None:
-        """Send what is left of a rank that has ended."""
-        self._safely(self._finish, rank)
-
-    def receive(self, rank: int, rows: list[Any]) -> None:
-        """Keep what a rank reports until the next look."""
-        self._safely(self._receive, rank, rows)
-
-    def stop_asking(self) -> None:
-        """The job ends: no tool of the devices may hold that up."""
-        self._safely(self._devices.close)
-
-    def _safely(self, do: Callable[..., None], *arguments: Any) -> None:
-        """Do it. Whatever goes wrong, the job goes on: an agent that dies would cost it."""
-        if self._is_broken:
-            return
-        try:
-            do(*arguments)
-        except OSError:  # no more files or processes now; the next look may find some
-            pass
-        except Exception as error:
-            self._is_broken = True
-            self._output.note(f"metrics are not measured any more: {type(error).__name__}: {error}")
-
-    def _look(self, now: float) -> None:
         if now - self._looked < self._every or self._output.waiting > MOST_WAITING:
             return
         self._looked = now
         rows = [row for rank in self._logs for row in self._rows_of(rank)]
         self._send(rows + self._resource_rows(now))
+
+    @_harmless
+    def send_now(self, rank: int) -> None:
+        """Send what is known of a rank: its last steps come before its failure."""
+        if rank in self._logs:
+            self._send(self._rows_of(rank))
+
+    @_harmless
+    def finish(self, rank: int) -> None:
+        """Send what is left of a rank that has ended."""
+        if rank in self._logs:
+            self._send(self._rows_of(rank, is_last=True))
+            del self._logs[rank]
+            if not self._logs:
+                self._devices.close()
+
+    @_harmless
+    def receive(self, rank: int, rows: list[Any]) -> None:
+        """Keep what a rank reports until the next look."""
+        reported = self._reported.setdefault(rank, [])
+        for when, payload in rows:
+            values = checked(payload)
+            if values:
+                reported.append((when, values))
+        if len(reported) > MOST_REPORTED:
+            self._reported[rank] = spread_rows(reported, MOST_REPORTED // 2)
+
+    @_harmless
+    def stop_asking(self) -> None:
+        """The job ends: no tool of the devices may hold that up."""
+        self._devices.close()
+
+    def break_off(self, error: Exception) -> None:
+        """Measure nothing any more: something is wrong that another look would not mend."""
+        self.is_broken = True
+        self._output.note(f"metrics are not measured any more: {type(error).__name__}: {error}")
 
     def _resource_rows(self, now: float) -> list[messages.MetricRow]:
         """Look at the processes and the host where it is time to, and take what the devices' tool has answered."""
@@ -103,26 +126,6 @@ class AttemptMetrics:
             self._resources_at = now + self._resources_every
             rows += [_row(when, rank, None, values) for rank, values in self._resources.look(self._pids())]
         return rows
-
-    def _send_now(self, rank: int) -> None:
-        if rank in self._logs:
-            self._send(self._rows_of(rank))
-
-    def _finish(self, rank: int) -> None:
-        if rank in self._logs:
-            self._send(self._rows_of(rank, is_last=True))
-            del self._logs[rank]
-            if not self._logs:
-                self._devices.close()
-
-    def _receive(self, rank: int, rows: list[Any]) -> None:
-        reported = self._reported.setdefault(rank, [])
-        for when, payload in rows:
-            values = checked(payload)
-            if values:
-                reported.append((when, values))
-        if len(reported) > MOST_REPORTED:
-            self._reported[rank] = spread_rows(reported, MOST_REPORTED // 2)
 
     def _rows_of(self, rank: int, is_last: bool = False) -> list[messages.MetricRow]:
         rows = self._logs[rank].read(self._most, self._limit, is_last)

@@ -49,7 +49,10 @@ class Resources:
         rows: list[tuple[int | None, dict[str, float]]] = []
         for rank, processes in self._find(pids, now).items():
             usage = Usage(processes)
-            values = _present(processes)
+            values: dict[str, float] = {
+                "memory": sum(process.pages for process in processes.values()) * _PAGE,
+                "threads": sum(process.threads for process in processes.values()),
+            }
             before = self._ranks.get(rank)
             if before is not None and seconds > 0:
                 values.update(_rates(before, usage, seconds, self._boot_ticks))
@@ -120,13 +123,6 @@ def _members(roots: dict[int, int], stats: dict[int, ProcessStat]) -> dict[int, 
         if root is not None:
             members[ranks[root]].append(pid)
     return members
-
-
-def _present(processes: dict[int, ProcessStat]) -> dict[str, float]:
-    return {
-        "memory": sum(process.pages * _PAGE for process in processes.values()),
-        "threads": sum(process.threads for process in processes.values()),
-    }
 
 
 def _rates(before: Usage, usage: Usage, seconds: float, boot_ticks: float) -> dict[str, float]:
