@@ -110,8 +110,11 @@ class Resources:
 
 
 def _has_ended(stat: ProcessStat) -> bool:
-    """Tell whether a process has ended, or is ending: its memory is the first thing that it gives back."""
-    return stat.state in (b"Z", b"X") or not stat.pages
+    """Tell whether a process has ended, or is ending: its memory is the first thing that it gives back.
+
+    A process that was stopped right after its fork may not count any memory yet.
+    """
+    return stat.state in (b"Z", b"X") or (not stat.pages and stat.state != b"T")
 
 
 def _members(roots: dict[int, int], stats: dict[int, ProcessStat]) -> dict[int, list[int]]:
