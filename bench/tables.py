@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from bench.measure import Row, medians
 from mslaunch.ranktable.model import Device, RankTable, Server, number
-from mslaunch.ranktable.rules import validate
-from mslaunch.ranktable.versions import write_table
+from mslaunch.ranktable.versions import validate, write_table
 
 
 def ten_thousand_devices() -> Iterator[Row]:

@@ -22,8 +22,7 @@ from mslaunch.ranktable import generate, repair
 from mslaunch.ranktable.findings import TableUnreadable, read_json
 from mslaunch.ranktable.model import merge
 from mslaunch.ranktable.repair import differences
-from mslaunch.ranktable.rules import validate
-from mslaunch.ranktable.versions import WRITERS, read_table, write_table
+from mslaunch.ranktable.versions import VERSIONS, read_table, validate, write_table
 from mslaunch.settings.program import Program
 
 ROOT = Path(__file__).parent.parent
@@ -134,7 +133,7 @@ def _open_rank_table(folder: Path) -> Callable[[bytes], object]:
         table = read_table(text, "table.json")
         assert not list(differences(table, table))
         merge([table])
-        for version in WRITERS:
+        for version in VERSIONS:
             if version != "1.2" or table.version == "1.2":
                 write_table(table, version)
 

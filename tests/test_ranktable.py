@@ -20,8 +20,7 @@ from mslaunch.hosts import Host
 from mslaunch.ranktable import generate
 from mslaunch.ranktable.model import Device, RankTable, Server, merge, number
 from mslaunch.ranktable.repair import differences, repair
-from mslaunch.ranktable.rules import validate
-from mslaunch.ranktable.versions import WRITERS, read_table, write_table
+from mslaunch.ranktable.versions import VERSIONS, read_table, validate, write_table
 from tests.conftest import MSLAUNCH, ROOT, Bench
 
 SAMPLES = sorted((ROOT / "rank_tables").glob("*.json"))
@@ -53,7 +52,7 @@ def test_samples_are_valid_and_what_their_names_say(path: Path) -> None:
     assert validate(path.read_text(), name=path.name) == []
 
 
-@given(tables(), st.sampled_from(sorted(WRITERS)))
+@given(tables(), st.sampled_from(sorted(VERSIONS)))
 def test_what_is_generated_is_valid_and_read_back(table: RankTable, version: str) -> None:
     """In every version: no finding, and the same ranks on the same devices."""
     text = write_table(table, version)

@@ -7,7 +7,7 @@ import shlex
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -27,17 +27,18 @@ from mslaunch.ranktable.findings import SIZE_LIMIT, TableUnreadable, read_json
 from mslaunch.ranktable.generate import HCCN_CONF, probe
 from mslaunch.ranktable.model import RankTable, Server, merge, number
 from mslaunch.ranktable.repair import differences
-from mslaunch.ranktable.rules import validate
-from mslaunch.ranktable.versions import WRITERS, read_table, write_table
+from mslaunch.ranktable.versions import VERSIONS, read_table, validate, write_table
 
 app = common.new_app()
+
+CHIPS = ("910a", "910b", "a3")
 
 File = Annotated[str, typer.Argument(help="A rank table.", metavar="FILE")]
 Files = Annotated[list[str], typer.Argument(help="Rank tables.", metavar="FILE...")]
 Output = Annotated[
     str | None, typer.Option("-o", "--output", help="Where to write; by default stdout.", metavar="FILE")
 ]
-Version = Annotated[str, typer.Option("--version", "--to", help="1.0, 1.2, 2.0 or standard.", metavar="V")]
+Version = Annotated[str, typer.Option("--version", "--to", help=f"One of {', '.join(VERSIONS)}.", metavar="V")]
 AllowIncomplete = Annotated[
     bool, typer.Option("--allow-incomplete", help="Write a table of several hosts without device addresses.")
 ]
@@ -104,16 +105,16 @@ def _check_addresses(table: RankTable, allow_incomplete: bool) -> None:
 def _of_this_host(
     device_num: str | None, visible_devices: str | None, server_ip: str | None, addresses: dict[int, str] | None
 ) -> RankTable:
-    devices = generate.parse_device_num(device_num) if device_num else None
+    devices = generate.parse_device_num(device_num) if device_num else ()
     if visible_devices:
         visible = parse_ranges(visible_devices, "--visible_devices")
         # As under the runtime, numbers count among the visible devices.
-        devices = tuple(visible[i] for i in devices if i < len(visible)) if devices else visible
+        devices = tuple(visible[i] for i in devices or range(len(visible)) if i < len(visible))
     address = server_ip or _own_address()
     if addresses is None:
-        probed = {device.device_id: device.device_ip for device in probe(ask_here, address)}
-        addresses = {device: ip for device, ip in probed.items() if ip}
-        devices = devices or tuple(sorted(probed))
+        probed = probe(ask_here, address)
+        addresses = {device.device_id: device.device_ip for device in probed if device.device_ip}
+        devices = devices or tuple(sorted(device.device_id for device in probed))
     return generate.from_hosts((Host(address, address, devices or tuple(sorted(addresses))),), addresses or None)
 
 
@@ -148,7 +149,7 @@ def probe_hosts(
 @app.command("validate")
 def validate_tables(
     files: Files,
-    soc: Annotated[str | None, typer.Option("--soc", help="Rules of a chip: 910a, 910b or a3.")] = None,
+    soc: Annotated[str | None, typer.Option("--soc", help=f"Rules of a chip, one of {', '.join(CHIPS)}.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", help="Compare with a job of this size.")] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Repair what is safe, and write it to -o.")] = False,
     output: Output = None,
@@ -156,8 +157,8 @@ def validate_tables(
     as_json: common.Json = False,
 ) -> None:
     """Check tables by HCCL's rules; all findings at once, exit code 2 if there is an error."""
-    if soc not in (None, "910a", "910b", "a3"):
-        raise RequestError(f"--soc: expected 910a, 910b or a3, got {soc!r}.")
+    if soc not in (None, *CHIPS):
+        raise RequestError(f"--soc: expected one of {', '.join(CHIPS)}, got {soc!r}.")
     texts = {name: _read(name) for name in files}
     if fix:
         texts = _fix(texts, output, force)
@@ -195,7 +196,7 @@ def merge_tables(
     output: Output = None,
     force: Force = False,
 ) -> None:
-    """Put tables together and number the ranks anew."""
+    """Put tables together and number the ranks again."""
     table = merge([read_table(_read(name), name) for name in files], by_server)
     _write(table, table.version, output, force)
 
@@ -268,9 +269,9 @@ def read_yaml(name: str) -> object:
 
 
 def _write(table: RankTable, version: str, output: str | None, force: bool, auto_name: bool = False) -> None:
-    if version not in WRITERS:
-        raise RequestError(f"--version: expected one of {', '.join(WRITERS)}, got {version!r}.")
-    text = write_table(replace(table, version=version))
+    if version not in VERSIONS:
+        raise RequestError(f"--version: expected one of {', '.join(VERSIONS)}, got {version!r}.")
+    text = write_table(table, version)
     target = output or (generate.auto_name(table) if auto_name else None)
     if target is None:
         print(text, end="")

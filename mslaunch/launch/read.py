@@ -16,8 +16,7 @@ from mslaunch.plan.methods import find_method
 from mslaunch.plan.model import File
 from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec, named_hosts
 from mslaunch.ranktable.findings import SIZE_LIMIT
-from mslaunch.ranktable.rules import validate
-from mslaunch.ranktable.versions import read_table
+from mslaunch.ranktable.versions import read_table, validate
 from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.settings.program import settings_of
 from mslaunch.settings.resolve import Settings, resolve

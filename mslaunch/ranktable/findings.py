@@ -61,18 +61,18 @@ def read_json(text: str) -> Any:
 
 
 def _no_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise Unreadable(f"the field {twice!r} stands twice in one object")
-    return result
+    return fields
 
 
 def locate(text: str, findings: Iterable[Finding]) -> list[Finding]:
     """Give every finding the line and column of its place, in one walk through the text."""
-    wanted = {finding.path for finding in findings if finding.path}
-    places = dict(_walk(text, wanted)) if wanted else {}
+    paths = {finding.path for finding in findings if finding.path}
+    places = dict(_walk(text, paths)) if paths else {}
     return [_placed(finding, places) for finding in findings]
 
 
@@ -83,9 +83,9 @@ def _placed(finding: Finding, places: dict[Path, tuple[int, int]]) -> Finding:
     return replace(finding, line=places[path][0], column=places[path][1]) if path else finding
 
 
-def _walk(text: str, wanted: set[Path]) -> Iterator[tuple[Path, tuple[int, int]]]:
-    """Yield where each wanted place, or the last one above it, begins."""
-    above = {path[:end] for path in wanted for end in range(1, len(path) + 1)}
+def _walk(text: str, paths: set[Path]) -> Iterator[tuple[Path, tuple[int, int]]]:
+    """Yield where each of these places, or the last one above it, begins."""
+    above = {path[:end] for path in paths for end in range(1, len(path) + 1)}
     stack: list[str | int | None] = []
     line, line_start, at = 1, 0, 0
     key: str | None = None

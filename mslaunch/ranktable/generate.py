@@ -19,10 +19,10 @@ _SDID = re.compile(r"^\s*SDID\s*:\s*(\d+)\s*$", re.MULTILINE)
 
 def parse_device_num(text: str) -> tuple[int, ...]:
     """Read hccl_tools' half-open `[0,8)`, with blanks and any numbers, or a list."""
-    found = _RANGE.fullmatch(text.strip())
-    if not found:
+    match = _RANGE.fullmatch(text.strip())
+    if not match:
         return parse_ranges(text, "--device_num")
-    first, end = int(found[1]), int(found[2])
+    first, end = int(match[1]), int(match[2])
     if end <= first:
         raise RequestError(f'--device_num: {text!r} is empty. Write for example "[0,8)", which is 0 to 7.')
     return tuple(range(first, end))
@@ -35,14 +35,14 @@ def parse_hccn_conf(text: str) -> dict[int, str]:
 
 def parse_hccn_tool(text: str) -> str | None:
     """Read what `hccn_tool -i N -ip -g` printed: `ipaddr:192.168.100.101`."""
-    found = _TOOL.search(text)
-    return found[1] if found else None
+    match = _TOOL.search(text)
+    return match[1] if match else None
 
 
 def parse_spod_info(text: str) -> str | None:
     """Read the SDID out of what `npu-smi info -t spod-info -i ID -c CHIP` printed."""
-    found = _SDID.search(text)
-    return found[1] if found else None
+    match = _SDID.search(text)
+    return match[1] if match else None
 
 
 def from_hosts(hosts: Sequence[Host], addresses: Mapping[int, str] | None = None) -> RankTable:
@@ -53,8 +53,8 @@ def from_hosts(hosts: Sequence[Host], addresses: Mapping[int, str] | None = None
         )
     missing = [device for host in hosts for device in host.devices if addresses and device not in addresses]
     if missing:
-        known = ", ".join(map(str, sorted(addresses or ())))
-        raise RequestError(f"device {missing[0]} has no address: those of {known} are known. Choose among them.")
+        devices = ", ".join(map(str, sorted(addresses or ())))
+        raise RequestError(f"device {missing[0]} has no address: those of {devices} are known. Choose among them.")
     servers = [
         Server(host.address, tuple(Device(device, device_ip=(addresses or {}).get(device)) for device in host.devices))
         for host in hosts
@@ -124,9 +124,7 @@ _DAVINCI = re.compile(r"/dev/davinci(\d{1,6})$", re.MULTILINE)
 def probe(ask: Ask, host: str) -> tuple[Device, ...]:
     """Find the devices of a host with their addresses and, on a super pod, their SDIDs."""
     addresses = parse_hccn_conf(ask(("cat", HCCN_CONF)) or "")
-    ids = sorted(addresses) or sorted(
-        int(found) for found in _DAVINCI.findall(ask(("sh", "-c", "ls /dev/davinci*")) or "")
-    )
+    ids = sorted(addresses) or sorted(map(int, _DAVINCI.findall(ask(("sh", "-c", "ls /dev/davinci*")) or "")))
     if not ids:
         raise NotReadyError(
             f"{host}: no Ascend device was found: {HCCN_CONF} names none and /dev has no davinci. "

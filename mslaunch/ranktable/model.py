@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from mslaunch.errors import RequestError
 
@@ -47,29 +48,26 @@ class RankTable:
     @property
     def entries(self) -> tuple[Entry, ...]:
         """All ranks, in order."""
-        found = [Entry(d.rank_id, server.server_id, d.device_id) for server in self.servers for d in server.devices]
-        return tuple(sorted(found, key=lambda entry: entry.rank))
+        entries = [Entry(d.rank_id, server.server_id, d.device_id) for server in self.servers for d in server.devices]
+        return tuple(sorted(entries, key=lambda entry: entry.rank))
 
 
 def number(servers: Iterable[Server]) -> tuple[Server, ...]:
     """Number the ranks server by server, in the order given."""
-    rank = 0
-    result = []
+    ranks = count()
+    numbered = []
     for server in servers:
-        devices = []
-        for device in server.devices:
-            devices.append(replace(device, rank_id=rank))
-            rank += 1
-        result.append(replace(server, devices=tuple(devices)))
-    return tuple(result)
+        devices = tuple(replace(device, rank_id=next(ranks)) for device in server.devices)
+        numbered.append(replace(server, devices=devices))
+    return tuple(numbered)
 
 
 def merge(tables: Sequence[RankTable], by_server: bool = False) -> RankTable:
     """Put tables together and renumber; what stands in two of them, or does not fit, is refused."""
     versions = {table.version for table in tables}
     if len(versions) > 1:
-        told = ", ".join(f"{table.name} is {table.version}" for table in tables)
-        raise RequestError(f"tables of one version can be merged: {told}. Convert them first.")
+        listing = ", ".join(f"{table.name} is {table.version}" for table in tables)
+        raise RequestError(f"tables of one version can be merged: {listing}. Convert them first.")
     owners: dict[str, str] = {}
     for table in tables:
         for server in table.servers:

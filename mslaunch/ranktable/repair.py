@@ -6,8 +6,9 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from mslaunch.ranktable.fields import absent_version, objects
 from mslaunch.ranktable.model import Device, RankTable
+from mslaunch.ranktable.rules import objects
+from mslaunch.ranktable.versions import absent_version
 
 _SCALARS = ("device_id", "rank_id", "device_port", "host_port", "backup_device_port", "super_device_id", "server_id")
 

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mslaunch.ranktable.fields import (
-    absent_version,
-    check_address,
-    check_count,
-    check_families,
-    check_number,
-    check_port,
-    check_status,
-    check_text,
-    is_address,
-    kind,
-    missing,
-    objects,
-)
-from mslaunch.ranktable.findings import Finding, Path, TableUnreadable, locate, read_json
+from mslaunch.ranktable.findings import Finding, Path
 
 _DIE_PORT = re.compile(r"\d+/\d+")
 QUADS_910A = {"0123", "4567", "0145", "0246", "0347", "1256", "1357", "2367"}
@@ -37,37 +24,13 @@ class TableContext:
     workers: int | None = None
 
 
-def check_table(raw: Any, job: TableContext) -> Iterator[Finding]:
-    """Yield everything that is wrong with a table."""
-    if not isinstance(raw, dict):
-        yield Finding((), f"a table is a JSON object, got {kind(raw)}", "Start from a sample: mslaunch examples list.")
-        return
-    version = raw.get("version", "standard")
-    if version == "1.1":
-        what = "a heterogeneous table (1.1), whose rules mslaunch does not know"
-        yield Finding(
-            ("version",), what, "Check it with HCCL itself; mslaunch train does not take it.", severity="warning"
-        )
-        return
-    if (absent := absent_version(raw)) is not None:
-        version, what = absent
-        yield Finding((), what, f'Add "version": "{version}".', "EI0014")
-    rules = RULES.get(version) if isinstance(version, str) else None
-    if rules is None:
-        known = "'1.0', '1.1', '1.2', '2.0'"
-        what = f"version must be one of {known}, or absent, got {version!r}"
-        yield Finding(("version",), what, 'Write "version": "1.0".', "EI0014")
-        return
-    yield from rules(raw, job)
-
-
-def _check_servers(raw: dict[str, Any], job: TableContext) -> Iterator[Finding]:
-    yield from check_status(raw)
+def check_servers(raw: dict[str, Any], job: TableContext) -> Iterator[Finding]:
+    yield from _check_status(raw)
     servers = raw.get("server_list")
     if not isinstance(servers, list) or not servers:
-        yield missing((), "server_list", "a list of servers")
+        yield _missing((), "server_list", "a list of servers")
         return
-    yield from check_count(raw, "server_count", len(servers))
+    yield from _check_count(raw, "server_count", len(servers))
     ranks: list[tuple[int, Path]] = []
     seen: dict[str, dict[Any, Path]] = {"server_id": {}, "device_ip": {}}
     for index, server in enumerate(servers):
@@ -75,13 +38,13 @@ def _check_servers(raw: dict[str, Any], job: TableContext) -> Iterator[Finding]:
         if not isinstance(server, dict):
             yield Finding(path, f"a server is an object, got {kind(server)}", "Write server_id and device.", "EI0004")
             continue
-        yield from check_text(server, path, "server_id", seen["server_id"], longest=64)
-        if "host_ip" in server and not is_address(server["host_ip"]):
+        yield from _check_text(server, path, "server_id", seen["server_id"], longest=64)
+        if "host_ip" in server and not _is_address(server["host_ip"]):
             what = f"host_ip is no address: {server['host_ip']!r}"
             yield Finding((*path, "host_ip"), what, "Write for example 10.0.0.1.", "EI0014")
         yield from _devices(server, path, len(servers), job, ranks, seen["device_ip"])
     yield from _ranks(ranks, job)
-    yield from check_families(seen["device_ip"])
+    yield from _check_families(seen["device_ip"])
     yield from _habits(servers, job)
 
 
@@ -107,7 +70,7 @@ def _devices(
 ) -> Iterator[Finding]:
     devices = server.get("device")
     if not isinstance(devices, list) or not devices:
-        yield missing(path, "device", "a list of devices")
+        yield _missing(path, "device", "a list of devices")
         return
     used: dict[Any, Path] = {}
     for index, device in enumerate(devices):
@@ -115,18 +78,18 @@ def _devices(
         if not isinstance(device, dict):
             yield Finding(place, f"a device is an object, got {kind(device)}", "Write device_id and rank_id.", "EI0004")
             continue
-        yield from check_number(device, place, "device_id", used)
-        yield from check_number(device, place, "rank_id", {})
+        yield from _check_number(device, place, "device_id", used)
+        yield from _check_number(device, place, "rank_id", {})
         rank = str(device.get("rank_id"))
         if rank.isdecimal() and len(rank) < 9:
             ranks.append((int(rank), (*place, "rank_id")))
-        yield from check_address(device, place, servers > 1 or job.soc == "910a", addresses)
-        if "backup_device_ip" in device and not is_address(device["backup_device_ip"]):
+        yield from _check_address(device, place, servers > 1 or job.soc == "910a", addresses)
+        if "backup_device_ip" in device and not _is_address(device["backup_device_ip"]):
             what = f"backup_device_ip is no address: {device['backup_device_ip']!r}"
             yield Finding((*place, "backup_device_ip"), what, "Write for example 192.168.100.1.", "EI0014")
         for name in ("device_port", "host_port", "backup_device_port"):
             if name in device:
-                yield from check_port(device[name], (*place, name))
+                yield from _check_port(device[name], (*place, name))
     if job.soc == "910a":
         yield from _quads(devices, (*path, "device"))
 
@@ -141,22 +104,22 @@ def _quads(devices: list[Any], path: Path) -> Iterator[Finding]:
         yield Finding(path, f"devices {ids} cannot work together on a 910A", f"Use one of {allowed}.", "EI0004")
 
 
-def _check_super_pods(raw: dict[str, Any], job: TableContext) -> Iterator[Finding]:
-    yield from _check_servers(raw, job)
+def check_super_pods(raw: dict[str, Any], job: TableContext) -> Iterator[Finding]:
+    yield from check_servers(raw, job)
     ids = [server.get("server_id") for server in objects(raw.get("server_list"))]
     for index, server in enumerate(objects(raw.get("server_list"))):
         for number, device in enumerate(objects(server.get("device"))):
             place: Path = ("server_list", index, "device", number)
-            yield from check_number(device, place, "super_device_id", {})
+            yield from _check_number(device, place, "super_device_id", {})
     pods = raw.get("super_pod_list")
     if not isinstance(pods, list) or not pods:
-        yield missing((), "super_pod_list", "a list of super pods")
+        yield _missing((), "super_pod_list", "a list of super pods")
         return
     order: list[Any] = []
     names: dict[Any, Path] = {}
     for index, pod in enumerate(objects(pods)):
         path: Path = ("super_pod_list", index)
-        yield from check_text(pod, path, "super_pod_id", names)
+        yield from _check_text(pod, path, "super_pod_id", names)
         for number, server in enumerate(objects(pod.get("server_list"))):
             place = (*path, "server_list", number, "server_id")
             server_id = server.get("server_id")
@@ -173,35 +136,35 @@ def _check_super_pods(raw: dict[str, Any], job: TableContext) -> Iterator[Findin
         yield Finding(("super_pod_list",), f"server {absent!r} is in no super pod", "Add it to one.", "EI0004")
 
 
-def _check_groups(raw: dict[str, Any], job: TableContext) -> Iterator[Finding]:
-    yield from check_status(raw)
+def check_groups(raw: dict[str, Any], job: TableContext) -> Iterator[Finding]:
+    yield from _check_status(raw)
     groups = raw.get("group_list")
     if not isinstance(groups, list) or not groups:
-        yield missing((), "group_list", "a list of groups (or give the table a version)")
+        yield _missing((), "group_list", "a list of groups (or give the table a version)")
         return
-    yield from check_count(raw, "group_count", len(groups))
+    yield from _check_count(raw, "group_count", len(groups))
     addresses: dict[Any, Path] = {}
     total = 0
     for index, group in enumerate(objects(groups)):
         path: Path = ("group_list", index)
         instances = objects(group.get("instance_list"))
-        yield from check_count(group, "instance_count", len(instances), path)
+        yield from _check_count(group, "instance_count", len(instances), path)
         for number, instance in enumerate(instances):
             used: dict[Any, Path] = {}
-            yield from check_text(instance, (*path, "instance_list", number), "server_id", {}, longest=64)
+            yield from _check_text(instance, (*path, "instance_list", number), "server_id", {}, longest=64)
             for spot, device in enumerate(objects(instance.get("devices"))):
                 place: Path = (*path, "instance_list", number, "devices", spot)
-                yield from check_number(device, place, "device_id", used)
-                yield from check_address(device, place, len(instances) > 1, addresses)
+                yield from _check_number(device, place, "device_id", used)
+                yield from _check_address(device, place, len(instances) > 1, addresses)
                 total += 1
     if job.workers is not None and total != job.workers:
         yield _wrong_size(("group_list",), total, job.workers)
 
 
-def _check_rank_list(raw: dict[str, Any], job: TableContext) -> Iterator[Finding]:
+def check_rank_list(raw: dict[str, Any], job: TableContext) -> Iterator[Finding]:
     ranks = raw.get("rank_list")
     if not isinstance(ranks, list) or not ranks:
-        yield missing((), "rank_list", "a list of ranks")
+        yield _missing((), "rank_list", "a list of ranks")
         return
     if len(ranks) > MOST_RANKS:
         yield Finding(("rank_list",), f"{len(ranks)} ranks, {MOST_RANKS} are allowed", "Use fewer.", "EI0014")
@@ -233,7 +196,7 @@ def _levels(item: dict[str, Any], path: Path) -> Iterator[Finding]:
         layer = level.get("net_layer")
         if not isinstance(layer, int) or not 0 <= layer <= 7:
             yield Finding((*place, "net_layer"), f"net_layer is 0 to 7, got {layer!r}", "Write the layer.", "EI0014")
-        yield from check_text(level, place, "net_instance_id", {})
+        yield from _check_text(level, place, "net_instance_id", {})
         if level.get("net_type") not in ("TOPO_FILE_DESC", "CLOS"):
             what = f"net_type is TOPO_FILE_DESC or CLOS, got {level.get('net_type')!r}"
             yield Finding((*place, "net_type"), what, "Write one of them.", "EI0014")
@@ -245,14 +208,6 @@ def _levels(item: dict[str, Any], path: Path) -> Iterator[Finding]:
             if not isinstance(ports, list) or not all(isinstance(p, str) and _DIE_PORT.fullmatch(p) for p in ports):
                 what = f'ports is a list of "die/port", got {ports!r}'
                 yield Finding((*place, "rank_addr_list", number, "ports"), what, 'Write for example ["0/1"].', "EI0014")
-
-
-RULES: dict[str, Callable[[dict[str, Any], TableContext], Iterator[Finding]]] = {
-    "1.0": _check_servers,
-    "1.2": _check_super_pods,
-    "2.0": _check_rank_list,
-    "standard": _check_groups,
-}
 
 
 def _ranks(ranks: list[tuple[int, Path]], job: TableContext) -> Iterator[Finding]:
@@ -274,18 +229,108 @@ def _ranks(ranks: list[tuple[int, Path]], job: TableContext) -> Iterator[Finding
         yield _wrong_size((), len(ranks), job.workers)
 
 
-def _wrong_size(path: Path, found: int, wanted: int) -> Finding:
-    return Finding(path, f"the table has {found} ranks, the job has {wanted}", "Use a table of the job's size.")
+def _wrong_size(path: Path, ranks: int, workers: int) -> Finding:
+    return Finding(path, f"the table has {ranks} ranks, the job has {workers}", "Use a table of the job's size.")
 
 
-def validate(text: str, soc: str | None = None, workers: int | None = None, name: str = "") -> list[Finding]:
-    """Return everything that is wrong with a table, errors before warnings, in the order of the text."""
+def _check_status(raw: dict[str, Any]) -> Iterator[Finding]:
+    status = raw.get("status")
+    if status == "initializing":
+        what = "status is 'initializing': HCCL waits up to 30 minutes for it to change"
+        yield Finding(("status",), what, 'Write "completed".', severity="warning")
+    elif status != "completed":
+        code = "EI0014" if "status" in raw else "EI0017"
+        yield Finding(("status",), f"status must be 'completed', got {status!r}", 'Write "completed".', code)
+
+
+def _check_count(raw: dict[str, Any], name: str, real: int, path: Path = ()) -> Iterator[Finding]:
+    if raw.get(name) != str(real):
+        code = "EI0004" if name in raw else "EI0017"
+        yield Finding((*path, name), f"{name} must be '{real}', got {raw.get(name)!r}", f'Write "{real}".', code)
+
+
+def _check_text(
+    item: dict[str, Any], path: Path, name: str, seen: dict[Any, Path], longest: int | None = None
+) -> Iterator[Finding]:
+    value = item.get(name)
+    place = (*path, name)
+    if not isinstance(value, str) or not value:
+        code = "EI0014" if name in item else "EI0017"
+        yield Finding(place, f"{name} must be a text, got {value!r}", f'Write "{name}": "…".', code)
+    elif longest and len(value) > longest:
+        yield Finding(place, f"{name} has {len(value)} characters, {longest} are allowed", "Shorten it.", "EI0014")
+    elif value in seen:
+        yield Finding(place, f"{name} {value!r} stands twice", "Name each once.", "EI0004")
+    else:
+        seen[value] = place
+
+
+def _check_number(item: dict[str, Any], path: Path, name: str, seen: dict[Any, Path]) -> Iterator[Finding]:
+    value = item.get(name)
+    place = (*path, name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        what = f"{name} must be a text, got the number {value}: HCCL says it is not string"
+        yield Finding(place, what, f'Write "{value}".', "EI0014")
+    elif not isinstance(value, str) or not value.isdecimal() or len(value) > 20:
+        code = "EI0014" if name in item else "EI0017"
+        yield Finding(place, f"{name} must be a number in quotes, got {value!r}", 'Write for example "0".', code)
+    elif value in seen:
+        yield Finding(place, f"{name} {value!r} stands twice on this server", "Name each once.", "EI0004")
+    else:
+        seen[value] = place
+
+
+def _check_address(device: dict[str, Any], path: Path, needed: bool, seen: dict[Any, Path]) -> Iterator[Finding]:
+    place = (*path, "device_ip")
+    if "device_ip" not in device:
+        if needed:
+            what = "device_ip is missing, and several servers (or a 910A) need it"
+            yield Finding(place, what, "Take it from /etc/hccn.conf or hccn_tool -i N -ip -g.", "EI0017")
+        return
+    value = device["device_ip"]
+    if not isinstance(value, str):
+        yield Finding(place, f"device_ip must be a text, got {kind(value)}", "Write it in quotes.", "EI0014")
+        return
+    for part in value.split(","):
+        try:
+            address = ipaddress.ip_address(part)
+        except ValueError:
+            yield Finding(place, f"device_ip is no address: {part!r}", "Write for example 192.168.100.1.", "EI0014")
+            continue
+        if address in seen:
+            yield Finding(place, f"device_ip {part} stands twice", "Every NPU port has its own.", "EI0014")
+        else:
+            seen[address] = place
+
+
+def _is_address(value: Any) -> bool:
     try:
-        raw = read_json(text)
-    except TableUnreadable as error:
-        return [error.finding]
-    found = list(check_table(raw, TableContext(soc, workers)))
-    if name and not name.endswith(".json"):
-        found.append(Finding((), "the file's name must end in .json", "Rename it.", "EI0004"))
-    findings = locate(text, found)
-    return sorted(findings, key=lambda finding: (finding.severity, finding.line, finding.column))
+        return isinstance(value, str) and bool(ipaddress.ip_address(value))
+    except ValueError:
+        return False
+
+
+def _check_families(addresses: dict[Any, Path]) -> Iterator[Finding]:
+    families = {address.version for address in addresses}
+    if len(families) > 1:
+        first = next(iter(addresses)).version
+        place = next(path for address, path in addresses.items() if address.version != first)
+        yield Finding(place, "IPv4 and IPv6 addresses are mixed", "Use one family for all devices.", "EI0014")
+
+
+def _check_port(value: Any, path: Path) -> Iterator[Finding]:
+    if not isinstance(value, str) or not value.isdecimal() or not 1 <= int(value[:9]) <= 65535:
+        yield Finding(path, f"a port is 1 to 65535 in quotes, got {value!r}", 'Write for example "16666".', "EI0014")
+
+
+def _missing(path: Path, name: str, what: str) -> Finding:
+    return Finding((*path, name), f"{name} must be {what}", "Start from a sample: mslaunch examples list.", "EI0017")
+
+
+def objects(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "nothing"}
+    return names.get(type(value), "a number")

@@ -1,19 +1,26 @@
-"""The written forms of a rank table, one reader and one writer a version."""
+"""The versions of rank tables: one row each, with its reader, its writer and its rules."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from mslaunch.errors import RankTableUnreadable, RequestError
-from mslaunch.ranktable.fields import absent_version
-from mslaunch.ranktable.findings import TableUnreadable, read_json
+from mslaunch.ranktable import rules
+from mslaunch.ranktable.findings import Finding, TableUnreadable, locate, read_json
 from mslaunch.ranktable.model import Device, RankTable, Server, number
+from mslaunch.ranktable.rules import TableContext
+
+HETEROGENEOUS = "1.1"
+"""A version of HCCL's that mslaunch neither reads nor writes."""
+UNNAMED = "standard"
+"""The version of a table that names none."""
 
 
 def read_table(text: str, name: str) -> RankTable:
-    """Read a table of any version; what is not one is refused with the reason."""
+    """Read a table of any version; refuse what is not one, with the reason."""
     try:
         raw = read_json(text)
     except TableUnreadable as error:
@@ -22,13 +29,13 @@ def read_table(text: str, name: str) -> RankTable:
         raise RankTableUnreadable(name, "it is not a JSON object")
     if (absent := absent_version(raw)) is not None:
         raise RankTableUnreadable(name, f'{absent[1]}. Add "version": "{absent[0]}"')
-    version = str(raw.get("version", "standard"))
-    if version == "1.1":
+    version = str(raw.get("version", UNNAMED))
+    if version == HETEROGENEOUS:
         raise RankTableUnreadable(name, "heterogeneous tables (version 1.1) are not known to mslaunch")
-    if version not in READERS:
-        raise RankTableUnreadable(name, f"version {version!r} is none of 1.0, 1.2, 2.0 (HCCL would say EI0014)")
+    if version not in VERSIONS:
+        raise RankTableUnreadable(name, f"version {version!r} is none of {', '.join(NAMED)} (HCCL would say EI0014)")
     try:
-        table = RankTable(name, version, tuple(READERS[version](raw)))
+        table = RankTable(name, version, tuple(VERSIONS[version].read(raw)))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise RankTableUnreadable(name, f"{type(error).__name__}: {error}") from None
     if not table.entries:
@@ -40,8 +47,53 @@ def read_table(text: str, name: str) -> RankTable:
 
 def write_table(table: RankTable, version: str | None = None) -> str:
     """Write a table in its own or another version."""
-    raw = WRITERS[version or table.version](table)
+    raw = VERSIONS[version or table.version].write(table)
     return json.dumps(raw, indent=2) + "\n"
+
+
+def validate(text: str, soc: str | None = None, workers: int | None = None, name: str = "") -> list[Finding]:
+    """Return everything that is wrong with a table, errors before warnings, in the order of the text."""
+    try:
+        raw = read_json(text)
+    except TableUnreadable as error:
+        return [error.finding]
+    findings = list(_check_table(raw, TableContext(soc, workers)))
+    if name and not name.endswith(".json"):
+        findings.append(Finding((), "the file's name must end in .json", "Rename it.", "EI0004"))
+    findings = locate(text, findings)
+    return sorted(findings, key=lambda finding: (finding.severity, finding.line, finding.column))
+
+
+def _check_table(raw: Any, job: TableContext) -> Iterator[Finding]:
+    if not isinstance(raw, dict):
+        what = f"a table is a JSON object, got {rules.kind(raw)}"
+        yield Finding((), what, "Start from a sample: mslaunch examples list.")
+        return
+    version = raw.get("version", UNNAMED)
+    if version == HETEROGENEOUS:
+        what = "a heterogeneous table (1.1), whose rules mslaunch does not know"
+        advice = "Check it with HCCL itself; mslaunch train does not take it."
+        yield Finding(("version",), what, advice, severity="warning")
+        return
+    if (absent := absent_version(raw)) is not None:
+        version, what = absent
+        yield Finding((), what, f'Add "version": "{version}".', "EI0014")
+    if not isinstance(version, str) or version not in VERSIONS:
+        versions = ", ".join(map(repr, sorted([*NAMED, HETEROGENEOUS])))
+        what = f"version must be one of {versions}, or absent, got {version!r}"
+        yield Finding(("version",), what, 'Write "version": "1.0".', "EI0014")
+        return
+    yield from VERSIONS[version].check(raw, job)
+
+
+def absent_version(raw: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the version that a table without one needs, and what is wrong with it; None where nothing is."""
+    if "version" in raw or VERSIONS[UNNAMED].list_name in raw:
+        return None
+    for version, row in reversed(VERSIONS.items()):  # a table with super pods has a list of servers too
+        if row.list_name in raw:
+            return version, f"version is missing: a table with {row.list_name} is of version {version}"
+    return None
 
 
 def _read_servers(raw: Any) -> Iterator[Server]:
@@ -74,12 +126,12 @@ def _write_servers(table: RankTable) -> dict[str, Any]:
 
 
 def _write_device(device: Device, super_pods: bool = False) -> dict[str, str]:
-    result = {"device_id": str(device.device_id)}
+    fields = {"device_id": str(device.device_id)}
     if device.device_ip:
-        result["device_ip"] = device.device_ip
+        fields["device_ip"] = device.device_ip
     if super_pods:
-        result["super_device_id"] = str(device.super_device_id)
-    return {**result, "rank_id": str(device.rank_id)}
+        fields["super_device_id"] = str(device.super_device_id)
+    return {**fields, "rank_id": str(device.rank_id)}
 
 
 def _write_super_pods(table: RankTable) -> dict[str, Any]:
@@ -108,9 +160,9 @@ def _read_groups(raw: Any) -> Iterator[Server]:
     servers = []
     for group in raw["group_list"]:
         for instance in group["instance_list"]:
-            found = (Device(int(d["device_id"]), device_ip=_text(d, "device_ip")) for d in instance["devices"])
-            devices = tuple(sorted(found, key=lambda device: device.device_id))
-            servers.append(Server(str(instance["server_id"]), devices))
+            devices = [Device(int(d["device_id"]), device_ip=_text(d, "device_ip")) for d in instance["devices"]]
+            devices.sort(key=lambda device: device.device_id)
+            servers.append(Server(str(instance["server_id"]), tuple(devices)))
     yield from number(servers)
 
 
@@ -156,15 +208,21 @@ def _write_ranks(table: RankTable) -> dict[str, Any]:
     return {"version": "2.0", "rank_count": len(ranks), "rank_list": ranks}
 
 
-READERS: dict[str, Callable[[Any], Iterator[Server]]] = {
-    "1.0": _read_servers,
-    "1.2": _read_servers,
-    "2.0": _read_ranks,
-    "standard": _read_groups,
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """One version of rank tables."""
+
+    list_name: str
+    """The list that only tables of this version, and of later ones, have."""
+    read: Callable[[Any], Iterator[Server]]
+    write: Callable[[RankTable], dict[str, Any]]
+    check: Callable[[dict[str, Any], TableContext], Iterator[Finding]]
+
+
+VERSIONS = {
+    "1.0": TableVersion("server_list", _read_servers, _write_servers, rules.check_servers),
+    "1.2": TableVersion("super_pod_list", _read_servers, _write_super_pods, rules.check_super_pods),
+    "2.0": TableVersion("rank_list", _read_ranks, _write_ranks, rules.check_rank_list),
+    UNNAMED: TableVersion("group_list", _read_groups, _write_groups, rules.check_groups),
 }
-WRITERS: dict[str, Callable[[RankTable], dict[str, Any]]] = {
-    "1.0": _write_servers,
-    "1.2": _write_super_pods,
-    "2.0": _write_ranks,
-    "standard": _write_groups,
-}
+NAMED = [version for version in VERSIONS if version != UNNAMED]
