@@ -31,7 +31,7 @@ from mslaunch.runs.paths import RunFolder, SweepFolder
 from mslaunch.runs.run import Run
 from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import Config, parse_config
-from mslaunch.transports.slurm import queue as slurm_queue
+from mslaunch.transports.slurm import slurm_queue
 from mslaunch.transports.ssh import channel
 from mslaunch.transports.ssh import command as settings
 from mslaunch.ui.library import Library
@@ -316,7 +316,7 @@ def test_a_command_in_an_advice_does_nothing_else_when_it_is_pasted(name: str) -
 @pytest.mark.parametrize("ended", ["2026-99-99T00:00:00", "1", "N/A", ""])
 def test_a_time_that_slurm_does_not_know_is_none(ended: str) -> None:
     """Its commands write words there too."""
-    assert slurm_queue._seen("COMPLETED", "", ended).ended is None
+    assert slurm_queue._job_state("COMPLETED", "", ended).ended is None
 
 
 @pytest.mark.parametrize("verb", ["status", "stop", "outputs"])

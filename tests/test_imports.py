@@ -118,6 +118,7 @@ EDGES: dict[str, set[str]] = {
         "ranges",
         "settings",
         "shared",
+        "signals",
         "text",
     },
     "metrics": {"diagnose", "documents", "errors", "plan", "plugins", "shared", "text"},

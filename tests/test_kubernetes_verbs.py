@@ -208,13 +208,13 @@ def test_a_job_of_volcano_is_created_and_deleted(submitter: Bench, plane: Contro
 CREATE_TWICE = """
 import copy
 from mslaunch.errors import NotReadyError
-from mslaunch.transports.kubernetes.api_server import Cluster, parse_job
+from mslaunch.transports.kubernetes.api_server import JobObjects, parse_job
 from mslaunch.transports.kubernetes.manifests import SUBMISSION
 
 pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}
 body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "twice", "annotations": {SUBMISSION: "a"}}}
 body["spec"] = {"parallelism": 0, "template": {"spec": pod}}
-cluster = Cluster(parse_job("default/twice"))
+cluster = JobObjects(parse_job("default/twice"))
 first = cluster.create(body)
 print(cluster.create(body)["metadata"]["uid"] == first["metadata"]["uid"])
 other = copy.deepcopy(body)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def object_text(plan: Plan) -> str:
     """The objects of a plan, without code and secret."""
-    from mslaunch.transports.kubernetes.job import OBJECTS
+    from mslaunch.transports.kubernetes.submission import OBJECTS
 
     return next(file.content for file in plan.files if file.path == OBJECTS)
 
@@ -23,8 +23,8 @@ def complete_objects(plan: Plan) -> str:
 
     from mslaunch.launch.folder import fill
     from mslaunch.runs.paths import RunFolder
-    from mslaunch.transports.kubernetes.job import further_objects
     from mslaunch.transports.kubernetes.manifests import to_yaml
+    from mslaunch.transports.kubernetes.submission import further_objects
 
     with tempfile.TemporaryDirectory() as own:
         folder = Path(own) / plan.run_id

@@ -25,8 +25,8 @@ from mslaunch.ranges import format_ranges, parse_ranges
 from mslaunch.ranktable import generate, repair
 from mslaunch.ranktable.findings import SIZE_LIMIT, TableUnreadable, read_json
 from mslaunch.ranktable.generate import HCCN_CONF, probe
-from mslaunch.ranktable.model import RankTable, Server, merge, number
 from mslaunch.ranktable.repair import differences
+from mslaunch.ranktable.table import RankTable, Server, merge, number
 from mslaunch.ranktable.versions import VERSIONS, read_table, validate, write_table
 
 app = common.new_app()

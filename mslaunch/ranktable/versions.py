@@ -10,8 +10,8 @@ from typing import Any
 from mslaunch.errors import RankTableUnreadable, RequestError
 from mslaunch.ranktable import rules
 from mslaunch.ranktable.findings import Finding, TableUnreadable, locate, read_json
-from mslaunch.ranktable.model import Device, RankTable, Server, number
 from mslaunch.ranktable.rules import TableContext
+from mslaunch.ranktable.table import Device, RankTable, Server, number
 
 HETEROGENEOUS = "1.1"
 """A version of HCCL's that mslaunch neither reads nor writes."""

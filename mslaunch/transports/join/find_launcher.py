@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from mslaunch import __version__
 from mslaunch.errors import NotReadyError
+from mslaunch.signals import SignalSource
 from mslaunch.text import limit_of_wait
 from mslaunch.transports.join.credentials import Secret, client_context
 from mslaunch.transports.join.pending_connections import why_not
@@ -31,14 +32,6 @@ _PATIENT_AFTER = 60.0
 """Seconds after which a node asks less often: once a second."""
 Tell = Callable[[str], None]
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class SignalSource(Protocol):
-    """Signals as something to wait for."""
-
-    def fileno(self) -> int: ...
-
-    def read(self) -> list[int]: ...
 
 
 class NotYet(Exception):

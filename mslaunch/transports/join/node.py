@@ -17,9 +17,10 @@ from typing import IO, Any
 from mslaunch.errors import ExitCode, signal_code
 from mslaunch.settings.environment import inherited_launch_variables
 from mslaunch.shared import wire
+from mslaunch.signals import SignalSource
 from mslaunch.text import first_line, named_ranks
 from mslaunch.transports import prestart
-from mslaunch.transports.join.find_launcher import Accepted, SignalSource
+from mslaunch.transports.join.find_launcher import Accepted
 from mslaunch.transports.join.tls_stream import AGENT, END, PIECE, RECORD, BrokenStream, frame, is_cut_off, read_record
 
 _SHOWN = tuple(
@@ -76,7 +77,7 @@ _TURN_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class RunEnding:
     """How the run ended, as far as this node knows."""
 
     exit_code: int
@@ -108,13 +109,13 @@ class EarlyAgent:
         self._agent.wait()
 
 
-def take_part(accepted: Accepted, early: EarlyAgent, signals: SignalSource, tell: Callable[[str], None]) -> Ending:
+def take_part(accepted: Accepted, early: EarlyAgent, signals: SignalSource, tell: Callable[[str], None]) -> RunEnding:
     """Lend this node to the launcher until the run has ended."""
     try:
         agent = early.take(accepted)
     except OSError as error:  # no such Python, or a limit of this machine
         accepted.stream.close()
-        return Ending(ExitCode.LOST, text=f"the agent could not be started: {error}")
+        return RunEnding(ExitCode.LOST, text=f"the agent could not be started: {error}")
     relay = _Relay(accepted, agent, signals, tell)
     try:
         return relay.run()
@@ -146,17 +147,17 @@ class _Relay:
         self._notes = RankNotes()
         self._to_agent, self._to_network = bytearray(), bytearray()
         self._is_connected, self._agent_may_end = True, False
-        self._ending: Ending | None = None
+        self._ending: RunEnding | None = None
         self._signal: int | None = None
         self._lost_after = accepted.lost_after
         self._handle(accepted.more)
 
-    def run(self) -> Ending:
+    def run(self) -> RunEnding:
         while not self._is_over():
             self._turn()
         if self._signal is not None:
-            return Ending(signal_code(self._signal), text="this node was told to end")
-        return self._ending or Ending(ExitCode.LOST, text="the launcher is gone, and so are the ranks of this node")
+            return RunEnding(signal_code(self._signal), text="this node was told to end")
+        return self._ending or RunEnding(ExitCode.LOST, text="the launcher is gone, and so are the ranks of this node")
 
     def _is_over(self) -> bool:
         if self._events is not None or self._agent.poll() is None:
@@ -227,7 +228,7 @@ class _Relay:
         if record.get("is") == "end":
             code, text = record.get("exit_code"), record.get("text")
             whole = record.get("record")
-            self._ending = Ending(
+            self._ending = RunEnding(
                 code if isinstance(code, int) and 0 <= code <= 255 else ExitCode.LOST,
                 whole if isinstance(whole, dict) else None,
                 text if isinstance(text, str) else "",

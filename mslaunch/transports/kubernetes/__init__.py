@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mslaunch.plan.model import File, Plan
     from mslaunch.plan.spec import JobSpec
     from mslaunch.transports.base import Command
-    from mslaunch.transports.kubernetes.api_server import Cluster
+    from mslaunch.transports.kubernetes.api_server import JobObjects
     from mslaunch.transports.kubernetes.deletion_guard import Guard
     from mslaunch.transports.kubernetes.following import Following
 
@@ -37,7 +37,7 @@ class KubernetesQueue:
     label = "Kubernetes"
 
     def __init__(self) -> None:
-        self._clusters: dict[str, Cluster] = {}
+        self._clusters: dict[str, JobObjects] = {}
         self._answers: dict[str, tuple[float, JobState | None]] = {}
         self._guard: Guard | None = None
         self._following: dict[str, Following] = {}
@@ -47,7 +47,7 @@ class KubernetesQueue:
         return None  # the launcher in a pod waits for nodes that join it, and submits nothing
 
     def files(self, spec: JobSpec, plan: Plan, command: Command) -> list[File]:
-        from mslaunch.transports.kubernetes.job import job_files
+        from mslaunch.transports.kubernetes.submission import job_files
 
         return job_files(spec, plan, command)
 
@@ -55,9 +55,9 @@ class KubernetesQueue:
         import yaml
 
         from mslaunch.transports.kubernetes import manifests
-        from mslaunch.transports.kubernetes.api_server import VOLCANO, Cluster, JobName, connect, default_namespace
+        from mslaunch.transports.kubernetes.api_server import VOLCANO, JobName, JobObjects, connect, default_namespace
         from mslaunch.transports.kubernetes.deletion_guard import guarding
-        from mslaunch.transports.kubernetes.job import OBJECTS, further_objects
+        from mslaunch.transports.kubernetes.submission import OBJECTS, further_objects
 
         objects = list(yaml.safe_load_all((run_dir / OBJECTS).read_text()))
         root = next(one for one in objects if one["kind"] == "Job")
@@ -71,7 +71,7 @@ class KubernetesQueue:
         mark = token_hex(8)
         annotations = {**root["metadata"].get("annotations", {}), manifests.SUBMISSION: mark}
         root = {**root, "metadata": {**root["metadata"], "annotations": annotations}}
-        there = Cluster(job)
+        there = JobObjects(job)
         there.reach()  # before the guard has a job to delete
         with nullcontext(self._guard) if self._guard else guarding() as guard:
             guard.watch(str(job), mark)  # it also deletes what a failure leaves half made
@@ -80,7 +80,7 @@ class KubernetesQueue:
                 guard.release()
         return str(job)
 
-    def _create(self, cluster: Cluster, root: dict[str, Any], others: list[dict[str, Any]]) -> None:
+    def _create(self, cluster: JobObjects, root: dict[str, Any], others: list[dict[str, Any]]) -> None:
         """Create the launcher's Job, then all that it owns."""
         made = cluster.create(root)
         owner = {key: made[key] for key in ("apiVersion", "kind")}
@@ -153,7 +153,7 @@ class KubernetesQueue:
         self._wait_for_containers(cluster)
         self._answers.pop(job, None)
 
-    def _wait_for_containers(self, cluster: Cluster, part: str = "") -> None:
+    def _wait_for_containers(self, cluster: JobObjects, part: str = "") -> None:
         """Wait until no container of the job's pods runs, or of those of one part."""
         from mslaunch.transports.kubernetes.api_server import part_of
         from mslaunch.transports.kubernetes.states import grace_of, has_stopped
@@ -201,11 +201,11 @@ class KubernetesQueue:
             finally:
                 self._guard = None
 
-    def _cluster(self, job: str) -> Cluster:
-        from mslaunch.transports.kubernetes.api_server import Cluster, parse_job
+    def _cluster(self, job: str) -> JobObjects:
+        from mslaunch.transports.kubernetes.api_server import JobObjects, parse_job
 
         if job not in self._clusters:
-            self._clusters[job] = Cluster(parse_job(job))
+            self._clusters[job] = JobObjects(parse_job(job))
         return self._clusters[job]
 
 
@@ -216,7 +216,7 @@ def _has_log(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") not in (None, "Pending") and not is_on_lost_node(pod)
 
 
-def _judge(cluster: Cluster, root: Mapping[str, Any], pods: list[dict[str, Any]]) -> JobState:
+def _judge(cluster: JobObjects, root: Mapping[str, Any], pods: list[dict[str, Any]]) -> JobState:
     """How a job stands, from its launcher's Job and its pods."""
     from mslaunch.transports.kubernetes.api_server import part_of
     from mslaunch.transports.kubernetes.states import (
@@ -260,11 +260,11 @@ class KubernetesTransport(Transport):
             raise RequestError(f"{job.spec.source('transport')}: Kubernetes chooses the hosts. Leave --hosts out.")
 
     def planned_hosts(self, job: JobContext) -> tuple[Host, ...]:
-        from mslaunch.transports.kubernetes.job import planned_hosts
+        from mslaunch.transports.kubernetes.submission import planned_hosts
 
         return planned_hosts(job.spec)
 
     def notes(self, job: JobContext) -> tuple[str, ...]:
-        from mslaunch.transports.kubernetes.job import describe_pods
+        from mslaunch.transports.kubernetes.submission import describe_pods
 
         return (describe_pods(job.spec),)

@@ -162,7 +162,7 @@ def default_namespace(context: str | None) -> str:
     return "default"
 
 
-class Cluster:
+class JobObjects:
     """The requests about the objects of one job."""
 
     def __init__(self, job: JobName) -> None:

@@ -68,10 +68,10 @@ def main() -> None:
     lines = sys.stdin.read().splitlines()
     if not lines or not lines[-1]:
         return
-    from mslaunch.transports.kubernetes.api_server import Cluster, NotFound, mark_of, parse_job
+    from mslaunch.transports.kubernetes.api_server import JobObjects, NotFound, mark_of, parse_job
 
     job, _, mark = lines[-1].rpartition(" ")
-    cluster = Cluster(parse_job(job))
+    cluster = JobObjects(parse_job(job))
     with suppress(NotFound):
         if mark_of(cluster.root(PATIENCE)) == mark:
             cluster.delete(PATIENCE)

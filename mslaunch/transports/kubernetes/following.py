@@ -12,7 +12,7 @@ from typing import Any
 
 from mslaunch.errors import ExitCode, MslaunchError
 from mslaunch.shared import layout
-from mslaunch.transports.kubernetes.api_server import Cluster, NoAnswer, NotFound, part_of
+from mslaunch.transports.kubernetes.api_server import JobObjects, NoAnswer, NotFound, part_of
 from mslaunch.transports.kubernetes.endings import (
     OVER,
     blamed_host,
@@ -43,7 +43,7 @@ _WAITING_LINES = 10_000
 class LogStream:
     """The lines of one pod's log, from now or some seconds ago on."""
 
-    def __init__(self, cluster: Cluster, pod: str, since: float | None) -> None:
+    def __init__(self, cluster: JobObjects, pod: str, since: float | None) -> None:
         self.pod = pod
         self.has_ended = False
         self._cluster = cluster
@@ -117,7 +117,7 @@ Pod = dict[str, Any]
 class Following:
     """One run that is followed: read once at the start, then by a thread for as long as this process lives."""
 
-    def __init__(self, folder: Path, cluster: Cluster) -> None:
+    def __init__(self, folder: Path, cluster: JobObjects) -> None:
         self._folder = folder
         self._launcher_log = folder / layout.LAUNCHER_LOG
         self._cluster = cluster

@@ -13,7 +13,7 @@ Pod = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class PodEnding:
     """Why a pod was ended."""
 
     words: str
@@ -22,37 +22,39 @@ class Ending:
 
 _AGAIN = "Start the job again, or give --max-restarts."
 ENDINGS = {
-    "OOMKilled": Ending(
+    "OOMKilled": PodEnding(
         "it used more memory than its limit (OOMKilled)", "Raise memory in launch.kubernetes.resources."
     ),
-    "Evicted": Ending("its node evicted it (Evicted)", "Its node ran short: see the pod's message and its requests."),
-    "EvictionByEvictionAPI": Ending("it was evicted, as draining its node does (EvictionByEvictionAPI)", _AGAIN),
-    "TerminationByKubelet": Ending("its node ended it (TerminationByKubelet)", _AGAIN),
-    "DeletionByTaintManager": Ending("a taint drove it from its node (DeletionByTaintManager)", _AGAIN),
-    "DeletionByPodGC": Ending("its node is gone (DeletionByPodGC)", _AGAIN),
-    "PreemptionByScheduler": Ending(
+    "Evicted": PodEnding(
+        "its node evicted it (Evicted)", "Its node ran short: see the pod's message and its requests."
+    ),
+    "EvictionByEvictionAPI": PodEnding("it was evicted, as draining its node does (EvictionByEvictionAPI)", _AGAIN),
+    "TerminationByKubelet": PodEnding("its node ended it (TerminationByKubelet)", _AGAIN),
+    "DeletionByTaintManager": PodEnding("a taint drove it from its node (DeletionByTaintManager)", _AGAIN),
+    "DeletionByPodGC": PodEnding("its node is gone (DeletionByPodGC)", _AGAIN),
+    "PreemptionByScheduler": PodEnding(
         "a pod of higher priority took its place (PreemptionByScheduler)", "Give launch.kubernetes.priority_class."
     ),
-    "NodeLost": Ending("its node was lost (NodeLost)", _AGAIN),
-    "NodeShutdown": Ending("its node was shut down (NodeShutdown)", _AGAIN),
-    "Shutdown": Ending("its node was shut down (Shutdown)", _AGAIN),
-    "Terminated": Ending("its node was shut down (Terminated)", _AGAIN),
-    "Preempting": Ending("a pod of higher priority took its place", "Give launch.kubernetes.priority_class."),
-    "DeadlineExceeded": Ending("its time was over (DeadlineExceeded)", "Raise activeDeadlineSeconds in the patch."),
-    "UnexpectedAdmissionError": Ending(
+    "NodeLost": PodEnding("its node was lost (NodeLost)", _AGAIN),
+    "NodeShutdown": PodEnding("its node was shut down (NodeShutdown)", _AGAIN),
+    "Shutdown": PodEnding("its node was shut down (Shutdown)", _AGAIN),
+    "Terminated": PodEnding("its node was shut down (Terminated)", _AGAIN),
+    "Preempting": PodEnding("a pod of higher priority took its place", "Give launch.kubernetes.priority_class."),
+    "DeadlineExceeded": PodEnding("its time was over (DeadlineExceeded)", "Raise activeDeadlineSeconds in the patch."),
+    "UnexpectedAdmissionError": PodEnding(
         "its node did not have the devices (UnexpectedAdmissionError)", "See the device plugin of the node."
     ),
-    "ContainerCannotRun": Ending(
+    "ContainerCannotRun": PodEnding(
         "its command could not be started (ContainerCannotRun)", "The image needs mslaunch: launch.kubernetes.python."
     ),
-    "StartError": Ending(
+    "StartError": PodEnding(
         "its command could not be started (StartError)", "The image needs mslaunch: launch.kubernetes.python."
     ),
 }
 """By the reason of the pod, of its container, or of its condition DisruptionTarget (from version 1.26 on)."""
 _KILLED = "Something on its node killed it: see the node's kernel log, which names victims of too little memory."
 _SIGNALLED = 128
-_DELETED = Ending("it was deleted, by somebody or with its node", _AGAIN)
+_DELETED = PodEnding("it was deleted, by somebody or with its node", _AGAIN)
 
 WAITING = {
     "ImagePullBackOff": "its image cannot be pulled",
@@ -111,7 +113,7 @@ def why_pods_are_missing(events: Iterable[Mapping[str, Any]]) -> str:
     return f"{what} ({message[:300]})"
 
 
-def ending_of(pod: Pod) -> Ending | None:
+def ending_of(pod: Pod) -> PodEnding | None:
     """Why Kubernetes ended a pod; None where its own program ended it."""
     status = pod.get("status") or {}
     reasons = [str(one.get("reason") or "") for one in _terminated(pod)]
@@ -190,13 +192,13 @@ def container_ending(pod: Pod, code: int) -> dict[str, Any]:
     """Say how the container of a pod ended, where neither Kubernetes nor its own program has said why."""
     how = f"its container ended with exit code {code}"
     if code <= _SIGNALLED:
-        return _verdict(pod, Ending(f"{how}, and did not say why", _AGAIN))
+        return _verdict(pod, PodEnding(f"{how}, and did not say why", _AGAIN))
     with suppress(ValueError):
         how += f" ({signal.Signals(code - _SIGNALLED).name})"
-    return _verdict(pod, Ending(f"{how}; Kubernetes gives no reason", _KILLED))
+    return _verdict(pod, PodEnding(f"{how}; Kubernetes gives no reason", _KILLED))
 
 
-def _verdict(pod: Pod, ending: Ending, message: object = None) -> dict[str, Any]:
+def _verdict(pod: Pod, ending: PodEnding, message: object = None) -> dict[str, Any]:
     name, node = pod["metadata"]["name"], (pod.get("spec") or {}).get("nodeName")
     place = f"{name} on {node}" if node else name
     more = f": {str(message)[:300]}" if message else ""

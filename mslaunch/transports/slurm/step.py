@@ -17,7 +17,7 @@ from mslaunch.shared import wire
 from mslaunch.transports.code_bundle import agent_stream
 from mslaunch.transports.process import agent_command, why_no_agent
 from mslaunch.transports.slurm.batch_script import Allotment, parse_gres, parse_tasks
-from mslaunch.transports.slurm.queue import ask, missing
+from mslaunch.transports.slurm.slurm_queue import ask, missing
 from mslaunch.transports.streams import Sender, write_fully
 
 _CLOSE_SECONDS = 15.0
