@@ -240,7 +240,7 @@ def limit_of(error: BaseException) -> LimitReached | None:
     if isinstance(error, (MemoryError, SystemError)):  # what Python's own C code raises where it has no memory
         number = errno.ENOMEM
     elif number is None:
-        number = next((known for words, known in _LIMIT_WORDS.items() if words in str(error)), None)
+        number = next((code for phrase, code in _LIMIT_WORDS.items() if phrase in str(error)), None)
     return LimitReached(f"{_LIMITS[number]}.") if number in _LIMITS else None
 
 
@@ -253,7 +253,7 @@ def file_error(error: BaseException) -> NotReadyError | None:
 
 def start_advice(why: str) -> str:
     """What to do where a process could not be started, by what the system said: `. Raise the limit`, or nothing."""
-    number = next((known for words, known in _START_WORDS.items() if words in why), None)
+    number = next((code for phrase, code in _START_WORDS.items() if phrase in why), None)
     return f". {_LIMITS[number].partition('. ')[2]}" if number else ""
 
 
@@ -274,10 +274,10 @@ class RecordUnreadable(RequestError):
 class NewerRecord(RecordUnreadable):
     """A file of a run that a newer mslaunch has written."""
 
-    def __init__(self, path: str, version: str, known: str) -> None:
+    def __init__(self, path: str, version: str, readable: str) -> None:
         MslaunchError.__init__(
             self,
-            f"{path}: written by a newer mslaunch (schema version {version}, this one reads {known}). "
+            f"{path}: written by a newer mslaunch (schema version {version}, this one reads {readable}). "
             f"Use that one, or a newer one.",
         )
 
@@ -294,28 +294,28 @@ class NotOwner(RequestError):
 
 
 class NoSuchRun(RequestError):
-    def __init__(self, name: str, runs_dir: str, known: Sequence[str]) -> None:
-        if not known:
+    def __init__(self, name: str, runs_dir: str, runs: Sequence[str]) -> None:
+        if not runs:
             text = f"{runs_dir}: no runs here yet. Start one with `mslaunch train`, or name the folder with --runs-dir."
         else:
-            text = f"{runs_dir}: no run has {name!r} in its name. `mslaunch ps` lists them; the newest is {known[-1]}."
+            text = f"{runs_dir}: no run has {name!r} in its name. `mslaunch ps` lists them; the newest is {runs[-1]}."
         super().__init__(text)
 
 
 class AmbiguousRun(RequestError):
     def __init__(self, name: str, matches: Sequence[str]) -> None:
-        shown = ", ".join(matches[:5])
+        listed = ", ".join(matches[:5])
         fix = "Name one by its path." if any(match.startswith("/") for match in matches) else "Type more of the name."
-        super().__init__(f"{name!r} fits {len(matches)} runs ({shown}). {fix}")
+        super().__init__(f"{name!r} fits {len(matches)} runs ({listed}). {fix}")
 
 
 class NoSuchSweep(RequestError):
-    def __init__(self, name: str, runs_dir: str, known: Sequence[str], ambiguous: bool) -> None:
-        shown = ", ".join(known[-5:])
+    def __init__(self, name: str, runs_dir: str, sweep_ids: Sequence[str], ambiguous: bool) -> None:
+        listed = ", ".join(sweep_ids[-5:])
         if ambiguous:
-            text = f"{name!r} fits {len(known)} sweeps ({shown}). Type more of the name."
-        elif known:
-            text = f"{runs_dir}: no sweep starts with {name!r}. There are: {shown}."
+            text = f"{name!r} fits {len(sweep_ids)} sweeps ({listed}). Type more of the name."
+        elif sweep_ids:
+            text = f"{runs_dir}: no sweep starts with {name!r}. There are: {listed}."
         else:
             text = f"{runs_dir}: no sweeps here yet. Leave --resume out, or name the folder with --runs-dir."
         super().__init__(text)
@@ -335,10 +335,10 @@ class CombinationError(SeveralLines):
         super().__init__([f"{label}: {line}" for line in error.lines])
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for the nearest known word, or for all that end in this one, or nothing."""
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` for the nearest choice, or for all that end in this word, or nothing."""
     from difflib import get_close_matches
 
-    names = list(known)
+    names = list(choices)
     near = [name for name in names if name.endswith(f"_{word}")] or get_close_matches(word, names, n=1, cutoff=0.6)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -12,16 +12,16 @@ _OPTION = re.compile(r"(--?[\w.-]+)=(.*)", re.DOTALL)
 
 def candidates(args: tuple[str, ...], values: Mapping[str, Any], variables: Mapping[str, str]) -> frozenset[str]:
     """Name every relative path that the script may be given in its arguments, its configuration or its environment."""
-    found: set[str] = set()
+    paths: set[str] = set()
 
     def note(text: str) -> str:
-        found.add(text)
+        paths.add(text)
         return text
 
     rewrite_args(args, note)
     rewrite_values(values, note)
     rewrite_variables(variables, note)
-    return frozenset(found)
+    return frozenset(paths)
 
 
 def rewrite_variables(variables: Mapping[str, str], change: Callable[[str], str]) -> dict[str, str]:

@@ -56,8 +56,8 @@ def describe(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Iterator[s
         if not facts.hosts[host.name].numa.nodes:
             yield f"{host.name}: its NUMA nodes are not known, so its ranks are bound to their share of all cores"
             continue
-        known = _device_nodes(host, facts)
-        missing = [device for device in host.devices if device not in known]
+        nodes = _device_nodes(host, facts)
+        missing = [device for device in host.devices if device not in nodes]
         if missing:
             yield (
                 f"{host.name}: the NUMA node of device {format_ranges(missing)} is not known, so its ranks are bound "

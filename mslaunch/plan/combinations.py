@@ -95,17 +95,17 @@ def _split(raw: str, text: str) -> list[str]:
 
 
 def _range(item: str, text: str) -> str | range:
-    found = _RANGE.fullmatch(item)
-    if not found:
+    match = _RANGE.fullmatch(item)
+    if not match:
         return item
-    if any(len(number or "") > _LONGEST for number in found.groups()):
+    if any(len(number or "") > _LONGEST for number in match.groups()):
         raise RequestError(f"--set {text[:80]}: a range of numbers with {_LONGEST} digits or more. Write shorter ones.")
-    first, last, step = int(found[1]), int(found[2]), int(found[3] or 1)
+    first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
     if step == 0:
         raise RequestError(f"--set {text}: a range with step 0 has no end. Write for example {first}..{last}..1.")
     values = range(first, last + (1 if step > 0 else -1), step)
     if not values:
-        turned = f"{last}..{first}" if not found[3] else f"{first}..{last}..{-step}"
+        turned = f"{last}..{first}" if not match[3] else f"{first}..{last}..{-step}"
         raise RequestError(f"--set {text}: the range {item} has no values. Write for example {turned}.")
     return values
 

@@ -39,9 +39,12 @@ def read_numa(answer: NumaAnswer | None) -> NumaFacts:
     """Take what an agent answers."""
     if answer is None:
         return NumaFacts()
-    nodes = {found["node"]: tuple(found["cores"]) for found in answer["nodes"]}
-    devices = {target: {one["device"]: one["node"] for one in found} for target, found in answer["devices"].items()}
-    return NumaFacts(nodes, {target: found for target, found in devices.items() if found})
+    cores = {node["node"]: tuple(node["cores"]) for node in answer["nodes"]}
+    nodes_of_devices = {}
+    for target, devices in answer["devices"].items():
+        if devices:
+            nodes_of_devices[target] = {device["device"]: device["node"] for device in devices}
+    return NumaFacts(cores, nodes_of_devices)
 
 
 @dataclass(frozen=True, slots=True)

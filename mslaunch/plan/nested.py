@@ -58,29 +58,29 @@ class _Script:
 
 def find_nested(program: Program, read: Read) -> NestedLauncher | None:
     """Return what in a program starts ranks, if something does; `read` reads the scripts that it names."""
-    words = (program.what, *program.args)
+    command = (program.what, *program.args)
     if program.kind == "module":
-        words = ("python", "-m", *words)
-    launcher = find_launcher(words)
+        command = ("python", "-m", *command)
+    launcher = find_launcher(command)
     if launcher is not None:
         return NestedLauncher(launcher.name, "is a launcher", launcher)
-    return None if program.kind == "script" else _in_command(words, "", read, 0)
+    return None if program.kind == "script" else _in_command(command, "", read, 0)
 
 
-def _in_command(words: Sequence[str], folder: str, read: Read, depth: int) -> NestedLauncher | None:
+def _in_command(command: Sequence[str], folder: str, read: Read, depth: int) -> NestedLauncher | None:
     """Look into the shell script that a command runs, if it runs one."""
-    left = list(words)
+    left = list(command)
     if posixpath.basename(left[0]) in SHELLS or left[0] in ("source", "."):
         left.pop(0)
         while left and left[0].startswith("-"):
             option = left.pop(0)
             if option.endswith("c") and left:
-                return _in_text(_Script(f"{words[0]} {option}", left[0], tuple(left[1:]), read, depth))
+                return _in_text(_Script(f"{command[0]} {option}", left[0], tuple(left[1:]), read, depth))
     if not left or depth >= _DEEPEST:
         return None
     for name in dict.fromkeys((left[0], posixpath.join(folder, left[0]))):
         text = read(name)
-        if text is not None and (name.endswith(".sh") or left[0] != words[0] or _is_shell(text)):
+        if text is not None and (name.endswith(".sh") or left[0] != command[0] or _is_shell(text)):
             return _in_text(_Script(posixpath.normpath(name), text, tuple(left[1:]), read, depth))
     return None
 
@@ -94,31 +94,31 @@ def _in_text(script: _Script) -> NestedLauncher | None:
     """Look for a launcher, for a loop over devices, and into the scripts that this one starts."""
     text = _COMMENT.sub("", script.text)
     commands = list(_commands(text))
-    for line, words in commands:
-        launcher = _stored(words, text) or find_launcher(words)
+    for line, command in commands:
+        launcher = _stored(command, text) or find_launcher(command)
         if launcher is not None and launcher.count != "1":
-            return _found(script, line, f"starts {launcher.name}", launcher, words)
+            return _found(script, line, f"starts {launcher.name}", launcher, command)
     line = _device_loop(text)
     if line:
         return _found(script, line, "starts a process per device", None, ())
-    for _, words in commands:
-        inner = _in_command(words, posixpath.dirname(script.name), script.read, script.depth + 1)
+    for _, command in commands:
+        inner = _in_command(command, posixpath.dirname(script.name), script.read, script.depth + 1)
         if inner is not None:
             return inner
     return None
 
 
 def _found(
-    script: _Script, line: int, what: str, launcher: LauncherCommand | None, words: Sequence[str]
+    script: _Script, line: int, what: str, launcher: LauncherCommand | None, command: Sequence[str]
 ) -> NestedLauncher:
     """Name the place; the launcher's line can be typed as it is where the shell would put nothing into it."""
     where = f"{script.name}:{line}"
     if launcher is not None and not any(char in word for word in launcher.args for char in "$`"):
         return NestedLauncher(where, what, launcher)
-    return NestedLauncher(where, what, None, _program(script, words))
+    return NestedLauncher(where, what, None, _program(script, command))
 
 
-def _program(script: _Script, words: Sequence[str]) -> tuple[str, ...]:
+def _program(script: _Script, command: Sequence[str]) -> tuple[str, ...]:
     """The Python program of a script: named by its arguments, else by its text."""
     for arg in script.args:
         parts = _split(arg)
@@ -126,7 +126,7 @@ def _program(script: _Script, words: Sequence[str]) -> tuple[str, ...]:
             parts = parts[1:]
         if parts and parts[0].endswith(".py"):
             return tuple(parts)
-    texts = (*words, *re.findall(r"[\w./-]+\.py\b", _COMMENT.sub("", script.text)))
+    texts = (*command, *re.findall(r"[\w./-]+\.py\b", _COMMENT.sub("", script.text)))
     name = next((word for word in texts if word.endswith(".py") and "$" not in word), None)
     if name is None:
         return ()
@@ -179,9 +179,9 @@ def _split_commands(tokens: list[str]) -> Iterator[list[str]]:
         yield command
 
 
-def _stored(words: Sequence[str], text: str) -> LauncherCommand | None:
+def _stored(command: Sequence[str], text: str) -> LauncherCommand | None:
     """Return the launcher in a command that a script puts together in a variable and runs later."""
-    for word in words:
+    for word in command:
         match = _VARIABLE.fullmatch(word)
         if match and re.search(rf"\$\{{?{match[1]}\b", text):
             launcher = find_launcher(_split(match[2]))

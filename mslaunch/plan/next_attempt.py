@@ -71,11 +71,11 @@ def refusal(restarts: Restarts, endings: Sequence[AttemptEnding], replaces_hosts
     return None
 
 
-def _is_same(one: AttemptEnding, other: AttemptEnding) -> bool:
+def _is_same(earlier: AttemptEnding, later: AttemptEnding) -> bool:
     """Tell whether two attempts ended with the same exception at the same step; what is not known is not the same."""
-    if None in (one.error, other.error, one.step, other.step) or one.step != other.step:
+    if None in (earlier.error, later.error, earlier.step, later.step) or earlier.step != later.step:
         return False
-    return _ADDRESS.sub("", str(one.error)) == _ADDRESS.sub("", str(other.error))
+    return _ADDRESS.sub("", str(earlier.error)) == _ADDRESS.sub("", str(later.error))
 
 
 def progressed(endings: Sequence[AttemptEnding]) -> list[bool]:

@@ -108,7 +108,7 @@ def _passed_on(job: PlacedJob, env: Mapping[str, str]) -> list[str]:
 
 def in_run(text: str, run_dir: str) -> Shell:
     """Quote a value, with the run's folder in it written as $run."""
-    before, found, after = text.partition(run_dir)
-    if not found or (after and not after.startswith("/")):
+    before, match, after = text.partition(run_dir)
+    if not match or (after and not after.startswith("/")):
         return quote(text)
     return Shell((quote(before) if before else "") + '"$run"' + (quote(after) if after else ""))

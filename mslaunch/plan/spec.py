@@ -64,18 +64,18 @@ class JobSpec:
 
 def named_hosts(spec: JobSpec, hostfile: str | None) -> tuple[Host, ...]:
     """Return the hosts that were named, in the order given; none is this machine. `hostfile` is that file's text."""
-    asked = spec.launch.hosts
-    if asked is not None and spec.launch.hostfile is not None:
+    entries = spec.launch.hosts
+    if entries is not None and spec.launch.hostfile is not None:
         raise RequestError(f"{spec.source('hosts')} and {spec.source('hostfile')} both name hosts. Give one of them.")
     if hostfile is not None:
         return parse_hostfile(hostfile, str(spec.launch.hostfile))
-    if isinstance(asked, str):
-        return parse_hosts(asked, spec.source("hosts"))
-    if asked is not None and not asked:
+    if isinstance(entries, str):
+        return parse_hosts(entries, spec.source("hosts"))
+    if entries is not None and not entries:
         raise RequestError(f"{spec.source('hosts')}: names no host. Name one, or leave it out.")
     hosts = tuple(
         Host(entry.address, entry.address, entry.devices or (0,), entry.user, entry.port, entry.python, entry.env)
-        for entry in asked or ()
+        for entry in entries or ()
     )
     check_named_once(hosts, spec.source("hosts"))
     return hosts
@@ -86,7 +86,7 @@ def naming_setting(spec: JobSpec) -> str:
     return spec.source("hosts" if spec.launch.hosts is not None else "hostfile")
 
 
-def agree_on_workers(spec: JobSpec, found: tuple[int, ...], hosts: tuple[Host, ...] = ()) -> int:
+def agree_on_workers(spec: JobSpec, devices: tuple[int, ...], hosts: tuple[Host, ...] = ()) -> int:
     """Return the number of ranks, or say which two places disagree about it."""
     claims = list(_claims(spec, hosts))
     for claim in claims[1:]:
@@ -94,7 +94,7 @@ def agree_on_workers(spec: JobSpec, found: tuple[int, ...], hosts: tuple[Host, .
             raise Disagreement("number of ranks", claims[0], claim, "Make them equal, or leave one out.")
     if claims:
         return claims[0][0]
-    return spec.default_workers or len(found) or 1
+    return spec.default_workers or len(devices) or 1
 
 
 def _claims(spec: JobSpec, hosts: tuple[Host, ...]) -> Iterator[tuple[int, str]]:
@@ -112,20 +112,20 @@ def _claims(spec: JobSpec, hosts: tuple[Host, ...]) -> Iterator[tuple[int, str]]
         yield sum(len(host.devices) for host in hosts), "the hosts"
 
 
-def local_host(spec: JobSpec, workers: int, found: tuple[int, ...], target: str, limit: str = "") -> Host:
+def local_host(spec: JobSpec, workers: int, visible: tuple[int, ...], target: str, limit: str = "") -> Host:
     """Return this machine as the job's only host, with the devices that its ranks use.
 
     `limit` says what hides others of its devices.
     """
-    devices = _wanted_devices(spec, workers, found)
+    devices = _wanted_devices(spec, workers, visible)
     if target != "CPU":
-        missing = [device for device in devices if device not in found]
+        missing = [device for device in devices if device not in visible]
         if missing and limit:
-            raise NotReadyError(_not_visible(missing, workers, found, limit))
-        if missing and not found:
+            raise NotReadyError(_not_visible(missing, workers, visible, limit))
+        if missing and not visible:
             raise NoDevices(target, spec.config.where("device_target"))
         if missing:
-            have = format_ranges(found)
+            have = format_ranges(visible)
             raise NotReadyError(
                 f"device {format_ranges(missing)} is not on this machine: {workers} ranks are asked for, and its "
                 f"{target} devices are {have}. Ask for fewer --workers, or name others with --devices."
@@ -133,23 +133,23 @@ def local_host(spec: JobSpec, workers: int, found: tuple[int, ...], target: str,
     return Host(LOCAL, "127.0.0.1", devices)
 
 
-def _not_visible(missing: list[int], workers: int, found: tuple[int, ...], limit: str) -> str:
-    asked = f"{workers} ranks are asked for" if workers > 1 else "1 rank is asked for"
-    wrong = f"device {format_ranges(missing)} is not visible: {asked}, and {limit}"
+def _not_visible(missing: list[int], workers: int, visible: tuple[int, ...], limit: str) -> str:
+    request = f"{workers} ranks are asked for" if workers > 1 else "1 rank is asked for"
+    wrong = f"device {format_ranges(missing)} is not visible: {request}, and {limit}"
     variable = limit.partition("=")[0]
-    if not found:
+    if not visible:
         return f"{wrong}. Change {variable}, or write device_target: CPU."
     return (
-        f"{wrong}, which ranks number {format_ranges(found)}. Ask for fewer --workers, name visible ones with "
+        f"{wrong}, which ranks number {format_ranges(visible)}. Ask for fewer --workers, name visible ones with "
         f"--devices, or change {variable}."
     )
 
 
-def _wanted_devices(spec: JobSpec, workers: int, found: tuple[int, ...]) -> tuple[int, ...]:
+def _wanted_devices(spec: JobSpec, workers: int, visible: tuple[int, ...]) -> tuple[int, ...]:
     if spec.launch.devices is not None:
         return spec.launch.devices
     if spec.rank_table is not None:
         return tuple(entry.device_id for entry in spec.rank_table.entries)
     if workers == 1 and spec.config.values.get("device_id") is not None:
         return (spec.config.values["device_id"],)
-    return found[:workers] if len(found) >= workers else tuple(range(workers))
+    return visible[:workers] if len(visible) >= workers else tuple(range(workers))

@@ -90,14 +90,14 @@ def reads_script(program: Program) -> bool:
 
 def python_version(word: str) -> str | None:
     """The version in a name such as python3.11."""
-    found = _INTERPRETER.fullmatch(posixpath.basename(word))
-    return found[1] if found else None
+    match = _INTERPRETER.fullmatch(posixpath.basename(word))
+    return match[1] if match else None
 
 
-def read_python(words: tuple[str, ...]) -> PythonCommand | None:
+def read_python(command: tuple[str, ...]) -> PythonCommand | None:
     """Take a command that starts with Python apart; None where it uses what only the command itself can do, as -c."""
     env: dict[str, str] = {}
-    left = list(words[1:])
+    left = list(command[1:])
     while left and left[0].startswith("-") and left[0] not in ("-m", "-"):
         word = left.pop(0)
         if word in ("-X", _WARNING) and left:
@@ -112,14 +112,14 @@ def read_python(words: tuple[str, ...]) -> PythonCommand | None:
     left = left[1:] if is_module else left
     if not left or left[0].startswith("-"):
         return None
-    return PythonCommand(words[0], env, is_module, left[0], tuple(left[1:]))
+    return PythonCommand(command[0], env, is_module, left[0], tuple(left[1:]))
 
 
-def settings_of(words: tuple[str, ...], is_module: bool = False) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The setting that words on a command line stand for, and the arguments that follow."""
+def settings_of(command: tuple[str, ...], is_module: bool = False) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The setting that a typed command stands for, and the arguments that follow."""
     if is_module:
-        return {"module": words[0]}, words[1:]
-    return ({"script": words[0]}, words[1:]) if words[0].endswith(".py") else ({"command": words}, ())
+        return {"module": command[0]}, command[1:]
+    return ({"script": command[0]}, command[1:]) if command[0].endswith(".py") else ({"command": command}, ())
 
 
 def split_words(value: object) -> object:

@@ -51,10 +51,10 @@ def resolve(
 
     `assigned` is what `--set launch.key=value` gave; a flag of its own outweighs it.
     """
-    asked = asked_by_variables(environment)
+    variables = asked_by_variables(environment)
     layers = (
         _Layer(config.launch, lambda name: f"{config.where('launch', name)} (launch.{name})"),
-        _Layer(_from_variables(asked), _variable),
+        _Layer(_from_variables(variables), _variable),
         _Layer(assigned or {}, lambda name: f"--set launch.{name}"),
         _Layer(flags, flag_name, "{name}: there is no such setting", adds_variables=True),
     )
@@ -64,7 +64,7 @@ def resolve(
     for layer in layers:
         _one_program(layer, raw, sources, findings)
         _merge(layer, raw, sources, findings)
-    return Settings(_validate(raw, sources, findings), sources, tuple(_unknown_variables(asked)))
+    return Settings(_validate(raw, sources, findings), sources, tuple(_unknown_variables(variables)))
 
 
 def _merge(layer: _Layer, raw: dict[str, Any], sources: dict[str, str], findings: list[str]) -> None:
@@ -86,10 +86,10 @@ def given_by_variables(settings: Settings) -> dict[str, Any]:
     return {name: getattr(settings.values, name) for name in names}
 
 
-def _from_variables(asked: Mapping[str, str]) -> dict[str, Any]:
+def _from_variables(variables: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name in LaunchSettings.model_fields:
-        text, variable = asked.get(_variable(name)), variable_of(name)
+        text, variable = variables.get(_variable(name)), variable_of(name)
         if text and not variable.ignored:
             values[name] = _split(text) if variable.is_list else text
     return values
@@ -102,11 +102,11 @@ def _split(text: str) -> Any:
         return text
 
 
-def _unknown_variables(asked: Mapping[str, str]) -> Iterator[str]:
+def _unknown_variables(variables: Mapping[str, str]) -> Iterator[str]:
     """Tell of variables that are none of ours: a misspelt one would change nothing without a word."""
     ignored = {name.upper(): variable_of(name).ignored for name in LaunchSettings.model_fields}
     keys = [key for key, why in ignored.items() if not why]
-    for name in sorted(asked):
+    for name in sorted(variables):
         key = name.removeprefix("MSLAUNCH_")
         if key in keys or name in (*RANK_VARIABLES, JOIN_SECRET) or name.startswith(RANKS_ONLY):
             continue
@@ -120,12 +120,12 @@ JOIN_SECRET = "MSLAUNCH_SECRET"
 
 
 def _one_program(layer: _Layer, raw: dict[str, Any], sources: dict[str, str], findings: list[str]) -> None:
-    """Whoever names a program replaces what was named with less weight, whichever way it was named."""
-    named = [name for name in PROGRAM_SETTINGS if layer.values.get(name) is not None]
-    if len(named) > 1:
-        first, second = (_place(layer.source(name)) for name in named[:2])
+    """A layer that names a program overrides the lower layers, whichever setting names it."""
+    names = [name for name in PROGRAM_SETTINGS if layer.values.get(name) is not None]
+    if len(names) > 1:
+        first, second = (_place(layer.source(name)) for name in names[:2])
         findings.append(f"{first} and {second} both name the program. Keep one.")
-    for name in PROGRAM_SETTINGS if named else ():
+    for name in PROGRAM_SETTINGS if names else ():
         raw.pop(name, None)
         sources[name] = "default"
 

@@ -11,9 +11,9 @@ SCHEMES = ("obs", "s3")
 
 
 def _bucket(value: str) -> str:
-    scheme, found, rest = value.partition("://")
+    scheme, separator, rest = value.partition("://")
     bucket = rest.partition("/")[0]
-    if scheme not in SCHEMES or not found or not bucket or not value.isprintable() or set(bucket) & set(" @?#:"):
+    if scheme not in SCHEMES or not separator or not bucket or not value.isprintable() or set(bucket) & set(" @?#:"):
         raise ValueError("name a bucket and a folder in it, for example obs://bucket/data")
     return value.rstrip("/")
 
@@ -85,5 +85,7 @@ class SyncSettings(BaseModel):
     )
 
     def __str__(self) -> str:
-        moves = [f"{name} {one.source} to {one.target}" for name in ("before", "after") for one in getattr(self, name)]
+        moves = [
+            f"{name} {copy.source} to {copy.target}" for name in ("before", "after") for copy in getattr(self, name)
+        ]
         return "; ".join([*moves, *([f"endpoint {self.endpoint}"] if self.endpoint else [])])

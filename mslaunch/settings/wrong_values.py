@@ -51,8 +51,8 @@ def unknown_key(model: type[BaseModel], item: Any) -> str | None:
     *parents, name = place_of(item)
     if item["type"] != "extra_forbidden":
         return None
-    known = [key for owner in _models_at(model, parents) for key in _keys(owner)]
-    return f"launch.{'.'.join(parents)} has no key {name!r}{did_you_mean(name, known) or '.'}"
+    keys = [key for owner in _models_at(model, parents) for key in _keys(owner)]
+    return f"launch.{'.'.join(parents)} has no key {name!r}{did_you_mean(name, keys) or '.'}"
 
 
 def without_other_members(items: Sequence[Any]) -> Iterator[Any]:
@@ -71,14 +71,14 @@ def _keys(model: type[BaseModel]) -> list[str]:
 
 def _models_at(model: type[BaseModel], place: Sequence[str]) -> list[type[BaseModel]]:
     """The models that may stand at a place: keys lead from one to the next, numbers into a list."""
-    found = [model]
+    models = [model]
     for key in place:
         if not key.isdigit():
             fields: Mapping[str, Any] = {
-                field.alias or name: field.annotation for one in found for name, field in one.model_fields.items()
+                field.alias or name: field.annotation for owner in models for name, field in owner.model_fields.items()
             }
-            found = list(_models_in(fields.get(key)))
-    return found
+            models = list(_models_in(fields.get(key)))
+    return models
 
 
 def _models_in(kind: Any) -> Iterator[type[BaseModel]]:

@@ -113,12 +113,12 @@ def parse_config(text: str, name: str) -> Config:
 
 def _with_target(config: Config) -> Config:
     """Give the device target as MindSpore spells it, however it was written."""
-    given = config.values.get("device_target")
-    target = TARGETS.get(given.lower()) if isinstance(given, str) else None
-    if target is None or target == given:
+    spelling = config.values.get("device_target")
+    target = TARGETS.get(spelling.lower()) if isinstance(spelling, str) else None
+    if target is None or target == spelling:
         return config
     note = f"{config.where('device_target')}: ".removeprefix(": ")
-    note += f"device_target {given!r} means {target!r}, which the script is given"
+    note += f"device_target {spelling!r} means {target!r}, which the script is given"
     return replace(config, values={**config.values, "device_target": target}, notes=(*config.notes, note))
 
 
@@ -246,8 +246,8 @@ def _near_misses(config: Config) -> Iterator[str]:
 
     for key in LAUNCH_ONLY & set(config.values) - set(config.launch):
         yield f"{config.where(key)}: {key!r} stands outside launch, so the script gets it; did you mean launch.{key}?"
-    known = ["launch", *ScriptKeys.model_fields]
+    names = ["launch", *ScriptKeys.model_fields]
     for key in islice(config.values, MOST_COMPARED):
-        near = get_close_matches(key, known, n=1, cutoff=0.85)
-        if key not in known and near and near[0] not in config.values:
+        near = get_close_matches(key, names, n=1, cutoff=0.85)
+        if key not in names and near and near[0] not in config.values:
             yield f"{config.where(key)}: {key!r} is passed to the script as it is; did you mean {near[0]!r}?"

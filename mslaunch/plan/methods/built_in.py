@@ -1,4 +1,4 @@
-"""The default method: mslaunch starts MindSpore's scheduler and every rank itself."""
+"""The built-in methods: mslaunch starts the ranks itself (dynamic), or a rendered script does."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from mslaunch.shared import layout
 
 
 class Dynamic(Method):
+    """The default: mslaunch starts MindSpore's scheduler and every rank itself."""
+
     name = "dynamic"
     needs_scheduler = True
 

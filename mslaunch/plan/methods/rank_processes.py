@@ -75,11 +75,17 @@ def rank_env(job: PlacedJob, rank: Rank) -> dict[str, str]:
         env["MSLAUNCH_MEMORY_NODES"] = format_ranges(rank.binding.memory)
     if job.facts.device_target == "Ascend" and "ASCEND_PROCESS_LOG_PATH" not in job.facts.environment:
         env["ASCEND_PROCESS_LOG_PATH"] = job.path(layout.rank_folder(rank.rank), layout.PLOG)
-    # What the user gives outweighs all this; msrun and the scripts set some of these too, so it is given once more.
-    given = {**job.spec.launch.env, **rank.host.env}
-    env |= {name: value for name, value in rank.host.env.items() if not is_identity(name)}
-    own = {name: value if is_identity(name) else given.get(name, value) for name, value in env.items()}
-    return {name: value for name, value in own.items() if value is not None}
+    # The user's values override all this. They are written again here, since msrun and the scripts set some of these.
+    own_env = {**job.spec.launch.env, **rank.host.env}
+    for name in (*env, *rank.host.env):
+        if is_identity(name):
+            continue
+        text = own_env.get(name, env.get(name))
+        if text is None:
+            env.pop(name, None)  # it reaches the rank as a secret
+        else:
+            env[name] = text
+    return env
 
 
 def worker_processes(job: PlacedJob, start: Start = "now") -> tuple[Process, ...]:
