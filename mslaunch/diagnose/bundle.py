@@ -41,9 +41,9 @@ def excerpt(read: Read, budget: int, mask: Callable[[str], str]) -> Iterator[byt
     """Return the pieces of an excerpt of at most so many bytes; a line stands for those that were left out."""
     total = read.findings.lines
     with read.source.open() as file:
-        kept = _within(list(_collect(file, _worths(read), total, mask)), budget)
+        lines = _within(list(_collect(file, _worths(read), total, mask)), budget)
     at = 0
-    for line in kept:
+    for line in lines:
         if line.number > at + 1:
             yield left_out(line.number - at - 1)
         yield line.text + b"\n"
@@ -60,28 +60,28 @@ def _worths(read: Read) -> dict[int, int]:
         for number in range(max(1, first), last + 1):
             worths[number] = min(worth, worths.get(number, worth))
 
-    found = read.findings
+    findings = read.findings
     seen: set[str] = set()
-    for hit in found.hits:
+    for hit in findings.hits:
         want(hit.line, hit.line, 1 if hit.match.pattern.id in seen else 0)
         want(hit.line - _AROUND, hit.line + _AROUND, 3)
         seen.add(hit.match.pattern.id)
-    for fact in found.facts:
+    for fact in findings.facts:
         want(fact.line, fact.line, 0)
         want(fact.line - _AROUND, fact.line + _AROUND, 4)
-    for raised in found.raised:
+    for raised in findings.raised:
         want(raised.line, min(raised.end, raised.line + _LONGEST_EXCEPTION), 1)
         want(raised.end - 3, raised.end, 0)
         want(raised.line - _AROUND, raised.line, 3)
-    want(found.lines - _END, found.lines, 4)
-    want(found.lines - 20, found.lines, 2)
+    want(findings.lines - _END, findings.lines, 4)
+    want(findings.lines - 20, findings.lines, 2)
     want(1, _HEAD, 4)
     return worths
 
 
 def _collect(file: IO[bytes], worths: dict[int, int], total: int, mask: Callable[[str], str]) -> Iterator[_ExcerptLine]:
     """Return the lines that are wanted, and those that are always; blocks without such are not taken apart."""
-    wanted = sorted(worths)
+    numbers = sorted(worths)
     at = done = 0
     rest = b""
     step: _ExcerptLine | None = None
@@ -93,9 +93,9 @@ def _collect(file: IO[bytes], worths: dict[int, int], total: int, mask: Callable
             continue
         whole, rest = (data[:end], data[end:]) if end else (data, b"")
         count = whole.count(b"\n")
-        while at < len(wanted) and wanted[at] <= done:
+        while at < len(numbers) and numbers[at] <= done:
             at += 1
-        has_wanted = at < len(wanted) and wanted[at] <= done + max(count, 1)
+        has_wanted = at < len(numbers) and numbers[at] <= done + max(count, 1)
         if has_wanted or any(text in whole for text in _ALWAYS):
             yield from _pick(whole.split(b"\n"), done, worths, mask)
         step = _last_step(whole, done, mask) or step
@@ -133,13 +133,13 @@ def _last_step(whole: bytes, done: int, mask: Callable[[str], str]) -> _ExcerptL
 
 def _within(lines: list[_ExcerptLine], budget: int) -> list[_ExcerptLine]:
     """Return as many of the lines as fit, those that are worth most first, in the order of the log."""
-    kept: dict[int, _ExcerptLine] = {}
+    chosen: dict[int, _ExcerptLine] = {}
     for line in sorted(lines, key=lambda line: (line.worth, line.number)):
         budget -= len(line.text) + 40
         if budget < 0:
             break
-        kept[line.number] = line
-    return [kept[number] for number in sorted(kept)]
+        chosen[line.number] = line
+    return [chosen[number] for number in sorted(chosen)]
 
 
 LARGEST = 20_000_000
@@ -177,14 +177,14 @@ def write_bundle(
     environment: Mapping[str, str],
 ) -> list[str]:
     """Write a bundle below 20 MB; return what had to be left out. Secrets of the environment are masked in it."""
-    known = _secrets(sources, environment)
-    mask = partial(mask_text, known=known)
+    secrets = _secrets(sources, environment)
+    mask = partial(mask_text, secrets=secrets)
     omitted: list[str] = []
     with zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("README.txt", _README)
-        archive.writestr(ABOUT, json.dumps(mask_values(about, known), indent=1))
+        archive.writestr(ABOUT, json.dumps(mask_values(about, secrets), indent=1))
         _write_excerpts(archive, reads, mask, omitted)
-        _write_documents(archive, sources, {read.source.name for read in reads}, known, omitted)
+        _write_documents(archive, sources, {read.source.name for read in reads}, secrets, omitted)
     return omitted
 
 
@@ -214,7 +214,11 @@ def _write_excerpts(archive: zipfile.ZipFile, reads: Sequence[Read], mask: Any, 
 
 
 def _write_documents(
-    archive: zipfile.ZipFile, sources: Sequence[LogFile], written: set[str], known: Collection[str], omitted: list[str]
+    archive: zipfile.ZipFile,
+    sources: Sequence[LogFile],
+    written: set[str],
+    secrets: Collection[str],
+    omitted: list[str],
 ) -> None:
     """Write the small files of a run, and rank tables."""
     for source in sources:
@@ -226,7 +230,7 @@ def _write_documents(
         if text is None:
             omitted.append(source.name)
         elif name in _DOCUMENTS or '"server_list"' in text:
-            archive.writestr(MEMBERS + source.name, mask_document(source.name, text, known))
+            archive.writestr(MEMBERS + source.name, mask_document(source.name, text, secrets))
 
 
 def _size(archive: zipfile.ZipFile) -> int:

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mslaunch.diagnose.logs.scan import Findings, Hit, Raised
+from mslaunch.diagnose.logs.scan import NO_STEP, Findings, Hit, Raised
 from mslaunch.diagnose.waiting.line_facts import Fact
-from mslaunch.diagnose.waiting.writer import Identity
+from mslaunch.diagnose.waiting.writer import Identity, first_number
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.typed import make
@@ -64,12 +64,16 @@ class Case:
     """What its logs say of who wrote them."""
     ended_by_itself: bool = False
     """The launcher saw it fail before anybody asked it to end."""
-    told_by: str = ""
-    """The line of the kernel's log that says how it ended."""
+    kernel_line: str = ""
+    """Where the kernel's log says how it ended: file and line."""
 
     @property
     def name(self) -> str:
-        return "the scheduler" if self.scheduler else self.log if self.rank is None else f"rank {self.rank}"
+        if self.scheduler:
+            return "the scheduler"
+        if self.rank is None:
+            return self.log
+        return f"rank {self.rank}"
 
 
 def is_cause(case: Case) -> bool:
@@ -79,8 +83,9 @@ def is_cause(case: Case) -> bool:
 
 def failed(case: Case) -> bool:
     """Tell whether anything shows that a case failed or waited in vain."""
-    told = case.error or case.findings.raised or first_hit(case) or case.out_of_memory or complaints(case)
-    return case.failed_at is not None or case.cause is not None or bool(told)
+    if _is_end_known(case) or case.out_of_memory or case.error:
+        return True
+    return bool(case.findings.raised or first_hit(case) or complaints(case))
 
 
 def complaints(case: Case) -> list[Fact]:
@@ -108,34 +113,49 @@ def is_tie(case: Case, first: Case) -> bool:
 
 def how_it_failed(case: Case) -> str | None:
     """Return the cause that is known; a text that was given to sys.exit() comes as an exception and is an exit."""
-    has_left = (case.error or {}).get("type") == "SystemExit" and case.cause in (None, "exception")
-    return "exit" if has_left else case.cause
+    if case.cause in (None, "exception") and (case.error or {}).get("type") == "SystemExit":
+        return "exit"
+    return case.cause
 
 
-def last_words(case: Case) -> Raised | None:
+def printed_step(case: Case) -> tuple[int, int] | None:
+    """Return the last epoch and step that a case printed."""
+    step = case.findings.last_step
+    if step == NO_STEP:
+        return None
+    return step
+
+
+def last_exception(case: Case) -> Raised | None:
     """Return the exception that a case ended with; others in its log were handled."""
     raised = case.findings.raised
-    if labelled := [one for one in raised if one.is_labelled]:
+    if not raised:
+        return None
+    labelled = [exception for exception in raised if exception.is_labelled]
+    if labelled:
         # Of several processes, the first that failed by itself; what has no label is the launcher's.
-        return next((one for one in labelled if not is_of_collective(one)), labelled[0])
+        return next((exception for exception in labelled if not is_of_collective(exception)), labelled[0])
     cause = how_it_failed(case)
-    if not raised or cause in (None, "scheduler", "script"):
-        return raised[-1] if raised else None
+    last = raised[-1]
+    if cause in (None, "scheduler", "script"):
+        return last
     if cause == "exception":
-        return _recorded(case, (case.error or {}).get("message") or case.summary or "")
-    is_near = case.findings.lines - raised[-1].end <= NEAR_THE_END
-    return raised[-1] if is_near and cause in ("exit", "signal") else None
+        return _recorded_exception(case, (case.error or {}).get("message") or case.summary or "")
+    if cause in ("exit", "signal") and case.findings.lines - last.end <= NEAR_THE_END:
+        return last
+    return None
 
 
-def _recorded(case: Case, message: str) -> Raised | None:
-    """Find the exception of a message in the log: one with the same words, else the last where its type is the same."""
-    words = headline(message)
+def _recorded_exception(case: Case, message: str) -> Raised | None:
+    """Find the exception of a message in the log: one with the same text, else the last where its type is the same."""
+    text = headline(message)
     for raised in reversed(case.findings.raised):
-        if words and raised.summary.endswith(words):
+        if text and raised.summary.endswith(text):
             return raised
     last = case.findings.raised[-1]
-    is_near = case.findings.lines - last.end <= _MESSAGE
-    return last if is_near and _type_of(last.summary) == _type_of(message) else None
+    if case.findings.lines - last.end <= _MESSAGE and _type_of(last.summary) == _type_of(message):
+        return last
+    return None
 
 
 def _type_of(summary: str) -> str:
@@ -149,7 +169,7 @@ def evidence(case: Case) -> list[Hit]:
     A log holds more: errors that a script has handled, and lines that only sound like an error.
     """
     hits = [hit for hit in case.findings.hits if hit.match.pattern.kind != "healthy"]
-    last = last_words(case)
+    last = last_exception(case)
     if case.scheduler or (last is None and not _is_end_known(case)):
         return hits
     return [hit for hit in hits if _explains(hit, case, last)]
@@ -165,13 +185,14 @@ def _explains(hit: Hit, case: Case, last: Raised | None) -> bool:
         return hit.log != case.log or hit.is_from_runtime or case.findings.lines - hit.line <= NEAR_THE_END
     if hit.log == last.log and last.line <= hit.line <= last.end + _MESSAGE:
         return True
-    if _OF_SCRIPTS.match(_type_of(last.summary)):
+    is_beside = hit.match.pattern.kind == "victim" and not is_of_collective(last)
+    if is_beside or _OF_SCRIPTS.match(_type_of(last.summary)):
         return False
-    if hit.match.pattern.kind == "victim" and not is_of_collective(last):
+    if hit.log != last.log or hit.is_from_runtime:
+        return True
+    if not 0 <= last.line - hit.line <= NEAR_THE_END:
         return False
-    is_near = 0 <= last.line - hit.line <= NEAR_THE_END
-    of_child = any(one.is_of_child and one.line <= hit.line <= one.end for one in case.findings.raised)
-    return hit.log != last.log or hit.is_from_runtime or (is_near and of_child)
+    return any(raised.is_of_child and raised.line <= hit.line <= raised.end for raised in case.findings.raised)
 
 
 def first_hit(case: Case) -> Hit | None:
@@ -197,18 +218,21 @@ def _unhandled(case: Case) -> Sequence[Raised]:
     """Return the exceptions of a log that may count: the last one, where somebody saw how the process ended."""
     if not _is_end_known(case):
         return case.findings.raised
-    last = last_words(case)
+    last = last_exception(case)
     return () if last is None else (last,)
 
 
 def _has_own_error(case: Case, waits: list[Fact]) -> bool:
     """Tell whether something went wrong before a case began to wait; what it prints afterwards is a consequence."""
-    causes = [hit for hit in evidence(case) if hit.match.pattern.kind == "cause"]
-    return any(_is_before(cause, waits) for cause in causes) or any(
-        not is_of_collective(raised)
-        or (_is_before(raised, waits) and not any(tells(raised, wait.log, wait.line) for wait in waits))
-        for raised in _unhandled(case)
-    )
+    for hit in evidence(case):
+        if hit.match.pattern.kind == "cause" and _is_before(hit, waits):
+            return True
+    for raised in _unhandled(case):
+        if not is_of_collective(raised):
+            return True
+        if _is_before(raised, waits) and not any(tells(raised, wait.log, wait.line) for wait in waits):
+            return True
+    return False
 
 
 def is_of_collective(raised: Raised) -> bool:
@@ -218,9 +242,9 @@ def is_of_collective(raised: Raised) -> bool:
 
 def _is_before(error: Hit | Raised, waits: list[Fact]) -> bool:
     """Compare lines of the same log by their place, others by their time."""
-    same = [wait.line for wait in waits if wait.log == error.log]
-    if same:
-        return error.line < min(same)
+    lines = [wait.line for wait in waits if wait.log == error.log]
+    if lines:
+        return error.line < min(lines)
     times = [wait.time for wait in waits if wait.time is not None]
     return bool(times) and error.time is not None and error.time < min(times)
 
@@ -239,7 +263,9 @@ def tells(raised: Raised, log: str, line: int) -> bool:
 
 def merge(first: Case, second: Case) -> Case:
     """Put two logs of one rank together, its output and CANN's own log; the one that tells more gives the name."""
-    main, other = (second, first) if second.findings.hits and not first.findings.raised else (first, second)
+    main, other = first, second
+    if second.findings.hits and not first.findings.raised:
+        main, other = second, first
     a, b = main.findings, other.findings
     findings = Findings(
         raised=a.raised or b.raised,
@@ -250,21 +276,27 @@ def merge(first: Case, second: Case) -> Case:
         lines=a.lines,
         facts=(*a.facts, *b.facts),
     )
-    who = _merged(main.who, other.who)
-    host = main.host or other.host
-    device = main.device if main.device is not None else other.device
-    return replace(main, error=main.error or other.error, findings=findings, who=who, host=host, device=device)
+    return replace(
+        main,
+        error=main.error or other.error,
+        findings=findings,
+        who=_merge_identities(main.who, other.who),
+        host=main.host or other.host,
+        device=first_number(main.device, other.device),
+    )
 
 
-def _merged(first: Identity, second: Identity) -> Identity:
+def _merge_identities(first: Identity, second: Identity) -> Identity:
     """Put together what two logs of one rank say of it."""
-    better, other = (first, second) if first.ranks >= second.ranks else (second, first)
+    better, other = first, second
+    if second.ranks > first.ranks:
+        better, other = second, first
     return replace(
         better,
         host=better.host or other.host,
-        device=better.device if better.device is not None else other.device,
-        physical=better.physical if better.physical is not None else other.physical,
-        pid=better.pid if better.pid is not None else other.pid,
+        device=first_number(better.device, other.device),
+        physical=first_number(better.physical, other.physical),
+        pid=first_number(better.pid, other.pid),
         addresses=better.addresses | other.addresses,
         groups={**other.groups, **better.groups},
         sizes={**other.sizes, **better.sizes},

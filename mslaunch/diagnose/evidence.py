@@ -38,19 +38,19 @@ def assign(cases: Sequence[Case]) -> list[Case]:
         if case.who.pid is not None:
             by_pid.setdefault(case.who.pid, []).append(number)
     for number, case in enumerate(cases):
-        told: dict[int, int] = {}
+        owners_by_line: dict[int, int] = {}
         for fact in case.findings.facts:
             owners = by_pid.get(int(fact.values["pid"]), []) if fact.kind == "killed" else []
             owner = _owner(case, owners, cases)
             if owner is not None:
-                told[fact.line] = owner
+                owners_by_line[fact.line] = owner
                 made[owner] = _marked(made[owner], fact)
-        if told:
-            kept = tuple(hit for hit in case.findings.hits if hit.line not in told)
-            made[number] = replace(made[number], findings=replace(case.findings, hits=kept))
+        if owners_by_line:
+            own_hits = tuple(hit for hit in case.findings.hits if hit.line not in owners_by_line)
+            made[number] = replace(made[number], findings=replace(case.findings, hits=own_hits))
             for hit in case.findings.hits:
-                if hit.line in told:
-                    made[told[hit.line]] = _with_hit(made[told[hit.line]], hit)
+                if hit.line in owners_by_line:
+                    made[owners_by_line[hit.line]] = _with_hit(made[owners_by_line[hit.line]], hit)
     return made
 
 
@@ -58,8 +58,8 @@ def _owner(kernel: Case, owners: Sequence[int], cases: Sequence[Case]) -> int | 
     """Return the one process that is meant; None where nobody knows which, since two hosts have the pid."""
     others = [number for number in owners if cases[number] is not kernel]
     there = [number for number in others if kernel.host and cases[number].host == kernel.host]
-    found = there if len(there) == 1 else others
-    return found[0] if len(found) == 1 else None
+    matches = there if len(there) == 1 else others
+    return matches[0] if len(matches) == 1 else None
 
 
 def _marked(case: Case, fact: Fact) -> Case:
@@ -69,8 +69,8 @@ def _marked(case: Case, fact: Fact) -> Case:
     by = _SIGNALS.get(what)
     place = f"{fact.log}:{fact.line}"
     if by is not None:
-        return replace(case, cause="signal", signal=int(by), told_by=place)
-    return replace(case, cause="signal", signal=int(signals.SIGKILL), out_of_memory=True, told_by=place)
+        return replace(case, cause="signal", signal=int(by), kernel_line=place)
+    return replace(case, cause="signal", signal=int(signals.SIGKILL), out_of_memory=True, kernel_line=place)
 
 
 def _with_hit(case: Case, hit: Hit) -> Case:
@@ -146,8 +146,8 @@ def read_sources(
     processes: dict[object, _Process] = {}
     for read in reads:
         _sort_in(processes, read, errors)
-    found = [(process, _who(process, names_are_true)) for process in processes.values()]
-    cases = _by_rank(_with_hosts(found))
+    identified = [(process, _who(process, names_are_true)) for process in processes.values()]
+    cases = _by_rank(_with_hosts(identified))
     places = (*from_tables(sources), *from_hccn_tool(reads))
     notes = tuple(read.problem for read in reads if read.problem)
     return Evidence(tuple(assign(cases)), places, notes, tuple(reads))
@@ -192,28 +192,28 @@ def _other_writer(fact: Fact, name: Name, pid: int | None) -> Name | None:
 
 def _who(process: _Process, names_are_true: bool) -> Identity:
     who = identify(process.names, process.facts)
-    told = next((name.rank for name in process.names if name.rank is not None), None)
-    return replace(who, rank=told) if names_are_true and told is not None else who
+    rank = next((name.rank for name in process.names if name.rank is not None), None)
+    return replace(who, rank=rank) if names_are_true and rank is not None else who
 
 
-def _with_hosts(found: Sequence[tuple[_Process, Identity]]) -> list[tuple[_Process, Identity]]:
+def _with_hosts(identified: Sequence[tuple[_Process, Identity]]) -> list[tuple[_Process, Identity]]:
     """Give processes that do not name their host the one that all others in the same host's folder name."""
-    told: dict[str, set[str]] = {}
-    for process, who in found:
+    hosts_by_label: dict[str, set[str]] = {}
+    for process, who in identified:
         for label in {name.host for name in process.names if name.host}:
-            told.setdefault(label, set()).update({who.host} - {None, label})  # type: ignore[arg-type]
-    real = {label: next(iter(hosts)) for label, hosts in told.items() if len(hosts) == 1}
-    return [(process, replace(who, host=real.get(who.host or "", who.host))) for process, who in found]
+            hosts_by_label.setdefault(label, set()).update({who.host} - {None, label})  # type: ignore[arg-type]
+    real = {label: next(iter(hosts)) for label, hosts in hosts_by_label.items() if len(hosts) == 1}
+    return [(process, replace(who, host=real.get(who.host or "", who.host))) for process, who in identified]
 
 
-def _by_rank(found: Sequence[tuple[_Process, Identity]]) -> list[Case]:
+def _by_rank(identified: Sequence[tuple[_Process, Identity]]) -> list[Case]:
     """Make a case of each process; logs of one rank are one case, and a rank that two hosts claim is nobody's."""
     cases: dict[object, Case] = {}
-    for number, (process, who) in enumerate(sorted(found, key=lambda one: -one[1].ranks)):
+    for number, (process, who) in enumerate(sorted(identified, key=lambda pair: -pair[1].ranks)):
         is_scheduler = any(name.is_scheduler for name in process.names)
         rank = None if is_scheduler else who.rank
-        taken = cases.get(("rank", rank))
-        if taken is not None and rank is not None and not _fits(taken.who, who):
+        claimant = cases.get(("rank", rank))
+        if claimant is not None and rank is not None and not _fits(claimant.who, who):
             rank = None
         case = _case(process, replace(who, rank=rank), is_scheduler)
         key: object = number if rank is None else ("rank", rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal as signals
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from mslaunch.diagnose.case import (
     Case,
@@ -14,7 +15,8 @@ from mslaunch.diagnose.case import (
     is_cause,
     is_tie,
     is_victim,
-    last_words,
+    last_exception,
+    printed_step,
     when,
 )
 from mslaunch.diagnose.logs.scan import SUMMARY_LIMIT, TRACEBACK_LIMIT, Hit, Raised, scan
@@ -22,9 +24,9 @@ from mslaunch.diagnose.logs.sources import is_kernel_log
 from mslaunch.diagnose.verdict import Tie, Verdict, signal_name
 from mslaunch.diagnose.waiting.chain import Chain, steps_of
 from mslaunch.diagnose.waiting.collective import (
-    chain_verdict_parts,
     chains_of,
     contradiction,
+    of_chain,
     of_group,
     of_whole_group,
     with_tls,
@@ -42,19 +44,27 @@ _MOST_TIES = 8
 
 def judge(cases: Sequence[Case], places: Sequence[DeviceAddress] = ()) -> Verdict | None:
     """Name the first failure; None where there is no sign of one. `places` say which device has which address."""
-    fallen = sorted((case for case in cases if failed(case)), key=when)
-    causes = [case for case in fallen if not is_victim(case)]
-    ranks_first = [case for case in causes if is_cause(case)] or causes
+    failures = sorted((case for case in cases if failed(case)), key=when)
+    causes = [case for case in failures if not is_victim(case)]
+    causes = [case for case in causes if is_cause(case)] or causes
     chains = chains_of(cases, places)
-    chain = chains[0] if chains else None
-    if chain is not None and chain.end == "error" and chain.culprit.case is not None:
+    if not chains:
+        verdict = None
+        if failures and not causes:
+            verdict = of_group(cases)
+        return verdict or _judge_first([*causes, *_vanished(cases), *failures], cases)
+    chain = chains[0]
+    if chain.end == "error" and chain.culprit.case is not None:
         return _with_chain(_verdict(cases[chain.culprit.case], cases), chain, cases)
-    if chain is not None and all(case.rank is None and not case.findings.raised for case in ranks_first):
-        return of_whole_group(cases, chain) or _of_chain(chains, cases)
-    if chain is None and fallen and not ranks_first and (verdict := of_group(cases)) is not None:
-        return verdict
-    first = next(iter(ranks_first), None) or _vanished(cases) or next(iter(fallen), None)
-    return None if first is None else _verdict(first, cases)
+    if all(case.rank is None and not case.findings.raised for case in causes):
+        return of_whole_group(cases, chain) or with_tls(of_chain(chains, cases), chain, cases)
+    return _judge_first(causes, cases)
+
+
+def _judge_first(suspects: Sequence[Case], cases: Sequence[Case]) -> Verdict | None:
+    if not suspects:
+        return None
+    return _verdict(suspects[0], cases)
 
 
 def judge_logs(cases: Sequence[Case], places: Sequence[DeviceAddress] = ()) -> Verdict | None:
@@ -66,8 +76,8 @@ def judge_logs(cases: Sequence[Case], places: Sequence[DeviceAddress] = ()) -> V
     verdict = judge(cases, places)
     if verdict is None or verdict.chain or any(case.scheduler for case in cases):
         return verdict
-    shown = {case.rank for case in cases if failed(case) or _end_is_known(case)}
-    return replace(verdict, victims=tuple(rank for rank in verdict.victims if rank in shown))
+    ended = {case.rank for case in cases if failed(case) or _end_is_known(case)}
+    return replace(verdict, victims=tuple(rank for rank in verdict.victims if rank in ended))
 
 
 def _with_chain(verdict: Verdict, chain: Chain, cases: Sequence[Case]) -> Verdict:
@@ -77,25 +87,20 @@ def _with_chain(verdict: Verdict, chain: Chain, cases: Sequence[Case]) -> Verdic
     return replace(verdict, chain=steps_of(chain, [case.log for case in cases], verdict.line), advice=advice)
 
 
-def _of_chain(chains: Sequence[Chain], cases: Sequence[Case]) -> Verdict:
-    """The verdict where nobody shows an error of its own: the end of the chain that most lead to."""
-    return with_tls(Verdict(**chain_verdict_parts(chains, cases)), chains[0], cases)
-
-
-def _vanished(cases: Sequence[Case]) -> Case | None:
+def _vanished(cases: Sequence[Case]) -> list[Case]:
     """Find a rank that ended without a word: its peers saw the connection break, or went on while it did not."""
     ranks = {case.rank: case for case in cases if case.rank is not None and not _end_is_known(case)}
     for case in ranks.values():
         for port in case.findings.gone_ports:
             peer = ranks.get((port - _FIRST_PORT) // _PORTS_EACH)
             if peer is not None and peer is not case and not failed(peer):
-                return _killed(peer)
+                return [_killed(peer)]
     steps = {case.findings.last_step for case in ranks.values()}
-    suffered = any(failed(case) for case in cases)
-    if suffered and len(steps) > 1:
+    if len(steps) > 1 and any(failed(case) for case in cases):
         behind = min(ranks.values(), key=lambda case: case.findings.last_step)
-        return None if failed(behind) else _killed(behind)
-    return None
+        if not failed(behind):
+            return [_killed(behind)]
+    return []
 
 
 def _end_is_known(case: Case) -> bool:
@@ -108,30 +113,49 @@ def _killed(case: Case) -> Case:
 
 
 def _verdict(first: Case, cases: Sequence[Case]) -> Verdict:
+    """Describe the first failure, and what it did to the other ranks."""
+    raised = last_exception(first)
+    hit = _explaining_hit(first, raised)
     others = [case for case in cases if case.rank != first.rank]
-    raised = last_words(first)
-    hit = _known(first, raised)
-    error = first.error or {}
-    summary, advice, pattern = _words(first, hit or _in_summary(first, raised), raised)
     ended = [case for case in others if case.rank is not None and case.exit_code != 0]
     also_failed = _ranks([case for case in ended if case.ended_by_itself or (failed(case) and is_cause(case))])
+    explanation = _explain(first, hit or _hit_in_summary(first, raised), raised)
+    rank, log, line = first.rank, first.log, first.findings.lines or None
+    traceback = (first.error or {}).get("traceback")
+    if raised is not None:
+        log, line = raised.log or log, raised.line
+        traceback = traceback or raised.traceback
+        if rank is None:
+            rank = raised.rank
+    elif hit is not None:
+        log, line = hit.log or log, hit.line
+    advice = " ".join((explanation.advice, *_other_kernel_lines(first, hit))).strip()
     return Verdict(
-        rank=first.rank if first.rank is not None or raised is None else raised.rank,
+        rank=rank,
         host=first.host,
         exit_code=first.exit_code,
         signal=first.signal,
-        cause=how_it_failed(first) or ("exception" if raised or error else "pattern" if hit else "unknown"),
-        summary=cut_middle(summary, SUMMARY_LIMIT),
-        advice=cut_middle(" ".join((advice or "", *_beside(first, hit))).strip(), SUMMARY_LIMIT) or None,
-        log=(raised or hit or first).log or first.log,
-        line=raised.line if raised else hit.line if hit else first.findings.lines or None,
-        traceback=cut_middle(error.get("traceback") or (raised.traceback if raised else ""), TRACEBACK_LIMIT) or None,
-        pattern=pattern,
+        cause=_cause(first, hit, raised),
+        summary=cut_middle(explanation.summary, SUMMARY_LIMIT),
+        advice=cut_middle(advice, SUMMARY_LIMIT) or None,
+        log=log,
+        line=line,
+        traceback=cut_middle(traceback or "", TRACEBACK_LIMIT) or None,
+        pattern=explanation.pattern,
         ties=_ties(first, others),
         also_failed=also_failed,
         victims=tuple(rank for rank in _ranks(ended) if rank not in also_failed),
-        step=first.findings.last_step if any(first.findings.last_step) else None,
+        step=printed_step(first),
     )
+
+
+def _cause(case: Case, hit: Hit | None, raised: Raised | None) -> str:
+    cause = how_it_failed(case)
+    if cause is None and (raised is not None or case.error):
+        return "exception"
+    if cause is None and hit is not None:
+        return "pattern"
+    return cause or "unknown"
 
 
 def _ties(first: Case, others: Sequence[Case]) -> tuple[Tie, ...]:
@@ -144,30 +168,33 @@ def _ties(first: Case, others: Sequence[Case]) -> tuple[Tie, ...]:
     return tuple(sorted(ties, key=lambda tie: tie.ranks)[:_MOST_TIES])
 
 
-def _beside(case: Case, first: Hit | None) -> list[str]:
-    """Name the other failures in a log of the kernel's, whose lines have nothing to do with each other."""
+def _other_kernel_lines(case: Case, first: Hit | None) -> list[str]:
+    """Name the other failures in a log of the kernel, whose lines have nothing to do with each other."""
     if first is None or not is_kernel_log(case.log):
         return []
-    found = {first.match.pattern.id: ""}
+    lines: dict[str, str] = {}
     for hit in case.findings.hits:
-        if hit.match.pattern.kind == "cause":
-            found.setdefault(hit.match.pattern.id, f"Line {hit.line}: {hit.match.summary}")
-    return [words for words in found.values() if words][:_MOST_BESIDE]
+        pattern = hit.match.pattern
+        if pattern.kind == "cause" and pattern.id != first.match.pattern.id:
+            lines.setdefault(pattern.id, f"Line {hit.line}: {hit.match.summary}")
+    return list(lines.values())[:_MOST_BESIDE]
 
 
 def _ranks(cases: Sequence[Case]) -> tuple[int, ...]:
     return tuple(sorted({case.rank for case in cases if case.rank is not None}))
 
 
-def _known(case: Case, raised: Raised | None) -> Hit | None:
-    """Return the telling pattern of a log."""
-    if raised is not None and raised.is_labelled:  # other lines may be of other processes
-        told = (hit for hit in case.findings.hits if raised.line <= hit.line <= raised.end)
-        return next(told, None)
-    return first_hit(case)
+def _explaining_hit(case: Case, raised: Raised | None) -> Hit | None:
+    """Return the pattern that explains a failure best."""
+    if raised is None or not raised.is_labelled:
+        return first_hit(case)
+    for hit in case.findings.hits:  # other lines may be of other processes
+        if raised.line <= hit.line <= raised.end:
+            return hit
+    return None
 
 
-def _in_summary(case: Case, raised: Raised | None) -> Hit | None:
+def _hit_in_summary(case: Case, raised: Raised | None) -> Hit | None:
     """Return the pattern in what a rank has reported itself: a full disk has no room for it in the log."""
     if raised is not None or case.cause != "exception":
         return None
@@ -175,10 +202,10 @@ def _in_summary(case: Case, raised: Raised | None) -> Hit | None:
     return next((hit for hit in hits if hit.match.pattern.kind == "cause"), None)
 
 
-def _who_kills(case: Case) -> str | None:
+def _who_kills(case: Case) -> str:
     """Say who may have sent SIGKILL: what was seen, and where to ask for what cannot be seen from here."""
     if not case.kernel:
-        return None
+        return ""
     where = case.host or "that host"
     return (
         "SIGKILL comes from outside: from the kernel for lack of memory, from a batch system or container for a limit,"
@@ -187,29 +214,54 @@ def _who_kills(case: Case) -> str | None:
     )
 
 
-def _words(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str | None, str | None]:
-    """Return summary, advice and pattern id."""
+class _Explanation(NamedTuple):
+    summary: str
+    advice: str
+    pattern: str | None
+
+
+def _explain(case: Case, hit: Hit | None, raised: Raised | None) -> _Explanation:
+    """Say why a case failed and what to do, from its own message and from the pattern in its log."""
     if case.out_of_memory:
-        who = f"its child process {case.child} was " if case.child else ""
-        return (
-            f"{who}killed by the kernel: out of memory{f' ({case.told_by})' if case.told_by else ''}",
-            "Use fewer workers or data-loading processes per host, or a host with more memory.",
-            "out-of-memory",
-        )
-    message = (case.error or {}).get("message") or (raised.summary if raised else None) or case.summary
-    message = with_headline(message or "")
+        return _explain_lack_of_memory(case)
+    message = _message(case, hit, raised)
+    if hit is None:
+        return _Explanation(message or "no reason was found", _who_kills(case), None)
+    pattern, summary = hit.match.pattern, hit.match.summary
+    if case.scheduler and pattern.kind == "cause":  # its own exception only lists what may be wrong
+        return _Explanation(summary, pattern.advice, pattern.id)
+    return _Explanation(message or summary, f"{summary} {pattern.advice}", pattern.id)
+
+
+def _explain_lack_of_memory(case: Case) -> _Explanation:
+    summary = "killed by the kernel: out of memory"
+    if case.child:
+        summary = f"its child process {case.child} was {summary}"
+    if case.kernel_line:
+        summary = f"{summary} ({case.kernel_line})"
+    advice = "Use fewer workers or data-loading processes per host, or a host with more memory."
+    return _Explanation(summary, advice, "out-of-memory")
+
+
+def _message(case: Case, hit: Hit | None, raised: Raised | None) -> str:
+    """Return what a case says of its own failure; empty where it says nothing."""
+    message = (case.error or {}).get("message")
+    if not message and raised is not None:
+        message = raised.summary
+    message = with_headline(message or case.summary or "")
     if case.signal and (raised is None or not raised.summary.startswith("Fatal")):
-        where = f", as {case.told_by} says" if case.told_by else ""
-        message = case.summary or f"killed by {signal_name(case.signal)}{where}"
+        message = case.summary or _name_signal(case.signal, case.kernel_line)
     if case.child and case.cause in ("signal", "exit", "exception"):
         headline, *rest = message.split("\n")
-        by = signal_name(case.child_signal or 0)
-        message = "\n".join((f"{headline.rstrip('.')}, after its child process {case.child} was killed by {by}", *rest))
-    elif case.signal == signals.SIGTERM and hit is not None and hit.match.pattern.kind == "cause":
-        message = f"{hit.match.summary} The rank was then ended by SIGTERM."
-    if hit is None:
-        return message or "no reason was found", _who_kills(case), None
-    known = hit.match
-    if case.scheduler and known.pattern.kind == "cause":
-        return known.summary, known.pattern.advice, known.pattern.id  # its own exception only lists what may be wrong
-    return message or known.summary, f"{known.summary} {known.pattern.advice}", known.pattern.id
+        killer = signal_name(case.child_signal or 0)
+        headline = f"{headline.rstrip('.')}, after its child process {case.child} was killed by {killer}"
+        return "\n".join((headline, *rest))
+    if case.signal == signals.SIGTERM and hit is not None and hit.match.pattern.kind == "cause":
+        return f"{hit.match.summary} The rank was then ended by SIGTERM."
+    return message
+
+
+def _name_signal(number: int, kernel_line: str) -> str:
+    if kernel_line:
+        return f"killed by {signal_name(number)}, as {kernel_line} says"
+    return f"killed by {signal_name(number)}"

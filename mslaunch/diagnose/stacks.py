@@ -72,8 +72,8 @@ def parse(text: str) -> tuple[StackFrame, ...]:
     for line in readable(text).splitlines():
         if _THREAD.match(line):
             threads.append([])
-        elif threads and (found := _FRAME.match(line)):
-            threads[-1].append(StackFrame(found[1], found[2], found[3]))
+        elif threads and (frame_line := _FRAME.match(line)):
+            threads[-1].append(StackFrame(frame_line[1], frame_line[2], frame_line[3]))
     if not threads:
         return ()
     # faulthandler writes the main thread last: it was the first to be made.

@@ -52,8 +52,10 @@ def _check_depth(value: Any) -> None:
     for _ in range(DEEPEST + 1):
         level = [
             inner
-            for one in level
-            for inner in (one.values() if type(one) is dict else one if type(one) is list else ())
+            for container in level
+            for inner in (
+                container.values() if type(container) is dict else container if type(container) is list else ()
+            )
             if type(inner) in (dict, list)
         ]
         if not level:

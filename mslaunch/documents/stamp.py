@@ -10,7 +10,7 @@ Stamp = tuple[int, int, int]
 def stamp_of(path: Path) -> Stamp | None:
     """Return what differs as soon as a file does; None where there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns

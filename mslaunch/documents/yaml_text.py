@@ -159,10 +159,10 @@ def walk(document: yaml.Node) -> Iterator[yaml.Node]:
         inner = node.value if isinstance(node, yaml.SequenceNode) else ()
         if isinstance(node, yaml.MappingNode):
             inner = [part for pair in node.value for part in pair]
-        for one in inner:
-            if id(one) not in seen:
-                seen.add(id(one))
-                queue.append(one)
+        for child in inner:
+            if id(child) not in seen:
+                seen.add(id(child))
+                queue.append(child)
 
 
 def _located(error: yaml.YAMLError) -> Unreadable:

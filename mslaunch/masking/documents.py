@@ -27,26 +27,26 @@ _NUMBERS = re.compile(r"[\d\s.,:\[\]{}+-]{0,4000}")
 _ENDS = {"{": "}", "[": "]", '"': '"', "'": "'"}
 
 
-def mask_lines(text: str, known: Collection[str] = ()) -> str:
+def mask_lines(text: str, secrets: Collection[str] = ()) -> str:
     """Mask a text line by line, as many lines as it had."""
-    return "".join(f"{mask_text(line, known)}\n" for line in text.splitlines())
+    return "".join(f"{mask_text(line, secrets)}\n" for line in text.splitlines())
 
 
-def mask_assignments(text: str, known: Collection[str] = ()) -> str:
+def mask_assignments(text: str, secrets: Collection[str] = ()) -> str:
     """Mask lines of the form NAME=value: all of a value, whatever stands in it."""
-    return "".join(f"{_mask_assignment(line, known)}\n" for line in text.splitlines())
+    return "".join(f"{_mask_assignment(line, secrets)}\n" for line in text.splitlines())
 
 
-def _mask_assignment(line: str, known: Collection[str]) -> str:
-    found = _ASSIGNED.fullmatch(line)
-    if found and is_secret_value(found["name"], found["value"]):
-        return f"{found['name']}={MASK}"
-    return mask_text(line, known)
+def _mask_assignment(line: str, secrets: Collection[str]) -> str:
+    assignment = _ASSIGNED.fullmatch(line)
+    if assignment and is_secret_value(assignment["name"], assignment["value"]):
+        return f"{assignment['name']}={MASK}"
+    return mask_text(line, secrets)
 
 
-def mask_outline(text: str, known: Collection[str] = ()) -> str:
+def mask_outline(text: str, secrets: Collection[str] = ()) -> str:
     """Mask what looks like YAML or JSON, with the lines that are indented below a secret's name."""
-    return "\n".join(_masked_outline(text.split("\n"), known))
+    return "\n".join(_masked_outline(text.split("\n"), secrets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _Open:
         return bool(self.depth or indent > self.indent or is_item)
 
 
-def _masked_outline(lines: list[str], known: Collection[str]) -> Iterator[str]:
+def _masked_outline(lines: list[str], secrets: Collection[str]) -> Iterator[str]:
     secret: _Open | None = None
     for line in lines:
         bare = line.lstrip()
@@ -75,20 +75,20 @@ def _masked_outline(lines: list[str], known: Collection[str]) -> Iterator[str]:
             secret = secret.after(line)
             yield line if is_harmless(bare.strip("-,'\" ")) else f"{line[:indent]}{MASK}"
             continue
-        shown, secret = _mask_key(line) or _mask_opened(line, indent)
-        yield mask_text(shown, known)
+        masked, secret = _mask_key(line) or _mask_opened(line, indent)
+        yield mask_text(masked, secrets)
 
 
 def _mask_key(line: str) -> tuple[str, _Open] | None:
     """Mask the value of a secret's name that begins a line; lines with a deeper indent belong to it."""
-    found = _KEY.fullmatch(line)
-    if found is None or not looks_secret(found["name"]):
+    match = _KEY.fullmatch(line)
+    if match is None or not looks_secret(match["name"]):
         return None
-    value = found["value"].rstrip(" ,")
+    value = match["value"].rstrip(" ,")
     mark = value[:1] if value[:1] in _ENDS else ""
     depth = _closed(value, 0, mark)[1] if mark else 0
     is_shown = is_harmless(value) or _NUMBERS.fullmatch(value)
-    return line if is_shown else f"{found['head']}{MASK}", _Open(mark, depth, len(found["indent"]))
+    return line if is_shown else f"{match['head']}{MASK}", _Open(mark, depth, len(match["indent"]))
 
 
 def _mask_opened(line: str, indent: int) -> tuple[str, _Open | None]:
@@ -96,14 +96,14 @@ def _mask_opened(line: str, indent: int) -> tuple[str, _Open | None]:
     parts: list[str] = []
     done = 0
     secret: _Open | None = None
-    for found in _OPENED.finditer(line):
-        if found.start() < done or not looks_secret(found["name"]):
+    for opening in _OPENED.finditer(line):
+        if opening.start() < done or not looks_secret(opening["name"]):
             continue
-        mark = line[found.end()]
-        end, depth = _closed(line, found.end(), mark)
+        mark = line[opening.end()]
+        end, depth = _closed(line, opening.end(), mark)
         secret = _Open(mark, depth, indent) if depth else None
-        if depth or not (mark in "\"'" or _NUMBERS.fullmatch(line, found.end(), end)):
-            parts += [line[done : found.end()], MASK]
+        if depth or not (mark in "\"'" or _NUMBERS.fullmatch(line, opening.end(), end)):
+            parts += [line[done : opening.end()], MASK]
             done = end
     return "".join([*parts, line[done:]]), secret
 
@@ -150,7 +150,7 @@ MaskFile = Callable[[str, str], str]
 class Masker:
     """Masks values; what stands below a name for a secret is one, whatever its own name is."""
 
-    known: Collection[str] = ()
+    secrets: Collection[str] = ()
     """Texts that are secret wherever they stand."""
     note: Note | None = None
     """Called with every text that is masked because of its name."""
@@ -162,21 +162,21 @@ class Masker:
         if isinstance(value, Mapping):
             return self._mask_mapping(value, place)
         if isinstance(value, (list, tuple)):
-            if all(isinstance(one, str) for one in value):
+            if all(isinstance(part, str) for part in value):
                 value = mask_command(value)
             before = ["", *value]  # of the words of a command, an option names the word after it
             return [
-                self._mask_word(one, before[at], place) if isinstance(one, str) else self.mask_value(one, place)
-                for at, one in enumerate(value)
+                self._mask_word(part, before[at], place) if isinstance(part, str) else self.mask_value(part, place)
+                for at, part in enumerate(value)
             ]
         return self.mask_leaf(value, place) if isinstance(value, str) else value
 
     def _mask_mapping(self, value: Mapping[Any, Any], place: ValuePlace) -> dict[str, Any]:
         of_pair = value.get(_NAME)
         masked: dict[str, Any] = {}
-        for key, one in value.items():
+        for key, part in value.items():
             name = of_pair if key == _VALUE and isinstance(of_pair, str) else str(key)
-            masked[mask_text(str(key), self.known)] = self.mask_value(one, place.below(name))
+            masked[mask_text(str(key), self.secrets)] = self.mask_value(part, place.below(name))
         path, content = value.get("path"), value.get("content")
         if self.mask_file and not place.secret and isinstance(path, str) and isinstance(content, str):
             masked["content"] = self.mask_file(path, content)
@@ -193,7 +193,7 @@ class Masker:
     def mask_leaf(self, text: str, place: ValuePlace) -> str:
         """Return a text with its secrets masked."""
         if not is_secret_value(place.secret or place.name, text):
-            return mask_text(mask_outline(text) if "\n" in text else text, self.known)
+            return mask_text(mask_outline(text) if "\n" in text else text, self.secrets)
         if self.note:
             self.note(place, text)
         return MASK
@@ -204,16 +204,16 @@ class Masker:
             self._mask_pairs(node, place)
         elif isinstance(node, yaml.SequenceNode):
             if all(map(_is_text, node.value)):
-                for one, shown in zip(node.value, mask_command([one.value for one in node.value]), strict=True):
-                    one.value = shown
-            before = ["", *(one.value for one in node.value)]
-            for at, one in enumerate(node.value):
-                self.mask_node(one, place, before[at])
+                for child, masked in zip(node.value, mask_command([child.value for child in node.value]), strict=True):
+                    child.value = masked
+            before = ["", *(child.value for child in node.value)]
+            for at, child in enumerate(node.value):
+                self.mask_node(child, place, before[at])
         elif isinstance(node, yaml.ScalarNode) and node.tag not in _NO_TEXTS:
             is_item = word_before is not None
-            shown = self._mask_word(node.value, word_before, place) if is_item else self.mask_leaf(node.value, place)
-            if shown != node.value:
-                node.value, node.tag, node.style = shown, _TEXT, None if shown == MASK else node.style
+            masked = self._mask_word(node.value, word_before, place) if is_item else self.mask_leaf(node.value, place)
+            if masked != node.value:
+                node.value, node.tag, node.style = masked, _TEXT, None if masked == MASK else node.style
 
     def _mask_pairs(self, node: yaml.MappingNode, place: ValuePlace) -> None:
         names: dict[str, str] = {
@@ -225,13 +225,13 @@ class Masker:
                 self.mask_node(value, place)
                 continue
             name = names.get(_NAME, _VALUE) if key.value == _VALUE else str(key.value)
-            key.value = mask_text(key.value, self.known)
+            key.value = mask_text(key.value, self.secrets)
             self.mask_node(value, place.below(name))
 
 
-def mask_values(value: Any, known: Collection[str] = (), name: str = "") -> Any:
+def mask_values(value: Any, secrets: Collection[str] = (), name: str = "") -> Any:
     """Return a value of JSON with the secrets in its texts masked, whole where a name stands for a secret."""
-    return Masker(known).mask_value(value, TOP.below(name))
+    return Masker(secrets).mask_value(value, TOP.below(name))
 
 
 def _is_text(node: yaml.Node) -> bool:
@@ -262,40 +262,40 @@ _CHOSEN = ("PASS", "PWD", "PASSWORD", "PASSWD", "PASSPHRASE", "SECRET")
 _WORD = re.compile(r"[A-Za-z]{1,11}|[a-z]+(?:_[a-z]+)+")
 
 
-def mask_document(name: str, text: str, known: Collection[str] = ()) -> str:
+def mask_document(name: str, text: str, secrets: Collection[str] = ()) -> str:
     """Return a document without its secrets; what cannot be parsed is masked line by line."""
     kind = next((mask for end, mask in _KINDS.items() if name.endswith(end)), mask_lines)
-    return kind(text, known)
+    return kind(text, secrets)
 
 
-def _mask_json(text: str, known: Collection[str]) -> str:
+def _mask_json(text: str, secrets: Collection[str]) -> str:
     try:
         value = parse_json(text)
     except Unreadable:
-        return mask_outline(text, known)
-    return json.dumps(_masker(known).mask_value(value), indent=1)
+        return mask_outline(text, secrets)
+    return json.dumps(_masker(secrets).mask_value(value), indent=1)
 
 
-def _mask_json_lines(text: str, known: Collection[str]) -> str:
-    return "".join(f"{_mask_json_line(line, known)}\n" for line in text.splitlines())
+def _mask_json_lines(text: str, secrets: Collection[str]) -> str:
+    return "".join(f"{_mask_json_line(line, secrets)}\n" for line in text.splitlines())
 
 
-def _mask_json_line(line: str, known: Collection[str]) -> str:
+def _mask_json_line(line: str, secrets: Collection[str]) -> str:
     try:
-        return json.dumps(_masker(known).mask_value(parse_json(line)))
+        return json.dumps(_masker(secrets).mask_value(parse_json(line)))
     except Unreadable:
-        return mask_outline(line, known)
+        return mask_outline(line, secrets)
 
 
-def _mask_yaml(text: str, known: Collection[str]) -> str:
+def _mask_yaml(text: str, secrets: Collection[str]) -> str:
     try:
         nodes = compose_yaml(text)
-        masker = _masker(known)
+        masker = _masker(secrets)
         for node in nodes:
             masker.mask_node(node)
         return serialize_yaml(nodes)
     except Unreadable:
-        return mask_outline(text, known)
+        return mask_outline(text, secrets)
 
 
 _KINDS = {
@@ -307,23 +307,23 @@ _KINDS = {
 }
 
 
-def _masker(known: Collection[str] = (), note: Note | None = None) -> Masker:
-    return Masker(known, note, lambda path, content: mask_document(path, content, known))
+def _masker(secrets: Collection[str] = (), note: Note | None = None) -> Masker:
+    return Masker(secrets, note, lambda path, content: mask_document(path, content, secrets))
 
 
 def find_secrets(documents: Iterable[tuple[str, str]], environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return what is secret by its name in documents of a run and in an environment, the longest first."""
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
 
     def note(place: ValuePlace, text: str) -> None:
-        found.update(dict.fromkeys(_spellings(text) if _is_told_apart(place, text) else ()))
+        texts.update(dict.fromkeys(_spellings(text) if _is_told_apart(place, text) else ()))
 
     for name, value in environment.items():
         if looks_secret(name):
             Masker(note=note).mask_leaf(value, TOP.below(name))
     for name, text in documents:
         _look_into(name, text, note)
-    return tuple(sorted(list(found)[:MOST_KNOWN], key=len, reverse=True))
+    return tuple(sorted(list(texts)[:MOST_KNOWN], key=len, reverse=True))
 
 
 def secrets_of_run(folder: Path, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -353,7 +353,7 @@ def _look_into(name: str, text: str, note: Note) -> None:
 
 def _without_names(value: Any) -> Any:
     is_plan = isinstance(value, dict) and "processes" in value and "sources" in value
-    return {key: one for key, one in value.items() if key not in _NAMES_ALONE} if is_plan else value
+    return {key: part for key, part in value.items() if key not in _NAMES_ALONE} if is_plan else value
 
 
 def _is_told_apart(place: ValuePlace, text: str) -> bool:
@@ -370,15 +370,15 @@ def _spellings(text: str) -> Iterator[str]:
     """Yield how a secret may stand in other texts: its lines, and with escapes."""
     lines = [line.strip() for line in text.splitlines()]
     for part in (text.strip(), *(line for line in lines if not (is_harmless(line) or _WORD.fullmatch(line)))):
-        for one in (part, json.dumps(part)[1:-1], repr(part)[1:-1], part.replace("'", "''"), quote(part, safe="")):
-            if len(one) >= SHORTEST:
-                yield one
+        for spelling in (part, json.dumps(part)[1:-1], repr(part)[1:-1], part.replace("'", "''"), quote(part, safe="")):
+            if len(spelling) >= SHORTEST:
+                yield spelling
 
 
-def mask_texts(value: Any, known: Collection[str] = ()) -> Any:
+def mask_texts(value: Any, secrets: Collection[str] = ()) -> Any:
     """Return a value of JSON with its texts masked as texts: its own keys are no names of secrets."""
     if isinstance(value, str):
-        return mask_text(value, known)
+        return mask_text(value, secrets)
     if isinstance(value, dict):
-        return {name: mask_texts(one, known) for name, one in value.items()}
-    return [mask_texts(one, known) for one in value] if isinstance(value, (list, tuple)) else value
+        return {name: mask_texts(part, secrets) for name, part in value.items()}
+    return [mask_texts(part, secrets) for part in value] if isinstance(value, (list, tuple)) else value

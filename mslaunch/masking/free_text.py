@@ -44,38 +44,38 @@ def mask_commands(text: str) -> str:
     done = 0
     for program in _PROGRAM.finditer(text):
         end = _END.search(text, program.end())
-        words = list(_WORD.finditer(text, max(done, program.end()), end.start() if end else len(text)))
-        for word, shown in zip(words, _mask_words(program["name"], [word[0] for word in words]), strict=True):
-            if shown != word[0]:
-                parts += [text[done : word.start()], shown]
+        arguments = list(_WORD.finditer(text, max(done, program.end()), end.start() if end else len(text)))
+        for word, masked in zip(arguments, _mask_words(program["name"], [word[0] for word in arguments]), strict=True):
+            if masked != word[0]:
+                parts += [text[done : word.start()], masked]
                 done = word.end()
     return "".join([*parts, text[done:]])
 
 
-def mask_command(words: Sequence[str]) -> list[str]:
+def mask_command(argv: Sequence[str]) -> list[str]:
     """Mask the passwords in a list of words, such as an argv."""
-    shown = list(words)
-    for at, word in enumerate(words):
+    masked = list(argv)
+    for at, word in enumerate(argv):
         program = word.rpartition("/")[2]
         if program in _PROGRAMS:
-            shown[at + 1 :] = _mask_words(program, shown[at + 1 :])
-    return shown
+            masked[at + 1 :] = _mask_words(program, masked[at + 1 :])
+    return masked
 
 
-def _mask_words(program: str, words: Sequence[str]) -> list[str]:
+def _mask_words(program: str, arguments: Sequence[str]) -> list[str]:
     login = _PROGRAMS[program]
-    shown: list[str] = []
-    for before, word in zip(["", *words], words, strict=False):
-        shown.append(_mask_word(login, before, word))
-        if shown[-1] != word and login.before_command:
+    masked: list[str] = []
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        masked.append(_mask_word(login, before, word))
+        if masked[-1] != word and login.before_command:
             break
-    return [*shown, *words[len(shown) :]]
+    return [*masked, *arguments[len(masked) :]]
 
 
 def _mask_word(login: _Login, before: str, word: str) -> str:
     start = 0 if before in login.options else None
     if start is None:
-        start = next((len(one) for one in login.attached if word.startswith(one) and word != one), None)
+        start = next((len(prefix) for prefix in login.attached if word.startswith(prefix) and word != prefix), None)
     if start is None:
         return word
     if login.with_user:
@@ -116,9 +116,9 @@ _OBJECT_NAME = re.compile(r"[a-z0-9./ _-]{1,253}")
 SHORTEST = 6  # a known value that is shorter stands in too many words
 
 
-def mask_text(text: str, known: Collection[str] = ()) -> str:
+def mask_text(text: str, secrets: Collection[str] = ()) -> str:
     """Return a text without its secrets; `known` are values that are secret wherever they stand."""
-    for value in known:
+    for value in secrets:
         if len(value) >= SHORTEST and value in text:
             text = text.replace(value, MASK)
     if "=" in text or ":" in text:
@@ -126,10 +126,10 @@ def mask_text(text: str, known: Collection[str] = ()) -> str:
     if "-" in text:
         text = _mask_after(_OPTION, text)
     text = _mask_sentences(mask_commands(text))
-    text = _HEADER.sub(lambda found: f"{found['kind']} {MASK}", text)
-    text = _COOKIE.sub(lambda found: f"{found['kind']}: {MASK}", text)
+    text = _HEADER.sub(lambda match: f"{match['kind']} {MASK}", text)
+    text = _COOKIE.sub(lambda match: f"{match['kind']}: {MASK}", text)
     if "PRIVATE KEY-----" in text:
-        text = _KEY.sub(lambda found: f"-----BEGIN {found['kind']}PRIVATE KEY-----{MASK}", text)
+        text = _KEY.sub(lambda match: f"-----BEGIN {match['kind']}PRIVATE KEY-----{MASK}", text)
     text = _KEY_LINE.sub(MASK, text)
     return _TOKEN.sub(MASK, without_credentials(text) if "://" in text else text)
 
@@ -142,11 +142,11 @@ def _mask_sentences(text: str) -> str:
             text = _mask_matches(names, text, _is_password)
     if text.isascii():
         return text
-    return _IN_CHINESE.sub(lambda found: found[0].removesuffix(found["value"]) + MASK, text)
+    return _IN_CHINESE.sub(lambda match: match[0].removesuffix(match["value"]) + MASK, text)
 
 
-def _is_password(name: str, found: re.Match[str]) -> bool:
-    value = found["quoted"] or found["bare"]
+def _is_password(name: str, match: re.Match[str]) -> bool:
+    value = match["quoted"] or match["bare"]
     return not is_harmless(value) and (name.lower() != "secret" or not _OBJECT_NAME.fullmatch(value))
 
 
@@ -172,11 +172,11 @@ def _mask_after(names: re.Pattern[str], text: str) -> str:
 def _mask_matches(names: re.Pattern[str], text: str, is_masked: Callable[[str, re.Match[str]], bool]) -> str:
     parts: list[str] = []
     done = 0
-    for found in names.finditer(text):
-        value = _VALUE.match(text, found.end()) if found.start() >= done else None
-        if value is not None and is_masked(found["name"], value):
+    for match in names.finditer(text):
+        value = _VALUE.match(text, match.end()) if match.start() >= done else None
+        if value is not None and is_masked(match["name"], value):
             mark = value["mark"] or ""
-            parts += [text[done : found.end()], mark, MASK, mark]
+            parts += [text[done : match.end()], mark, MASK, mark]
             done = value.end()
     return "".join([*parts, text[done:]])
 

@@ -151,7 +151,7 @@ DEVICE_RULES = (
 )
 
 
-class _Known:
+class _SourceState:
     """The last numbers of one source, when each came, and for how many looks in a row each rule has held."""
 
     def __init__(self, rules: tuple[AlertRule, ...]) -> None:
@@ -181,25 +181,25 @@ class Alerts:
 
     def __init__(self, host_of: Mapping[int, str]) -> None:
         self._host_of = host_of
-        self._known: dict[Source, _Known] = {}
+        self._states: dict[Source, _SourceState] = {}
         self._losses: dict[Source, deque[float]] = {}
         self._told: set[tuple[str, Source | None]] = set()
         self._checked = 0.0
 
     def forget(self, source: Source) -> None:
         """A rank has ended: what it last told says nothing more about now."""
-        self._known.pop(source, None)
+        self._states.pop(source, None)
 
     def see(self, rows: Iterable[Row]) -> list[Alert]:
         """Take rows; return what has to be told of them at once."""
-        found: list[Alert] = []
+        alerts: list[Alert] = []
         for row in rows:
-            known = self._known.setdefault(row.source, _Known(_rules(row.source)))
-            known.add(row)
+            state = self._states.setdefault(row.source, _SourceState(_rules(row.source)))
+            state.add(row)
             loss = row.last("loss")
             if loss is not None:
-                found += self._look_at_loss(row, float(loss), known)
-        return found
+                alerts += self._look_at_loss(row, float(loss), state)
+        return alerts
 
     def check(self, now: float) -> list[Alert]:
         """Compare all sources, every few seconds; return what has to be told."""
@@ -207,27 +207,27 @@ class Alerts:
             return []
         self._checked = now
         kinds: dict[tuple[AlertRule, ...], dict[Source, dict[str, Number]]] = {}
-        for source, known in self._known.items():
-            kinds.setdefault(_rules(source), {})[source] = known.fresh(now)
+        for source, state in self._states.items():
+            kinds.setdefault(_rules(source), {})[source] = state.fresh(now)
         return [alert for rules, sources in kinds.items() for alert in self._compare(rules, sources)]
 
     def _compare(self, rules: tuple[AlertRule, ...], sources: dict[Source, dict[str, Number]]) -> list[Alert]:
         medians = _medians(sources.values())
-        found: list[Alert] = []
+        alerts: list[Alert] = []
         for source, own in sources.items():
-            known = self._known[source]
-            is_new, known.looked = known.rows > known.looked, known.rows
+            state = self._states[source]
+            is_new, state.looked = state.rows > state.looked, state.rows
             for rule in rules:
                 if not rule.holds(own, medians):
-                    known.held[rule.kind] = 0
+                    state.held[rule.kind] = 0
                 elif is_new:
-                    known.held[rule.kind] += 1
-                    if known.held[rule.kind] >= rule.looks:
-                        found += self._tell(rule.kind, source, f"{self._name(source)} {rule.words(own, medians)}")
-        return found
+                    state.held[rule.kind] += 1
+                    if state.held[rule.kind] >= rule.looks:
+                        alerts += self._tell(rule.kind, source, f"{self._name(source)} {rule.words(own, medians)}")
+        return alerts
 
-    def _look_at_loss(self, row: Row, loss: float, known: _Known) -> list[Alert]:
-        step = step_of(known.values)
+    def _look_at_loss(self, row: Row, loss: float, state: _SourceState) -> list[Alert]:
+        step = step_of(state.values)
         where = f" at step {step:g}" if step is not None else ""
         name = self._name(row.source)
         if not math.isfinite(loss):
@@ -240,7 +240,7 @@ class Alerts:
         if len(before) < PAST:
             return []
         middle = median(before)
-        spread = max(abs(one - middle) for one in before)
+        spread = max(abs(number - middle) for number in before)
         if loss - middle <= JUMP * max(spread, 0.05 * abs(middle)):
             return []
         text = f"{name}: loss jumped from about {middle:.4g} to {loss:.4g}{where}"
@@ -267,9 +267,9 @@ def _rules(source: Source) -> tuple[AlertRule, ...]:
 
 def _medians(sources: Iterable[Mapping[str, Number]]) -> dict[str, float]:
     """Return the median of every number that at least two sources have told; of two, the lower one."""
-    found: dict[str, list[float]] = {}
+    numbers: dict[str, list[float]] = {}
     for values in sources:
         for name, number in values.items():
             if math.isfinite(number):
-                found.setdefault(name, []).append(number)
-    return {name: sorted(some)[(len(some) - 1) // 2] for name, some in found.items() if len(some) > 1}
+                numbers.setdefault(name, []).append(number)
+    return {name: sorted(some)[(len(some) - 1) // 2] for name, some in numbers.items() if len(some) > 1}

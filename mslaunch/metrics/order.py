@@ -63,27 +63,31 @@ def built_in_rows() -> tuple[LineRow, ...]:
 
 def _row(row: dict[str, Any]) -> LineRow:
     regex = row["regex"]
-    groups = tuple(found[1] for found in _GROUP.finditer(regex))
+    groups = tuple(group[1] for group in _GROUP.finditer(regex))
     more = {key: row[key] for key in _OPTIONAL if key in row}
     return LineRow(row["id"], tuple(row["literals"]), _written_out(regex), groups, **more)
 
 
 def _written_out(regex: str) -> str:
-    return _GROUP.sub(lambda found: f"(?P<{found[1]}>{_KINDS[found[2]]})", regex)
+    return _GROUP.sub(lambda group: f"(?P<{group[1]}>{_KINDS[group[2]]})", regex)
 
 
 def make_row(row: Any) -> LineRow:
     """Make a row of what a table holds, or raise a ValueError that says what is wrong with it."""
-    known = [*_NEEDED, *_OPTIONAL]
+    keys = [*_NEEDED, *_OPTIONAL]
     if not isinstance(row, dict):
-        raise ValueError(f"keys are wanted ({', '.join(known)}), got {row!r}")
+        raise ValueError(f"keys are wanted ({', '.join(keys)}), got {row!r}")
     for key in row:
-        if key not in known:
-            raise ValueError(f"there is no key {key!r}{did_you_mean(str(key), known)}")
+        if key not in keys:
+            raise ValueError(f"there is no key {key!r}{did_you_mean(str(key), keys)}")
     if missing := [key for key in _NEEDED if key not in row]:
         raise ValueError(f"{', '.join(missing)} is missing")
     literals = row["literals"]
-    if not isinstance(literals, list) or not literals or not all(isinstance(one, str) and one for one in literals):
+    if (
+        not isinstance(literals, list)
+        or not literals
+        or not all(isinstance(literal, str) and literal for literal in literals)
+    ):
         raise ValueError(f"literals: a list of texts is wanted, got {literals!r}")
     if not isinstance(row["id"], str) or not isinstance(row["regex"], str):
         raise ValueError("id and regex: text is wanted")
@@ -116,8 +120,8 @@ def added_rows() -> tuple[LineRow, ...]:
         return ()
     rows: list[LineRow] = []
     for name, text in plugins.load_all(GROUP, _read):
-        found, problems = parse_table(text, name)
-        rows += found
+        table, problems = parse_table(text, name)
+        rows += table
         for trouble in problems:
             plugins.warn(trouble)
     return tuple(rows[:MOST_ROWS])
@@ -150,14 +154,14 @@ def parse_table(text: str, name: str) -> tuple[list[LineRow], list[str]]:
         return [], [f"{error.where(name)}: not valid YAML, so none of its rows counts: {error}"]
     if not isinstance(rows, list):
         return [], [f"{name}: a list of rows is wanted, got {type(rows).__name__}. Begin each with `- id:`."]
-    found: list[LineRow] = []
+    right: list[LineRow] = []
     problems: list[str] = []
     for number, row in enumerate(rows, 1):
         try:
-            found.append(make_row(row))
+            right.append(make_row(row))
         except ValueError as error:
             problems.append(f"{name}: row {number} does not count: {' '.join(str(error).split())}")
-    return found, problems
+    return right, problems
 
 
 EVERY = 1.0
@@ -169,12 +173,12 @@ RESOURCE_ROWS = 150
 DEVICE_TARGETS = ("Ascend", "GPU")
 
 
-def metrics_order(asked: tuple[LinePattern, ...] | None, ranks: int, target: str) -> MetricsOrder | None:
+def metrics_order(patterns: tuple[LinePattern, ...] | None, ranks: int, target: str) -> MetricsOrder | None:
     """Return what an agent has to know to measure; None where nothing is to be measured.
 
     The more ranks a job has, the less often each of them is looked at.
     """
-    if asked is None:
+    if patterns is None:
         return None
     every = max(EVERY, ranks / LOG_ROWS)
     return {
@@ -182,7 +186,7 @@ def metrics_order(asked: tuple[LinePattern, ...] | None, ranks: int, target: str
         "most": int(min(MOST, max(1.0, LOG_ROWS * every / max(1, ranks)))),
         "resources": max(RESOURCES, ranks / RESOURCE_ROWS),
         "devices": target if target in DEVICE_TARGETS else None,
-        "patterns": [*_rows(), *map(_added, asked)],
+        "patterns": [*_rows(), *map(_added, patterns)],
     }
 
 
@@ -203,13 +207,13 @@ def _order_row(row: LineRow, built_in: bool) -> LinePatternOrder:
     }
 
 
-def _added(asked: LinePattern) -> LinePatternOrder:
+def _added(pattern: LinePattern) -> LinePatternOrder:
     """Its first group is the metric, whatever further groups there are."""
     return {
-        "id": f"launch.metrics {asked.name}",
-        "literals": sorted(required_literals(asked.regex) or ()),
-        "regex": asked.regex,
-        "fields": [asked.name],
+        "id": f"launch.metrics {pattern.name}",
+        "literals": sorted(required_literals(pattern.regex) or ()),
+        "regex": pattern.regex,
+        "fields": [pattern.name],
         "built_in": False,
         "role": "adds",
     }

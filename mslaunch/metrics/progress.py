@@ -21,8 +21,8 @@ SILENT_STEPS = 10
 
 def step_time_of(series: Mapping[str, Series]) -> float | None:
     """Return the mean of a rank's last step times: as it has printed them, else from when its steps came."""
-    if told := series.get("step_time"):
-        some = [value for value in told.value[-LAST_STEPS:] if 0 < value < math.inf]
+    if printed := series.get("step_time"):
+        some = [value for value in printed.value[-LAST_STEPS:] if 0 < value < math.inf]
         return sum(some) / len(some) if some else None
     return _seconds_between_steps(series)
 

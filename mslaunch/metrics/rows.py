@@ -57,12 +57,12 @@ def parse_number(value: Any) -> Number | None:
     return None
 
 
-def parse_values(found: Any) -> dict[str, Number]:
+def parse_values(raw: Any) -> dict[str, Number]:
     """Return what of a mapping are named numbers, in bounds."""
-    if not isinstance(found, Mapping):
+    if not isinstance(raw, Mapping):
         return {}
-    named = ((name, parse_number(value)) for name, value in list(found.items())[:MOST_VALUES] if is_name(name))
-    return {name: number for name, number in named if number is not None}
+    pairs = ((name, parse_number(value)) for name, value in list(raw.items())[:MOST_VALUES] if is_name(name))
+    return {name: number for name, number in pairs if number is not None}
 
 
 def read_row(line: str | bytes) -> Row | None:
@@ -70,21 +70,25 @@ def read_row(line: str | bytes) -> Row | None:
     if not SHORTEST_LINE <= len(line) <= LONGEST_LINE:
         return None
     try:
-        found = json.loads(line)
+        raw = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
+    if not isinstance(raw, dict):
         return None
-    time, count = parse_number(found.get("time")), found.get("count", 1)
-    source = _read_source(found)
+    time, count = parse_number(raw.get("time")), raw.get("count", 1)
+    source = _read_source(raw)
     if time is None or not math.isfinite(time) or source is None or not _is_index(count):
         return None
-    values = {name: value for name, kept in found.items() if is_name(name) and (value := _read_value(kept)) is not None}
+    values = {
+        name: value
+        for name, raw_value in raw.items()
+        if is_name(name) and (value := _read_value(raw_value)) is not None
+    }
     return Row(float(time), source, values, count)
 
 
-def _read_source(found: dict[str, Any]) -> Source | None:
-    attempt, rank, host, device = (found.get(name) for name in ("attempt", "rank", "host", "device"))
+def _read_source(raw: dict[str, Any]) -> Source | None:
+    attempt, rank, host, device = (raw.get(name) for name in ("attempt", "rank", "host", "device"))
     if not _is_index(attempt) or not all(each is None or _is_index(each) for each in (rank, device)):
         return None
     if rank is not None:
@@ -96,10 +100,10 @@ def _is_index(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 31
 
 
-def _read_value(kept: Any) -> Number | Spread | None:
-    if not isinstance(kept, list):
-        return parse_number(kept)
-    numbers = [number for one in kept if (number := parse_number(one)) is not None]
+def _read_value(raw: Any) -> Number | Spread | None:
+    if not isinstance(raw, list):
+        return parse_number(raw)
+    numbers = [number for part in raw if (number := parse_number(part)) is not None]
     return Spread(*numbers) if len(numbers) == len(Spread._fields) else None
 
 
@@ -108,7 +112,7 @@ def write_row(row: Row) -> str:
     source = {name: value for name, value in row.source._asdict().items() if value is not None}
     count = {"count": row.count} if row.count > 1 else {}
     values = {
-        name: [to_json_value(one) for one in value] if isinstance(value, Spread) else to_json_value(value)
+        name: [to_json_value(part) for part in value] if isinstance(value, Spread) else to_json_value(value)
         for name, value in row.values.items()
     }
     return json.dumps({"time": round(row.time, 3), **source, **count, **values}, separators=(",", ":")) + "\n"
@@ -125,17 +129,17 @@ def merge(rows: Sequence[Row]) -> Row:
     """Make one row of neighbours of one source: each value with its last, its least and its greatest number."""
     if len(rows) == 1:
         return rows[0]
-    found: dict[str, list[Number | Spread]] = {}
+    numbers: dict[str, list[Number | Spread]] = {}
     for row in rows:
         for name, value in row.values.items():
-            found.setdefault(name, []).append(value)
-    values = {name: _spread(some) for name, some in found.items()}
+            numbers.setdefault(name, []).append(value)
+    values = {name: _spread(some) for name, some in numbers.items()}
     return Row(rows[-1].time, rows[0].source, values, sum(row.count for row in rows))
 
 
 def _spread(values: Sequence[Number | Spread]) -> Number | Spread:
     last = values[-1].last if isinstance(values[-1], Spread) else values[-1]
-    numbers = [one for value in values for one in _numbers(value)]
+    numbers = [part for value in values for part in _numbers(value)]
     finite = [number for number in numbers if math.isfinite(number)] or [last]
     least, greatest = min(finite), max(finite)
     return last if least == greatest == last else Spread(last, least, greatest)

@@ -124,7 +124,7 @@ def make_document(
         "given": describe_given(run.folder, secrets),
         "heat": make_heat(table, start, bounds),
         "timeline": timeline.make_timeline(events, start, bounds),
-        "events": timeline.describe_events(events, start, bounds.events, partial(mask_text, known=secrets)),
+        "events": timeline.describe_events(events, start, bounds.events, partial(mask_text, secrets=secrets)),
         "event_count": timeline.count_events(events),
         "plan": _plan(run, secrets),
         "config": _config(run.path / layout.CONFIG, bounds.texts, secrets),
@@ -219,7 +219,7 @@ def _logs(run: Run, record: RunRecord, bounds: Bounds, secrets: Collection[str])
     ranks = [rank.rank for rank in record.ranks]
     chosen = sorted({*failed, *ranks[:MOST_LOGS]} & set(ranks))
     each = min(32_000, (bounds.log_bytes - len(failed) * LOG_OF_THE_FAILED) // max(1, len(chosen)))
-    end_of = partial(log_text.window, run.path, at=None, with_rest=True, mask=partial(mask_text, known=secrets))
+    end_of = partial(log_text.window, run.path, at=None, with_rest=True, mask=partial(mask_text, secrets=secrets))
     sizes = {rank: LOG_OF_THE_FAILED if rank in failed else each for rank in chosen}
     logs = [{"rank": rank, **_ends(end_of(run.folder.log(rank), most=most))} for rank, most in sizes.items()]
     scheduler = end_of(run.folder.scheduler_log, most=8_000)

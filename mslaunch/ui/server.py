@@ -74,7 +74,7 @@ class Answers:
     def log(self, request: Request) -> Response:
         """A window of a log: from `at` on, the one that ends at `before`, or the last one."""
         run, path, times = self._log_of(request)
-        mask = partial(mask_text, known=self._library.secrets(_name(request)))
+        mask = partial(mask_text, secrets=self._library.secrets(_name(request)))
         before, at = _number(request, "before"), _number(request, "at")
         if before is not None:
             return JSONResponse(asdict(log_text.window_before(run.path, path, before, mask=mask)))
@@ -87,7 +87,7 @@ class Answers:
         text = request.query_params.get("find", "")
         if not 0 < len(text) <= LONGEST_SEARCH:
             raise RequestError(f"find: 1 to {LONGEST_SEARCH} characters are wanted, got {len(text)}.")
-        mask = partial(mask_text, known=self._library.secrets(_name(request)))
+        mask = partial(mask_text, secrets=self._library.secrets(_name(request)))
         return JSONResponse(asdict(log_text.search(run.path, path, text, _number(request, "at") or 0, mask)))
 
     def compare(self, request: Request) -> Response:

@@ -44,39 +44,39 @@ def read_prefix(line: bytes, most: int = _MOST_LABELS) -> Prefix | None:
     """Return the labels before a line; None where there are none."""
     size = labels = 0
     rank = None
-    while labels < most and (found := _ANY.match(line, size)):
-        size = found.end()
+    while labels < most and (label := _ANY.match(line, size)):
+        size = label.end()
         labels += 1
-        rank = found["torch"] or found["mpi"] or found["srun"] or rank
+        rank = label["torch"] or label["mpi"] or label["srun"] or rank
     return Prefix(size, labels, _TIME.sub(b"", line[:size]), None if rank is None else int(rank)) if size else None
 
 
 def label_size(line: bytes) -> int:
     """Return how much of a line is a label for certain, so that its level stands behind it."""
     size = labels = 0
-    while labels < _MOST_LABELS and (found := _LABEL.match(line, size)):
-        size = found.end()
+    while labels < _MOST_LABELS and (label := _LABEL.match(line, size)):
+        size = label.end()
         labels += 1
     return size
 
 
 def lines_of_process(lines: Sequence[bytes], at: int, prefix: Prefix, most: int) -> list[tuple[int, bytes]]:
     """Return some lines from one on that have its prefix, without it, and where they stand."""
-    found: list[tuple[int, bytes]] = []
+    own: list[tuple[int, bytes]] = []
     others = 0
     for number in range(at, len(lines)):
         line = lines[number]
         same = read_prefix(line, prefix.labels)
         if same is not None and same.key == prefix.key:
-            found.append((number, line[same.size :]))
+            own.append((number, line[same.size :]))
             others = 0
         elif same is None or others == _MOST_OTHERS:
             break
         else:
             others += 1
-        if len(found) == most:
+        if len(own) == most:
             break
-    return found
+    return own
 
 
 _TRACEBACK = b"Traceback (most recent call last)"
@@ -133,9 +133,9 @@ def _end_of_labelled(lines: Sequence[bytes], at: int, first: bytes, prefix: Pref
         if not end.is_open or len(own) < most:
             break
     places = [at, *(number for number, _ in own)]
-    found = End(places[end.line - 1] + 1, end.is_open, tuple(texts[: end.line]), prefix.key, prefix.rank)
-    found = _with_below(found, texts, end.line)
-    return replace(found, is_open=found.is_open and places[-1] + 1 == len(lines))
+    labelled = End(places[end.line - 1] + 1, end.is_open, tuple(texts[: end.line]), prefix.key, prefix.rank)
+    labelled = _with_below(labelled, texts, end.line)
+    return replace(labelled, is_open=labelled.is_open and places[-1] + 1 == len(lines))
 
 
 def _with_below(end: End, lines: Sequence[bytes], at: int) -> End:

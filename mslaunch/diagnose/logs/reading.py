@@ -44,10 +44,10 @@ def read_logs(sources: Sequence[LogFile], progress: Progress | None = None) -> l
         return list(_one_by_one(sources, tell, total))
     order = sorted(range(len(sources)), key=lambda number: -sources[number].size)  # no large one is left for the end
     try:
-        found = _in_processes(sources, order, workers, lambda done: tell(done, total))
+        reads = _in_processes(sources, order, workers, lambda done: tell(done, total))
     except BrokenProcessPool:  # somebody ended one of them, the kernel for example
         return list(_one_by_one(sources, tell, total))
-    return [found[number] for number in range(len(sources))]
+    return [reads[number] for number in range(len(sources))]
 
 
 def _tell_nobody(_done: int, _total: int) -> None:
@@ -57,15 +57,15 @@ def _tell_nobody(_done: int, _total: int) -> None:
 def _in_processes(
     sources: Sequence[LogFile], order: Sequence[int], workers: int, tell: Callable[[int], None]
 ) -> dict[int, Read]:
-    found: dict[int, Read] = {}
+    reads: dict[int, Read] = {}
     done = 0
     with ProcessPoolExecutor(workers, get_context("fork")) as pool:
         answers = pool.map(read_log, [sources[number] for number in order])
         for number, answer in zip(order, answers, strict=True):
-            found[number] = answer
+            reads[number] = answer
             done += answer.source.size
             tell(done)
-    return found
+    return reads
 
 
 def _one_by_one(sources: Sequence[LogFile], tell: Progress, total: int) -> Iterator[Read]:
@@ -91,8 +91,8 @@ def read_log(source: LogFile, tell: Callable[[int], None] | None = None) -> Read
                 if tell is not None:
                     tell(read)
     except BROKEN as error:
-        words = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        problem = f"{source.shown}: not read to its end: {words}"
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        problem = f"{source.shown}: not read to its end: {reason}"
     return Read(source, scanner.finish(), problem)
 
 
@@ -101,8 +101,8 @@ def _feed(scanner: Scanner, block: bytes, file: IO[bytes]) -> None:
     if not block.endswith(b"\n"):
         block += file.readline(BLOCK)
     at = 0
-    for found in _LEFT_OUT.finditer(block):
-        scanner.feed(block[at : found.start()])
-        scanner.skip(int(found[1]))
-        at = found.end()
+    for gap in _LEFT_OUT.finditer(block):
+        scanner.feed(block[at : gap.start()])
+        scanner.skip(int(gap[1]))
+        at = gap.end()
     scanner.feed(block[at:])

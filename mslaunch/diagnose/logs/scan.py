@@ -1,4 +1,8 @@
-"""Which lines of a log are worth a look: those with a text that some pattern needs, found in one pass over bytes."""
+"""Reading one log: exceptions, known patterns, who wrote it and waits for whom, the last sign of life.
+
+A log is read in blocks, once, and with bounded memory, whatever its size. Only lines that hold a text which a pattern
+needs are looked at one by one: these texts are found in one pass over the bytes.
+"""
 
 from __future__ import annotations
 
@@ -47,18 +51,20 @@ class _Table:
 
 def find_literals(data: bytes) -> list[tuple[int, int, int]]:
     """Return where the texts stand: number of the text, start and end of each."""
-    found: list[tuple[int, int, int]] = _table().automaton.find_matches_as_indexes(data, overlapping=True)
-    return found
+    matches: list[tuple[int, int, int]] = _table().automaton.find_matches_as_indexes(data, overlapping=True)
+    return matches
 
 
 @lru_cache(_SETS_REMEMBERED)
 def kind_of(literals: frozenset[int]) -> LineKind:
     """Return what a line may tell that holds these texts, by their numbers."""
     table = _table()
-    numbers = sorted({number for one in literals for number in table.rows[one]}.union(always()))
-    form_numbers = sorted({number for one in literals for number in table.forms[one]})
+    numbers = sorted({number for literal in literals for number in table.rows[literal]}.union(always()))
+    form_numbers = sorted({number for literal in literals for number in table.forms[literal]})
     return LineKind(
-        frozenset(_LINE_MARKS[table.literals[one]] for one in literals if table.literals[one] in _LINE_MARKS),
+        frozenset(
+            _LINE_MARKS[table.literals[literal]] for literal in literals if table.literals[literal] in _LINE_MARKS
+        ),
         tuple(rows()[number] for number in numbers),
         tuple(forms()[number] for number in form_numbers),
     )
@@ -74,7 +80,7 @@ def always() -> tuple[int, ...]:
 def _table() -> _Table:
     from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-    found: dict[bytes, tuple[list[int], list[int]]] = {literal: ([], []) for literal in _LINE_MARKS}
+    users: dict[bytes, tuple[list[int], list[int]]] = {literal: ([], []) for literal in _LINE_MARKS}
     needed: tuple[list[Collection[str]], ...] = (
         [row.literals or () for row in rows()],
         [form.literals for form in forms()],
@@ -82,11 +88,11 @@ def _table() -> _Table:
     for which, table in enumerate(needed):
         for number, texts in enumerate(table):
             for text in texts:
-                found.setdefault(text.encode("utf-8", "replace"), ([], []))[which].append(number)
+                users.setdefault(text.encode("utf-8", "replace"), ([], []))[which].append(number)
     # Left to itself the library takes a slower automaton for more than a hundred texts.
-    automaton = BytesAhoCorasick(list(found), implementation=Implementation.DFA)
-    by_row, by_form = ([tuple(numbers[which]) for numbers in found.values()] for which in (0, 1))
-    return _Table(automaton, tuple(found), tuple(by_row), tuple(by_form))
+    automaton = BytesAhoCorasick(list(users), implementation=Implementation.DFA)
+    by_row, by_form = ([tuple(numbers[which]) for numbers in users.values()] for which in (0, 1))
+    return _Table(automaton, tuple(users), tuple(by_row), tuple(by_form))
 
 
 Step = tuple[int, int]
@@ -104,19 +110,19 @@ WENT_ON = 3
 
 def last_step(data: bytes, start: int, end: int) -> Step:
     """Return the last step that some lines of a block tell of."""
-    found = NO_STEP
+    last = NO_STEP
     for mark in _EPOCH_MARKS:
         at = data.rfind(mark, start, end)
         for _ in range(_TRIED):
             if at < 0:
                 break
             line_end = data.find(b"\n", at)
-            told = _STEP.search(data, max(0, at - 1), line_end if line_end >= 0 else len(data))
-            if told:
-                found = max(found, (int(told[1] or told[3]), int(told[2] or told[4])))
+            match = _STEP.search(data, max(0, at - 1), line_end if line_end >= 0 else len(data))
+            if match:
+                last = max(last, (int(match[1] or match[3]), int(match[2] or match[4])))
                 break
             at = data.rfind(mark, start, at)
-    return found
+    return last
 
 
 def step_lines(data: bytes, start: int, end: int) -> int:
@@ -264,18 +270,18 @@ class Scanner:
             facts=tuple(self._facts.values()),
         )
 
-    def _was_handled(self, found: Raised | Hit) -> bool:
+    def _was_handled(self, finding: Raised | Hit) -> bool:
         """Tell whether the process trained on after an error; of a log of several processes nobody knows which did."""
-        return self._steps - found.steps >= WENT_ON and not (isinstance(found, Raised) and found.is_labelled)
+        return self._steps - finding.steps >= WENT_ON and not (isinstance(finding, Raised) and finding.is_labelled)
 
     def _scan(self, data: bytes, final: bool) -> bytes:
         """Scan whole lines; return those from an exception on that has not ended yet."""
         if not data:
             return b""
-        found = find_literals(data)
+        matches = find_literals(data)
         scanned = len(data)
-        if found or always():
-            scanned = self._look(data, found, final)
+        if matches or always():
+            scanned = self._look(data, matches, final)
         self._note(data, scanned)
         self._noted = 0
         self.lines += data.count(b"\n", 0, scanned) + (scanned == len(data) and not data.endswith(b"\n"))
@@ -283,11 +289,11 @@ class Scanner:
         self._unfinished = scanned < len(data)
         return data[scanned:]
 
-    def _look(self, data: bytes, found: Sequence[tuple[int, int, int]], final: bool) -> int:
+    def _look(self, data: bytes, matches: Sequence[tuple[int, int, int]], final: bool) -> int:
         """Look at every line that may tell something; return how many bytes are done with."""
         lines: list[bytes] = []
         at = counted = ended = 0
-        for start, end, kind in _candidate_lines(data, found):
+        for start, end, kind in _candidate_lines(data, matches):
             at += data.count(b"\n", counted, start)
             counted = start
             self._note(data, min(end + 1, len(data)))
@@ -308,11 +314,11 @@ class Scanner:
         if kind.rows or kind.forms:
             text = line.decode("utf-8", "replace").rstrip("\r")
             level = label_size(line)  # labels are ASCII
-            if kind.rows and (found := match_line(text, kind.rows, level)):
+            if kind.rows and (match := match_line(text, kind.rows, level)):
                 is_from_runtime = _RUNTIME.search(line[level : level + _HEAD]) is not None
-                hit = Hit(number, found, _time(self._timed), self.log, self._steps, is_from_runtime)
+                hit = Hit(number, match, _time(self._timed), self.log, self._steps, is_from_runtime)
                 self._hits.add(hit)
-                self._first_hits.setdefault(found.pattern.id, hit)
+                self._first_hits.setdefault(match.pattern.id, hit)
             if kind.forms and len(self._facts) < _FACTS_KEPT:
                 fact = read_fact(text, kind.forms, number, _time(self._timed), self.log, level)
                 if fact is not None:
@@ -354,14 +360,14 @@ class Scanner:
             window *= 4
 
 
-def _candidate_lines(data: bytes, found: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, LineKind]]:
+def _candidate_lines(data: bytes, matches: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, LineKind]]:
     """Return the lines that may tell something, in order: where each starts and ends, and what it may tell."""
     texts: dict[int, tuple[int, set[int]]] = {}
     if always():
         texts = {start: (end, set()) for start, end in _all_lines(data)}
     end = -1
     start = 0
-    for literal, at, _ in sorted(found, key=itemgetter(1)):
+    for literal, at, _ in sorted(matches, key=itemgetter(1)):
         if at >= end:
             start = data.rfind(b"\n", 0, at) + 1
             end = _line_end(data, at)
@@ -422,10 +428,10 @@ def scan(lines: Sequence[str], skipped: int = 0) -> Findings:
 
 def _time(text: bytes) -> float | None:
     """Return the time that a line begins with, in seconds since 1970."""
-    found = _TIME.search(text)
-    if not found:
+    match = _TIME.search(text)
+    if not match:
         return None
     try:
-        return datetime.strptime((b"%b.%b%b" % found.groups()).decode(), "%Y-%m-%d-%H:%M:%S.%f").timestamp()
+        return datetime.strptime((b"%b.%b%b" % match.groups()).decode(), "%Y-%m-%d-%H:%M:%S.%f").timestamp()
     except (ValueError, OverflowError):
         return None

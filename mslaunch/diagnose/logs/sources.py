@@ -79,7 +79,7 @@ class LogFile:
 
 def files_of(folder: Path) -> list[LogFile]:
     """Return every regular file of a folder, in order; links are not followed."""
-    found = []
+    files = []
     for base, _, names in os.walk(folder):
         for path in (Path(base, name) for name in names):
             try:
@@ -87,8 +87,8 @@ def files_of(folder: Path) -> list[LogFile]:
             except OSError:
                 continue
             if stat.S_ISREG(status.st_mode):
-                found.append(LogFile(str(path.relative_to(folder)), str(path), status.st_size))
-    return sorted(found, key=lambda source: source.name.split("/"))
+                files.append(LogFile(str(path.relative_to(folder)), str(path), status.st_size))
+    return sorted(files, key=lambda source: source.name.split("/"))
 
 
 @lru_cache(1)
@@ -104,7 +104,7 @@ def members_of(bundle: Path) -> list[LogFile]:
         members = archive.infolist()
     if len(members) > _MOST_MEMBERS:
         raise Unreadable(f"it holds {len(members):,} files, and a bundle at most {_MOST_MEMBERS:,}")
-    found = []
+    files = []
     for member in members:
         if member.filename.startswith(MEMBERS) and not member.is_dir():
             name = member.filename[len(MEMBERS) :]
@@ -112,10 +112,10 @@ def members_of(bundle: Path) -> list[LogFile]:
                 raise Unreadable(f"it names a file outside of it, {name!r}")
             if member.compress_type not in _PACKED:
                 raise Unreadable(f"{name} is packed in a way that bundles are not")
-            found.append(LogFile(name, member.filename, member.file_size, str(bundle)))
-    if sum(source.size for source in found) > _MOST_UNPACKED:
+            files.append(LogFile(name, member.filename, member.file_size, str(bundle)))
+    if sum(source.size for source in files) > _MOST_UNPACKED:
         raise Unreadable(f"it would unpack to more than {_MOST_UNPACKED >> 30} GB, and a bundle never does")
-    return found
+    return files
 
 
 def logs_among(sources: list[LogFile]) -> Iterator[LogFile]:

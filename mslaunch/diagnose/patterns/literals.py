@@ -16,8 +16,8 @@ def required_literals(regex: str) -> frozenset[str] | None:
     for name in _PARSERS:
         try:
             parsed = importlib.import_module(name).parse(regex)
-            found = None if parsed.state.flags & re.IGNORECASE else _of_sequence(parsed)
-            return found if found and _worth(found) >= _SHORTEST else None
+            literals = None if parsed.state.flags & re.IGNORECASE else _of_sequence(parsed)
+            return literals if literals and _worth(literals) >= _SHORTEST else None
         except ModuleNotFoundError:
             continue
         except Exception:  # a private module of Python's: without it every line is tried, which is slow and right
@@ -27,23 +27,23 @@ def required_literals(regex: str) -> frozenset[str] | None:
 
 def _of_sequence(items: Iterable[Any]) -> frozenset[str] | None:
     """Return the best choice of a sequence, all of whose items occur."""
-    found: list[frozenset[str]] = []
+    choices: list[frozenset[str]] = []
     run: list[Any] = []
     for item in items:
         if str(item[0]) == "LITERAL":
             run.append(item)
             continue
         inner = _of_item(str(item[0]), item[1], run)
-        found += [_text(run), *([inner] if inner else [])]
+        choices += [_text(run), *([inner] if inner else [])]
         run = []
-    return max([*found, _text(run)], key=_worth)
+    return max([*choices, _text(run)], key=_worth)
 
 
 def _of_item(name: str, argument: Any, before: list[Any]) -> frozenset[str] | None:
     if name == "BRANCH":  # Python has put what all branches begin with before them
         branches = [_of_sequence([*before, *branch]) for branch in argument[1]]
-        known = [branch for branch in branches if branch is not None]
-        return frozenset[str]().union(*known) if len(known) == len(branches) else None
+        choices = [branch for branch in branches if branch is not None]
+        return frozenset[str]().union(*choices) if len(choices) == len(branches) else None
     if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT") and argument[0] > 0:
         return _of_sequence(argument[2])
     if name == "SUBPATTERN":

@@ -62,8 +62,8 @@ def read_added(environment: Mapping[str, str]) -> tuple[list[Pattern], list[str]
     patterns: list[Pattern] = []
     problems: list[str] = []
     for name, text in (*_user_tables(environment, problems), *plugins.load_all(GROUP, _read)):
-        found, wrong = parse_table(text, name)
-        patterns += found
+        rows, wrong = parse_table(text, name)
+        patterns += rows
         problems += wrong
     return patterns, problems
 
@@ -117,14 +117,14 @@ def parse_table(text: str, name: str) -> tuple[list[Pattern], list[str]]:
 
 def _pattern(row: Any) -> Pattern:
     """Make a pattern of a row, or raise a ValueError that says what is wrong with it."""
-    known = [field.name for field in fields(Pattern)]
+    keys = [field.name for field in fields(Pattern)]
     if not isinstance(row, dict):
-        raise ValueError(f"keys are wanted ({', '.join(known)}), got {row!r}")
+        raise ValueError(f"keys are wanted ({', '.join(keys)}), got {row!r}")
     for key, value in row.items():
-        if key not in known:
-            raise ValueError(f"there is no key {key!r}{did_you_mean(str(key), known)}")
+        if key not in keys:
+            raise ValueError(f"there is no key {key!r}{did_you_mean(str(key), keys)}")
         _check_value(key, value)
-    if missing := [key for key in known if key not in row and key not in _OPTIONAL]:
+    if missing := [key for key in keys if key not in row and key not in _OPTIONAL]:
         raise ValueError(f"{', '.join(missing)} is missing")
     if row["kind"] not in get_args(Kind):
         raise ValueError(f"kind: {', '.join(get_args(Kind))} are known, got {row['kind']!r}")
@@ -227,12 +227,12 @@ def match_line(line: str, among: tuple[CompiledPattern, ...] | None = None, leve
     """Return the first pattern that fits a line, of all or of these rows; its level stands behind some characters."""
     for row in rows() if among is None else among:
         quick = row.literals is None or any(literal in line for literal in row.literals)
-        if quick and not line.startswith(row.ignores, level) and (found := row.regex.search(line)):
-            blamed = found[row.pattern.blames] if row.pattern.blames else None
-            return Match(row.pattern, _fill(row.pattern.summary, found), blamed)
+        if quick and not line.startswith(row.ignores, level) and (match := row.regex.search(line)):
+            blamed = match[row.pattern.blames] if row.pattern.blames else None
+            return Match(row.pattern, _fill(row.pattern.summary, match), blamed)
     return None
 
 
-def _fill(summary: str, found: re.Match[str]) -> str:
-    groups = ("", *(group or "" for group in found.groups()))
+def _fill(summary: str, match: re.Match[str]) -> str:
+    groups = ("", *(group or "" for group in match.groups()))
     return re.sub(r"\{(\d)\}", lambda number: groups[int(number[1])], summary)

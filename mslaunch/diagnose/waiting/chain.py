@@ -185,7 +185,7 @@ def _components(graph: Graph) -> list[list[Peer]]:
     low: dict[Peer, int] = {}
     stack: list[Peer] = []
     on_stack: set[Peer] = set()
-    found: list[list[Peer]] = []
+    components: list[list[Peer]] = []
     for root in graph:
         work = [(root, 0)] if root not in index else []
         while work:
@@ -207,11 +207,11 @@ def _components(graph: Graph) -> list[list[Peer]]:
                     while component[-1] != peer:
                         component.append(stack.pop())
                     on_stack.difference_update(component)
-                    found.append(component)
+                    components.append(component)
                 if work:
                     above = work[-1][0]
                     low[above] = min(low[above], low[peer])
-    return found
+    return components
 
 
 _SHOWN = 6  # processes of a chain that a sentence names
@@ -230,8 +230,8 @@ def peer_words(peer: Peer | Step, log: str | None = None) -> str:
     """Name a process by what is known of it: rank, host and device, address, or the file that it wrote."""
     device = None if peer.device is None else f"device {peer.device}"
     if peer.rank is not None:
-        known = ", ".join(part for part in (peer.host, device) if part)
-        return f"rank {peer.rank} ({known})" if known else f"rank {peer.rank}"
+        place = ", ".join(part for part in (peer.host, device) if part)
+        return f"rank {peer.rank} ({place})" if place else f"rank {peer.rank}"
     if device:
         return f"{device} of {peer.host}" if peer.host else f"{device} ({log or 'host unknown'})"
     port = getattr(peer, "port", None)
@@ -249,9 +249,9 @@ def chain_words(chain: Chain, logs: Sequence[str], ending: str | None = None) ->
         reason = ending or "look at the link between them first"
         return f"{_cycle_words(chain, names)}: {reason} ({count} in it or waiting for it)"
     verbs = [*["waits for"] * (len(names) - 2), _LAST_VERB.get(chain.end, "waits for")]
-    words = names[0] + ", which".join(f" {verb} {name}" for verb, name in zip(verbs, names[1:], strict=True))
+    sentence = names[0] + ", which".join(f" {verb} {name}" for verb, name in zip(verbs, names[1:], strict=True))
     lead = "leads" if count == "1 rank" else "lead"
-    return f"{words}, {ending or _ENDS[chain.end]} ({count} {lead} there)"
+    return f"{sentence}, {ending or _ENDS[chain.end]} ({count} {lead} there)"
 
 
 def _cycle_words(chain: Chain, names: Sequence[str]) -> str:

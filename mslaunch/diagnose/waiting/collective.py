@@ -1,4 +1,4 @@
-"""What sets one rank apart from the others of its group: another collective, an earlier one, other TLS. Pure."""
+"""The verdict on a hung or broken collective: from the cases to the graph of waiting, and back to a sentence. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from mslaunch.diagnose.case import Case, failed, is_victim, when
+from mslaunch.diagnose.case import Case, failed, is_victim, printed_step, when
 from mslaunch.diagnose.logs.scan import Hit
 from mslaunch.diagnose.patterns.pattern import Pattern, built_in_patterns
 from mslaunch.diagnose.verdict import Step, Verdict
@@ -35,7 +34,7 @@ class OddRank:
 
     case: int
     fact: Fact
-    words: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +51,12 @@ def in_collective(cases: Sequence[Case], among: Collection[int]) -> OddRank | No
     tasks = {number: task for number in among if (task := _task(cases[number])) is not None}
     for group in sorted({task.group for task in tasks.values()}):
         of_group = {number: task for number, task in tasks.items() if task.group == group}
-        for what, words in _COMPARED.items():
+        for what, template in _COMPARED.items():
             values = {number: task.values[what] for number, task in of_group.items() if what in task.values}
             if (odd := _odd_one(values)) is not None:
                 alike = sum(value == values[odd] for value in values.values()) - 1
                 own = f"{values[odd]} (as {counted(alike, 'other')})" if alike else values[odd]
-                return OddRank(odd, of_group[odd].fact, words.format(own, _other(values, odd)))
+                return OddRank(odd, of_group[odd].fact, template.format(own, _other(values, odd)))
     return None
 
 
@@ -68,9 +67,9 @@ def in_whole_group(cases: Sequence[Case]) -> OddRank | None:
         size = max(cases[number].who.sizes.get(group, 0) for number in members)
         ranks = {cases[number].who.groups[group] for number in members}
         if len(ranks) == size and all(group in group_of(cases[number]) for number in members):
-            found = in_collective(cases, members)
-            if found is not None:
-                return found
+            odd = in_collective(cases, members)
+            if odd is not None:
+                return odd
     return None
 
 
@@ -83,14 +82,19 @@ def _task(case: Case) -> _Task | None:
     name, _, group = tagged.values["tag"].lstrip("_").partition("_")
     if "own_rank" in tagged.values:  # PyTorch's, which names no group
         name, group = tagged.values["tag"], ""
-    known = next((fact.values for fact in facts if "count" in fact.values), {}) if _SAME_SIZE.match(name) else {}
-    return _Task(tagged, group, {**known, **tagged.values, "name": name})
+    values = {**tagged.values, "name": name}
+    sized = next((fact for fact in facts if "count" in fact.values), None)
+    if sized is not None and _SAME_SIZE.match(name):
+        values = {**sized.values, **values}
+    return _Task(tagged, group, values)
 
 
 def group_of(case: Case) -> list[str]:
     """Return the groups of ranks, by their names, in whose collectives a rank waited."""
     task = _task(case)
-    return [] if task is None else [group for group in case.who.groups if group in task.group]
+    if task is None:
+        return []
+    return [group for group in case.who.groups if group in task.group]
 
 
 def _odd_one(values: Mapping[int, str]) -> int | None:
@@ -108,9 +112,12 @@ def _other(values: Mapping[int, str], odd: int) -> str:
 
 def in_tls(cases: Sequence[Case], among: Collection[int]) -> OddRank | None:
     """Find the rank whose NPU has TLS on where the others have it off, or the other way round."""
-    told = {number: [fact for fact in cases[number].findings.facts if fact.kind == "tls"] for number in among}
-    # The log of the device counts more than that of the host, which has a switch of its own.
-    facts = {number: max(some, key=lambda fact: "/device-" in fact.log) for number, some in told.items() if some}
+    facts: dict[int, Fact] = {}
+    for number in among:
+        lines = [fact for fact in cases[number].findings.facts if fact.kind == "tls"]
+        if lines:
+            # The log of the device counts more than that of the host, which has a switch of its own.
+            facts[number] = max(lines, key=lambda fact: "/device-" in fact.log)
     values = {number: fact.values["tls"] for number, fact in facts.items() if fact.values["tls"] in _TLS}
     if len(set(values.values())) < 2:
         return None
@@ -137,48 +144,53 @@ _TLS_ROW, _COLLECTIVE_ROW = "hccl-tls", "hccl-inconsistent"
 
 def with_tls(verdict: Verdict, chain: Chain, cases: Sequence[Case]) -> Verdict:
     """Say so where two ends that wait for each other differ in TLS; a peer that never tried to connect has no TLS."""
-    among = [peer.case for peer in chain.peers if peer.case is not None]
-    found = in_tls(cases, among) if chain.end == "cycle" else None
-    if found is None:
+    if chain.end != "cycle":
         return verdict
-    made = _of_difference(found, f"{found.words}, so that they cannot connect; {verdict.summary}", _TLS_ROW, cases)
-    return replace(verdict, summary=made.summary, advice=made.advice, pattern=made.pattern)
+    odd = in_tls(cases, _cases_in(chain))
+    if odd is None:
+        return verdict
+    summary = f"{odd.description}, so that they cannot connect; {verdict.summary}"
+    return replace(verdict, summary=summary, advice=_row(_TLS_ROW).advice, pattern=_TLS_ROW)
 
 
 def of_group(cases: Sequence[Case]) -> Verdict | None:
     """Judge ranks that all wait and name no peer: by what sets one of them apart, or by who of them said nothing."""
     waiting = [number for number, case in enumerate(cases) if failed(case)]
-    found = in_collective(cases, waiting)
-    if found is None:
+    odd = in_collective(cases, waiting)
+    if odd is None:
         return _silent(cases, waiting)
-    return _of_difference(found, f"{_case_name(cases[found.case])} is {found.words}", _COLLECTIVE_ROW, cases)
+    return _of_odd_rank(odd, cases)
 
 
 def of_whole_group(cases: Sequence[Case], chain: Chain) -> Verdict | None:
     """Judge a group whose ranks all wait, by the one that differs; whoever else a line names is not in the group."""
-    found = in_whole_group(cases)
-    if found is None or (chain.end == "cycle" and chain.culprit.case == found.case):
+    odd = in_whole_group(cases)
+    if odd is None or (chain.end == "cycle" and chain.culprit.case == odd.case):
         return None
-    verdict = _of_difference(found, f"{_case_name(cases[found.case])} is {found.words}", _COLLECTIVE_ROW, cases)
+    verdict = _of_odd_rank(odd, cases)
     if chain.culprit.case is not None:
         return verdict
     beside = f"{peer_words(chain.culprit)}, which the logs name as well, is not in this group."
-    return replace(verdict, advice=f"{verdict.advice} {beside[0].upper()}{beside[1:]}")
+    return replace(verdict, advice=f"{verdict.advice} {_capitalized(beside)}")
 
 
-def _of_difference(found: OddRank, summary: str, row_id: str, cases: Sequence[Case]) -> Verdict:
-    row = _row(row_id)
-    case = cases[found.case]
+def _capitalized(sentence: str) -> str:
+    return f"{sentence[:1].upper()}{sentence[1:]}"
+
+
+def _of_odd_rank(odd: OddRank, cases: Sequence[Case]) -> Verdict:
+    row = _row(_COLLECTIVE_ROW)
+    case = cases[odd.case]
     victims = {other.rank for other in cases if other is not case and other.rank is not None and failed(other)}
     return Verdict(
         rank=case.rank,
         host=case.host,
         exit_code=case.exit_code,
         cause="pattern",
-        summary=summary,
+        summary=f"{_case_name(case)} is {odd.description}",
         advice=row.advice,
-        log=found.fact.log,
-        line=found.fact.line,
+        log=odd.fact.log,
+        line=odd.fact.line,
         pattern=row.id,
         victims=tuple(sorted(victims)),
     )
@@ -190,16 +202,16 @@ def _silent(cases: Sequence[Case], waiting: Sequence[int]) -> Verdict | None:
     for group in sorted(groups):
         members = [case for case in cases if group in case.who.groups]
         silent = [case for case in members if not failed(case)]
-        told = [case for case in members if failed(case)]
-        if silent and len(told) > len(silent):
-            return _of_silent(silent, told)
+        waiters = [case for case in members if failed(case)]
+        if silent and len(waiters) > len(silent):
+            return _of_silent(silent, waiters)
     return None
 
 
-def _of_silent(silent: Sequence[Case], told: Sequence[Case]) -> Verdict:
+def _of_silent(silent: Sequence[Case], waiters: Sequence[Case]) -> Verdict:
     first = silent[0]
     more = f" (and {counted(len(silent) - 1, 'other')})" if len(silent) > 1 else ""
-    waited = counted(len(told), "rank")
+    waited = counted(len(waiters), "rank")
     return Verdict(
         rank=first.rank,
         host=first.host,
@@ -210,7 +222,7 @@ def _of_silent(silent: Sequence[Case], told: Sequence[Case]) -> Verdict:
         log=first.log,
         line=first.findings.lines or None,
         pattern="hccl-task-timeout",
-        victims=tuple(sorted(case.rank for case in told if case.rank is not None)),
+        victims=tuple(sorted(case.rank for case in waiters if case.rank is not None)),
     )
 
 
@@ -245,9 +257,10 @@ def chains_of(cases: Sequence[Case], places: Sequence[DeviceAddress]) -> list[Ch
     waits = find_waits(writers, places)
     if not waits:
         return []
-    fallen = {number for number, case in enumerate(cases) if failed(case)}
-    own = {number for number in fallen if not is_victim(cases[number])}
-    return [_turned(_with_silent(chain, cases), cases) for chain in find_chains(waits, own, fallen - own)]
+    failures = {number for number, case in enumerate(cases) if failed(case)}
+    culprits = {number for number in failures if not is_victim(cases[number])}
+    chains = find_chains(waits, culprits, failures - culprits)
+    return [_turned(_with_silent(chain, cases), cases) for chain in chains]
 
 
 def _with_silent(chain: Chain, cases: Sequence[Case]) -> Chain:
@@ -258,112 +271,145 @@ def _with_silent(chain: Chain, cases: Sequence[Case]) -> Chain:
     case, culprit = cases[silent[0]], chain.culprit
     if case.host or case.device is not None or culprit.rank not in (None, case.rank):
         return chain
-    found = Peer(silent[0], case.rank, culprit.host, culprit.device)
-    return replace(chain, peers=(*chain.peers[:-1], found), end="silent")
+    peer = Peer(silent[0], case.rank, culprit.host, culprit.device)
+    return replace(chain, peers=(*chain.peers[:-1], peer), end="silent")
 
 
 def _turned(chain: Chain, cases: Sequence[Case]) -> Chain:
     """Let a cycle end with the rank that differs from the others in it."""
-    found = _difference(chain, cases)
-    return chain if found is None else turn(chain, found.case)
+    odd = _odd_in_cycle(chain, cases)
+    if odd is None:
+        return chain
+    return turn(chain, odd.case)
 
 
-def _difference(chain: Chain, cases: Sequence[Case]) -> OddRank | None:
+def _odd_in_cycle(chain: Chain, cases: Sequence[Case]) -> OddRank | None:
     if chain.end != "cycle":  # where waiting ends, the ranks before its end have not come as far as others
         return None
-    return in_collective(cases, [peer.case for peer in chain.peers if peer.case is not None])
+    return in_collective(cases, _cases_in(chain))
+
+
+def _cases_in(chain: Chain) -> list[int]:
+    return [peer.case for peer in chain.peers if peer.case is not None]
 
 
 def _blamed(case: Case) -> list[Fact]:
     """Return the peers that rows of the pattern table name, where no form of ours has read the same line."""
-    known = {(fact.log, fact.line) for fact in case.findings.facts}
-    found = []
+    lines_read = {(fact.log, fact.line) for fact in case.findings.facts}
+    facts = []
     for hit in case.findings.hits:
-        blamed = hit.match.blamed
-        if blamed and (hit.log, hit.line) not in known:
-            address, _, device = blamed.partition("/")
-            if blamed.isdecimal() and len(blamed) < 10:
-                values = {"rank": blamed}
-            elif is_address(address):
-                values = {"server": address, "physical": device} if device.isdecimal() else {"address": address}
-            else:
-                continue
-            found.append(Fact(hit.line, "wait", None, values, hit.time, hit.log))
-    return found
+        if hit.match.blamed and (hit.log, hit.line) not in lines_read:
+            values = _peer_values(hit.match.blamed)
+            if values:
+                facts.append(Fact(hit.line, "wait", None, values, hit.time, hit.log))
+    return facts
 
 
-def chain_verdict_parts(chains: Sequence[Chain], cases: Sequence[Case]) -> dict[str, Any]:
-    """Return the fields of the verdict where nobody shows an error of its own."""
+def _peer_values(blamed: str) -> dict[str, str]:
+    """Read how a line names a peer: by its rank, its address, or its host's address and its device."""
+    if blamed.isdecimal() and len(blamed) < 10:
+        return {"rank": blamed}
+    address, _, device = blamed.partition("/")
+    if not is_address(address):
+        return {}
+    if device.isdecimal():
+        return {"server": address, "physical": device}
+    return {"address": address}
+
+
+def of_chain(chains: Sequence[Chain], cases: Sequence[Case]) -> Verdict:
+    """Judge by the end of the chain that most lead to, where nobody shows an error of its own."""
     chain = chains[0]
-    logs = [case.log for case in cases]
     last = chain.waits[-1]
-    # Either end of a broken link may be the bad one: the one whose log is there is named, the other in the sentence.
-    culprit = last.waiter if chain.end == "link" else chain.culprit
-    case = None if culprit.case is None else cases[culprit.case]
     hit = _hit_of(last, cases)
-    same = [other for other in chains[1:] if other.end == "link" and chain.end == "link"]
-    also = {other.waits[-1].waiter.rank for other in same}
-    line = None if case is None or chain.end == "cycle" else case.findings.lines or None
-    ranks = {peer.rank for peer in chain.leading}
-    return {
-        "rank": culprit.rank,
-        "host": culprit.host,
-        "cause": chain.end,
-        "summary": _summary(chains, cases),
-        "advice": _advice(chain, cases, hit),
-        "log": last.log if case is None or chain.end in ("cycle", "link") else case.log,
-        "line": last.line if case is None or chain.end in ("cycle", "link") else line,
-        "pattern": None if hit is None else hit.match.pattern.id,
-        "also_failed": tuple(sorted(rank for rank in also if rank is not None and rank != culprit.rank)),
-        "victims": tuple(sorted(rank for rank in ranks if rank is not None and rank != culprit.rank)),
-        "step": case.findings.last_step if case is not None and any(case.findings.last_step) else None,
-        "chain": steps_of(chain, logs, line),
-    }
+    culprit = chain.culprit
+    also_failed: set[int | None] = set()
+    if chain.end == "link":
+        # Either end of a broken link may be the bad one: the verdict names the one whose log is there.
+        culprit = last.waiter
+        also_failed = {other.waits[-1].waiter.rank for other in chains[1:] if other.end == "link"}
+    log, step = last.log, None
+    line: int | None = last.line
+    culprit_line = None
+    if culprit.case is not None:
+        case = cases[culprit.case]
+        step = printed_step(case)
+        if chain.end != "cycle":
+            culprit_line = case.findings.lines or None
+        if chain.end not in ("cycle", "link"):
+            log, line = case.log, culprit_line
+    return Verdict(
+        rank=culprit.rank,
+        host=culprit.host,
+        cause=chain.end,
+        summary=_summary(chains, cases),
+        advice=_advice(chain, cases, hit),
+        log=log,
+        line=line,
+        pattern=None if hit is None else hit.match.pattern.id,
+        also_failed=_ranks_but(culprit.rank, also_failed),
+        victims=_ranks_but(culprit.rank, {peer.rank for peer in chain.leading}),
+        step=step,
+        chain=steps_of(chain, [case.log for case in cases], culprit_line),
+    )
+
+
+def _ranks_but(excluded: int | None, ranks: Collection[int | None]) -> tuple[int, ...]:
+    return tuple(sorted(rank for rank in ranks if rank is not None and rank != excluded))
 
 
 def _advice(chain: Chain, cases: Sequence[Case], hit: Hit | None) -> str:
-    if _difference(chain, cases) is not None:
+    odd = in_collective(cases, _cases_in(chain))
+    if odd is not None and chain.end == "cycle":
         return _OTHER_COLLECTIVE
-    words = f"{hit.match.summary} {hit.match.pattern.advice}" if hit else _ADVICE[chain.end]
-    beside = in_collective(cases, [peer.case for peer in chain.peers if peer.case is not None])
-    if beside is None:
-        return words
-    odd = next(peer for peer in chain.peers if peer.case == beside.case)
-    name = _short(odd, [case.log for case in cases])
-    return f"{words} {name[0].upper()}{name[1:]} is {beside.words}."
+    advice = _ADVICE[chain.end]
+    if hit is not None:
+        advice = f"{hit.match.summary} {hit.match.pattern.advice}"
+    if odd is None:
+        return advice
+    peer = next(peer for peer in chain.peers if peer.case == odd.case)
+    return f"{advice} {_capitalized(_peer_name(peer, cases))} is {odd.description}."
 
 
 def _summary(chains: Sequence[Chain], cases: Sequence[Case]) -> str:
-    logs = [case.log for case in cases]
-    words = chain_words(chains[0], logs, _ending(chains[0], cases))
-    others = [f"{_short(chain.peers[0], logs)} to {_short(chain.culprit, logs)}" for chain in chains[1:]]
-    if not others:
-        return words
-    more = f" and {len(others) - _OTHERS_SHOWN} more" if len(others) > _OTHERS_SHOWN else ""
-    return f"{words}; another chain leads from {', from '.join(others[:_OTHERS_SHOWN])}{more}"
+    summary = chain_words(chains[0], [case.log for case in cases], _ending(chains[0], cases))
+    if len(chains) == 1:
+        return summary
+    others = []
+    for chain in chains[1 : 1 + _OTHERS_SHOWN]:
+        others.append(f"{_peer_name(chain.peers[0], cases)} to {_peer_name(chain.culprit, cases)}")
+    summary = f"{summary}; another chain leads from {', from '.join(others)}"
+    more = len(chains) - 1 - len(others)
+    if more:
+        summary = f"{summary} and {more} more"
+    return summary
 
 
 def _ending(chain: Chain, cases: Sequence[Case]) -> str | None:
     """Say what is known of the end of a chain; None where there is no more than its kind."""
-    if (found := _difference(chain, cases)) is not None:
-        return f"{_short(chain.culprit, [case.log for case in cases])} is {found.words}"
+    odd = _odd_in_cycle(chain, cases)
+    if odd is not None:
+        return f"{_peer_name(chain.culprit, cases)} is {odd.description}"
     if chain.end == "silent" and chain.culprit.case is not None and failed(cases[chain.culprit.case]):
         return "which waits as well and does not say for whom: look there first"
     return None
 
 
-def _short(peer: Peer, logs: Sequence[str]) -> str:
-    return peer_words(peer, None if peer.case is None else logs[peer.case])
+def _peer_name(peer: Peer, cases: Sequence[Case]) -> str:
+    if peer.case is None:
+        return peer_words(peer)
+    return peer_words(peer, cases[peer.case].log)
 
 
 def _hit_of(wait: Wait, cases: Sequence[Case]) -> Hit | None:
     """Return the known pattern in the line of a step, else the first one of its log."""
     if wait.waiter.case is None:
         return None
-    case = cases[wait.waiter.case]
-    at_line = (hit for hit in case.findings.hits if (hit.log, hit.line) == (wait.log, wait.line))
-    beside = (hit for hit in case.findings.hits if hit.match.pattern.kind == "victim")
-    return next(at_line, None) or next(beside, None)
+    hits = cases[wait.waiter.case].findings.hits
+    for hit in hits:
+        if (hit.log, hit.line) == (wait.log, wait.line):
+            return hit
+    return next((hit for hit in hits if hit.match.pattern.kind == "victim"), None)
 
 
 def contradiction(chain: Chain, cases: Sequence[Case]) -> str | None:

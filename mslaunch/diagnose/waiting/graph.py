@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mslaunch.diagnose.waiting.line_facts import WHOLE_JOB, Fact
-from mslaunch.diagnose.waiting.writer import Identity, is_address
+from mslaunch.diagnose.waiting.writer import Identity, first_number, is_address
 
 _MOST_MISSING = 4096  # ranks that one list may name as missing
 _ROOT_DEVICE = re.compile(r"_(\d{1,5})_(\d{1,6})_\d{10,20}$")
@@ -63,7 +63,7 @@ class Writer:
 
     @property
     def device(self) -> int | None:
-        return self.who.device if self.who.device is not None else self.who.physical
+        return first_number(self.who.device, self.who.physical)
 
 
 @dataclass
@@ -88,9 +88,10 @@ class _Book:
                 self.by_rank.setdefault(who.rank, set()).add(number)
             for address in who.addresses:
                 self.by_address.setdefault(address, set()).add(number)
-            device = who.physical if who.physical is not None else who.device
-            for host in writer.hosts if device is not None else ():
-                self.by_device.setdefault((host, device), set()).add(number)  # type: ignore[arg-type]
+            device = first_number(who.physical, who.device)
+            if device is not None:
+                for host in writer.hosts:
+                    self.by_device.setdefault((host, device), set()).add(number)
             for group, rank in who.groups.items():
                 self.by_group.setdefault(group, {}).setdefault(rank, set()).add(number)
         self.planned = {place.rank: place for place in self.places if place.rank is not None}
@@ -105,20 +106,24 @@ class _Book:
         rank = int(values["rank"]) if "rank" in values else None
         address = values.get("address")
         device = int(values["physical"]) if "physical" in values else None
-        named = self._in_group(rank, values.get("group")) if rank is not None else set()
         server = values.get("server")
+        matches = set[int]()
+        if rank is not None:
+            matches = self._in_group(rank, values.get("group"))
         if address is not None:
-            named = self._at_address(address, named, waiter)
+            matches = self._at_address(address, matches, waiter)
         elif device is not None:
+            if server is None or any(server in writer.hosts for writer in self.writers):
+                matches = set()
             # A host that no log names may be one by another address; then the rank is all that is known.
-            unknown = server is not None and not any(server in writer.hosts for writer in self.writers)
-            named = self._on_device(server, device, waiter) or (named if unknown else set())
+            matches = self._on_device(server, device, waiter) or matches
         elif server is not None:
-            there = {number for number in named if server in (self.writers[number].hosts or {server})}
-            rank = None if named and not there else rank  # it is the rank in a smaller group
-            named = there
-        if len(named) == 1:
-            return self.peer(next(iter(named)))
+            there = {number for number in matches if server in (self.writers[number].hosts or {server})}
+            if matches and not there:
+                rank = None  # it is the rank in a smaller group
+            matches = there
+        if len(matches) == 1:
+            return self.peer(next(iter(matches)))
         return self._outside(rank, address, server, device, values.get("port"), waiter)
 
     def _in_group(self, rank: int, group: str | None) -> set[int]:
@@ -130,22 +135,28 @@ class _Book:
 
     def _at_address(self, address: str, ranked: set[int], waiter: int) -> set[int]:
         """Return the process with an address; addresses inside a host are the same on every host."""
-        known = self.by_address.get(address, set())
+        matches = self.by_address.get(address, set())
         place = self.place_of.get(address)
-        if not known and place is not None:
-            known = self.by_rank.get(place.rank, set()) if place.rank is not None else set()
-            known = known or self.by_device.get((place.host or "", place.device), set())
-        if known & ranked:
-            return known & ranked
-        beside = {number for number in known if self.writers[number].hosts & self.writers[waiter].hosts}
-        return known if len(known) == 1 else beside if len(beside) == 1 else ranked
+        if not matches and place is not None:
+            if place.rank is not None:
+                matches = self.by_rank.get(place.rank, set())
+            matches = matches or self.by_device.get((place.host or "", place.device), set())
+        if matches & ranked:
+            return matches & ranked
+        if len(matches) == 1:
+            return matches
+        beside = {number for number in matches if self.writers[number].hosts & self.writers[waiter].hosts}
+        if len(beside) == 1:
+            return beside
+        return ranked
 
     def _on_device(self, server: str | None, device: int, waiter: int) -> set[int]:
         """Return the process on a device of a host, of the waiter's own where none is named."""
-        for host in (server,) if server else sorted(self.writers[waiter].hosts):
-            if found := self.by_device.get((host, device)):
-                return found
-        return self.by_address.get(server, set()) if server else set()
+        hosts = [server] if server else sorted(self.writers[waiter].hosts)
+        for host in hosts:
+            if matches := self.by_device.get((host, device)):
+                return matches
+        return self.by_address.get(server or "", set())
 
     def _outside(
         self,
@@ -158,12 +169,13 @@ class _Book:
     ) -> Peer:
         place = self.place_of.get(address or "")
         if place is not None:
-            return Peer(None, place.rank if place.rank is not None else rank, place.host, place.device)
+            return Peer(None, first_number(place.rank, rank), place.host, place.device)
         if rank is not None and rank in self.planned:
             planned = self.planned[rank]
             return Peer(None, rank, planned.host, planned.device)
-        own = self.peer(waiter).host
-        host = server or address or (own if device is not None else None)
+        host = server or address
+        if not host and device is not None:
+            host = self.peer(waiter).host
         return Peer(None, rank, host, device, port if rank is None else None)
 
     def root_of(self, waiter: int, values: Mapping[str, str]) -> Peer:
@@ -173,13 +185,15 @@ class _Book:
         group = who.root_group or ""
         if address is None and is_address(group.partition("%")[0]):
             address = group.partition("%")[0]
-        told = _ROOT_DEVICE.search(group)
-        if told and address and (found := self.by_device.get((address, int(told[2])))):
-            return self.peer(min(found))
+        device = _ROOT_DEVICE.search(group)
+        if device and address and (matches := self.by_device.get((address, int(device[2])))):
+            return self.peer(min(matches))
         first = self.by_group.get(group, {}).get(0, set())
         if len(first) == 1:
             return self.peer(next(iter(first)))
-        return Peer(None, None, address, None, port or (told[1] if told else None))
+        if not port and device:
+            port = device[1]
+        return Peer(None, None, address, None, port)
 
 
 def find_waits(writers: Sequence[Writer], places: Sequence[DeviceAddress] = ()) -> list[Wait]:
@@ -223,8 +237,8 @@ def _missing(writer: Writer, first: Fact) -> list[int]:
     lists = [fact for fact in writer.facts if fact.kind == "came"]
     if first is not lists[0]:
         return []
-    wanted = [int(fact.values["ranks"]) for fact in writer.facts if fact.kind == "expected"]
-    size = wanted[0] if wanted else writer.who.ranks
+    sizes = [int(fact.values["ranks"]) for fact in writer.facts if fact.kind == "expected"]
+    size = [*sizes, writer.who.ranks][0]
     if not 0 < size < min(WHOLE_JOB, 1 << 20):
         return []
     texts = [text.partition(":")[0] for fact in lists for text in re.findall(r"\[([^\]]{1,40})\]", fact.values["came"])]

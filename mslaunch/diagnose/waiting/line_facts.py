@@ -202,11 +202,11 @@ def read_fact(
     """Return what a line says of its writer or of a peer; None where no form fits. Its level is behind a label."""
     head = text[level : level + _HEAD]
     for form in among:
-        found = form.regex.search(text)
-        if found is None or (not form.always and head.startswith(_HEALTHY)):
+        match = form.regex.search(text)
+        if match is None or (not form.always and head.startswith(_HEALTHY)):
             continue
         # An address at the end of a sentence is followed by its full stop.
-        values = {name: value.rstrip(".:") for name, value in found.groupdict().items() if value is not None}
+        values = {name: value.rstrip(".:") for name, value in match.groupdict().items() if value is not None}
         if form.kind == "self":
             values |= _fields(text, values)
         elif form.kind in ("wait", "root") and (group := _GROUP.search(text)):
@@ -219,11 +219,11 @@ def read_fact(
 
 def _fields(text: str, values: Mapping[str, str]) -> dict[str, str]:
     """Return what a process says of itself, by the names of the fields, which every version writes alike."""
-    found = {name: match[1] for name, regex in _SELF_FIELDS.items() if (match := regex.search(text))}
-    if "root" not in found:
-        found.pop("root_port", None)
+    fields = {name: match[1] for name, regex in _SELF_FIELDS.items() if (match := regex.search(text))}
+    if "root" not in fields:
+        fields.pop("root_port", None)
     if "own_device" in values:
-        found["device"] = values["own_device"]
+        fields["device"] = values["own_device"]
     if "own_rank" in values:
-        found |= {"rank": values["own_rank"], "ranks": str(WHOLE_JOB)}
-    return found
+        fields |= {"rank": values["own_rank"], "ranks": str(WHOLE_JOB)}
+    return fields

@@ -52,15 +52,20 @@ class Identity:
     root_group: str | None = None
 
 
+def first_number(*numbers: int | None) -> int | None:
+    """Return the first number that is there, 0 included."""
+    return next((number for number in numbers if number is not None), None)
+
+
 def read_name(name: str) -> Name:
     """Read what the path of a log suggests; worker-1 is a host as a folder, and worker_1.log a rank."""
     *folders, file = name.split("/")
     at = next((i for i, part in enumerate(folders) if _CANN_PART.match(part)), len(folders))
-    ranks = [int(found[1]) for part in (*folders, file) if (found := _RANK_PART.search(part))]
+    ranks = [int(match[1]) for part in (*folders, file) if (match := _RANK_PART.search(part))]
     plog = _PLOG_FILE.match(file)
     if not ranks and plog is None and (worker := _WORKER_FILE.match(file)):
         ranks = [int(worker[1])]
-    devices = [int(found[1]) for part in folders if (found := _DEVICE_PART.match(part))]
+    devices = [int(match[1]) for part in folders if (match := _DEVICE_PART.match(part))]
     return Name(
         place="/".join(folders[:at]),
         rank=ranks[-1] if ranks else None,
@@ -91,23 +96,26 @@ def main_process(name: Name, facts: Sequence[Fact]) -> int | None:
 
 def identify(names: Sequence[Name], facts: Iterable[Fact]) -> Identity:
     """Say who a process is, from all that its logs say; a name that contradicts them does not count."""
-    made = Identity()
+    who = Identity()
     for fact in facts:
-        made = _add(made, fact)
-    told = next((name.rank for name in names if name.rank is not None), None)
+        who = _add(who, fact)
+    rank = first_number(*(name.rank for name in names))
     # A rank number that is too large for the group comes from a larger one: the lines are about a group of some ranks.
-    if told is not None and (made.rank is None or not made.ranks or told >= made.ranks):
-        made = replace(made, rank=told)
-    host = made.host or next((name.host for name in names if name.host), None)
-    device = next((name.device for name in names if name.device is not None), None)
-    pid = next((name.pid for name in names if name.pid is not None), made.pid)
-    return replace(made, host=host, pid=pid, device=made.device if made.device is not None else device)
+    if rank is None or (who.rank is not None and rank < who.ranks):
+        rank = who.rank
+    return replace(
+        who,
+        rank=rank,
+        host=who.host or next((name.host for name in names if name.host), None),
+        pid=first_number(*(name.pid for name in names), who.pid),
+        device=first_number(who.device, *(name.device for name in names)),
+    )
 
 
 def _add(made: Identity, fact: Fact) -> Identity:
     """Add what one line says of its writer."""
     values = fact.values
-    made = replace(made, pid=made.pid if made.pid is not None else fact.pid)
+    made = replace(made, pid=first_number(made.pid, fact.pid))
     if fact.kind == "listen":
         made = _with_devices(made, values.get("device"), values.get("physical"))
         return replace(made, addresses=made.addresses | {values["address"]})
