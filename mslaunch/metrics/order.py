@@ -11,13 +11,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mslaunch import plugins
 from mslaunch.diagnose.patterns.literals import required_literals
-from mslaunch.documents.limits import MOST_BYTES, Unreadable
-from mslaunch.documents.yaml_text import parse_yaml
-from mslaunch.errors import did_you_mean
+from mslaunch.documents.row_table import are_texts, check_keys, compile_regex, load_built_in, parse_rows, read_table
 from mslaunch.plan.model import LinePattern
 from mslaunch.shared.messages import LinePatternOrder, MetricsOrder
 from mslaunch.shared.metric_values import is_name
@@ -25,7 +21,6 @@ from mslaunch.shared.metric_values import is_name
 GROUP = "mslaunch.metrics"
 MOST_ROWS = 200
 """Of all tables of plug-ins together: each row is tried on every line that holds its literals."""
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _GROUP = re.compile(r"<([a-z][a-z0-9_]*):(int|number)>")
 _KINDS = {
     "int": r"\d{1,18}",
@@ -58,7 +53,7 @@ class LineRow:
 def built_in_rows() -> tuple[LineRow, ...]:
     """Return the rows of lines.yaml, which tests keep right: compiling them would cost every start 10 ms."""
     text = resources.files("mslaunch.metrics").joinpath("lines.yaml").read_text(encoding="utf-8")
-    return tuple(_row(row) for row in yaml.load(text, Loader=_Loader))
+    return tuple(_row(row) for row in load_built_in(text))
 
 
 def _row(row: dict[str, Any]) -> LineRow:
@@ -74,20 +69,9 @@ def _written_out(regex: str) -> str:
 
 def make_row(row: Any) -> LineRow:
     """Make a row of what a table holds, or raise a ValueError that says what is wrong with it."""
-    keys = [*_NEEDED, *_OPTIONAL]
-    if not isinstance(row, dict):
-        raise ValueError(f"keys are wanted ({', '.join(keys)}), got {row!r}")
-    for key in row:
-        if key not in keys:
-            raise ValueError(f"there is no key {key!r}{did_you_mean(str(key), keys)}")
-    if missing := [key for key in _NEEDED if key not in row]:
-        raise ValueError(f"{', '.join(missing)} is missing")
+    check_keys(row, (*_NEEDED, *_OPTIONAL), _OPTIONAL)
     literals = row["literals"]
-    if (
-        not isinstance(literals, list)
-        or not literals
-        or not all(isinstance(literal, str) and literal for literal in literals)
-    ):
+    if not literals or not are_texts(literals):
         raise ValueError(f"literals: a list of texts is wanted, got {literals!r}")
     if not isinstance(row["id"], str) or not isinstance(row["regex"], str):
         raise ValueError("id and regex: text is wanted")
@@ -99,15 +83,10 @@ def make_row(row: Any) -> LineRow:
 
 def _check_regex(regex: str) -> tuple[str, ...]:
     """Return what the groups of a regex are called."""
-    try:
-        compiled = re.compile(regex)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"regex: {error}") from None
+    compiled = compile_regex(regex)
     names = {number: name for name, number in compiled.groupindex.items()}
     if len(names) < compiled.groups:
         raise ValueError("regex: give every group a name, or begin it with ?:")
-    if compiled.search(""):
-        raise ValueError("regex: it matches an empty line, so it would match every line")
     if wrong := [name for name in names.values() if not is_name(name)]:
         raise ValueError(f"regex: no metric can be called {wrong[0]!r}")
     return tuple(names[number] for number in sorted(names))
@@ -119,7 +98,7 @@ def added_rows() -> tuple[LineRow, ...]:
     if not _is_offered():
         return ()
     rows: list[LineRow] = []
-    for name, text in plugins.load_all(GROUP, _read):
+    for name, text in plugins.load_all(GROUP, read_table):
         table, problems = parse_table(text, name)
         rows += table
         for trouble in problems:
@@ -140,28 +119,9 @@ def _is_offered() -> bool:
     return False
 
 
-def _read(path: Any) -> tuple[str, str]:
-    """Read what an entry point names: a Path, or a Traversable of importlib.resources."""
-    with path.open("rb") as file:
-        return str(path), file.read(MOST_BYTES + 1).decode()
-
-
 def parse_table(text: str, name: str) -> tuple[list[LineRow], list[str]]:
     """Return the rows that are right, and one line for each that is not."""
-    try:
-        rows = parse_yaml(text)
-    except Unreadable as error:
-        return [], [f"{error.where(name)}: not valid YAML, so none of its rows counts: {error}"]
-    if not isinstance(rows, list):
-        return [], [f"{name}: a list of rows is wanted, got {type(rows).__name__}. Begin each with `- id:`."]
-    right: list[LineRow] = []
-    problems: list[str] = []
-    for number, row in enumerate(rows, 1):
-        try:
-            right.append(make_row(row))
-        except ValueError as error:
-            problems.append(f"{name}: row {number} does not count: {' '.join(str(error).split())}")
-    return right, problems
+    return parse_rows(text, name, "rows", make_row)
 
 
 EVERY = 1.0

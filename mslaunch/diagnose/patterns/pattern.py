@@ -12,17 +12,12 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import yaml
-
 from mslaunch import plugins
 from mslaunch.diagnose.patterns.literals import required_literals
-from mslaunch.documents.limits import MOST_BYTES, Unreadable
-from mslaunch.documents.yaml_text import compose_one, construct_yaml
-from mslaunch.errors import did_you_mean
+from mslaunch.documents.row_table import are_texts, check_keys, compile_regex, load_built_in, parse_rows, read_table
 
 GROUP = "mslaunch.patterns"
 Kind = Literal["cause", "victim", "healthy"]
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _OPTIONAL = ("codes", "source", "example", "blames")
 _GENERAL = "general.yaml"
 
@@ -50,7 +45,7 @@ def built_in_patterns() -> tuple[Pattern, ...]:
     folder = resources.files("mslaunch.diagnose.patterns").joinpath("tables")
     files = sorted(folder.iterdir(), key=lambda file: (file.name == _GENERAL, file.name))
     texts = (file.read_text(encoding="utf-8") for file in files if file.name.endswith(".yaml"))
-    return tuple(_make(row) for text in texts for row in yaml.load(text, Loader=_Loader))
+    return tuple(_make(row) for text in texts for row in load_built_in(text))
 
 
 def _make(row: dict[str, Any]) -> Pattern:
@@ -61,25 +56,18 @@ def read_added(environment: Mapping[str, str]) -> tuple[list[Pattern], list[str]
     """Return what this user and plug-ins add, in this order, and what is wrong with it; the rest counts."""
     patterns: list[Pattern] = []
     problems: list[str] = []
-    for name, text in (*_user_tables(environment, problems), *plugins.load_all(GROUP, _read)):
+    for name, text in (*_user_tables(environment, problems), *plugins.load_all(GROUP, read_table)):
         rows, wrong = parse_table(text, name)
         patterns += rows
         problems += wrong
     return patterns, problems
 
 
-def _read(path: Any) -> tuple[str, str]:
-    """Read what an entry point names: a Path, or a Traversable of importlib.resources."""
-    with path.open("rb") as file:
-        data = file.read(MOST_BYTES + 1)
-    return str(path), data.decode()  # one that is too large is refused as such, with its name
-
-
 def _user_tables(environment: Mapping[str, str], problems: list[str]) -> Iterator[tuple[str, str]]:
     folder = _config_folder(environment)
     for path in sorted(folder.glob("patterns.d/*.yaml")) if folder else ():
         try:
-            yield _read(path)
+            yield read_table(path)
         except (OSError, UnicodeDecodeError) as error:
             problems.append(f"{path}: cannot be read: {error}")
 
@@ -94,38 +82,14 @@ def _config_folder(environment: Mapping[str, str]) -> Path | None:
 
 def parse_table(text: str, name: str) -> tuple[list[Pattern], list[str]]:
     """Return the rows that are right, and one line for each that is not."""
-    try:
-        node = compose_one(text)
-        rows = construct_yaml(node) if node is not None else None
-    except Unreadable as error:
-        return [], [f"{error.where(name)}: not valid YAML, so none of its patterns counts: {error}"]
-    if node is None or rows is None:
-        return [], []
-    if not isinstance(rows, list) or not isinstance(node, yaml.SequenceNode):
-        return [], [f"{name}:1: a list of patterns is wanted, got {type(rows).__name__}. Begin each with `- id:`."]
-    patterns: list[Pattern] = []
-    problems: list[str] = []
-    for number, (row, place) in enumerate(zip(rows, node.value, strict=True), 1):
-        try:
-            patterns.append(_pattern(row))
-        except ValueError as error:
-            label = f" ({row['id']})" if isinstance(row, dict) and isinstance(row.get("id"), str) else ""
-            line = place.start_mark.line + 1
-            problems.append(f"{name}:{line}: row {number}{label} does not count: {' '.join(str(error).split())}")
-    return patterns, problems
+    return parse_rows(text, name, "patterns", _pattern)
 
 
 def _pattern(row: Any) -> Pattern:
     """Make a pattern of a row, or raise a ValueError that says what is wrong with it."""
-    keys = [field.name for field in fields(Pattern)]
-    if not isinstance(row, dict):
-        raise ValueError(f"keys are wanted ({', '.join(keys)}), got {row!r}")
+    check_keys(row, [field.name for field in fields(Pattern)], _OPTIONAL)
     for key, value in row.items():
-        if key not in keys:
-            raise ValueError(f"there is no key {key!r}{did_you_mean(str(key), keys)}")
         _check_value(key, value)
-    if missing := [key for key in keys if key not in row and key not in _OPTIONAL]:
-        raise ValueError(f"{', '.join(missing)} is missing")
     if row["kind"] not in get_args(Kind):
         raise ValueError(f"kind: {', '.join(get_args(Kind))} are known, got {row['kind']!r}")
     _check_regex(row["regex"], row["summary"], row.get("example", ""), row.get("blames", 0))
@@ -137,19 +101,14 @@ def _check_value(key: str, value: Any) -> None:
         if type(value) is not int or value < 1:
             raise ValueError(f"blames: the number of a group of regex is wanted, got {value!r}")
     elif key == "codes":
-        if not isinstance(value, list) or not all(isinstance(code, str) and code for code in value):
+        if not are_texts(value):
             raise ValueError(f"codes: a list of texts is wanted, got {value!r}")
     elif not isinstance(value, str) or (not value and key not in _OPTIONAL):
         raise ValueError(f"{key}: text is wanted, got {value!r}")
 
 
 def _check_regex(regex: str, summary: str, example: str, blames: int) -> None:
-    try:
-        compiled = re.compile(regex)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"regex: {error}") from None
-    if compiled.search(""):
-        raise ValueError("regex: it matches an empty line, so it would match every line")
+    compiled = compile_regex(regex)
     groups = max(map(int, re.findall(r"\{(\d)\}", summary)), default=0)
     if groups > compiled.groups:
         raise ValueError(f"summary: {{{groups}}} is used, and regex has {compiled.groups} groups")
