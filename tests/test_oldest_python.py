@@ -13,12 +13,12 @@ import pytest
 import mslaunch
 
 PACKAGE = Path(mslaunch.__file__).parent
-SENT_TO_HOSTS = [
-    *sorted(path for folder in ("agent", "worker", "runtime") for path in (PACKAGE / folder).glob("*.py")),
-    PACKAGE / "layout.py",
-    PACKAGE / "masking.py",
-    PACKAGE / "work_folder.py",
-]
+SENT_TO_HOSTS = sorted(
+    path
+    for folder in ("agent", "worker", "runtime", "shared")
+    for path in (PACKAGE / folder).rglob("*.py")
+    if path.parent.name != "call_script"  # a script: it acts when it is imported
+)
 VERMIN = (sys.executable, "-c", "import vermin; vermin.main()", "--no-config-file", "--target=3.9-", "--violations")
 LAZY = "from __future__ import annotations\n"
 
