@@ -45,8 +45,8 @@ def parse_hosts(text: str, what: str = "--hosts") -> tuple[Host, ...]:
         match = _HOST.match(text, at)
         comma = _COMMA.match(text, match.end()) if match else None
         if not match or not comma or not match["name"].isprintable():
-            shown = text[at : at + _SHOWN]
-            raise RequestError(f'{what}: cannot read {shown!r}. Write for example "n1:8,n2:[0-3,6]".')
+            excerpt = text[at : at + _SHOWN]
+            raise RequestError(f'{what}: cannot read {excerpt!r}. Write for example "n1:8,n2:[0-3,6]".')
         name = match["name"].strip("[]")
         devices = _devices(match["devices"], f"{what}: {name}")
         slots += len(devices)
@@ -67,12 +67,12 @@ def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
         line = raw.partition("#")[0].strip()
         if not line:
             continue
-        found = _LINE.fullmatch(line)
-        if not found or int(found["slots"] or 1) < 1 or not found["name"].isprintable():
+        match = _LINE.fullmatch(line)
+        if not match or int(match["slots"] or 1) < 1 or not match["name"].isprintable():
             raise RequestError(f'{name}:{number}: cannot read {line[:_SHOWN]!r}. Write for example "node1 slots=8".')
-        slots += int(found["slots"] or 1)
+        slots += int(match["slots"] or 1)
         _check_slots(slots, f"{name}:{number}")
-        hosts.append(Host(found["name"], found["name"], tuple(range(int(found["slots"] or 1)))))
+        hosts.append(Host(match["name"], match["name"], tuple(range(int(match["slots"] or 1)))))
     check_named_once(hosts, name)
     if not hosts:
         raise RequestError(f'{name}: names no host. Write for example "node1 slots=8".')

@@ -45,15 +45,18 @@ class ClusterEnvironment:
             "rank table": self.rank_table,
             "launcher": {True: "this node", False: "another node"}.get(self.is_launcher),  # type: ignore[arg-type]
         }
-        told = [f"{name} {value} ({self.sources[name]})" for name, value in values.items() if value is not None]
-        return f"found {self.system}: {', '.join(told)}"
+        parts = [f"{name} {value} ({self.sources[name]})" for name, value in values.items() if value is not None]
+        return f"found {self.system}: {', '.join(parts)}"
 
 
 def detect(environment: Environment) -> ClusterEnvironment | None:
     """Return what the first system of the table tells; None where this is no node of one."""
     if environment.get("MSLAUNCH_RUN_DIR"):
         return None  # a rank of a job: what is set there is the job's own
-    return next((found for read in SYSTEMS.values() if (found := read(environment)) is not None), None)
+    return next(
+        (cluster for read in SYSTEMS.values() if (cluster := read(environment)) is not None),
+        None,
+    )
 
 
 def in_slurm_allocation(environment: Environment) -> bool:
@@ -70,10 +73,10 @@ def _number(environment: Environment, *names: str) -> tuple[int | None, str]:
     return None, ""
 
 
-def _made(system: str, starts_all: bool = False, **found: tuple[object, str]) -> ClusterEnvironment:
-    given = {name: (value, source) for name, (value, source) in found.items() if value is not None}
-    sources = {_LABELS[name]: source for name, (_, source) in given.items()}
-    values = {name: value for name, (value, _) in given.items()}
+def _made(system: str, starts_all: bool = False, **fields: tuple[object, str]) -> ClusterEnvironment:
+    present = {name: (value, source) for name, (value, source) in fields.items() if value is not None}
+    sources = {_LABELS[name]: source for name, (_, source) in present.items()}
+    values = {name: value for name, (value, _) in present.items()}
     return ClusterEnvironment(system, starts_all, sources=sources, **values)  # type: ignore[arg-type]
 
 
@@ -91,7 +94,7 @@ _LABELS = {
 def _volcano(environment: Environment) -> ClusterEnvironment | None:
     """Volcano's env and svc plug-ins: the index in a task, and names and number of the pods of every task."""
     rank, source = _number(environment, "VC_TASK_INDEX", "VK_TASK_INDEX")
-    tasks = [found[1] for name in sorted(environment) if (found := _VOLCANO_HOSTS.fullmatch(name))]
+    tasks = [match[1] for name in sorted(environment) if (match := _VOLCANO_HOSTS.fullmatch(name))]
     if rank is None or len(tasks) != 1:  # several tasks: which of them ours is, Volcano does not tell
         return None
     listed = f"VC_{tasks[0]}_HOSTS"
@@ -119,16 +122,16 @@ def _ascend_operator(environment: Environment) -> ClusterEnvironment | None:
     if rank[0] is None or not workers or not local[0] or not environment.get("MS_SCHED_HOST"):
         return None
     role = environment.get("MS_ROLE")
-    told = {"MS_SCHED": True, "MS_WORKER": False}.get(role or "")
+    is_scheduler = {"MS_SCHED": True, "MS_WORKER": False}.get(role or "")
     return _made(
         "the Ascend operator",
         starts_all=True,
         nodes=(max(1, workers // local[0]), "MS_WORKER_NUM / MS_LOCAL_WORKER"),
-        rank=rank if told is None else (None, ""),  # scheduler and first worker both have rank 0
+        rank=rank if is_scheduler is None else (None, ""),  # scheduler and first worker both have rank 0
         master=(environment["MS_SCHED_HOST"], "MS_SCHED_HOST"),
         port=_number(environment, "MS_SCHED_PORT"),
         slots=local,
-        is_launcher=(told, "MS_ROLE"),
+        is_launcher=(is_scheduler, "MS_ROLE"),
     )
 
 

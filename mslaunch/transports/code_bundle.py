@@ -51,12 +51,12 @@ def write_bundle(path: Path) -> None:
 def bundle_bytes() -> bytes:
     """Return the zip. It is made once and kept beside Python's own bytecode, where that can be written."""
     root = Path(mslaunch.__file__).parent
-    kept = root / "__pycache__" / f"bundle-{_fingerprint(root)}.{sys.implementation.cache_tag}.zip"
+    cached = root / "__pycache__" / f"bundle-{_fingerprint(root)}.{sys.implementation.cache_tag}.zip"
     try:
-        return kept.read_bytes()
+        return cached.read_bytes()
     except OSError:
         content = _make(root)
-        _keep(kept, content)
+        _keep(cached, content)
         return content
 
 
@@ -71,13 +71,13 @@ def _fingerprint(root: Path) -> str:
     return f"{hash(tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)) & (1 << 64) - 1:016x}"
 
 
-def _keep(kept: Path, content: bytes) -> None:
+def _keep(target: Path, content: bytes) -> None:
     with suppress(OSError):
-        for old in kept.parent.glob(f"bundle-*.{sys.implementation.cache_tag}.zip"):
+        for old in target.parent.glob(f"bundle-*.{sys.implementation.cache_tag}.zip"):
             old.unlink()
-        beside = kept.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+        beside = target.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
         beside.write_bytes(content)
-        beside.replace(kept)
+        beside.replace(target)
 
 
 def _make(root: Path) -> bytes:

@@ -23,14 +23,14 @@ def command_words(command: Command, config: str, left_out: Collection[str] = ())
 
     No value of a variable is in them: the job has those of `exported` in its environment, and secrets too.
     """
-    words = [command.verb, *command.own]
-    words += [f"--config={config}"] if command.config is not None else []
-    words += [f"--rank-table={command.rank_table}"] if command.rank_table else []
-    words += [f"--set={one}" for one in command.assignments]
+    options = [command.verb, *command.own]
+    options += [f"--config={config}"] if command.config is not None else []
+    options += [f"--rank-table={command.rank_table}"] if command.rank_table else []
+    options += [f"--set={assignment}" for assignment in command.assignments]
     for name, value in command.flags.items():  # after the assignments, which they outweigh
         if name not in _PLACED and name not in left_out:
-            words += _setting_words(name, value)
-    return [*words, *(f"--env={name}" for name in command.flags.get("env") or {})]
+            options += _setting_words(name, value)
+    return [*options, *(f"--env={name}" for name in command.flags.get("env") or {})]
 
 
 def program_words(command: Command) -> list[str]:
@@ -40,16 +40,16 @@ def program_words(command: Command) -> list[str]:
 
 def exported(command: Command) -> dict[str, str]:
     """The variables for the ranks whose values may be in a file; the job has each as MSLAUNCH_ENV_<name>."""
-    given = command.flags.get("env") or {}
-    return {name: value for name, value in given.items() if value is not None and not is_secret(name, value)}
+    variables = command.flags.get("env") or {}
+    return {name: value for name, value in variables.items() if value is not None and not is_secret(name, value)}
 
 
 def _setting_words(name: str, value: Any) -> list[str]:
     """A setting by its flag, where there is one that takes the value; else by --set, which takes any."""
     flag = flag_of(name)
-    words = _flag_words(flag, value) if flag else []
-    if words:
-        return words
+    options = _flag_words(flag, value) if flag else []
+    if options:
+        return options
     plain = value if isinstance(value, str) else to_jsonable_python(value, by_alias=True)
     return [f"--set=launch.{name}={write_scalar(plain)}"]
 
@@ -61,7 +61,7 @@ def _flag_words(flag: Flag, value: Any) -> list[str]:
         word = name if value else negative
         return [word] if flag.kind is bool and word else []
     if flag.kind is list:
-        several = [value] if isinstance(value, str) else value
-        taken = isinstance(several, list | tuple) and all(isinstance(one, str) for one in several)
-        return [f"{name}={one}" for one in several] if taken else []
+        values = [value] if isinstance(value, str) else value
+        are_texts = isinstance(values, list | tuple) and all(isinstance(text, str) for text in values)
+        return [f"{name}={text}" for text in values] if are_texts else []
     return [f"{name}={value}"] if isinstance(value, _TAKEN.get(flag.kind, ())) else []

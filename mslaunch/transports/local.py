@@ -87,5 +87,7 @@ class LocalChannel(ProcessChannel):
 
 def stopped_agents(channels: Iterable[LocalChannel]) -> dict[str, int]:
     """Return the agents behind these channels that a signal has stopped, as host and process."""
-    agents = {one.hosts[0]: one.agent_pid for one in channels if one.is_open and one.agent_pid is not None}
+    agents = {
+        channel.hosts[0]: channel.agent_pid for channel in channels if channel.is_open and channel.agent_pid is not None
+    }
     return {host: pid for host, pid in agents.items() if is_stopped(pid)}

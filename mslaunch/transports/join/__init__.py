@@ -116,19 +116,19 @@ class JoinTransport(Transport):
         """Wait until all nodes are there, or enough when the time is up."""
         own = 1 if part.lends_devices else 0
         until = time.monotonic() + part.timeout
-        told, tell_at = -1, 0.0
+        reported, tell_at = -1, 0.0
         while True:
             nodes = listener.waiting()
             for note in listener.pop_notes():
                 self.tell(note)
             if len(nodes) + own >= part.most:
                 return nodes
-            if len(nodes) != told and time.monotonic() >= tell_at:
-                told, tell_at = len(nodes), time.monotonic() + _TELL_EVERY
+            if len(nodes) != reported and time.monotonic() >= tell_at:
+                reported, tell_at = len(nodes), time.monotonic() + _TELL_EVERY
                 come = f": {', '.join(node.name for node in nodes[:8])}" if nodes else ""
                 whom = counted(part.most - own, "other node" if own else "node")
                 wait = f"waiting at {part.place} for {whom}, up to {limit_of_wait(until - time.monotonic())}"
-                self.tell(f"{wait}; {told} joined{come}")
+                self.tell(f"{wait}; {reported} joined{come}")
             if (left := until - time.monotonic()) <= 0:
                 if len(nodes) + own >= part.fewest:
                     have = counted(len(nodes) + own, "node")
@@ -143,11 +143,11 @@ class JoinTransport(Transport):
 
     def _take(self) -> tuple[Host, ...]:
         assert self._listener is not None
-        taken = self._listener.take()
-        self._nodes |= {node.name: node for node in taken}
+        nodes = self._listener.take()
+        self._nodes |= {node.name: node for node in nodes}
         self._ranks = {name: rank for rank, name in self._listener.places.held.items()}
         own = () if self._own is None else (self._own,)
-        return (*own, *(_host(node) for node in taken))
+        return (*own, *(_host(node) for node in nodes))
 
     def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
         del access
@@ -187,16 +187,16 @@ class JoinTransport(Transport):
         until = time.monotonic() + self._part.timeout
         while len(self._listener.waiting()) < len(lost) - len(own) and time.monotonic() < until:
             wait(_LOOK_EVERY)
-        taken = self._listener.take()
-        if len(left) + len(own) + len(taken) < self._part.fewest:
-            for node in taken:
+        nodes = self._listener.take()
+        if len(left) + len(own) + len(nodes) < self._part.fewest:
+            for node in nodes:
                 self._nodes[node.name] = node
             raise NotReadyError(f"no other node has come in place of {', '.join(sorted(names))}")
         ranks = {name: rank for rank, name in self._listener.places.held.items()}
         before = {self._ranks[host.name]: len(host.devices) for host in lost}
-        hosts = [*left, *own, *(_host(node, before.get(node.rank)) for node in taken)]
+        hosts = [*left, *own, *(_host(node, before.get(node.rank)) for node in nodes)]
         self._ranks |= ranks
-        channels: list[Channel] = [*map(self._own_channel, own), *map(self._channel, taken)]
+        channels: list[Channel] = [*map(self._own_channel, own), *map(self._channel, nodes)]
         return channels, tuple(sorted(hosts, key=lambda host: ranks[host.name]))
 
     def _let_go(self, names: set[str]) -> None:
@@ -220,9 +220,9 @@ class JoinTransport(Transport):
         default = parts.settle(job.spec, job.environment).slots
         has = {host.name: tuple(facts[host.name]["devices"].get(target, ())) for host in hosts}
         counts = [len(host.devices) or default or len(has[host.name]) or 1 for host in hosts]
-        said = any(host.devices for host in hosts) or default is not None
+        is_set = any(host.devices for host in hosts) or default is not None
         ranks = agree_on_workers(job.spec, tuple(range(sum(counts))))
-        if ranks != sum(counts) and not said:
+        if ranks != sum(counts) and not is_set:
             counts = _spread(ranks, len(hosts))
         placed = zip(hosts, counts, strict=True)
         return tuple(
@@ -293,9 +293,9 @@ def _resolved(part: Part, tell: Callable[[str], None]) -> list[Address]:
 def _secret(spec: JobSpec, environment: Mapping[str, str], addresses: Callable[[], list[Address]]) -> Secret:
     """The secret of a job; one that has none may use the loopback only, with a secret of this user's own."""
     launch = spec.launch
-    found = find_secret(launch.secret_file, spec.source("secret_file"), launch.runs_dir, environment)
-    if found is not None:
-        return found
+    secret = find_secret(launch.secret_file, spec.source("secret_file"), launch.runs_dir, environment)
+    if secret is not None:
+        return secret
     if not is_local(addresses()):
         raise RequestError(
             f"nodes of other machines join only with a secret, and there is none. {how_to_give(launch.runs_dir)}"

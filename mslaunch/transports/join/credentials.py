@@ -96,8 +96,8 @@ def _checked(raw: bytes, source: str, runs_dir: str) -> Secret:
 
 def _check_private(path: Path) -> None:
     """Refuse a file that somebody else may have written or may read."""
-    found = path.stat()
-    if found.st_uid not in (os.getuid(), 0) or stat.S_IMODE(found.st_mode) & 0o077:
+    status = path.stat()
+    if status.st_uid not in (os.getuid(), 0) or stat.S_IMODE(status.st_mode) & 0o077:
         raise NotReadyError(f"{path}: others can read or write this secret. Run chmod 600 on it, as its owner.")
 
 

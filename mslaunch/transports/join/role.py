@@ -61,31 +61,33 @@ def with_port_of_master(spec: JobSpec) -> JobSpec:
 def settle(spec: JobSpec, environment: Mapping[str, str]) -> Part:
     """Put together what was given and what was found; what was given counts."""
     launch = spec.launch
-    found = detect(environment) or ClusterEnvironment("nothing")
+    cluster = detect(environment) or ClusterEnvironment("nothing")
     host, port = split_master(launch.master, spec.source("master")) if launch.master else (None, None)
-    host = host if host is not None else found.master
-    rank = launch.node_rank if launch.node_rank is not None else found.rank
-    told = found.is_launcher if launch.node_rank is None else None
-    is_launcher = True if launch.launcher_only else told if told is not None else None if rank is None else rank == 0
+    host = host if host is not None else cluster.master
+    rank = launch.node_rank if launch.node_rank is not None else cluster.rank
+    launches = cluster.is_launcher if launch.node_rank is None else None
+    is_launcher = (
+        True if launch.launcher_only else launches if launches is not None else None if rank is None else rank == 0
+    )
     if host is None:
         raise RequestError(f"which node is the launcher? Name it with --master. {FIX} on every node.")
-    slots = launch.workers_per_node or (found.slots if launch.workers is None else None)
-    fewest, most = _nodes(spec, found)
+    slots = launch.workers_per_node or (cluster.slots if launch.workers is None else None)
+    fewest, most = _nodes(spec, cluster)
     if is_launcher is not False and most == 0:
         raise RequestError(f"how many nodes are there? Give --nnodes. {FIX} on every node.")
     if rank is not None and most and rank >= most:
         raise RequestError(f"node rank {rank} does not exist: there are {most} nodes, counted from 0.")
     return Part(
         master=host,
-        port=port or found.port or PORT,
+        port=port or cluster.port or PORT,
         fewest=fewest,
         most=most,
         rank=rank,
         is_launcher=is_launcher,
-        lends_devices=not launch.launcher_only and (told is not True or _has_devices(environment)),
+        lends_devices=not launch.launcher_only and (launches is not True or _has_devices(environment)),
         slots=slots,
         timeout=launch.join_timeout,
-        notes=(found.words(),) if found.sources else (),
+        notes=(cluster.words(),) if cluster.sources else (),
     )
 
 
@@ -93,7 +95,7 @@ def _has_devices(environment: Mapping[str, str]) -> bool:
     return any(seen_here(stem, environment) for stem in DEVICE_FILES.values())
 
 
-def _nodes(spec: JobSpec, found: ClusterEnvironment) -> tuple[int, int]:
+def _nodes(spec: JobSpec, cluster: ClusterEnvironment) -> tuple[int, int]:
     launch = spec.launch
     if launch.nnodes is not None:
         return launch.nnodes
@@ -105,7 +107,7 @@ def _nodes(spec: JobSpec, found: ClusterEnvironment) -> tuple[int, int]:
             )
         nodes = launch.workers // launch.workers_per_node
         return nodes, nodes
-    return found.nodes or 0, found.nodes or 0
+    return cluster.nodes or 0, cluster.nodes or 0
 
 
 def split_master(text: str, source: str) -> tuple[str, int | None]:

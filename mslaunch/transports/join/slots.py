@@ -82,9 +82,9 @@ class Places:
     def _hold(self, rank: int, host: str) -> str:
         name = self._before.get((host, rank))
         if name is None or name in self._held.values():
-            taken = {*self._held.values(), *self._before.values()}
-            name = host if host not in taken else f"{host}-{rank}"
-            while name in taken:
+            names = {*self._held.values(), *self._before.values()}
+            name = host if host not in names else f"{host}-{rank}"
+            while name in names:
                 name += "x"
             self._before[host, rank] = name
         self._held[rank] = name

@@ -29,10 +29,10 @@ class Address:
 def resolve(host: str, port: int) -> list[Address]:
     """Return the addresses of a name, none where it does not resolve (yet)."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return list(dict.fromkeys(Address(family, name) for family, _, _, _, name in found))
+    return list(dict.fromkeys(Address(family, name) for family, _, _, _, name in answers))
 
 
 def is_local(addresses: list[Address]) -> bool:
@@ -45,19 +45,19 @@ def listen(part: Part, addresses: list[Address]) -> list[socket.socket] | None:
 
     None where there are none, or another process of this machine listens there already and any node may launch.
     """
-    made: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     for address in addresses:
         try:
-            made.append(_bound(address))
+            sockets.append(_bound(address))
         except OSError as error:
             if error.errno in _NOT_HERE:
                 continue
-            for one in made:
-                one.close()
+            for sock in sockets:
+                sock.close()
             if error.errno == errno.EADDRINUSE and part.is_launcher is None:
                 return None
             raise _cannot_listen(part, error) from None
-    return made or None
+    return sockets or None
 
 
 def listen_everywhere(part: Part) -> list[socket.socket]:

@@ -36,8 +36,8 @@ def parse_tasks(text: str) -> tuple[int, ...]:
 
 def parse_gres(text: str) -> tuple[int, ...]:
     """Read which devices a node was granted: of `lic:1,npu:2(IDX:1,4-5)` those with the numbers 1, 4 and 5."""
-    found = _GRES.search(text)
-    return parse_ranges(found[1], "GRES") if found else ()
+    match = _GRES.search(text)
+    return parse_ranges(match[1], "GRES") if match else ()
 
 
 def spread(ranks: int, nodes: int) -> tuple[int, ...]:
@@ -172,10 +172,10 @@ def array_script(folder: str, scripts: Mapping[int, Path], texts: Sequence[str],
     """The script of an array whose member i runs the i-th job script; all of them ask for the same."""
     from mslaunch.plan.render import render
 
-    asked = [_shared_directives(text) for text in texts]
-    for directives in asked:
-        if directives != asked[0]:
-            differing = sorted(set(directives) ^ set(asked[0]))
+    requests = [_shared_directives(text) for text in texts]
+    for directives in requests:
+        if directives != requests[0]:
+            differing = sorted(set(directives) ^ set(requests[0]))
             raise RequestError(
                 f"the runs of a sweep are one job array, and ask Slurm for the same; {', '.join(differing)} differ. "
                 "Sweep them one after the other."
@@ -186,7 +186,7 @@ def array_script(folder: str, scripts: Mapping[int, Path], texts: Sequence[str],
         f"--array={format_ranges(scripts)}{limit}",
         f"--output={folder.replace('%', '%%')}/{layout.LAUNCHER_LOG}",
     )
-    values = {"directives": [*map(shlex.quote, own), *asked[0]], "scripts": scripts}
+    values = {"directives": [*map(shlex.quote, own), *requests[0]], "scripts": scripts}
     return render("array.sbatch", values)
 
 

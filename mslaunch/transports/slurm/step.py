@@ -53,8 +53,8 @@ class SrunChannel:
         *lines, self._rest = (self._rest + data).split(b"\n")
         messages: list[dict[str, Any]] = []
         for line in lines:
-            label, found, text = line.partition(b": ")
-            if found and label.strip().isdigit():
+            label, separator, text = line.partition(b": ")
+            if separator and label.strip().isdigit():
                 messages += self._take_apart(label.strip(), text)
         return messages
 
@@ -65,7 +65,7 @@ class SrunChannel:
             if isinstance(message, wire.UnreadableRecord):
                 continue
             if self._names.setdefault(label, message.get("host")) != message.get("host"):
-                name, other = (str(one)[:64] for one in (self._names[label], message.get("host")))
+                name, other = (str(host)[:64] for host in (self._names[label], message.get("host")))
                 return [*messages[:index], wire.UnreadableRecord(f"an event of {other!r} from {name!r}")]
         return messages
 
@@ -111,7 +111,7 @@ def _start(hosts: tuple[str, ...], python: str, stderr: int) -> subprocess.Popen
         raise missing("srun") from None
 
 
-def allotted_nodes(environment: Mapping[str, str], wanted: int | None) -> tuple[Host, ...]:
+def allotted_nodes(environment: Mapping[str, str], count: int | None) -> tuple[Host, ...]:
     """Return the nodes of the job that we are in, with their addresses and no devices yet."""
     if environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         raise RequestError(
@@ -120,11 +120,11 @@ def allotted_nodes(environment: Mapping[str, str], wanted: int | None) -> tuple[
         )
     listed = environment["SLURM_JOB_NODELIST"]
     names = ask("scontrol", "show", "hostnames", listed).split()
-    if wanted is not None and wanted > len(names):
-        raise RequestError(f"--nodes: {wanted} are asked for, and this Slurm job has {len(names)}. Ask for fewer.")
+    if count is not None and count > len(names):
+        raise RequestError(f"--nodes: {count} are asked for, and this Slurm job has {len(names)}. Ask for fewer.")
     nodes = ask("scontrol", "show", "nodes", "--oneliner", listed)
     addresses = dict(re.findall(r"^NodeName=(\S+) .*?\bNodeAddr=(\S+)", nodes, re.MULTILINE))
-    return tuple(Host(name, _resolved(addresses.get(name, name)), ()) for name in names[:wanted])
+    return tuple(Host(name, _resolved(addresses.get(name, name)), ()) for name in names[:count])
 
 
 def _resolved(address: str) -> str:
@@ -136,9 +136,9 @@ def _resolved(address: str) -> str:
 
 def _granted(environment: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
     """Ask which devices each node was granted: for others than GPUs Slurm sets no variable."""
-    shown = ask("scontrol", "show", "job", "-d", environment["SLURM_JOB_ID"])
+    description = ask("scontrol", "show", "job", "-d", environment["SLURM_JOB_ID"])
     granted: dict[str, tuple[int, ...]] = {}
-    for nodes, gres in re.findall(r"^\s+Nodes=(\S+) .*\bGRES=(\S+)", shown, re.MULTILINE):
+    for nodes, gres in re.findall(r"^\s+Nodes=(\S+) .*\bGRES=(\S+)", description, re.MULTILINE):
         if devices := parse_gres(gres):
             granted |= dict.fromkeys(ask("scontrol", "show", "hostnames", nodes).split(), devices)
     return granted
@@ -147,7 +147,9 @@ def _granted(environment: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
 def allotment(environment: Mapping[str, str], facts: Mapping[str, Mapping[str, Any]], target: str) -> Allotment:
     """Read how many tasks the job was asked to run, and which devices its nodes were given."""
     tasks = parse_tasks(environment.get("SLURM_TASKS_PER_NODE", "")) if "SLURM_NTASKS" in environment else ()
-    devices = {name: tuple(found["gpus"]) for name, found in facts.items() if found["gpus"]} or _granted(environment)
+    devices = {name: tuple(answers["gpus"]) for name, answers in facts.items() if answers["gpus"]} or _granted(
+        environment
+    )
     return Allotment(tasks, {name: _as_seen(ids, facts[name]["limits"].get(target)) for name, ids in devices.items()})
 
 

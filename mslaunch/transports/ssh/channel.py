@@ -63,17 +63,17 @@ RULES = tuple(
 """The first that fits counts: a failure of a ProxyJump shows before what follows from it."""
 
 
-def find_rule(said: str) -> Rule:
+def find_rule(output: str) -> Rule:
     """Return the row for what ssh said."""
-    return _find(said)[0]
+    return _find(output)[0]
 
 
-def _find(said: str) -> tuple[Rule, str | None]:
+def _find(output: str) -> tuple[Rule, str | None]:
     """Return the row for what ssh said, and the words that its pattern found.
 
     ssh's own messages are short lines: what else a host has written is cut, since searching it would take too long.
     """
-    printable = ("".join(filter(str.isprintable, line[:LONGEST_LINE])).strip() for line in said.splitlines())
+    printable = ("".join(filter(str.isprintable, line[:LONGEST_LINE])).strip() for line in output.splitlines())
     lines = [line for line in printable if line]
     for rule in RULES:
         for line in lines[-MOST_LINES:] if rule is not RULES[-1] else lines[-1:]:
@@ -82,9 +82,9 @@ def _find(said: str) -> tuple[Rule, str | None]:
     return RULES[-1], None
 
 
-def explain(host: Host, said: str, user: str) -> str:
+def explain(host: Host, output: str, user: str) -> str:
     """Say why a host cannot be reached, and what to do."""
-    rule, found = _find(said)
+    rule, found = _find(output)
     where = f"{host.address}{f' port {host.port}' if host.port else ''}"
     found = found or (user if "the login of" in rule.sentence else "ssh ended without a message")
     found = found.strip().rstrip(".")

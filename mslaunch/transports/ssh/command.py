@@ -97,9 +97,14 @@ def read_address(host: Host, lookup: subprocess.Popen[bytes]) -> str:
 def address_of(host: Host, answer: bytes) -> str:
     """Return the address that an answer of `ssh -G` holds, the host's name where it holds none."""
     lines = answer.decode(errors="replace").split("\n")
-    found = next((line[9:].strip() for line in lines if line.startswith("hostname ")), host.name)
-    usable = found.isascii() and found.isprintable() and not any(map(str.isspace, found)) and found != host.name.lower()
-    return found if found and usable else host.name
+    address = next((line[9:].strip() for line in lines if line.startswith("hostname ")), host.name)
+    usable = (
+        address.isascii()
+        and address.isprintable()
+        and not any(map(str.isspace, address))
+        and address != host.name.lower()
+    )
+    return address if address and usable else host.name
 
 
 def config_for_home(environment: Mapping[str, str]) -> str | None:

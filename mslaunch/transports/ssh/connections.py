@@ -95,18 +95,18 @@ class Connecting(Generic[C]):
             self._poll.register(channel.fileno(), select.POLLIN)
 
     def _receive(self, end: int) -> None:
-        one = self._pending[end]
-        messages = one.channel.receive()
+        pending = self._pending[end]
+        messages = pending.channel.receive()
         if messages:
             self._drop(end)
-            self._set_result(one, one.channel)
+            self._set_result(pending, pending.channel)
         elif messages is None:
             self._drop(end)
-            if not self._is_late(one.index) and self._tries[one.index] < one.channel.retries():
-                self._retry(one.index)
+            if not self._is_late(pending.index) and self._tries[pending.index] < pending.channel.retries():
+                self._retry(pending.index)
             else:
-                self._set_result(one, one.channel.why_it_ended())
-            one.channel.close()
+                self._set_result(pending, pending.channel.why_it_ended())
+            pending.channel.close()
 
     def _retry(self, index: int) -> None:
         self._tries[index] += 1
@@ -116,12 +116,12 @@ class Connecting(Generic[C]):
     def _check_clocks(self) -> None:
         if self._clock.now - self._progress < min(STALL_SECONDS, self._limit):
             return
-        for end, one in list(self._pending.items()):
-            if self._is_late(one.index):
+        for end, pending in list(self._pending.items()):
+            if self._is_late(pending.index):
                 self._drop(end)
                 limit = f"{self._limit:g} s (launch.connect_timeout)"
-                self._set_result(one, f"no answer within {limit}. {one.channel.hint}")
-                one.channel.abort()
+                self._set_result(pending, f"no answer within {limit}. {pending.channel.hint}")
+                pending.channel.abort()
 
     def _is_late(self, index: int) -> bool:
         return self._clock.now - self._began[index] > self._limit
@@ -130,14 +130,14 @@ class Connecting(Generic[C]):
         self._poll.unregister(end)
         del self._pending[end]
 
-    def _set_result(self, one: _Pending[C], result: C | str) -> None:
-        self._results[one.index] = result
+    def _set_result(self, pending: _Pending[C], result: C | str) -> None:
+        self._results[pending.index] = result
         self._progress = self._clock.now
 
     def abandon(self) -> None:
         """End everything that was started."""
-        for one in self._pending.values():
-            one.channel.abort()
+        for pending in self._pending.values():
+            pending.channel.abort()
         for result in self._results.values():
             if not isinstance(result, str):
                 result.abort()
