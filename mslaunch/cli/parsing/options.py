@@ -29,18 +29,11 @@ def option(name: str) -> Any:
     return typer.Option(*flag.names, help=flag.help, show_default=False, metavar=flag.metavar)
 
 
-Workers = Annotated[int | None, option("workers")]
-Script = Annotated[str | None, option("script")]
-Devices = Annotated[str | None, option("devices")]
-Method = Annotated[str | None, option("method")]
 Hosts = Annotated[str | None, option("hosts")]
 Hostfile = Annotated[str | None, option("hostfile")]
 AcceptNewHostKeys = Annotated[bool | None, option("accept_new_host_keys")]
 Transport = Annotated[str | None, option("transport")]
-RankTable = Annotated[str | None, option("rank_table")]
-Env = Annotated[list[str] | None, option("env")]
 MasterPort = Annotated[int | None, option("master_port")]
-BindCores = Annotated[bool | None, option("bind_cores")]
 LocalWorkers = Annotated[
     int | None,
     typer.Option("--local_worker_num", help="As in msrun: ranks of each node.", hidden=True),
