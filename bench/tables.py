@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from bench.measure import Row, medians
-from mslaunch.ranktable.table import Device, RankTable, Server, number
+from mslaunch.ranktable.servers import Device, RankTable, Server, number
 from mslaunch.ranktable.versions import validate, write_table
 
 

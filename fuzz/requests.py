@@ -21,7 +21,7 @@ from mslaunch.plan.spec import agree_on_workers, local_host
 from mslaunch.ranktable import generate, repair
 from mslaunch.ranktable.findings import TableUnreadable, read_json
 from mslaunch.ranktable.repair import differences
-from mslaunch.ranktable.table import merge
+from mslaunch.ranktable.servers import merge
 from mslaunch.ranktable.versions import VERSIONS, read_table, validate, write_table
 from mslaunch.settings.program import Program
 

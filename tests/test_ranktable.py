@@ -19,7 +19,7 @@ from mslaunch.errors import RankTableUnreadable, RequestError
 from mslaunch.hosts import Host
 from mslaunch.ranktable import generate
 from mslaunch.ranktable.repair import differences, repair
-from mslaunch.ranktable.table import Device, RankTable, Server, merge, number
+from mslaunch.ranktable.servers import Device, RankTable, Server, merge, number
 from mslaunch.ranktable.versions import VERSIONS, read_table, validate, write_table
 from tests.conftest import MSLAUNCH, ROOT, Bench
 

@@ -13,7 +13,7 @@ from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.hosts import Host, parse_hostfile, parse_hosts
 from mslaunch.ranktable import generate
 from mslaunch.ranktable.generate import probe
-from mslaunch.ranktable.table import Device, Entry, Server
+from mslaunch.ranktable.servers import Device, Entry, Server
 from mslaunch.ranktable.versions import write_table
 from tests.conftest import ROOT, Bench
 

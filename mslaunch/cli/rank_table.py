@@ -26,7 +26,7 @@ from mslaunch.ranktable import generate, repair
 from mslaunch.ranktable.findings import SIZE_LIMIT, TableUnreadable, read_json
 from mslaunch.ranktable.generate import HCCN_CONF, probe
 from mslaunch.ranktable.repair import differences
-from mslaunch.ranktable.table import RankTable, Server, merge, number
+from mslaunch.ranktable.servers import RankTable, Server, merge, number
 from mslaunch.ranktable.versions import VERSIONS, read_table, validate, write_table
 
 app = common.new_app()

@@ -10,7 +10,7 @@ from mslaunch.errors import Disagreement, NoDevices, NotReadyError, RequestError
 from mslaunch.hosts import LOCAL, Host, check_named_once, parse_hostfile, parse_hosts
 from mslaunch.plan.model import Checkpoints
 from mslaunch.ranges import format_ranges
-from mslaunch.ranktable.table import RankTable
+from mslaunch.ranktable.servers import RankTable
 from mslaunch.settings.launch import LaunchSettings
 from mslaunch.settings.resolve import Settings
 from mslaunch.settings.yaml_config import Config

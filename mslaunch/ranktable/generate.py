@@ -9,7 +9,7 @@ from typing import Any
 from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.ranges import MOST, parse_ranges
-from mslaunch.ranktable.table import Device, RankTable, Server, number
+from mslaunch.ranktable.servers import Device, RankTable, Server, number
 
 _RANGE = re.compile(r"\[\s*(\d{1,6})\s*,\s*(\d{1,6})\s*\)")
 _ADDRESS = re.compile(r"^\s*address_(\d{1,6})\s*=\s*(\S+)\s*$", re.MULTILINE)

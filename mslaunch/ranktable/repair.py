@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mslaunch.ranktable.rules import objects
-from mslaunch.ranktable.table import Device, RankTable
+from mslaunch.ranktable.servers import Device, RankTable
 from mslaunch.ranktable.versions import absent_version
 
 _SCALARS = ("device_id", "rank_id", "device_port", "host_port", "backup_device_port", "super_device_id", "server_id")

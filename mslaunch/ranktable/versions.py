@@ -11,7 +11,7 @@ from mslaunch.errors import RankTableUnreadable, RequestError
 from mslaunch.ranktable import rules
 from mslaunch.ranktable.findings import Finding, TableUnreadable, locate, read_json
 from mslaunch.ranktable.rules import TableContext
-from mslaunch.ranktable.table import Device, RankTable, Server, number
+from mslaunch.ranktable.servers import Device, RankTable, Server, number
 
 HETEROGENEOUS = "1.1"
 """A version of HCCL's that mslaunch neither reads nor writes."""
