@@ -1,4 +1,4 @@
-"""`mslaunch ckpt`: show, verify, reshard, convert, import, export and compare transfer."""
+"""`mslaunch ckpt`: show, verify, reshard, convert, import, export and compare checkpoints."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ StrategyFile = Annotated[str | None, typer.Option("--strategy", help="How ranks'
 
 @app.callback()
 def ckpt() -> None:
-    """Show, verify, reshard, convert, import, export and compare transfer."""
+    """Show, verify, reshard, convert, import, export and compare checkpoints."""
 
 
 @app.command("show")
