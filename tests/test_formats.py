@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint.formats.table import FORMATS, recognise
+from mslaunch.checkpoint.formats.table import FORMATS, Parameter, Shard, describe, recognise
+from mslaunch.checkpoint.formats.tensor import Tensor
+from mslaunch.checkpoint.sharding.strategy import Strategy
+from mslaunch.checkpoint.sharding.tensor_layout import Layout
 from mslaunch.cli.new import IGNORED
 from mslaunch.runtime.checkpoints import LOAD_OPTIONS
 
@@ -36,3 +39,15 @@ def test_a_strategy_or_breakpoint_is_not_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "strategy.ckpt").write_bytes(b"\x08\x01")
     (tmp_path / "net-1_2_breakpoint.ckpt").write_bytes(b"\x0a")
     assert recognise(tmp_path) == []
+
+
+def test_a_step_is_described_by_the_boxes_of_its_parameters() -> None:
+    """A step is described by each parameter's whole shape, and the file and bytes of every distinct box of it."""
+    strategy = Strategy("two ranks", {0: {"w": Layout((2,), ((0,), ()))}}, False)
+    half, step = Tensor("w", "Float32", (2, 3), ((16, 24),)), Tensor("step", "Int32", (), ((50, 4),))
+    files = [Path(f"rank_{rank}/net-1_2.ckpt") for rank in range(2)]
+    shards = {rank: Shard(file, {"w": half, "step": step}, 60) for rank, file in enumerate(files)}
+    assert describe(shards, strategy) == {
+        "w": Parameter((4, 3), ((((0, 2), (0, 3)), files[0], half), (((2, 4), (0, 3)), files[1], half))),
+        "step": Parameter((), (((), files[0], step),)),
+    }

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.checkpoint.sharding.transform import Planned, Target
+from mslaunch.checkpoint.moving.new_files import Planned
+from mslaunch.checkpoint.sharding.transform import Target
 from mslaunch.errors import RequestError
 from tests.conftest import Bench
 from tests.sharded import checkpoints, contents_of, json_strategy, plan, strategy_file, strategy_of, write_shard

@@ -24,9 +24,9 @@ from mslaunch.weights import transfer
 
 if TYPE_CHECKING:
     from mslaunch.checkpoint.formats.tensor import Tensor
-    from mslaunch.checkpoint.moving.new_files import Progress
+    from mslaunch.checkpoint.moving.new_files import Planned
+    from mslaunch.checkpoint.moving.shard_writer import Progress
     from mslaunch.checkpoint.moving.weights import Weight
-    from mslaunch.checkpoint.sharding.transform import Planned
     from mslaunch.weights.diff import WeightDifference
     from mslaunch.weights.transfer import PlannedWeights
 

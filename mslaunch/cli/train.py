@@ -23,7 +23,7 @@ from mslaunch.plan.model import to_json
 from mslaunch.transports.base import JobQueue
 
 if TYPE_CHECKING:
-    from mslaunch.checkpoint.moving.new_files import Progress
+    from mslaunch.checkpoint.moving.shard_writer import Progress
     from mslaunch.cli.console.detached import Detached
     from mslaunch.cli.watch.process import ViewProcess
     from mslaunch.transports.join.find_launcher import Member

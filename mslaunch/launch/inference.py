@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mslaunch.checkpoint.formats.table import Shard
-from mslaunch.checkpoint.moving.new_files import Progress
+from mslaunch.checkpoint.moving.new_files import Planned
+from mslaunch.checkpoint.moving.shard_writer import Progress
 from mslaunch.checkpoint.sharding.replicas import differing_parameter
 from mslaunch.checkpoint.sharding.sets import ShardSet, find_set, strategy_beside
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.sharding.transform import STRATEGY, Planned, Target, new_names, plan_transform
+from mslaunch.checkpoint.sharding.transform import STRATEGY, Target, new_names, plan_transform
 from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
 from mslaunch.errors import Disagreement, RequestError
 from mslaunch.launch.missing_files import earlier_run_with

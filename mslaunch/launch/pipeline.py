@@ -20,8 +20,8 @@ from mslaunch.runs.paths import RunFolder
 from mslaunch.transports.base import JobQueue
 
 if TYPE_CHECKING:
-    from mslaunch.checkpoint.moving.new_files import Progress
-    from mslaunch.checkpoint.sharding.transform import Planned
+    from mslaunch.checkpoint.moving.new_files import Planned
+    from mslaunch.checkpoint.moving.shard_writer import Progress
 
 
 @dataclass(frozen=True, slots=True)

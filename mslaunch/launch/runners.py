@@ -28,7 +28,7 @@ from mslaunch.signals import SentSignals, SignalSource
 from mslaunch.transports.base import JobQueue, ignore
 
 if TYPE_CHECKING:
-    from mslaunch.checkpoint.moving.new_files import Progress
+    from mslaunch.checkpoint.moving.shard_writer import Progress
 
 
 def run_here(launch: Launch, observe: Observer, signals: SignalSource | None = None) -> record.RunRecord:

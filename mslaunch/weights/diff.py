@@ -47,26 +47,23 @@ def compare(
     first: Mapping[str, Weight], second: Mapping[str, Weight], progress: Callable[[int], None] = lambda _: None
 ) -> Iterator[WeightDifference]:
     """Yield what differs, parameter by parameter, in the order of the first."""
-    with room_for(_count_files(first, second)), ExitStack() as opened:
+    paths = {path for side in (first, second) for weight in side.values() for _, path, _ in weight.pieces}
+    with room_for(len(paths)), ExitStack() as opened:
         files = Files(opened)
-        for name, one in first.items():
-            other = second.get(name)
-            if other is None:
-                yield WeightDifference(name, "missing", one.words())
-            elif one.shape != other.shape:
-                yield WeightDifference(name, "shape", one.words(), other.words())
+        for name, weight in first.items():
+            partner = second.get(name)
+            if partner is None:
+                yield WeightDifference(name, "missing", weight.words())
+            elif weight.shape != partner.shape:
+                yield WeightDifference(name, "shape", weight.words(), partner.words())
             else:
-                found = _compare_values(files, one, other)
-                if found is not None:
-                    yield found
-            progress(one.nbytes)
+                difference = _compare_values(files, weight, partner)
+                if difference is not None:
+                    yield difference
+            progress(weight.nbytes)
         files.check()
     for name in sorted(second.keys() - first.keys()):
         yield WeightDifference(name, "extra", None, second[name].words())
-
-
-def _count_files(*sides: Mapping[str, Weight]) -> int:
-    return len({path for side in sides for weight in side.values() for _, path, _ in weight.pieces})
 
 
 class Files:
@@ -103,22 +100,22 @@ class Files:
         return out
 
 
-def _compare_values(files: Files, one: Weight, other: Weight) -> WeightDifference | None:
-    same_type = one.dtype == other.dtype
+def _compare_values(files: Files, weight: Weight, partner: Weight) -> WeightDifference | None:
+    same_type = weight.dtype == partner.dtype
     kind = "values" if same_type else "type"
-    words: tuple[str | None, str | None] = (None, None) if same_type else (one.words(), other.words())
-    if one.packed or other.packed:
-        same = same_type and _packed_bytes(files, one) == _packed_bytes(files, other)
-        return None if same else WeightDifference(one.name, kind, words[0], words[1])
-    boxes = list(cut_blocks(one.shape, max(ITEMS[one.dtype], ITEMS[other.dtype]), BLOCK))
-    if same_type and all(files.block(one, box).tobytes() == files.block(other, box).tobytes() for box in boxes):
+    types: tuple[str | None, str | None] = (None, None) if same_type else (weight.words(), partner.words())
+    if weight.packed or partner.packed:
+        same = same_type and _packed_bytes(files, weight) == _packed_bytes(files, partner)
+        return None if same else WeightDifference(weight.name, kind, types[0], types[1])
+    boxes = list(cut_blocks(weight.shape, max(ITEMS[weight.dtype], ITEMS[partner.dtype]), BLOCK))
+    if same_type and all(files.block(weight, box).tobytes() == files.block(partner, box).tobytes() for box in boxes):
         return None
     sums = _Sums()
     for box in boxes:
-        sums.add(_numbers(files, one, box), _numbers(files, other, box))
-    mean = sums.total / max(1, prod(one.shape))
-    found = (sums.largest, mean, sums.cosine(), sums.not_finite)
-    return WeightDifference(one.name, kind, words[0], words[1], *found)
+        sums.add(_numbers(files, weight, box), _numbers(files, partner, box))
+    mean = sums.total / max(1, prod(weight.shape))
+    numbers = (sums.largest, mean, sums.cosine(), sums.not_finite)
+    return WeightDifference(weight.name, kind, types[0], types[1], *numbers)
 
 
 def _packed_bytes(files: Files, weight: Weight) -> bytes:
@@ -145,17 +142,17 @@ class _Sums:
         self.not_finite = 0
         self.products = [0.0, 0.0, 0.0]
 
-    def add(self, one: Array, other: Array) -> None:
+    def add(self, first: Array, second: Array) -> None:
         import numpy as np
 
-        usable = np.isfinite(one) & np.isfinite(other)
-        same = (one == other) | (np.isnan(one) & np.isnan(other))
+        usable = np.isfinite(first) & np.isfinite(second)
+        same = (first == second) | (np.isnan(first) & np.isnan(second))
         self.not_finite += int((~usable & ~same).sum())
-        one, other = one[usable], other[usable]
-        differences = np.abs(one - other)
+        first, second = first[usable], second[usable]
+        differences = np.abs(first - second)
         self.largest = max(self.largest, float(differences.max(initial=0.0)))
         self.total += float(differences.sum())
-        for index, (a, b) in enumerate(((one, other), (one, one), (other, other))):
+        for index, (a, b) in enumerate(((first, second), (first, first), (second, second))):
             self.products[index] += float((a * b).sum())
 
     def cosine(self) -> float | None:

@@ -1,4 +1,4 @@
-"""The whole of an import or export: open the weights, name and shape them anew, and plan the new files."""
+"""Plans an import or export: opens the weights, gives them new names and shapes, and lays out the new files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from mslaunch.checkpoint.formats import safetensors
 from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS
 from mslaunch.checkpoint.formats.tensor import ITEM_SIZES
 from mslaunch.checkpoint.moving import weights as change
+from mslaunch.checkpoint.moving.new_files import Planned
 from mslaunch.checkpoint.moving.weights import Weight, cast, plan_weights
 from mslaunch.checkpoint.sharding.strategy import Strategy
-from mslaunch.checkpoint.sharding.transform import Planned
 from mslaunch.errors import RequestError, SeveralLines
 from mslaunch.shared import layout as run_layout
 from mslaunch.weights.layer_names import TO_MINDSPORE, TO_PYTORCH, is_counter, is_embedding, is_of_training
@@ -21,6 +21,7 @@ from mslaunch.weights.names import (
     NameRule,
     apply_rules,
     first_match,
+    first_of,
     is_ready,
     read_rules,
     reverse_rules,
@@ -29,24 +30,6 @@ from mslaunch.weights.names import (
 )
 from mslaunch.weights.opening import Weights, check_key, open_weights
 from mslaunch.weights.scales import is_scaled, join_scales
-
-
-def square_words(
-    weights: Mapping[str, Weight], rules: Sequence[NameRule], transposed: Sequence[str]
-) -> tuple[str, ...]:
-    """Return a sentence on square matrices that no rule transposes, where others are or have to be transposed."""
-    matrices = [name for name, weight in weights.items() if len(weight.shape) == 2]
-    by_rule = {name for name in matrices if (found := first_match(rules, name)) and found[0].transpose is not None}
-    if not by_rule and not transposed:
-        return ()
-    squares = [name for name in matrices if name not in by_rule and len(set(weights[name].shape)) == 1]
-    if not squares:
-        return ()
-    more = " …" if len(squares) > 1 else ""
-    count = "1 square matrix fits" if len(squares) == 1 else f"{len(squares)} square matrices fit"
-    return (
-        f"{count} either way, transposed or not ({squares[0]}{more}): shapes cannot tell, so check with the network",
-    )
 
 
 def guess_names(weights: Mapping[str, Weight]) -> NameMatch:
@@ -61,9 +44,10 @@ def guess_names(weights: Mapping[str, Weight]) -> NameMatch:
         _put(made, weights, weight, new)
         if new != name:
             guessed.append(f"{name} is {new}")
+    if not guessed:
+        return NameMatch(made, ())
     count = "1 name was" if len(guessed) == 1 else f"{len(guessed)} names were"
-    more = " …" if len(guessed) > 1 else ""
-    return NameMatch(made, (), (f"{count} guessed ({guessed[0]}{more}); check with --like",) if guessed else ())
+    return NameMatch(made, (), (f"{count} guessed ({first_of(guessed)}); check with --like",))
 
 
 def _put(made: dict[str, Weight], weights: Mapping[str, Weight], weight: Weight, new: str) -> None:
@@ -77,11 +61,11 @@ def _put(made: dict[str, Weight], weights: Mapping[str, Weight], weight: Weight,
 def _guess(weights: Mapping[str, Weight], base: str, last: str, weight: Weight) -> str:
     if last.startswith("running_"):
         return TO_MINDSPORE.get(last, (last,))[0]
-    one, other = weights.get(f"{base}.weight"), weights.get(f"{base}.bias")
-    is_norm = f"{base}.running_mean" in weights or (one and other and len(one.shape) == len(other.shape) == 1)
+    scale, bias = weights.get(f"{base}.weight"), weights.get(f"{base}.bias")
+    is_norm = f"{base}.running_mean" in weights or (scale and bias and len(scale.shape) == len(bias.shape) == 1)
     if is_norm and last in ("weight", "bias"):
         return "gamma" if last == "weight" else "beta"
-    if last == "weight" and len(weight.shape) == 2 and other is None and is_embedding(f"{base}.{last}"):
+    if last == "weight" and len(weight.shape) == 2 and bias is None and is_embedding(f"{base}.{last}"):
         return "embedding_table"
     return last
 
@@ -119,10 +103,10 @@ class NoPartner(SeveralLines):
     """Parameters that have found no partner, or two."""
 
     def __init__(self, path: Path, problems: tuple[str, ...], notes: tuple[str, ...] = ()) -> None:
-        shown = [*notes, *(f"{path}: {problem}" for problem in problems[:SHOWN])]
+        lines = [*notes, *(f"{path}: {problem}" for problem in problems[:SHOWN])]
         more = f"and {len(problems) - SHOWN} more; " if len(problems) > SHOWN else ""
-        shown.append(f"{path}: {more}nothing was written. Give --names RULES, or --partial to leave these out.")
-        super().__init__(shown)
+        lines.append(f"{path}: {more}nothing was written. Give --names RULES, or --partial to leave these out.")
+        super().__init__(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +121,20 @@ class Renamed:
 
 def plan_import(source: Path, naming: Naming, strategy: Strategy | None, target: Path) -> tuple[Planned, Renamed]:
     """Plan MindSpore checkpoints from PyTorch's weights: one file, or one for each rank of a strategy."""
-    found = join_scales(open_weights(source, key=naming.key))
-    check_key(naming.key, found)
-    wanted = open_weights(naming.like) if naming.like else {}
+    opened = join_scales(open_weights(source, key=naming.key))
+    check_key(naming.key, opened)
+    like = open_weights(naming.like) if naming.like else {}
     rules = read_rules(naming.rules) if naming.rules else []
-    renamed, notes = apply_rules(found, rules), unused_rules(naming.rules or "", rules, found)
+    renamed, notes = apply_rules(opened, rules), unused_rules(naming.rules or "", rules, opened)
     if naming.like:
-        match = match_names(renamed, _shapes(wanted), TO_MINDSPORE)
+        match = match_names(renamed, _shapes(like), TO_MINDSPORE)
+    elif naming.rules:
+        match = NameMatch(renamed, (), unmatched_names(naming.rules, rules, opened))
     else:
-        match = _by_rules(naming.rules, rules, found, renamed) if naming.rules else guess_names(renamed)
-        if strategy is not None:
-            match = _match_strategy(match, strategy)
-    notes += (*match.notes, *_square_words(naming, found, rules, match))
+        match = guess_names(renamed)
+    if strategy is not None and not naming.like:
+        match = _match_strategy(match, strategy)
+    notes += (*match.notes, *_square_words(naming, opened, rules, match))
     _check(source, match, naming, notes)
     weights = _cast(match.weights, naming.dtype)
     names = {0: target.name}
@@ -159,7 +145,7 @@ def plan_import(source: Path, naming: Naming, strategy: Strategy | None, target:
             )
         suffix = next(iter(FORMATS))
         names = {rank: f"{run_layout.rank_folder(rank)}/model{rank}{suffix}" for rank in range(strategy.world_size)}
-    planned = Planned(plan_weights(list(weights.values()), strategy), names, strategy, {}, ())
+    planned = Planned(plan_weights(list(weights.values()), strategy), names, {}, ())
     return planned, Renamed(weights, match.problems, notes)
 
 
@@ -169,20 +155,21 @@ def plan_export(source: Path, naming: Naming, strategy: Strategy | None, target:
         raise RequestError(f"--to {target}: the new file's name must end in {' or '.join(FOR_TORCH)}.")
     whole = join_scales(open_weights(source, strategy))
     training = [name for name in whole if is_of_training(name, whole)]
-    found = {name: weight for name, weight in whole.items() if name not in training}
+    network = {name: weight for name, weight in whole.items() if name not in training}
     back = reverse_rules(read_rules(naming.rules)) if naming.rules else []
-    renamed, notes = apply_rules(found, back), unused_rules(naming.rules or "", back, whole)
+    renamed, notes = apply_rules(network, back), unused_rules(naming.rules or "", back, whole)
+    like = open_weights(naming.like, key=naming.key) if naming.like else {}
+    check_key(naming.key, like or network)
     if naming.like:
-        like = open_weights(naming.like, key=naming.key)
-        check_key(naming.key, like)
         match = match_names(renamed, _shapes(like), TO_PYTORCH, tied_names(like))
+    elif naming.rules:
+        match = NameMatch(renamed, (), unmatched_names(naming.rules, back, network))
     else:
-        check_key(naming.key, found)
-        match = _by_rules(naming.rules, back, found, renamed) if naming.rules else NameMatch(plain_names(renamed), ())
-    notes += (*match.notes, *_square_words(naming, found, back, match), *_training_words(training))
+        match = NameMatch(plain_names(renamed), ())
+    notes += (*match.notes, *_square_words(naming, network, back, match), *_training_words(training))
     _check(source, match, naming, notes)
     weights = _cast(match.weights, naming.dtype)
-    planned = Planned(plan_weights(list(weights.values()), None, "pt"), {0: target.name}, None, {}, ())
+    planned = Planned(plan_weights(list(weights.values()), None, "pt"), {0: target.name}, {}, ())
     return planned, Renamed(weights, match.problems, notes)
 
 
@@ -190,30 +177,45 @@ def _shapes(weights: Weights) -> Mapping[str, tuple[int, ...] | None]:
     return {name: weight.shape for name, weight in weights.items()}
 
 
-def _by_rules(name: str, rules: Sequence[NameRule], found: Weights, renamed: Weights) -> NameMatch:
-    return NameMatch(renamed, (), unmatched_names(name, rules, found))
+def _square_words(naming: Naming, weights: Weights, rules: Sequence[NameRule], match: NameMatch) -> tuple[str, ...]:
+    """Return a sentence on square matrices that no rule transposes, where others are or have to be transposed.
 
-
-def _square_words(naming: Naming, found: Weights, rules: Sequence[NameRule], match: NameMatch) -> tuple[str, ...]:
-    """Rules that come with mslaunch are complete; others may have forgotten a matrix that fits either way."""
-    return () if naming.rules and is_ready(naming.rules) else square_words(found, rules, match.transposed)
+    Rules that come with mslaunch are complete; others may have forgotten a matrix that fits either way.
+    """
+    if naming.rules and is_ready(naming.rules):
+        return ()
+    is_transposed = bool(match.transposed)
+    squares = []
+    for name, weight in weights.items():
+        if len(weight.shape) == 2:
+            applied = first_match(rules, name)
+            if applied and applied[0].transpose is not None:
+                is_transposed = True
+            elif weight.shape[0] == weight.shape[1]:
+                squares.append(name)
+    if not is_transposed or not squares:
+        return ()
+    count = "1 square matrix fits" if len(squares) == 1 else f"{len(squares)} square matrices fit"
+    return (
+        f"{count} either way, transposed or not ({first_of(squares)}): shapes cannot tell, so check with the network",
+    )
 
 
 def _training_words(names: Sequence[str]) -> tuple[str, ...]:
     if not names:
         return ()
-    what = f"{len(names)} value{'s' if len(names) > 1 else ''} of the training ({', '.join(names[:2])}"
-    return (f"{what}{' …' if len(names) > 2 else ''}) left out",)
+    count = "1 value" if len(names) == 1 else f"{len(names)} values"
+    return (f"{count} of the training ({first_of(names, 2)}) left out",)
 
 
-def _match_strategy(named: NameMatch, strategy: Strategy) -> NameMatch:
-    """A strategy says which names there are to be; what it does not list, every rank gets whole."""
-    listed, weights = strategy.names(), named.weights
+def _match_strategy(match: NameMatch, strategy: Strategy) -> NameMatch:
+    """Match the names that a strategy lists; every rank gets the other weights whole."""
+    listed, weights = strategy.names(), match.weights
     if not listed & weights.keys():
         return match_names(weights, dict.fromkeys(sorted(listed)), TO_MINDSPORE)
     missing = [name for name in sorted(listed - weights.keys()) if not is_of_training(name, listed)]
     problems = tuple(f"{name}, which {strategy.name} lists, gets no weights" for name in missing)
-    return NameMatch(weights, problems, named.notes)
+    return NameMatch(weights, problems, match.notes)
 
 
 def _check(source: Path, match: NameMatch, naming: Naming, notes: tuple[str, ...]) -> None:

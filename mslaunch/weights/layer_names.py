@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Mapping
 
-Words = Mapping[str, tuple[str, ...]]
+LayerTerms = Mapping[str, tuple[str, ...]]
 
-TO_MINDSPORE: Words = {
+TO_MINDSPORE: LayerTerms = {
     "weight": ("weight", "gamma", "embedding_table", "embedding_weight", "w"),
     "bias": ("bias", "beta"),
     "running_mean": ("moving_mean",),
     "running_var": ("moving_variance",),
 }
 """What MindSpore's layers call a parameter, by what PyTorch's call it."""
-TO_PYTORCH: Words = {theirs: (ours,) for ours, names in TO_MINDSPORE.items() for theirs in names}
-EITHER_WAY: Words = {**TO_PYTORCH, **TO_MINDSPORE}
+TO_PYTORCH: LayerTerms = {theirs: (ours,) for ours, names in TO_MINDSPORE.items() for theirs in names}
+EITHER_WAY: LayerTerms = {**TO_PYTORCH, **TO_MINDSPORE}
 """What the layers of the other framework call a parameter, whichever of the two has named it."""
 _INNER_LAYERS = {"linear1": "dense1", "linear2": "dense2", "dense1": "linear1", "dense2": "linear2"}
 """Layers inside of a TransformerEncoderLayer or TransformerDecoderLayer."""
@@ -42,7 +42,7 @@ def is_counter(name: str) -> bool:
     return name.rpartition(".")[2] in _COUNTERS
 
 
-def partner_names(name: str, words: Words) -> list[str]:
+def partner_names(name: str, terms: LayerTerms) -> list[str]:
     """The name itself, and what a parameter of this name may be called in the other framework."""
     base, dot, last = name.rpartition(".")
     outer, layer_dot, layer = base.rpartition(".")
@@ -51,8 +51,8 @@ def partner_names(name: str, words: Words) -> list[str]:
         bases.append(f"{outer}{layer_dot}{_INNER_LAYERS[layer]}")
     if base:
         bases.append(base.removesuffix(_INNER_NORM) if base.endswith(_INNER_NORM) else f"{base}{_INNER_NORM}")
-    lasts = (last, *words.get(last, ()))
-    return list(dict.fromkeys(f"{one}{dot}{word}" for one in bases for word in lasts))
+    lasts = (last, *terms.get(last, ()))
+    return list(dict.fromkeys(f"{name_base}{dot}{word}" for name_base in bases for word in lasts))
 
 
 _VALUES = frozenset(

@@ -15,84 +15,90 @@ from mslaunch.checkpoint.sharding.tensor_layout import Shape
 from mslaunch.weights.layer_names import (
     EITHER_WAY,
     STATISTICS,
-    Words,
+    LayerTerms,
     is_counter,
     is_embedding,
     is_of_training,
     partner_names,
 )
+from mslaunch.weights.names import first_of
 
 CONV1D = 2
 """The dimension that MindSpore's Conv1d has on top of PyTorch's; its size is 1."""
 
-Wanted = Mapping[str, Shape | None]
+Parameters = Mapping[str, Shape | None]
 """The parameters of a network, with their shapes where these are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partners:
-    """Which weight each wanted name gets, and why the others get none."""
+    """Which weight each parameter gets, and why the others get none."""
 
-    taken: dict[str, str]
+    sources: dict[str, str]
     alone: dict[str, str]
     without: tuple[str, ...]
-    """Weights that fit nothing that is wanted."""
+    """Weights that fit no parameter."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Wanted names that are still free, as the ways to find one need them."""
+    """The parameters that have no partner yet, as each way to find one needs them."""
 
-    wanted: Wanted
-    words: Words
+    parameters: Parameters
+    terms: LayerTerms
     wrappers: tuple[str, str]
-    """What stands before all names of the weights, and before all wanted ones."""
+    """What stands before all names of the weights, and before all names of the parameters."""
     endings: Mapping[str, list[str]]
 
 
-def find_partners(weights: Mapping[str, Weight], wanted: Wanted, words: Words) -> Partners:
-    """Pair weights and wanted names; a name that fits more closely gets its partner before any other is looked for."""
-    taken: dict[str, str] = {}
+def find_partners(weights: Mapping[str, Weight], parameters: Parameters, terms: LayerTerms) -> Partners:
+    """Pair weights and parameters; closer ways to match go first."""
+    sources: dict[str, str] = {}
     alone: dict[str, str] = {}
     left = list(weights)
-    wrappers = _wrapper(weights), _wrapper(wanted)
+    wrappers = _wrapper(weights), _wrapper(parameters)
     for way in _WAYS:
-        search = _search({name: shape for name, shape in wanted.items() if name not in taken}, words, wrappers)
+        search = _search({name: shape for name, shape in parameters.items() if name not in sources}, terms, wrappers)
         claims: dict[str, list[str]] = defaultdict(list)
         for name in left:
-            found = _fitting(way(name, search), search.wanted, weights[name].shape)
-            if len(found) == 1:
-                claims[found[0]].append(name)
-            elif found:
-                alone[name] = f"fits {' and '.join(found[:3])}"
+            candidates = _fitting(way(name, search), search.parameters, weights[name].shape)
+            if len(candidates) == 1:
+                claims[candidates[0]].append(name)
+            elif candidates:
+                alone[name] = f"fits {' and '.join(candidates[:3])}"
         for partner, names in claims.items():
             if len(names) == 1:
-                taken[partner] = names[0]
+                sources[partner] = names[0]
             else:
                 alone |= {name: f"is one of {len(names)} that fit {partner}" for name in names}
-        placed = {*taken.values(), *alone}
+        placed = {*sources.values(), *alone}
         left = [name for name in left if name not in placed]
-    return Partners(taken, alone, tuple(name for name in left if not is_counter(name)))
+    return Partners(sources, alone, tuple(name for name in left if not is_counter(name)))
 
 
 def partners_of_any_shape(
-    weights: Iterable[str], names: Iterable[str], wanted: Iterable[str], missing: Iterable[str], words: Words
+    weights: Iterable[str], names: Iterable[str], parameters: Iterable[str], missing: Iterable[str], terms: LayerTerms
 ) -> dict[str, list[str]]:
     """Which of the missing names some of the weights would get if shapes did not count."""
-    search = _search(dict.fromkeys(missing), words, (_wrapper(weights), _wrapper(wanted)))
-    found: dict[str, list[str]] = {}
+    search = _search(dict.fromkeys(missing), terms, (_wrapper(weights), _wrapper(parameters)))
+    partners: dict[str, list[str]] = {}
     for name in names:
-        ways = (_fitting(way(name, search), search.wanted, ()) for way in _WAYS)
-        found[name] = next((partners for partners in ways if partners), [])
-    return found
+        ways = (_fitting(way(name, search), search.parameters, ()) for way in _WAYS)
+        partners[name] = next((names for names in ways if names), [])
+    return partners
 
 
-def _fitting(candidates: Iterable[str], wanted: Wanted, shape: Shape) -> list[str]:
-    return [one for one in dict.fromkeys(candidates) if one in wanted and fits(shape, wanted[one])]
+def _fitting(candidates: Iterable[str], parameters: Parameters, shape: Shape) -> list[str]:
+    return [name for name in dict.fromkeys(candidates) if name in parameters and fits(shape, parameters[name])]
 
 
-def fits(shape: Shape, wanted: Shape | None) -> bool:
-    return wanted is None or shape == wanted or _with_dimension(shape) == wanted or _with_dimension(wanted) == shape
+def fits(shape: Shape, expected: Shape | None) -> bool:
+    return (
+        expected is None
+        or shape == expected
+        or _with_dimension(shape) == expected
+        or _with_dimension(expected) == shape
+    )
 
 
 def _with_dimension(shape: Shape) -> Shape | None:
@@ -100,13 +106,13 @@ def _with_dimension(shape: Shape) -> Shape | None:
     return (*shape[:CONV1D], 1, *shape[CONV1D:]) if len(shape) == 3 else None
 
 
-def _search(wanted: Wanted, words: Words, wrappers: tuple[str, str]) -> _Search:
+def _search(parameters: Parameters, terms: LayerTerms, wrappers: tuple[str, str]) -> _Search:
     endings: dict[str, list[str]] = defaultdict(list)
-    for name in wanted:
+    for name in parameters:
         parts = name.split(".")
         for index in range(1, len(parts) - 1):
             endings[".".join(parts[index:])].append(name)
-    return _Search(wanted, words, wrappers, endings)
+    return _Search(parameters, terms, wrappers, endings)
 
 
 def _wrapper(names: Iterable[str]) -> str:
@@ -114,7 +120,7 @@ def _wrapper(names: Iterable[str]) -> str:
     every = set(names)
     layers = [name.split(".")[:-1] for name in every if not is_of_training(name, every)] or [[]]
     ends = zip(min(layers), max(layers), strict=False)
-    common = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], ends)]
+    common = [word for word, _ in takewhile(lambda pair: pair[0] == pair[1], ends)]
     if common and max(map(len, layers)) == len(common):
         common.pop()
     return "".join(f"{word}." for word in common)
@@ -125,18 +131,18 @@ def _same_name(name: str, _: _Search) -> list[str]:
 
 
 def _same_place(name: str, search: _Search) -> list[str]:
-    return partner_names(name, search.words)
+    return partner_names(name, search.terms)
 
 
 def _same_place_in_wrapper(name: str, search: _Search) -> list[str]:
     own, theirs = search.wrappers
     bare = (name, name.removeprefix(own))
-    return [f"{theirs}{one}" for start in bare for one in partner_names(start, search.words)]
+    return [f"{theirs}{partner}" for start in bare for partner in partner_names(start, search.terms)]
 
 
 def _same_ending(name: str, search: _Search) -> list[str]:
-    candidates = partner_names(name, search.words)
-    longer = [one for candidate in candidates for one in search.endings.get(candidate, ())]
+    candidates = partner_names(name, search.terms)
+    longer = [partner for candidate in candidates for partner in search.endings.get(candidate, ())]
     parts = [candidate.split(".") for candidate in candidates]
     shorter = [".".join(part[index:]) for part in parts for index in range(1, len(part) - 1)]
     return [*longer, *shorter]
@@ -162,7 +168,7 @@ class NameMatch:
     weights: dict[str, Weight]
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """Sentences on what is no problem, and of use to know."""
+    """Sentences that a user should know, though nothing is wrong."""
     transposed: tuple[str, ...] = ()
     """Weights that are wanted transposed."""
 
@@ -178,52 +184,57 @@ class Pairs:
 
 
 def match_names(
-    weights: Mapping[str, Weight], wanted: Wanted, words: Words, tied: Mapping[str, Sequence[str]] | None = None
+    weights: Mapping[str, Weight],
+    parameters: Parameters,
+    terms: LayerTerms,
+    tied: Mapping[str, Sequence[str]] | None = None,
 ) -> NameMatch:
     """Give each weight the name of its partner, and its shape; `words` is TO_MINDSPORE or TO_PYTORCH.
 
     Of weights that are tied, one partner is enough; `tied` are those of the wanted ones.
     """
-    found = find_partners(weights, wanted, words)
-    taken, alone = dict(found.taken), dict(found.alone)
+    partners = find_partners(weights, parameters, terms)
+    sources, alone = dict(partners.sources), dict(partners.alone)
     for name, others in (tied or {}).items():
-        if name not in taken and (sources := [taken[other] for other in others if other in taken]):
-            taken[name] = sources[0]
+        if name not in sources and (tied_sources := [sources[other] for other in others if other in sources]):
+            sources[name] = tied_sources[0]
     missing = [
-        name for name in wanted if name not in taken and not is_of_training(name, wanted) and not is_counter(name)
+        name
+        for name in parameters
+        if name not in sources and not is_of_training(name, parameters) and not is_counter(name)
     ]
-    statistics = _unused_statistics(missing, taken, weights)
-    statistics += _unused_statistics(found.without, {old: new for new, old in taken.items()}, wanted)
+    statistics = _unused_statistics(missing, sources, weights)
+    statistics += _unused_statistics(partners.without, {old: new for new, old in sources.items()}, parameters)
     missing = [name for name in missing if name not in statistics]
-    tied_weights, placed = tied_names(weights), set(taken.values())
-    for name in found.without:
+    tied_weights, placed = tied_names(weights), set(sources.values())
+    for name in partners.without:
         if name not in statistics and placed.isdisjoint(tied_weights.get(name, ())):
             alone[name] = "has no partner"
-    made = {new: _fitted(change.rename(weights[old], new), wanted[new]) for new, old in taken.items()}
-    shapes = _other_shapes(weights, wanted, missing, alone, words)
+    made = {new: _fitted(change.rename(weights[old], new), parameters[new]) for new, old in sources.items()}
+    shapes = _other_shapes(weights, parameters, missing, alone, terms)
     rest = {name: why for name, why in alone.items() if name not in shapes}
     unmatched = [name for name in missing if name not in shapes.values()]
-    mismatches = (_shape_problem(name, weights[name].shape, new, wanted[new]) for name, new in shapes.items())
-    problems = (*mismatches, *_problems(weights, wanted, rest, unmatched, taken))
-    transposed = tuple(name for name, new in shapes.items() if wanted[new] == weights[name].shape[::-1])
+    mismatches = (_shape_problem(name, weights[name].shape, new, parameters[new]) for name, new in shapes.items())
+    problems = (*mismatches, *_problems(weights, parameters, rest, unmatched, sources))
+    transposed = tuple(name for name, new in shapes.items() if parameters[new] == weights[name].shape[::-1])
     return NameMatch(made, problems, _statistics_words(statistics), transposed)
 
 
 def pair_names(first: Mapping[str, Weight], second: Mapping[str, Weight]) -> Pairs:
     """Pair two sets of weights for a comparison: equal names are partners, the others are matched as by an import."""
     rest = {name: weight for name, weight in first.items() if name not in second}
-    wanted = {name: weight.shape for name, weight in second.items() if name not in first}
-    taken = find_partners(rest, wanted, EITHER_WAY).taken
-    renamed = {old: new for new, old in taken.items()}
+    parameters = {name: weight.shape for name, weight in second.items() if name not in first}
+    sources = find_partners(rest, parameters, EITHER_WAY).sources
+    renamed = {old: new for new, old in sources.items()}
     common = {name: name for name in first if name in second}
-    unneeded = _unneeded(first, common | renamed, second), _unneeded(second, common | taken, first)
+    unneeded = _unneeded(first, common | renamed, second), _unneeded(second, common | sources, first)
     made: dict[str, Weight] = {}
     for old, weight in first.items():
         if old not in unneeded[0]:
             new = renamed.get(old, old)
             shape = second[new].shape if new in second and not weight.packed else weight.shape
             made[new] = _fitted(change.rename(weight, new), shape if fits(weight.shape, shape) else None)
-    return Pairs(made, {name: one for name, one in second.items() if name not in unneeded[1]}, renamed)
+    return Pairs(made, {name: weight for name, weight in second.items() if name not in unneeded[1]}, renamed)
 
 
 def _unneeded(weights: Mapping[str, Weight], partners: Mapping[str, str], others: Mapping[str, Weight]) -> set[str]:
@@ -239,20 +250,20 @@ def _unneeded(weights: Mapping[str, Weight], partners: Mapping[str, str], others
 
 def _unused_statistics(names: Iterable[str], partners: Mapping[str, str], others: Container[str]) -> list[str]:
     """Statistics of normalisations whose partners keep none: PyTorch's InstanceNorm does not by default."""
-    found: list[str] = []
+    statistics: list[str] = []
     for name in names:
         base, _, last = name.rpartition(".")
         if last in STATISTICS:
-            layers = [partners[one].rpartition(".")[0] for word in _SCALES if (one := f"{base}.{word}") in partners]
+            layers = [partners[scale].rpartition(".")[0] for word in _SCALES if (scale := f"{base}.{word}") in partners]
             if layers and not any(f"{layers[0]}.{word}" in others for word in STATISTICS):
-                found.append(name)
-    return found
+                statistics.append(name)
+    return statistics
 
 
 def _statistics_words(names: Sequence[str]) -> tuple[str, ...]:
     if not names:
         return ()
-    what = f"{len(names)} statistics of normalisations ({names[0]}{' …' if len(names) > 1 else ''})"
+    what = f"{len(names)} statistics of normalisations ({first_of(names)})"
     return (f"{what} have no partner and need none: the other network's layers keep none, as InstanceNorm in PyTorch",)
 
 
@@ -265,53 +276,59 @@ def tied_names(weights: Mapping[str, Weight]) -> dict[str, list[str]]:
     return {name: names for names in groups.values() if len(names) > 1 for name in names}
 
 
-def _fitted(weight: Weight, wanted: Shape | None) -> Weight:
-    if wanted is None or weight.shape == wanted:
+def _fitted(weight: Weight, expected: Shape | None) -> Weight:
+    if expected is None or weight.shape == expected:
         return weight
-    longer = len(wanted) > len(weight.shape)
+    longer = len(expected) > len(weight.shape)
     return change.insert_dimension(weight, CONV1D) if longer else change.remove_dimension(weight, CONV1D)
 
 
 def _other_shapes(
-    weights: Mapping[str, Weight], wanted: Wanted, missing: Sequence[str], alone: Iterable[str], words: Words
+    weights: Mapping[str, Weight],
+    parameters: Parameters,
+    missing: Sequence[str],
+    alone: Iterable[str],
+    terms: LayerTerms,
 ) -> dict[str, str]:
     """Return the weights whose only fault is their shape, each with the wanted name that it would get."""
-    found = partners_of_any_shape(weights, alone, wanted, missing, words)
-    single = {name: partners[0] for name, partners in found.items() if len(partners) == 1}
-    return {name: new for name, new in single.items() if not fits(weights[name].shape, wanted[new])}
+    partners = partners_of_any_shape(weights, alone, parameters, missing, terms)
+    single = {name: names[0] for name, names in partners.items() if len(names) == 1}
+    return {name: new for name, new in single.items() if not fits(weights[name].shape, parameters[new])}
 
 
-def _shape_problem(name: str, shape: Shape, new: str, wanted: Shape | None) -> str:
-    what = name if name == new else f"{name}, {new}"
-    hint = "; `transpose: true` in a rule?" if wanted == shape[::-1] else ""
-    return f"{what}: shape {shape_words(shape)}, wanted {_shape_words(wanted)}{hint}"
+def _shape_problem(name: str, shape: Shape, new: str, expected: Shape | None) -> str:
+    names = name if name == new else f"{name}, {new}"
+    text = f"{names}: shape {shape_words(shape)}, wanted {_shape_words(expected)}"
+    if expected == shape[::-1]:
+        return f"{text}; `transpose: true` in a rule?"
+    return text
 
 
 def _problems(
     weights: Mapping[str, Weight],
-    wanted: Wanted,
+    parameters: Parameters,
     alone: Mapping[str, str],
     missing: list[str],
-    taken: Mapping[str, str],
+    sources: Mapping[str, str],
 ) -> Iterator[str]:
     for count, (name, why) in enumerate(alone.items()):
         near = _near(name, missing) if count < SHOWN else []
-        shown = [f"{one} ({_shape_words(wanted[one])})" for one in near]
-        yield f"{name} ({weights[name].words()}) {why}{_nearest(shown)}"
+        nearest = [f"{other} ({_shape_words(parameters[other])})" for other in near]
+        yield f"{name} ({weights[name].words()}) {why}{_nearest(nearest)}"
     for count, name in enumerate(missing):
         near = _near(name, list(alone)) if count < SHOWN else []
-        shown = [f"{one} ({weights[one].words()})" for one in near]
-        hint = _nearest(shown) or _tied_words(name, wanted, taken)
-        yield f"{name} ({_shape_words(wanted[name])}) gets no weights{hint}"
+        nearest = [f"{other} ({weights[other].words()})" for other in near]
+        hint = _nearest(nearest) or _tied_words(name, parameters, sources)
+        yield f"{name} ({_shape_words(parameters[name])}) gets no weights{hint}"
 
 
-def _tied_words(name: str, wanted: Wanted, taken: Mapping[str, str]) -> str:
+def _tied_words(name: str, parameters: Parameters, sources: Mapping[str, str]) -> str:
     """Say how a layer gets the weights of the embedding of its shape: files hold tied weights once."""
-    shape = wanted[name]
-    tables = [new for new, old in taken.items() if wanted[new] == shape and is_embedding(old)]
+    shape = parameters[name]
+    tables = [new for new, old in sources.items() if parameters[new] == shape and is_embedding(old)]
     if shape is None or len(shape) != 2 or len(tables) != 1:
         return ""
-    old, new = taken[tables[0]], tables[0]
+    old, new = sources[tables[0]], tables[0]
     rule = f"{{from: '{re.escape(old)}', to: [{new}, {name}], copy: true}}"
     return f"; of the shape of {old}: tied? Then give a rule {rule}"
 
@@ -322,8 +339,8 @@ def _near(name: str, others: list[str]) -> list[str]:
     return get_close_matches(name, others[:2000], n=2, cutoff=0.5)
 
 
-def _nearest(shown: list[str]) -> str:
-    return f"; nearest: {', '.join(shown)}" if shown else ""
+def _nearest(names: list[str]) -> str:
+    return f"; nearest: {', '.join(names)}" if names else ""
 
 
 def _shape_words(shape: Shape | None) -> str:

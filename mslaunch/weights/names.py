@@ -1,4 +1,4 @@
-"""Rules that turn the names of one framework into those of the other, from a YAML file; each can be turned round."""
+"""Rules that map the names of one framework to those of the other, from a YAML file; each can be reversed."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def numbered_group(where: str, groups: int, used: set[str]) -> int:
     return unused[0]
 
 
-def numbered_names(where: str, match: re.Match[str], group: int, known: Container[str]) -> list[str]:
+def numbered_names(where: str, match: re.Match[str], group: int, parameters: Container[str]) -> list[str]:
     """Return the names of all numbers from 0 on, for one of them; none may be missing before it."""
     since, to = match.span(group)
     name, names = match[0], list[str]()
-    while len(names) < _MOST and (one := f"{name[:since]}{len(names)}{name[to:]}") in known:
-        names.append(one)
+    while len(names) < _MOST and (candidate := f"{name[:since]}{len(names)}{name[to:]}") in parameters:
+        names.append(candidate)
     if name not in names:
         missing = f"{name[:since]}{len(names)}{name[to:]}"
         raise RequestError(f"{where}: {name} is there and {missing} is not; `stack` needs all numbers from 0 on.")
@@ -58,7 +58,7 @@ def unstack(where: str, weight: Weight, axis: int, template: str) -> list[Weight
     if not 0 < count <= _MOST:
         raise RequestError(f"{where}: {weight.name} ({weight.words()}) has no dimension {axis} that can be unstacked.")
     names = [template.replace(NUMBER, str(number)) for number in range(count)]
-    return [change.remove_dimension(one, axis) for one in change.split(weight, axis, (1,) * count, names)]
+    return [change.remove_dimension(part, axis) for part in change.split(weight, axis, (1,) * count, names)]
 
 
 LONGEST_MATCH = 0.2
@@ -78,8 +78,8 @@ def compile_pattern(where: str, text: str) -> re.Pattern[str]:
             warnings.simplefilter("ignore")
             return re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
-        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-        raise RequestError(f"{where}: {shown!r} is not a regular expression: {error}.") from None
+        excerpt = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        raise RequestError(f"{where}: {excerpt!r} is not a regular expression: {error}.") from None
 
 
 @contextmanager
@@ -152,9 +152,9 @@ class NameRule:
         groups = _GROUP.findall(self.sources[0])
         outside = _GROUP.sub("", self.sources[0])
         used = set(_REFERENCE.findall(self.targets[0]))
-        wanted = {str(number) for number in range(1, len(groups) + 1)} - {str(self.number)}
+        needed = {str(number) for number in range(1, len(groups) + 1)} - {str(self.number)}
         others = set(_REFERENCE.findall(" ".join((*self.sources[1:], *self.targets[1:]))))
-        if _SPECIAL.search(outside) or used != wanted or others - wanted:
+        if _SPECIAL.search(outside) or used != needed or others - needed:
             raise RequestError(
                 f"{self.where}: cannot be turned round for the way back: write plain text and groups in `from`, and "
                 f"use every group in the first `to`."
@@ -162,23 +162,27 @@ class NameRule:
         numbers = iter(range(1, len(groups) + 1))
         template = re.sub(r"\\(.)", r"\1", _GROUP.sub(lambda _: f"\0{next(numbers)}", self.sources[0]))
         order = _REFERENCE.findall(self.targets[0])
-        new = {old: f"\\{order.index(old) + 1}" for old in wanted} | {str(self.number): NUMBER}
+        new = {old: f"\\{order.index(old) + 1}" for old in needed} | {str(self.number): NUMBER}
         pattern = "".join(
             re.escape(text) if index % 2 == 0 else groups[int(text) - 1]
             for index, text in enumerate(_REFERENCE.split(self.targets[0]))
         )
-        back = [re.sub("\0(\\d)", lambda found: new[found[1]], template)]
-        back += [_REFERENCE.sub(lambda found: new[found[1]], text) for text in self.sources[1:]]
-        more = [_REFERENCE.sub(lambda found: new[found[1]], text) for text in self.targets[1:]]
-        inverse = tuple(self.transpose.index(axis) for axis in range(len(self.transpose))) if self.transpose else None
+        back = [re.sub("\0(\\d)", lambda reference: new[reference[1]], template)]
+        back += [_REFERENCE.sub(lambda reference: new[reference[1]], text) for text in self.sources[1:]]
+        more = [_REFERENCE.sub(lambda reference: new[reference[1]], text) for text in self.targets[1:]]
+        transpose, heads = self.transpose, self.heads
+        if transpose is not None:
+            transpose = tuple(transpose.index(axis) for axis in range(len(transpose)))
+        if heads is not None:
+            heads = (heads[1], heads[0])
         return replace(
             self,
             sources=(pattern, *more),
             targets=tuple(back),
-            transpose=() if self.transpose == () else inverse,
+            transpose=transpose,
             insert=self.remove,
             remove=self.insert,
-            heads=(self.heads[1], self.heads[0]) if self.heads else None,
+            heads=heads,
             stack=None,
             number=0,
             unstack=self.stack,
@@ -197,10 +201,11 @@ def read_rules(name: str) -> list[NameRule]:
     if not path.exists():
         if name == KEEP:
             return []
-        known = sorted(ready.stem for ready in READY.glob("*.yaml"))
-        near = did_you_mean(name, known) or "."
+        networks = sorted(ready.stem for ready in READY.glob("*.yaml"))
+        near = did_you_mean(name, networks) or "."
+        listed = ", ".join(networks)
         raise RequestError(
-            f"--names {name}: no such file or network{near} Known networks: {', '.join(known)}; {KEEP} keeps all names."
+            f"--names {name}: no such file or network{near} Known networks: {listed}; {KEEP} keeps all names."
         )
     from mslaunch.documents.yaml_text import parse_yaml
 
@@ -231,13 +236,18 @@ def _rule(where: str, row: Any) -> NameRule:
     if sizes and (len(sizes) != max(len(sources), len(targets)) or min(sizes) < 1):
         raise RequestError(f"{where}: `sizes` are the proportions of the parts, one from 1 on for each.")
     groups = compile_pattern(where, sources[0]).groups
-    transpose, stack = row.get("transpose"), _number(where, row.get("stack"))
+    transpose = row.get("transpose")
+    if transpose is True:
+        transpose = []
+    stack, number = _number(where, row.get("stack")), 0
+    if stack is not None:
+        number = numbered_group(where, groups, set(_REFERENCE.findall(targets[0])))
     head_dim, heads = _heads(where, row.get("heads"))
     return NameRule(
         where,
         sources,
         targets,
-        () if transpose is True else None if transpose in (None, False) else _numbers(where, transpose),
+        None if transpose in (None, False) else _numbers(where, transpose),
         _number(where, row.get("insert")),
         _number(where, row.get("remove")),
         _number(where, row.get("concat", row.get("split"))) or 0,
@@ -246,7 +256,7 @@ def _rule(where: str, row: Any) -> NameRule:
         heads,
         "copy" in row,
         stack,
-        0 if stack is None else numbered_group(where, groups, set(_REFERENCE.findall(targets[0]))),
+        number,
     )
 
 
@@ -285,8 +295,8 @@ def _numbers(where: str, value: Any) -> tuple[int, ...]:
 def _heads(where: str, value: Any) -> tuple[int, tuple[str, str] | None]:
     if value is None:
         return 0, None
-    known = isinstance(value, dict) and value.keys() == {"head_dim", "from", "to"}
-    if not known or {value["from"], value["to"]} != set(_HEADS) or type(value["head_dim"]) is not int:
+    is_complete = isinstance(value, dict) and value.keys() == {"head_dim", "from", "to"}
+    if not is_complete or {value["from"], value["to"]} != set(_HEADS) or type(value["head_dim"]) is not int:
         raise RequestError(f"{where}: write heads: {{head_dim: 128, from: halves, to: pairs}}, or the other way round.")
     if value["head_dim"] < 2 or value["head_dim"] % 2:
         raise RequestError(f"{where}: head_dim is an even number, got {value['head_dim']}.")
@@ -306,13 +316,13 @@ def apply_rules(weights: Mapping[str, Weight], rules: Sequence[NameRule]) -> dic
     for name, weight in weights.items():
         if name in used:
             continue
-        found = first_match(rules, name)
-        new = list(_apply(*found, weights, used)) if found else [weight]
-        for one in new:
-            if one.name in made:
-                both = f"{came_from[one.name]} and {name}"
-                raise RequestError(f"{one.name}: {both} would both get this name. Correct the rules.")
-            made[one.name], came_from[one.name] = one, name
+        match = first_match(rules, name)
+        new = list(_apply(*match, weights, used)) if match else [weight]
+        for renamed in new:
+            if renamed.name in made:
+                both = f"{came_from[renamed.name]} and {name}"
+                raise RequestError(f"{renamed.name}: {both} would both get this name. Correct the rules.")
+            made[renamed.name], came_from[renamed.name] = renamed, name
     for name in used & made.keys():
         if made[name] is weights[name]:  # it came before the one that it is put together with
             del made[name]
@@ -343,11 +353,11 @@ def _apply(rule: NameRule, match: re.Match[str], weights: Mapping[str, Weight], 
     if rule.stack is not None:
         numbered = numbered_names(rule.where, match, rule.number, weights)
         used.update(numbered)
-        yield stack([_changed(rule, weights[one]) for one in numbered], rule.stack, names[0])
+        yield stack([_changed(rule, weights[part]) for part in numbered], rule.stack, names[0])
         return
     if rule.unstack is not None:
-        for one in unstack(rule.where, weights[match[0]], rule.unstack, names[0]):
-            yield _changed(rule, one)
+        for part in unstack(rule.where, weights[match[0]], rule.unstack, names[0]):
+            yield _changed(rule, part)
         return
     parts = [match[0], *(expand(rule, match, template) for template in rule.sources[1:])]
     if rule.copy:
@@ -364,8 +374,10 @@ def _apply(rule: NameRule, match: re.Match[str], weights: Mapping[str, Weight], 
         sizes = [weights[part].shape[rule.axis : rule.axis + 1] for part in parts]
         ratios = rule.sizes or (1,) * len(parts)
         if any(size[0] * ratios[0] != sizes[0][0] * ratio for size, ratio in zip(sizes, ratios, strict=True) if size):
-            shown = list(chain.from_iterable(sizes))
-            raise RequestError(f"{rule.where}: the parts of {names[0]} have the sizes {shown}. Give `sizes` for them.")
+            lengths = list(chain.from_iterable(sizes))
+            raise RequestError(
+                f"{rule.where}: the parts of {names[0]} have the sizes {lengths}. Give `sizes` for them."
+            )
         whole = change.concat([weights[part] for part in parts], rule.axis, names[0])
     whole = _changed(rule, whole)
     if len(names) > 1:
@@ -408,13 +420,19 @@ def _head_order(rule: NameRule, weight: Weight) -> list[int]:
 SHOWN = 8
 
 
+def first_of(names: Sequence[str], count: int = 1) -> str:
+    """`a …`: the first names, and a sign that there are more."""
+    more = " …" if len(names) > count else ""
+    return f"{', '.join(names[:count])}{more}"
+
+
 def unused_rules(name: str, rules: Sequence[NameRule], parameters: Iterable[str]) -> tuple[str, ...]:
     """Return a sentence for each rule of a file that applies to no parameter, or one where none applies.
 
     Rules that come with mslaunch cover variants of a network, so some of them may be unused.
     """
     listed = list(parameters)
-    used = {found[0].where for one in listed if (found := first_match(rules, one))}
+    used = {match[0].where for parameter in listed if (match := first_match(rules, parameter))}
     unused = [rule for rule in rules if rule.where not in used]
     if unused and not used:
         first = f"; the first one matches {rules[0].sources[0]}, the first parameter is {listed[0]}" if listed else ""
@@ -422,16 +440,17 @@ def unused_rules(name: str, rules: Sequence[NameRule], parameters: Iterable[str]
     if is_ready(name):
         return ()
     notes = [f"{rule.where} ({rule.sources[0]}) applies to no parameter" for rule in unused[:SHOWN]]
-    more = [f"--names {name}: {len(unused) - SHOWN} more of its rules are without use"] if len(unused) > SHOWN else []
-    return (*notes, *more)
+    if len(unused) > SHOWN:
+        notes.append(f"--names {name}: {len(unused) - SHOWN} more of its rules are without use")
+    return tuple(notes)
 
 
 def unmatched_names(name: str, rules: Sequence[NameRule], parameters: Iterable[str]) -> tuple[str, ...]:
     """Return a sentence on parameters that no rule of a network matches: it is not quite that network."""
     if not is_ready(name):
         return ()
-    left = [one for one in parameters if not first_match(rules, one)]
+    left = [parameter for parameter in parameters if not first_match(rules, parameter)]
     if not left:
         return ()
     count = "1 parameter matches" if len(left) == 1 else f"{len(left)} parameters match"
-    return (f"--names {name}: {count} no rule, so names are kept: {left[0]}{' …' if len(left) > 1 else ''}",)
+    return (f"--names {name}: {count} no rule, so names are kept: {first_of(left)}",)

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import os
 import shlex
-import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 
 from mslaunch.checkpoint.formats import safetensors
-from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS, TORCH_SUFFIXES, Shard, describe, is_torch, read_shard
+from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS, TORCH_SUFFIXES, describe, is_torch, read_shard
 from mslaunch.checkpoint.formats.tensor import MalformedFile, Tensor
 from mslaunch.checkpoint.formats.torch_folders import check_not_distributed, files_of_torch, find_index, siblings
-from mslaunch.checkpoint.moving.file_io import remember
-from mslaunch.checkpoint.moving.views import ITEMS, TensorView, view_of
+from mslaunch.checkpoint.moving.file_io import open_regular, remember
+from mslaunch.checkpoint.moving.views import ITEMS, view_of
 from mslaunch.checkpoint.moving.weights import Weight, rename, weight_of
 from mslaunch.checkpoint.sharding.sets import SeveralNetworks, find_set
 from mslaunch.checkpoint.sharding.strategy import Strategy
 from mslaunch.checkpoint.sharding.tensor_layout import box_shape
-from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
+from mslaunch.checkpoint.sharding.verify import require_valid
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, read_text
-from mslaunch.errors import RequestError, ShardUnreadable
+from mslaunch.errors import NO_FILE, RequestError, ShardUnreadable
 from mslaunch.shared import layout
 from mslaunch.weights import pytorch
 
@@ -61,8 +60,8 @@ def with_aliases(weights: Mapping[str, Weight], aliases: Mapping[str, str]) -> d
 
 def head_alias(weights: Mapping[str, Weight]) -> dict[str, str]:
     """Return what the missing head of a language model with tied weights is."""
-    found = next((name for name in _EMBEDDINGS if name in weights), None)
-    return {_HEAD: found} if found and _HEAD not in weights else {}
+    embedding = next((name for name in _EMBEDDINGS if name in weights), None)
+    return {_HEAD: embedding} if embedding and _HEAD not in weights else {}
 
 
 SUFFIXES = (*FORMATS, *TORCH_SUFFIXES)
@@ -106,18 +105,18 @@ def _open(path: Path, strategy: Strategy | None, key: str | None) -> _Opened:
 def _says_tied(config: Path) -> bool:
     """Tell whether the config.json of Hugging Face says that embedding and head are one tensor."""
     try:
-        found = parse_json(read_text(config, _MOST_CONFIG).encode())
+        config_json = parse_json(read_text(config, _MOST_CONFIG).encode())
     except (Unreadable, OSError):
         return False
-    return isinstance(found, dict) and found.get("tie_word_embeddings") is True
+    return isinstance(config_json, dict) and config_json.get("tie_word_embeddings") is True
 
 
 def check_key(key: str | None, *opened: Weights) -> None:
     """Refuse a key where none of the files has any: only those of torch.save do."""
     files = [_file_of(weight) for weights in opened for weight in weights.values()]
     if key is not None and files and not any(map(is_torch, files)):
-        known = ", ".join(TORCH_SUFFIXES)
-        raise RequestError(f"--key {key}: {files[0]} has no keys; only {known} files have. Leave --key out.")
+        suffixes = ", ".join(TORCH_SUFFIXES)
+        raise RequestError(f"--key {key}: {files[0]} has no keys; only {suffixes} files have. Leave --key out.")
 
 
 def files_of(weights: Weights) -> list[Path]:
@@ -146,29 +145,27 @@ def _has_checkpoints(folder: Path) -> bool:
 
 
 def _open_index(path: Path, key: str | None) -> _Opened:
-    """Read what an index lists: every name in the file that it says, and no other."""
+    """Read the weights that an index lists; each must lie in the file that it names, and there must be no other."""
     try:
         index = parse_json(read_text(path, _MOST_INDEX).encode())
         places = index["weight_map"] if isinstance(index, dict) else None
     except (Unreadable, OSError, KeyError) as error:
         raise RequestError(f"{path}: not an index: {error}. It needs a weight_map of names and files.") from None
-    names = set(places.values()) if isinstance(places, dict) and all(map(_is_text, places.values())) else set()
+    names: set[str] = set()
+    if isinstance(places, dict) and all(isinstance(name, str) for name in places.values()):
+        names = set(places.values())
     if not places or not names or any("/" in name or name in ("", ".", "..") for name in names):
         raise RequestError(f"{path}: not an index: its weight_map is to give each name a file in the same folder.")
     opened = _open_files([path.with_name(name) for name in sorted(names)], key)
     weights = opened.weights
     for name, file in places.items():
-        found = weights.get(name)
-        if found is None or _file_of(found).name != file:
+        weight = weights.get(name)
+        if weight is None or _file_of(weight).name != file:
             raise RequestError(f"{path}: {name} is not in {file}. Copy the files again.")
     extra = sorted(weights.keys() - places.keys())
     if extra:
         raise RequestError(f"{path}: does not list {extra[0]}, which {_file_of(weights[extra[0]]).name} holds.")
     return opened
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 def _file_of(weight: Weight) -> Path:
@@ -192,40 +189,36 @@ def _open_files(files: Iterable[Path], key: str | None) -> _Opened:
 
 def _open_file(path: Path, key: str | None) -> _Opened:
     if is_torch(path):
-        source, found = _read(path, lambda fd, size: pytorch.read(fd, size, key))
-        return _Opened({name: _of_torch(name, source, one) for name, one in found.items()}, is_torch=True)
+        return _Opened(_read_torch(path, key), is_torch=True)
     if path.suffix not in FORMATS:
         raise RequestError(f"{path}: weights are in files that end in {', '.join(SUFFIXES)}. Name one of those.")
     shard = read_shard(path)
-    return _Opened(_of_shard(shard), shard.aliases, path.suffix in FOR_TORCH and shard.framework != "ms")
+    weights = {name: _weight(name, shard.path, tensor) for name, tensor in shard.tensors.items()}
+    return _Opened(weights, shard.aliases, path.suffix in FOR_TORCH and shard.framework != "ms")
 
 
-def _of_torch(name: str, path: Path, found: TensorView | Tensor) -> Weight:
-    if isinstance(found, Tensor):
-        return Weight(name, found.dtype, found.shape, (), (path, found))
-    return weight_of(name, path, found)
-
-
-def _read(
-    path: Path, read: Callable[[int, int], Mapping[str, TensorView | Tensor]]
-) -> tuple[Path, Mapping[str, TensorView | Tensor]]:
+def _read_torch(path: Path, key: str | None) -> Weights:
+    unreadable = f"{path}: not a state_dict that can be read"
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError as error:
-        raise ShardUnreadable(str(path), error.strerror or str(error)) from None
+        fd, status = open_regular(path)
+    except ShardUnreadable as error:
+        if error.what == NO_FILE:
+            raise RequestError(f"{unreadable}: {NO_FILE}.") from None
+        raise
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise MalformedFile("it is no regular file")
-        return remember(path, found), read(fd, found.st_size)
+        tensors = pytorch.read(fd, status.st_size, key)
     except (MalformedFile, OSError) as error:
-        raise RequestError(f"{path}: not a state_dict that can be read: {str(error).removesuffix('.')}.") from None
+        raise RequestError(f"{unreadable}: {str(error).removesuffix('.')}.") from None
     finally:
         os.close(fd)
-
-
-def _of_shard(shard: Shard) -> Weights:
-    return {name: _weight(name, shard.path, tensor) for name, tensor in shard.tensors.items()}
+    source = remember(path, status)
+    weights: Weights = {}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, Tensor):
+            weights[name] = Weight(name, tensor.dtype, tensor.shape, (), (source, tensor))
+        else:
+            weights[name] = weight_of(name, source, tensor)
+    return weights
 
 
 def _weight(name: str, path: Path, tensor: Tensor) -> Weight:
@@ -241,17 +234,14 @@ def _weight(name: str, path: Path, tensor: Tensor) -> Weight:
 def _open_ranks(folder: Path, strategy: Strategy | None) -> Weights:
     """Merge the shards of all ranks, in what is read; nothing is written."""
     try:
-        found = find_set(folder, strategy.world_size if strategy else None)
+        shard_set = find_set(folder, strategy.world_size if strategy else None)
     except SeveralNetworks as error:
         alone = f"Write one to a folder of its own: mslaunch ckpt convert {shlex.quote(str(folder))} -o NEW --prefix"
         raise SeveralNetworks(folder, error.names, alone) from None
-    if strategy is None and len(found.files) > 1:
-        raise RequestError(
-            f"{folder}: {len(found.files)} ranks, and no strategy says how they belong together. Give --strategy FILE."
-        )
-    verified = verify(found, strategy)
-    if verified.errors:
-        raise SetIsWrong(found, verified.errors)
+    if strategy is None and len(shard_set.files) > 1:
+        ranks = f"{len(shard_set.files)} ranks"
+        raise RequestError(f"{folder}: {ranks}, and no strategy says how they belong together. Give --strategy FILE.")
+    verified = require_valid(shard_set, strategy)
     weights: Weights = {}
     for name, parameter in describe(verified.shards, strategy).items():
         shape = parameter.shape

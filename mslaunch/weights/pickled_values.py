@@ -73,7 +73,7 @@ PACKAGES = (
     *("torch.nn.modules", "torch.optim", "torch.amp", "torch.cuda.amp", "torch.distributed.fsdp"),
     *("torch.distributed.tensor", "torch.distributed._tensor", "torch.distributed.device_mesh"),
 )
-"""Packages whose classes are objects too. What is no class, such as a function that loads, is refused."""
+"""Packages whose classes are objects too. Anything else in them, such as a function that loads files, is refused."""
 
 
 def is_object(path: str) -> bool:
@@ -191,7 +191,7 @@ _TYPE_NAMES = {f"torch.{name}": dtype for name, dtype in _DTYPES.items()} | {
 }
 
 
-def known(path: str) -> PickledName:
+def allowed_name(path: str) -> PickledName:
     """Return what stands for a name in the pickle, if it is one of the tables'."""
     if path in _STORAGE_TYPES or path in _TYPE_NAMES or path in CALLS or path in VALUES or is_object(path):
         return PickledName(path)
@@ -221,7 +221,9 @@ def call(callee: Any, arguments: Any) -> Any:
 def make_opaque(path: str, arguments: Sequence[Any]) -> Opaque:
     """Return what stands for a value that is made of others; a set of tensors would be lost without a word."""
     made = Opaque(path)
-    items = (item for one in arguments for item in (one if isinstance(one, (list, tuple)) else (one,)))
+    items = (
+        item for argument in arguments for item in (argument if isinstance(argument, (list, tuple)) else (argument,))
+    )
     if not made.may_hold_weights and any(isinstance(item, TensorRef) for item in items):
         raise MalformedFile(f"its pickle puts a tensor into {path}. {SAVE_THE_WEIGHTS}")
     return made
@@ -231,23 +233,28 @@ def kind_of(value: Any) -> str:
     return value.path[:SHOWN] if isinstance(value, PickledName) else f"a {type(value).__name__}"
 
 
-def refer(words: Any) -> StorageRef | PickledName:
+def refer(reference: Any) -> StorageRef | PickledName:
     """Read what a pickle refers to outside: a storage, or in old files the class of a module, with its source."""
-    if isinstance(words, tuple) and len(words) == 4 and words[0] == "module" and isinstance(words[1], PickledName):
-        return words[1]
-    return _storage(words)
+    if (
+        isinstance(reference, tuple)
+        and len(reference) == 4
+        and reference[0] == "module"
+        and isinstance(reference[1], PickledName)
+    ):
+        return reference[1]
+    return _storage(reference)
 
 
-def _storage(words: Any) -> StorageRef:
-    """Read what a pickle says of a storage: `("storage", type, key, device, count)`, and a view in old files."""
-    if not isinstance(words, tuple) or len(words) not in (5, 6) or words[0] != "storage":
+def _storage(reference: Any) -> StorageRef:
+    """Read a pickle's description of a storage: `("storage", type, key, device, count)`, and a view in old files."""
+    if not isinstance(reference, tuple) or len(reference) not in (5, 6) or reference[0] != "storage":
         raise MalformedFile("its pickle refers to something outside that is no storage")
-    kind, key, _, count = words[1:5]
+    kind, key, _, count = reference[1:5]
     if not isinstance(kind, PickledName) or kind.path not in _STORAGE_TYPES or not isinstance(key, str):
         raise MalformedFile("its pickle describes a storage without type or key")
     begin = 0
-    if len(words) == 6 and words[5] is not None:
-        _, begin, count = words[5]
+    if len(reference) == 6 and reference[5] is not None:
+        _, begin, count = reference[5]
     return StorageRef(key, _STORAGE_TYPES[kind.path], _size(count), _size(begin))
 
 

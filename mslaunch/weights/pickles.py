@@ -13,9 +13,9 @@ from mslaunch.weights.pickled_values import (
     Opaque,
     StorageRef,
     TensorRef,
+    allowed_name,
     call,
     kind_of,
-    known,
     make_object,
     make_opaque,
     plain_key,
@@ -59,8 +59,8 @@ class _Reader:
         except MalformedFile:
             raise
         except (ValueError, IndexError, KeyError, TypeError, OverflowError, AttributeError) as error:
-            words = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
-            raise MalformedFile(f"its pickle cannot be read: {words[:SHOWN]}") from None
+            message = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else str(error)
+            raise MalformedFile(f"its pickle cannot be read: {message[:SHOWN]}") from None
         raise MalformedFile("its pickle has no end")
 
     def count(self, steps: int) -> None:
@@ -123,19 +123,19 @@ class _Reader:
     def put(self, index: int | None) -> None:
         self.memo[len(self.memo) if index is None else index] = self.stack[-1]
 
-    def global_name(self, words: str) -> None:
-        self.stack.append(known(words.replace(" ", ".")))
+    def global_name(self, path: str) -> None:
+        self.stack.append(allowed_name(path.replace(" ", ".")))
 
     def stack_global(self, _: Any) -> None:
         module, name = self.last(2)
         if not (isinstance(module, str) and isinstance(name, str)):
             raise MalformedFile("its pickle names something with what is no text")
-        self.stack.append(known(f"{module}.{name}"))
+        self.stack.append(allowed_name(f"{module}.{name}"))
 
     def reduce(self, _: Any) -> None:
         callee, arguments = self.last(2)
         if isinstance(arguments, tuple):
-            self.count(sum(len(one) for one in arguments if isinstance(one, (list, tuple))))
+            self.count(sum(len(argument) for argument in arguments if isinstance(argument, (list, tuple))))
         self.stack.append(call(callee, arguments))
 
     def build(self, _: Any) -> None:
@@ -146,10 +146,10 @@ class _Reader:
         self.stack.append(target)
 
     def persistent(self, _: Any) -> None:
-        found = refer(self.stack.pop())
-        if isinstance(found, StorageRef):
-            self.storages[found.key] = found
-        self.stack.append(found)
+        reference = refer(self.stack.pop())
+        if isinstance(reference, StorageRef):
+            self.storages[reference.key] = reference
+        self.stack.append(reference)
 
     def new_object(self, owner: Any) -> None:
         self.stack.append(make_object(owner))
@@ -173,22 +173,10 @@ _CONSTANTS: dict[str, Callable[[], Any]] = {
 }
 
 
-def _set_item(reader: _Reader, _: Any) -> None:
-    reader.set_items(list(reader.last(2)))
-
-
 def _make_dict(reader: _Reader, _: Any) -> None:
     items = reader.to_mark()
     reader.stack.append({})
     reader.set_items(items)
-
-
-def _drop(reader: _Reader, _: Any) -> None:
-    reader.last(1)
-
-
-def _drop_to_mark(reader: _Reader, _: Any) -> None:
-    reader.to_mark()
 
 
 def _push(make: Callable[[_Reader, Any], Any]) -> Callable[[_Reader, Any], None]:
@@ -199,10 +187,10 @@ def _push(make: Callable[[_Reader, Any], Any]) -> Callable[[_Reader, Any], None]
     return push
 
 
-_STEPS: dict[str, Callable[[_Reader, Any], None]] = {
+_STEPS: dict[str, Callable[[_Reader, Any], object]] = {
     "MARK": _Reader.mark,
-    "POP": _drop,
-    "POP_MARK": _drop_to_mark,
+    "POP": lambda reader, _: reader.last(1),
+    "POP_MARK": lambda reader, _: reader.to_mark(),
     "DUP": _push(lambda reader, _: reader.stack[-1]),
     "TUPLE": _push(lambda reader, _: tuple(reader.to_mark())),
     "TUPLE1": _push(lambda reader, _: reader.last(1)),
@@ -213,7 +201,7 @@ _STEPS: dict[str, Callable[[_Reader, Any], None]] = {
     "FROZENSET": _push(lambda reader, _: make_opaque("builtins.frozenset", reader.to_mark())),
     "APPEND": lambda reader, _: reader.append_items(list(reader.last(1))),
     "APPENDS": lambda reader, _: reader.append_items(reader.to_mark()),
-    "SETITEM": _set_item,
+    "SETITEM": lambda reader, _: reader.set_items(list(reader.last(2))),
     "SETITEMS": lambda reader, _: reader.set_items(reader.to_mark()),
     "ADDITEMS": lambda reader, _: reader.add_items(reader.to_mark()),
     "PUT": _Reader.put,
@@ -225,7 +213,7 @@ _STEPS: dict[str, Callable[[_Reader, Any], None]] = {
     "LONG_BINGET": _push(lambda reader, index: reader.memo[index]),
     "GLOBAL": _Reader.global_name,
     "STACK_GLOBAL": _Reader.stack_global,
-    "INST": lambda reader, words: reader.new_object(known(words.replace(" ", "."))),
+    "INST": lambda reader, path: reader.new_object(allowed_name(path.replace(" ", "."))),
     "REDUCE": _Reader.reduce,
     "BUILD": _Reader.build,
     "BINPERSID": _Reader.persistent,

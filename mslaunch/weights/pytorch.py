@@ -7,7 +7,7 @@ import os
 import re
 import struct
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -35,24 +35,24 @@ _RANDOM = re.compile(r"(\w+_)?rng(_\w+)?")
 
 def find_state_dict(value: Any, key: str | None) -> dict[str, TensorRef]:
     """Return the tensors of the network; `key` names its state_dict where there are several."""
-    found = _named(_tensors(_by_key(value, key) if key else _state_dict(value, _holders(value, _is_tensor))))
-    if not found:
+    tensors = _tensors(_by_key(value, key) if key else _state_dict(value, _holders(value, _is_tensor)))
+    if not tensors:
         raise MalformedFile(f"it holds no tensor{_objects(value)}")
-    if not any(all(tensor.shape) for tensor in found.values()):
+    if not any(all(tensor.shape) for tensor in tensors.values()):
         raise MalformedFile(
             "all of its tensors are empty: DeepSpeed ZeRO-3 keeps the weights elsewhere. "
             "Run zero_to_fp32.py, which DeepSpeed puts beside them, and import what it writes"
         )
-    return found
+    return tensors
 
 
 def _by_key(value: Any, key: str) -> dict[Any, Any]:
     for step in key.split("."):
-        known = value if isinstance(value, dict) else {}
-        value = known.get(step)
+        members = value if isinstance(value, dict) else {}
+        value = members.get(step)
         if value is None:
-            names = ", ".join(str(name)[:40] for name in list(known)[:_SHOWN])
-            more = " …" if len(known) > _SHOWN else ""
+            names = ", ".join(str(name)[:40] for name in list(members)[:_SHOWN])
+            more = " …" if len(members) > _SHOWN else ""
             raise MalformedFile(f"it holds no state_dict under {key}; its keys are {names or 'none'}{more}")
     if not isinstance(value, dict):
         raise MalformedFile(
@@ -67,9 +67,9 @@ def _state_dict(value: Any, holders: Set[int], level: int = 0) -> dict[Any, Any]
         raise MalformedFile(f"it holds no state_dict{_whole(value)}. Save model.state_dict() with torch.save")
     if value.keys() >= _OPTIMIZER:
         raise MalformedFile("it holds an optimizer's state, no network's. Save model.state_dict() with torch.save")
-    network = {name: one for name, one in value.items() if not _is_of_training(name, one)}
-    inner = {name: one for name, one in network.items() if isinstance(one, dict) and id(one) in holders}
-    beside = [one for one in network.values() if id(one) in holders and not isinstance(one, dict)]
+    network = {name: member for name, member in value.items() if not _is_of_training(name, member)}
+    inner = {name: member for name, member in network.items() if isinstance(member, dict) and id(member) in holders}
+    beside = [member for member in network.values() if id(member) in holders and not isinstance(member, dict)]
     wrapper = next((name for name in _WRAPPERS if name in inner), None)
     is_top = level == 0
     if level > _MOST_LEVELS or (beside and not (is_top and inner and (wrapper or _are_numbers(beside)))):
@@ -85,13 +85,13 @@ def _state_dict(value: Any, holders: Set[int], level: int = 0) -> dict[Any, Any]
 
 
 def _are_numbers(values: list[Any]) -> bool:
-    return all(isinstance(one, TensorRef) and one.shape in ((), (1,)) for one in values)
+    return all(isinstance(number, TensorRef) and number.shape in ((), (1,)) for number in values)
 
 
 def _is_of_training(name: Any, value: Any) -> bool:
     """Tell whether a value is the state of optimizers, by its keys, or that of random numbers, by its name."""
     if isinstance(value, (list, tuple)):
-        return bool(value) and all(_is_state(name, one) for one in value)
+        return bool(value) and all(_is_state(name, state) for state in value)
     return _is_state(name, value)
 
 
@@ -114,7 +114,7 @@ def _check_optimizers(inner: Mapping[Any, Any]) -> None:
 def _holders(value: Any, kind: Callable[[Any], bool]) -> set[int]:
     """Return the ids of what is of a kind, and of the containers that hold such, at any depth; each is read once."""
     around: dict[int, list[int]] = {}
-    found: set[int] = set()
+    holders: set[int] = set()
     queue, seen = [value], set[int]()
     while queue:
         here = queue.pop()
@@ -122,17 +122,17 @@ def _holders(value: Any, kind: Callable[[Any], bool]) -> set[int]:
             continue
         seen.add(id(here))
         if kind(here):
-            found.add(id(here))
-        for _, one in _entries(here):
-            around.setdefault(id(one), []).append(id(here))
-            queue.append(one)
-    above = list(found)
+            holders.add(id(here))
+        for _, member in _entries(here):
+            around.setdefault(id(member), []).append(id(here))
+            queue.append(member)
+    above = list(holders)
     while above:
         for holder in around.get(above.pop(), ()):
-            if holder not in found:
-                found.add(holder)
+            if holder not in holders:
+                holders.add(holder)
                 above.append(holder)
-    return found
+    return holders
 
 
 def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
@@ -142,10 +142,11 @@ def _entries(value: Any) -> Iterable[tuple[Any, Any]]:
     return enumerate(value) if isinstance(value, (list, tuple)) else ()
 
 
-def _tensors(value: dict[Any, Any]) -> Iterator[tuple[str, TensorRef]]:
+def _tensors(value: dict[Any, Any]) -> dict[str, TensorRef]:
     """The tensors of a state_dict, those of dicts and lists in it included; numbers and texts in it are left out."""
-    holders = _holders(value, lambda one: _is_tensor(one) or _is_object(one))
+    holders = _holders(value, lambda member: _is_tensor(member) or _is_object(member))
     queue: list[tuple[str, Any, int]] = [("", value, 0)]
+    tensors: dict[str, TensorRef] = {}
     count = 0
     seen = set[int]()  # a dict that stands in it twice would multiply, level by level
     while queue:
@@ -155,25 +156,20 @@ def _tensors(value: dict[Any, Any]) -> Iterator[tuple[str, TensorRef]]:
                 f"its containers are nested deeper than {_MOST_LEVELS} levels, or one stands in it twice"
             )
         seen.add(id(here))
-        for key, one in _entries(here):
+        for key, member in _entries(here):
+            name = f"{prefix}{key}"
             count += 1
             if count > _MOST_TENSORS:
                 raise MalformedFile(f"over {_MOST_TENSORS} entries")
-            if isinstance(one, TensorRef):
-                yield f"{prefix}{key}", one
-            elif _is_object(one):
-                raise MalformedFile(f"{prefix}{str(key)[:40]} is {one.words()}")
-            elif id(one) in holders:
-                queue.append((f"{prefix}{key}.", one, level + 1))
-
-
-def _named(tensors: Iterator[tuple[str, TensorRef]]) -> dict[str, TensorRef]:
-    named: dict[str, TensorRef] = {}
-    for name, tensor in tensors:
-        if name in named:
-            raise MalformedFile(f"{name} stands in it twice")
-        named[name] = tensor
-    return named
+            if isinstance(member, TensorRef):
+                if name in tensors:
+                    raise MalformedFile(f"{name} stands in it twice")
+                tensors[name] = member
+            elif _is_object(member):
+                raise MalformedFile(f"{prefix}{str(key)[:40]} is {member.words()}")
+            elif id(member) in holders:
+                queue.append((f"{name}.", member, level + 1))
+    return tensors
 
 
 def _whole(value: Any) -> str:
@@ -181,10 +177,12 @@ def _whole(value: Any) -> str:
 
 
 def _objects(value: Any) -> str:
-    """Name the objects in a file that holds no tensor: a whole model may be one."""
-    entries = value.items() if isinstance(value, dict) else ()
-    found = [f"{str(name)[:40]} is {one.words()}" for name, one in entries if _is_object(one)]
-    return f"; {found[0]}" if found else ""
+    """Name an object in a file that holds no tensor: a whole model may be one."""
+    if isinstance(value, dict):
+        for name, member in value.items():
+            if _is_object(member):
+                return f"; {str(name)[:40]} is {member.words()}"
+    return ""
 
 
 def _is_tensor(value: Any) -> bool:
@@ -216,12 +214,12 @@ class Stored:
 def read(fd: int, size: int, key: str | None = None) -> dict[str, TensorView | Tensor]:
     """Read the description of a state_dict; `key` names it where the file holds several.
 
-    A tensor of a type that MindSpore's checkpoints do not have is no view: it can be named and left out, not written.
+    A type that MindSpore's checkpoints do not have is returned as a tensor: it can be named and left out, not written.
     """
     head = os.pread(fd, 4, 0)
     stored = _read_zip(fd, size) if head == b"PK\x03\x04" else _read_older(fd, size, head)
-    found = find_state_dict(stored.value, key)
-    return {name: _view(name, tensor, stored.storages, size) for name, tensor in found.items()}
+    tensors = find_state_dict(stored.value, key)
+    return {name: _view(name, tensor, stored.storages, size) for name, tensor in tensors.items()}
 
 
 def _read_zip(fd: int, size: int) -> Stored:

@@ -13,7 +13,7 @@ from mslaunch.checkpoint.sharding.tensor_layout import Shape
 from mslaunch.errors import RequestError
 
 _NAMES = ("_scale_inv", "_scale")
-"""What follows the name of a weight in that of its scales; either are factors, whatever their name says."""
+"""The endings of the names of scales; both hold factors, whatever the name suggests."""
 _BLOCK = 128
 """Rows and columns of a block that has one scale (DeepSeek-V3, Qwen3-FP8)."""
 _FLOAT8 = tuple(dtype for dtype in FLOATS if dtype.startswith("Float8"))
@@ -31,11 +31,11 @@ def join_scales(weights: Mapping[str, Weight]) -> dict[str, Weight]:
             scales[layer] = name
     for name, weight in weights.items():
         if weight.dtype in _FLOAT8:
-            found = next((one for word in _NAMES if (one := f"{name}{word}") in weights), None)
+            scale = next((candidate for word in _NAMES if (candidate := f"{name}{word}") in weights), None)
             other = scales.get(name.rpartition(".")[0])
-            if found is not None:
-                made[name] = _joined(weight, weights[found])
-                made.pop(found, None)
+            if scale is not None:
+                made[name] = _joined(weight, weights[scale])
+                made.pop(scale, None)
             elif other is not None:  # a plain cast would be wrong
                 what = f"its float8 values may be scaled by {other}, which is not understood"
                 raise RequestError(f"{name}: {what}. {_WAY_OUT}")
@@ -69,13 +69,13 @@ def _same_dimensions(view: TensorView, count: int) -> TensorView:
 
 
 def _blocks(shape: Shape, scales: Shape) -> tuple[int, ...] | None:
-    """How many values of each dimension have one scale; None where that cannot be told."""
+    """Return how many values of each dimension have one scale; None where the shapes do not fit."""
     if len(shape) != len(scales):
         return None
-    found = []
+    blocks = []
     for size, count in zip(shape, scales, strict=True):
         choices = {1: max(size, 1), ceil(size / _BLOCK): _BLOCK, size: 1}
         if count not in choices:
             return None
-        found.append(choices[count])
-    return tuple(found)
+        blocks.append(choices[count])
+    return tuple(blocks)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from mslaunch.shared import layout
 
 if TYPE_CHECKING:
+    from mslaunch.checkpoint.moving.new_files import Planned
     from mslaunch.checkpoint.moving.weights import Weight
     from mslaunch.checkpoint.sharding.strategy import Strategy
-    from mslaunch.checkpoint.sharding.transform import Planned
     from mslaunch.weights.diff import WeightDifference
     from mslaunch.weights.importing import Naming, Renamed
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from mslaunch.checkpoint.formats.tensor import ITEM_SIZES, Content, FileLayout, MalformedFile, Part, Tensor, chunks
 from mslaunch.documents import protobuf
-from mslaunch.errors import RequestError
 
 _CRC_WORD = b"crc_num"
 _CRC_SIZE = len(_CRC_WORD) + 10
@@ -19,7 +18,7 @@ _HEAD = 4096  # name, type and shape of a parameter fit in; longer ones are read
 _LONGEST_HEAD = 1 << 20
 _MOST_VALUES = 1 << 20
 SPLIT_ABOVE = 512 << 20
-_TYPES = {*ITEM_SIZES, "str", "Int4"}
+TYPES = frozenset({*ITEM_SIZES, "str", "Int4"})
 """The types that MindSpore reads from a .ckpt."""
 _BREAKPOINT = "_breakpoint.ckpt"
 _STRATEGY_HEAD = b"\x08"
@@ -73,8 +72,8 @@ class _Longer(MalformedFile):
 def _parse(head: bytes, at: int, end: int) -> tuple[Tensor, int]:
     key, inner = _number(head, 0)
     if key != 1 << 3 | protobuf.BYTES:
-        first = "it begins" if at == 0 else f"at byte {at} it goes on"
-        raise MalformedFile(f"{first} with no parameter (is it encrypted, or no checkpoint?)")
+        place = f"at byte {at} it goes on" if at else "it begins"
+        raise MalformedFile(f"{place} with no parameter (is it encrypted, or no checkpoint?)")
     length, inner = _number(head, inner)
     stop = at + inner + length
     if stop > end:
@@ -89,8 +88,10 @@ def _parse(head: bytes, at: int, end: int) -> tuple[Tensor, int]:
             raise MalformedFile(f"{name or 'a parameter'} is a map parameter, which is not supported")
     if not name or tensor is None:
         raise MalformedFile(f"the parameter at byte {at} has no name or no tensor")
-    dtype, dims, content = tensor
-    return Tensor(name, dtype, () if dims == (0,) and content[1] else dims, (content,)), stop
+    dtype, shape, content = tensor
+    if shape == (0,) and content[1]:
+        shape = ()
+    return Tensor(name, dtype, shape, (content,)), stop
 
 
 def _tensor(head: bytes, begin: int, size: int, at: int) -> tuple[str, tuple[int, ...], Part]:
@@ -176,10 +177,6 @@ def frame(tensors: Sequence[Tensor], framework: str = "ms") -> FileLayout:
     at = 0
     heads, places = [], {}
     for tensor in tensors:
-        if tensor.dtype not in _TYPES:
-            raise RequestError(
-                f"{tensor.name}: {tensor.dtype} is a type that MindSpore's checkpoints do not have. Write .safetensors."
-            )
         parts = []
         for length in _lengths(tensor):
             head = _head(tensor, length)

@@ -58,22 +58,23 @@ def read(fd: int, size: int) -> Content:
     crc = int(crc) if isinstance(crc, str) and _CRC.fullmatch(crc) else None
     aliases = _aliases(metadata, {tensor.name for tensor in tensors})
     framework = metadata.get("format")
-    framework = framework if isinstance(framework, str) else None
+    if not isinstance(framework, str):
+        framework = None
     return Content(tensors, crc, metadata.get("remove_redundancy") == "True", aliases, framework)
 
 
 def _aliases(metadata: dict[str, Any], names: set[str]) -> dict[str, str]:
     """Read what `safetensors.torch.save_model` notes of tied weights: the name that it left out, and the one kept."""
-    found = {
+    aliases = {
         name: other
         for name, other in metadata.items()
         if isinstance(other, str) and other in names and name not in names and name not in _NO_ALIAS
     }
     try:
-        "".join(found).encode()  # JSON can spell what is no text
+        "".join(aliases).encode()  # JSON can hold lone surrogates
     except UnicodeEncodeError:
         raise MalformedFile("__metadata__ has a name that is no text") from None
-    return found
+    return aliases
 
 
 def _header(data: bytes) -> dict[str, Any]:
@@ -87,12 +88,12 @@ def _header(data: bytes) -> dict[str, Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    named: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name, value in pairs:
-        if name in named:
+        if name in members:
             raise MalformedFile(f"{name!r} stands in its header twice")
-        named[name] = value
-    return named
+        members[name] = value
+    return members
 
 
 def _tensor(name: str, entry: Any, data: int, metadata: dict[str, Any]) -> Tensor:
@@ -104,7 +105,7 @@ def _tensor(name: str, entry: Any, data: int, metadata: dict[str, Any]) -> Tenso
             raise ValueError
         if not (isinstance(dtype, str) and isinstance(entry["shape"], list)):
             raise TypeError
-        f"{name}{dtype}".encode()  # JSON can spell what is no text
+        f"{name}{dtype}".encode()  # JSON can hold lone surrogates
     except (KeyError, TypeError, ValueError):
         raise MalformedFile(f"{name!r}: its entry in the header is not dtype, shape and data_offsets") from None
     if metadata.get(name) == "Int4":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,10 +11,10 @@ from pathlib import Path
 
 from mslaunch.checkpoint.formats import ckpt, safetensors
 from mslaunch.checkpoint.formats.tensor import MOST_DIMENSIONS, Content, FileLayout, MalformedFile, Tensor
-from mslaunch.checkpoint.moving.file_io import check_unchanged, open_source, remember
+from mslaunch.checkpoint.moving.file_io import check_unchanged, open_regular, open_source, remember
 from mslaunch.checkpoint.sharding.strategy import Strategy
 from mslaunch.checkpoint.sharding.tensor_layout import Box, Shape, box, everything, whole_shape
-from mslaunch.errors import NO_FILE, HoldsTorch, RequestError, ShardUnreadable
+from mslaunch.errors import HoldsTorch, RequestError, ShardUnreadable
 
 LONGEST_NAME = 1_000_000
 """Bytes: a reader takes a megabyte for the head of a parameter."""
@@ -59,6 +58,8 @@ class Format:
     """Computes what MindSpore records as crc_num, of an open file of this size."""
     is_checkpoint: Callable[[Path], bool] = lambda _: True
     """Tells a checkpoint from other files with the same suffix."""
+    types: frozenset[str] | None = None
+    """The types that MindSpore reads from it, where `frame` does not check them."""
     is_used_by_torch: bool = False
     """PyTorch's programs read and write it too; a file of torch.save never has its suffix."""
     may_overlap: bool = False
@@ -100,7 +101,7 @@ class Format:
 
 
 _ROWS = (
-    Format("ckpt", ckpt.read, ckpt.frame, ckpt.checksum, ckpt.is_checkpoint),
+    Format("ckpt", ckpt.read, ckpt.frame, ckpt.checksum, ckpt.is_checkpoint, ckpt.TYPES),
     Format(
         "safetensors",
         safetensors.read,
@@ -127,12 +128,11 @@ def is_torch(path: Path) -> bool:
 
 
 def _head(path: Path) -> bytes:
-    """Return the first bytes, none of what is no regular file or cannot be read."""
-    with suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe would make it wait
+    """Return the first bytes; none where it is not a regular file, or cannot be read."""
+    with suppress(OSError, ShardUnreadable):
+        fd, _ = open_regular(path)
         try:
-            if stat.S_ISREG(os.fstat(fd).st_mode):
-                return os.pread(fd, len(_ZIP), 0)
+            return os.pread(fd, len(_ZIP), 0)
         finally:
             os.close(fd)
     return b""
@@ -168,14 +168,8 @@ def describe(shards: Mapping[int, Shard], strategy: Strategy | None) -> dict[str
 def read_shard(path: Path) -> Shard:
     """Read a file's headers and check every length in them."""
     form = format_of(path)
+    fd, status = open_regular(path)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe would make it wait
-    except OSError as error:
-        raise ShardUnreadable(str(path), error.strerror or str(error)) from None
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise MalformedFile(NO_FILE)
         if status.st_size == 0:
             raise MalformedFile("it is empty")
         content = form.read(fd, status.st_size)
@@ -214,12 +208,21 @@ def checksum(shard: Shard) -> int:
         os.close(fd)
 
 
+def check_writable(path: Path, tensor: Tensor) -> None:
+    """Refuse names and types that readers of a new file would not take."""
+    if not tensor.name:
+        raise RequestError("a parameter has no name, so it cannot be written. Name it with a rule (--names).")
+    if (length := len(tensor.name.encode())) > LONGEST_NAME:
+        start = f"{tensor.name[:60]}…"
+        raise RequestError(f"{start}: a name of {length} bytes; {LONGEST_NAME} are possible. Shorten it.")
+    types = format_of(path).types
+    if types is not None and tensor.dtype not in types:
+        other = " or ".join(FOR_TORCH)
+        raise RequestError(
+            f"{tensor.name}: {tensor.dtype} is a type that MindSpore's checkpoints do not have. Write {other}."
+        )
+
+
 def frame(path: Path, tensors: Sequence[Tensor], framework: str = "ms") -> FileLayout:
-    """Lay out a new file for these tensors; refuse names that readers would not take."""
-    for tensor in tensors:
-        if not tensor.name:
-            raise RequestError("a parameter has no name, so it cannot be written. Name it with a rule (--names).")
-        if (length := len(tensor.name.encode())) > LONGEST_NAME:
-            start = f"{tensor.name[:60]}…"
-            raise RequestError(f"{start}: a name of {length} bytes; {LONGEST_NAME} are possible. Shorten it.")
+    """Lay out a new file for these tensors."""
     return format_of(path).frame(tensors, framework)

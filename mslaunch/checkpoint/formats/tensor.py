@@ -31,7 +31,7 @@ MOST_DIMENSIONS = 64
 
 
 class MalformedFile(ValueError):
-    """The file is not what its name says, or not all of it."""
+    """The file is not of the format of its suffix, or is incomplete."""
 
 
 _COMPLEX = {"complex32": 4, "complex64": 8, "complex128": 16}
@@ -64,7 +64,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What the headers of a file say."""
+    """The headers of a file."""
 
     tensors: tuple[Tensor, ...]
     crc: int | None = None
@@ -74,7 +74,7 @@ class Content:
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Names that were left out since they are tied to another, and that other."""
     framework: str | None = None
-    """What a .safetensors says of who wrote it: ms, pt."""
+    """The framework that a .safetensors names as its writer: ms, pt."""
 
 
 @dataclass(frozen=True, slots=True)

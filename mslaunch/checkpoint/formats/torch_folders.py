@@ -21,10 +21,10 @@ _MOST_FILES = 10_000
 def find_index(folder: Path) -> Path | None:
     """Find the index of a model in several files."""
     for pattern in _INDEXES:
-        if found := sorted(folder.glob(pattern)):
-            if len(found) > 1:
-                raise RequestError(f"{folder}: has {len(found)} indexes ({found[0].name} …). Name one of them.")
-            return found[0]
+        if indexes := sorted(folder.glob(pattern)):
+            if len(indexes) > 1:
+                raise RequestError(f"{folder}: has {len(indexes)} indexes ({indexes[0].name} …). Name one of them.")
+            return indexes[0]
     return None
 
 
@@ -37,7 +37,7 @@ def files_of_torch(folder: Path) -> list[Path]:
         [path for path in entries if path.suffix in TORCH_SUFFIXES],
         [path for path in entries if path.is_file() and is_torch(path)],
     )
-    files = next((found for found in of_kinds if found), [])
+    files = next((paths for paths in of_kinds if paths), [])
     numbered = [path for path in files if _NUMBERED.fullmatch(path.name)]
     if len(files) > 1 and not numbered:
         names = ", ".join(path.name for path in files[:4])

@@ -65,15 +65,10 @@ def copy_box(
     import numpy as np
 
     def view(data: memoryview, box: Box) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        return np.frombuffer(data, np.uint8).reshape(_in_bytes(box_shape(box), itemsize))[
-            _within(common, box, itemsize)
-        ]
+        *outer, last = box_shape(box) or (1,)
+        return np.frombuffer(data, np.uint8).reshape(*outer, last * itemsize)[_within(common, box, itemsize)]
 
     view(target, target_box)[...] = view(source, source_box)
-
-
-def _in_bytes(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    return (*shape[:-1], shape[-1] * itemsize) if shape else (itemsize,)
 
 
 def _within(part: Box, block: Box, itemsize: int) -> tuple[slice, ...]:

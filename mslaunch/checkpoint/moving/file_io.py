@@ -11,7 +11,7 @@ from pathlib import Path, PosixPath
 from typing import Protocol
 
 from mslaunch.checkpoint.formats.tensor import FileLayout
-from mslaunch.errors import NotReadyError, ShardUnreadable, limit_of
+from mslaunch.errors import NO_FILE, NotReadyError, ShardUnreadable, limit_of
 
 WRITE = 64 << 10
 """Longer ones take Linux up to four times the CPU time: it then wants longer stretches of memory for the file."""
@@ -124,10 +124,10 @@ class SameFile:
             raise
 
     def _check(self, path: Path, layout: FileLayout) -> None:
-        found = os.fstat(self.fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != layout.size:
+        status = os.fstat(self.fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != layout.size:
             raise Differs(f"{path}: not a file of {layout.size} bytes")
-        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise Differs(f"{path}: others may write to it")
         for at, head in layout.heads:
             self.put(memoryview(head), at)
@@ -169,11 +169,24 @@ class SourceChanged(NotReadyError):
         super().__init__(f"{path} changed while it was read; nothing was written. Run it again.")
 
 
-def remember(path: Path, found: os.stat_result) -> SourcePath:
+def remember(path: Path, status: os.stat_result) -> SourcePath:
     """The path with the version of the file that was opened there."""
     made = SourcePath(path)
-    made.version = _version(found)
+    made.version = _version(status)
     return made
+
+
+def open_regular(path: Path) -> tuple[int, os.stat_result]:
+    """Open a regular file to read its headers; return its descriptor and status."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else a pipe would make it wait
+    except OSError as error:
+        raise ShardUnreadable(str(path), error.strerror or str(error)) from None
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        raise ShardUnreadable(str(path), NO_FILE)
+    return fd, status
 
 
 def open_source(path: Path) -> int:
@@ -194,11 +207,11 @@ def open_source(path: Path) -> int:
 
 def check_unchanged(fd: int, path: Path) -> None:
     """Compare an open file with what it was when its headers were read."""
-    known = path.version if isinstance(path, SourcePath) else None
-    if known is not None and not _version(os.fstat(fd)).is_of(known):
+    version = path.version if isinstance(path, SourcePath) else None
+    if version is not None and not _version(os.fstat(fd)).is_of(version):
         raise SourceChanged(path)
 
 
-def _version(found: os.stat_result) -> Version:
-    content = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-    return Version(content, found.st_nlink, found.st_ctime_ns)
+def _version(status: os.stat_result) -> Version:
+    content = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return Version(content, status.st_nlink, status.st_ctime_ns)

@@ -10,13 +10,18 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mslaunch.checkpoint.moving.file_io import Differs, SameFile
 from mslaunch.checkpoint.moving.shard_writer import Progress, ShardWriter
 from mslaunch.checkpoint.sharding.reshard import ReshardPlan
 from mslaunch.documents.mounts import mount_points
 from mslaunch.errors import NotReadyError, RequestError, limit_of
+
+if TYPE_CHECKING:
+    from mslaunch.checkpoint.sharding.verify import ShardFinding
 
 LOCK = "lock"
 NEW = "new"
@@ -30,7 +35,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def is_free(folder: Path) -> bool:
-    """Tell whether a folder is empty, but for what is being written there."""
+    """Tell whether a folder is empty, files that are still being written aside."""
     return all(entry.name.startswith(_PARTIAL) for entry in folder.iterdir())
 
 
@@ -63,7 +68,7 @@ def partial_folder(target: Path, inside: bool) -> Iterator[Path]:
 
 
 def _short(name: str) -> str:
-    """The name itself; a long one is cut, and told from others that begin so by its digest."""
+    """Return the name; a long one is cut, and gets a digest of the rest."""
     encoded = os.fsencode(name)
     if len(encoded) <= _LONGEST:
         return name
@@ -116,10 +121,10 @@ def _is_dead(partial: Path) -> bool:
     except OSError:
         return False
     try:
-        taken, here = _lock(fd), _boot()
-        if taken is False:
+        is_free, here = _lock(fd), _boot()
+        if is_free is False:
             return False
-        return (taken is True and bool(here) and os.read(fd, 100) == here) or _is_old(partial)
+        return (is_free is True and bool(here) and os.read(fd, 100) == here) or _is_old(partial)
     finally:
         os.close(fd)
 
@@ -132,59 +137,56 @@ def _is_old(partial: Path) -> bool:
     return time.time() - changed > _OLD
 
 
-__all__ = ["Progress", "holds_same", "write_file", "write_shards"]
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A new set, ready to be written."""
 
+    job: ReshardPlan
+    names: Mapping[int, str]
+    """The file of each rank, below the set's folder."""
+    extra: Mapping[str, bytes]
+    """Further files of the folder."""
+    warnings: tuple[ShardFinding, ...]
 
-def write_shards(
-    job: ReshardPlan,
-    names: Mapping[int, str],
-    folder: Path,
-    extra: Mapping[str, bytes] | None = None,
-    progress: Progress = lambda _: None,
-) -> None:
-    """Write the job's shards as folder/names[rank], and `extra` beside them; renamed only when all is there."""
-    with _told(job, folder):
-        target = Path(os.path.realpath(folder))
-        inside = is_inside(target)
-        _check_room(job.nbytes, folder, target if inside else target.parent)
-        with partial_folder(target, inside) as made:
-            ShardWriter(job, {rank: made / name for rank, name in names.items()}, progress).run()
-            for name, content in (extra or {}).items():
-                (made / name).write_bytes(content)
-            if inside:
-                _move_into(made, target)
-                return
-            if target.is_dir():
-                target.rmdir()  # only ever an empty one
-            made.rename(target)
+    def write(self, folder: Path, progress: Progress = lambda _: None) -> None:
+        """Write all files below a new folder; it gets its name only when all is there."""
+        with _clear_errors(self.job, folder):
+            target = Path(os.path.realpath(folder))
+            inside = is_inside(target)
+            _check_room(self.job.nbytes, folder, target if inside else target.parent)
+            with partial_folder(target, inside) as made:
+                ShardWriter(self.job, self._paths(made), progress).run()
+                for name, content in self.extra.items():
+                    (made / name).write_bytes(content)
+                if inside:
+                    _move_into(made, target)
+                    return
+                if target.is_dir():
+                    target.rmdir()  # only ever an empty one
+                made.rename(target)
 
-
-def holds_same(
-    job: ReshardPlan,
-    names: Mapping[int, str],
-    folder: Path,
-    extra: Mapping[str, bytes] | None = None,
-    progress: Progress = lambda _: None,
-) -> bool:
-    """Tell whether a folder's files hold, byte by byte, what `write_shards` would write there."""
-    try:
-        if any((folder / name).read_bytes() != content for name, content in (extra or {}).items()):
+    def is_in(self, folder: Path, progress: Progress = lambda _: None) -> bool:
+        """Tell whether a folder holds this set already; every byte is compared."""
+        try:
+            if any((folder / name).read_bytes() != content for name, content in self.extra.items()):
+                return False
+            ShardWriter(self.job, self._paths(folder), progress, SameFile).run()
+        except (Differs, OSError):
             return False
-        ShardWriter(job, {rank: folder / name for rank, name in names.items()}, progress, SameFile).run()
-    except (Differs, OSError):
-        return False
-    return True
+        return True
 
+    def write_file(self, path: Path, progress: Progress = lambda _: None) -> None:
+        """Write the only shard as this file."""
+        with _clear_errors(self.job, path):
+            target = Path(os.path.realpath(path))
+            _check_room(self.job.nbytes, path, target.parent)
+            with partial_folder(target, inside=False) as made:
+                file = made / f"file{target.suffix}"  # a long name could be too long in there
+                ShardWriter(self.job, dict.fromkeys(self.job.shards, file), progress).run()
+                _publish(file, target)
 
-def write_file(job: ReshardPlan, path: Path, progress: Progress = lambda _: None) -> None:
-    """Write a job of one shard to a file."""
-    with _told(job, path):
-        target = Path(os.path.realpath(path))
-        _check_room(job.nbytes, path, target.parent)
-        with partial_folder(target, inside=False) as made:
-            file = made / f"file{target.suffix}"  # a long name could be too long in there
-            ShardWriter(job, dict.fromkeys(job.shards, file), progress).run()
-            _publish(file, target)
+    def _paths(self, folder: Path) -> dict[int, Path]:
+        return {rank: folder / name for rank, name in self.names.items()}
 
 
 def _move_into(made: Path, folder: Path) -> None:
@@ -215,7 +217,7 @@ def _publish(made: Path, path: Path) -> None:
 
 
 @contextmanager
-def _told(job: ReshardPlan, target: Path) -> Iterator[None]:
+def _clear_errors(job: ReshardPlan, target: Path) -> Iterator[None]:
     """Turn errors of writing into sentences; those of sources name their files already."""
     try:
         yield

@@ -15,7 +15,7 @@ from itertools import accumulate
 from math import prod
 from pathlib import Path
 
-from mslaunch.checkpoint.formats.table import frame
+from mslaunch.checkpoint.formats.table import check_writable, frame
 from mslaunch.checkpoint.formats.tensor import FileLayout, Part, Tensor
 from mslaunch.checkpoint.moving.blocks import (
     copy_box,
@@ -77,8 +77,8 @@ def plan_block(sources: tuple[Box, ...], targets: tuple[Box, ...], itemsize: int
             return BlockPlan((), direct=False, scattered=False)
         places = (_places(common, box, itemsize, length) for box in around)
         runs.append(Runs(number, other, length, *places))
-    direct = all(one.length >= LONG_RUN or len(one.source_places) == 1 for one in runs)
-    once = sum(one.length * len(one.source_places) for one in runs) == nbytes
+    direct = all(run.length >= LONG_RUN or len(run.source_places) == 1 for run in runs)
+    once = sum(run.length * len(run.source_places) for run in runs) == nbytes
     return BlockPlan(tuple(runs), direct, scattered=once)
 
 
@@ -113,7 +113,7 @@ class _Slice:
         """Where its bytes lie in the file, if they are in one stretch there."""
 
     def load(self, room: memoryview) -> memoryview:
-        """Its bytes, read into the room where they are not made anew."""
+        """Return its bytes: read into this buffer, or computed."""
         if isinstance(self.content, TensorView):
             here = _within(self.box, self.place)
             return bytes_of(read_box(self.fd, self.path, self.content, here))
@@ -191,6 +191,9 @@ class ShardWriter:
         self.paths = paths
         self.progress = progress
         self.open_output = open_output
+        for rank, tensors in job.shards.items():
+            for tensor in tensors:
+                check_writable(paths[rank], tensor)
         self.frames: dict[int, FileLayout] = {
             rank: frame(paths[rank], tensors, job.framework) for rank, tensors in job.shards.items()
         }
@@ -258,11 +261,11 @@ class ShardWriter:
             for place, ranks in assembly.targets
             if (common := intersection(place, block)) is not None
         ]
-        sources, wanted = (tuple(_within(one.box, block) for one in some) for some in (slices, targets))
-        plan = plan_block(sources, wanted, itemsize, prod(box_shape(block)) * itemsize)
+        source_boxes, target_boxes = (tuple(_within(part.box, block) for part in parts) for parts in (slices, targets))
+        plan = plan_block(source_boxes, target_boxes, itemsize, prod(box_shape(block)) * itemsize)
         if plan.direct:
             self._move_runs(plan, slices, targets)
-        elif plan.scattered and all(one.at is not None for one in slices):
+        elif plan.scattered and all(part.at is not None for part in slices):
             self._scatter(plan, slices, targets)
         else:
             self._copy_boxes(slices, targets, itemsize)
@@ -275,8 +278,8 @@ class ShardWriter:
 
     def _move_runs(self, plan: BlockPlan, slices: list[_Slice], targets: list[_Target]) -> None:
         """Read each slice, and write its runs."""
-        for number, one in enumerate(slices):
-            data = one.load(self.scratch.incoming)
+        for number, part in enumerate(slices):
+            data = part.load(self.scratch.incoming)
             for runs in plan.runs:
                 if runs.source == number:
                     for since, to in zip(runs.source_places, runs.target_places, strict=True):
@@ -285,10 +288,10 @@ class ShardWriter:
     def _scatter(self, plan: BlockPlan, slices: list[_Slice], targets: list[_Target]) -> None:
         """Let the kernel read each slice into the rows of all boxes, and write these."""
         *begins, _ = accumulate((target.size for target in targets), initial=0)
-        for one, vectors in zip(slices, self.scratch.rows(plan, tuple(begins)), strict=True):
-            at = one.at or 0
+        for part, vectors in zip(slices, self.scratch.rows(plan, tuple(begins)), strict=True):
+            at = part.at or 0
             for vector in vectors:
-                vector.fill(one.fd, one.path, at)
+                vector.fill(part.fd, part.path, at)
                 at += vector.size
         left = list(zip(targets, begins, strict=True))
         while left:
@@ -298,14 +301,14 @@ class ShardWriter:
 
     def _copy_boxes(self, slices: list[_Slice], targets: list[_Target], itemsize: int) -> None:
         """Read the slices, and put each box together in memory."""
-        ends = accumulate((one.size for one in slices), initial=0)
-        loaded = [one.load(self.scratch.incoming[begin:]) for one, begin in zip(slices, ends, strict=False)]
+        ends = accumulate((part.size for part in slices), initial=0)
+        loaded = [part.load(self.scratch.incoming[begin:]) for part, begin in zip(slices, ends, strict=False)]
         for target in targets:
             piece = self.scratch.outgoing[: target.size]
-            for one, data in zip(slices, loaded, strict=True):
-                common = intersection(one.box, target.box)
+            for part, data in zip(slices, loaded, strict=True):
+                common = intersection(part.box, target.box)
                 if common is not None:
-                    copy_box(common, data, one.box, piece, target.box, itemsize)
+                    copy_box(common, data, part.box, piece, target.box, itemsize)
             target.write(piece)
 
 

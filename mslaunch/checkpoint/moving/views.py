@@ -23,10 +23,10 @@ ITEMS = {**ITEM_SIZES, "Float8_e4m3fn": 1, "Float8_e5m2": 1}
 """Bytes per element of all types that can be viewed."""
 FLOATS = ("Float64", "Float32", "Float16", "BFloat16", "Float8_e4m3fn", "Float8_e5m2")
 _AT_ONCE = 16 << 10
-"""A stretch of this size is read in one piece, however little of it is wanted."""
+"""A stretch of this size is read in one piece, however little of it is needed."""
 _MOST_AT_ONCE = 1 << 20
 _MOST_UNUSED = 16
-"""A longer one is, up to this size, where one byte in so many is wanted: a call costs more than copying the rest."""
+"""So is a longer one, up to this size, where at least one byte in so many is needed: calls cost more than copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +148,8 @@ def _without_dimension(scale: Scale, axis: int) -> Scale:
 
 def reorder(view: TensorView, rows: Sequence[int]) -> TensorView:
     """Put the rows of dimension 0 into another order."""
-    known = view.rows
-    return replace(view, rows=tuple(rows) if known is None else tuple(known[row] for row in rows))
+    order = view.rows
+    return replace(view, rows=tuple(rows) if order is None else tuple(order[row] for row in rows))
 
 
 def read_box(fd: int, path: Path, view: TensorView, box: Box) -> Array:
@@ -175,18 +175,18 @@ def _factors(scale: Scale, rows: tuple[int, ...] | None, box: Box) -> Array:
 
     from mslaunch.checkpoint.moving.casts import to_numbers
 
-    wanted: list[Array] = []
+    numbers: list[Array] = []
     for axis, (since, to) in enumerate(box):
         places = np.array(rows[since:to]) if axis == 0 and rows is not None else np.arange(since, to)
         blocks = (places + scale.starts[axis]) // scale.blocks[axis]
-        wanted.append(blocks[:1] if blocks.min() == blocks.max() else blocks)
-    around = tuple((int(one.min()), int(one.max()) + 1) for one in wanted)
+        numbers.append(blocks[:1] if blocks.min() == blocks.max() else blocks)
+    around = tuple((int(some.min()), int(some.max()) + 1) for some in numbers)
     fd = open_source(scale.path)
     try:
         values = to_numbers(read_box(fd, scale.path, scale.view, around), scale.view.dtype)
     finally:
         os.close(fd)
-    factors: Array = values[np.ix_(*(one - since for one, (since, _) in zip(wanted, around, strict=True)))]
+    factors: Array = values[np.ix_(*(some - since for some, (since, _) in zip(numbers, around, strict=True)))]
     return factors.astype(np.float32)
 
 
@@ -214,27 +214,29 @@ class _File:
 
 
 def _read(file: _File, view: TensorView, box: Box, out: Array) -> None:
-    """Read the stretch around a box where most of it is wanted, else half of the box at a time."""
+    """Read the stretch around a box where most of it is needed, else half of the box at a time."""
     import numpy as np
 
-    rows = view.rows[box[0][0] : box[0][1]] if view.rows is not None else None
-    begins = [min(rows) if rows and axis == 0 else since for axis, (since, _) in enumerate(box)]
-    ends = [max(rows) if rows and axis == 0 else to - 1 for axis, (_, to) in enumerate(box)]
-    spans = [(end - begin) * stride for begin, end, stride in zip(begins, ends, view.strides, strict=True)]
+    first_places, last_places = [since for since, _ in box], [to - 1 for _, to in box]
+    rows = None
+    if view.rows is not None:
+        rows = view.rows[box[0][0] : box[0][1]]
+        first_places[0], last_places[0] = min(rows), max(rows)
+    bounds = list(zip(first_places, last_places, view.strides, strict=True))
+    spans = [(last - first) * stride for first, last, stride in bounds]
     count = 1 + sum(spans)
     if count * file.itemsize <= max(_AT_ONCE, 2 * out.nbytes, min(_MOST_AT_ONCE, _MOST_UNUSED * out.nbytes)):
-        first = view.offset + sum(begin * stride for begin, stride in zip(begins, view.strides, strict=True))
-        data = np.frombuffer(file.stretch(first, count), out.dtype)
-        shape = [end - begin + 1 for begin, end in zip(begins, ends, strict=True)]
+        begin = view.offset + sum(first * stride for first, _, stride in bounds)
+        data = np.frombuffer(file.stretch(begin, count), out.dtype)
+        shape = [last - first + 1 for first, last, _ in bounds]
         steps = [stride * file.itemsize for stride in view.strides]
-        found = np.lib.stride_tricks.as_strided(data, shape, steps, writeable=False)
-        out[...] = found if rows is None else found[[row - begins[0] for row in rows]]
+        values = np.lib.stride_tricks.as_strided(data, shape, steps, writeable=False)
+        out[...] = values if rows is None else values[[row - first_places[0] for row in rows]]
         return
     axis = max(range(len(box)), key=lambda axis: (box[axis][1] - box[axis][0] > 1) * (spans[axis] + 1))
     since, to = box[axis]
     middle = (since + to) // 2
     for half in ((since, middle), (middle, to)):
-        place = tuple(
-            slice(half[0] - since, half[1] - since) if index == axis else slice(None) for index in range(len(box))
-        )
-        _read(file, view, (*box[:axis], half, *box[axis + 1 :]), out[place])
+        place = [slice(None)] * len(box)
+        place[axis] = slice(half[0] - since, half[1] - since)
+        _read(file, view, (*box[:axis], half, *box[axis + 1 :]), out[tuple(place)])

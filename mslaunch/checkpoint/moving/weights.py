@@ -14,7 +14,7 @@ from mslaunch.checkpoint.moving import views
 from mslaunch.checkpoint.moving.views import FLOATS, ITEMS, TensorView
 from mslaunch.checkpoint.sharding.reshard import Assembly, ReshardPlan, make_assembly, target_boxes
 from mslaunch.checkpoint.sharding.strategy import Strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Box, Shape, intersection
+from mslaunch.checkpoint.sharding.tensor_layout import Box, Shape, box_shape, everything, intersection
 from mslaunch.errors import RequestError
 
 Piece = tuple[Box, Path, TensorView]
@@ -42,11 +42,7 @@ class Weight:
 
 
 def weight_of(name: str, path: Path, view: TensorView) -> Weight:
-    return Weight(name, view.dtype, view.shape, ((_everything(view.shape), path, view),))
-
-
-def _everything(shape: Shape) -> Box:
-    return tuple((0, size) for size in shape)
+    return Weight(name, view.dtype, view.shape, ((everything(view.shape), path, view),))
 
 
 def _check_axis(weight: Weight, axis: int, dimensions: int) -> None:
@@ -57,11 +53,11 @@ def _check_axis(weight: Weight, axis: int, dimensions: int) -> None:
 def _changed(
     weight: Weight,
     shape: Shape,
-    box: Callable[[Box], Box],
-    view: Callable[[TensorView], TensorView],
+    change_box: Callable[[Box], Box],
+    change_view: Callable[[TensorView], TensorView],
     name: str | None = None,
 ) -> Weight:
-    changed = tuple((box(place), path, view(one)) for place, path, one in weight.pieces)
+    changed = tuple((change_box(place), path, change_view(view)) for place, path, view in weight.pieces)
     return replace(weight, name=name or weight.name, shape=shape, pieces=changed)
 
 
@@ -125,16 +121,16 @@ def split(weight: Weight, axis: int, ratios: Sequence[int], names: Sequence[str]
 
 
 def _cut(weight: Weight, axis: int, since: int, to: int, name: str) -> Weight:
-    wanted = tuple((since, to) if index == axis else (0, size) for index, size in enumerate(weight.shape))
-    kept: list[Piece] = []
+    cut = tuple((since, to) if index == axis else (0, size) for index, size in enumerate(weight.shape))
+    pieces: list[Piece] = []
     for place, path, view in weight.pieces:
-        common = intersection(place, wanted)
+        common = intersection(place, cut)
         if common is not None:
             a, b = common[axis]
             part = views.narrow(view, axis, a - place[axis][0], b - place[axis][0])
-            kept.append(((*common[:axis], (a - since, b - since), *common[axis + 1 :]), path, part))
+            pieces.append(((*common[:axis], (a - since, b - since), *common[axis + 1 :]), path, part))
     shape = (*weight.shape[:axis], to - since, *weight.shape[axis + 1 :])
-    return replace(weight, name=name, shape=shape, pieces=tuple(kept))
+    return replace(weight, name=name, shape=shape, pieces=tuple(pieces))
 
 
 def concat(weights: Sequence[Weight], axis: int, name: str) -> Weight:
@@ -192,8 +188,10 @@ def plan_weights(weights: Sequence[Weight], target: Strategy | None, framework: 
         places = target_boxes(weight.name, weight.shape, target)
         assemblies.append(_assembly(weight, places))
         for box, ranks in places.items():
-            shape = weight.shape if weight.packed else tuple(to - since for since, to in box)
-            size = weight.nbytes if weight.packed else prod(shape) * ITEMS[weight.dtype]
+            shape, size = weight.shape, weight.nbytes
+            if not weight.packed:
+                shape = box_shape(box)
+                size = prod(shape) * ITEMS[weight.dtype]
             for rank in ranks:
                 new[rank].append(Tensor(weight.name, weight.dtype, shape, ((0, size),)))
     shards = {rank: tuple(tensors) for rank, tensors in new.items()}
@@ -203,6 +201,6 @@ def plan_weights(weights: Sequence[Weight], target: Strategy | None, framework: 
 def _assembly(weight: Weight, places: Mapping[Box, tuple[int, ...]]) -> Assembly:
     if weight.packed:
         path, tensor = weight.packed
-        return make_assembly(weight.name, weight.shape, [(_everything(weight.shape), path, tensor)], places)
+        return make_assembly(weight.name, weight.shape, [(everything(weight.shape), path, tensor)], places)
     sources = [(box, path, view.plain(weight.name) or view) for box, path, view in weight.pieces]
     return Assembly(weight.name, weight.shape, ITEMS[weight.dtype], tuple(sources), tuple(places.items()))

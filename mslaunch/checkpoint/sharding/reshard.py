@@ -38,7 +38,7 @@ class ReshardPlan:
     left_out: tuple[str, ...] = ()
     """Parameters that the source's strategy lists and the target's does not."""
     framework: str = "ms"
-    """What a .safetensors says of itself: ms for MindSpore's names, pt for PyTorch's."""
+    """What a .safetensors notes: ms for MindSpore's names, pt for PyTorch's."""
 
     @property
     def nbytes(self) -> int:

@@ -55,15 +55,15 @@ def find_for_ranks(folders: Mapping[int, Path], place: str, prefix: str | None, 
             raise SeveralNetworks(folder, [network.name for network in several], CHOOSE)
         if not several:
             return Resume(words=f"no checkpoint found in {place}, starting from step 0")
-        found = newest_complete(several[0], folder, folders, strict=True)
+        shard_set = newest_complete(several[0], folder, folders, strict=True)
     except RequestError as error:
         return Resume(words=f"starting from step 0: {error}".removesuffix("."))
-    if found.faults:
-        faults = _fault_words(next(iter(found.files.values())).name, found.faults)
+    if shard_set.faults:
+        faults = _fault_words(next(iter(shard_set.files.values())).name, shard_set.faults)
         return Resume(words=f"no complete checkpoint found in {place} ({faults}), starting from step 0")
-    newer = "".join(f" ({_fault_words(one.saved.name, one.faults)})" for one in found.passed_over[:1])
-    files = {rank: str(path) for rank, path in found.files.items()}
-    return Resume(files, f"resuming from {found.files[min(found.files)].name}{newer}")
+    newer = "".join(f" ({_fault_words(passed.saved.name, passed.faults)})" for passed in shard_set.passed_over[:1])
+    files = {rank: str(path) for rank, path in shard_set.files.items()}
+    return Resume(files, f"resuming from {shard_set.files[min(shard_set.files)].name}{newer}")
 
 
 def _fault_words(name: str, faults: Mapping[int, Fault]) -> str:

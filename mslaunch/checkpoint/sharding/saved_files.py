@@ -20,7 +20,7 @@ _RANK = re.compile(rf"{layout.RANK}({_NUMBER})(?![0-9])")
 _RERUN = re.compile(r"(.+)_([1-9][0-9]{0,8})", re.DOTALL)
 """How MindSpore calls the files of a further run in the same folder: PREFIX_1, PREFIX_2."""
 DEPTH = 6
-"""How deep in a rank's folder checkpoints are looked for."""
+"""How many levels of a rank's folder are searched."""
 
 Step = tuple[int, int]
 """Epoch and step, as numbers: 10 comes after 9."""
@@ -113,16 +113,17 @@ def files_below(folder: Path, prefix: str | None = None) -> list[SavedFile]:
         match = _RANK.fullmatch(entry.name)
         place = entry / layout.WORK if is_run else entry
         if match and place.is_dir():
-            files += _nearest(place, int(match[1]), _beginning(prefix), is_run)
+            files += _nearest(place, int(match[1]), prefix, is_run)
     if is_run and not files:
-        files = [file for file in files_of_code(folder) if _beginning(prefix)(file)]
+        files = [file for file in files_of_code(folder) if _begins(file, prefix)]
     if files:
         return files
-    flat = [path for path in recognise(folder) if prefix is None or _begins(path, prefix)]
-    ranks = {path: _RANK.search(path.name) for path in flat}
-    if all(ranks.values()):
-        return [saved_file(path, int(match[1])) for path, match in ranks.items() if match]
-    return [saved_file(path, 0) for path in flat]
+    flat = {}
+    for path in recognise(folder):
+        match = _RANK.search(path.name)
+        if _begins(saved_file(path, int(match[1]) if match else 0), prefix):
+            flat[path] = ""
+    return _numbered(flat)
 
 
 def files_of_ranks(folders: Mapping[int, Path], prefix: str | None = None) -> list[SavedFile]:
@@ -130,9 +131,9 @@ def files_of_ranks(folders: Mapping[int, Path], prefix: str | None = None) -> li
     files: list[SavedFile] = []
     for rank, folder in folders.items():
         for place in ("", layout.rank_folder(rank)):
-            own = [path for path in recognise(folder / place) if _is_of(path.name, rank, _RANK.search)]
-            saved = [saved_file(path, rank, place) for path in own]
-            saved = [file for file in saved if _beginning(prefix)(file)]
+            paths = [path for path in recognise(folder / place) if _is_of(path.name, rank, _RANK.search)]
+            saved = [saved_file(path, rank, place) for path in paths]
+            saved = [file for file in saved if _begins(file, prefix)]
             if saved:
                 files += saved
                 break
@@ -154,16 +155,22 @@ def files_of_run(ranks: Mapping[int, Path], entries: Callable[[Path], Iterable[o
 def files_of_code(run: Path) -> list[SavedFile]:
     """Find the files that the ranks of a run have written into code/, by a path from `__file__`."""
     code = run / layout.CODE
-    paths = [run / name for name, _ in work_folder.code_files(str(run))]
-    places = {path: str(path.parent.relative_to(code)) for path in sorted(paths) if is_checkpoint(path)}
-    ranks = {path: _RANK.search(f"{place}/{path.name}") for path, place in places.items()}
-    have_numbers = all(ranks.values())
-    return [
-        saved_file(path, int(match[1]) if match and have_numbers else 0, places[path]) for path, match in ranks.items()
-    ]
+    paths = sorted(run / name for name, _ in work_folder.code_files(str(run)))
+    return _numbered({path: str(path.parent.relative_to(code)) for path in paths if is_checkpoint(path)})
 
 
-def _nearest(folder: Path, rank: int, fits: Callable[[SavedFile], bool], is_run: bool) -> list[SavedFile]:
+def _numbered(places: Mapping[Path, str]) -> list[SavedFile]:
+    """Read ranks from names and folders; where one file tells no rank, all are rank 0's."""
+    matches = {path: _RANK.search(f"{place}/{path.name}") for path, place in places.items()}
+    has_ranks = all(matches.values())
+    files = []
+    for path, match in matches.items():
+        rank = int(match[1]) if match and has_ranks else 0
+        files.append(saved_file(path, rank, places[path]))
+    return files
+
+
+def _nearest(folder: Path, rank: int, prefix: str | None, is_run: bool) -> list[SavedFile]:
     """A rank's files, as near to the top of its folder as there are any, also in ckpt/rank_N as MindSpore has it.
 
     In a run, links lead to the project: the run did not write what they name.
@@ -173,21 +180,16 @@ def _nearest(folder: Path, rank: int, fits: Callable[[SavedFile], bool], is_run:
         files = []
         for place in level:
             below = str(place.relative_to(folder))
-            files += [saved_file(path, rank, below) for path in recognise(place) if not _is_link(path, is_run)]
-        files = [file for file in files if fits(file)]
+            paths = [path for path in recognise(place) if not (is_run and path.is_symlink())]
+            saved = [saved_file(path, rank, below) for path in paths]
+            files += [file for file in saved if _begins(file, prefix)]
         if files:
             return files
-        level = [
-            below
-            for place in level
-            for below in sorted(place.iterdir())
-            if below.is_dir() and not _is_link(below, is_run) and _is_of(below.name, rank, _RANK.fullmatch)
-        ]
+        folders = [path for place in level for path in sorted(place.iterdir()) if path.is_dir()]
+        level = [path for path in folders if _is_of(path.name, rank, _RANK.fullmatch)]
+        if is_run:
+            level = [path for path in level if not path.is_symlink()]
     return []
-
-
-def _is_link(path: Path, is_run: bool) -> bool:
-    return is_run and path.is_symlink()
 
 
 def _is_of(name: str, rank: int, match: Callable[[str], re.Match[str] | None]) -> bool:
@@ -196,20 +198,11 @@ def _is_of(name: str, rank: int, match: Callable[[str], re.Match[str] | None]) -
     return other is None or int(other[1]) == rank
 
 
-def _beginning(prefix: str | None) -> Callable[[SavedFile], bool]:
-    """Tell which files begin as was asked, with or without their folder."""
-
-    def fits(file: SavedFile) -> bool:
-        text = (prefix or "").replace("*", str(file.rank))
-        place = file.prefix.rpartition("/")[0].replace("*", str(file.rank))
-        return file.path.name.startswith(text) or str(Path(place, file.path.name)).startswith(text)
-
-    return fits
-
-
-def _begins(path: Path, prefix: str) -> bool:
-    match = _RANK.search(path.name)
-    return _beginning(prefix)(saved_file(path, int(match[1]) if match else 0))
+def _begins(file: SavedFile, prefix: str | None) -> bool:
+    """Tell whether a file's name begins with a prefix, with or without its folder."""
+    text = (prefix or "").replace("*", str(file.rank))
+    place = file.prefix.rpartition("/")[0].replace("*", str(file.rank))
+    return file.path.name.startswith(text) or str(Path(place, file.path.name)).startswith(text)
 
 
 # Which files belong together
@@ -232,8 +225,8 @@ def networks(files: Collection[SavedFile], world: int | None = None) -> list[Net
 
 def _newest_first(by_step: Mapping[tuple[int, Step | None, str], Mapping[int, Path]]) -> tuple[SavedStep, ...]:
     saved = [SavedStep(*key, dict(sorted(files.items()))) for key, files in by_step.items()]
-    saved.sort(key=lambda one: list(FORMATS).index(one.suffix))
-    saved.sort(key=lambda one: (one.run, one.step or (0, 0)), reverse=True)
+    saved.sort(key=lambda step: list(FORMATS).index(step.suffix))
+    saved.sort(key=lambda step: (step.run, step.step or (0, 0)), reverse=True)
     return tuple(saved)
 
 

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -36,10 +36,12 @@ _OF_RANK = re.compile(rf"{layout.RANK}\d+")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a rank's file of a step does not count as whole."""
+    """Why a rank's file of a step is not whole."""
 
     kind: Literal["missing", "unreadable", "parameters", "checksum"]
     what: str
+    expected: str | None = None
+    actual: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def find_set(
     if path.exists() and holds_torch(path):
         raise HoldsTorch(str(path))
     if path.is_file():
-        return ShardSet(path.parent, {0: path}, step_of(path), saved_file(path, 0).prefix)
+        return ShardSet(path.parent, {0: path}, step_of(path), saved_file(path, 0).prefix, read={0: _read(path)})
     if not path.is_dir():
         raise RequestError(
             f"{path}: no such checkpoint. Name a file, or the folder that holds rank_0, rank_1 and so on."
@@ -102,12 +104,14 @@ def find_set(
         steps = sorted({saved.step for saved in network.steps if saved.step})
         have = ", ".join(f"{epoch}_{last}" for epoch, last in steps)
         raise RequestError(f"{path}: no rank has step {step}. It holds {have or 'no step in the names of its files'}.")
+    expected: Collection[int] = network.ranks
     if ranks is None:
         _check_runs(path, network)
-    expected = network.ranks if ranks is None else range(ranks)
-    found = newest_complete(network, path, sorted(expected), number, content)
-    _check_later_runs(found, network)
-    return found
+    else:
+        expected = range(ranks)
+    shard_set = newest_complete(network, path, sorted(expected), number, content)
+    _check_later_runs(shard_set, network)
+    return shard_set
 
 
 def _files(folder: Path, prefix: str | None) -> list[SavedFile]:
@@ -147,22 +151,22 @@ def _check_runs(folder: Path, network: Network) -> None:
     newest = max(ranks)
     for run, own in ranks.items():
         if own != ranks[newest]:
-            one, other = _prefix_of(network, run), _prefix_of(network, newest)
+            earlier, latest = _prefix_of(network, run), _prefix_of(network, newest)
             raise RequestError(
-                f"{folder}: {one} has files of {len(own)} ranks, {other} of {len(ranks[newest])}; they are two runs. "
-                f"Name one: --prefix '{other}', or --prefix '{one}-'."
+                f"{folder}: {earlier} has files of {len(own)} ranks, {latest} of {len(ranks[newest])}; "
+                f"they are two runs. Name one: --prefix '{latest}', or --prefix '{earlier}-'."
             )
 
 
-def _check_later_runs(found: ShardSet, network: Network) -> None:
+def _check_later_runs(shard_set: ShardSet, network: Network) -> None:
     """Refuse to take an earlier run where the later one has other parameters: it may be another network."""
-    for newer in found.passed_over:
+    for newer in shard_set.passed_over:
         faults = [fault.what for fault in newer.faults.values() if fault.kind == "parameters"]
-        if faults and newer.saved.run > found.run:
-            later, earlier = _prefix_of(network, newer.saved.run), _prefix_of(network, found.run)
+        if faults and newer.saved.run > shard_set.run:
+            later, earlier = _prefix_of(network, newer.saved.run), _prefix_of(network, shard_set.run)
             raise RequestError(
-                f"{found.folder}: {newer.saved.name} is of a later run and {faults[0]}: cut short, or another network. "
-                f"Name one: --prefix '{later}', or --prefix '{earlier}-'."
+                f"{shard_set.folder}: {newer.saved.name} is of a later run and {faults[0]}: "
+                f"cut short, or another network. Name one: --prefix '{later}', or --prefix '{earlier}-'."
             )
 
 
@@ -174,11 +178,11 @@ def strategy_beside(path: Path) -> Path | None:
     """Find the strategy that lies in a folder of shards; None where there is none, or the folder has no shards."""
     if not path.is_dir() or not any(_OF_RANK.search(entry.name) for entry in path.iterdir()):
         return None
-    found = [path / name for name in STRATEGIES if (path / name).is_file()]
-    if len(found) > 1:
-        names = " and ".join(file.name for file in found)
+    strategies = [path / name for name in STRATEGIES if (path / name).is_file()]
+    if len(strategies) > 1:
+        names = " and ".join(file.name for file in strategies)
         raise RequestError(f"{path}: has {names}. Say with --strategy FILE which one belongs to the shards.")
-    return found[0] if found else None
+    return strategies[0] if strategies else None
 
 
 def parse_step(text: str | None) -> Step | None:
@@ -216,39 +220,25 @@ def newest_complete(
             continue
         faults = headers.faults(saved, ranks, strict)
         if not faults and content:
-            faults = _wrong_checksums(headers.shards(saved))
+            faults = checksum_faults(headers.shards(saved))
         if not faults:
             _check_other_format(network, saved, headers)
-            return _as_set(network, folder, saved, headers, tuple(passed_over), {}, content)
+            return replace(_as_set(folder, saved, headers), passed_over=tuple(passed_over), checked=content)
         passed_over.append(PassedOver(saved, faults))
-    best = max(passed_over, key=lambda one: -len(one.faults))  # the newest of those with the fewest
-    return _as_set(network, folder, best.saved, headers, (), best.faults, checked=False)
+    best = min(passed_over, key=lambda passed: len(passed.faults))  # the newest of those with the fewest
+    return replace(_as_set(folder, best.saved, headers), faults=best.faults)
 
 
-def _as_set(
-    network: Network,
-    folder: Path,
-    saved: SavedStep,
-    headers: _Headers,
-    passed_over: tuple[PassedOver, ...],
-    faults: Mapping[int, Fault],
-    checked: bool,
-) -> ShardSet:
+def _as_set(folder: Path, saved: SavedStep, headers: _Headers) -> ShardSet:
     read = headers.read(saved.files.values())
+    earlier_run = None
+    for other in headers.network.steps:
+        if other.run < saved.run and (other.step or ()) > (saved.step or ()):
+            earlier_run = other.name
+            break
     by_rank = {rank: read[path] for rank, path in saved.files.items()}
-    higher = [one.name for one in network.steps if one.run < saved.run and (one.step or ()) > (saved.step or ())]
-    return ShardSet(
-        folder=folder,
-        files=saved.files,
-        step=saved.step,
-        network=network.name,
-        run=saved.run,
-        passed_over=passed_over,
-        earlier_run=next(iter(higher), None),
-        faults=faults,
-        read=by_rank,
-        checked=checked,
-    )
+    name = headers.network.name
+    return ShardSet(folder, saved.files, saved.step, name, saved.run, earlier_run=earlier_run, read=by_rank)
 
 
 class _Headers:
@@ -256,13 +246,13 @@ class _Headers:
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        self._known: dict[Path, Shard | ShardUnreadable] = {}
+        self._headers: dict[Path, Shard | ShardUnreadable] = {}
 
     def read(self, paths: Iterable[Path]) -> Mapping[Path, Shard | ShardUnreadable]:
-        new = [path for path in dict.fromkeys(paths) if path not in self._known]
+        new = [path for path in dict.fromkeys(paths) if path not in self._headers]
         with ThreadPoolExecutor(READERS) as pool:
-            self._known |= zip(new, pool.map(_read, new), strict=True)
-        return self._known
+            self._headers |= zip(new, pool.map(_read, new), strict=True)
+        return self._headers
 
     def shards(self, saved: SavedStep) -> dict[int, Shard]:
         """The files of a step that can be read."""
@@ -275,7 +265,7 @@ class _Headers:
         shards = self.shards(saved)
         faults = {rank: Fault("missing", "missing") for rank in ranks if rank not in saved.files}
         for rank, path in saved.files.items():
-            error = self._known[path]
+            error = self._headers[path]
             if isinstance(error, ShardUnreadable):
                 faults[rank] = Fault("unreadable", error.what)
         neighbours = self._neighbours(saved, shards)
@@ -283,7 +273,8 @@ class _Headers:
             _check_shapes(shard, neighbours[rank])
             lacking = (_lacking(shard, other, other.path.name) for other in neighbours[rank])
             what = next(filter(None, lacking), None)
-            if strict and what is None and not _has_names_of(shard, neighbours[rank]):
+            nearest = neighbours[rank][:1]
+            if strict and what is None and not (nearest and nearest[0].tensors.keys() == shard.tensors.keys()):
                 what = lacking_beside_others(rank, shards)
             if what is not None:
                 faults[rank] = Fault("parameters", what)
@@ -297,12 +288,12 @@ class _Headers:
         steps = self.network.steps
         at = steps.index(saved)
         neighbours: dict[int, list[Shard]] = {rank: [] for rank in shards}
-        newer = [one for one in steps[:at] if one.run == saved.run]
-        for one in (*steps[at + 1 :], *reversed(newer)):
-            if (one.run, one.step) == (saved.run, saved.step):
+        newer = [other for other in steps[:at] if other.run == saved.run]
+        for other in (*steps[at + 1 :], *reversed(newer)):
+            if (other.run, other.step) == (saved.run, saved.step):
                 continue  # the same step in the other format
-            near = {rank: one.files[rank] for rank in shards if rank in one.files and len(neighbours[rank]) < NEAR}
-            same = near if one.run == saved.run else {}
+            near = {rank: other.files[rank] for rank in shards if rank in other.files and len(neighbours[rank]) < NEAR}
+            same = near if other.run == saved.run else {}
             alike = {rank for rank, path in same.items() if _size(path) == shards[rank].size}
             read = self.read(path for rank, path in near.items() if rank not in alike)
             for rank, path in near.items():
@@ -332,16 +323,12 @@ def _check_shapes(shard: Shard, neighbours: Sequence[Shard]) -> None:
     """Refuse files of one prefix with different shapes: they are of two networks, or cut for other ranks."""
     for other in neighbours:
         for name, tensor in shard.tensors.items():
-            words = other.tensors[name].words() if name in other.tensors else tensor.words()
-            if words != tensor.words():
+            beside = other.tensors.get(name, tensor)
+            if beside.words() != tensor.words():
                 raise RequestError(
-                    f"{shard.path}: has {name} as {tensor.words()}, and {other.path.name} has it as {words}; they are "
-                    f"of two networks, or of other numbers of ranks. Move one of them elsewhere."
+                    f"{shard.path}: has {name} as {tensor.words()}, and {other.path.name} has it as {beside.words()}; "
+                    f"they are of two networks, or of other numbers of ranks. Move one of them elsewhere."
                 )
-
-
-def _has_names_of(shard: Shard, neighbours: Sequence[Shard]) -> bool:
-    return bool(neighbours) and neighbours[0].tensors.keys() == shard.tensors.keys()
 
 
 def _lacking(shard: Shard, other: Shard, name: str) -> str | None:
@@ -361,7 +348,7 @@ def lacking_beside_others(rank: int, shards: Mapping[int, Shard]) -> str | None:
     return None
 
 
-def _wrong_checksums(shards: Mapping[int, Shard]) -> dict[int, Fault]:
+def checksum_faults(shards: Mapping[int, Shard]) -> dict[int, Fault]:
     """Compare recorded checksums with the bytes; this reads whole files, those alone that record one."""
     recorded = {rank: shard for rank, shard in shards.items() if shard.crc is not None}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -374,7 +361,9 @@ def _checksum_fault(shard: Shard) -> Fault | None:
         real = checksum(shard)
     except (OSError, ValueError) as error:
         return Fault("unreadable", f"cannot be read: {error}")
-    return None if real == shard.crc else Fault("checksum", "its bytes have changed (crc_num)")
+    if real == shard.crc:
+        return None
+    return Fault("checksum", "its bytes have changed (crc_num)", str(shard.crc), str(real))
 
 
 def _check_other_format(network: Network, saved: SavedStep, headers: _Headers) -> None:
@@ -388,11 +377,3 @@ def _check_other_format(network: Network, saved: SavedStep, headers: _Headers) -
                     f"{own.path.parent}: {own.path.name} and {shard.path.name} are of one step and differ "
                     f"({different[1]}). Move one of them elsewhere."
                 )
-
-
-def read_set(found: ShardSet) -> Mapping[int, Shard | ShardUnreadable]:
-    """The headers of a set, read now where they have not been."""
-    if found.read:
-        return found.read
-    with ThreadPoolExecutor(READERS) as pool:
-        return dict(zip(found.files, pool.map(_read, found.files.values()), strict=True))

@@ -218,10 +218,12 @@ def _layout(
     for entry in tensor_map:
         along = entry if isinstance(entry, list) else [entry]
         axes.append(tuple(len(devices) - 1 - int(k) for k in along if k != -1))
-    optimizer = size if step != 0 else 0
-    # Whether it is the whole shape is only certain where optimizer parallelism does not cut it too.
-    sizes = tuple(int(size) for size in shape) if shape is not None and not optimizer else None
-    return Layout(tuple(int(size) for size in devices), tuple(axes), optimizer, sizes)
+    if step == 0:
+        size = 0
+    sizes = None
+    if shape is not None and not size:  # else it is not certain to be the whole shape: optimizer parallelism cuts too
+        sizes = tuple(map(int, shape))
+    return Layout(tuple(map(int, devices)), tuple(axes), size, sizes)
 
 
 def _checked(name: str, stage: int, layouts: Mapping[str, Layout]) -> Strategy:
@@ -240,11 +242,11 @@ def _checked(name: str, stage: int, layouts: Mapping[str, Layout]) -> Strategy:
         stages.setdefault(number, {})[plain] = layouts[parameter]
     sizes = {layout.world for layout in layouts.values()}
     if len(sizes) > 1:
-        found = ", ".join(map(str, sorted(sizes)))
-        raise StrategyUnreadable(name, f"its parameters are laid out over different numbers of devices: {found}")
+        numbers = ", ".join(map(str, sorted(sizes)))
+        raise StrategyUnreadable(name, f"its parameters are laid out over different numbers of devices: {numbers}")
     if merged and sorted(stages) != list(range(len(stages))):
-        found = ", ".join(map(str, sorted(stages)))
-        raise StrategyUnreadable(name, f"it holds stages {found}; stages count from 0 without gaps")
+        numbers = ", ".join(map(str, sorted(stages)))
+        raise StrategyUnreadable(name, f"it holds stages {numbers}; stages count from 0 without gaps")
     return Strategy(name, dict(sorted(stages.items())), merged)
 
 
@@ -284,7 +286,7 @@ def _tensor_maps(layout: Layout) -> list[tuple[int, ...]]:
 
 
 def merge_stages(folder: Path) -> tuple[bytes, str, Strategy]:
-    """Merge as merge_pipeline_strategys does, but strictly; return the file, its suffix, and what it says."""
+    """Merge as merge_pipeline_strategys does, but strictly; return the file's bytes, its suffix, and the strategy."""
     files = sorted(path for path in folder.glob("*") if path.suffix in (".ckpt", ".json")) if folder.is_dir() else []
     if not files:
         raise RequestError(f"{folder}: no strategy files (*.ckpt or *.json) here. Name the folder that holds them.")
@@ -298,9 +300,9 @@ def merge_stages(folder: Path) -> tuple[bytes, str, Strategy]:
         if strategy.merged:
             raise RequestError(f"{path}: already merged. Take it out of the folder, or use it as it is.")
         stage = next(iter(strategy.stages))
-        known = by_stage.setdefault(stage, path)
-        if known != path and strategy.stages != read[known].stages:
-            raise RequestError(_conflict(stage, known, path, read[known], strategy))
+        earlier = by_stage.setdefault(stage, path)
+        if earlier != path and strategy.stages != read[earlier].stages:
+            raise RequestError(_conflict(stage, earlier, path, read[earlier], strategy))
         read[path] = strategy
     _no_gaps(folder, by_stage)
     ordered = {stage: by_stage[stage] for stage in sorted(by_stage)}
@@ -309,26 +311,25 @@ def merge_stages(folder: Path) -> tuple[bytes, str, Strategy]:
     merged = Strategy(str(folder), {stage: read[path].stages[stage] for stage, path in ordered.items()}, True)
     sizes = {stage: read[path].stage_devices for stage, path in ordered.items()}
     if set(sizes.values()) != {first.stage_devices}:
-        shown = ", ".join(f"{size} in stage {stage}" for stage, size in sizes.items())
-        raise RequestError(f"{folder}: stages with different numbers of devices ({shown}) cannot be merged.")
+        counts = ", ".join(f"{size} in stage {stage}" for stage, size in sizes.items())
+        raise RequestError(f"{folder}: stages with different numbers of devices ({counts}) cannot be merged.")
     return data, suffixes.pop(), merged
 
 
-def _conflict(stage: int, one: Path, other: Path, first: Strategy, second: Strategy) -> str:
+def _conflict(stage: int, file: Path, other_file: Path, first: Strategy, second: Strategy) -> str:
     a, b = first.stages[stage], second.stages[stage]
     name = next(name for name in sorted({*a, *b}) if a.get(name) != b.get(name))
     what = f"lay out {name} differently" if name in a and name in b else f"differ: only one lists {name}"
-    return (
-        f"{one.name} and {other.name} are both of stage {stage}, but {what}. Keep the right one of them in the folder."
-    )
+    files = f"{file.name} and {other_file.name}"
+    return f"{files} are both of stage {stage}, but {what}. Keep the right one of them in the folder."
 
 
 def _no_gaps(folder: Path, by_stage: dict[int, Path]) -> None:
     missing = sorted(set(range(max(by_stage) + 1)) - set(by_stage))
     if missing:
         gaps = ", ".join(map(str, missing))
-        found = ", ".join(f"{stage} ({path.name})" for stage, path in sorted(by_stage.items()))
-        raise RequestError(f"{folder}: stage {gaps} is missing; found {found}. Copy that stage's strategy file here.")
+        present = ", ".join(f"{stage} ({path.name})" for stage, path in sorted(by_stage.items()))
+        raise RequestError(f"{folder}: stage {gaps} is missing; found {present}. Copy that stage's strategy file here.")
 
 
 def _merge_protobuf(files: dict[int, Path]) -> bytes:

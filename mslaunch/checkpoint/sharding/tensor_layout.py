@@ -51,8 +51,8 @@ class Layout:
     @property
     def cut_dimension(self) -> int | None:
         """The dimension that tensor parallelism cuts most; one that it names counts, even on a single device."""
-        named = [index for index, axes in enumerate(self.axes) if axes]
-        return max(named, key=lambda index: self.tensor_cuts[index]) if named else None
+        dimensions = [index for index, axes in enumerate(self.axes) if axes]
+        return max(dimensions, key=lambda index: self.tensor_cuts[index]) if dimensions else None
 
     def problem(self) -> str | None:
         """Say what is impossible about this layout, if anything is."""
@@ -120,7 +120,7 @@ def box_shape(part: Box) -> Shape:
     return tuple(to - since for since, to in part)
 
 
-def intersection(one: Box, other: Box) -> Box | None:
+def intersection(first: Box, second: Box) -> Box | None:
     """Return what two boxes have in common; None where that is nothing."""
-    both = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
+    both = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(first, second, strict=True))
     return None if any(since >= to for since, to in both) else both

@@ -1,20 +1,20 @@
-"""Whether a set of shards is what its strategy says: every rank, every parameter, every slice. All findings at once."""
+"""Checks a set of shards against its strategy: every rank, parameter and slice. Reports all findings at once."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from mslaunch.checkpoint.formats.table import Shard, checksum, format_of
+from mslaunch.checkpoint.formats.table import Shard, format_of
 from mslaunch.checkpoint.formats.tensor import Tensor, chunks, shape_words
-from mslaunch.checkpoint.moving.file_io import open_source, read_fully
+from mslaunch.checkpoint.sharding.replicas import read_stretch
 from mslaunch.checkpoint.sharding.saved_files import Step
-from mslaunch.checkpoint.sharding.sets import ShardSet, lacking_beside_others, read_set
+from mslaunch.checkpoint.sharding.sets import ShardSet, checksum_faults, lacking_beside_others
 from mslaunch.checkpoint.sharding.strategy import Strategy
 from mslaunch.checkpoint.sharding.tensor_layout import Box, Layout, box, whole_shape
 from mslaunch.errors import SeveralLines, ShardUnreadable
@@ -24,28 +24,22 @@ _DISTINCT = 16
 """Different values that must repeat: zeros are the same wherever a slice begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overlap:
-    """A parameter of which a rank's slice begins inside that of another."""
+def find_overlaps(shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[tuple[str, int, int]]:
+    """Yield parameters, with two ranks of which the second's slice begins inside of the first's.
 
-    parameter: str
-    rank: int
-    other: int
-
-
-def find_overlaps(shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[Overlap]:
-    """Look at one pair of neighbours for each parameter that is cut in a dimension other than the first."""
+    One pair of neighbours tells, for each parameter that is cut in a dimension other than the first.
+    """
     for stage, layouts in strategy.stages.items():
         first = stage * strategy.stage_devices
         ranks = [rank for rank in range(first, first + strategy.stage_devices) if rank in shards]
         for name, layout in layouts.items():
-            holders = [rank for rank in ranks if name in shards[rank].tensors]
-            overlap = _of_parameter(name, layout, {rank: shards[rank] for rank in holders}, first)
-            if overlap is not None:
-                yield overlap
+            holders = {rank: shards[rank] for rank in ranks if name in shards[rank].tensors}
+            pair = _overlapping_ranks(name, layout, holders, first)
+            if pair is not None:
+                yield name, *pair
 
 
-def _of_parameter(name: str, layout: Layout, shards: Mapping[int, Shard], first: int) -> Overlap | None:
+def _overlapping_ranks(name: str, layout: Layout, shards: Mapping[int, Shard], first: int) -> tuple[int, int] | None:
     cut = [axis for axis, ways in enumerate(layout.cuts) if axis and ways > 1]
     if not cut or not shards:
         return None
@@ -59,39 +53,27 @@ def _of_parameter(name: str, layout: Layout, shards: Mapping[int, Shard], first:
     for place, rank in places.items():
         for axis in cut:
             begin, end = place[axis]
-            beside = (*place[:axis], (end, 2 * end - begin), *place[axis + 1 :])
-            other = places.get(beside)
+            other = places.get((*place[:axis], (end, 2 * end - begin), *place[axis + 1 :]))
             if other is not None:
                 shift = (end - begin) * prod(whole[axis + 1 :])
-                return Overlap(name, rank, other) if _repeats(shards[rank], shards[other], name, shift) else None
+                if _repeats(shards[rank], shards[other], name, shift):
+                    return rank, other
+                return None
     return None
 
 
-def _repeats(one: Shard, other: Shard, name: str, shift: int) -> bool:
-    """Tell whether a slice begins with what another holds behind so many elements."""
-    tensor = one.tensors[name]
+def _repeats(first: Shard, second: Shard, name: str, shift: int) -> bool:
+    """Tell whether the second slice begins with what the first holds behind so many elements."""
+    tensor = first.tensors[name]
     size = tensor.itemsize
-    if size not in (1, 2, 4, 8) or other.tensors[name].nbytes != tensor.nbytes:
+    if size not in (1, 2, 4, 8) or second.tensors[name].nbytes != tensor.nbytes:
         return False
     length = min(_COMPARED, tensor.nbytes - shift * size)
     if length < _DISTINCT * size:
         return False
-    data = _read(one, name, shift * size, length)
-    return data == _read(other, name, 0, length) and _is_varied(data, size)
-
-
-def _read(shard: Shard, name: str, since: int, length: int) -> bytes:
-    at, _ = shard.tensors[name].parts[0]
-    data = bytearray(length)
-    fd = open_source(shard.path)
-    try:
-        read_fully(fd, shard.path, memoryview(data), at + since)
-    finally:
-        os.close(fd)
-    return bytes(data)
-
-
-def _is_varied(data: bytes, size: int) -> bool:
+    data = read_stretch(first, name, shift * size, length)
+    if data != read_stretch(second, name, 0, length):
+        return False
     values = {data[at : at + size] for at in range(0, len(data) - size + 1, size)}
     return len(values) >= _DISTINCT
 
@@ -112,11 +94,20 @@ class ShardFinding:
     severity: Literal["error", "warning"] = "error"
 
     def words(self) -> str:
-        place = [f"rank {self.rank}" if self.rank is not None else "", self.file or "", self.parameter or ""]
-        told = [f"expected {self.expected}" if self.expected else "", f"found {self.found}" if self.found else ""]
-        where = ", ".join(filter(None, place))
-        detail = ", ".join(filter(None, told))
-        return f"{self.severity}: {where + ': ' if where else ''}{self.what}{': ' + detail if detail else ''}"
+        places = [self.file, self.parameter]
+        if self.rank is not None:
+            places.insert(0, f"rank {self.rank}")
+        text = self.what
+        if any(places):
+            text = f"{', '.join(filter(None, places))}: {text}"
+        details = []
+        if self.expected:
+            details.append(f"expected {self.expected}")
+        if self.found:
+            details.append(f"found {self.found}")
+        if details:
+            text = f"{text}: {', '.join(details)}"
+        return f"{self.severity}: {text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,28 +122,26 @@ class Verified:
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
 
-def verify(found: ShardSet, strategy: Strategy | None, replicas: bool = False, content: bool = True) -> Verified:
+def verify(shard_set: ShardSet, strategy: Strategy | None, replicas: bool = False, content: bool = True) -> Verified:
     """Check a set against its strategy; `content` also compares recorded checksums, `replicas` equal slices."""
-    read = read_set(found)
-    lone = strategy is not None and strategy.lone_stage is not None
-    shards = {rank: shard for rank, shard in read.items() if isinstance(shard, Shard)}
-    findings = [
-        *_newer_steps(found),
-        *_earlier_runs(found),
-        *_unreadable(found, read),
-        *_faults(found, strategy),
-        *(_less_than_others(found, shards) if strategy is None else ()),
-        *(_ranks(found, strategy) if strategy else ()),
-        *(_parameters(found, shards, strategy) if strategy and not lone else ()),
-        *(_checksums(found, shards) if content and not found.checked else ()),
-        *(_replicas(found, shards, strategy, replicas) if content and strategy and not lone else ()),
-        *(_overlaps(found, shards, strategy) if content and strategy and not lone else ()),
-    ]
+    shards = {rank: shard for rank, shard in shard_set.read.items() if isinstance(shard, Shard)}
+    findings = [*_newer_steps(shard_set), *_earlier_runs(shard_set)]
+    findings += [*_unreadable(shard_set), *_faults(shard_set, strategy)]
+    if strategy is None:
+        findings += _less_than_others(shard_set, shards)
+    else:
+        findings += _ranks(shard_set, strategy)
+        if strategy.lone_stage is None:
+            findings += _parameters(shard_set, shards, strategy)
+    if content and not shard_set.checked:
+        findings += _checksums(shard_set, shards)
+    if content and strategy is not None and strategy.lone_stage is None:
+        findings += [*_replicas(shard_set, shards, strategy, replicas), *_overlaps(shard_set, shards, strategy)]
     return Verified(tuple(findings), shards)
 
 
-def _newer_steps(found: ShardSet) -> Iterator[ShardFinding]:
-    for newer in found.passed_over:
+def _newer_steps(shard_set: ShardSet) -> Iterator[ShardFinding]:
+    for newer in shard_set.passed_over:
         ranks = sorted(newer.faults)
         listed = ", ".join(map(str, ranks[:SHOWN])) + (" and more" if len(ranks) > SHOWN else "")
         faults = newer.faults.values()
@@ -163,67 +152,68 @@ def _newer_steps(found: ShardSet) -> Iterator[ShardFinding]:
         yield ShardFinding(f"{step_words(newer.saved.step)} {what}", severity="warning")
 
 
-def _earlier_runs(found: ShardSet) -> Iterator[ShardFinding]:
-    if found.earlier_run is not None:
-        what = f"{found.earlier_run} has a later step, but is of an earlier run in the same folder"
+def _earlier_runs(shard_set: ShardSet) -> Iterator[ShardFinding]:
+    if shard_set.earlier_run is not None:
+        what = f"{shard_set.earlier_run} has a later step, but is of an earlier run in the same folder"
         yield ShardFinding(what, severity="warning")
 
 
-def _faults(found: ShardSet, strategy: Strategy | None) -> Iterator[ShardFinding]:
+def _faults(shard_set: ShardSet, strategy: Strategy | None) -> Iterator[ShardFinding]:
     """What is wrong with a step, where none is complete; what other checks report is left to them."""
-    for rank, fault in sorted(found.faults.items()):
+    for rank, fault in sorted(shard_set.faults.items()):
         if fault.kind == "parameters":
-            yield ShardFinding(fault.what, rank, found.name_of(rank))
+            yield ShardFinding(fault.what, rank, shard_set.name_of(rank))
         elif fault.kind == "missing" and strategy is None:
-            yield ShardFinding(f"no checkpoint of {step_words(found.step)}, which other ranks have", rank)
+            yield ShardFinding(f"no checkpoint of {step_words(shard_set.step)}, which other ranks have", rank)
 
 
-def _less_than_others(found: ShardSet, shards: Mapping[int, Shard]) -> Iterator[ShardFinding]:
-    """Without a strategy nothing says which ranks have the same parameters: a stage of a pipeline has its own."""
+def _less_than_others(shard_set: ShardSet, shards: Mapping[int, Shard]) -> Iterator[ShardFinding]:
+    """Warn only: without a strategy, a rank may be of another stage of a pipeline, with other parameters."""
     for rank in shards:
         what = lacking_beside_others(rank, shards)
         if what is not None:
-            yield ShardFinding(what, rank, found.name_of(rank), severity="warning")
+            yield ShardFinding(what, rank, shard_set.name_of(rank), severity="warning")
 
 
 def step_words(step: Step | None) -> str:
     return f"step {step[0]}_{step[1]}" if step else "the file"
 
 
-def _unreadable(found: ShardSet, read: Mapping[int, Shard | ShardUnreadable]) -> Iterator[ShardFinding]:
-    for rank, shard in read.items():
+def _unreadable(shard_set: ShardSet) -> Iterator[ShardFinding]:
+    for rank, shard in shard_set.read.items():
         if isinstance(shard, ShardUnreadable):
-            yield ShardFinding(shard.what, rank, found.name_of(rank))
+            yield ShardFinding(shard.what, rank, shard_set.name_of(rank))
 
 
-def _ranks(found: ShardSet, strategy: Strategy) -> Iterator[ShardFinding]:
+def _ranks(shard_set: ShardSet, strategy: Strategy) -> Iterator[ShardFinding]:
     if strategy.lone_stage is not None:
         stage = f"{strategy.name} is stage {strategy.lone_stage} of a pipeline alone"
         yield ShardFinding(f"{stage}; merge its stages: mslaunch strategy merge")
         return
     for rank in range(strategy.world_size):
-        if rank not in found.files:
-            of = f" of step {found.step[0]}_{found.step[1]}" if found.step else ""
+        if rank not in shard_set.files:
+            of = f" of step {shard_set.step[0]}_{shard_set.step[1]}" if shard_set.step else ""
             yield ShardFinding(f"no checkpoint{of}", rank, expected=f"one for each of {strategy.world_size} ranks")
-    yield from _same_files(found, strategy)
-    beyond = sorted(rank for rank in found.files if rank >= strategy.world_size)
+    yield from _same_files(shard_set, strategy)
+    beyond = sorted(rank for rank in shard_set.files if rank >= strategy.world_size)
+    count = len(shard_set.files)
     if beyond:
         yield ShardFinding(
             f"{len(beyond)} more ranks than the strategy has (rank {beyond[0]} to {beyond[-1]})",
             expected=f"{strategy.world_size} ranks",
-            found=f"{len(found.files)}; a strategy of one pipeline stage alone? `mslaunch strategy merge` joins them",
+            found=f"{count}; a strategy of one pipeline stage alone? `mslaunch strategy merge` joins them",
         )
 
 
-def _same_files(found: ShardSet, strategy: Strategy) -> Iterator[ShardFinding]:
+def _same_files(shard_set: ShardSet, strategy: Strategy) -> Iterator[ShardFinding]:
     """Ranks with different slices cannot have one and the same file."""
     if strategy.tensor_parallel == strategy.optimizer_parallel == len(strategy.stages) == 1:
         return
     first: dict[object, int] = {}
-    for rank, path in found.files.items():
-        known = first.setdefault(path.resolve(), rank)
-        if known != rank:
-            yield ShardFinding(f"is the same file as rank {known}'s", rank, found.name_of(rank))
+    for rank, path in shard_set.files.items():
+        earlier = first.setdefault(path.resolve(), rank)
+        if earlier != rank:
+            yield ShardFinding(f"is the same file as rank {earlier}'s", rank, shard_set.name_of(rank))
 
 
 def is_derived(name: str, names: set[str]) -> bool:
@@ -232,7 +222,7 @@ def is_derived(name: str, names: set[str]) -> bool:
     return any(".".join(parts[index:]) in names for index in range(1, len(parts)))
 
 
-def _parameters(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[ShardFinding]:
+def _parameters(shard_set: ShardSet, shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[ShardFinding]:
     """Every parameter on every rank of its stage, alike in shape and type."""
     names = strategy.names()
     held = {name for shard in shards.values() for name in shard.tensors}
@@ -252,23 +242,23 @@ def _parameters(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy
         ranks = range(stage * strategy.stage_devices, (stage + 1) * strategy.stage_devices)
         here = {rank: shards[rank] for rank in ranks if rank in shards}
         for name in sorted(layouts.keys() & held):
-            yield from _parameter(found, here, name, layouts[name], whole)
+            yield from _parameter(shard_set, here, name, layouts[name], whole)
 
 
 def _parameter(
-    found: ShardSet, here: Mapping[int, Shard], name: str, layout: Layout, whole: dict[str, tuple[int, ...]]
+    shard_set: ShardSet, here: Mapping[int, Shard], name: str, layout: Layout, whole: dict[str, tuple[int, ...]]
 ) -> Iterator[ShardFinding]:
     tensors = {rank: shard.tensors[name] for rank, shard in here.items() if name in shard.tensors}
     for rank, shard in here.items():
         if rank not in tensors and not shard.redundancy_removed:
             yield ShardFinding(
-                "missing", rank, found.name_of(rank), name, expected="as on the other ranks of its stage"
+                "missing", rank, shard_set.name_of(rank), name, expected="as on the other ranks of its stage"
             )
     if not tensors:
         return
     usual, kind = _usual(tensors, layout)
     for rank, tensor in tensors.items():
-        where = (rank, found.name_of(rank), name)
+        where = (rank, shard_set.name_of(rank), name)
         if len(tensor.shape) != len(layout.axes):
             cut = f"{len(layout.axes)} dimensions, as the strategy's layout has"
             yield ShardFinding("wrong shape", *where, expected=cut, found=shape_words(tensor.shape))
@@ -279,8 +269,8 @@ def _parameter(
     if len(usual) == len(layout.axes):
         full = whole_shape(layout, usual)
         if whole.setdefault(name, full) != full:
-            words = shape_words(whole[name])
-            yield ShardFinding("stages disagree on its whole shape", None, None, name, words, shape_words(full))
+            earlier = shape_words(whole[name])
+            yield ShardFinding("stages disagree on its whole shape", None, None, name, earlier, shape_words(full))
 
 
 def _usual(tensors: Mapping[int, Tensor], layout: Layout) -> tuple[tuple[int, ...], str]:
@@ -291,64 +281,52 @@ def _usual(tensors: Mapping[int, Tensor], layout: Layout) -> tuple[tuple[int, ..
     return shape, Counter(tensor.dtype for tensor in tensors.values()).most_common(1)[0][0]
 
 
-def _in_threads(work: Callable[[int], ShardFinding | None], ranks: list[int]) -> Iterator[ShardFinding]:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield from filter(None, pool.map(work, ranks))
+def _checksums(shard_set: ShardSet, shards: Mapping[int, Shard]) -> Iterator[ShardFinding]:
+    for rank, fault in checksum_faults(shards).items():
+        yield ShardFinding(fault.what, rank, shard_set.name_of(rank), None, fault.expected, fault.actual)
 
 
-def _checksums(found: ShardSet, shards: Mapping[int, Shard]) -> Iterator[ShardFinding]:
-    def check(rank: int) -> ShardFinding | None:
-        shard = shards[rank]
-        try:
-            real = checksum(shard)
-        except (OSError, ValueError) as error:
-            return ShardFinding(f"cannot be read: {error}", rank, found.name_of(rank))
-        if real == shard.crc:
-            return None
-        return ShardFinding(
-            "its bytes have changed (crc_num)", rank, found.name_of(rank), None, str(shard.crc), str(real)
-        )
-
-    yield from _in_threads(check, [rank for rank, shard in shards.items() if shard.crc is not None])
-
-
-def _replicas(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy, listed: bool) -> Iterator[ShardFinding]:
-    """Slices that several ranks hold must be the same, bit by bit; those that are not listed always, they are few."""
+def _replicas(
+    shard_set: ShardSet, shards: Mapping[int, Shard], strategy: Strategy, listed: bool
+) -> Iterator[ShardFinding]:
+    """Compare slices that several ranks hold, bit by bit. Those that no strategy lists are few and always compared."""
     if not any(strategy.names() & shard.tensors.keys() for shard in shards.values()):
         return  # another network's: nothing of it is listed
     groups = _same_slices(shards, strategy, listed)
-    wanted: dict[int, set[str]] = defaultdict(set)
+    groups = {key: ranks for key, ranks in groups.items() if len(ranks) > 1}
+    compared: dict[int, set[str]] = defaultdict(set)
     for (name, _), ranks in groups.items():
-        for rank in ranks if len(ranks) > 1 else ():
-            wanted[rank].add(name)
+        for rank in ranks:
+            compared[rank].add(name)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        digests = dict(zip(wanted, pool.map(lambda rank: _digests(shards[rank], wanted[rank]), wanted), strict=True))
-    for (name, place), ranks in groups.items():
-        first = ranks[0]
-        for rank in ranks[1:]:
-            if digests[rank][name] != digests[first][name]:
-                where = (rank, found.name_of(rank), name, f"the bytes of rank {first}", "others")
-                if place is not None:
-                    yield ShardFinding("differs from its replica", *where)
-                else:
-                    one = prod(shards[rank].tensors[name].shape) == 1
-                    what = "is not in the strategy, and differs between ranks"
-                    yield ShardFinding(what, *where, severity="warning" if one else "error")
+        made = pool.map(lambda rank: _digests(shards[rank], compared[rank]), compared)
+        digests = dict(zip(compared, made, strict=True))
+    for (name, place), (first, *others) in groups.items():
+        for rank in others:
+            if digests[rank][name] == digests[first][name]:
+                continue
+            where = (rank, shard_set.name_of(rank), name, f"the bytes of rank {first}", "others")
+            if place is not None:
+                yield ShardFinding("differs from its replica", *where)
+            else:
+                is_single = prod(shards[rank].tensors[name].shape) == 1
+                what = "is not in the strategy, and differs between ranks"
+                yield ShardFinding(what, *where, severity="warning" if is_single else "error")
 
 
-def _overlaps(found: ShardSet, shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[ShardFinding]:
+def _overlaps(shard_set: ShardSet, shards: Mapping[int, Shard], strategy: Strategy) -> Iterator[ShardFinding]:
     """Warn of slices that MindSpore's own transform has written wrong."""
     written = {rank: shard for rank, shard in shards.items() if format_of(shard.path).may_overlap}
     overlaps = list(find_overlaps(written, strategy))
     if overlaps:
-        first = overlaps[0]
+        parameter, rank, other = overlaps[0]
         more = f", and so do {len(overlaps) - 1} more parameters" if len(overlaps) > 1 else ""
         yield ShardFinding(
-            f"begins inside the slice of rank {first.rank}{more}. MindSpore's transform_checkpoints writes such values "
+            f"begins inside the slice of rank {rank}{more}. MindSpore's transform_checkpoints writes such values "
             f"with safetensors 0.8: make the set again with `mslaunch ckpt reshard`, or with safetensors 0.7",
-            first.other,
-            found.name_of(first.other),
-            first.parameter,
+            other,
+            shard_set.name_of(other),
+            parameter,
             severity="warning",
         )
 
@@ -389,8 +367,16 @@ def _digests(shard: Shard, names: set[str]) -> dict[str, bytes]:
 class SetIsWrong(SeveralLines):
     """A set that cannot be used, with everything that is wrong with it."""
 
-    def __init__(self, found: ShardSet, errors: tuple[ShardFinding, ...]) -> None:
-        shown = [f"{found.folder}: {finding.words()}" for finding in errors[:SHOWN]]
+    def __init__(self, shard_set: ShardSet, errors: tuple[ShardFinding, ...]) -> None:
+        lines = [f"{shard_set.folder}: {finding.words()}" for finding in errors[:SHOWN]]
         if len(errors) > SHOWN:
-            shown.append(f"{found.folder}: and {len(errors) - SHOWN} more; `mslaunch ckpt verify` lists all")
-        super().__init__(shown)
+            lines.append(f"{shard_set.folder}: and {len(errors) - SHOWN} more; `mslaunch ckpt verify` lists all")
+        super().__init__(lines)
+
+
+def require_valid(shard_set: ShardSet, strategy: Strategy | None, content: bool = True) -> Verified:
+    """Verify a set, and refuse one with errors."""
+    verified = verify(shard_set, strategy, content=content)
+    if verified.errors:
+        raise SetIsWrong(shard_set, verified.errors)
+    return verified

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import TextIO
 
-from mslaunch.checkpoint.moving.new_files import Progress
+from mslaunch.checkpoint.moving.shard_writer import Progress
 from mslaunch.errors import MslaunchError, signal_code
 from mslaunch.text import byte_count
 

@@ -34,7 +34,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class InputDifference:
     """By how much the inputs of a module's call differ."""
 
     place: str
@@ -56,18 +56,20 @@ def call_label(tensor: Recorded) -> str:
     return f"{tensor.name or '(network)'}{call}"
 
 
-def where_to_look(pairs: Sequence[Pair], different: Pair, given: Given | None, network: Given | None) -> str | None:
+def where_to_look(
+    pairs: Sequence[Pair], different: Pair, inputs: InputDifference | None, network: InputDifference | None
+) -> str | None:
     """Say where the first difference arises, by what its module and the networks were given; None if not known."""
-    if given is None:
+    if inputs is None:
         return None
     name, tolerance = call_label(different.first), different.tolerance
     index = next(index for index, pair in enumerate(pairs) if pair is different)
     before = call_label(pairs[index - 1].first) if index else ""
-    if not given.is_same(tolerance):
+    if not inputs.is_same(tolerance):
         if network is not None and not network.is_same(tolerance):
             return f"the networks are given other inputs ({_amount(network)}): give both the same"
         between = f"look between {before} and {name}" if before else f"look before {name}"
-        return f"what {name} is given differs ({_amount(given)}): {between}"
+        return f"what {name} is given differs ({_amount(inputs)}): {between}"
     if before and _has_modules(pairs[:index], different.first.name):
         return f"what {name} is given is the same: look at what it computes after {before}"
     return f"what {name} is given is the same: look at {name} itself"
@@ -78,6 +80,6 @@ def _has_modules(pairs: Sequence[Pair], name: str) -> bool:
     return any(pair.first.name.startswith(start) and pair.first.name != name for pair in pairs)
 
 
-def _amount(given: Given) -> str:
-    amount = "shape" if given.difference is None else f"{given.difference:.1e}"
-    return f"input {given.place}: {amount}"
+def _amount(inputs: InputDifference) -> str:
+    amount = "shape" if inputs.difference is None else f"{inputs.difference:.1e}"
+    return f"input {inputs.place}: {amount}"

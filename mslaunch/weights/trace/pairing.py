@@ -42,9 +42,13 @@ def find_wrappers(first: Set[str], second: Set[str]) -> tuple[str, str]:
 
 def unwrap(name: str, before: str) -> str | None:
     """Return a name without the words before it; None for what is outside of them."""
-    if not before or name == before:
-        return "" if before else name
-    return name.removeprefix(f"{before}.") if name.startswith(f"{before}.") else None
+    if not before:
+        return name
+    if name == before:
+        return ""
+    if not name.startswith(f"{before}."):
+        return None
+    return name.removeprefix(f"{before}.")
 
 
 PARAMETERS = ("", ".weight", ".bias")
@@ -80,10 +84,10 @@ class Names:
         return unwrap(self.new_names.get(name, name), self.before)
 
     def group(self, tensors: Iterable[Recorded]) -> dict[Call, list[Recorded]]:
-        found: dict[Call, list[Recorded]] = {}
+        calls: dict[Call, list[Recorded]] = {}
         for tensor in sorted(tensors, key=lambda tensor: tensor.order):
-            found.setdefault(self.call_of(tensor), []).append(tensor)
-        return found
+            calls.setdefault(self.call_of(tensor), []).append(tensor)
+        return calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +100,13 @@ class Side:
     outputs: Calls
 
 
-def make_sides(one: Trace, other: Trace, rules: Sequence[NameRule]) -> tuple[Side, Side]:
+def make_sides(ours: Trace, theirs: Trace, rules: Sequence[NameRule]) -> tuple[Side, Side]:
     """Find the names that both networks have, by rules for those of the first and without a wrapper's words."""
-    known = {tensor.name for tensor in one.outputs} | set(one.not_called)
-    new_names = {name: rename(name, rules) for name in known}
-    called = {new_names[tensor.name] for tensor in one.outputs}
-    before = find_wrappers(called, {tensor.name for tensor in other.outputs})
-    return _side(one, Names(new_names, before[0])), _side(other, Names({}, before[1]))
+    modules = {tensor.name for tensor in ours.outputs} | set(ours.not_called)
+    new_names = {name: rename(name, rules) for name in modules}
+    called = {new_names[tensor.name] for tensor in ours.outputs}
+    before = find_wrappers(called, {tensor.name for tensor in theirs.outputs})
+    return _side(ours, Names(new_names, before[0])), _side(theirs, Names({}, before[1]))
 
 
 def _side(trace: Trace, names: Names) -> Side:
@@ -113,8 +117,8 @@ def rename(name: str, rules: Sequence[NameRule]) -> str:
     """Return a module's name by the first rule that matches it, or that matches its weight or bias."""
     simple = [rule for rule in rules if len(rule.sources) == len(rule.targets) == 1]
     for ending in PARAMETERS:
-        if found := first_match(simple, name + ending):
-            rule, match = found
+        if hit := first_match(simple, name + ending):
+            rule, match = hit
             new = expand(rule, match, rule.targets[0])
             return new.rpartition(".")[0] if ending else new
     return name
@@ -124,15 +128,15 @@ def pair_up(first: Sequence[Recorded], second: Sequence[Recorded]) -> list[tuple
     """Pair the tensors of one call: those with the same place, then by shape where places are of another kind."""
     places = {tensor.place: tensor for tensor in second}
     pairs = [(tensor, places[tensor.place]) for tensor in first if tensor.place in places]
-    taken = {tensor.place for tensor, _ in pairs}
-    ours = [tensor for tensor in first if tensor.place not in taken]
-    theirs = [tensor for tensor in second if tensor.place not in taken]
+    paired = {tensor.place for tensor, _ in pairs}
+    ours = [tensor for tensor in first if tensor.place not in paired]
+    theirs = [tensor for tensor in second if tensor.place not in paired]
     if not ours or not theirs or not _are_of_other_kinds(ours, theirs):
         return pairs
     if len(ours) == len(theirs) == 1:
         return [*pairs, (ours[0], theirs[0])]
     for tensor in ours:
-        partner = next((one for one in theirs if one.shape == tensor.shape), None)
+        partner = next((candidate for candidate in theirs if candidate.shape == tensor.shape), None)
         if partner is not None:
             pairs.append((tensor, partner))
             theirs.remove(partner)
@@ -156,31 +160,33 @@ SHOWN = 8
 
 
 def collect_notes(
-    one: Side, other: Side, pairs: Sequence[Pair], left: tuple[Sequence[Recorded], Sequence[Recorded]]
+    ours: Side, theirs: Side, pairs: Sequence[Pair], left: tuple[Sequence[Recorded], Sequence[Recorded]]
 ) -> Iterator[str]:
     """Say what a reader of the comparison has to know; `left` are the outputs of each side without a partner."""
-    for side in (one, other):
+    for side in (ours, theirs):
         yield from (f"{side.trace.folder}: {note}" for note in side.trace.notes)
-    for side in (one, other):
+    for side in (ours, theirs):
         if side.names.before:
             yield f"{side.trace.folder}: `{side.names.before}.` before its names is left out"
-    yield from _not_called(one, left[0], other)
-    yield from _not_called(other, left[1], one)
+    yield from _not_called(ours, left[0], theirs)
+    yield from _not_called(theirs, left[1], ours)
     parts = [pair for pair in pairs if pair.difference is not None and not pair.is_of_all]
     if parts:
-        shown = [f"{label(pair.first)}: {pair.compared} of {pair.first.size}" for pair in parts]
-        yield f"not every value was kept, so a part and the statistics of all are compared ({few(shown)})"
+        parts_compared = [f"{label(pair.first)}: {pair.compared} of {pair.first.size}" for pair in parts]
+        yield f"not every value was kept, so a part and the statistics of all are compared ({few(parts_compared)})"
 
 
 def _not_called(side: Side, left: Sequence[Recorded], other: Side) -> Iterator[str]:
     """Name the modules of a side without a partner that the other has, but has not called."""
     uncalled = {other.names.inside(name) for name in other.trace.not_called} - {None}
-    missing = list(dict.fromkeys(one.name or "(network)" for one in left if side.names.inside(one.name) in uncalled))
+    missing = list(
+        dict.fromkeys(tensor.name or "(network)" for tensor in left if side.names.inside(tensor.name) in uncalled)
+    )
     if missing:
         yield f"{few(missing)} {'was' if len(missing) == 1 else 'were'} not called in {other.trace.folder}"
 
 
-def few(words: Sequence[str]) -> str:
+def few(names: Sequence[str]) -> str:
     """`a, b and 3 more`."""
-    more = f" and {len(words) - SHOWN} more" if len(words) > SHOWN else ""
-    return f"{', '.join(words[:SHOWN])}{more}"
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"

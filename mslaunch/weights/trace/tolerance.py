@@ -34,8 +34,8 @@ GROWTH = 30
 
 def limits_of(*tensors: Recorded) -> ToleranceLimits:
     """Return the limits of the coarsest type."""
-    found = (limits for name, limits in BY_TYPE.items() for one in tensors if one.dtype.startswith(name))
-    return max(found, default=FLOAT)
+    coarse = (limits for name, limits in BY_TYPE.items() for tensor in tensors if tensor.dtype.startswith(name))
+    return max(coarse, default=FLOAT)
 
 
 def allowed(limits: ToleranceLimits, before: float) -> float:
@@ -43,7 +43,7 @@ def allowed(limits: ToleranceLimits, before: float) -> float:
     return min(limits.most, max(limits.least, GROWTH * before))
 
 
-def measure(one: Trace, first: Recorded, other: Trace, second: Recorded) -> float | None:
+def measure(ours: Trace, first: Recorded, theirs: Trace, second: Recorded) -> float | None:
     """Return the largest difference relative to the largest value; None where the shapes differ.
 
     Where not all values are kept it is the largest that is certain: of the values that both have kept, and by the
@@ -51,26 +51,26 @@ def measure(one: Trace, first: Recorded, other: Trace, second: Recorded) -> floa
     """
     if first.shape != second.shape:
         return None
-    values = _common(one, first, other, second)
+    values = _common(ours, first, theirs, second)
     if first.is_whole and second.is_whole:
         return difference(*values)
     extremes = [abs(number) for side in (first, second) for number in (side.min, side.max) if number is not None]
     largest = max(extremes, default=0.0)
-    found = max(difference(*values, largest), *_of_statistics(first, second, largest))
-    return found if math.isfinite(found) else math.inf
+    largest_certain = max(difference(*values, largest), *_of_statistics(first, second, largest))
+    return largest_certain if math.isfinite(largest_certain) else math.inf
 
 
-def _common(one: Trace, first: Recorded, other: Trace, second: Recorded) -> tuple[Any, Any]:
+def _common(ours: Trace, first: Recorded, theirs: Trace, second: Recorded) -> tuple[Any, Any]:
     """Return the values that both have kept."""
-    ours, theirs = one.values(first), other.values(second)
+    values, other_values = ours.values(first), theirs.values(second)
     if first.is_whole and not second.is_whole:
-        ours = ours[_indices(second)]
+        values = values[_indices(second)]
     elif second.is_whole and not first.is_whole:
-        theirs = theirs[_indices(first)]
+        other_values = other_values[_indices(first)]
     elif first.step != second.step:
-        raise RequestError(f"{one.folder} and {other.folder} keep other values of {first.name!r}. Record both again.")
+        raise RequestError(f"{ours.folder} and {theirs.folder} keep other values of {first.name!r}. Record both again.")
     count = min(first.kept, second.kept)
-    return ours[:count], theirs[:count]
+    return values[:count], other_values[:count]
 
 
 def _indices(tensor: Recorded) -> Any:
@@ -92,14 +92,14 @@ def _of_statistics(first: Recorded, second: Recorded, largest: float) -> Iterato
 def difference(first: Any, second: Any, scale: float = 0.0) -> float:
     """Return the largest difference, relative to the largest value or `scale`; infinite where only one is finite."""
     kind = np.complex128 if "c" in (first.dtype.kind, second.dtype.kind) else np.float64
-    one, other = first.astype(kind), second.astype(kind)
-    finite = np.isfinite(one)
-    odd = one[~finite]
-    if not np.array_equal(finite, np.isfinite(other)) or not np.array_equal(odd, other[~finite], equal_nan=True):
+    a, b = first.astype(kind), second.astype(kind)
+    finite = np.isfinite(a)
+    odd = a[~finite]
+    if not np.array_equal(finite, np.isfinite(b)) or not np.array_equal(odd, b[~finite], equal_nan=True):
         return math.inf
-    one, other = one[finite], other[finite]
-    if not one.size:
+    a, b = a[finite], b[finite]
+    if not a.size:
         return 0.0
-    largest = max(float(np.abs(one).max()), float(np.abs(other).max()), scale)
+    largest = max(float(np.abs(a).max()), float(np.abs(b).max()), scale)
     # Divided first: the difference of two large values may be too large for a number.
-    return float(np.abs(one / largest - other / largest).max()) if largest else 0.0
+    return float(np.abs(a / largest - b / largest).max()) if largest else 0.0

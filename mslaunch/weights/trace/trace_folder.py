@@ -91,7 +91,7 @@ class Trace:
 
 
 def read_trace(folder: Path) -> Trace:
-    """Read a trace's index, or say why it is none."""
+    """Read a trace's index; refuse what is not one."""
     path = folder / INDEX
     try:
         raw = parse_json(read_text(path, MOST_BYTES, only_files=True) or "{}")
