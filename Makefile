@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint bench fuzz docs screenshots kubernetes system-packages clean
+.PHONY: demo test lint bench shape fuzz docs screenshots kubernetes system-packages clean
 
 demo: $(READY)
 	$(VENV)/bin/mslaunch train --workers 2 --config examples/data_parallel/config.yaml
@@ -21,6 +21,10 @@ lint: $(READY)
 
 bench: $(READY) .venv-torch/.ready
 	$(VENV)/bin/python -m bench
+
+# How the tree looks from a distance, and what one launch walks through.
+shape: $(READY)
+	$(VENV)/bin/python -m tools.shape
 
 # Hostile inputs at every border: CASES=n, BORDER=name, SEED=n, CASE=n for a single one.
 fuzz: $(READY)

@@ -16,9 +16,9 @@ from pathlib import Path
 from bench.measure import MSLAUNCH, Row, medians
 from mslaunch.metrics.rows import Row as MetricsRow
 from mslaunch.metrics.rows import Source
-from mslaunch.runs.find import find_run
-from mslaunch.runs.metrics_file import MetricsWriter
-from mslaunch.runs.run import Run
+from mslaunch.run.find import find_run
+from mslaunch.run.metrics_file import MetricsWriter
+from mslaunch.run.run import Run
 from mslaunch.ui import log_text
 from mslaunch.ui.library import Library
 from mslaunch.ui.page import make_report

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from bench.measure import MSLAUNCH, Row, medians, seconds
 from mslaunch.documents.schema import RunStatus
-from mslaunch.runs import record
-from mslaunch.runs.launchers import this_process
-from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.record import RankRecord, RunRecord
+from mslaunch.run import record
+from mslaunch.run.launchers import this_process
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.record import RankRecord, RunRecord
 
 RUNS, RANKS = 1000, 8
 LIMIT = 0.3

@@ -16,15 +16,15 @@ from typing import Any, cast
 
 from bench.measure import MSLAUNCH, Row
 from mslaunch.hosts import Host
-from mslaunch.launch.connect import Cluster, Site
-from mslaunch.launch.execute import execute
-from mslaunch.launch.pipeline import Launch
+from mslaunch.launcher.connect import Cluster, Site
+from mslaunch.launcher.execute import execute
+from mslaunch.launcher.pipeline import Launch
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.methods import METHODS
 from mslaunch.plan.model import Facts, HostFacts, Plan, to_json
 from mslaunch.plan.spec import JobSpec
-from mslaunch.runs import record
-from mslaunch.runs.paths import RunFolder
+from mslaunch.run import record
+from mslaunch.run.paths import RunFolder
 from mslaunch.settings.program import Program
 from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import parse_config

@@ -11,9 +11,9 @@ from pathlib import Path
 from bench.measure import Row
 from bench.scale import large_plan
 from mslaunch.diagnose.logs.scan import scan_tail
-from mslaunch.launch.attempt.run_state import RunState
-from mslaunch.launch.verdict import make_verdict
-from mslaunch.runs.paths import RunFolder
+from mslaunch.launcher.attempt.run_state import RunState
+from mslaunch.launcher.verdict import make_verdict
+from mslaunch.run.paths import RunFolder
 
 SIZE = 1 << 20
 CAUSE = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: loss is NaN\n'

@@ -21,9 +21,9 @@ from bench.measure import MSLAUNCH, Row
 from bench.scale import large_plan
 from mslaunch.metrics import rows
 from mslaunch.metrics.order import LOG_ROWS, RESOURCE_ROWS
-from mslaunch.runs import record
-from mslaunch.runs.metrics_file import MetricsWriter
-from mslaunch.runs.paths import RunFolder
+from mslaunch.run import record
+from mslaunch.run.metrics_file import MetricsWriter
+from mslaunch.run.paths import RunFolder
 
 HOSTS, EACH = 128, 8
 RANKS = HOSTS * EACH

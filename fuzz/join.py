@@ -11,7 +11,7 @@ from fuzz.mutate import mutate_json
 from fuzz.run import Border, samples
 from mslaunch.cli.console.console import verdict_text
 from mslaunch.cli.console.describe import describe_end
-from mslaunch.runs.record import from_dict
+from mslaunch.run.record import from_dict
 from mslaunch.transports.cluster_environment import detect
 from mslaunch.transports.join.pending_connections import LONGEST_HELLO, Refused, read_hello
 from mslaunch.transports.join.slots import Places

@@ -9,8 +9,8 @@ from pathlib import Path
 from fuzz.mutate import mutate_bytes, mutate_json, mutate_records
 from fuzz.requests import ROOT
 from fuzz.run import Border, samples
-from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.run import Run
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.run import Run
 from mslaunch.ui import log_text
 from mslaunch.ui.library import Library
 from mslaunch.ui.overlay import compare

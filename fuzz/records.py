@@ -21,11 +21,11 @@ from mslaunch.cli.status import number_columns, status
 from mslaunch.diagnose import stacks
 from mslaunch.metrics.progress import progress_words
 from mslaunch.metrics.rows import read_row, write_row
-from mslaunch.runs import export, labels, sweep_record
-from mslaunch.runs.events import RunEvent, follow_events
-from mslaunch.runs.metrics_file import Metrics, last_values, read_rows, thin
-from mslaunch.runs.paths import RunFolder, SweepFolder
-from mslaunch.runs.run import Run, stacks_in
+from mslaunch.run import export, labels, sweep_record
+from mslaunch.run.events import RunEvent, follow_events
+from mslaunch.run.metrics_file import Metrics, last_values, read_rows, thin
+from mslaunch.run.paths import RunFolder, SweepFolder
+from mslaunch.run.run import Run, stacks_in
 from mslaunch.shared import layout
 
 

@@ -12,9 +12,9 @@ from fuzz.run import Border, samples
 from mslaunch.cli import rank_table as rank_table_verb
 from mslaunch.diagnose.patterns.pattern import parse_table
 from mslaunch.hosts import Host, parse_hosts
-from mslaunch.launch import read as reading
-from mslaunch.launch.program import find_program
-from mslaunch.launch.read import ReadJob, Request
+from mslaunch.launcher import read as reading
+from mslaunch.launcher.program import find_program
+from mslaunch.launcher.read import ReadJob, Request
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, Plan, from_json, to_json
 from mslaunch.plan.spec import agree_on_workers, local_host

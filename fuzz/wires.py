@@ -24,16 +24,16 @@ from mslaunch.agent.standard_input import StandardInput
 from mslaunch.cli.console.console import Console, headline
 from mslaunch.cli.console.screen import Screen
 from mslaunch.hosts import Host
-from mslaunch.launch.attempt.attempt import Attempt
-from mslaunch.launch.attempt.event_check import check_event
-from mslaunch.launch.attempt.file_transfer import FileTransfer
-from mslaunch.launch.attempt.run_state import RunState
-from mslaunch.launch.connect import Cluster
-from mslaunch.launch.execute import conclude
+from mslaunch.launcher.attempt.attempt import Attempt
+from mslaunch.launcher.attempt.event_check import check_event
+from mslaunch.launcher.attempt.file_transfer import FileTransfer
+from mslaunch.launcher.attempt.run_state import RunState
+from mslaunch.launcher.connect import Cluster
+from mslaunch.launcher.execute import conclude
 from mslaunch.metrics.order import metrics_order
 from mslaunch.plan.model import Plan, from_json
-from mslaunch.runs import record
-from mslaunch.runs.paths import RunFolder
+from mslaunch.run import record
+from mslaunch.run.paths import RunFolder
 from mslaunch.shared import messages, wire
 from mslaunch.signals import SentSignals
 from mslaunch.transports.base import Transport

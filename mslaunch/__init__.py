@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from mslaunch.diagnose.verdict import Verdict
     from mslaunch.errors import MslaunchError
     from mslaunch.job import Job, launch, sweep
-    from mslaunch.runs.events import RankEnded, RankFailed, RankJoined, RankProgress, RankStarted, Restarted, RunEnded
-    from mslaunch.runs.run import JobFailed, Result, Run
+    from mslaunch.run.events import RankEnded, RankFailed, RankJoined, RankProgress, RankStarted, Restarted, RunEnded
+    from mslaunch.run.run import JobFailed, Result, Run
 
 __all__ = [
     "Job",
@@ -43,8 +43,8 @@ _PLACES = {
     "mslaunch.job": ("Job", "launch", "sweep"),
     "mslaunch.diagnose.verdict": ("Verdict",),
     "mslaunch.errors": ("MslaunchError",),
-    "mslaunch.runs.run": ("JobFailed", "Result", "Run"),
-    "mslaunch.runs.events": (
+    "mslaunch.run.run": ("JobFailed", "Result", "Run"),
+    "mslaunch.run.events": (
         "RankEnded",
         "RankFailed",
         "RankJoined",

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from mslaunch.errors import RequestError
-from mslaunch.launch import pipeline
-from mslaunch.launch.pipeline import plan_only
-from mslaunch.launch.read import Request
-from mslaunch.launch.runners import ThreadRunner
+from mslaunch.launcher import pipeline
+from mslaunch.launcher.pipeline import plan_only
+from mslaunch.launcher.read import Request
+from mslaunch.launcher.runners import ThreadRunner
 from mslaunch.plan.combinations import Axis, axis_of, combine
 from mslaunch.plan.model import File, Plan
-from mslaunch.runs.run import JobFailed, Result, Run
+from mslaunch.run.run import JobFailed, Result, Run
 from mslaunch.runtime import call as rank_side
 from mslaunch.settings.yaml_config import write_flow
 from mslaunch.shared import layout
@@ -120,9 +120,9 @@ def sweep(
     `job` is a Job, or a mapping of what Job takes. A key of `values` is one of the config, or a setting of the launcher
     as `launch.method`; a value that is no list, range or other iterable is a constant.
     """
-    from mslaunch.sweep.members import unseen_sweep
-    from mslaunch.sweep.planning import prepare_sweep
-    from mslaunch.sweep.queue import carry_out_sweep
+    from mslaunch.sweeps.members import unseen_sweep
+    from mslaunch.sweeps.planning import prepare_sweep
+    from mslaunch.sweeps.queue import carry_out_sweep
 
     one = job if isinstance(job, Job) else Job(**job)
     constants = [Axis(key, (value,)) for key, value in one._values.items() if key not in values]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from mslaunch.runs.paths import RunFolder
+from mslaunch.run.paths import RunFolder
 from mslaunch.shared.guard import processes_with
 from tests import slurm_bed, ssh_bed
 

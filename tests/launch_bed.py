@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mslaunch.launch import pipeline
-from mslaunch.launch.pipeline import Launch, PlannedJob
-from mslaunch.launch.read import Request
-from mslaunch.launch.runners import ThreadRunner
+from mslaunch.launcher import pipeline
+from mslaunch.launcher.pipeline import Launch, PlannedJob
+from mslaunch.launcher.read import Request
+from mslaunch.launcher.runners import ThreadRunner
 from mslaunch.transports.base import JobQueue
 
 

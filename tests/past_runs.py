@@ -9,11 +9,11 @@ from pathlib import Path
 
 from mslaunch.documents.schema import RunStatus
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.runs import record
-from mslaunch.runs.launchers import this_process
-from mslaunch.runs.metrics_file import MetricsWriter
-from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.record import RankRecord, RunRecord
+from mslaunch.run import record
+from mslaunch.run.launchers import this_process
+from mslaunch.run.metrics_file import MetricsWriter
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.record import RankRecord, RunRecord
 from mslaunch.shared import layout
 
 DAY = 86400.0

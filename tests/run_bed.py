@@ -7,9 +7,9 @@ import random
 from pathlib import Path
 
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.runs.find import find_run
-from mslaunch.runs.metrics_file import MetricsWriter
-from mslaunch.runs.run import Run
+from mslaunch.run.find import find_run
+from mslaunch.run.metrics_file import MetricsWriter
+from mslaunch.run.run import Run
 
 
 def rows(rank: int, attempt: int, start: float, steps: range, pace: float) -> list[Row]:

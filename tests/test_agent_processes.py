@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mslaunch.hosts import LOCAL
-from mslaunch.launch.execute import execute
-from mslaunch.launch.read import Request
+from mslaunch.launcher.execute import execute
+from mslaunch.launcher.read import Request
 from mslaunch.shared.processes import descendants
 from tests.conftest import Bench, wait_for
 from tests.driven_agent import driven_agent

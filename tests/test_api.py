@@ -17,8 +17,8 @@ import pytest
 
 import mslaunch
 from mslaunch.errors import ConfigError, RequestError
-from mslaunch.runs import launchers
-from mslaunch.runs.paths import RunFolder
+from mslaunch.run import launchers
+from mslaunch.run.paths import RunFolder
 from tests.conftest import Bench, wait_for
 
 HELLO = "import os\nprint('rank', os.environ['RANK_ID'])\n"

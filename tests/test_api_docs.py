@@ -12,7 +12,7 @@ import pytest
 
 import mslaunch
 from mslaunch import api
-from mslaunch.runs.record import RankRecord
+from mslaunch.run.record import RankRecord
 from tests.conftest import ROOT, Bench
 
 PATH = ROOT / "docs" / "api.md"

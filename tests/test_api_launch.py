@@ -12,7 +12,7 @@ import pytest
 
 import mslaunch
 from mslaunch.job import import_path
-from mslaunch.runs.run import JobFailed
+from mslaunch.run.run import JobFailed
 from tests import ssh_bed
 from tests.conftest import Bench
 

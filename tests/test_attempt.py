@@ -15,17 +15,17 @@ import pytest
 
 from mslaunch.errors import ExitCode
 from mslaunch.hosts import Host
-from mslaunch.launch.attempt.attempt import SAVE_SHARE, TICK, Attempt, Clock
-from mslaunch.launch.attempt.file_transfer import FileTransfer
-from mslaunch.launch.attempt.run_state import RunState
-from mslaunch.launch.connect import Cluster
-from mslaunch.launch.execute import announce_restart, wait_before_restart
-from mslaunch.launch.restarts import NextAttempt
+from mslaunch.launcher.attempt.attempt import SAVE_SHARE, TICK, Attempt, Clock
+from mslaunch.launcher.attempt.file_transfer import FileTransfer
+from mslaunch.launcher.attempt.run_state import RunState
+from mslaunch.launcher.connect import Cluster
+from mslaunch.launcher.execute import announce_restart, wait_before_restart
+from mslaunch.launcher.restarts import NextAttempt
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.plan.next_attempt import next_attempt
-from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.record import AttemptSummary, iso
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.record import AttemptSummary, iso
 from mslaunch.shared.running_clock import LONGEST_TURN
 from mslaunch.signals import SentSignals
 from mslaunch.transports.base import Transport
@@ -490,7 +490,7 @@ def test_ctrl_z_pauses_the_agents_patience_before_the_launcher_stops(
         for channel in found.channels.values():
             told.append((number, [str(one["do"]) for one in channel.sent[1:]], channel.flushed_after == 2))
 
-    monkeypatch.setattr("mslaunch.launch.attempt.attempt.os.kill", stop)
+    monkeypatch.setattr("mslaunch.launcher.attempt.attempt.os.kill", stop)
     found.signals.send(signal.SIGTSTP)
     found.turns(1)
     assert told == [(signal.SIGSTOP, ["pause"], True)] * 2

@@ -12,7 +12,7 @@ import pytest
 
 from mslaunch.metrics.rows import Row, Source, Spread
 from mslaunch.metrics.series import SeriesTable
-from mslaunch.runs.metrics_file import MetricsWriter
+from mslaunch.run.metrics_file import MetricsWriter
 from mslaunch.ui import log_text
 from mslaunch.ui.bounds import REPORT
 from mslaunch.ui.curves import make_curves, make_heat

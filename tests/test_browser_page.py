@@ -14,11 +14,11 @@ import pytest
 
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.runs import record
-from mslaunch.runs.metrics_file import MetricsWriter
-from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.record import AttemptSummary
-from mslaunch.runs.run import Run
+from mslaunch.run import record
+from mslaunch.run.metrics_file import MetricsWriter
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.record import AttemptSummary
+from mslaunch.run.run import Run
 from mslaunch.ui.page import write_report
 from tests.browser_bed import Visit, chromium, visit
 from tests.conftest import Bench

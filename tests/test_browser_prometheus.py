@@ -16,7 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.runs.metrics_file import MetricsWriter
+from mslaunch.run.metrics_file import MetricsWriter
 from tests.conftest import Bench, wait_for
 from tests.ui_bed import Ui, start_ui
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mslaunch.runs.metrics_file import Metrics
+from mslaunch.run.metrics_file import Metrics
 from tests.browser_bed import Visit, chromium, visit
 from tests.conftest import MSLAUNCH, Bench
 from tests.run_bed import newest, tell

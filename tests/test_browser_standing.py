@@ -12,9 +12,9 @@ import pytest
 
 from mslaunch.metrics.rows import Row, Source
 from mslaunch.metrics.series import SeriesTable
-from mslaunch.runs.metrics_file import MetricsWriter
-from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.run import Run
+from mslaunch.run.metrics_file import MetricsWriter
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.run import Run
 from mslaunch.ui.bounds import REPORT
 from mslaunch.ui.document import make_document
 from mslaunch.ui.library import Library

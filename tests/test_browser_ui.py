@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.runs.metrics_file import MetricsWriter
+from mslaunch.run.metrics_file import MetricsWriter
 from tests.browser_bed import Visit, chromium, visit
 from tests.conftest import Bench, wait_for
 from tests.run_bed import newest, tell

@@ -13,8 +13,8 @@ import yaml
 
 from mslaunch.cli import train
 from mslaunch.cli.parsing import arguments, options
-from mslaunch.launch.pipeline import plan_only
-from mslaunch.launch.read import Request, read
+from mslaunch.launcher.pipeline import plan_only
+from mslaunch.launcher.read import Request, read
 from mslaunch.plan.model import File
 from mslaunch.settings.launch import HostEntry, LaunchSettings
 from mslaunch.settings.resolve import resolve

@@ -10,7 +10,7 @@ import pytest
 
 from mslaunch.metrics.rows import Row, Source, Spread
 from mslaunch.metrics.series import SeriesTable
-from mslaunch.runs.compare import (
+from mslaunch.run.compare import (
     CodeChange,
     CodeFile,
     RunFacts,
@@ -20,8 +20,8 @@ from mslaunch.runs.compare import (
     summarize_metrics,
     summarize_speed,
 )
-from mslaunch.runs.metrics_file import MetricsWriter
-from mslaunch.runs.paths import RunFolder
+from mslaunch.run.metrics_file import MetricsWriter
+from mslaunch.run.paths import RunFolder
 from tests.conftest import Bench
 
 RANK_0 = Source(0, 0)

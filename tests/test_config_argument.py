@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mslaunch.launch.program import takes_config
+from mslaunch.launcher.program import takes_config
 from tests.conftest import Bench
 
 STRICT = (

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mslaunch.launch.attempt.run_state import RunState
-from mslaunch.launch.execute import execute
-from mslaunch.launch.read import Request
+from mslaunch.launcher.attempt.run_state import RunState
+from mslaunch.launcher.execute import execute
+from mslaunch.launcher.read import Request
 from tests.conftest import Bench
 from tests.launch_bed import ready
 

@@ -13,15 +13,15 @@ import pytest
 
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.hosts import Host
-from mslaunch.launch.attempt.decisions import Order
-from mslaunch.launch.attempt.run_state import RunState
-from mslaunch.launch.attempt.timeouts import Timeouts
-from mslaunch.launch.execute import conclude
-from mslaunch.launch.restarts import NextAttempt, RestartTools, find_resume, prepare_next
+from mslaunch.launcher.attempt.decisions import Order
+from mslaunch.launcher.attempt.run_state import RunState
+from mslaunch.launcher.attempt.timeouts import Timeouts
+from mslaunch.launcher.execute import conclude
+from mslaunch.launcher.restarts import NextAttempt, RestartTools, find_resume, prepare_next
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan, Reach
-from mslaunch.runs import record
-from mslaunch.runs.paths import RunFolder
+from mslaunch.run import record
+from mslaunch.run.paths import RunFolder
 from tests.plan.test_make import facts_of, plan_of, spec_of
 from tests.test_run_state import STOP, event, exited, run_state_of, started, tell
 

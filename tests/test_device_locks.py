@@ -14,7 +14,7 @@ import pytest
 
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
-from mslaunch.launch.check import Checked, Report, check_devices
+from mslaunch.launcher.check import Checked, Report, check_devices
 from mslaunch.shared import device_locks
 from mslaunch.shared.device_locks import DeviceLocks, holders
 from tests.conftest import MSLAUNCH, ROOT, Bench

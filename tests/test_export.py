@@ -11,11 +11,11 @@ import pytest
 
 from mslaunch import api
 from mslaunch.metrics.rows import Row, Source, Spread
-from mslaunch.runs import export
-from mslaunch.runs.export import crc32c
-from mslaunch.runs.metrics_file import MetricsWriter
-from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.run import Run
+from mslaunch.run import export
+from mslaunch.run.export import crc32c
+from mslaunch.run.metrics_file import MetricsWriter
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.run import Run
 from tests.conftest import Bench
 from tests.past_runs import make_run
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from mslaunch.diagnose import stacks
-from mslaunch.launch.attempt.decisions import Order
-from mslaunch.launch.attempt.run_state import RunState
-from mslaunch.launch.attempt.timeouts import JOIN_NOTICE, Timeouts
+from mslaunch.launcher.attempt.decisions import Order
+from mslaunch.launcher.attempt.run_state import RunState
+from mslaunch.launcher.attempt.timeouts import JOIN_NOTICE, Timeouts
 from mslaunch.transports.prestart import AGENT
 from tests.conftest import Bench, wait_for
 from tests.test_run_state import STOP, event, exited, run_state_of, started, tell

@@ -16,9 +16,9 @@ from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.logs.scan import scan
 from mslaunch.diagnose.verdict import Tie, Verdict
 from mslaunch.diagnose.waiting.writer import Identity
-from mslaunch.launch.attempt.run_state import RunState
-from mslaunch.launch.verdict import make_verdict
-from mslaunch.runs.paths import RunFolder
+from mslaunch.launcher.attempt.run_state import RunState
+from mslaunch.launcher.verdict import make_verdict
+from mslaunch.run.paths import RunFolder
 from tests.conftest import Bench
 from tests.plan.test_make import plan_of, spec_of
 from tests.test_run_state import error, exited, tell

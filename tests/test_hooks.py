@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import mslaunch
-from mslaunch.launch import hooks
+from mslaunch.launcher import hooks
 from mslaunch.plan.model import to_json
 from mslaunch.settings.yaml_config import without_secrets
 from tests.conftest import Bench, wait_for

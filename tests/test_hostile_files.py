@@ -19,16 +19,16 @@ from mslaunch.diagnose.logs.scan import scan
 from mslaunch.diagnose.patterns.pattern import parse_table
 from mslaunch.errors import ConfigError, MslaunchError, RecordUnreadable, RequestError
 from mslaunch.hosts import Host, parse_hostfile, parse_hosts
-from mslaunch.launch.read import Request, read
+from mslaunch.launcher.read import Request, read
 from mslaunch.plan.combinations import parse_axis
 from mslaunch.ranges import parse_ranges
 from mslaunch.ranktable.generate import parse_hccn_conf
 from mslaunch.ranktable.repair import repair
 from mslaunch.ranktable.versions import read_table
-from mslaunch.runs import launchers, record, sweep_record
-from mslaunch.runs.events import RankJoined, follow_events
-from mslaunch.runs.paths import RunFolder, SweepFolder
-from mslaunch.runs.run import Run
+from mslaunch.run import launchers, record, sweep_record
+from mslaunch.run.events import RankJoined, follow_events
+from mslaunch.run.paths import RunFolder, SweepFolder
+from mslaunch.run.run import Run
 from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import Config, parse_config
 from mslaunch.transports.slurm import slurm_queue

@@ -13,8 +13,8 @@ import pytest
 
 from mslaunch.checkpoint.formats.table import read_shard
 from mslaunch.checkpoint.sharding.strategy import read_strategy, write_strategy
-from mslaunch.launch.inference import choose_files, kept_folder, place_set, read_set
-from mslaunch.launch.read import CheckpointRequest
+from mslaunch.launcher.inference import choose_files, kept_folder, place_set, read_set
+from mslaunch.launcher.read import CheckpointRequest
 from tests.conftest import Bench
 
 FIXTURES = Path(__file__).parent / "fixtures"

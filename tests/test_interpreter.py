@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.errors import NotReadyError
-from mslaunch.launch.facts import TRIED, check_version, describe_version, mindspore_version
+from mslaunch.launcher.facts import TRIED, check_version, describe_version, mindspore_version
 from mslaunch.plan.methods import METHODS
 from tests.conftest import ROOT, Bench
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.errors import MslaunchError, RequestError
-from mslaunch.launch.read import Request, read
+from mslaunch.launcher.read import Request, read
 from mslaunch.transports.cluster_environment import ClusterEnvironment, detect
 from mslaunch.transports.join.pending_connections import read_hello
 from mslaunch.transports.join.role import split_master

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mslaunch.documents.typed import make
-from mslaunch.runs.record import RankRecord
+from mslaunch.run.record import RankRecord
 from mslaunch.transports.kubernetes.endings import blamed_host, concluded, describe_missing, with_starts
 from mslaunch.transports.kubernetes.frames import PIECE, Frame, Scan, encode
 from mslaunch.transports.kubernetes.mirror import GAP, Mirror, locked

@@ -12,13 +12,13 @@ from typing import get_args
 import pytest
 
 from mslaunch.cli.parsing import options, run_options
-from mslaunch.runs import disk_usage, labels, summaries
-from mslaunch.runs.disk_usage import measure
-from mslaunch.runs.liveness import current
-from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.record import RunRecord
-from mslaunch.runs.search import list_runs
-from mslaunch.runs.summaries import RunSummary, read_summaries
+from mslaunch.run import disk_usage, labels, summaries
+from mslaunch.run.disk_usage import measure
+from mslaunch.run.liveness import current
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.record import RunRecord
+from mslaunch.run.search import list_runs
+from mslaunch.run.summaries import RunSummary, read_summaries
 from tests.conftest import MSLAUNCH, Bench
 from tests.past_runs import make_run
 

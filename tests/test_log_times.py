@@ -15,7 +15,7 @@ import pytest
 from mslaunch.agent.rank_logs import MANY_PAIRS, LogTimes
 from mslaunch.cli.parsing.run_options import parse_since
 from mslaunch.errors import RequestError
-from mslaunch.runs.logs import BLOCK, LogLines, Selection, TimedLog, merge_logs
+from mslaunch.run.logs import BLOCK, LogLines, Selection, TimedLog, merge_logs
 from tests.conftest import Bench, wait_for
 from tests.watch_bed import make_run
 

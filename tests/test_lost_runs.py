@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from mslaunch.runs import liveness, record
+from mslaunch.run import liveness, record
 from mslaunch.text import elapsed_words
 from tests.conftest import Bench, wait_for
 from tests.past_runs import make_running

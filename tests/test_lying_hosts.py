@@ -13,8 +13,8 @@ import pytest
 
 from mslaunch.errors import ExitCode, HostsNotReady
 from mslaunch.hosts import Host
-from mslaunch.launch.check import converse
-from mslaunch.launch.connect import Cluster
+from mslaunch.launcher.check import converse
+from mslaunch.launcher.connect import Cluster
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.shared import layout

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mslaunch.hosts import Host
-from mslaunch.launch.attempt.attempt import start_orders
-from mslaunch.launch.attempt.event_check import Rejected, check_event
-from mslaunch.launch.connect import Cluster
+from mslaunch.launcher.attempt.attempt import start_orders
+from mslaunch.launcher.attempt.event_check import Rejected, check_event
+from mslaunch.launcher.connect import Cluster
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import LinePattern, Plan, from_json, to_json
 from mslaunch.signals import SentSignals

@@ -12,7 +12,7 @@ import pytest
 
 from mslaunch.metrics.rows import Row, Source, Spread, merge, read_row, write_row
 from mslaunch.metrics.series import SeriesTable, last_step_came
-from mslaunch.runs.metrics_file import Metrics, MetricsWriter, last_table, last_values, read_rows, thin
+from mslaunch.run.metrics_file import Metrics, MetricsWriter, last_table, last_values, read_rows, thin
 
 RANK_3 = Source(0, 3)
 

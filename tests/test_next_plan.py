@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.launch.folder import write_next_plan
-from mslaunch.launch.resume import ResumedRun
+from mslaunch.launcher.folder import write_next_plan
+from mslaunch.launcher.resume import ResumedRun
 from mslaunch.plan.model import File, Plan, to_json
-from mslaunch.runs.paths import RunFolder
+from mslaunch.run.paths import RunFolder
 from tests.conftest import MSLAUNCH, Bench
 from tests.plan.test_make import plan_of, spec_of
 

@@ -14,7 +14,7 @@ import pytest
 
 import mslaunch
 from mslaunch.errors import RequestError
-from mslaunch.runs import launchers
+from mslaunch.run import launchers
 from mslaunch.shared.guard import processes_with
 from tests.conftest import Bench, wait_for
 from tests.other_user import MSLAUNCH, NOBODY, as_user, needs_root, run_as

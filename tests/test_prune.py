@@ -15,12 +15,12 @@ import pytest
 
 from mslaunch.errors import RequestError
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.runs import prune as pruning
-from mslaunch.runs.metrics_file import MetricsWriter
-from mslaunch.runs.paths import SweepFolder
-from mslaunch.runs.prune import prune
-from mslaunch.runs.prune_choice import Candidate, Criteria, choose, find_links
-from mslaunch.runs.sweep_record import locked
+from mslaunch.run import prune as pruning
+from mslaunch.run.metrics_file import MetricsWriter
+from mslaunch.run.paths import SweepFolder
+from mslaunch.run.prune import prune
+from mslaunch.run.prune_choice import Candidate, Criteria, choose, find_links
+from mslaunch.run.sweep_record import locked
 from tests.conftest import MSLAUNCH, Bench, wait_for
 from tests.other_user import NOBODY, needs_root
 from tests.past_runs import DAY, make_run, make_sweep, write_plan

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.runs import launchers
-from mslaunch.runs import run as record_reader
-from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.record import RunRecord, read
-from mslaunch.runs.run import Run
+from mslaunch.run import launchers
+from mslaunch.run import run as record_reader
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.record import RunRecord, read
+from mslaunch.run.run import Run
 from tests.watch_bed import make_run
 
 

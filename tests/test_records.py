@@ -15,14 +15,14 @@ import pytest
 from mslaunch.agent import orders
 from mslaunch.diagnose.verdict import Step, Tie, Verdict
 from mslaunch.hosts import Host
-from mslaunch.launch.attempt.run_state import HANDLERS
+from mslaunch.launcher.attempt.run_state import HANDLERS
 from mslaunch.plan.model import File, Plan, Process, Restarts, TimeLimits, from_json
-from mslaunch.runs import launchers, record
-from mslaunch.runs.events import LAUNCHER_EVENTS
-from mslaunch.runs.labels import Labels
-from mslaunch.runs.launchers import Launcher
-from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.record import AttemptSummary, OutputRecord, RankRecord, RunRecord, WarningRecord
+from mslaunch.run import launchers, record
+from mslaunch.run.events import LAUNCHER_EVENTS
+from mslaunch.run.labels import Labels
+from mslaunch.run.launchers import Launcher
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.record import AttemptSummary, OutputRecord, RankRecord, RunRecord, WarningRecord
 from mslaunch.shared import messages
 from tests.conftest import ROOT, Bench
 from tests.past_runs import make_running

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mslaunch.launch.attempt.decisions import Order
-from mslaunch.launch.attempt.run_state import RunState
-from mslaunch.launch.attempt.timeouts import Timeouts
+from mslaunch.launcher.attempt.decisions import Order
+from mslaunch.launcher.attempt.run_state import RunState
+from mslaunch.launcher.attempt.timeouts import Timeouts
 from tests.plan.test_make import plan_of, spec_of
 
 STOP = [Order("stop", 10.0)]

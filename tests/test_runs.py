@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from mslaunch.cli import VERBS
-from mslaunch.runs import search
-from mslaunch.runs.record import ENDED
+from mslaunch.run import search
+from mslaunch.run.record import ENDED
 from tests.conftest import MSLAUNCH, Bench, wait_for
 from tests.watch_bed import make_run
 
@@ -407,7 +407,7 @@ def test_two_launches_at_once_both_remember_their_folder(tmp_path: Path, monkeyp
     """Neither loses the other's line."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folders = [tmp_path / f"f{number}" for number in range(8)]
-    code = "import pathlib, sys; from mslaunch.runs.search import remember; remember(pathlib.Path(sys.argv[1]))"
+    code = "import pathlib, sys; from mslaunch.run.search import remember; remember(pathlib.Path(sys.argv[1]))"
     started = []
     for folder in folders:
         folder.mkdir()

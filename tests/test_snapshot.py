@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from mslaunch.launch.snapshot import FILE_LIMIT, mirror
+from mslaunch.launcher.snapshot import FILE_LIMIT, mirror
 from tests.other_user import MSLAUNCH, NOBODY, needs_root, run_as
 
 

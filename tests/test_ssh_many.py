@@ -18,7 +18,7 @@ import pytest
 
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
-from mslaunch.launch.check import converse
+from mslaunch.launcher.check import converse
 from mslaunch.transports.process import ProcessChannel
 from mslaunch.transports.ssh import channel as failures
 from mslaunch.transports.ssh.command import config_for_home

@@ -12,9 +12,9 @@ import pytest
 from mslaunch.cli.console.tables import Narrowing, columns
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.runs.metrics_file import MetricsWriter, last_loss
-from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.record import AttemptSummary
+from mslaunch.run.metrics_file import MetricsWriter, last_loss
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.record import AttemptSummary
 from mslaunch.text import display_width, shorten
 from tests.conftest import Bench
 from tests.terminal_bed import run_in_terminal

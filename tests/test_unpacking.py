@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.agent.file_pieces import Unpacker
-from mslaunch.launch.attempt.file_transfer import pack
+from mslaunch.launcher.attempt.file_transfer import pack
 
 
 def unpack(source: Path, target: Path) -> None:

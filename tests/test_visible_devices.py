@@ -12,7 +12,7 @@ import pytest
 from mslaunch.agent.metrics.device_metrics import DeviceMetrics
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
-from mslaunch.launch.check import Checked, Report, check_devices
+from mslaunch.launcher.check import Checked, Report, check_devices
 from mslaunch.settings.environment import NOT_CARRIED, carried
 from mslaunch.shared import device_locks, messages, numa, visible_devices
 from mslaunch.shared.visible_devices import VARIABLES, environment_of_ranks, limit

@@ -26,7 +26,7 @@ from mslaunch.cli.watch.model import (
 from mslaunch.cli.watch.terminal import read_keys
 from mslaunch.metrics.rows import Row, Source
 from mslaunch.metrics.series import SeriesTable
-from mslaunch.runs.record import RunRecord
+from mslaunch.run.record import RunRecord
 from mslaunch.text import display_width
 from tests.watch_bed import new_record
 

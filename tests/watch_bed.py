@@ -10,10 +10,10 @@ from typing import Any
 
 from mslaunch.documents.schema import RunStatus
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.runs import launchers
-from mslaunch.runs import record as records
-from mslaunch.runs.metrics_file import MetricsWriter
-from mslaunch.runs.paths import RunFolder
+from mslaunch.run import launchers
+from mslaunch.run import record as records
+from mslaunch.run.metrics_file import MetricsWriter
+from mslaunch.run.paths import RunFolder
 
 STEPS = 500
 

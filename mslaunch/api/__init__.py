@@ -47,27 +47,27 @@ from mslaunch.api.steps import (
     swept_so_far,
     write_scripts,
 )
-from mslaunch.launch.membership import agent_member, join
+from mslaunch.launcher.membership import agent_member, join
 
 if TYPE_CHECKING:
     from mslaunch.job import Job, launch, sweep
-    from mslaunch.launch.attach import AttachedRun, Notice
-    from mslaunch.launch.attempt.run_state import RunState
-    from mslaunch.launch.check import Checked, Report
-    from mslaunch.launch.read import Request
+    from mslaunch.launcher.attach import AttachedRun, Notice
+    from mslaunch.launcher.attempt.run_state import RunState
+    from mslaunch.launcher.check import Checked, Report
+    from mslaunch.launcher.read import Request
     from mslaunch.plan.combinations import Combination
     from mslaunch.plan.model import Plan
-    from mslaunch.runs.compare import Comparison
-    from mslaunch.runs.labels import Labels
-    from mslaunch.runs.logs import LogLines, Selection, TimedLog, merge_logs
-    from mslaunch.runs.prune import Pruned
-    from mslaunch.runs.record import ENDED, OutputRecord, RankRecord, RunRecord
-    from mslaunch.runs.run import Result, Run
-    from mslaunch.runs.summaries import RunSummary
+    from mslaunch.run.compare import Comparison
+    from mslaunch.run.labels import Labels
+    from mslaunch.run.logs import LogLines, Selection, TimedLog, merge_logs
+    from mslaunch.run.prune import Pruned
+    from mslaunch.run.record import ENDED, OutputRecord, RankRecord, RunRecord
+    from mslaunch.run.run import Result, Run
+    from mslaunch.run.summaries import RunSummary
     from mslaunch.shared.follow import Follower
-    from mslaunch.sweep.members import SweepEvent
-    from mslaunch.sweep.planning import Sweep
-    from mslaunch.sweep.results import SweptRun
+    from mslaunch.sweeps.members import SweepEvent
+    from mslaunch.sweeps.planning import Sweep
+    from mslaunch.sweeps.results import SweptRun
     from mslaunch.transports.base import JobQueue
     from mslaunch.transports.join.find_launcher import Member
 
@@ -151,23 +151,23 @@ __all__ = [
 
 _PASSED_ON = {
     "mslaunch.shared.follow": ("Follower",),
-    "mslaunch.runs.compare": ("Comparison",),
-    "mslaunch.launch.attach": ("AttachedRun", "Notice"),
-    "mslaunch.launch.check": ("Checked", "Report"),
-    "mslaunch.runs.prune": ("Pruned",),
-    "mslaunch.launch.read": ("Request",),
-    "mslaunch.launch.attempt.run_state": ("RunState",),
-    "mslaunch.sweep.planning": ("Sweep",),
-    "mslaunch.sweep.results": ("SweptRun",),
-    "mslaunch.sweep.members": ("SweepEvent",),
+    "mslaunch.run.compare": ("Comparison",),
+    "mslaunch.launcher.attach": ("AttachedRun", "Notice"),
+    "mslaunch.launcher.check": ("Checked", "Report"),
+    "mslaunch.run.prune": ("Pruned",),
+    "mslaunch.launcher.read": ("Request",),
+    "mslaunch.launcher.attempt.run_state": ("RunState",),
+    "mslaunch.sweeps.planning": ("Sweep",),
+    "mslaunch.sweeps.results": ("SweptRun",),
+    "mslaunch.sweeps.members": ("SweepEvent",),
     "mslaunch.plan.model": ("Plan",),
     "mslaunch.plan.combinations": ("Combination",),
-    "mslaunch.runs.record": ("ENDED", "OutputRecord", "RankRecord", "RunRecord"),
-    "mslaunch.runs.labels": ("Labels",),
-    "mslaunch.runs.run": ("Result", "Run"),
+    "mslaunch.run.record": ("ENDED", "OutputRecord", "RankRecord", "RunRecord"),
+    "mslaunch.run.labels": ("Labels",),
+    "mslaunch.run.run": ("Result", "Run"),
     "mslaunch.job": ("Job", "launch", "sweep"),
-    "mslaunch.runs.summaries": ("RunSummary",),
-    "mslaunch.runs.logs": ("LogLines", "Selection", "TimedLog", "merge_logs"),
+    "mslaunch.run.summaries": ("RunSummary",),
+    "mslaunch.run.logs": ("LogLines", "Selection", "TimedLog", "merge_logs"),
     "mslaunch.transports.base": ("JobQueue",),
     "mslaunch.transports.join.find_launcher": ("Member",),
 }
@@ -186,7 +186,7 @@ if not TYPE_CHECKING:  # a type checker must not take every name for one that ex
 
 def runs(runs_dir: str | os.PathLike[str] | None = None) -> list[Run]:
     """Return the runs of a folder, oldest first."""
-    from mslaunch.runs import find
+    from mslaunch.run import find
 
     return find.runs(runs_dir)
 
@@ -196,14 +196,14 @@ def find_run(name: str | None = None, runs_dir: str | os.PathLike[str] | None = 
 
     Without a folder, in the argument or in MSLAUNCH_RUNS_DIR, those below the current one are searched as well.
     """
-    from mslaunch.runs import find
+    from mslaunch.run import find
 
     return find.find_run(name, runs_dir)
 
 
 def find_runs(name: str, runs_dir: str | os.PathLike[str] | None = None) -> list[Run]:
     """Return the runs of the sweep of this name that have begun; where there is none, the run of this name alone."""
-    from mslaunch.runs.sweep_record import find_named, runs_of
+    from mslaunch.run.sweep_record import find_named, runs_of
 
     sweep = find_named(places_for(runs_dir), name)
     return [find_run(name, runs_dir)] if sweep is None else runs_of(sweep)
@@ -214,26 +214,26 @@ def stop_sweep(name: str, runs_dir: str | os.PathLike[str] | None = None, as_own
 
     With `as_owner` root gives up its rights for those of the sweep's owner, for good.
     """
-    from mslaunch.runs.sweep_record import stop_named
+    from mslaunch.run.sweep_record import stop_named
 
     return stop_named(places_for(runs_dir), name, as_owner)
 
 
 def stop_all(runs_dir: str | os.PathLike[str] | None = None) -> list[tuple[str, str]]:
     """Stop the caller's sweeps and runs of a folder that go on; return the name of each, and its state or the error."""
-    from mslaunch.runs.sweep_record import stop_all as stop_everything
+    from mslaunch.run.sweep_record import stop_all as stop_everything
 
     return stop_everything(places_for(runs_dir))
 
 
 def known_folders() -> list[str]:
     """Return the folders in which this user has launched runs."""
-    from mslaunch.runs.search import remembered
+    from mslaunch.run.search import remembered
 
     return [str(folder) for folder in remembered()]
 
 
 def default_runs_dir() -> str:
-    from mslaunch.runs.search import default_runs_dir as default
+    from mslaunch.run.search import default_runs_dir as default
 
     return default(os.environ)

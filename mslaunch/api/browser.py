@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mslaunch.runs.run import Run
+    from mslaunch.run.run import Run
 
 
 def make_report(run: Run) -> str:

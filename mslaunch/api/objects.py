@@ -21,8 +21,8 @@ def complete_objects(plan: Plan) -> str:
     """All objects of a plan, with the project's code and a new secret."""
     import yaml
 
-    from mslaunch.launch.folder import fill
-    from mslaunch.runs.paths import RunFolder
+    from mslaunch.launcher.folder import fill
+    from mslaunch.run.paths import RunFolder
     from mslaunch.transports.kubernetes.manifests import to_yaml
     from mslaunch.transports.kubernetes.submission import further_objects
 

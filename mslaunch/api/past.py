@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mslaunch.errors import RecordUnreadable
-    from mslaunch.runs.compare import Comparison
-    from mslaunch.runs.labels import Labels
-    from mslaunch.runs.prune import Pruned
-    from mslaunch.runs.run import Run
-    from mslaunch.runs.summaries import RunSummary
+    from mslaunch.run.compare import Comparison
+    from mslaunch.run.labels import Labels
+    from mslaunch.run.prune import Pruned
+    from mslaunch.run.run import Run
+    from mslaunch.run.summaries import RunSummary
 
 
 def list_summaries(
@@ -26,8 +26,8 @@ def list_summaries(
     """
     from pathlib import Path
 
-    from mslaunch.runs import summaries
-    from mslaunch.runs.run import Run
+    from mslaunch.run import summaries
+    from mslaunch.run.run import Run
 
     rows, older = summaries.list_summaries(Path(runs_dir), last)
     return [(Run(folder), summary) for folder, summary in rows], older
@@ -37,14 +37,14 @@ def places_for(runs_dir: str | os.PathLike[str] | None) -> list[Path]:
     """Return the folders of runs in which to look: the one that is named, or those that may be meant."""
     from pathlib import Path
 
-    from mslaunch.runs.search import folders_to_search
+    from mslaunch.run.search import folders_to_search
 
     return [Path(runs_dir)] if runs_dir else folders_to_search(os.environ)
 
 
 def words_of_run(run: Run) -> str:
     """Return what to type after a verb for this run: its name, and --runs-dir where its folder is not the default."""
-    from mslaunch.runs.search import arguments_for
+    from mslaunch.run.search import arguments_for
 
     return arguments_for(run.folder, os.environ)
 
@@ -53,8 +53,8 @@ def unexpected_place(run: Run, name: str | None) -> str | None:
     """Return the folder of runs that holds a run which was found by its name, where that is not the default one."""
     from pathlib import Path
 
-    from mslaunch.runs.paths import runs_root
-    from mslaunch.runs.search import option_for, path_from_here
+    from mslaunch.run.paths import runs_root
+    from mslaunch.run.search import option_for, path_from_here
 
     if name and Path(name).resolve() == run.path.resolve():
         return None
@@ -66,28 +66,28 @@ def words_of_room(runs_dir: str | os.PathLike[str], total: int = 0) -> list[str]
     """Return what there is to say of runs that take `total` bytes, and of a disk that is nearly full."""
     from pathlib import Path
 
-    from mslaunch.runs.disk_usage import describe_use
+    from mslaunch.run.disk_usage import describe_use
 
     return describe_use(Path(runs_dir), total)
 
 
 def labels_of(run: Run) -> Labels:
     """Return the tags and notes of a run."""
-    from mslaunch.runs import labels
+    from mslaunch.run import labels
 
     return labels.read(run.folder)
 
 
 def label_run(run: Run, note: str | None = None, add: Sequence[str] = (), remove: Sequence[str] = ()) -> Labels:
     """Add a note and tags to a run, and remove tags; return what it has now."""
-    from mslaunch.runs import labels
+    from mslaunch.run import labels
 
     return labels.label(run.folder, note, add, remove)
 
 
 def measure_run(run: Run) -> int:
     """Return the bytes that a run's folder takes now."""
-    from mslaunch.runs.disk_usage import measure
+    from mslaunch.run.disk_usage import measure
 
     return measure(run.path)
 
@@ -109,8 +109,8 @@ def prune(
     from pathlib import Path
 
     from mslaunch.api import default_runs_dir
-    from mslaunch.runs.prune import prune as remove
-    from mslaunch.runs.prune_choice import Criteria
+    from mslaunch.run.prune import prune as remove
+    from mslaunch.run.prune_choice import Criteria
 
     folder = Path(runs_dir or default_runs_dir())
     return remove(folder, Criteria(keep, ended_before, tuple(states), tuple(tags)), checkpoints, dry_run)
@@ -118,20 +118,20 @@ def prune(
 
 def export_csv(run: Run, file: str | os.PathLike[str]) -> int:
     """Write the metrics of a run as CSV, a line for each number; `-` is standard output. Return how many rows."""
-    from mslaunch.runs import export
+    from mslaunch.run import export
 
     return export.export_csv(run.folder, os.fspath(file))
 
 
 def export_tensorboard(run: Run, folder: str | os.PathLike[str]) -> list[Path]:
     """Write the metrics of a run as TensorBoard's event files; return them."""
-    from mslaunch.runs import export
+    from mslaunch.run import export
 
     return export.export_tensorboard(run.folder, os.fspath(folder))
 
 
 def compare(runs: Sequence[Run], with_code: bool = True) -> Comparison:
     """Compare two or more runs: configuration, code, environment, versions, metrics, speed; secrets are masked."""
-    from mslaunch.runs.compare import compare_runs
+    from mslaunch.run.compare import compare_runs
 
     return compare_runs([run.folder for run in runs], os.environ, with_code)

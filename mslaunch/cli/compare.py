@@ -12,7 +12,7 @@ from mslaunch.cli.console.tables import GAP, columns, terminal_width
 from mslaunch.cli.parsing import common, run_options
 from mslaunch.cli.parsing.run_options import find_runs
 from mslaunch.errors import RequestError
-from mslaunch.runs.compare import Comparison, Section, compare_runs, format_value
+from mslaunch.run.compare import Comparison, Section, compare_runs, format_value
 from mslaunch.text import counted, display_width, first_line, plain, shorten, shorten_middle
 
 app = common.new_app()

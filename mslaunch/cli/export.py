@@ -10,7 +10,7 @@ from mslaunch.cli.parsing import common, run_options
 from mslaunch.cli.parsing.new_file import Force, check_new
 from mslaunch.cli.parsing.run_options import find_run
 from mslaunch.errors import RequestError
-from mslaunch.runs.export import export_csv, export_tensorboard
+from mslaunch.run.export import export_csv, export_tensorboard
 from mslaunch.text import counted
 
 app = common.new_app()

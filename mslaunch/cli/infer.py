@@ -11,7 +11,7 @@ import typer
 from mslaunch.cli.parsing import arguments, common, options
 from mslaunch.cli.train import Detach, DryRun, Verbose, View, launch
 from mslaunch.errors import RequestError
-from mslaunch.launch.read import CheckpointRequest
+from mslaunch.launcher.read import CheckpointRequest
 
 _app = common.new_app()
 app = partial(arguments.call, _app)

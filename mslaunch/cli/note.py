@@ -9,7 +9,7 @@ import typer
 from mslaunch.cli.console.describe import describe_labels
 from mslaunch.cli.parsing import common, run_options
 from mslaunch.cli.parsing.run_options import find_run
-from mslaunch.runs import labels
+from mslaunch.run import labels
 
 app = common.new_app()
 

@@ -12,11 +12,11 @@ import typer
 from mslaunch.cli.parsing import common, run_options
 from mslaunch.cli.parsing.run_options import parse_age
 from mslaunch.cli.ps import check_states
-from mslaunch.runs import prune as pruning
-from mslaunch.runs.disk_usage import describe_use
-from mslaunch.runs.prune_choice import Criteria
-from mslaunch.runs.search import default_runs_dir
-from mslaunch.runs.summaries import list_summaries, sum_sizes
+from mslaunch.run import prune as pruning
+from mslaunch.run.disk_usage import describe_use
+from mslaunch.run.prune_choice import Criteria
+from mslaunch.run.search import default_runs_dir
+from mslaunch.run.summaries import list_summaries, sum_sizes
 from mslaunch.text import byte_count, counted, plain
 
 app = common.new_app()

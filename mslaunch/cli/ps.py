@@ -19,13 +19,13 @@ from mslaunch.cli.parsing import common, run_options
 from mslaunch.cli.parsing.run_options import parse_since
 from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, did_you_mean
 from mslaunch.metrics.progress import short
-from mslaunch.runs import labels, search
-from mslaunch.runs.disk_usage import describe_use, measure
-from mslaunch.runs.labels import Labels
-from mslaunch.runs.liveness import current
-from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.record import STATES
-from mslaunch.runs.summaries import RunSummary, list_summaries, sum_sizes
+from mslaunch.run import labels, search
+from mslaunch.run.disk_usage import describe_use, measure
+from mslaunch.run.labels import Labels
+from mslaunch.run.liveness import current
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.record import STATES
+from mslaunch.run.summaries import RunSummary, list_summaries, sum_sizes
 from mslaunch.text import byte_count, counted, elapsed_words, first_line, shorten, shorten_middle
 
 app = common.new_app()

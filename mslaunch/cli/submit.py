@@ -14,12 +14,12 @@ from mslaunch.cli.console.console import verdict_text
 from mslaunch.cli.console.describe import describe_end, duration_of
 from mslaunch.cli.console.screen import Screen, ShownFile
 from mslaunch.errors import signal_code
-from mslaunch.launch import runners
-from mslaunch.launch.pipeline import PlannedJob
+from mslaunch.launcher import runners
+from mslaunch.launcher.pipeline import PlannedJob
 from mslaunch.plan.model import Plan
-from mslaunch.runs.record import ENDED, RunRecord
-from mslaunch.runs.run import Run
-from mslaunch.runs.search import arguments_for
+from mslaunch.run.record import ENDED, RunRecord
+from mslaunch.run.run import Run
+from mslaunch.run.search import arguments_for
 from mslaunch.text import first_line
 from mslaunch.transports.base import JobQueue
 

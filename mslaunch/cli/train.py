@@ -15,10 +15,10 @@ from mslaunch.cli.console.describe import describe_plan
 from mslaunch.cli.console.screen import Screen
 from mslaunch.cli.parsing import arguments, common, msrun_options, options
 from mslaunch.errors import RequestError
-from mslaunch.launch import pipeline
-from mslaunch.launch.pipeline import Launch, PlannedJob
-from mslaunch.launch.read import Request
-from mslaunch.launch.runners import run_here
+from mslaunch.launcher import pipeline
+from mslaunch.launcher.pipeline import Launch, PlannedJob
+from mslaunch.launcher.read import Request
+from mslaunch.launcher.runners import run_here
 from mslaunch.plan.model import to_json
 from mslaunch.transports.base import JobQueue
 

@@ -18,10 +18,10 @@ from mslaunch.metrics.progress import find_extent, seconds_silent, step_time_of
 from mslaunch.metrics.rows import Source
 from mslaunch.metrics.series import STEP_NAMES, SeriesTable
 from mslaunch.plan.model import Plan
-from mslaunch.runs import labels
-from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.record import RankRecord, RunRecord
-from mslaunch.runs.run import Run
+from mslaunch.run import labels
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.record import RankRecord, RunRecord
+from mslaunch.run.run import Run
 from mslaunch.shared import layout
 from mslaunch.text import cut_middle, plain
 from mslaunch.ui import curves, log_text, timeline

@@ -22,11 +22,11 @@ from mslaunch.masking.free_text import mask_text
 from mslaunch.metrics.progress import seconds_silent, step_time_of
 from mslaunch.metrics.rows import Row, read_row
 from mslaunch.metrics.series import STEP_NAMES, Series, SeriesTable
-from mslaunch.runs.find import runs
-from mslaunch.runs.metrics_file import Metrics
-from mslaunch.runs.paths import RunFolder
-from mslaunch.runs.record import ENDED
-from mslaunch.runs.run import Run
+from mslaunch.run.find import runs
+from mslaunch.run.metrics_file import Metrics
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.record import ENDED
+from mslaunch.run.run import Run
 from mslaunch.text import plain, shorten
 from mslaunch.ui.bounds import LIVE, number
 from mslaunch.ui.document import describe_labels, make_document

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mslaunch.runs.compare import CodeChange, Section, compare_runs, format_value
-from mslaunch.runs.metrics_file import Metrics
-from mslaunch.runs.run import Run
+from mslaunch.run.compare import CodeChange, Section, compare_runs, format_value
+from mslaunch.run.metrics_file import Metrics
+from mslaunch.run.run import Run
 from mslaunch.text import plain
 from mslaunch.ui.bounds import bounded
 from mslaunch.ui.curves import NOT_DRAWN, thin_series

@@ -16,8 +16,8 @@ from typing import Any
 
 from mslaunch.errors import NotReadyError
 from mslaunch.masking.documents import secrets_of_run
-from mslaunch.runs.run import Run
-from mslaunch.runs.writing import write_atomically
+from mslaunch.run.run import Run
+from mslaunch.run.writing import write_atomically
 from mslaunch.ui.bounds import REPORT
 from mslaunch.ui.document import Document, make_document
 

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from mslaunch.errors import MslaunchError
 from mslaunch.metrics.rows import Source
-from mslaunch.runs.metrics_file import last_values
+from mslaunch.run.metrics_file import last_values
 from mslaunch.ui.curves import kind_of
 from mslaunch.ui.library import Library
 

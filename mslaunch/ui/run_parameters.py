@@ -10,8 +10,8 @@ from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.errors import MslaunchError
 from mslaunch.masking.documents import mask_values
-from mslaunch.runs.paths import RunFolder, SweepFolder
-from mslaunch.runs.sweep_record import read as read_sweep
+from mslaunch.run.paths import RunFolder, SweepFolder
+from mslaunch.run.sweep_record import read as read_sweep
 from mslaunch.shared.secret_names import MASK
 from mslaunch.text import plain
 

@@ -23,8 +23,8 @@ from starlette.routing import Route
 from mslaunch.errors import MslaunchError, NoSuchRun, NotReadyError, RequestError, limit_of
 from mslaunch.masking.documents import mask_texts
 from mslaunch.masking.free_text import mask_text
-from mslaunch.runs.run import Run
-from mslaunch.runs.search import list_runs
+from mslaunch.run.run import Run
+from mslaunch.run.search import list_runs
 from mslaunch.text import plain
 from mslaunch.ui import log_text, page, prometheus
 from mslaunch.ui.access import LARGEST_HEAD, AccessGuard, App, PageAccess

@@ -14,7 +14,7 @@ import pytest
 
 from mslaunch.errors import ConfigError, RequestError
 from mslaunch.hosts import Host
-from mslaunch.launch.folder import write_files
+from mslaunch.launcher.folder import write_files
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import HostFacts
 from mslaunch.plan.render import render

@@ -1,0 +1,187 @@
+"""The first stage: from what a person or a program asks for to the job that it describes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.errors import ConfigError, RankTableMissing, RankTableUnreadable, RequestError
+from mslaunch.hosts import Host
+from mslaunch.launcher.program import with_typed_python
+from mslaunch.plan.methods import find_method
+from mslaunch.plan.model import File
+from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec, named_hosts
+from mslaunch.ranktable.findings import SIZE_LIMIT
+from mslaunch.ranktable.versions import read_table, validate
+from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
+from mslaunch.settings.program import settings_of
+from mslaunch.settings.resolve import Settings, resolve
+from mslaunch.settings.yaml_config import Config, override, parse_config, split_assignments
+from mslaunch.transports.cluster_environment import detect
+
+if TYPE_CHECKING:
+    from mslaunch.launcher.inference import ServedSet
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequest:
+    """The sharded checkpoint that an inference job serves."""
+
+    path: Path
+    strategy: Path | None = None
+    predict_strategy: Path | None = None
+    step: str | None = None
+    prefix: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a person or a program asks for, before any file is read."""
+
+    config: str | None = None
+    assignments: tuple[str, ...] = ()
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    script_args: tuple[str, ...] = ()
+    args_may_name: bool = False
+    """The first argument is the program, where nothing else names one."""
+    notes: tuple[str, ...] = ()
+    """What is to be said of the request itself."""
+    offers_stdin: bool = False
+    """A rank may read the standard input of this process."""
+    default_script: str = TRAIN_SCRIPT
+    checkpoint: CheckpointRequest | None = None
+    files: tuple[File, ...] = ()
+    """Files that the run's folder is to have besides those that are planned."""
+    config_text: str | None = None
+    """The config's text, where it has been read already."""
+    verb: str = "train"
+    verb_options: tuple[str, ...] = ()
+    """What was typed for this verb alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadJob:
+    """A request with what it names on this machine: config, hostfile and rank table."""
+
+    request: Request
+    spec: JobSpec
+    config_path: Path | None
+    rank_table: str | None
+    """The text of the rank table."""
+    named: tuple[Host, ...]
+    """The hosts that were named."""
+    checkpoint: ServedSet | None = None
+
+
+def read(request: Request) -> ReadJob:
+    """Read and check everything that a request names on this machine."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise RequestError("the current folder has been deleted. Change into one that exists.") from None
+    checkpoint = _read_checkpoint(request.checkpoint)
+    config_path = Path(request.config) if request.config else None
+    own, assigned = split_assignments(request.assignments)
+    config = override(_read_config(config_path, request.config_text), own)
+    settings = resolve(request.flags, os.environ, config, assigned)
+    if named := _named_by_args(request, settings):
+        request = named
+        settings = resolve(request.flags, os.environ, config, assigned)
+    spec = JobSpec(
+        settings,
+        config,
+        find_method(settings),
+        request.script_args,
+        default_script=request.default_script,
+        default_workers=checkpoint.default_workers if checkpoint else None,
+    )
+    spec = with_typed_python(spec)
+    text = None
+    table = _rank_table(spec, config_path)
+    if table is not None:
+        name, text = table
+        errors = [finding for finding in validate(text) if finding.severity == "error"]
+        if errors:
+            raise ConfigError([finding.words(name) for finding in errors])
+        spec = replace(spec, rank_table=read_table(text, name))
+    hosts = named_hosts(spec, _hostfile(spec))
+    return ReadJob(request, spec, config_path, text, hosts, checkpoint)
+
+
+def _read_checkpoint(request: CheckpointRequest | None) -> ServedSet | None:
+    if request is None:
+        return None
+    from mslaunch.launcher.inference import read_set  # heavy, and no part of a training job
+
+    return read_set(request)
+
+
+def _named_by_args(request: Request, settings: Settings) -> Request | None:
+    """The request with its first argument as the program, where nothing else names one."""
+    args = request.script_args
+    named = any(getattr(settings.values, name) is not None for name in PROGRAM_SETTINGS)
+    if named or not request.args_may_name or not args or args[0].startswith("-"):
+        return None
+    program, left = settings_of(args)
+    return replace(request, flags={**request.flags, **program}, script_args=left, args_may_name=False)
+
+
+def _hostfile(spec: JobSpec) -> str | None:
+    if spec.launch.hostfile is None:
+        return None
+    try:
+        return read_text(Path(spec.launch.hostfile), errors="replace")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise RequestError(
+            f"{spec.launch.hostfile}: cannot read the hostfile: {why} ({spec.source('hostfile')})."
+        ) from None
+
+
+def read_config_text(request: Request) -> str | None:
+    """Read the config's text; a pipe has it only once."""
+    if request.config is None or request.config_text is not None:
+        return request.config_text
+    return _read_config(Path(request.config)).text
+
+
+def _read_config(path: Path | None, text: str | None = None) -> Config:
+    if path is None:
+        return Config()
+    try:
+        return parse_config(read_text(path) if text is None else text, str(path))
+    except FileNotFoundError:
+        raise RequestError(f"{path}: no such config. Name the job's YAML with --config FILE.") from None
+    except Unreadable as error:
+        raise RequestError(f"{error.where(str(path))}: cannot read the config: {error}.") from None
+    except OSError as error:
+        raise RequestError(f"{path}: cannot read the config: {error}.") from None
+
+
+def _rank_table(spec: JobSpec, config_path: Path | None) -> tuple[str, str] | None:
+    """Return the name and text of the rank table that was asked for, or that a system gives to all its nodes."""
+    asked, source = spec.launch.rank_table, spec.source("rank_table")
+    if asked is None and spec.method.needs_rank_table:
+        cluster = detect(os.environ)
+        if cluster is not None:
+            asked, source = cluster.rank_table, cluster.sources.get("rank table", "")
+    if asked is None:
+        return None
+    choices = [Path(asked)]
+    if config_path is not None and not source.startswith("-"):
+        choices.insert(0, config_path.parent / asked)
+    for choice in choices:
+        if choice.is_file():
+            return str(choice), _table_text(choice)
+    raise RankTableMissing(asked, source)
+
+
+def _table_text(path: Path) -> str:
+    try:
+        return read_text(path, SIZE_LIMIT, errors="replace")
+    except (OSError, Unreadable) as error:
+        raise RankTableUnreadable(str(path), str(error)) from None

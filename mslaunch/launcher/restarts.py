@@ -1,0 +1,163 @@
+"""Whether a failed job is started again, and with what: a fresh port, and the newest checkpoint all ranks have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mslaunch.checkpoint.sharding.resuming import Resume, find_for_ranks
+from mslaunch.checkpoint.sharding.saved_files import files_of_ranks, step_of
+from mslaunch.diagnose.case import read_error
+from mslaunch.diagnose.verdict import Verdict
+from mslaunch.errors import RequestError
+from mslaunch.hosts import Host
+from mslaunch.launcher.folder import write_next_plan
+from mslaunch.plan.model import Plan
+from mslaunch.plan.next_attempt import (
+    STOPPED,
+    AttemptEnding,
+    hosts_left,
+    next_attempt,
+    pause,
+    progressed,
+    refusal,
+    resuming,
+    spent,
+)
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.record import AttemptSummary, RunRecord
+from mslaunch.shared import layout
+from mslaunch.text import counted
+
+
+@dataclass(frozen=True, slots=True)
+class NextAttempt:
+    """The next attempt, and what is said about it."""
+
+    plan: Plan
+    pause: float
+    note: str
+    summary: AttemptSummary
+
+
+Replan = Callable[[tuple[Host, ...], int, int], Plan]
+"""Plans the job for other hosts: with these, as this attempt, with this port."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartTools:
+    """What a further attempt needs besides the plan: a free port on a host, and a plan for fewer hosts."""
+
+    free_port: Callable[[str], int]
+    replan: Replan | None = None
+    replace_hosts: Callable[[set[str]], Plan | str] | None = None
+    """Plans the next attempt with hosts in place of those that are lost, or says why it cannot."""
+
+
+def prepare_next(
+    plan: Plan, ended: RunRecord, folder: RunFolder, lost: set[str], tools: RestartTools
+) -> NextAttempt | str:
+    """Prepare the next attempt, or say why there is to be none; an empty text where nobody would expect one."""
+    if ended.state != "failed" or ended.verdict is None or plan.restarts.limit == 0:
+        return ""
+    hosts = hosts_left(plan, lost)
+    resume = find_resume(plan, folder)
+    endings = [*map(_earlier, ended.attempts), _ending(ended.verdict, folder, resume)]
+    why = refusal(plan.restarts, endings, tools.replace_hosts is not None)
+    if why is not None:
+        return why
+    if lost and tools.replace_hosts is not None:
+        replaced = tools.replace_hosts(lost)
+        if isinstance(replaced, str):
+            return replaced
+        again = replaced
+    elif not hosts or (lost and tools.replan is None):
+        return "the hosts that are left have too few ranks"
+    else:
+        port = tools.free_port(hosts[0].name)
+        again = tools.replan(hosts, plan.attempt + 1, port) if lost and tools.replan else next_attempt(plan, port)
+    try:
+        resume = resume.for_world(again.world_size)
+    except RequestError as error:
+        return str(error)
+    return _written(plan, ended, folder, endings, resuming(again, resume.files), resume, lost)
+
+
+def _written(
+    plan: Plan,
+    ended: RunRecord,
+    folder: RunFolder,
+    endings: Sequence[AttemptEnding],
+    again: Plan,
+    resume: Resume,
+    lost: set[str],
+) -> NextAttempt | str:
+    """Write the plan of the next attempt into the run's folder."""
+    try:
+        files = again.files if lost else tuple(file for file in again.files if file.path == layout.RANKS)
+        write_next_plan(folder, again, files, plan.attempt)
+    except OSError as error:
+        return f"the plan could not be written ({error.strerror})"  # the verdict stands
+    wait = pause(plan.restarts, endings)
+    return NextAttempt(again, wait, _note(again, endings, wait, resume, lost), summary(plan, ended, resume.files))
+
+
+def _ending(verdict: Verdict, folder: RunFolder, resume: Resume) -> AttemptEnding:
+    error = None if verdict.rank is None else read_error(folder.rank(verdict.rank))
+    kind = error.get("type") if error else None
+    words = verdict.summary if verdict.cause == "exception" else None
+    return AttemptEnding(verdict.cause, verdict.exit_code or 0, words, kind, verdict.step, _saved(resume.files))
+
+
+def _earlier(attempt: AttemptSummary) -> AttemptEnding:
+    verdict, saved = attempt.verdict, _saved(attempt.resume or {})
+    if verdict is None:
+        return AttemptEnding(STOPPED, attempt.exit_code or 0, saved=saved)
+    words = verdict.summary if verdict.cause == "exception" else None
+    return AttemptEnding(verdict.cause, verdict.exit_code or 0, words, None, verdict.step, saved)
+
+
+def _saved(files: Mapping[int, str]) -> tuple[int, int] | None:
+    """The epoch and step of the checkpoint that an attempt resumes from."""
+    return step_of(Path(next(iter(files.values())))) if files else None
+
+
+def _note(again: Plan, endings: Sequence[AttemptEnding], wait: float, resume: Resume, lost: set[str]) -> str:
+    gone = sorted(lost - {host.name for host in again.hosts})
+    fewer = f" with {counted(again.world_size, 'rank')}, without {', '.join(gone)}" if gone else ""
+    fewer = fewer or (f" with {', '.join(sorted(lost))} again" if lost else "")
+    most = again.attempt + 1 + again.restarts.limit - spent(endings)
+    progress = "; there was progress, so no restart is used up" if progressed(endings)[-1] else ""
+    return f"attempt {again.attempt + 1} of {most}{fewer} in {wait:g} s, {resume.words}{progress}"
+
+
+def summary(plan: Plan, ended: RunRecord, files: Mapping[int, str]) -> AttemptSummary:
+    return AttemptSummary(plan.attempt, ended.ended, ended.exit_code, ended.verdict, dict(files) or None)
+
+
+def find_resume(plan: Plan, folder: RunFolder) -> Resume:
+    """Find the newest checkpoint of this job that is complete on all ranks."""
+    checkpoints = plan.restarts.checkpoints
+    if checkpoints is None:
+        return Resume()
+    plans = (*(folder.earlier_plan(attempt) for attempt in range(plan.attempt)), folder.plan)
+    try:
+        starts = sorted(path.stat().st_mtime for path in plans)
+    except OSError as error:
+        return Resume(words=f"from the start: it is not known when the job began ({error.strerror})")
+    folders = _checkpoint_folders(plan, folder, checkpoints)
+    return find_for_ranks(folders, checkpoints, plan.restarts.checkpoint_prefix, starts)
+
+
+def _checkpoint_folders(plan: Plan, folder: RunFolder, checkpoints: str) -> dict[int, Path]:
+    """Where each rank has its checkpoints: in its working folder, beside the script, or where the job was submitted."""
+    roots: dict[int, tuple[Path, ...]] = {}
+    for worker in plan.workers:
+        rank = int(worker.rank or 0)
+        roots[rank] = (folder.work(rank) / plan.workdir, folder.code / plan.workdir, Path(worker.cwd))
+    places = [
+        {rank: paths[number] / checkpoints.replace("{rank}", str(rank)) for rank, paths in roots.items()}
+        for number in range(3)
+    ]
+    return next((folders for folders in places if files_of_ranks(folders)), places[0])

@@ -1,0 +1,148 @@
+"""Launchers as processes: telling them apart, and asking them to stop or to take stacks.
+
+A pid alone does not name a process, since pids come round again. A launcher inside another program shares that
+program's pid. A signal would reach the program, whose author may handle it, ignore it or end by it. So such a launcher
+looks for files in the run's folder instead. A file needs no reader when it is made: it stays until the launcher has
+seen it, it works on every file system, and two requests for the same thing make one file.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from mslaunch.errors import NotReadyError
+from mslaunch.run.paths import RunFolder, SweepFolder
+from mslaunch.shared.processes import is_own
+from mslaunch.signals import STACKS
+
+LARGEST_PID = 1 << 22
+
+
+def _is_pid(number: int) -> str | None:
+    """Zero and negative numbers name groups of processes, or all of them."""
+    return None if 0 < number <= LARGEST_PID else "the number of a process"
+
+
+def start_time(pid: int) -> int | None:
+    """Return when a live process started, in clock ticks since boot; None where there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (OSError, IndexError):
+        return None
+    return None if fields[0] in ("Z", "X") else int(fields[19])
+
+
+def boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def pid_namespace() -> str:
+    """Name the namespace in which this process has its pid."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """The process that runs a job, told apart from any other that may get its pid."""
+
+    pid: Annotated[int, _is_pid]
+    start_time: int | None
+    host: str
+    boot_id: str
+    in_process: bool = False
+    """It is a thread of another program, so the pid is that program's: never signal it."""
+    pid_namespace: str = ""
+    """The namespace of the pid; empty in records of earlier versions."""
+    began: float | None = None
+    """When it described itself, in seconds since boot: nobody sets that clock."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def this_process(in_process: bool = False) -> Launcher:
+    """Describe this process as a launcher, or as the program that one is a thread of."""
+    pid = os.getpid()
+    place = (socket.gethostname(), boot_id(), in_process, pid_namespace())
+    return Launcher(pid, start_time(pid), *place, round(seconds_since_boot(), 3))
+
+
+def seconds_since_boot() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def is_here(who: Launcher) -> bool:
+    """Tell whether a process is of this host, and would be seen from here: a container has pids of its own."""
+    if who.host != socket.gethostname():
+        return False
+    here = pid_namespace()
+    return who.boot_id != boot_id() or not who.pid_namespace or not here or who.pid_namespace == here
+
+
+def place_of(who: Launcher) -> str:
+    """Say where a process is that is not here."""
+    return who.host if who.host != socket.gethostname() else f"{who.host} in another container"
+
+
+def is_alive(who: Launcher) -> bool:
+    """Tell whether the process that `this_process` described is still the one with its pid, on this boot."""
+    started = start_time(who.pid)
+    return who.boot_id == boot_id() and started is not None and started == who.start_time
+
+
+SIGNALS = {"stop": signal.SIGTERM, "stacks": STACKS}
+"""What can be asked for, and the signal that asks a launcher which is a process of its own."""
+
+
+def ask(folder: RunFolder | SweepFolder, launcher: Launcher, kind: str) -> None:
+    """Ask the launcher of a run or a sweep, on this host, to stop it or to take stacks."""
+    if not launcher.in_process:
+        if not is_alive(launcher):
+            return
+        if not is_own(launcher.pid):
+            raise NotReadyError(
+                f"{folder.path}: its launcher, pid {launcher.pid}, runs as another user. Stop it as that user."
+            )
+        with suppress(ProcessLookupError):
+            os.kill(launcher.pid, SIGNALS[kind])
+        return
+    path = folder.request(kind)
+    try:
+        path.touch(mode=0o600)
+    except OSError as error:
+        raise NotReadyError(
+            f"{path}: cannot be written ({error.strerror}). The run belongs to the program with pid {launcher.pid}; "
+            f"stop it there."
+        ) from None
+
+
+def receive(folder: RunFolder | SweepFolder) -> list[int]:
+    """Return what has been asked for by files, as signals; each request counts once."""
+    return [number for kind, number in SIGNALS.items() if _remove(folder, kind)]
+
+
+def withdraw(folder: RunFolder | SweepFolder) -> None:
+    """Remove requests that nobody will see any more."""
+    for kind in SIGNALS:
+        _remove(folder, kind)
+
+
+def _remove(folder: RunFolder | SweepFolder, kind: str) -> bool:
+    try:
+        folder.request(kind).unlink()
+    except OSError:  # there is none, or another reader was first
+        return False
+    return True

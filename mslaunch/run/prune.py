@@ -1,0 +1,313 @@
+"""Removes runs, or their checkpoints: never one that is alive, has the tag keep, is another user's, or is referred to.
+
+A run is renamed first, to a name that no list shows, and then deleted: a kill in between leaves a folder that the next
+prune deletes. Links are removed, never what they point to.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.documents.mounts import find_mount
+from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, SweepAlive
+from mslaunch.run import labels, record, sweep_record
+from mslaunch.run.disk_usage import entries
+from mslaunch.run.liveness import current
+from mslaunch.run.ownership import check_owner, is_own
+from mslaunch.run.paths import RunFolder, SweepFolder
+from mslaunch.run.prune_choice import Candidate, Choice, Criteria, choose, find_links, runs_below, surplus
+from mslaunch.run.search import RUNS_DIR, list_runs
+from mslaunch.shared import layout
+from mslaunch.shared.guard import processes_with
+
+PRUNED = ".pruned-"
+"""How the folder of a run is called while it is deleted."""
+CHECKPOINTS = ("keep-best", "drop")
+KEEP = "keep"
+"""The tag of runs that are never removed."""
+MOST_PLANS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What was removed of a run, or would be."""
+
+    name: str
+    bytes: int
+    files: tuple[str, ...] = ()
+    """The checkpoints, where only those are removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What a prune has done, or would do."""
+
+    removed: tuple[Freed, ...]
+    kept: dict[str, str]
+    """Runs that fit and stay, and why."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(freed.bytes for freed in self.removed)
+
+    def to_dict(self) -> dict[str, Any]:
+        removed = [{"name": freed.name, "bytes": freed.bytes, "files": list(freed.files)} for freed in self.removed]
+        return {"removed": removed, "kept": self.kept, "bytes": self.bytes}
+
+
+def prune(runs_dir: Path, criteria: Criteria, checkpoints: str | None = None, dry_run: bool = False) -> Pruned:
+    """Remove the runs that fit, or only their checkpoints; with `dry_run` only say what that would be."""
+    if not criteria:
+        raise RequestError("prune: say which runs: --keep N, --older-than 30d, --state failed or --tag NAME.")
+    if checkpoints is not None and checkpoints not in CHECKPOINTS:
+        raise RequestError(f"--checkpoints {checkpoints!r}: write keep-best or drop.")
+    runs_dir = runs_dir.resolve()
+    if not dry_run:
+        _delete_leftovers(runs_dir)
+    folders = {folder.name: folder for folder in list_runs(runs_dir)}
+    candidates = [_candidate(name, folder, criteria.tags) for name, folder in folders.items()]
+    choice = choose(candidates, criteria, _links(runs_dir, folders))
+    if checkpoints is not None:
+        return _prune_checkpoints(choice, folders, criteria.tags, checkpoints == "keep-best", dry_run)
+    pruned = _remove_runs(choice, folders, criteria.tags, dry_run)
+    if not dry_run and pruned.removed:
+        _point_latest(runs_dir)
+    return pruned
+
+
+def _candidate(name: str, folder: RunFolder, tags: Sequence[str]) -> Candidate:
+    """What is known of a run; whatever is in doubt protects it."""
+    of_sweep = folder.path.parent.name if folder.sweep else None
+    try:
+        now = current(folder)
+        ended = datetime.fromisoformat(now.ended or now.started).timestamp()
+    except RecordUnreadable:
+        return Candidate(name, "", 0.0, of_sweep, "its record cannot be read")
+    own_tags = labels.read(folder).tags
+    return Candidate(name, now.state, ended, of_sweep, _protection(folder, now, tags), own_tags)
+
+
+def _protection(folder: RunFolder, now: record.RunRecord, tags: Sequence[str], holds_sweep: bool = False) -> str | None:
+    """Why a run must not be touched; None where it may be."""
+    if now.state not in record.ENDED:
+        return f"it is {now.state}"
+    if not is_own(folder):
+        return "it is another user's"
+    try:
+        check_owner(folder, "prune")
+    except MslaunchError:
+        return "a file in it is another user's, or a link"
+    if now.state == "lost" and processes_with(f"MSLAUNCH_RUN_DIR={folder.path}"):
+        return "processes of it are left; `mslaunch stop` ends them"
+    if folder.sweep and not holds_sweep and sweep_record.is_under_way(folder.sweep):
+        return "its sweep is under way"
+    return _label_protection(folder, tags)
+
+
+def _label_protection(folder: RunFolder, tags: Sequence[str]) -> str | None:
+    """Why the tags of a run protect it; None where it has none, or one of these."""
+    try:
+        own = labels.read_strictly(folder).tags
+    except RecordUnreadable:
+        return "its tags cannot be read"
+    if KEEP in own:
+        return f"it has the tag {KEEP}"
+    if own and not set(own) & set(tags):
+        return f"it has the tag {own[0]}; --tag {own[0]} includes such runs"
+    return None
+
+
+def _links(runs_dir: Path, folders: dict[str, RunFolder]) -> dict[str, set[str]]:
+    """For each run, those that it refers to: in its plans (arguments, variables, checkpoints), and by links."""
+    places = {str(folder.path): name for name, folder in folders.items()}
+    before: str | None = None
+    links: dict[str, set[str]] = {}
+    for name, folder in folders.items():
+        text = "\n".join(_plans(folder))
+        latest = {f"{place}/{layout.LATEST}": before for place in (runs_dir.name, RUNS_DIR)} if before else {}
+        targets = {link for link in _symbolic_links(folder.path) if link.startswith(f"{runs_dir}/")}
+        links[name] = find_links(text, name, folders, latest) | runs_below(targets, places, name)
+        before = name
+    return links
+
+
+def _plans(folder: RunFolder) -> Iterable[str]:
+    earlier = takewhile(Path.is_file, map(folder.earlier_plan, range(MOST_PLANS)))
+    for path in (folder.plan, *earlier, folder.path / layout.CHECKPOINTS):
+        with suppress(OSError, Unreadable):
+            yield read_text(path, record.LARGEST_PLAN, "replace", only_files=True)
+
+
+def _symbolic_links(path: Path) -> Iterable[str]:
+    """Where the links of a run's ranks lead; those in code/ lead to the project."""
+    for folder in path.glob(f"{layout.RANK}*"):
+        for entry in entries(folder):
+            with suppress(OSError):
+                if entry.is_symlink():
+                    yield os.path.normpath(Path(entry.path).parent / os.readlink(entry.path))  # noqa: PTH115
+
+
+def _remove_runs(choice: Choice, folders: dict[str, RunFolder], tags: Sequence[str], dry_run: bool) -> Pruned:
+    removed, staying = [], dict(choice.kept)
+    with ExitStack() as held:
+        locked: dict[Path, str | None] = {}
+        for name in choice.chosen:
+            folder = folders[name]
+            parent = folder.sweep
+            if parent is not None and parent.path not in locked and not dry_run:
+                locked[parent.path] = _hold(held, parent)
+            why = locked.get(folder.path.parent) or _mounted_in(folder.path)
+            size = 0 if why else _room_of(folder.path)
+            if not why and not dry_run:
+                why = _remove(folder, tags)
+            if why:
+                staying[name] = why
+            else:
+                removed.append(Freed(name, size))
+    if not dry_run:
+        for path in locked:
+            if why := _remove_sweep(path):
+                staying[path.name] = why
+    return Pruned(tuple(removed), staying)
+
+
+def _mounted_in(path: Path) -> str | None:
+    """Why a folder must not be deleted: deleting would empty what is mounted in it."""
+    try:
+        place = find_mount(path)
+    except OSError as error:
+        return f"it cannot be searched for what is mounted in it ({error.strerror})"
+    return f"something is mounted at {place}; unmount it first" if place else None
+
+
+def _hold(held: ExitStack, folder: SweepFolder) -> str | None:
+    """Hold a sweep while its runs are removed; say why that cannot be."""
+    try:
+        held.enter_context(sweep_record.locked(folder))
+    except SweepAlive:
+        return "its sweep is under way"
+    except MslaunchError as error:
+        return str(error)
+    return None
+
+
+def _remove(folder: RunFolder, tags: Sequence[str]) -> str | None:
+    """Remove a run; return why it could not be. It may have come alive since it was looked at: a queue starts runs."""
+    hidden = folder.path.with_name(f"{PRUNED}{folder.run_id}-{secrets.token_hex(4)}")
+    try:
+        before = record.read(folder)
+        if why := _protection(folder, current(folder), tags, holds_sweep=True):
+            return why
+        folder.path.rename(hidden)
+    except RecordUnreadable:
+        return "another process has removed it" if not folder.path.exists() else "its record cannot be read"
+    except OSError as error:
+        return f"it could not be renamed ({error.strerror})"
+    with suppress(MslaunchError):
+        if record.read(RunFolder(hidden)) != before and not folder.path.exists():
+            hidden.rename(folder.path)
+            return "it has been started meanwhile"
+    shutil.rmtree(hidden, ignore_errors=True)
+    return f"some of it could not be deleted: {hidden}" if hidden.exists() else None
+
+
+def _remove_sweep(path: Path) -> str | None:
+    """Remove the folder of a sweep whose runs are gone; return why it must stay."""
+    if list_runs(path) or not (path / layout.SWEEP).is_file():
+        return None
+    if why := _mounted_in(path):
+        return why
+    hidden = path.with_name(f"{PRUNED}{path.name}-{secrets.token_hex(4)}")
+    with suppress(OSError):
+        path.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+    return None
+
+
+def _delete_leftovers(runs_dir: Path) -> None:
+    """Delete what a prune that was killed has left."""
+    for place in (runs_dir, *(path for path in runs_dir.glob("*/") if (path / layout.SWEEP).is_file())):
+        for path in place.glob(f"{PRUNED}*"):
+            if not path.is_symlink() and is_own(RunFolder(path)) and not _mounted_in(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _room_of(path: Path) -> int:
+    """The bytes that deleting a folder frees: not those of files that have a name elsewhere too."""
+    names: dict[tuple[int, int], tuple[int, int, int]] = {}
+    total = 0
+    for entry in entries(path):
+        with suppress(OSError):
+            status = entry.stat(follow_symlinks=False)
+            size = status.st_blocks * 512
+            if status.st_nlink == 1 or entry.is_dir(follow_symlinks=False):
+                total += size
+                continue
+            key = (status.st_dev, status.st_ino)
+            seen = names.get(key, (0, 0, 0))[0] + 1
+            names[key] = (seen, status.st_nlink, size)
+    return total + sum(size for seen, links, size in names.values() if seen >= links)
+
+
+def _prune_checkpoints(
+    choice: Choice, folders: dict[str, RunFolder], tags: Sequence[str], keep_best: bool, dry_run: bool
+) -> Pruned:
+    removed, staying = [], dict(choice.kept)
+    for name in choice.chosen:
+        folder = folders[name]
+        why = _mounted_in(folder.path)
+        files = [] if why else surplus(folder, keep_best)
+        if files and not dry_run:
+            why = _protection_now(folder, tags)
+        if why:
+            staying[name] = why
+            continue
+        gone, size = [], 0
+        for path in files:
+            with suppress(OSError):
+                status = path.lstat()
+                if not dry_run:
+                    path.unlink()
+                gone.append(str(path.relative_to(folder.path)))
+                if status.st_nlink == 1:
+                    size += status.st_blocks * 512
+        if gone:
+            removed.append(Freed(name, size, tuple(gone)))
+    return Pruned(tuple(removed), staying)
+
+
+def _protection_now(folder: RunFolder, tags: Sequence[str]) -> str | None:
+    try:
+        return _protection(folder, current(folder), tags)
+    except RecordUnreadable:
+        return "its record cannot be read"
+
+
+def _point_latest(runs_dir: Path) -> None:
+    """Have the caller's `latest` link point to the newest run that is left."""
+    for name in (layout.LATEST, layout.latest_of(os.geteuid())):
+        link = runs_dir / name
+        with suppress(OSError):
+            if link.is_symlink() and not link.exists() and link.lstat().st_uid == os.geteuid():
+                _repoint(link, [run for run in list_runs(runs_dir) if is_own(run)])
+
+
+def _repoint(link: Path, own: Sequence[RunFolder]) -> None:
+    if not own:
+        link.unlink()
+        return
+    beside = link.with_name(f".latest.{os.getpid()}.{time.monotonic_ns()}")
+    target = own[-1].path
+    beside.symlink_to(target.parent.name if own[-1].sweep else target.name)
+    beside.replace(link)

@@ -1,0 +1,266 @@
+"""sweep.json: the combinations of a sweep, the run of each, and what all runs share."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from mslaunch.documents.limits import Unreadable, read_text
+from mslaunch.documents.schema import SCHEMA_VERSION, parse_record
+from mslaunch.documents.typed import make
+from mslaunch.errors import (
+    AmbiguousRun,
+    LaunchedElsewhere,
+    MslaunchError,
+    NoSuchSweep,
+    RecordUnreadable,
+    RunsFolderUnwritable,
+    SweepAlive,
+)
+from mslaunch.plan.combinations import Combination
+from mslaunch.run import launchers
+from mslaunch.run.launchers import Launcher
+from mslaunch.run.liveness import queue_of
+from mslaunch.run.ownership import become_owner, check_owner, is_own
+from mslaunch.run.paths import RunFolder, SweepFolder, is_file
+from mslaunch.run.record import LARGEST, is_name
+from mslaunch.run.run import Result, Run, save_stopped
+from mslaunch.run.search import list_all
+from mslaunch.run.writing import create_folder, why, write_atomically
+
+POLL = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRecord:
+    """What sweep.json holds."""
+
+    sweep_id: str
+    started: str
+    combinations: tuple[Combination, ...]
+    run_ids: tuple[str, ...]
+    """The run of each combination, in the same order."""
+    launcher: Launcher | None = None
+    config: str | None = None
+    config_text: str | None = None
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    script_args: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The combinations as `runs`, one line each in the file."""
+        raw = {"schema_version": SCHEMA_VERSION, **{name: getattr(self, name) for name in self.__slots__}}
+        varied = self.combinations[0].varied
+        del raw["combinations"], raw["run_ids"]
+        raw["launcher"] = self.launcher.to_dict() if self.launcher else None
+        raw["varied"] = list(varied)
+        raw["runs"] = [
+            {"run_id": run_id, "values": combination.values, "assignments": combination.typed}
+            for run_id, combination in zip(self.run_ids, self.combinations, strict=True)
+        ]
+        return raw
+
+
+def to_json(made: SweepRecord) -> str:
+    raw = made.to_dict()
+    runs = ",\n  ".join(json.dumps(run, default=str) for run in raw.pop("runs"))
+    return json.dumps(raw, indent=1, default=str)[:-2] + f',\n "runs": [\n  {runs}\n ]\n}}\n'
+
+
+@dataclass(frozen=True, slots=True)
+class _SweptRun:
+    """One of `runs` in the file."""
+
+    run_id: Annotated[str, is_name]
+    assignments: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _SweepFile:
+    """The file as it stands."""
+
+    sweep_id: str
+    started: str
+    varied: tuple[str, ...]
+    runs: tuple[_SweptRun, ...]
+    launcher: Launcher | None
+    config: str | None
+    config_text: str | None
+    flags: Mapping[str, Any]
+    script_args: tuple[str, ...]
+
+
+def read(folder: SweepFolder) -> SweepRecord:
+    """Read sweep.json as it stands."""
+    name = str(folder.record)
+    try:
+        raw = parse_record(read_text(folder.record, LARGEST, "surrogateescape", only_files=True), name)
+        file = make(_SweepFile, raw)
+        if not file.runs or any(key not in run.assignments for run in file.runs for key in file.varied):
+            raise Unreadable("it lists no runs, or not all values of a run")
+    except (OSError, Unreadable) as error:
+        raise RecordUnreadable(name, error) from None
+    return SweepRecord(
+        sweep_id=file.sweep_id,
+        started=file.started,
+        combinations=tuple(Combination(run.assignments, file.varied) for run in file.runs),
+        run_ids=tuple(run.run_id for run in file.runs),
+        launcher=file.launcher,
+        config=file.config,
+        config_text=file.config_text,
+        flags=file.flags,
+        script_args=file.script_args,
+    )
+
+
+def create(folder: SweepFolder, made: SweepRecord, in_process: bool) -> None:
+    """Make a sweep's folder with its record, or leave nothing behind; `in_process`: inside another program."""
+    text = to_json(replace(made, launcher=launchers.this_process(in_process)))
+    create_folder(folder.path, partial(write_atomically, folder.record, text))
+
+
+def save(folder: SweepFolder, made: SweepRecord, in_process: bool) -> None:
+    """Write the record of a sweep that is resumed."""
+    try:
+        write_atomically(folder.record, to_json(replace(made, launcher=launchers.this_process(in_process))))
+    except OSError as error:
+        raise RunsFolderUnwritable(str(folder.path), why(error)) from None
+
+
+def find(runs_dir: Path, name: str, exactly: bool = False) -> SweepFolder:
+    """Find a sweep by its path, its name or, unless `exactly` that, an unambiguous beginning of it."""
+    if is_file(SweepFolder(Path(name)).record):
+        return SweepFolder(Path(name).resolve())
+    sweeps: list[Path] = []
+    with suppress(OSError):
+        folders = [path for path in runs_dir.iterdir() if not path.is_symlink()]
+        sweeps = sorted(path for path in folders if is_file(SweepFolder(path).record))
+    matches = [path for path in sweeps if path.name == name]
+    if not matches and not exactly:
+        matches = [path for path in sweeps if path.name.startswith(name)]
+    if len(matches) != 1:
+        raise NoSuchSweep(name, str(runs_dir), [path.name for path in matches or sweeps], bool(matches))
+    return SweepFolder(matches[0].resolve())
+
+
+@contextmanager
+def locked(folder: SweepFolder) -> Iterator[None]:
+    """Hold a sweep while it runs: a second process that wants it is refused. The lock ends with the process."""
+    try:
+        lock = os.open(folder.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise RunsFolderUnwritable(str(folder.path), why(error)) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise SweepAlive(folder.sweep_id) from None
+    except OSError:
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def is_under_way(folder: SweepFolder) -> bool:
+    """Tell whether a process holds the sweep."""
+    try:
+        with locked(folder):
+            return False
+    except SweepAlive:
+        return True
+
+
+def stop(folder: SweepFolder) -> None:
+    """Ask a sweep's launcher to stop all its runs, and wait until it has; end what a lost one has left to a queue."""
+    check_owner(folder, "stop")
+    launcher = read(folder).launcher
+    if launcher is not None and is_under_way(folder):
+        if not launchers.is_here(launcher):
+            raise LaunchedElsewhere(folder.sweep_id, launchers.place_of(launcher), "stop")
+        launchers.ask(folder, launcher, "stop")
+        while is_under_way(folder):
+            time.sleep(POLL)
+    left = [run for run in runs_of(folder) if not run.has_ended]
+    for now in (run.record for run in left[:1]):
+        queue, job = queue_of(now), folder.job(now.transport)
+        if queue is not None and job.is_file():
+            queue.cancel_array(job.read_text(errors="replace").strip())
+    for run in left:
+        run.stop()
+        save_stopped(run.folder, run.record)
+
+
+def stop_all(places: Sequence[Path]) -> list[tuple[str, str]]:
+    """Stop the caller's sweeps and runs that go on, all at once; return each name, and its state or the error.
+
+    One that is not in the first of these folders is called by its path.
+    """
+    own = [run for run in list_all(places) if is_own(run)]
+    first = places[0].resolve()
+    sweeps = {sweep.path: sweep for run in own if (sweep := run.sweep)}
+    sweeps = {path: sweep for path, sweep in sweeps.items() if is_under_way(sweep)}
+    jobs: list[tuple[str, Callable[[], Result | None]]] = []
+    jobs += [(_name_in(first, sweep.path), partial(stop, sweep)) for sweep in sweeps.values()]
+    alone = [run for run in own if run.path.parent not in sweeps]
+    jobs += [(_name_in(first, run.path), Run(run).stop) for run in alone if _goes_on(run)]
+    with ThreadPoolExecutor(max(1, len(jobs))) as pool:
+        return list(zip((name for name, _ in jobs), pool.map(_outcome, (job for _, job in jobs)), strict=True))
+
+
+def _name_in(runs_dir: Path, path: Path) -> str:
+    there = path.resolve()
+    return str(there.relative_to(runs_dir) if there.is_relative_to(runs_dir) else there)
+
+
+def _goes_on(run: RunFolder) -> bool:
+    try:
+        return not Run(run).has_ended
+    except RecordUnreadable:
+        return False
+
+
+def _outcome(stop_it: Callable[[], Result | None]) -> str:
+    try:
+        ended = stop_it()
+    except MslaunchError as error:
+        return str(error)
+    return ended.state if ended else "stopped"
+
+
+def find_named(places: Sequence[Path], name: str) -> SweepFolder | None:
+    """Find the sweep that is called so, or lies there; None where there is none."""
+    matches: dict[Path, SweepFolder] = {}
+    for place in places:
+        with suppress(NoSuchSweep):
+            sweep = find(place, name, exactly=True)
+            matches[sweep.path] = sweep
+    if len(matches) > 1:
+        raise AmbiguousRun(name, [str(path) for path in matches])
+    return next(iter(matches.values()), None)
+
+
+def runs_of(folder: SweepFolder) -> list[Run]:
+    """Return the runs of a sweep that have begun, in its order."""
+    folders = (folder.run(run_id) for run_id in read(folder).run_ids)
+    return [Run(run) for run in folders if run.record.is_file()]
+
+
+def stop_named(places: Sequence[Path], name: str, as_owner: bool = False) -> bool:
+    """Stop the sweep that is called so, or lies there; False where there is none. `as_owner`: with its rights."""
+    folder = find_named(places, name)
+    if folder is None:
+        return False
+    if as_owner:
+        become_owner(folder)
+    stop(folder)
+    return True
