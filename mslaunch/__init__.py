@@ -11,11 +11,13 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from mslaunch.api import find_run, runs
     from mslaunch.diagnose.verdict import Verdict
     from mslaunch.errors import MslaunchError
     from mslaunch.job import Job, launch, sweep
+    from mslaunch.run.compare import compare
     from mslaunch.run.events import RankEnded, RankFailed, RankJoined, RankProgress, RankStarted, Restarted, RunEnded
+    from mslaunch.run.find import find_run, runs
+    from mslaunch.run.prune import prune
     from mslaunch.run.run import JobFailed, Result, Run
 
 __all__ = [
@@ -32,14 +34,18 @@ __all__ = [
     "Run",
     "RunEnded",
     "Verdict",
+    "compare",
     "find_run",
     "launch",
+    "prune",
     "runs",
     "sweep",
 ]
 
 _PLACES = {
-    "mslaunch.api": ("find_run", "runs"),
+    "mslaunch.run.compare": ("compare",),
+    "mslaunch.run.find": ("find_run", "runs"),
+    "mslaunch.run.prune": ("prune",),
     "mslaunch.job": ("Job", "launch", "sweep"),
     "mslaunch.diagnose.verdict": ("Verdict",),
     "mslaunch.errors": ("MslaunchError",),
@@ -78,7 +84,7 @@ def add_installed_modules() -> None:
         return
     for folder in sys.path:
         place = os.path.join(folder, "mslaunch")  # noqa: PTH118
-        if os.path.isdir(os.path.join(place, "api")) and place not in __path__:  # noqa: PTH112, PTH118
+        if os.path.isdir(os.path.join(place, "launcher")) and place not in __path__:  # noqa: PTH112, PTH118
             __path__.append(place)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import mslaunch
-from mslaunch import api
 from mslaunch.run.record import RankRecord
 from tests.conftest import ROOT, Bench
 
@@ -69,9 +68,8 @@ def test_the_examples_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_every_public_name_is_documented() -> None:
-    """Those of mslaunch, and those of mslaunch.api in the section on it."""
+    """docs/api.md has every name of mslaunch."""
     assert set(mslaunch.__all__) <= documented(TEXT)
-    assert set(api.__all__) <= documented(TEXT)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +104,8 @@ def test_the_signatures_are_those_of_the_code() -> None:
     assert mslaunch.launch.__kwdefaults__ == {"workers": 1, "settings": None}
 
 
-def test_every_name_of_the_api_module_exists() -> None:
-    """Types that are only for annotations are loaded when they are asked for."""
-    assert all(getattr(api, name) is not None for name in api.__all__)
+def test_every_public_name_exists() -> None:
+    """A name is loaded when it is first used; another one is refused."""
+    assert all(getattr(mslaunch, name) is not None for name in mslaunch.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = api.nothing  # type: ignore[attr-defined]
+        _ = mslaunch.nothing  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from mslaunch.run.compare import (
     CodeChange,
     CodeFile,
     RunFacts,
-    compare,
+    compare_facts,
     flatten,
     gather,
     summarize_metrics,
@@ -28,7 +28,7 @@ RANK_0 = Source(0, 0)
 
 
 def section(runs: list[RunFacts], title: str) -> Any:
-    return next(one for one in compare(runs).sections if one.title == title)
+    return next(one for one in compare_facts(runs).sections if one.title == title)
 
 
 def test_names_with_the_same_value_are_counted_and_others_named() -> None:
@@ -61,7 +61,7 @@ def test_code_is_compared_with_that_of_the_first_run() -> None:
     first = RunFacts("a", code={"t.py": CodeFile("x = 1\ny = 2\n"), "same.py": CodeFile(""), "d": CodeFile(None, "p")})
     second = RunFacts("b", code={"t.py": CodeFile("x = 1\ny = 3\n"), "same.py": CodeFile(""), "d": CodeFile(None, "q")})
     third = RunFacts("c", code={**(first.code or {}), "new.py": CodeFile("z\n")})
-    found = compare([first, second, third])
+    found = compare_facts([first, second, third])
     assert found.equal_files == 1
     head = ("--- a/t.py", "+++ b/t.py", "@@ -1,2 +1,2 @@")
     assert found.code == (

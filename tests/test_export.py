@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch import api
 from mslaunch.metrics.rows import Row, Source, Spread
 from mslaunch.run import export
 from mslaunch.run.export import crc32c
@@ -134,6 +133,6 @@ def test_what_cannot_be_exported_is_told(bench: Bench, args: tuple[str, ...], co
 def test_a_hostile_file_writes_nothing_outside(tmp_path: Path) -> None:
     """The names of hosts in it become names of folders."""
     run = with_metrics(tmp_path / "runs", rows=[Row(1.0, Source(0, None, "../../../evil/\0x"), {"load": 1})])
-    (path,) = api.export_tensorboard(Run(run), tmp_path / "tb")
+    (path,) = Run(run).export_tensorboard(tmp_path / "tb")
     assert path.is_relative_to(tmp_path / "tb" / "one")
     assert ".." not in path.parts

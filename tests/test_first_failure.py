@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from mslaunch import api
 from mslaunch.cli.console.describe import describe_verdict
 from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.judge import judge
@@ -19,6 +18,7 @@ from mslaunch.diagnose.waiting.writer import Identity
 from mslaunch.launcher.attempt.run_state import RunState
 from mslaunch.launcher.verdict import make_verdict
 from mslaunch.run.paths import RunFolder
+from mslaunch.run.record import record_of_logs
 from tests.conftest import Bench
 from tests.plan.test_make import plan_of, spec_of
 from tests.test_run_state import error, exited, tell
@@ -195,7 +195,7 @@ def test_a_tie_is_printed_with_its_own_words() -> None:
     """Ranks that failed with the same words share a line."""
     ties = (Tie((1, 2), "KeyError: 'x'"), Tie((3,), "ValueError: y"))
     verdict = Verdict(0, "n1", 1, None, "exception", "KeyError: 'x'", ties=ties, also_failed=(1, 2, 3, 4))
-    lines = describe_verdict(api.record_of_logs("r", verdict))
+    lines = describe_verdict(record_of_logs("r", verdict))
     assert lines[2:4] == [
         "or ranks 1-2, too close in time to tell: the same error",
         "or rank 3, too close in time to tell: ValueError: y",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,9 +20,10 @@ from mslaunch.worker import rank_main as worker_main
 PACKAGE = Path(mslaunch.__file__).parent
 EDGES: dict[str, set[str]] = {
     "__main__": {"cli", "interrupts"},
+    "__init__": {"diagnose", "errors", "job", "run"},
+    "job": {"errors", "launcher", "plan", "run", "runtime", "settings", "shared", "sweeps"},
     "cli": {
         "__version__",
-        "api",
         "checkpoint",
         "diagnose",
         "documents",
@@ -34,28 +36,14 @@ EDGES: dict[str, set[str]] = {
         "ranges",
         "ranktable",
         "run",
-        "shared",
-        "text",
-        "transports",
-        "weights",
-    },
-    "__init__": {"api", "diagnose", "errors", "job", "run"},
-    "api": {
-        "diagnose",
-        "errors",
-        "hosts",
-        "job",
-        "launcher",
-        "plan",
-        "run",
         "settings",
         "shared",
         "sweeps",
+        "text",
         "transports",
         "ui",
         "weights",
     },
-    "job": {"errors", "launcher", "plan", "run", "runtime", "settings", "shared", "sweeps"},
     "sweeps": {
         "diagnose",
         "errors",
@@ -265,3 +253,32 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"typer", "rich", "pydantic", "yaml", "jinja2", "numpy", "importlib.metadata"}
     assert not heavy & set(done.stdout.split())
+
+
+PROGRAMS = ("agent", "worker", "runtime", "shared", "interrupts.py", "transports/kubernetes/pod.py")
+"""What runs as a program of its own, or ends the command before it has begun."""
+
+
+def test_only_the_command_line_prints_and_exits() -> None:
+    """Everything else returns values or raises; typer is imported in cli alone."""
+    wrong = []
+    for path in PACKAGE.rglob("*.py"):
+        place = path.relative_to(PACKAGE).as_posix()
+        if place.startswith(("cli/", *PROGRAMS)):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "sys.exit", "exit", "os._exit"):
+                wrong.append(f"{place}:{node.lineno}")
+        if "typer" in {name.split(".")[0] for name in imports(path)}:
+            wrong.append(f"{place}: typer")
+    assert wrong == []
+
+
+def test_contributing_lists_every_package() -> None:
+    """Its table has each package and module directly below mslaunch, and no other."""
+    table = (PACKAGE.parent / "CONTRIBUTING.md").read_text().partition("| package |")[2].partition("\n\n")[0]
+    rows = [row.split("|")[1] for row in table.splitlines() if "mslaunch/" in row.split("|")[1]]
+    listed = {name.removeprefix("mslaunch/") for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    there = {path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+    there |= {path.name for path in PACKAGE.glob("*.py") if not path.name.startswith("__")}
+    assert listed == there

@@ -96,7 +96,7 @@ def test_runs_are_listed_by_state_and_age(bench: Bench) -> None:
 def test_labels_survive_many_who_write_at_once(tmp_path: Path) -> None:
     """Each waits for the other."""
     run = make_run(tmp_path, "one")
-    code = "import sys; from mslaunch import api; api.label_run(api.find_run(sys.argv[1]), sys.argv[2])"
+    code = "import mslaunch, sys; mslaunch.find_run(sys.argv[1]).label(sys.argv[2])"
     writers = [subprocess.Popen([sys.executable, "-c", code, str(run.path), f"note {n}"]) for n in range(6)]
     assert [one.wait(120) for one in writers] == [0] * 6
     assert {note.text for note in labels.read(run).notes} == {f"note {n}" for n in range(6)}

@@ -18,7 +18,7 @@ from mslaunch.metrics.rows import Row, Source
 from mslaunch.run import prune as pruning
 from mslaunch.run.metrics_file import MetricsWriter
 from mslaunch.run.paths import SweepFolder
-from mslaunch.run.prune import prune
+from mslaunch.run.prune import prune_chosen
 from mslaunch.run.prune_choice import Candidate, Criteria, choose, find_links
 from mslaunch.run.sweep_record import locked
 from tests.conftest import MSLAUNCH, Bench, wait_for
@@ -37,7 +37,7 @@ def names(runs_dir: Path) -> set[str]:
 
 
 def removed(runs_dir: Path, criteria: Criteria) -> set[str]:
-    return {one.name for one in prune(runs_dir, criteria).removed}
+    return {one.name for one in prune_chosen(runs_dir, criteria).removed}
 
 
 def candidates(*rows: tuple[str, str, float]) -> list[Candidate]:
@@ -101,7 +101,7 @@ def test_pruned_runs_are_gone_and_what_they_link_to_is_not(tmp_path: Path) -> No
     old = make_run(runs, "old", days=40)
     (old.rank(0) / "data").symlink_to(outside)
     make_run(runs, "new", days=2)
-    found = prune(runs, Criteria(ended_before=time.time() - 30 * DAY))
+    found = prune_chosen(runs, Criteria(ended_before=time.time() - 30 * DAY))
     assert [one.name for one in found.removed] == ["old"]
     assert found.bytes >= 16_000
     assert names(runs) == {"new"}
@@ -116,7 +116,7 @@ def test_a_criterion_is_needed(bench: Bench) -> None:
     assert "say which runs" in done.stderr
     assert names(bench.runs) == {"one"}
     with pytest.raises(RequestError, match="keep-best or drop"):
-        prune(bench.runs, ALL, "some")
+        prune_chosen(bench.runs, ALL, "some")
 
 
 def test_a_dry_run_says_what_would_go_and_removes_nothing(bench: Bench) -> None:
@@ -164,7 +164,7 @@ def test_a_lost_run_with_processes_stays(tmp_path: Path) -> None:
     lost.record.write_text(json.dumps(raw))
     left = subprocess.Popen(["sleep", "600"], env={**os.environ, "MSLAUNCH_RUN_DIR": str(lost.path)})
     try:
-        kept = prune(tmp_path, ALL).kept
+        kept = prune_chosen(tmp_path, ALL).kept
         assert "processes of it are left" in kept["lost"]
     finally:
         left.kill()
@@ -202,13 +202,13 @@ def test_another_users_run_stays(shared_folder: Path) -> None:
     theirs = make_run(shared_folder, "theirs")
     for path in (theirs.path, *theirs.path.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
-    assert prune(shared_folder, ALL).kept == {"theirs": "it is another user's"}
+    assert prune_chosen(shared_folder, ALL).kept == {"theirs": "it is another user's"}
 
 
 def test_an_unreadable_record_protects_its_run(tmp_path: Path) -> None:
     """It may be a newer mslaunch's, or anything."""
     make_run(tmp_path, "odd").record.write_text('{"schema_version": "99.0"}')
-    assert prune(tmp_path, ALL).kept == {"odd": "its record cannot be read"}
+    assert prune_chosen(tmp_path, ALL).kept == {"odd": "its record cannot be read"}
 
 
 def test_a_run_whose_checkpoints_another_uses_stays(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_run_whose_checkpoints_another_uses_stays(tmp_path: Path) -> None:
     write_plan(user, json.dumps({"argv": ["train.py", f"--from={tmp_path}/first/rank_0/x.ckpt"]}))
     (user.path / "checkpoints.json").write_text(json.dumps({"files": [f"{tmp_path}/second/rank_0/x.ckpt"]}))
     (user.rank(1) / "warm.ckpt").symlink_to("../../third/rank_1/x.ckpt")
-    found = prune(tmp_path, Criteria(states=("failed",)))
+    found = prune_chosen(tmp_path, Criteria(states=("failed",)))
     assert [one.name for one in found.removed] == ["unused"]
     assert set(found.kept.values()) == {"run user refers to it"}
 
@@ -229,7 +229,7 @@ def test_the_runs_of_a_sweep_go_together(tmp_path: Path) -> None:
     make_sweep(tmp_path, "half", "1", "2", days=40)
     raw = json.loads((tmp_path / "half" / "2" / "run.json").read_text())
     (tmp_path / "half" / "2" / "run.json").write_text(json.dumps({**raw, "state": "failed"}))
-    assert prune(tmp_path, Criteria(states=("failed",))).kept == {"half/2": "half/1 of sweep half stays"}
+    assert prune_chosen(tmp_path, Criteria(states=("failed",))).kept == {"half/2": "half/1 of sweep half stays"}
     assert removed(tmp_path, Criteria(ended_before=time.time())) == {"half/1", "half/2"}
     assert names(tmp_path) == set()
 
@@ -238,7 +238,7 @@ def test_a_sweep_that_is_under_way_stays(tmp_path: Path) -> None:
     """It may start any of its runs."""
     make_sweep(tmp_path, "busy", "1")
     with locked(SweepFolder(tmp_path / "busy")):
-        assert prune(tmp_path, ALL).kept == {"busy/1": "its sweep is under way"}
+        assert prune_chosen(tmp_path, ALL).kept == {"busy/1": "its sweep is under way"}
 
 
 def test_a_run_that_starts_after_it_was_chosen_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def test_a_run_that_starts_after_it_was_chosen_stays(tmp_path: Path, monkeypatch
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", start_first)
-    assert prune(tmp_path, ALL).kept == {"again": "it has been started meanwhile"}
+    assert prune_chosen(tmp_path, ALL).kept == {"again": "it has been started meanwhile"}
     assert run.log(0).is_file()
     assert names(tmp_path) == {"again"}
 
@@ -261,12 +261,12 @@ def test_a_run_that_starts_after_it_was_chosen_stays(tmp_path: Path, monkeypatch
 KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
-from mslaunch.runs import prune
+from mslaunch.run import prune
 def die(path, **_):
     (Path(path) / "rank_0" / "log.txt").unlink()
     os.kill(os.getpid(), signal.SIGKILL)
 shutil.rmtree = die
-prune.prune(Path(sys.argv[1]), prune.Criteria(keep=0))
+prune.prune_chosen(Path(sys.argv[1]), prune.Criteria(keep=0))
 """
 
 
@@ -299,9 +299,9 @@ def test_latest_points_to_the_newest_run_that_is_left(tmp_path: Path) -> None:
     make_run(tmp_path, "old", "succeeded", 5)
     make_run(tmp_path, "new", "failed", 1)
     (tmp_path / "latest").symlink_to("new")
-    prune(tmp_path, Criteria(states=("failed",)))
+    prune_chosen(tmp_path, Criteria(states=("failed",)))
     assert (tmp_path / "latest").readlink() == Path("old")
-    prune(tmp_path, ALL)
+    prune_chosen(tmp_path, ALL)
     assert names(tmp_path) == set()
 
 
@@ -336,7 +336,7 @@ def test_the_checkpoint_with_the_least_loss_is_kept(tmp_path: Path) -> None:
     writer.close()
     for epoch in (1, 2, 3):
         save(run.path, epoch, 1000.0 * epoch + 5)
-    found = prune(tmp_path, ALL, "keep-best")
+    found = prune_chosen(tmp_path, ALL, "keep-best")
     assert checkpoints(run.path) == ["rank_0/work/ckpt/net-2_10.ckpt", "rank_1/work/ckpt/net-2_10.ckpt"]
     assert len(found.removed[0].files) == 4
     assert run.log(0).is_file()
@@ -355,7 +355,7 @@ def test_without_a_loss_the_newest_whole_checkpoint_is_kept(tmp_path: Path) -> N
     whole.write_bytes(whole.read_bytes()[:-5])
     (run.work(1) / "ckpt" / "net-5_10.ckpt").write_bytes(FIRST)
     (run.work(0) / "ckpt" / "net-6_10.ckpt").write_bytes(WHOLE + b"crc_num" + bytes(10))
-    prune(tmp_path, ALL, "keep-best")
+    prune_chosen(tmp_path, ALL, "keep-best")
     assert checkpoints(run.path) == ["rank_0/work/ckpt/net-2_10.ckpt", "rank_1/work/ckpt/net-2_10.ckpt"]
 
 
@@ -366,7 +366,7 @@ def test_checkpoints_beside_the_script_are_kept_like_others(tmp_path: Path) -> N
     run.snapshot.write_text('{"copies": {}, "links": []}')
     for epoch in (1, 2):
         (run.code / "ckpt" / f"net-{epoch}_10.ckpt").write_bytes(WHOLE)
-    prune(tmp_path, ALL, "keep-best")
+    prune_chosen(tmp_path, ALL, "keep-best")
     assert checkpoints(run.path) == ["code/ckpt/net-2_10.ckpt"]
 
 
@@ -376,7 +376,7 @@ def test_where_steps_have_different_shapes_all_stay(tmp_path: Path) -> None:
     for epoch in (1, 2, 3):
         save(run.path, epoch, 1000.0 * epoch)
     (run.work(0) / "ckpt" / "net-2_10.ckpt").write_bytes(ckpt_value(b"w", ckpt_tensor((1,), data=bytes(4))) + SECOND)
-    assert prune(tmp_path, ALL, "keep-best").removed == ()
+    assert prune_chosen(tmp_path, ALL, "keep-best").removed == ()
 
 
 def test_where_no_checkpoint_is_whole_all_stay(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_where_no_checkpoint_is_whole_all_stay(tmp_path: Path) -> None:
     save(run.path, 1, 1000.0)
     for rank in (0, 1):
         (run.work(rank) / "ckpt" / "net-1_10.ckpt").write_bytes(b"half")
-    assert prune(tmp_path, ALL, "keep-best").removed == ()
+    assert prune_chosen(tmp_path, ALL, "keep-best").removed == ()
     assert len(checkpoints(run.path)) == 2
 
 
@@ -398,7 +398,7 @@ def test_the_best_of_each_network_is_kept(tmp_path: Path) -> None:
         save(run.path, epoch, 1000.0 * epoch, ranks=(0,), name="average")
     (run.work(1) / "ckpt" / "critic-2_10.ckpt").write_bytes(b"half")
     (run.work(1) / "ckpt" / "torn-1_10.ckpt").write_bytes(b"half")
-    prune(tmp_path, ALL, "keep-best")
+    prune_chosen(tmp_path, ALL, "keep-best")
     on_both = ["ckpt/critic-1_10.ckpt", "ckpt/generator-2_10.ckpt"]
     expected = ["rank_0/work/ckpt/average-2_10.ckpt", "rank_1/work/ckpt/torn-1_10.ckpt"]
     expected += [f"rank_{rank}/work/{name}" for rank in (0, 1) for name in on_both]
@@ -411,7 +411,7 @@ def test_networks_with_numbers_and_in_folders_of_their_own_are_kept_apart(tmp_pa
     for epoch, name in ((1, "stage1"), (2, "stage1"), (1, "stage2"), (1, "../old/net"), (2, "net")):
         (run.work(0) / "old").mkdir(parents=True, exist_ok=True)
         save(run.path, epoch, 1000.0 * epoch, ranks=(0,), name=name)
-    prune(tmp_path, ALL, "keep-best")
+    prune_chosen(tmp_path, ALL, "keep-best")
     names = ["ckpt/net-2_10.ckpt", "ckpt/stage1-2_10.ckpt", "ckpt/stage2-1_10.ckpt", "old/net-1_10.ckpt"]
     assert checkpoints(run.path) == [f"rank_0/work/{name}" for name in names]
 
@@ -424,7 +424,7 @@ def test_all_checkpoints_can_be_dropped_and_links_are_not_followed(tmp_path: Pat
     outside.mkdir()
     (outside / "net-1_10.ckpt").write_bytes(b"kept")
     (run.work(0) / "shared").symlink_to(outside)
-    prune(tmp_path / "runs", ALL, "drop")
+    prune_chosen(tmp_path / "runs", ALL, "drop")
     assert [path for path in checkpoints(run.path) if "shared" not in path] == []
     assert (outside / "net-1_10.ckpt").read_bytes() == b"kept"
 
@@ -434,7 +434,7 @@ def test_a_run_with_the_tag_keep_stays(bench: Bench, text: str) -> None:
     """It is named, with the reason; tags that cannot be read protect their run too."""
     make_run(bench.runs, "one").labels.write_text(text)
     make_run(bench.runs, "two")
-    pruned = prune(bench.runs, ALL)
+    pruned = prune_chosen(bench.runs, ALL)
     assert [one.name for one in pruned.removed] == ["two"]
     assert pruned.kept == {"one": "it has the tag keep" if "keep" in text else "its tags cannot be read"}
 

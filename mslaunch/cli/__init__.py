@@ -199,9 +199,10 @@ def _tell(error: MslaunchError) -> int:
 
 
 def _start_agent_ahead() -> None:
-    from mslaunch.api import start_agent_early
+    from mslaunch.hosts import LOCAL
+    from mslaunch.transports import prestart
 
-    start_agent_early()
+    prestart.start_early(LOCAL)
 
 
 def _load(verb: str) -> Any:

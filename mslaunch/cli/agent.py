@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.console.joined_node import follow
 from mslaunch.cli.parsing import common, options
+from mslaunch.launcher.membership import agent_member
 
 app = common.new_app()
 
@@ -34,7 +34,7 @@ def agent(
     runs_dir: options.RunsDir = None,
 ) -> None:
     """Lend this machine's devices to a launcher elsewhere, and exit as the run does."""
-    member = api.agent_member(
+    member = agent_member(
         common.say,
         master=join,
         node_rank=node_rank,

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Annotated
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.console.console import Console
 from mslaunch.cli.console.describe import duration_of
 from mslaunch.cli.console.screen import Screen
 from mslaunch.cli.parsing import common, options
 from mslaunch.cli.parsing.run_options import find_run, parse_ranks
 from mslaunch.errors import ExitCode
+from mslaunch.launcher.attach import AttachedRun, Notice
+from mslaunch.run.run import Run
+from mslaunch.run.search import arguments_for
 
 POLL = 0.1
 
@@ -36,23 +39,23 @@ def attach(
     try:
         code = _follow(run, _ranks(run, tail), lines, screen)
     except KeyboardInterrupt:
-        stop = f"`mslaunch stop {api.words_of_run(run)}`"
+        stop = f"`mslaunch stop {arguments_for(run.folder, os.environ)}`"
         screen.write(f"\nmslaunch: left {run.name}, which goes on; {stop} stops it\n")
         screen.close()
         code = ExitCode.INTERRUPTED
     raise typer.Exit(code)
 
 
-def _ranks(run: api.Run, tail: str | None) -> tuple[int, ...] | None:
+def _ranks(run: Run, tail: str | None) -> tuple[int, ...] | None:
     if tail is None:
         return None
     return () if tail == "none" else parse_ranks(tail, "--tail", run.record)
 
 
-def _follow(run: api.Run, tail: tuple[int, ...] | None, lines: int, screen: Screen) -> int:
+def _follow(run: Run, tail: tuple[int, ...] | None, lines: int, screen: Screen) -> int:
     """Show a run from now on to its end, and return its exit code."""
     _wait_in_queue(run, screen)
-    attached = api.attach(run, tail)
+    attached = AttachedRun(run, tail)
     console = Console(attached.plan, screen, duration_of(run.record))
     console.open()
     for notice in attached.catch_up(lines):
@@ -70,14 +73,14 @@ def _follow(run: api.Run, tail: tuple[int, ...] | None, lines: int, screen: Scre
     return final.exit_code if final.exit_code is not None else 1
 
 
-def _show(console: Console, attached: api.AttachedRun, notice: api.Notice) -> None:
+def _show(console: Console, attached: AttachedRun, notice: Notice) -> None:
     if notice["ev"] == "signal" and attached.run_state.interrupt is not None:
         console.say(["stopping all ranks"])  # Ctrl-C means something else here
     else:
         console.observe(notice, attached.run_state, lambda: None)
 
 
-def _wait_in_queue(run: api.Run, screen: Screen) -> None:
+def _wait_in_queue(run: Run, screen: Screen) -> None:
     """The plan of a run that waits in a queue names no hosts yet."""
     if run.state == "queued":
         job = f" ({run.queue_job})" if run.queue_job else ""

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import arguments, common, options
 from mslaunch.errors import ExitCode
+from mslaunch.launcher.check import Checked, Report
+from mslaunch.launcher.connect import check_ready
+from mslaunch.launcher.read import Request
 
 app = common.new_app()
 
@@ -39,7 +41,7 @@ def check(
         master_port=master_port,
         runs_dir=runs_dir,
     )
-    checked = api.check_hosts(api.make_request(config, (), flags), script or "", common.say_aside)
+    checked = check_ready(Request(config, (), flags), script or "", common.say_aside)
     if as_json:
         common.print_json(_plain(checked))
     else:
@@ -49,7 +51,7 @@ def check(
     raise typer.Exit(ExitCode.NOT_READY if checked.problems else 0)
 
 
-def _table(checked: api.Checked) -> str:
+def _table(checked: Checked) -> str:
     rows = [("HOST", "READY", "PYTHON", "MINDSPORE", "DEVICES", "CORES", "FREE", "FOLDER", "CLOCK")]
     for name, report in checked.reports.items():
         facts = report.facts
@@ -69,7 +71,7 @@ def _table(checked: api.Checked) -> str:
     return columns(rows)
 
 
-def _devices(report: api.Report) -> str:
+def _devices(report: Report) -> str:
     """What ranks would see there, and what hides the others."""
     targets = []
     for target, devices in report.facts["devices"].items():
@@ -78,7 +80,7 @@ def _devices(report: api.Report) -> str:
     return ", ".join(targets) or "CPU"
 
 
-def _plain(checked: api.Checked) -> list[dict[str, object]]:
+def _plain(checked: Checked) -> list[dict[str, object]]:
     return [
         {"host": name, "ready": not report.problems, "troubles": report.problems, "skew": report.skew, **report.facts}
         for name, report in checked.reports.items()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.parsing import common, options
 from mslaunch.cli.parsing.run_options import find_run
 from mslaunch.errors import ExitCode
+from mslaunch.launcher.collect import collect_again
 
 app = common.new_app()
 
@@ -16,7 +16,7 @@ app = common.new_app()
 def collect(name: options.Run = None, runs_dir: options.RunsDir = None, as_owner: options.AsOwner = False) -> None:
     """Fetch logs that could not be fetched when a run ended."""
     run = find_run(name, runs_dir, as_owner)
-    fetched, unreached, notes = api.collect(run)
+    fetched, unreached, notes = collect_again(run)
     for note in notes:
         print(note)
     print(f"{run.run_id}: {len(fetched)} files fetched into {run.path}")

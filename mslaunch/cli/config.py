@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-from mslaunch.api import config_schema as json_schema
 from mslaunch.cli.parsing import common
+from mslaunch.plan.methods import METHODS
+from mslaunch.settings.resolve import schema as json_schema
 
 app = common.new_app()
 
@@ -18,4 +19,4 @@ def config() -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of a job's YAML, for editors."""
-    print(json.dumps(json_schema(), indent=2))
+    print(json.dumps(json_schema(METHODS), indent=2))

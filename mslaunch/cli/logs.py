@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.parsing import common, options
 from mslaunch.cli.parsing.run_options import find_run, parse_ranks, parse_since
 from mslaunch.diagnose.patterns.pattern import is_healthy_noise
 from mslaunch.errors import RequestError
+from mslaunch.run.logs import LogLines, Selection, merge_logs
+from mslaunch.shared.follow import Follower
 from mslaunch.text import plain_output
 
 if TYPE_CHECKING:
-    from mslaunch.api import LogLines, Run, RunRecord, Selection, TimedLog
+    from mslaunch.run.logs import LogLines, Selection, TimedLog
+    from mslaunch.run.record import RunRecord
+    from mslaunch.run.run import Run
 
 POLL = 0.1
 AT_ONCE = 1 << 16  # characters that are printed together
@@ -66,12 +69,12 @@ def logs(
     matches = _matcher(grep)
     began = None if since is None else parse_since(since, time.time())
     hidden = None if all_lines or scheduler or matches else HiddenLines()
-    selection = api.Selection(matches, hidden, began, lines, with_rest=not follow)
+    selection = Selection(matches, hidden, began, lines, with_rest=not follow)
     show = Show(len(sources) > 1, timestamps)
     if follow:
         _make_room(len(sources))
     try:
-        show.lines(api.merge_logs(sources, selection))
+        show.lines(merge_logs(sources, selection))
         if follow:
             _follow(run, sources, selection, show)
     except KeyboardInterrupt:
@@ -97,11 +100,11 @@ class HiddenLines:
 def _follow(run: Run, sources: list[TimedLog], selection: Selection, show: Show) -> None:
     """Show new lines as they come, until the run has ended."""
     matches, hides = selection.matches, selection.hides
-    followers = [(source.rank, api.Follower(str(source.path), source.offset)) for source in sources]
+    followers = [(source.rank, Follower(str(source.path), source.offset)) for source in sources]
 
     def new(rank: int | None, texts: list[str]) -> Iterator[LogLines]:
         matching = [text for text in texts if matches is None or matches(text)]
-        yield api.LogLines(rank, time.time(), [text for text in matching if hides is None or not hides(text)])
+        yield LogLines(rank, time.time(), [text for text in matching if hides is None or not hides(text)])
 
     is_over = False
     while not is_over:

@@ -55,7 +55,7 @@ def prune(
     before = None if older_than is None else parse_age(older_than, time.time(), "--older-than")
     folder = Path(runs_dir or default_runs_dir(os.environ))
     criteria = Criteria(keep, before, check_states(state), tuple(tag or ()))
-    pruned = pruning.prune(folder, criteria, checkpoints, dry_run)
+    pruned = pruning.prune_chosen(folder, criteria, checkpoints, dry_run)
     if as_json:
         common.print_json({"dry_run": dry_run, **pruned.to_dict()})
         return

@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import common
 from mslaunch.cli.parsing.new_file import Force, write_new
@@ -28,6 +27,7 @@ from mslaunch.ranktable.generate import HCCN_CONF, probe
 from mslaunch.ranktable.repair import differences
 from mslaunch.ranktable.servers import RankTable, Server, merge, number
 from mslaunch.ranktable.versions import VERSIONS, read_table, validate, write_table
+from mslaunch.transports.ssh.connections import run_commands
 
 app = common.new_app()
 
@@ -134,7 +134,7 @@ def probe_hosts(
 ) -> None:
     """Ask Ascend hosts for their devices and addresses, and write the table."""
     if ssh_hosts := _named_hosts(hosts, hostfile):
-        servers = api.run_commands(ssh_hosts, _probe_host, accept_new_host_keys)
+        servers = run_commands(ssh_hosts, _probe_host, accept_new_host_keys)
         table = RankTable("probe", "1.0", number(servers))
         _check_addresses(table, allow_incomplete)
         _write(table, version, output, force)

@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,22 +14,26 @@ from typing import Annotated, Any
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.parsing import arguments, common, options
 from mslaunch.errors import RequestError
+from mslaunch.launcher.folder import fill
+from mslaunch.launcher.pipeline import plan_only
+from mslaunch.launcher.read import Request
+from mslaunch.plan.model import Plan
+from mslaunch.run.paths import RunFolder
 
 METHOD = "kubernetes"
 _LEFT_OUT = "# Secret and ConfigMap are written with -o only.\n"
 
 
-def render_objects(request: api.Request, output: str | None) -> None:
+def render_objects(request: Request, output: str | None) -> None:
     """Write the objects, with code and secret; without a file, print those that hold neither."""
-    plan = api.plan_request(request)
+    plan = plan_only(request)
     if output is None:
-        print(_LEFT_OUT + api.object_text(plan), end="")
+        print(_LEFT_OUT + _object_text(plan), end="")
         return
     target = Path(output)
-    content = api.complete_objects(plan)
+    content = _complete_objects(plan)
     try:
         file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -79,10 +84,10 @@ def render(
     target = Path(output).resolve() if output else None
     if target is not None:
         flags |= {"runs_dir": str(target.parent), "run_id": target.name}
-    _render_scripts(api.plan_request(request(flags, context.obj, is_module), elsewhere=True), target)
+    _render_scripts(plan_only(request(flags, context.obj, is_module), imagined=True), target)
 
 
-def _render_scripts(plan: api.Plan, target: Path | None) -> None:
+def _render_scripts(plan: Plan, target: Path | None) -> None:
     """Write the scripts with all they need into a new folder, or print them."""
     hosts = {process.argv[-1]: process.host for process in plan.processes if process.role == "script"}
     scripts = {file: hosts.get(f"{plan.run_dir}/{file.path}", "") for file in plan.files if file.path.endswith(".sh")}
@@ -110,7 +115,7 @@ def _render_scripts(plan: api.Plan, target: Path | None) -> None:
         print(f"mslaunch: {_how_to_start(plan, target, len(scripts))}", file=sys.stderr)
 
 
-def _how_to_start(plan: api.Plan, target: Path | None, scripts: int) -> str:
+def _how_to_start(plan: Plan, target: Path | None, scripts: int) -> str:
     """Say what several hosts need before the scripts run there."""
     folder = target or "the folder that -o writes"
     others = ", ".join(host.name for host in plan.hosts[1:])
@@ -121,7 +126,7 @@ def _how_to_start(plan: api.Plan, target: Path | None, scripts: int) -> str:
     return f"{copy}; then start the {scripts} scripts, each on its host: they wait {seconds} s for each other"
 
 
-def write(plan: api.Plan, target: Path) -> None:
+def write(plan: Plan, target: Path) -> None:
     """Write a folder that runs the job on any machine that has MindSpore."""
     try:
         target.mkdir(parents=True)
@@ -130,7 +135,33 @@ def write(plan: api.Plan, target: Path) -> None:
     except OSError as error:
         raise RequestError(f"{target}: cannot make the folder: {error.strerror}.") from None
     try:
-        api.write_scripts(replace(plan, notes=()), target)
+        fill(replace(plan, notes=()), RunFolder(target))
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
+
+
+def _object_text(plan: Plan) -> str:
+    """The objects of a plan, without code and secret."""
+    from mslaunch.transports.kubernetes.submission import OBJECTS
+
+    return next(file.content for file in plan.files if file.path == OBJECTS)
+
+
+def _complete_objects(plan: Plan) -> str:
+    """All objects of a plan, with the project's code and a new secret."""
+    import yaml
+
+    from mslaunch.transports.kubernetes.manifests import to_yaml
+    from mslaunch.transports.kubernetes.submission import further_objects
+
+    with tempfile.TemporaryDirectory() as own:
+        folder = Path(own) / plan.run_id
+        folder.mkdir()
+        fill(plan, RunFolder(folder))
+        objects = list(yaml.safe_load_all(_object_text(plan)))
+        namespace = objects[0]["metadata"].get("namespace")
+        further = further_objects(folder, next(one for one in objects if one["kind"] == "Job"), {})
+    for one in further if namespace else ():
+        one["metadata"]["namespace"] = namespace
+    return to_yaml([*further, *objects])

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from mslaunch.api import browser
 from mslaunch.cli.parsing import common, options
 from mslaunch.cli.parsing.new_file import Force, check_new
 from mslaunch.cli.parsing.run_options import find_run
 from mslaunch.text import plain
+from mslaunch.ui.page import make_report, report_document, write_report
 
 app = common.new_app()
 
@@ -34,8 +34,8 @@ def report(
         check_new(output, force)
     run = find_run(name, runs_dir)
     if as_json:
-        print(json.dumps(browser.report_document(run)))
+        print(json.dumps(report_document(run)))
     elif output == "-":
-        sys.stdout.write(browser.make_report(run))
+        sys.stdout.write(make_report(run))
     else:
-        print(plain(str(browser.write_report(run, Path(output) if output else None))))
+        print(plain(str(write_report(run, Path(output) if output else None))))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from mslaunch import api
 from mslaunch.cli.console.console import verdict_text
 from mslaunch.cli.console.describe import (
     describe_attempts,
@@ -24,6 +23,9 @@ from mslaunch.cli.parsing.run_options import find_run
 from mslaunch.cli.watch.model import find_progress
 from mslaunch.metrics.progress import short
 from mslaunch.metrics.rows import Number, Source, to_json_value
+from mslaunch.run.labels import read as read_labels
+from mslaunch.run.record import RunRecord
+from mslaunch.run.run import Run
 from mslaunch.text import byte_count, count_words, counted, plain, seconds_words, shorten_middle
 
 Values = Mapping[str, Number]
@@ -83,7 +85,7 @@ app = common.new_app()
 def status(name: options.Run = None, runs_dir: options.RunsDir = None, as_json: common.Json = False) -> None:
     """Show one run: its ranks, how they stand, how it ended."""
     run = find_run(name, runs_dir)
-    record, labels, numbers = run.record, api.labels_of(run), run.last_numbers()
+    record, labels, numbers = run.record, read_labels(run.folder), run.last_numbers()
     if as_json:
         common.print_json({**record.to_dict(), "metrics": last_to_json(numbers), "labels": labels.to_dict()})
         return
@@ -104,7 +106,7 @@ def status(name: options.Run = None, runs_dir: options.RunsDir = None, as_json: 
         print(verdict_text(record, sys.stdout.isatty()), end="")
 
 
-def _table(record: api.RunRecord, numbers: Mapping[Source, Values]) -> str:
+def _table(record: RunRecord, numbers: Mapping[Source, Values]) -> str:
     rows = [("RANK", "HOST", "DEVICE", "PID", "STATE", "ENDED BY")]
     for rank in record.ranks:
         device, pid = ("" if number is None else str(number) for number in (rank.device_id, rank.pid))
@@ -114,7 +116,7 @@ def _table(record: api.RunRecord, numbers: Mapping[Source, Values]) -> str:
     return columns([(*row, *(column[at] for column in added)) for at, row in enumerate(rows)], NARROWING)
 
 
-def _progress(run: api.Run, record: api.RunRecord) -> str:
+def _progress(run: Run, record: RunRecord) -> str:
     """Say how far a running job is, and since when it makes no step."""
     if record.state != "running":
         return ""

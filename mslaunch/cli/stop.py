@@ -7,10 +7,13 @@ from typing import Annotated
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.parsing import common, options
 from mslaunch.cli.parsing.run_options import find_run
 from mslaunch.errors import ExitCode, RequestError
+from mslaunch.run.find import places_for
+from mslaunch.run.record import ENDED
+from mslaunch.run.sweep_record import stop_all as stop_everything
+from mslaunch.run.sweep_record import stop_named
 
 app = common.new_app()
 
@@ -27,7 +30,7 @@ def stop(
     if everything:
         _stop_all(name, runs_dir, as_owner, as_json)
         return
-    if name and api.stop_sweep(name, runs_dir, as_owner):
+    if name and stop_named(places_for(runs_dir), name, as_owner):
         print(json.dumps({"sweep": name, "state": "stopped"}) if as_json else f"{name}: stopped")
         return
     run = find_run(name, runs_dir, as_owner)
@@ -42,11 +45,11 @@ def _stop_all(name: str | None, runs_dir: str | None, as_owner: bool, as_json: b
     """Stop all runs, and list them; a run that could not be stopped gives the exit code."""
     if name or as_owner:
         raise RequestError(f"--all and {name or '--as-owner'} do not go together. Leave one of them out.")
-    stopped = api.stop_all(runs_dir)
+    stopped = stop_everything(places_for(runs_dir))
     if as_json:
         common.print_json([{"name": stopped_name, "outcome": outcome} for stopped_name, outcome in stopped])
     else:
         lines = [f"{stopped_name}: {outcome}" for stopped_name, outcome in stopped]
         print("\n".join(lines) or "No run is going on here.")
-    if any(outcome not in api.ENDED for _, outcome in stopped):
+    if any(outcome not in ENDED for _, outcome in stopped):
         raise typer.Exit(ExitCode.NOT_READY)

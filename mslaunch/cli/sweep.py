@@ -7,13 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.console.describe import describe_plan
 from mslaunch.cli.console.screen import Screen
 from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import arguments, common, options
 from mslaunch.cli.train import Detach, DryRun, Verbose
 from mslaunch.errors import RequestError, signal_code
+from mslaunch.plan.combinations import combinations_of
+from mslaunch.plan.model import to_json
+from mslaunch.sweeps.members import SweepEvent
+from mslaunch.sweeps.planning import Sweep, prepare_sweep, resume_sweep
+from mslaunch.sweeps.queue import carry_out_sweep
+from mslaunch.sweeps.results import SweptRun, exit_code, swept_so_far
 from mslaunch.text import first_line
 
 if TYPE_CHECKING:
@@ -74,25 +79,23 @@ def sweep(
         _show_plan(made, as_json, verbose)
         return
     console = _Console(made, as_json, detached)
-    runs, number = api.carry_out_sweep(made, console.observe, fail_fast, detach, take_signals=True)
+    runs, number = carry_out_sweep(made, console.observe, fail_fast, detach, take_signals=True)
     console.close(runs)
-    raise typer.Exit(signal_code(number) if number is not None else api.sweep_exit_code(runs))
+    raise typer.Exit(signal_code(number) if number is not None else exit_code(runs))
 
 
-def _prepare(
-    typed: dict[str, Any], program: arguments.ProgramWords, at_once: int | None, resume: str | None
-) -> api.Sweep:
+def _prepare(typed: dict[str, Any], program: arguments.ProgramWords, at_once: int | None, resume: str | None) -> Sweep:
     flags = options.settings(typed)
     if flags.pop("tail", "none") != "none":
         raise RequestError("--tail: a sweep shows no output of ranks. Read it with `mslaunch logs -f SWEEP/RUN`.")
     request = options.request(typed["config"], (), flags, program, bool(typed["is_module"]))
     assignments = typed["assignments"] or ()
     if resume is None:
-        return api.prepare_sweep(request, api.combinations_of(assignments), at_once)
+        return prepare_sweep(request, combinations_of(assignments), at_once)
     name = resume or flags.get("run_id")
     if not name:
         raise RequestError("--resume: which sweep? Name it, as in --resume SWEEP, or with --run-id SWEEP.")
-    return api.resume_sweep(name, request, api.combinations_of(assignments) if assignments else (), at_once)
+    return resume_sweep(name, request, combinations_of(assignments) if assignments else (), at_once)
 
 
 def _detach() -> Detached:
@@ -115,11 +118,11 @@ def _wait(detached: Detached, as_json: bool) -> int:
     return 0
 
 
-def _show_plan(made: api.Sweep, as_json: bool, verbose: bool) -> None:
+def _show_plan(made: Sweep, as_json: bool, verbose: bool) -> None:
     """The dry run: the combinations, and the plan of the first."""
-    runs = api.swept_so_far(made)
+    runs = swept_so_far(made)
     if as_json:
-        plan = json.loads(api.plan_json(made.plan)) if made.plan else None
+        plan = json.loads(to_json(made.plan)) if made.plan else None
         shown = [{"run": run.name, "values": run.values, "state": run.result.state} for run in runs]
         print(json.dumps({"at_once": made.at_once, "runs": shown, "plan": plan}, indent=1, default=str))
         return
@@ -128,7 +131,7 @@ def _show_plan(made: api.Sweep, as_json: bool, verbose: bool) -> None:
         print(f"The plan of {made.label(made.waiting[0])}:\n\n{describe_plan(made.plan, verbose)}", end="")
 
 
-def _count(made: api.Sweep) -> str:
+def _count(made: Sweep) -> str:
     runs = f"{len(made.waiting)} run{'s' if len(made.waiting) != 1 else ''}"
     done = len(made.combinations) - len(made.waiting)
     runs += f" ({done} of {len(made.combinations)} have succeeded)" if made.is_resumed else ""
@@ -136,7 +139,7 @@ def _count(made: api.Sweep) -> str:
     return f"sweep {made.folder.sweep_id}: {runs}{pace}; in {made.folder.path}"
 
 
-def _table(runs: list[api.SweptRun]) -> str:
+def _table(runs: list[SweptRun]) -> str:
     keys = list(runs[0].typed)
     rows = [(*keys, "STATE", "CODE", "TIME", "LOSS", "RUN")]
     for run in runs:
@@ -146,7 +149,7 @@ def _table(runs: list[api.SweptRun]) -> str:
     return columns(rows)
 
 
-def _time(run: api.SweptRun) -> str:
+def _time(run: SweptRun) -> str:
     return "" if run.seconds is None else f"{run.seconds:.{0 if run.seconds >= 10 else 1}f} s"
 
 
@@ -160,7 +163,7 @@ def _short(loss: str | None) -> str:
 class _Console:
     """One line when a run starts or ends, and the table at the end."""
 
-    def __init__(self, made: api.Sweep, as_json: bool, detached: Detached | None) -> None:
+    def __init__(self, made: Sweep, as_json: bool, detached: Detached | None) -> None:
         self.made = made
         self.as_json = as_json
         self.detached = detached
@@ -168,7 +171,7 @@ class _Console:
         self._is_stopping = False
         self._job: str | None = None
 
-    def observe(self, event: api.SweepEvent) -> None:
+    def observe(self, event: SweepEvent) -> None:
         if event.kind == "opened":
             self._open()
         elif event.kind == "submitted":
@@ -183,7 +186,7 @@ class _Console:
             how = self._how_it_ended(event.run) if event.run else f"started as {self._name(event.index)}"
             self._write(f"{self.made.label(event.index)}: {how}\n")
 
-    def close(self, runs: list[api.SweptRun]) -> None:
+    def close(self, runs: list[SweptRun]) -> None:
         """Show the table of results."""
         if self.screen is None:
             return
@@ -212,7 +215,7 @@ class _Console:
     def _name(self, index: int) -> str:
         return f"{self.made.folder.sweep_id}/{self.made.run_ids[index]}"
 
-    def _how_it_ended(self, run: api.SweptRun) -> str:
+    def _how_it_ended(self, run: SweptRun) -> str:
         result = run.result
         after = f" after {_time(run)}" if run.seconds is not None else ""
         code = f" with code {result.exit_code}" if result.state == "failed" and result.exit_code is not None else ""

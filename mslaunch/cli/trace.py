@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mslaunch.api import traces
 from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import common
 from mslaunch.text import counted
+from mslaunch.weights.trace.comparing import compare_traces
 
 if TYPE_CHECKING:
     from mslaunch.weights.trace.cause import Pair
@@ -47,7 +48,7 @@ def compare(
     as_json: common.Json = False,
 ) -> None:
     """Compare two traces module by module, in order of execution; exit code 1 if they differ."""
-    comparison = traces.compare_traces(first, second, names=names, tolerance=tolerance)
+    comparison = compare_traces(Path(first), Path(second), names, tolerance)
     if as_json:
         common.print_json(_plain(comparison))
     else:

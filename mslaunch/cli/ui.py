@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mslaunch import api
-from mslaunch.api import browser
 from mslaunch.cli.parsing import common, options
-from mslaunch.errors import RequestError
+from mslaunch.errors import NotReadyError, RequestError
+from mslaunch.run.search import default_runs_dir
 
 app = common.new_app()
 
@@ -33,5 +33,12 @@ def ui(
     """Show all runs of a folder in the browser, live: curves, logs, stacks, comparison."""
     if runs_dir is not None and not Path(runs_dir).is_dir():
         raise RequestError(f"--runs-dir {runs_dir}: no such folder. Name one that holds runs.")
-    folder = runs_dir or api.default_runs_dir()
-    browser.serve_ui(folder, host, port, token_file, allow_stop, lambda text: print(text, flush=True))
+    folder = runs_dir or default_runs_dir(os.environ)
+    try:
+        from mslaunch.ui.server import serve_runs
+    except ImportError as error:
+        raise NotReadyError(
+            f"{error.name or error} is not installed, and `mslaunch ui` needs it. "
+            "Run pip install '.[ui]' in the clone of mslaunch."
+        ) from None
+    serve_runs(folder, host, port, token_file, allow_stop, lambda text: print(text, flush=True))

@@ -17,7 +17,7 @@ from mslaunch.launcher.check import Checked, Requirements, check_devices, check_
 from mslaunch.launcher.facts import Elsewhere, find_devices, find_python, gather, job_variables, new_run_id
 from mslaunch.launcher.hooks import CARRIED, Hooks, run_hooks
 from mslaunch.launcher.program import FoundProgram, find_program
-from mslaunch.launcher.read import ReadJob
+from mslaunch.launcher.read import ReadJob, Request, read
 from mslaunch.launcher.resume import ResumedRun, find_run
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, Plan, Reach, read_numa
@@ -359,8 +359,9 @@ def _hooks(spec: JobSpec) -> Hooks:
     return Hooks(spec.launch.on_end, carried or spec.launch.webhook, str(Path.cwd()))
 
 
-def check_only(job: ReadJob, script: str, say: Say) -> Checked:
-    """Ask the hosts of a job whether they are ready; nothing starts."""
+def check_ready(request: Request, script: str, say: Say) -> Checked:
+    """Ask the hosts of a job, or this machine, whether they are ready; nothing starts."""
+    job = read(request)
     chosen = choose(job, say)
     spec, transport = chosen.spec, chosen.transport
     if chosen.must_submit and transport.queue is not None:

@@ -155,3 +155,8 @@ def _check(axes: Sequence[Axis]) -> None:
         if len(set(values)) < len(values):
             twice = next(value for value in values if values.count(value) > 1)
             raise RequestError(f"--set {axis.key}: {twice} stands there twice. Name each value once.")
+
+
+def combinations_of(assignments: Sequence[str]) -> tuple[Combination, ...]:
+    """Return every combination of what `--set key=value,value` names."""
+    return combine([parse_axis(text) for text in assignments])

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mslaunch.run.run import Run
+
 import difflib
 import hashlib
 import json
 import math
-import os
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -151,7 +157,7 @@ class Comparison:
 
 def compare_runs(folders: Sequence[RunFolder], environment: Mapping[str, str], with_code: bool = True) -> Comparison:
     """Compare two or more runs, and mask secrets afterwards."""
-    comparison = compare([gather(folder, with_code) for folder in folders])
+    comparison = compare_facts([gather(folder, with_code) for folder in folders])
     secrets = {value for folder in folders for value in secrets_of_run(folder.path, environment)}
     longest_first = sorted(secrets, key=lambda secret: (-len(secret), secret))
     return replace(
@@ -334,7 +340,7 @@ def _read_code_file(path: Path, size: int) -> CodeFile:
     return CodeFile(None, f"{size} bytes, {hashlib.sha256(content).hexdigest()[:16]}")
 
 
-def compare(facts: Sequence[RunFacts]) -> Comparison:
+def compare_facts(facts: Sequence[RunFacts]) -> Comparison:
     """Compare two or more runs."""
     first, *others = facts
     changes: list[CodeChange] = []
@@ -418,3 +424,8 @@ def format_value(value: Any) -> str:
 def _json(value: Any) -> Any:
     """Return a value for JSON, which has no numbers that are not finite."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def compare(runs: Sequence[Run], with_code: bool = True) -> Comparison:
+    """Compare two or more runs: configuration, code, environment, versions, metrics, speed; secrets are masked."""
+    return compare_runs([run.folder for run in runs], os.environ, with_code)

@@ -27,7 +27,7 @@ from mslaunch.run.liveness import current
 from mslaunch.run.ownership import check_owner, is_own
 from mslaunch.run.paths import RunFolder, SweepFolder
 from mslaunch.run.prune_choice import Candidate, Choice, Criteria, choose, find_links, runs_below, surplus
-from mslaunch.run.search import RUNS_DIR, list_runs
+from mslaunch.run.search import RUNS_DIR, default_runs_dir, list_runs
 from mslaunch.shared import layout
 from mslaunch.shared.guard import processes_with
 
@@ -66,7 +66,7 @@ class Pruned:
         return {"removed": removed, "kept": self.kept, "bytes": self.bytes}
 
 
-def prune(runs_dir: Path, criteria: Criteria, checkpoints: str | None = None, dry_run: bool = False) -> Pruned:
+def prune_chosen(runs_dir: Path, criteria: Criteria, checkpoints: str | None = None, dry_run: bool = False) -> Pruned:
     """Remove the runs that fit, or only their checkpoints; with `dry_run` only say what that would be."""
     if not criteria:
         raise RequestError("prune: say which runs: --keep N, --older-than 30d, --state failed or --tag NAME.")
@@ -311,3 +311,21 @@ def _repoint(link: Path, own: Sequence[RunFolder]) -> None:
     target = own[-1].path
     beside.symlink_to(target.parent.name if own[-1].sweep else target.name)
     beside.replace(link)
+
+
+def prune(
+    runs_dir: str | os.PathLike[str] | None = None,
+    keep: int | None = None,
+    ended_before: float | None = None,
+    states: Sequence[str] = (),
+    checkpoints: str | None = None,
+    dry_run: bool = False,
+    tags: Sequence[str] = (),
+) -> Pruned:
+    """Remove the runs of a folder that fit all that is given, or with `checkpoints` (keep-best, drop) only those.
+
+    Runs that are alive, another user's, tagged keep, or that another run refers to stay, and runs with other tags
+    unless `tags` has one of theirs. `ended_before` is in seconds since 1970.
+    """
+    folder = Path(runs_dir or default_runs_dir(os.environ))
+    return prune_chosen(folder, Criteria(keep, ended_before, tuple(states), tuple(tags)), checkpoints, dry_run)

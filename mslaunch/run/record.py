@@ -259,3 +259,8 @@ def read_plan(folder: RunFolder) -> Plan:
         return from_json(read_text(folder.plan, LARGEST_PLAN, only_files=True), name)
     except (OSError, Unreadable) as error:
         raise RecordUnreadable(name, error) from None
+
+
+def record_of_logs(name: str, verdict: Verdict | None) -> RunRecord:
+    """Make a record for a folder of logs that mslaunch did not write, so that both are shown alike."""
+    return RunRecord(name, "failed", "", None, None, 0, "", "", "", (), verdict=verdict)

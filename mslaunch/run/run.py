@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -20,8 +21,9 @@ from mslaunch.errors import LaunchedElsewhere, MslaunchError, NotReadyError, Req
 from mslaunch.metrics.rows import Number, Source
 from mslaunch.metrics.series import SeriesTable
 from mslaunch.plan.model import Plan
-from mslaunch.run import launchers, ownership
+from mslaunch.run import labels, launchers, ownership
 from mslaunch.run.events import RunEnded, RunEvent, follow_events
+from mslaunch.run.labels import Labels
 from mslaunch.run.liveness import current, job_of, queue_of
 from mslaunch.run.logs import TimedLog
 from mslaunch.run.metrics_file import Metrics, last_table, last_values
@@ -176,6 +178,27 @@ class Run:
         """How the run stands now, or ended."""
         now = self.record
         return Result(now.run_id, self.path, now.state, now.exit_code, now.verdict, now.ranks)
+
+    @property
+    def labels(self) -> Labels:
+        """The tags and notes of the run."""
+        return labels.read(self.folder)
+
+    def label(self, note: str | None = None, add: Sequence[str] = (), remove: Sequence[str] = ()) -> Labels:
+        """Add a note and tags, and remove tags; return what the run has now."""
+        return labels.label(self.folder, note, add, remove)
+
+    def export_csv(self, file: str | os.PathLike[str]) -> int:
+        """Write the metrics as CSV, a line for each number; `-` is standard output. Return how many rows."""
+        from mslaunch.run import export
+
+        return export.export_csv(self.folder, os.fspath(file))
+
+    def export_tensorboard(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write the metrics as TensorBoard's event files; return them."""
+        from mslaunch.run import export
+
+        return export.export_tensorboard(self.folder, os.fspath(folder))
 
     def wait(self, timeout: float | None = None) -> Result:
         """Wait until the run has ended and return how; TimeoutError after so many seconds."""

@@ -112,3 +112,8 @@ def exit_code(runs: Sequence[SweptRun]) -> int:
     wrong = [run.result for run in runs if not run.result.succeeded]
     first = next((result for result in wrong if result.state == "failed"), wrong[0] if wrong else None)
     return 0 if first is None else first.exit_code or 1
+
+
+def swept_so_far(sweep: Sweep) -> list[SweptRun]:
+    """Return how the runs of a sweep stand now."""
+    return [result_of(sweep, index) for index in range(len(sweep.combinations))]

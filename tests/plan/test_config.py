@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mslaunch.api import Job
 from mslaunch.errors import ConfigError, RequestError
+from mslaunch.job import Job
 from mslaunch.plan.combinations import axis_of
 from mslaunch.plan.methods import METHODS
 from mslaunch.settings.environment import RANK_VARIABLES

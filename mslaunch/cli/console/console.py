@@ -24,7 +24,9 @@ from mslaunch.metrics.progress import progress_words
 from mslaunch.text import clock_words, counted, first_line, plain, plain_output
 
 if TYPE_CHECKING:
-    from mslaunch.api import Plan, RunRecord, RunState
+    from mslaunch.launcher.attempt.run_state import RunState
+    from mslaunch.plan.model import Plan
+    from mslaunch.run.record import RunRecord
 
 RED, NO_COLOUR = "\x1b[31m", "\x1b[0m"
 LONGEST_LINE = 4096  # the log has the rest

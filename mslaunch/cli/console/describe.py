@@ -17,7 +17,9 @@ from mslaunch.shared.secret_names import masked
 from mslaunch.text import byte_count, counted, cut_line, elapsed_words, first_line, named_ranks, plain, shorten
 
 if TYPE_CHECKING:
-    from mslaunch.api import Labels, OutputRecord, Plan, RunRecord
+    from mslaunch.plan.model import Plan
+    from mslaunch.run.labels import Labels
+    from mslaunch.run.record import OutputRecord, RunRecord
 
 
 def state_words(record: RunRecord) -> str:

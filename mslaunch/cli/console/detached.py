@@ -8,8 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from mslaunch import api
 from mslaunch.errors import NotReadyError
+from mslaunch.run.find import find_run
+from mslaunch.run.search import arguments_for
 
 
 class Detached:
@@ -47,7 +48,7 @@ class Detached:
         folder = self.folder()
         if folder is None:
             return self.exit_code()
-        run = api.find_run(str(folder))
+        run = find_run(str(folder))
         while (now := run.record).state == "queued" and os.waitpid(self.launcher, os.WNOHANG)[0] == 0:
             time.sleep(0.01)
         if now.state == "queued":
@@ -57,5 +58,6 @@ class Detached:
         if as_json:
             print(json.dumps({"run_id": run.run_id, "run_dir": str(run.path), "launcher": self.launcher}))
         else:
-            print(f"{run.run_id} goes on by itself. Follow it with: mslaunch attach {api.words_of_run(run)}")
+            attach = f"mslaunch attach {arguments_for(run.folder, os.environ)}"
+            print(f"{run.run_id} goes on by itself. Follow it with: {attach}")
         return 0

@@ -6,13 +6,13 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from mslaunch import api
 from mslaunch.cli.console.console import verdict_text
 from mslaunch.cli.console.describe import describe_end
 from mslaunch.cli.parsing.common import say
+from mslaunch.launcher.membership import join
 
 if TYPE_CHECKING:
-    from mslaunch.api import Member
+    from mslaunch.transports.join.find_launcher import Member
 
 
 def follow(member: Member, as_json: bool = False, for_ever: bool = False) -> int:
@@ -20,7 +20,7 @@ def follow(member: Member, as_json: bool = False, for_ever: bool = False) -> int
     for note in member.part.notes:
         say(note)
     began = time.monotonic()
-    code, record, text = api.join(member, say, None if for_ever else member.part.timeout)
+    code, record, text = join(member, say, None if for_ever else member.part.timeout)
     for line in text.splitlines():
         say(line)
     if record is not None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.console.console import verdict_text
 from mslaunch.cli.console.describe import describe_warnings
 from mslaunch.cli.console.progress_bar import ReadingLine
@@ -23,11 +22,13 @@ from mslaunch.diagnose.evidence import Evidence, read_sources
 from mslaunch.diagnose.judge import judge, judge_logs
 from mslaunch.diagnose.logs.sources import LogFile, files_of
 from mslaunch.errors import NoSuchRun, RequestError
+from mslaunch.run.record import record_of_logs
 from mslaunch.shared import layout
 from mslaunch.text import plain
 
 if TYPE_CHECKING:
-    from mslaunch.api import RankRecord, Run, RunRecord
+    from mslaunch.run.record import RankRecord, RunRecord
+    from mslaunch.run.run import Run
 
 app = common.new_app()
 NOTES_SHOWN = 5
@@ -138,7 +139,7 @@ def _of_logs(name: str, sources: list[LogFile]) -> _Judged:
     evidence = _read(sources, False)
     if not evidence.cases:
         raise RequestError(f"{name}: no logs here (*.log, *.txt). Name the folder that msrun's --log_dir named.")
-    record = api.record_of_logs(name, judge_logs(evidence.cases, evidence.places))
+    record = record_of_logs(name, judge_logs(evidence.cases, evidence.places))
     return _Judged(record, False, sources, evidence)
 
 

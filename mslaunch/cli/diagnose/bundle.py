@@ -11,17 +11,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mslaunch import __version__, api
+from mslaunch import __version__
 from mslaunch.diagnose.bundle import LARGEST, read_bundle, write_bundle
 from mslaunch.diagnose.evidence import Evidence
 from mslaunch.diagnose.logs.sources import LogFile
 from mslaunch.documents.limits import Unreadable
 from mslaunch.errors import RequestError
+from mslaunch.run.record import from_value
 from mslaunch.shared.secret_names import masked
 from mslaunch.text import byte_count, counted
 
 if TYPE_CHECKING:
-    from mslaunch.api import RunRecord
+    from mslaunch.run.record import RunRecord
 
 _SHOWN_VARIABLES = (
     *("ASCEND", "CUDA", "DEVICE", "GLOG", "HCCL", "LD_", "MS_", "MSLAUNCH", "NCCL"),
@@ -61,7 +62,7 @@ def open_bundle(path: Path) -> tuple[RunRecord | None, list[LogFile]]:
     try:
         bundle = read_bundle(path)
         raw = bundle.about.get("record")
-        record = None if raw is None else api.record_from(raw)
+        record = None if raw is None else from_value(raw)
     except Unreadable as error:
         raise RequestError(f"{path}: not a bundle that can be read: {error}. Make it again with --bundle.") from None
     return record and _relocated(record, path, bundle.sources), list(bundle.sources)

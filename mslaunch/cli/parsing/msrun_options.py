@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,9 +170,9 @@ def _workers(value: str) -> Sequence[str]:
         return (f"--local_worker_num={value}",)
     if value not in ("auto", "gpu", "cpu", "npu"):
         raise RequestError(f"--nproc-per-node={value}: write a number, auto, gpu or cpu.")
-    from mslaunch.api import count_devices
+    from mslaunch.launcher.facts import find_devices
 
-    cores, devices = count_devices()
+    cores, devices = len(os.sched_getaffinity(0)), len(find_devices(None).numbers)
     if value in ("gpu", "npu") and not devices:
         raise RequestError(f"--nproc-per-node={value}: this machine has no GPU or NPU. Write a number.")
     return (f"--local_worker_num={cores if value == 'cpu' else devices or cores}",)

@@ -6,21 +6,33 @@ import inspect
 import os
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from mslaunch.api import make_request, program_settings, setting_flags
 from mslaunch.cli.parsing.arguments import ProgramWords
 from mslaunch.cli.parsing.run_options import AsOwner, Run, RunsDir
 from mslaunch.errors import Disagreement, RequestError
-
-if TYPE_CHECKING:
-    from mslaunch.api import Request
+from mslaunch.launcher.read import Request
+from mslaunch.plan.methods import METHODS
+from mslaunch.settings.launch import Flag, LaunchSettings, flag_of
+from mslaunch.settings.program import settings_of
+from mslaunch.transports.registry import BUILT_IN
 
 __all__ = ["AsOwner", "Run", "RunsDir"]
 
-_FLAGS = setting_flags()
+
+def _setting_flags() -> dict[str, Flag]:
+    """Return how each setting of `launch:` is typed, with what it means."""
+    choices = {"method": tuple(METHODS), "transport": tuple(BUILT_IN)}
+    flags = {}
+    for name in LaunchSettings.model_fields:
+        if flag := flag_of(name, choices.get(name, ())):
+            flags[name] = flag
+    return flags
+
+
+_FLAGS = _setting_flags()
 
 
 def option(name: str) -> Any:
@@ -116,9 +128,9 @@ def request(
         raise RequestError(f"--script {flags['script']} and {argv[0]} both name the program. Leave one out.")
     if argv and argv[0].endswith((".yaml", ".yml")):
         raise RequestError(f"{argv[0]} is no script. Did you mean --config {argv[0]}?")
-    settings_of_program, args = program_settings(argv, is_module) if argv else ({}, program.args)
+    settings_of_program, args = settings_of(argv, is_module) if argv else ({}, program.args)
     more = {"args_may_name": not argv, "notes": program.notes, **more}
-    return make_request(config, assignments, {**flags, **settings_of_program}, args, **more)
+    return Request(config, assignments, {**flags, **settings_of_program}, args, **more)
 
 
 def _ranks(typed: dict[str, Any]) -> dict[str, int | None]:

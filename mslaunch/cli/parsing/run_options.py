@@ -8,10 +8,13 @@ from typing import Annotated
 
 import typer
 
-from mslaunch import api
 from mslaunch.cli.parsing.common import say_aside
 from mslaunch.errors import RequestError
 from mslaunch.ranges import format_ranges, parse_ranges
+from mslaunch.run import find
+from mslaunch.run.ownership import become_owner
+from mslaunch.run.record import RunRecord
+from mslaunch.run.run import Run as RunOnDisk
 
 RunsDir = Annotated[
     str | None,
@@ -56,7 +59,7 @@ def parse_age(text: str, now: float, option: str) -> float:
     return parse_since(text, now, option)
 
 
-def parse_ranks(text: str, option: str, record: api.RunRecord) -> tuple[int, ...]:
+def parse_ranks(text: str, option: str, record: RunRecord) -> tuple[int, ...]:
     """Read ranks of a run: `all`, or ranges such as 0,2-3; refuse a rank that the run does not have."""
     world = record.world_size
     if text == "all":
@@ -69,23 +72,23 @@ def parse_ranks(text: str, option: str, record: api.RunRecord) -> tuple[int, ...
     return ranks
 
 
-def find_run(name: str | None, runs_dir: str | None, as_owner: bool = False) -> api.Run:
+def find_run(name: str | None, runs_dir: str | None, as_owner: bool = False) -> RunOnDisk:
     """Find a run, and print its folder of runs where the user could not know it; with `as_owner`, become its owner."""
-    run = api.find_run(name, runs_dir)
+    run = find.find_run(name, runs_dir)
     _name_place(run, name, runs_dir)
     if as_owner:
-        api.become_owner(run)
+        become_owner(run.folder)
     return run
 
 
-def find_runs(name: str, runs_dir: str | None) -> list[api.Run]:
+def find_runs(name: str, runs_dir: str | None) -> list[RunOnDisk]:
     """Find the runs of a sweep, or a run, likewise."""
-    runs = api.find_runs(name, runs_dir)
+    runs = find.find_runs(name, runs_dir)
     for run in runs[:1]:
         _name_place(run, name, runs_dir)
     return runs
 
 
-def _name_place(run: api.Run, name: str | None, runs_dir: str | None) -> None:
-    if runs_dir is None and (place := api.unexpected_place(run, name)):
+def _name_place(run: RunOnDisk, name: str | None, runs_dir: str | None) -> None:
+    if runs_dir is None and (place := find.unexpected_place(run, name)):
         say_aside(f"{run.name} is in {place}")

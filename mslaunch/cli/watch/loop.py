@@ -11,12 +11,13 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
-from mslaunch import api
 from mslaunch.cli.watch.choices import Choices, Room, chosen_rank, press
 from mslaunch.cli.watch.frame import draw
 from mslaunch.cli.watch.reader import ReadingThread
 from mslaunch.cli.watch.terminal import KEYS, Terminal, read_keys
 from mslaunch.errors import MslaunchError, signal_code
+from mslaunch.run.record import ENDED
+from mslaunch.run.run import Run
 from mslaunch.text import first_line
 
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -47,7 +48,7 @@ class Wake:
 class RunView:
     """One run on one terminal. `is_launchers`: the process above carries the run out, and tells when it has ended."""
 
-    def __init__(self, run: api.Run, terminal: Terminal, above: int, is_launchers: bool) -> None:
+    def __init__(self, run: Run, terminal: Terminal, above: int, is_launchers: bool) -> None:
         self._run = run
         self._terminal = terminal
         self._above = above
@@ -96,7 +97,7 @@ class RunView:
 
     def _press(self, key: str) -> None:
         overview = self._reading.overview
-        has_ended = overview.record.state in api.ENDED
+        has_ended = overview.record.state in ENDED
         asks = self._is_launchers and not has_ended
         self._now, action = press(self._now, key, overview, self._room, asks)
         if action == "quit":

@@ -15,7 +15,7 @@ from mslaunch.metrics.rows import Number, Source
 from mslaunch.metrics.series import STEP_NAMES, STEPS_SEEN, Series, SeriesTable, last_step_came, step_of
 
 if TYPE_CHECKING:
-    from mslaunch.api import RankRecord, RunRecord
+    from mslaunch.run.record import RankRecord, RunRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from mslaunch import api
 from mslaunch.cli.watch.terminal import Terminal
 from mslaunch.errors import MslaunchError, signal_code
+from mslaunch.run.find import find_run
 
 PATIENCE = 5  # seconds that a view gets to leave the screen
 FAILED = 1
@@ -108,7 +108,7 @@ def _show(above: int, terminal: Terminal, is_launchers: bool) -> None:
         from mslaunch.cli.watch.loop import RunView
 
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # warnings would stand in the middle of the screen
-        run = api.find_run(os.fsdecode(folder[:-1]))
+        run = find_run(os.fsdecode(folder[:-1]))
         code = RunView(run, terminal, above, is_launchers).show()
     except MslaunchError as error:
         code, report = error.exit_code, f"mslaunch: {error}\n"

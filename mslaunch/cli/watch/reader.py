@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mslaunch import api
 from mslaunch.cli.console.describe import describe_verdict
 from mslaunch.cli.console.last_lines import read_tail
 from mslaunch.cli.watch.model import (
@@ -25,9 +24,11 @@ from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.stamp import Stamp, stamp_of
 from mslaunch.errors import MslaunchError
 from mslaunch.metrics.series import SeriesTable
+from mslaunch.shared.follow import Follower
 
 if TYPE_CHECKING:
-    from mslaunch.api import Run, RunRecord
+    from mslaunch.run.record import RunRecord
+    from mslaunch.run.run import Run
 
 
 MOST_NOTES = 200
@@ -37,7 +38,7 @@ class EventReader:
     """What has happened so far, as far as the view shows it."""
 
     def __init__(self, path: str) -> None:
-        self._follower = api.Follower(path)
+        self._follower = Follower(path)
         self._notes: deque[TimedNote] = deque(maxlen=MOST_NOTES)
         self._in_init: set[int] = set()
         self._is_stopping = False
