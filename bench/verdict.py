@@ -12,7 +12,7 @@ from bench.measure import Row
 from bench.scale import large_plan
 from mslaunch.diagnose.logs.scan import scan_tail
 from mslaunch.launcher.attempt.run_state import RunState
-from mslaunch.launcher.verdict import make_verdict
+from mslaunch.launcher.explain import make_verdict
 from mslaunch.run.paths import RunFolder
 
 SIZE = 1 << 20

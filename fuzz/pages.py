@@ -13,8 +13,8 @@ from mslaunch.run.paths import RunFolder
 from mslaunch.run.run import Run
 from mslaunch.ui import log_text
 from mslaunch.ui.library import Library
-from mslaunch.ui.overlay import compare
 from mslaunch.ui.page import make_report
+from mslaunch.ui.server import compare
 
 LARGEST = 3_000_000
 _FILES = {

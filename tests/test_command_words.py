@@ -19,7 +19,7 @@ from mslaunch.plan.model import File
 from mslaunch.settings.launch import HostEntry, LaunchSettings
 from mslaunch.settings.resolve import resolve
 from mslaunch.settings.sync_settings import SyncSettings
-from mslaunch.settings.yaml_config import Config, split_assignments
+from mslaunch.settings.yaml_config import JobConfig, split_assignments
 from mslaunch.transports.base import Command
 from mslaunch.transports.command_line import command_words
 from mslaunch.transports.registry import BUILT_IN
@@ -117,7 +117,7 @@ def parsed(words: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def settings_of(flags: dict[str, Any], assignments: tuple[str, ...] = ()) -> LaunchSettings:
-    return resolve(flags, {}, Config(), split_assignments(assignments)[1]).values
+    return resolve(flags, {}, JobConfig(), split_assignments(assignments)[1]).values
 
 
 def test_every_setting_has_values_here() -> None:

@@ -16,7 +16,7 @@ from mslaunch.diagnose.logs.scan import scan
 from mslaunch.diagnose.verdict import Tie, Verdict
 from mslaunch.diagnose.waiting.writer import Identity
 from mslaunch.launcher.attempt.run_state import RunState
-from mslaunch.launcher.verdict import make_verdict
+from mslaunch.launcher.explain import make_verdict
 from mslaunch.run.paths import RunFolder
 from mslaunch.run.record import record_of_logs
 from tests.conftest import Bench

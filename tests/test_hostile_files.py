@@ -30,7 +30,7 @@ from mslaunch.run.events import RankJoined, follow_events
 from mslaunch.run.paths import RunFolder, SweepFolder
 from mslaunch.run.run import Run
 from mslaunch.settings.resolve import resolve
-from mslaunch.settings.yaml_config import Config, parse_config
+from mslaunch.settings.yaml_config import JobConfig, parse_config
 from mslaunch.transports.slurm import slurm_queue
 from mslaunch.transports.ssh import channel
 from mslaunch.transports.ssh import command as settings
@@ -265,7 +265,7 @@ def test_numbers_and_names_of_hosts_are_bounded(read: Callable[[], object], word
 def test_settings_that_no_process_can_be_started_with_are_refused(launch: dict[str, Any], words: str) -> None:
     """Here, where the key is known, and not on a host."""
     with pytest.raises(ConfigError, match=words):
-        resolve({}, {}, Config("cfg.yaml", {}, launch))
+        resolve({}, {}, JobConfig("cfg.yaml", {}, launch))
 
 
 def test_the_number_of_ranks_is_bounded() -> None:

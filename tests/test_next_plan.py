@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.launcher.folder import write_next_plan
-from mslaunch.launcher.resume import ResumedRun
+from mslaunch.launcher.restarts import ResumedRun
 from mslaunch.plan.model import File, Plan, to_json
 from mslaunch.run.paths import RunFolder
 from tests.conftest import MSLAUNCH, Bench

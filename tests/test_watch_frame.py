@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mslaunch.cli.watch.choices import Choices, Room, press
-from mslaunch.cli.watch.curve import draw_curve
+from mslaunch.cli.watch.frame import draw_curve
 from mslaunch.cli.watch.model import Happened, RankRow, TimedNote
 from mslaunch.cli.watch.table import choose_columns, heading, name_variants, row_text
 from mslaunch.documents.schema import RunStatus

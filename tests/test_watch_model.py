@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from mslaunch.cli.watch.choices import Choices, Room, chosen_rank, press, visible_rows
-from mslaunch.cli.watch.curve import draw_curve
-from mslaunch.cli.watch.frame import draw
+from mslaunch.cli.watch.frame import draw, draw_curve
 from mslaunch.cli.watch.model import (
     Happened,
     Overview,

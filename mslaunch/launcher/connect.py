@@ -18,7 +18,7 @@ from mslaunch.launcher.facts import Elsewhere, find_devices, find_python, gather
 from mslaunch.launcher.hooks import CARRIED, Hooks, run_hooks
 from mslaunch.launcher.program import FoundProgram, find_program
 from mslaunch.launcher.read import ReadJob, Request, read
-from mslaunch.launcher.resume import ResumedRun, find_run
+from mslaunch.launcher.restarts import ResumedRun, find_run
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, Plan, Reach, read_numa
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host

@@ -20,9 +20,9 @@ from mslaunch.launcher.attempt.decisions import Failure
 from mslaunch.launcher.attempt.file_transfer import FileTransfer
 from mslaunch.launcher.attempt.run_state import RunState
 from mslaunch.launcher.connect import Cluster, Site
+from mslaunch.launcher.explain import make_verdict
 from mslaunch.launcher.hooks import run_hooks
 from mslaunch.launcher.restarts import NextAttempt, RestartTools, prepare_next
-from mslaunch.launcher.verdict import make_verdict
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
 from mslaunch.run import record

@@ -19,7 +19,7 @@ from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.sharding.transform import STRATEGY, Target, new_names, plan_transform
 from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
 from mslaunch.errors import Disagreement, RequestError
-from mslaunch.launcher.missing_files import earlier_run_with
+from mslaunch.launcher.explain import earlier_run_with
 from mslaunch.launcher.read import CheckpointRequest
 from mslaunch.plan.model import Checkpoints
 from mslaunch.run.ownership import user_name

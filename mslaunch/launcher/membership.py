@@ -18,12 +18,12 @@ def agent_member(tell: Callable[[str], None], **flags: Any) -> Member:
     from mslaunch.plan.methods import find_method
     from mslaunch.plan.spec import JobSpec
     from mslaunch.settings.resolve import resolve
-    from mslaunch.settings.yaml_config import Config
+    from mslaunch.settings.yaml_config import JobConfig
     from mslaunch.transports.join import lending_member
 
     given = {name: value for name, value in flags.items() if value is not None}
-    settings = resolve(given, os.environ, Config())
-    return lending_member(JobSpec(settings, Config(), find_method(settings)), os.environ, tell)
+    settings = resolve(given, os.environ, JobConfig())
+    return lending_member(JobSpec(settings, JobConfig(), find_method(settings)), os.environ, tell)
 
 
 def join(member: Member, tell: Callable[[str], None], seconds: float | None) -> tuple[int, RunRecord | None, str]:

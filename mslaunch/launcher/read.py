@@ -20,7 +20,7 @@ from mslaunch.ranktable.versions import read_table, validate
 from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.settings.program import settings_of
 from mslaunch.settings.resolve import Settings, resolve
-from mslaunch.settings.yaml_config import Config, override, parse_config, split_assignments
+from mslaunch.settings.yaml_config import JobConfig, override, parse_config, split_assignments
 from mslaunch.transports.cluster_environment import detect
 
 if TYPE_CHECKING:
@@ -149,9 +149,9 @@ def read_config_text(request: Request) -> str | None:
     return _read_config(Path(request.config)).text
 
 
-def _read_config(path: Path | None, text: str | None = None) -> Config:
+def _read_config(path: Path | None, text: str | None = None) -> JobConfig:
     if path is None:
-        return Config()
+        return JobConfig()
     try:
         return parse_config(read_text(path) if text is None else text, str(path))
     except FileNotFoundError:

@@ -13,7 +13,7 @@ from mslaunch.ranges import format_ranges
 from mslaunch.ranktable.servers import RankTable
 from mslaunch.settings.launch import LaunchSettings
 from mslaunch.settings.resolve import Settings
-from mslaunch.settings.yaml_config import Config
+from mslaunch.settings.yaml_config import JobConfig
 from mslaunch.shared.secret_names import is_secret
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class JobSpec:
     """The job as requested: settings, the script's configuration, the method, and the script's arguments."""
 
     settings: Settings
-    config: Config
+    config: JobConfig
     method: Method
     script_args: tuple[str, ...] = ()
     rank_table: RankTable | None = None

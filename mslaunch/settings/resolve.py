@@ -15,7 +15,7 @@ from mslaunch.settings.launch import LaunchSettings, flag_of, variable_of
 from mslaunch.settings.program import COMMAND_LINE
 from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.settings.wrong_values import place_of, reason, unknown_key, without_other_members
-from mslaunch.settings.yaml_config import Config, ScriptKeys
+from mslaunch.settings.yaml_config import JobConfig, ScriptKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,10 @@ class _Layer:
 
 
 def resolve(
-    flags: Mapping[str, Any], environment: Mapping[str, str], config: Config, assigned: Mapping[str, Any] | None = None
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str],
+    config: JobConfig,
+    assigned: Mapping[str, Any] | None = None,
 ) -> Settings:
     """Merge flags over MSLAUNCH_* variables over the YAML over defaults; report every wrong value at once.
 

@@ -67,7 +67,7 @@ class ScriptKeys(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class JobConfig:
     """One parsed YAML file."""
 
     name: str = ""
@@ -89,7 +89,7 @@ class Config:
         return f"{self.name}:{self.lines[path]}" if path else self.name
 
 
-def parse_config(text: str, name: str) -> Config:
+def parse_config(text: str, name: str) -> JobConfig:
     """Read 1 to 3 YAML documents; wrong keys and types are errors with file and line."""
     try:
         nodes = compose_yaml(text)
@@ -104,14 +104,14 @@ def parse_config(text: str, name: str) -> Config:
     if not isinstance(first, dict) or not all(isinstance(key, str) for key in first):
         raise ConfigError([f"{name}:1: the file must be a mapping of names to values, such as `seed: 1`."])
     launch = first.pop("launch", None)
-    config = _with_target(Config(name, first, launch or {}, tuple(documents[1:]), lines))
+    config = _with_target(JobConfig(name, first, launch or {}, tuple(documents[1:]), lines))
     if not isinstance(config.launch, dict) or not all(isinstance(key, str) for key in config.launch):
         raise ConfigError([f"{config.where('launch')}: launch must be a mapping, got {launch!r}."])
     _check_script_keys(config)
     return replace(config, notes=(*config.notes, *_near_misses(config)), text=text)
 
 
-def _with_target(config: Config) -> Config:
+def _with_target(config: JobConfig) -> JobConfig:
     """Give the device target as MindSpore spells it, however it was written."""
     spelling = config.values.get("device_target")
     target = TARGETS.get(spelling.lower()) if isinstance(spelling, str) else None
@@ -152,7 +152,7 @@ def _scalars(node: yaml.Node | None) -> Iterator[tuple[str, yaml.ScalarNode]]:
             yield key.value, value
 
 
-def override(config: Config, assignments: tuple[str, ...]) -> Config:
+def override(config: JobConfig, assignments: tuple[str, ...]) -> JobConfig:
     """Apply `--set key=value`; the key must be there already, so that a misspelt one cannot pass unseen."""
     values: dict[str, Any] = dict(config.values)
     for assignment in assignments:
@@ -227,7 +227,7 @@ def _key_lines(node: yaml.Node | None, name: str, path: _Path = ()) -> Iterator[
         yield from _key_lines(value, name, (*path, key.value))
 
 
-def _check_script_keys(config: Config) -> None:
+def _check_script_keys(config: JobConfig) -> None:
     if not config.values:
         return
     try:
@@ -241,7 +241,7 @@ def _check_script_keys(config: Config) -> None:
         ) from None
 
 
-def _near_misses(config: Config) -> Iterator[str]:
+def _near_misses(config: JobConfig) -> Iterator[str]:
     from difflib import get_close_matches
 
     for key in LAUNCH_ONLY & set(config.values) - set(config.launch):

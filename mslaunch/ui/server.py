@@ -7,13 +7,17 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
@@ -23,14 +27,121 @@ from starlette.routing import Route
 from mslaunch.errors import MslaunchError, NoSuchRun, NotReadyError, RequestError, limit_of
 from mslaunch.masking.documents import mask_texts
 from mslaunch.masking.free_text import mask_text
+from mslaunch.metrics.rows import Source
+from mslaunch.run.compare import CodeChange, Section, compare_runs, format_value
+from mslaunch.run.metrics_file import Metrics, last_values
 from mslaunch.run.run import Run
 from mslaunch.run.search import list_runs
 from mslaunch.text import plain
-from mslaunch.ui import log_text, page, prometheus
+from mslaunch.ui import log_text, page
 from mslaunch.ui.access import LARGEST_HEAD, AccessGuard, App, PageAccess
-from mslaunch.ui.bounds import LIVE
+from mslaunch.ui.bounds import LIVE, bounded
+from mslaunch.ui.curves import NOT_DRAWN, kind_of, thin_series
 from mslaunch.ui.library import Library
-from mslaunch.ui.overlay import compare
+
+POINTS = 600
+SHORT = 300  # characters of a value
+
+
+def compare(runs: Sequence[Run], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the curves of runs, and where the runs differ; secrets are masked, also those of the environment."""
+    comparison = compare_runs([run.folder for run in runs], environment)
+    return {
+        "names": [plain(run.name) for run in runs],
+        "curves": [curve for run in runs for curve in _curves(run)],
+        "sections": [_section(section) for section in comparison.sections],
+        "code": [_change(change) for change in comparison.code],
+        "equal_files": comparison.equal_files,
+        "without_code": bounded(comparison.without_code, SHORT),
+    }
+
+
+def _section(section: Section) -> dict[str, Any]:
+    rows = [[difference.name, *(_shown(value) for value in difference.values)] for difference in section.differences]
+    return {"title": section.title, "equal": section.equal, "rows": bounded(rows, SHORT)}
+
+
+def _shown(value: Any) -> str | None:
+    return None if value is None else format_value(value)
+
+
+def _change(change: CodeChange) -> dict[str, Any]:
+    lines = [plain(line)[:SHORT] for line in change.diff]
+    return {"path": plain(change.path), "run": plain(change.run), "kind": change.kind, "diff": "\n".join(lines)}
+
+
+def _curves(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield the curves of a run's first rank, attempt by attempt, by the time since its own start."""
+    metrics = run.metrics()
+    try:
+        yield from _curves_of(run, metrics)
+    finally:
+        metrics.close()
+
+
+def _curves_of(run: Run, metrics: Metrics) -> Iterator[dict[str, Any]]:
+    table = metrics.table
+    rank = min((source.rank for source in table.sources if source.rank is not None), default=None)
+    own = [source for source in table.sources if source.rank is not None and source.rank == rank]
+    first = [series.time[0] for source in own for series in table.of(source).values()]
+    for source in own:
+        for name, series in table.of(source).items():
+            if name not in NOT_DRAWN:
+                who = {"kind": "rank", "run": plain(run.name), "rank": source.rank, "attempt": source.attempt}
+                yield {**who, "name": name, **thin_series(series, min(first), POINTS)}
+
+
+LABELS = {"rank": ("rank",), "host": ("host",), "device": ("host", "device")}
+"""What tells the sources of each kind apart, beside the run and the name of the number."""
+
+
+class RunCollector(Collector):
+    """Collects anew with every scrape."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        summaries = self._library.summaries()
+        states = GaugeMetricFamily("mslaunch_runs", "Runs of the folder, by state.", labels=["state"])
+        for state, count in Counter(run["state"] for run in summaries).items():
+            states.add_metric([state], count)
+        families = {
+            kind: GaugeMetricFamily(
+                f"mslaunch_{kind}_value",
+                f"Last number that a {kind} of a running job told, by its name.",
+                labels=["run", *labels, "metric"],
+            )
+            for kind, labels in LABELS.items()
+        }
+        for run in summaries:
+            if run["state"] == "running":
+                self._add(families, run)
+        yield states
+        yield from families.values()
+
+    def _add(self, families: dict[str, GaugeMetricFamily], summary: dict[str, Any]) -> None:
+        try:
+            run = self._library.find(summary["name"])
+        except MslaunchError:
+            return
+        numbers = last_values(run.folder.metrics, summary["ranks"] or 1)
+        newest: dict[tuple[Any, ...], Source] = {}
+        for source in numbers:
+            newest[source[1:]] = max(source, newest.get(source[1:], source), key=lambda candidate: candidate.attempt)
+        for source in newest.values():
+            kind = kind_of(source)
+            who = [str(getattr(source, label)) for label in LABELS[kind]]
+            for name, value in numbers[source].items():
+                families[kind].add_metric([run.name, *who, name], float(value))
+
+
+def scrape(library: Library) -> bytes:
+    """Return everything in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(RunCollector(library))
+    return generate_latest(registry)
+
 
 PORT = 8390
 PORTS_TRIED = 20
@@ -111,7 +222,7 @@ class Answers:
 
     def metrics(self, request: Request) -> Response:
         del request
-        return Response(prometheus.scrape(self._library), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Response(scrape(self._library), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     def _log_of(self, request: Request) -> tuple[Run, Path, Path]:
         run = self._library.find(_name(request))

@@ -17,7 +17,14 @@ from mslaunch.plan.methods import METHODS
 from mslaunch.settings.environment import RANK_VARIABLES
 from mslaunch.settings.launch import LaunchSettings, variable_of
 from mslaunch.settings.resolve import Settings, resolve, schema
-from mslaunch.settings.yaml_config import Config, override, parse_config, read_scalar, split_assignments, write_scalar
+from mslaunch.settings.yaml_config import (
+    JobConfig,
+    override,
+    parse_config,
+    read_scalar,
+    split_assignments,
+    write_scalar,
+)
 
 
 def settings_of(text: str, flags: dict[str, Any] | None = None, env: dict[str, str] | None = None) -> Settings:
@@ -200,7 +207,7 @@ def test_set_reaches_the_launchers_keys_too() -> None:
     assert own == ("lr=1",)
     assert (found.values.grace, found.source("grace")) == (3.0, "--set launch.grace")
     with pytest.raises(ConfigError, match="did you mean 'grace'"):
-        resolve({}, {}, Config(), {"grcae": 1})
+        resolve({}, {}, JobConfig(), {"grcae": 1})
 
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)  # YAML has no half of a pair
@@ -244,7 +251,7 @@ def test_schema_describes_every_setting() -> None:
 
 def test_no_config_is_an_empty_config() -> None:
     """Without a YAML everything is a default."""
-    assert resolve({}, {}, Config()).values == LaunchSettings()
+    assert resolve({}, {}, JobConfig()).values == LaunchSettings()
 
 
 @pytest.mark.parametrize(
@@ -303,5 +310,5 @@ def test_a_wrong_value_inside_a_setting_is_one_sentence(setting: str, expected: 
 def test_a_wrong_value_inside_an_assignment_names_its_key() -> None:
     """`--set` gives a whole section at once."""
     with pytest.raises(ConfigError) as caught:
-        resolve({}, {}, Config(), {"kubernetes": {"user": 0}})
+        resolve({}, {}, JobConfig(), {"kubernetes": {"user": 0}})
     assert str(caught.value) == "--set launch.kubernetes: kubernetes.user: write 1 or more, got 0."

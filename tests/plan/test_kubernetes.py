@@ -15,7 +15,7 @@ from mslaunch.plan.methods import METHODS
 from mslaunch.plan.spec import JobSpec
 from mslaunch.settings.kubernetes_settings import KubernetesSettings
 from mslaunch.settings.resolve import resolve
-from mslaunch.settings.yaml_config import Config, parse_config
+from mslaunch.settings.yaml_config import JobConfig, parse_config
 from mslaunch.transports.kubernetes.frames import Frame, decode, encode
 from mslaunch.transports.kubernetes.manifests import Objects, merge, object_name, render
 from mslaunch.transports.kubernetes.states import ending_of, why_it_waits
@@ -122,7 +122,7 @@ def test_wrong_settings_are_located(text: str, words: str) -> None:
 
 
 def test_ranks_that_cannot_be_spread_are_told() -> None:
-    spec = JobSpec(resolve({"nodes": 3, "workers": 8}, {}, Config()), Config(), METHODS["dynamic"])
+    spec = JobSpec(resolve({"nodes": 3, "workers": 8}, {}, JobConfig()), JobConfig(), METHODS["dynamic"])
     with pytest.raises(RequestError, match="Ask for a multiple of 3"):
         planned_hosts(spec)
 

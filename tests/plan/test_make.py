@@ -23,14 +23,14 @@ from mslaunch.ranktable.versions import read_table, write_table
 from mslaunch.settings.environment import inherited_launch_variables
 from mslaunch.settings.program import Program
 from mslaunch.settings.resolve import resolve
-from mslaunch.settings.yaml_config import Config, parse_config
+from mslaunch.settings.yaml_config import JobConfig, parse_config
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 CONFIG = "seed: 1\ndevice_num: 1\ntrain_dir: data\nlaunch:\n  script: train.py\n"
 
 
 def spec_of(text: str = "", args: tuple[str, ...] = (), **flags: Any) -> JobSpec:
-    config = parse_config(text, "cfg.yaml") if text else Config()
+    config = parse_config(text, "cfg.yaml") if text else JobConfig()
     settings = resolve(flags, {}, config)
     return JobSpec(settings, config, find_method(settings), args)
 

@@ -13,7 +13,7 @@ from mslaunch.hosts import Host
 from mslaunch.plan.methods import METHODS
 from mslaunch.plan.spec import JobSpec
 from mslaunch.settings.resolve import resolve
-from mslaunch.settings.yaml_config import Config
+from mslaunch.settings.yaml_config import JobConfig
 from mslaunch.transports import registry
 from mslaunch.transports.base import Command, JobContext
 from mslaunch.transports.slurm.batch_script import (
@@ -35,7 +35,7 @@ NODES = (Host("n1", "10.0.0.1", ()), Host("n2", "10.0.0.2", ()))
 
 
 def spec(**flags: object) -> JobSpec:
-    return JobSpec(resolve(flags, {}, Config()), Config(), METHODS["dynamic"])
+    return JobSpec(resolve(flags, {}, JobConfig()), JobConfig(), METHODS["dynamic"])
 
 
 def devices(hosts: tuple[Host, ...]) -> list[tuple[int, ...]]:

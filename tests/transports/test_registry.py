@@ -11,7 +11,7 @@ from mslaunch.hosts import parse_hosts
 from mslaunch.plan.methods import find_method
 from mslaunch.plan.spec import JobSpec
 from mslaunch.settings.resolve import resolve
-from mslaunch.settings.yaml_config import Config
+from mslaunch.settings.yaml_config import JobConfig
 from mslaunch.transports.base import JobContext
 from mslaunch.transports.registry import BUILT_IN, choose, implied, make
 
@@ -53,8 +53,8 @@ IMPLIED: tuple[Row, ...] = (
 
 
 def job(flags: dict[str, Any], environment: dict[str, str]) -> JobContext:
-    settings = resolve(flags, {}, Config())
-    spec = JobSpec(settings, Config(), find_method(settings))
+    settings = resolve(flags, {}, JobConfig())
+    spec = JobSpec(settings, JobConfig(), find_method(settings))
     hosts = parse_hosts(flags["hosts"]) if "hosts" in flags else ()
     return JobContext(spec, hosts, environment)
 
