@@ -16,9 +16,9 @@ from typing import Any
 
 from mslaunch.errors import RequestError
 from mslaunch.launcher import pipeline
+from mslaunch.launcher.background import ThreadRunner
 from mslaunch.launcher.pipeline import plan_only
 from mslaunch.launcher.read import Request
-from mslaunch.launcher.runners import ThreadRunner
 from mslaunch.plan.combinations import Axis, axis_of, combine
 from mslaunch.plan.model import File, Plan
 from mslaunch.run.run import JobFailed, Result, Run

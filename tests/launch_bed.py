@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mslaunch.launcher import pipeline
+from mslaunch.launcher.background import ThreadRunner
 from mslaunch.launcher.pipeline import Launch, PlannedJob
 from mslaunch.launcher.read import Request
-from mslaunch.launcher.runners import ThreadRunner
 from mslaunch.transports.base import JobQueue
 
 

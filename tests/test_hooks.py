@@ -16,6 +16,7 @@ import pytest
 
 import mslaunch
 from mslaunch.launcher import hooks
+from mslaunch.launcher.read import CARRIED
 from mslaunch.plan.model import to_json
 from mslaunch.settings.yaml_config import without_secrets
 from tests.conftest import Bench, wait_for
@@ -263,7 +264,7 @@ def test_the_url_goes_with_a_queues_job_and_is_not_in_its_files(
         {"image": "i"} if transport == "kubernetes" else {}
     )
     job = planned(mslaunch.Job("train.py", workers=1, **settings, **given).request)
-    assert job.site.secrets == {hooks.CARRIED: URL}
+    assert job.site.secrets == {CARRIED: URL}
     assert [file.path for file in job.plan.files if "s3cr3t" in file.content] == []
     assert "s3cr3t" not in to_json(job.plan)
 

@@ -9,16 +9,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mslaunch.errors import HostsNotReady, MslaunchError, RequestError
 from mslaunch.hosts import Host
 from mslaunch.launcher.check import Checked, Requirements, check_devices, check_hosts
 from mslaunch.launcher.facts import Elsewhere, find_devices, find_python, gather, job_variables, new_run_id
-from mslaunch.launcher.hooks import CARRIED, Hooks, run_hooks
 from mslaunch.launcher.program import FoundProgram, find_program
-from mslaunch.launcher.read import ReadJob, Request, read
-from mslaunch.launcher.restarts import ResumedRun, find_run
+from mslaunch.launcher.read import CARRIED, Hooks, ReadJob, Request, read
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, Plan, Reach, read_numa
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
@@ -28,6 +26,9 @@ from mslaunch.shared.visible_devices import DEVICE_FILES
 from mslaunch.transports import registry
 from mslaunch.transports.base import Access, Channel, JobContext, JobQueue, Transport, ignore
 from mslaunch.transports.streams import close_all
+
+if TYPE_CHECKING:
+    from mslaunch.launcher.restarts import ResumedRun
 
 Say = Callable[[str], None]
 
@@ -235,6 +236,8 @@ def _connect_hosts(chosen: Chosen, hooks: Hooks, cleanup: ExitStack) -> Site:
     job = replace(chosen.job, spec=spec)
     program = replace(chosen, job=job).find_program()
     needed = requirements(spec, program.file)
+    from mslaunch.launcher.restarts import find_run
+
     resumed = find_run(RunFolder(Path(needed.run_dir)), transport, os.environ)
     context = _context(job, spec)
     if resumed and resumed.before:
@@ -270,6 +273,8 @@ def _report_failure(
         if resumed:
             failed = resumed.refuse(error)
             if hooks:
+                from mslaunch.launcher.hooks import run_hooks
+
                 run_hooks(hooks, resumed.folder, failed, os.environ, None)
         transport.finish(error.exit_code, None, str(error))
     elif error is not None:

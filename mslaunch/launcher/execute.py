@@ -20,16 +20,12 @@ from mslaunch.launcher.attempt.decisions import Failure
 from mslaunch.launcher.attempt.file_transfer import FileTransfer
 from mslaunch.launcher.attempt.run_state import RunState
 from mslaunch.launcher.connect import Cluster, Site
-from mslaunch.launcher.explain import make_verdict
-from mslaunch.launcher.hooks import run_hooks
-from mslaunch.launcher.restarts import NextAttempt, RestartTools, prepare_next
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
 from mslaunch.run import record
 from mslaunch.run.disk_usage import measure_within
 from mslaunch.run.metrics_file import MetricsWriter
 from mslaunch.run.paths import RunFolder
-from mslaunch.run.run import Run
 from mslaunch.run.writing import why
 from mslaunch.signals import ASKING, SUSPEND, Signals, SignalSource
 from mslaunch.transports.base import Transport
@@ -37,6 +33,7 @@ from mslaunch.transports.streams import Pings, close_all
 
 if TYPE_CHECKING:
     from mslaunch.launcher.pipeline import Launch
+    from mslaunch.launcher.restarts import NextAttempt
 
 
 class Interrupted(Exception):
@@ -92,6 +89,7 @@ def _wait(attempt: Attempt, seconds: float) -> None:
 def write_final_report(folder: RunFolder) -> str:
     """Write the report of a run that has ended and say where it is; a failure costs the report, never the run."""
     try:
+        from mslaunch.run.run import Run
         from mslaunch.ui.page import write_report
 
         return f"report: {write_report(Run(folder))}"
@@ -190,17 +188,12 @@ class _Execution:
             run_state = attempt.run(self.environment)
             self.lost = self.lost or bool(run_state.hosts_lost)
             self.now = conclude(self.now, run_state, self.folder, self.seconds)
-            tools = RestartTools(attempt.free_port)
-            if self.site.cluster is not None:
-                tools = replace(tools, replan=self.site.replan)
-                if self.site.transport.replaces_hosts:
-                    tools = replace(tools, replace_hosts=partial(self._replace_hosts, attempt))
             if attempt.collection_ended_by is not None:
                 fails = self.now.state == "failed" and self.plan.restarts.limit
                 self._end(attempt, "a signal has asked for the end" if fails else "")
                 return False
             try:
-                again = prepare_next(self.plan, self.now, self.folder, run_state.hosts_lost, tools)
+                again = self._prepare_next(attempt)
             except Interrupted as interrupted:
                 again = "a signal has asked for the end"
                 self.now = replace(self.now, exit_code=signal_code(interrupted.number))
@@ -216,6 +209,19 @@ class _Execution:
                 return False
             self.plan = again.plan
             return True
+
+    def _prepare_next(self, attempt: Attempt) -> NextAttempt | str:
+        """Prepare the next attempt, or say why there is none; an empty text where nobody expects one."""
+        if self.now.state != "failed" or self.plan.restarts.limit == 0:
+            return ""
+        from mslaunch.launcher.restarts import RestartTools, prepare_next
+
+        tools = RestartTools(attempt.free_port)
+        if self.site.cluster is not None:
+            tools = replace(tools, replan=self.site.replan)
+            if self.site.transport.replaces_hosts:
+                tools = replace(tools, replace_hosts=partial(self._replace_hosts, attempt))
+        return prepare_next(self.plan, self.now, self.folder, attempt.run_state.hosts_lost, tools)
 
     def _replace_hosts(self, attempt: Attempt, lost: set[str]) -> Plan | str:
         """Plan the next attempt with hosts in place of those that are lost, and connect to them."""
@@ -240,6 +246,8 @@ class _Execution:
         self.now = replace(self.now, bytes=measure_within(self.folder.path, MEASURE_SECONDS))
         notes = _save(self.folder, self.now)
         if hooks := self.site.hooks:
+            from mslaunch.launcher.hooks import run_hooks
+
             notes += run_hooks(hooks, self.folder, self.now, self.environment, self.signals)
         if notes:
             self._tell(notes)
@@ -319,7 +327,11 @@ def conclude(now: record.RunRecord, run_state: RunState, folder: RunFolder, seco
         host, ranks = run_state.plan.hosts[0].name, format_ranges(unended)
         summary = f"the agent on {host} ended before rank {ranks} had"
         run_state.fail(Failure(time.time(), None, host, ExitCode.LOST, None, "host lost", summary))
-    verdict = make_verdict(run_state, folder) if run_state.interrupt is None else None
+    verdict = None
+    if run_state.interrupt is None and run_state.failures:
+        from mslaunch.launcher.explain import make_verdict
+
+        verdict = make_verdict(run_state, folder)
     if run_state.interrupt is not None:
         state: RunStatus = "stopped"
         exit_code = signal_code(run_state.interrupt)

@@ -15,7 +15,7 @@ from mslaunch import plugins
 from mslaunch.errors import RunsFolderUnwritable
 from mslaunch.launcher.snapshot import mirror
 from mslaunch.plan.model import File, Plan, to_json
-from mslaunch.run import labels, record, search, writing
+from mslaunch.run import record, search, writing
 from mslaunch.run.paths import RunFolder, runs_root
 from mslaunch.run.writing import keep_as, remove, why, write_atomically, write_beside
 from mslaunch.transports.code_bundle import BOOT, write_bundle
@@ -61,6 +61,8 @@ def create_labelled(plan: Plan) -> RunFolder:
     writing.create_folder(folder.path, partial(fill, plan, folder))
     search.remember(runs_root(folder.path.parent.resolve()))
     if plan.tags:
+        from mslaunch.run import labels
+
         with _removed_on_failure(folder):
             labels.save(folder, labels.Labels(plan.tags))
     return folder

@@ -17,11 +17,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from mslaunch.launcher.read import CARRIED, Hooks
 from mslaunch.run.paths import RunFolder
 from mslaunch.run.record import RunRecord
 from mslaunch.settings.environment import RANKS_ONLY
@@ -63,23 +63,8 @@ PAUSES = (1.0, 2.0, 4.0)
 KILL_AFTER = 2.0
 TICK = 0.1
 SHORTEST_SECRET = 6  # characters; a shorter value stands in many a word
-CARRIED = "MSLAUNCH_WEBHOOK"
-"""What the URL is called among the secrets that go with a queue's job."""
 _OF_LAUNCHER = (CARRIED, f"{RANKS_ONLY}{CARRIED}")
 """Variables that the command of launch.on_end does not get."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """What is to be done when a run has ended."""
-
-    on_end: str | None = None
-    webhook: str | None = field(default=None, repr=False)
-    """Often a secret: chat services have their token in the path. So it is in no file of the run."""
-    submit_dir: str = "."
-
-    def __bool__(self) -> bool:
-        return self.on_end is not None or self.webhook is not None
 
 
 def run_hooks(

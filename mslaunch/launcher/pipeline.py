@@ -12,7 +12,6 @@ from mslaunch.errors import NoDevices, NoMindSpore
 from mslaunch.launcher.connect import Site, choose, connect, survey
 from mslaunch.launcher.facts import check_held_devices
 from mslaunch.launcher.folder import create_folder
-from mslaunch.launcher.job_command import own_command
 from mslaunch.launcher.read import Request, read
 from mslaunch.plan import make
 from mslaunch.plan.model import Plan, Reach
@@ -119,6 +118,8 @@ def make_plan(site: Site) -> PlannedJob:
     plan = replace(plan, notes=(*plan.notes, *site.notes))
     files = plan.files
     if site.queue is not None:
+        from mslaunch.launcher.job_command import own_command
+
         files = (*files, *site.queue.files(spec, plan, own_command(job, site.program)))
     return PlannedJob(replace(plan, files=(*files, *job.request.files)), site, reshard)
 

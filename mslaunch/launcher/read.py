@@ -15,8 +15,6 @@ from mslaunch.launcher.program import with_typed_python
 from mslaunch.plan.methods import find_method
 from mslaunch.plan.model import File
 from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec, named_hosts
-from mslaunch.ranktable.findings import SIZE_LIMIT
-from mslaunch.ranktable.versions import read_table, validate
 from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.settings.program import settings_of
 from mslaunch.settings.resolve import Settings, resolve
@@ -25,6 +23,23 @@ from mslaunch.transports.cluster_environment import detect
 
 if TYPE_CHECKING:
     from mslaunch.launcher.inference import ServedSet
+
+
+CARRIED = "MSLAUNCH_WEBHOOK"
+"""What the URL is called among the secrets that go with a queue's job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What is to be done when a run has ended."""
+
+    on_end: str | None = None
+    webhook: str | None = field(default=None, repr=False)
+    """Often a secret: chat services have their token in the path. So it is in no file of the run."""
+    submit_dir: str = "."
+
+    def __bool__(self) -> bool:
+        return self.on_end is not None or self.webhook is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +118,8 @@ def read(request: Request) -> ReadJob:
     text = None
     table = _rank_table(spec, config_path)
     if table is not None:
+        from mslaunch.ranktable.versions import read_table, validate
+
         name, text = table
         errors = [finding for finding in validate(text) if finding.severity == "error"]
         if errors:
@@ -181,6 +198,8 @@ def _rank_table(spec: JobSpec, config_path: Path | None) -> tuple[str, str] | No
 
 
 def _table_text(path: Path) -> str:
+    from mslaunch.ranktable.findings import SIZE_LIMIT
+
     try:
         return read_text(path, SIZE_LIMIT, errors="replace")
     except (OSError, Unreadable) as error:

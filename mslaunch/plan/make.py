@@ -18,8 +18,6 @@ from mslaunch.plan.methods.method import MethodPlan, PlacedJob, Rank
 from mslaunch.plan.model import Copy, Facts, File, LinePattern, Plan, Reach, Restarts, Sync, TimeLimits
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
-from mslaunch.ranktable.generate import from_hosts
-from mslaunch.ranktable.versions import write_table
 from mslaunch.settings import environment
 from mslaunch.settings.launch import LaunchSettings
 from mslaunch.settings.program import Program, reads_script
@@ -231,6 +229,9 @@ def _checkpoint_files(spec: JobSpec) -> Iterator[File]:
 def _rank_table(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> tuple[File, ...]:
     content = facts.rank_table
     if content is None and spec.method.needs_rank_table:
+        from mslaunch.ranktable.generate import from_hosts
+        from mslaunch.ranktable.versions import write_table
+
         _check_addresses(spec, hosts, facts)
         content = write_table(from_hosts(hosts))
     return () if content is None else (File(layout.RANK_TABLE, content),)

@@ -10,7 +10,6 @@ from mslaunch.errors import Disagreement, NoDevices, NotReadyError, RequestError
 from mslaunch.hosts import LOCAL, Host, check_named_once, parse_hostfile, parse_hosts
 from mslaunch.plan.model import Checkpoints
 from mslaunch.ranges import format_ranges
-from mslaunch.ranktable.servers import RankTable
 from mslaunch.settings.launch import LaunchSettings
 from mslaunch.settings.resolve import Settings
 from mslaunch.settings.yaml_config import JobConfig
@@ -18,6 +17,7 @@ from mslaunch.shared.secret_names import is_secret
 
 if TYPE_CHECKING:
     from mslaunch.plan.methods.method import Method
+    from mslaunch.ranktable.servers import RankTable
 
 TRAIN_SCRIPT = "train.py"
 

@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from mslaunch.launcher import pipeline
+from mslaunch.launcher.background import BackgroundRun, ThreadRunner
 from mslaunch.launcher.pipeline import Launch, PlannedJob
 from mslaunch.launcher.read import Request
-from mslaunch.launcher.runners import BackgroundRun, ThreadRunner
 from mslaunch.run import launchers
 from mslaunch.signals import ASKING, SUSPEND, SignalSource
 from mslaunch.sweeps.planning import Claim, Sweep

@@ -9,9 +9,9 @@ from contextlib import ExitStack, suppress
 
 from mslaunch.errors import MslaunchError, NotReadyError
 from mslaunch.launcher import pipeline
+from mslaunch.launcher.background import ThreadRunner
 from mslaunch.launcher.folder import create_queued
 from mslaunch.launcher.pipeline import PlannedJob
-from mslaunch.launcher.runners import ThreadRunner
 from mslaunch.run import launchers, record
 from mslaunch.run.liveness import current
 from mslaunch.run.paths import RunFolder

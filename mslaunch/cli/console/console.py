@@ -19,7 +19,6 @@ from mslaunch.cli.console.describe import (
 )
 from mslaunch.cli.console.live_lines import LiveLines, fit_parts
 from mslaunch.cli.console.screen import Screen
-from mslaunch.diagnose.patterns.pattern import is_healthy_noise
 from mslaunch.metrics.progress import progress_words
 from mslaunch.text import clock_words, counted, first_line, plain, plain_output
 
@@ -102,6 +101,8 @@ class Console:
             return
         self._bars.pop(rank, None)
         self._bar_shown.pop(rank, None)
+        from mslaunch.diagnose.patterns.pattern import is_healthy_noise
+
         prefix = self._prefix(event)
         telling = [line for line in lines if not is_healthy_noise(line)]
         self._last_shown.extend((rank, line) for line in telling)

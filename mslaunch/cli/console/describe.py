@@ -8,10 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mslaunch.cli.console.last_lines import other_lines
 from mslaunch.cli.console.tables import Narrowing, columns
 from mslaunch.diagnose.verdict import Step, Tie, Verdict, signal_name
-from mslaunch.diagnose.waiting.chain import END_OF_WAITING, peer_words
 from mslaunch.shared import layout
 from mslaunch.shared.secret_names import masked
 from mslaunch.text import byte_count, counted, cut_line, elapsed_words, first_line, named_ranks, plain, shorten
@@ -149,6 +147,8 @@ def describe_verdict(record: RunRecord, above: Collection[str] = ()) -> list[str
     verdict = record.verdict
     if verdict is None:
         return []
+    from mslaunch.cli.console.last_lines import other_lines
+
     lines = [_who(record, verdict), *_some(verdict.summary.splitlines()[: 1 if verdict.traceback else None])]
     lines += [_tie_words(tie, verdict) for tie in verdict.ties]
     if verdict.traceback:
@@ -199,6 +199,8 @@ def _read_on(verdict: Verdict) -> list[str]:
 
 def _step_words(step: Step) -> str:
     """Name one process of a chain of waiting, and the line that shows it."""
+    from mslaunch.diagnose.waiting.chain import peer_words
+
     where = f"{step.log}:{step.line}" if step.log and step.line else step.log or "no log of it is here"
     return f"{peer_words(step)}, {where}"
 
@@ -226,6 +228,8 @@ def _snapshot(log: Path) -> Path | None:
 
 
 def _who(record: RunRecord, verdict: Verdict) -> str:
+    from mslaunch.diagnose.waiting.chain import END_OF_WAITING, peer_words
+
     ended = how_it_ended(verdict.exit_code, verdict.signal)
     if verdict.rank is None and verdict.chain:
         return f"Look first at: {peer_words(verdict.chain[-1])}"

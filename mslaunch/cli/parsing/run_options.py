@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mslaunch.cli.parsing.common import say_aside
 from mslaunch.errors import RequestError
 from mslaunch.ranges import format_ranges, parse_ranges
-from mslaunch.run import find
-from mslaunch.run.ownership import become_owner
-from mslaunch.run.record import RunRecord
-from mslaunch.run.run import Run as RunOnDisk
+
+if TYPE_CHECKING:
+    from mslaunch.run.record import RunRecord
+    from mslaunch.run.run import Run as RunOnDisk
 
 RunsDir = Annotated[
     str | None,
@@ -74,15 +74,21 @@ def parse_ranks(text: str, option: str, record: RunRecord) -> tuple[int, ...]:
 
 def find_run(name: str | None, runs_dir: str | None, as_owner: bool = False) -> RunOnDisk:
     """Find a run, and print its folder of runs where the user could not know it; with `as_owner`, become its owner."""
+    from mslaunch.run import find
+
     run = find.find_run(name, runs_dir)
     _name_place(run, name, runs_dir)
     if as_owner:
+        from mslaunch.run.ownership import become_owner
+
         become_owner(run.folder)
     return run
 
 
 def find_runs(name: str, runs_dir: str | None) -> list[RunOnDisk]:
     """Find the runs of a sweep, or a run, likewise."""
+    from mslaunch.run import find
+
     runs = find.find_runs(name, runs_dir)
     for run in runs[:1]:
         _name_place(run, name, runs_dir)
@@ -90,5 +96,7 @@ def find_runs(name: str, runs_dir: str | None) -> list[RunOnDisk]:
 
 
 def _name_place(run: RunOnDisk, name: str | None, runs_dir: str | None) -> None:
+    from mslaunch.run import find
+
     if runs_dir is None and (place := find.unexpected_place(run, name)):
         say_aside(f"{run.name} is in {place}")

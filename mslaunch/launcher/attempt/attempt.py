@@ -28,7 +28,6 @@ from mslaunch.metrics.order import metrics_order
 from mslaunch.metrics.rows import Row
 from mslaunch.plan.model import Plan, process_to_dict
 from mslaunch.run.paths import RunFolder
-from mslaunch.run.search import arguments_for
 from mslaunch.shared import messages
 from mslaunch.shared.running_clock import RunningClock
 from mslaunch.shared.visible_devices import DEVICE_FILES
@@ -242,6 +241,8 @@ class Attempt:
         """Where a signal has ended the collection, say what that means, and wait for none of the hosts any more."""
         if self.collection_ended_by is None or not self.transfer.waiting:
             return
+        from mslaunch.run.search import arguments_for
+
         hosts = ", ".join(sorted(self.transfer.waiting))
         run = arguments_for(RunFolder(Path(self.plan.run_dir)), os.environ)
         fetch = f"`mslaunch collect {run}` fetches them"
