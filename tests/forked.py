@@ -15,8 +15,14 @@ from typing import NoReturn
 from mslaunch.cli import main
 from tests.conftest import MSLAUNCH, ROOT, TIMEOUT, Bench
 
-for package in ("api", "cli", "launcher", "plan", "store"):
-    for module in pkgutil.iter_modules([str(ROOT / "mslaunch" / package)], f"mslaunch.{package}."):
+LOADED = (
+    *("cli", "cli/console", "cli/parsing", "launcher", "launcher/attempt", "plan", "run", "settings"),
+    *("checkpoint/formats", "checkpoint/moving", "checkpoint/sharding", "weights", "diagnose", "diagnose/patterns"),
+)
+"""The packages that are imported once, before the first fork."""
+
+for package in LOADED:
+    for module in pkgutil.iter_modules([str(ROOT / "mslaunch" / package)], f"mslaunch.{package.replace('/', '.')}."):
         importlib.import_module(module.name)
 
 

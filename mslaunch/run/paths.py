@@ -16,11 +16,35 @@ def is_file(path: Path) -> bool:
         return False
 
 
+class FileInside:
+    """The path of one file in a folder."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __get__(self, folder: RunFolder | SweepFolder, _owner: type) -> Path:
+        return folder.path.joinpath(*self._names)
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """<runs-dir>/<run-id>, complete in itself."""
 
     path: Path
+
+    plan = FileInside(layout.PLAN)
+    record = FileInside(layout.RECORD)
+    events = FileInside(layout.EVENTS)
+    metrics = FileInside(layout.METRICS)
+    labels = FileInside(layout.LABELS)
+    report = FileInside(layout.REPORT)
+    bundle = FileInside(layout.ZIP)
+    reserve = FileInside(layout.RESERVE)
+    boot = FileInside(layout.BOOT)
+    code = FileInside(layout.CODE)
+    snapshot = FileInside(layout.SNAPSHOT)
+    launcher_log = FileInside(layout.LAUNCHER_LOG)
+    scheduler_log = FileInside(layout.SCHEDULER, layout.LOG)
 
     @property
     def run_id(self) -> str:
@@ -37,52 +61,8 @@ class RunFolder:
         """What the run is called beside others: its id, after its sweep's where it belongs to one."""
         return f"{self.path.parent.name}/{self.run_id}" if self.sweep else self.run_id
 
-    @property
-    def plan(self) -> Path:
-        return self.path / layout.PLAN
-
     def earlier_plan(self, attempt: int) -> Path:
         return self.path / layout.earlier_name(layout.PLAN, attempt)
-
-    @property
-    def record(self) -> Path:
-        return self.path / layout.RECORD
-
-    @property
-    def events(self) -> Path:
-        return self.path / layout.EVENTS
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / layout.METRICS
-
-    @property
-    def labels(self) -> Path:
-        return self.path / layout.LABELS
-
-    @property
-    def report(self) -> Path:
-        return self.path / layout.REPORT
-
-    @property
-    def bundle(self) -> Path:
-        return self.path / layout.ZIP
-
-    @property
-    def reserve(self) -> Path:
-        return self.path / layout.RESERVE
-
-    @property
-    def boot(self) -> Path:
-        return self.path / layout.BOOT
-
-    @property
-    def code(self) -> Path:
-        return self.path / layout.CODE
-
-    @property
-    def snapshot(self) -> Path:
-        return self.path / layout.SNAPSHOT
 
     def job(self, transport: str) -> Path:
         """The file that holds the id of the job that a run belongs to, where a queue runs it."""
@@ -91,14 +71,6 @@ class RunFolder:
     def request(self, kind: str) -> Path:
         """The file that asks a launcher inside another program for something: stop or stacks."""
         return self.path / f"{kind}.request"
-
-    @property
-    def launcher_log(self) -> Path:
-        return self.path / layout.LAUNCHER_LOG
-
-    @property
-    def scheduler_log(self) -> Path:
-        return self.path / layout.SCHEDULER / layout.LOG
 
     def earlier_scheduler_log(self, attempt: int) -> Path:
         return self.scheduler_log.with_name(layout.earlier_name(layout.LOG, attempt))
@@ -130,21 +102,13 @@ class SweepFolder:
 
     path: Path
 
+    record = FileInside(layout.SWEEP)
+    lock = FileInside(layout.SWEEP_LOCK)
+    launcher_log = FileInside(layout.LAUNCHER_LOG)
+
     @property
     def sweep_id(self) -> str:
         return self.path.name
-
-    @property
-    def record(self) -> Path:
-        return self.path / layout.SWEEP
-
-    @property
-    def lock(self) -> Path:
-        return self.path / layout.SWEEP_LOCK
-
-    @property
-    def launcher_log(self) -> Path:
-        return self.path / layout.LAUNCHER_LOG
 
     def job(self, transport: str) -> Path:
         """The file that holds the id of the sweep's job, where a queue runs it."""
