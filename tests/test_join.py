@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib.util import find_spec
 
 import pytest
@@ -181,14 +182,17 @@ def test_a_node_that_is_cut_off_is_named_within_lost_after(job: Bench, net: Node
 
 def test_a_node_that_is_cut_off_before_the_start_is_named_as_such(job: Bench, net: Nodes) -> None:
     """Nothing is started, and nobody is sent to look for another Python."""
-    job.write("cfg.yaml", "launch: {host_lost_after: 2}\n")
-    started = [net.start(job, number, *train(net, 3, number, "--config", "cfg.yaml")) for number in range(2)]
-    wait_for(lambda: "joined 10.213.9.1:29400 as node 1" in started[1].text, "the node")
-    with netns_bed.unplugged(net.names[1]):
-        started.append(net.start(job, 2, *train(net, 3, 2, "--config", "cfg.yaml")))
-        assert started[0].wait() == 3, started[0].text
-        assert started[2].wait() == 3
-        assert started[1].wait() == 125, started[1].text
+    job.write("cfg.yaml", "launch: {host_lost_after: 4}\n")
+    with ExitStack() as cables:
+        cables.enter_context(netns_bed.unplugged(net.names[2]))  # so that it comes at once when it can
+        started = [net.start(job, number, *train(net, 3, number, "--config", "cfg.yaml")) for number in range(3)]
+        wait_for(lambda: "joined 10.213.9.1:29400 as node 1" in started[1].text, "the node")
+        wait_for(lambda: "waiting for the launcher" in started[2].text, "the other node")
+        with netns_bed.unplugged(net.names[1]):
+            cables.close()
+            assert started[0].wait() == 3, started[0].text
+            assert started[2].wait() == 3
+            assert started[1].wait() == 125, started[1].text
     assert "n1: it joined, and the connection to it was lost before the job began." in started[0].text
 
 
