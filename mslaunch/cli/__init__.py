@@ -8,7 +8,7 @@ import io
 import os
 import signal
 import sys
-from typing import Any
+from typing import Any, Protocol
 
 from mslaunch import __version__, interrupts
 from mslaunch.errors import ExitCode, MslaunchError, did_you_mean, file_error, limit_of, signal_code
@@ -175,7 +175,8 @@ def _run_verb(verb: str, args: list[str]) -> int:
             _start_agent_ahead()
         module = _load(verb)
         interrupts.raise_them(verb in (*LAUNCHING, "agent"))
-        return _call(module.app, verb, args)
+        outcome = _call(module.app, verb, args)
+        return outcome if isinstance(outcome, int) else outcome.carry_out()
     except MslaunchError as error:
         return _tell(error)
     except KeyboardInterrupt:
@@ -234,10 +235,18 @@ def _open_standard_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text; stderr does so already
 
 
-def _call(app: object, verb: str, args: list[str]) -> int:
-    """Call a typer app without letting it exit by itself."""
+class Command(Protocol):
+    """What a verb that launches returns: everything that was typed, to be carried out."""
+
+    def carry_out(self) -> int: ...
+
+
+def _call(app: object, verb: str, args: list[str]) -> int | Command:
+    """Call a typer app without letting it exit by itself; return its exit code, or what it has read."""
     try:
-        code = app(args, prog_name=f"mslaunch {verb}", standalone_mode=True)  # type: ignore[operator]
+        outcome: int | Command | str | None = app(args, prog_name=f"mslaunch {verb}", standalone_mode=True)  # type: ignore[operator]
     except SystemExit as end:
-        code = end.code
-    return code if isinstance(code, int) else 0
+        outcome = end.code
+    if outcome is None or isinstance(outcome, str):
+        return 0
+    return outcome

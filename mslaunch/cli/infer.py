@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mslaunch.cli.parsing import arguments, common, options
-from mslaunch.cli.train import Detach, DryRun, Verbose, View, launch
+from mslaunch.cli.train import Detach, DryRun, LaunchCommand, Verbose, View
 from mslaunch.errors import RequestError
 from mslaunch.launcher.read import CheckpointRequest
 
@@ -42,7 +42,7 @@ def infer(
     dry_run: DryRun = False,
     verbose: Verbose = False,
     as_json: common.Json = False,
-) -> None:
+) -> LaunchCommand:
     """Check, reshard where needed, and serve a sharded checkpoint on any number of ranks."""
     own = {
         "--strategy": strategy,
@@ -64,7 +64,7 @@ def infer(
         verb="infer",
         verb_options=tuple(f"{option}={value}" for option, value in own.items() if value is not None),
     )
-    launch(request, detach, dry_run, as_json, verbose, view)
+    return LaunchCommand(request, detach, dry_run, as_json, verbose, view)
 
 
 def _checkpoint(ckpt: str | None, strategy: str | None) -> Path:

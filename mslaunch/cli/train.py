@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,6 +52,31 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and where
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="With --dry-run: show the defaults too.")]
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchCommand:
+    """A job to launch, as it was typed. The verb returns it, and the command line carries it out."""
+
+    request: Request
+    detach: bool
+    dry_run: bool
+    as_json: bool
+    verbose: bool
+    view: bool
+
+    def carry_out(self) -> int:
+        """Show the plan of the job, or launch it here or detached; return the exit code."""
+        if self.dry_run:
+            plan = pipeline.plan_only(self.request)
+            print(to_json(plan) if self.as_json else describe_plan(plan, self.verbose), end="")
+            return 0
+        viewing = _start_view(self.detach, self.as_json) if self.view else None
+        detached = _detach() if self.detach else None
+        if detached and detached.waits:
+            return detached.wait(self.as_json)
+        code: int = pipeline.launch(self.request, _Foreground(self.as_json, detached, viewing))
+        return code
+
+
 @_app.command(epilog=arguments.EPILOG, options_metavar=arguments.USAGE)
 @options.launching
 def train(
@@ -61,7 +87,7 @@ def train(
     dry_run: DryRun = False,
     verbose: Verbose = False,
     as_json: common.Json = False,
-) -> None:
+) -> LaunchCommand:
     """Start a distributed job and follow it to its end."""
     request = options.request(
         typed["config"],
@@ -71,22 +97,7 @@ def train(
         bool(typed["is_module"]),
         offers_stdin=not (detach or view),
     )
-    launch(request, detach, dry_run, as_json, verbose, view)
-
-
-def launch(
-    request: Request, detach: bool, dry_run: bool, as_json: bool, verbose: bool = False, view: bool = False
-) -> None:
-    """Show the plan of a job, or launch it here or detached."""
-    if dry_run:
-        plan = pipeline.plan_only(request)
-        print(to_json(plan) if as_json else describe_plan(plan, verbose), end="")
-        return
-    viewing = _start_view(detach, as_json) if view else None
-    detached = _detach() if detach else None
-    if detached and detached.waits:
-        raise typer.Exit(detached.wait(as_json))
-    raise typer.Exit(pipeline.launch(request, _Foreground(as_json, detached, viewing)))
+    return LaunchCommand(request, detach, dry_run, as_json, verbose, view)
 
 
 def _detach() -> Detached:

@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -19,6 +19,7 @@ from mslaunch.settings.launch import Flag, LaunchSettings, flag_of
 from mslaunch.settings.program import settings_of
 from mslaunch.transports.registry import BUILT_IN
 
+T = TypeVar("T")
 __all__ = ["AsOwner", "Run", "RunsDir"]
 
 
@@ -85,12 +86,12 @@ LAUNCH: dict[str, Any] = _OWN | {
 """What every verb that launches takes."""
 
 
-def launching(verb: Callable[..., None]) -> Callable[..., None]:
+def launching(verb: Callable[..., T]) -> Callable[..., T]:
     """Give a verb the options of every launch; it gets what was typed as one mapping, its first argument."""
 
     @wraps(verb)
-    def call(**typed: Any) -> None:
-        verb({name: typed.pop(name) for name in LAUNCH}, **typed)
+    def call(**typed: Any) -> T:
+        return verb({name: typed.pop(name) for name in LAUNCH}, **typed)
 
     own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
     shared = [
