@@ -12,19 +12,16 @@ import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mslaunch.errors import RequestError
-from mslaunch.launcher import pipeline
-from mslaunch.launcher.background import ThreadRunner
-from mslaunch.launcher.pipeline import plan_only
-from mslaunch.launcher.read import Request
-from mslaunch.plan.combinations import Axis, axis_of, combine
-from mslaunch.plan.model import File, Plan
-from mslaunch.run.run import JobFailed, Result, Run
 from mslaunch.runtime import call as rank_side
-from mslaunch.settings.yaml_config import write_flow
 from mslaunch.shared import layout
+
+if TYPE_CHECKING:  # a program that imports Job pays for a launch when it launches
+    from mslaunch.launcher.read import Request
+    from mslaunch.plan.model import File, Plan
+    from mslaunch.run.run import Result, Run
 
 
 class Job:
@@ -51,21 +48,30 @@ class Job:
 
     @property
     def request(self) -> Request:
-        """What is asked for, in the form that preparing takes."""
+        """What is asked for: the start of every launch."""
+        from mslaunch.launcher.read import Request
+
         assignments = tuple(f"{name}={value}" for name, value in self._values.items())
         return Request(self._config, assignments, self._flags, self._args, files=self._files)
 
     def plan(self) -> Plan:
         """Return what would be started, as --dry-run shows it; nothing is written, started or contacted."""
+        from mslaunch.launcher.pipeline import plan_only
+
         return plan_only(self.request)
 
     def start(self) -> Run:
         """Start the job in the background. It ends with this program; a job that a queue runs does not."""
+        from mslaunch.launcher import pipeline
+        from mslaunch.launcher.background import ThreadRunner
+
         started: Run = pipeline.launch(self.request, ThreadRunner())
         return started
 
     def run(self, check: bool = True) -> Result:
         """Start the job and wait for its end; raise JobFailed unless it succeeded or `check` is off."""
+        from mslaunch.run.run import JobFailed
+
         with self.start() as run:
             result = run.wait()
         if check and not result.succeeded:
@@ -81,6 +87,8 @@ def _plain(value: Any) -> Any:
 
 
 def _to_yaml(name: str, value: Any) -> str:
+    from mslaunch.settings.yaml_config import write_flow
+
     try:
         return write_flow(json.loads(json.dumps(value, default=os.fspath)))
     except (TypeError, ValueError):
@@ -120,6 +128,7 @@ def sweep(
     `job` is a Job, or a mapping of what Job takes. A key of `values` is one of the config, or a setting of the launcher
     as `launch.method`; a value that is no list, range or other iterable is a constant.
     """
+    from mslaunch.plan.combinations import Axis, axis_of, combine
     from mslaunch.sweeps.members import unseen_sweep
     from mslaunch.sweeps.planning import prepare_sweep
     from mslaunch.sweeps.queue import carry_out_sweep
@@ -151,6 +160,8 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
             f"Open files, locks and connections inside the function."
         ) from error
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    from mslaunch.plan.model import File
+
     return File(layout.CALL, f"{version}\n{base64.b64encode(pickled).decode()}\n")
 
 
@@ -182,6 +193,8 @@ def _failure(run_dir: Path, ended: Result) -> Exception:
 
     SystemExit and KeyboardInterrupt end a rank; they must not end the caller.
     """
+    from mslaunch.run.run import JobFailed
+
     failed = JobFailed(ended)
     rank = ended.verdict.rank if ended.verdict else None
     kind, error = _outcome(run_dir, rank) if rank is not None else ("", None)

@@ -75,11 +75,12 @@ class RankRecord:
             return "gone" if self.started else "not started"
         return "failed"
 
-    def end_with_run(self, ended: str, stopped: bool) -> RankRecord:
-        """Return how the rank stands once its run is over; one whose end nobody has seen ended no later."""
-        if self.ended is not None:
-            return self
-        return replace(self, ended=ended, stopped=stopped and self.started is not None)
+
+def _end_with_run(rank: RankRecord, ended: str, stopped: bool) -> RankRecord:
+    """Return how a rank stands once its run is over; one whose end nobody has seen ended no later."""
+    if rank.ended is not None:
+        return rank
+    return replace(rank, ended=ended, stopped=stopped and rank.started is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ class RunRecord:
         self, state: RunStatus, ended: str, exit_code: int | None = None, verdict: Verdict | None = None
     ) -> RunRecord:
         """Return the record of the run once it is over: none of its ranks goes on."""
-        ranks = tuple(rank.end_with_run(ended, stopped=state == "stopped") for rank in self.ranks)
+        ranks = tuple(_end_with_run(rank, ended, stopped=state == "stopped") for rank in self.ranks)
         return replace(self, state=state, ended=ended, exit_code=exit_code, verdict=verdict, ranks=ranks)
 
     def seconds_taken(self, now: datetime) -> float:

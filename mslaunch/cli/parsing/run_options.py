@@ -79,6 +79,7 @@ def find_run(name: str | None, runs_dir: str | None, as_owner: bool = False) -> 
     run = find.find_run(name, runs_dir)
     _name_place(run, name, runs_dir)
     if as_owner:
+        from mslaunch.launcher import collect  # noqa: F401 -- now: what is loaded later may be closed to that user
         from mslaunch.run.ownership import become_owner
 
         become_owner(run.folder)
