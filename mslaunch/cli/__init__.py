@@ -235,16 +235,16 @@ def _open_standard_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text; stderr does so already
 
 
-class Command(Protocol):
+class PendingCommand(Protocol):
     """What a verb that launches returns: everything that was typed, to be carried out."""
 
     def carry_out(self) -> int: ...
 
 
-def _call(app: object, verb: str, args: list[str]) -> int | Command:
+def _call(app: object, verb: str, args: list[str]) -> int | PendingCommand:
     """Call a typer app without letting it exit by itself; return its exit code, or what it has read."""
     try:
-        outcome: int | Command | str | None = app(args, prog_name=f"mslaunch {verb}", standalone_mode=True)  # type: ignore[operator]
+        outcome: int | PendingCommand | str | None = app(args, prog_name=f"mslaunch {verb}", standalone_mode=True)  # type: ignore[operator]
     except SystemExit as end:
         outcome = end.code
     if outcome is None or isinstance(outcome, str):
