@@ -58,7 +58,7 @@ def create_queued(planned: PlannedJob) -> RunFolder:
 def create_labelled(plan: Plan) -> RunFolder:
     """Make a new run's folder with everything that its plan names, and its tags, or leave nothing behind."""
     folder = RunFolder(Path(plan.run_dir))
-    writing.create_folder(folder.path, partial(fill, plan, folder))
+    writing.make_whole(folder.path, partial(fill, plan, folder))
     search.remember(runs_root(folder.path.parent.resolve()))
     if plan.tags:
         from mslaunch.run import labels

@@ -35,7 +35,7 @@ from mslaunch.run.paths import RunFolder, SweepFolder, is_file
 from mslaunch.run.record import LARGEST, is_name
 from mslaunch.run.run import Result, Run, save_stopped
 from mslaunch.run.search import list_all
-from mslaunch.run.writing import create_folder, why, write_atomically
+from mslaunch.run.writing import make_whole, why, write_atomically
 
 POLL = 0.1
 
@@ -124,7 +124,7 @@ def read(folder: SweepFolder) -> SweepRecord:
 def create(folder: SweepFolder, made: SweepRecord, in_process: bool) -> None:
     """Make a sweep's folder with its record, or leave nothing behind; `in_process`: inside another program."""
     text = to_json(replace(made, launcher=launchers.this_process(in_process)))
-    create_folder(folder.path, partial(write_atomically, folder.record, text))
+    make_whole(folder.path, partial(write_atomically, folder.record, text))
 
 
 def save(folder: SweepFolder, made: SweepRecord, in_process: bool) -> None:

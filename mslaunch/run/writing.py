@@ -63,7 +63,7 @@ def keep_as(path: Path, other: Path) -> None:
     beside.replace(other)
 
 
-def create_folder(path: Path, fill: Callable[[], None]) -> None:
+def make_whole(path: Path, fill: Callable[[], None]) -> None:
     """Make a folder of runs or of a sweep and fill it, or leave nothing behind."""
     runs_dir = path.parent
     made_runs_dir = not runs_dir.exists()
