@@ -29,7 +29,8 @@ def _plan(path: Path) -> float:
     start = time.perf_counter()
     hosts = tuple(Host(f"n{i}", f"10.{i // 250}.{i % 250}.1", tuple(range(8))) for i in range(1250))
     config = parse_config("seed: 1\ndevice_num: 10000\n", "cfg.yaml")
-    spec = JobSpec(resolve({"workers": 10000}, {}, config), config, METHODS["dynamic"])
+    settings = resolve({"workers": 10000}, {}, config)
+    spec = JobSpec(settings.values, settings.sources, config, METHODS["dynamic"])
     agree_on_workers(spec, (), hosts)
     facts = Facts(
         run_id="bench",

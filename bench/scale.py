@@ -122,7 +122,8 @@ def large_plan(run_dir: Path, hosts: int, each: int) -> Plan:
         Host(f"n{i}", f"10.{i // 62500}.{i // 250 % 250}.{i % 250}", tuple(range(each))) for i in range(hosts)
     )
     config = parse_config("seed: 1\n", "cfg.yaml")
-    spec = JobSpec(resolve({"workers": hosts * each, "tail": "none"}, {}, config), config, METHODS["dynamic"])
+    settings = resolve({"workers": hosts * each, "tail": "none"}, {}, config)
+    spec = JobSpec(settings.values, settings.sources, config, METHODS["dynamic"])
     facts = Facts(
         run_id=run_dir.name,
         run_dir=str(run_dir),

@@ -181,7 +181,7 @@ def _check_one_node(spec: JobSpec) -> None:
     for name in ("nodes", "nnodes"):
         if getattr(spec.launch, name) not in (None, 1, (1, 1)):
             raise RequestError(
-                f'{spec.source(name)}: scripts for several nodes need their names. Give --hosts "n1:8,n2:8".'
+                f'{spec.sources[name]}: scripts for several nodes need their names. Give --hosts "n1:8,n2:8".'
             )
 
 
@@ -190,8 +190,7 @@ def _look_here(chosen: Chosen, imagined: bool) -> Site:
     job, spec = chosen.job, chosen.spec
     devices = find_devices(spec.config.values.get("device_target"), job_variables(spec))
     if job.named:
-        values = spec.launch.model_copy(update={"devices": job.named[0].devices})
-        spec = replace(spec, settings=replace(spec.settings, values=values))
+        spec = replace(spec, launch=spec.launch.model_copy(update={"devices": job.named[0].devices}))
     workers = agree_on_workers(spec, devices.numbers)
     if imagined:
         host = local_host(spec, workers, (), "CPU")
@@ -326,10 +325,10 @@ def _check_request(spec: JobSpec, hosts: tuple[Host, ...], transport: Transport)
     """Refuse what no other hosts could do, before any of them is contacted."""
     if spec.method.reaches_hosts and len({host.python for host in hosts}) > 1:
         raise RequestError(
-            f"{spec.source('method')}: {spec.method.name} starts the same Python everywhere. Name one launch.python."
+            f"{spec.sources['method']}: {spec.method.name} starts the same Python everywhere. Name one launch.python."
         )
     if spec.launch.devices is not None:
-        raise RequestError(f"{spec.source('devices')}: {transport.devices_advice}")
+        raise RequestError(f"{spec.sources['devices']}: {transport.devices_advice}")
     if all(host.devices for host in hosts):
         agree_on_workers(spec, (), hosts)
 
@@ -371,7 +370,7 @@ def check_ready(request: Request, script: str, say: Say) -> Checked:
     spec, transport = chosen.spec, chosen.transport
     if chosen.must_submit and transport.queue is not None:
         raise RequestError(
-            f"{spec.source('transport')}: {transport.queue.label} chooses the hosts when a job starts. Run the check "
+            f"{spec.sources['transport']}: {transport.queue.label} chooses the hosts when a job starts. Run the check "
             f"inside one of its jobs."
         )
     hosts = transport.hosts(_context(job, spec))

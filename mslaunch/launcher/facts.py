@@ -124,7 +124,7 @@ def describe_environment(spec: JobSpec, environment: Mapping[str, str]) -> Itera
     active = environment.get("VIRTUAL_ENV", "")
     if not active and environment.get("CONDA_DEFAULT_ENV") != "base":
         active = environment.get("CONDA_PREFIX", "")
-    if not active or spec.source("python") != "default" or Path(active).resolve() == Path(sys.prefix).resolve():
+    if not active or spec.sources["python"] != "default" or Path(active).resolve() == Path(sys.prefix).resolve():
         return
     yield (
         f"the ranks run with {sys.executable}, as mslaunch does, not with the active environment {active}: "
@@ -149,7 +149,7 @@ def find_python(spec: JobSpec) -> str:
     asked = spec.launch.python
     python = shutil.which(asked) if asked else sys.executable
     if not python:
-        raise PythonMissing(asked or "python", spec.source("python"))
+        raise PythonMissing(asked or "python", spec.sources["python"])
     return str(Path(python).absolute())  # not resolved: the link in a virtual environment is what makes it one
 
 
@@ -160,7 +160,7 @@ def check_python(spec: JobSpec, python: str) -> None:
         raise NoMindSpore(python, f"device_target: {device_target} in {spec.config.where('device_target')}")
     method = spec.method
     if method.needs_mindspore and not has_mindspore(python):
-        raise NoMindSpore(python, f"{spec.source('method')} {method.name}")
+        raise NoMindSpore(python, f"{spec.sources['method']} {method.name}")
     if method.needs_program and not shutil.which(method.needs_program):
         raise ProgramMissing(method.needs_program, method.name, method.program_advice)
 

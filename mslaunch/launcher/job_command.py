@@ -82,7 +82,7 @@ def own_command(job: ReadJob, program: FoundProgram) -> Command:
     """The command that a queue runs: what was asked for here, for the launcher in the job; it holds no secret."""
     named, args = _named(job, program)
     assignments, secrets = split_secrets(job.request.assignments)
-    flags = without_secrets({**secrets, **given_by_variables(job.spec.settings), **job.request.flags})
+    flags = without_secrets({**secrets, **given_by_variables(job.spec.launch, job.spec.sources), **job.request.flags})
     beside = Path(sys.executable).with_name("mslaunch")
     table = job.spec.rank_table
     return Command(

@@ -23,7 +23,9 @@ def agent_member(tell: Callable[[str], None], **flags: Any) -> Member:
 
     given = {name: value for name, value in flags.items() if value is not None}
     settings = resolve(given, os.environ, JobConfig())
-    return lending_member(JobSpec(settings, JobConfig(), find_method(settings)), os.environ, tell)
+    return lending_member(
+        JobSpec(settings.values, settings.sources, JobConfig(), find_method(settings)), os.environ, tell
+    )
 
 
 def join(member: Member, tell: Callable[[str], None], seconds: float | None) -> tuple[int, RunRecord | None, str]:

@@ -79,7 +79,7 @@ def find_program(spec: JobSpec, config_path: Path | None) -> FoundProgram:
     launch, args = spec.launch, spec.script_args
     if (named := _named_for_training(spec)) and _default_files(spec, config_path):
         found = _default_script(spec, config_path)
-        note = f"{spec.default_script} is run, not what {spec.source(named)} names; --script FILE runs another"
+        note = f"{spec.default_script} is run, not what {spec.sources[named]} names; --script FILE runs another"
         return replace(found, notes=(*found.notes, note))
     if launch.module is not None:
         return _module(spec, launch.module, args, config_path, "module")
@@ -123,7 +123,7 @@ def _script(spec: JobSpec, name: str, args: tuple[str, ...], config_path: Path |
             raise RequestError(
                 f"{name} is a folder, not a script. Did you mean -m {name.strip('./').replace('/', '.')}?"
             )
-        raise ScriptMissing(str(choices[-1]), spec.source(setting), _near(choices[-1]))
+        raise ScriptMissing(str(choices[-1]), spec.sources[setting], _near(choices[-1]))
     if setting == "script" and file.suffix != ".py":
         return _executable(spec, file, args)
     if not _is_typed(spec, setting) or file.is_relative_to(Path.cwd()):
@@ -156,7 +156,7 @@ def _named_for_training(spec: JobSpec) -> str | None:
     """The setting with which a config names a program that another verb is not to run: it would train anew."""
     if spec.default_script in (TRAIN_SCRIPT, Path(spec.launch.script or "").name):
         return None
-    return next((name for name in SETTINGS if spec.source(name).endswith(f"(launch.{name})")), None)
+    return next((name for name in SETTINGS if spec.sources[name].endswith(f"(launch.{name})")), None)
 
 
 def _default_files(spec: JobSpec, config_path: Path | None) -> list[Path]:
@@ -168,7 +168,7 @@ def _module(spec: JobSpec, name: str, args: tuple[str, ...], config_path: Path |
     """Find a module as `python -m` does; one that is in no folder here may be installed for the job's Python."""
     if not all(part.isidentifier() for part in name.split(".")):
         fix = f"Leave -m out to run the file {name}" if "/" in name or name.endswith(".py") else "Write it as pkg.train"
-        raise RequestError(f"{spec.source(setting)}: {name!r} is not the name of a module. {fix}.")
+        raise RequestError(f"{spec.sources[setting]}: {name!r} is not the name of a module. {fix}.")
     roots = [folder.absolute() for folder in _places(spec, "", config_path, setting)]
     for root in roots:
         file = module_file(root, name)
@@ -179,7 +179,7 @@ def _module(spec: JobSpec, name: str, args: tuple[str, ...], config_path: Path |
         if (root / top).is_dir():
             known = did_you_mean(name, _modules(root, top))
             raise RequestError(
-                f"{spec.source(setting)}: {root / top} has no module {name!r}{known or '. Check its name'}"
+                f"{spec.sources[setting]}: {root / top} has no module {name!r}{known or '. Check its name'}"
             )
     return FoundProgram(Program("module", name, args), Path.cwd())
 
@@ -255,8 +255,8 @@ def with_typed_python(spec: JobSpec) -> JobSpec:
         return spec
     named = spec.launch.hosts or spec.launch.hostfile or spec.launch.transport
     if not named and _version(words[0]) is None:  # a name on PATH need not work: pyenv has some that do not
-        raise PythonMissing(words[0], spec.source("command"))
-    return spec.with_python(words[0], spec.source("command"))
+        raise PythonMissing(words[0], spec.sources["command"])
+    return spec.with_python(words[0], spec.sources["command"])
 
 
 def _is_version(version: str, python: str) -> bool:
@@ -276,7 +276,7 @@ def _version(python: str) -> str | None:
 
 
 def _is_typed(spec: JobSpec, setting: str) -> bool:
-    return spec.source(setting).startswith(("-", COMMAND_LINE))
+    return spec.sources[setting].startswith(("-", COMMAND_LINE))
 
 
 def _places(spec: JobSpec, name: str, config_path: Path | None, setting: str) -> list[Path]:
@@ -307,14 +307,14 @@ def _on_path(spec: JobSpec, words: tuple[str, ...]) -> str:
     """Check a name that stands for a program on PATH, where this machine's PATH counts."""
     word = words[0]
     if "/" in word:
-        raise ScriptMissing(word, spec.source("command"), _near(Path(word)))
+        raise ScriptMissing(word, spec.sources["command"], _near(Path(word)))
     elsewhere = spec.launch.hosts or spec.launch.hostfile or spec.launch.transport or spec.launch.setup
     if elsewhere or shutil.which(word, path=search_path()):
         return word
     _check_not_launcher(words)
     near = did_you_mean(word, [*_names(Path()), *_programs()])
     fix = near or f". If it is an argument of {spec.default_script}, write {spec.default_script} {word}."
-    raise RequestError(f"{word}: no such script or program ({spec.source('command')}){fix}")
+    raise RequestError(f"{word}: no such script or program ({spec.sources['command']}){fix}")
 
 
 def _check_not_launcher(words: tuple[str, ...]) -> None:

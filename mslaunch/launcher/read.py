@@ -107,12 +107,14 @@ def read(request: Request) -> ReadJob:
         request = named
         settings = resolve(request.flags, os.environ, config, assigned)
     spec = JobSpec(
-        settings,
+        settings.values,
+        settings.sources,
         config,
         find_method(settings),
         request.script_args,
         default_script=request.default_script,
         default_workers=checkpoint.default_workers if checkpoint else None,
+        notes=settings.notes,
     )
     spec = with_typed_python(spec)
     text = None
@@ -155,7 +157,7 @@ def _hostfile(spec: JobSpec) -> str | None:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise RequestError(
-            f"{spec.launch.hostfile}: cannot read the hostfile: {why} ({spec.source('hostfile')})."
+            f"{spec.launch.hostfile}: cannot read the hostfile: {why} ({spec.sources['hostfile']})."
         ) from None
 
 
@@ -181,7 +183,7 @@ def _read_config(path: Path | None, text: str | None = None) -> JobConfig:
 
 def _rank_table(spec: JobSpec, config_path: Path | None) -> tuple[str, str] | None:
     """Return the name and text of the rank table that was asked for, or that a system gives to all its nodes."""
-    asked, source = spec.launch.rank_table, spec.source("rank_table")
+    asked, source = spec.launch.rank_table, spec.sources["rank_table"]
     if asked is None and spec.method.needs_rank_table:
         cluster = detect(os.environ)
         if cluster is not None:

@@ -70,7 +70,7 @@ def _by_map(spec: JobSpec, host: Host, cores: tuple[int, ...], first_rank: int) 
     absent = sorted({core for share in shares for core in share} - set(cores))
     if absent:
         raise RequestError(
-            f"{spec.source('core_map')}: core {format_ranges(absent)} cannot be used on {host.name}; "
+            f"{spec.sources['core_map']}: core {format_ranges(absent)} cannot be used on {host.name}; "
             f"there are {format_ranges(cores)}."
         )
     return [Binding(share) for share in shares]
@@ -111,7 +111,7 @@ def _check_nodes(spec: JobSpec, setting: str, host: Host, facts: Facts, nodes: l
     absent = sorted({node for some in nodes for node in some} - set(own.numa.nodes))
     if absent and not own.is_assumed:
         have = f"there are {format_ranges(sorted(own.numa.nodes))}" if own.numa.nodes else "its nodes are not known"
-        raise RequestError(f"{spec.source(setting)}: {host.name} has no NUMA node {format_ranges(absent)}; {have}.")
+        raise RequestError(f"{spec.sources[setting]}: {host.name} has no NUMA node {format_ranges(absent)}; {have}.")
 
 
 def _by_node(host: Host, facts: Facts) -> list[Binding]:

@@ -195,11 +195,11 @@ def _config_args(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
 
 def _leaves_config_out(spec: JobSpec, facts: Facts) -> bool:
     """A strict parser ends at an argument that it does not know: only what was asked for is given to any script."""
-    return bool(spec.config.name) and not facts.takes_config and spec.source("config_arg") == "default"
+    return bool(spec.config.name) and not facts.takes_config and spec.sources["config_arg"] == "default"
 
 
 def _sources(spec: JobSpec, facts: Facts) -> dict[str, str]:
-    sources = {name: f"{_shown(spec, name)}, from {spec.source(name)}" for name in spec.settings.sources}
+    sources = {name: f"{_shown(spec, name)}, from {source}" for name, source in spec.sources.items()}
     if _leaves_config_out(spec, facts):
         why = f"not given: {facts.program.label} does not seem to take it; MSLAUNCH_CONFIG names the configuration"
         sources["config_arg"] += f" ({why})"
@@ -242,7 +242,7 @@ def _check_addresses(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> No
     if facts.device_target == "Ascend" and len(hosts) > 1:
         names = ",".join(host.address for host in hosts)
         raise RequestError(
-            f"{spec.source('method')}: a rank table of several hosts needs the addresses of their devices. Write one "
+            f"{spec.sources['method']}: a rank table of several hosts needs the addresses of their devices. Write one "
             f"with `mslaunch rank-table probe --hosts {shlex.quote(names)} -o table.json`, and give --rank-table "
             f"table.json."
         )
@@ -294,11 +294,11 @@ def _given_env(spec: JobSpec, facts: Facts) -> dict[str, str]:
     for name, value in spec.launch.env.items():
         if environment.is_identity(name):
             fix = "Give --master-port instead" if name == "MS_SCHED_PORT" else "Leave it out"
-            raise RequestError(f"{spec.source('env')}: {name} is what mslaunch sets for each rank. {fix}.")
+            raise RequestError(f"{spec.sources['env']}: {name} is what mslaunch sets for each rank. {fix}.")
         if value is None:
             if name not in facts.environment:
                 raise RequestError(
-                    f"{spec.source('env')}: {name} has no value here. Export it first, or write --env {name}=VALUE."
+                    f"{spec.sources['env']}: {name} has no value here. Export it first, or write --env {name}=VALUE."
                 )
         elif name not in spec.secrets:
             env[name] = value
@@ -318,17 +318,17 @@ def _stdin(spec: JobSpec, program: Program, world_size: int, reach: Reach) -> in
         return 0 if reader == "auto" and possible and world_size == 1 else None
     if not possible:
         raise RequestError(
-            f"{spec.source('stdin')}: only a rank on this machine that mslaunch itself starts and follows can read it. "
+            f"{spec.sources['stdin']}: only a rank on this machine that mslaunch itself starts and follows can read it. "
             f"Leave it out, or --method, --hosts and --detach."
         )
     if reader >= world_size:
-        raise RequestError(f"{spec.source('stdin')}: rank {reader} does not exist; the last one is {world_size - 1}.")
+        raise RequestError(f"{spec.sources['stdin']}: rank {reader} does not exist; the last one is {world_size - 1}.")
     return reader
 
 
 def _tail(spec: JobSpec, world_size: int, reader: int | None) -> tuple[int, ...]:
     tail = spec.launch.tail
-    if reader is not None and spec.source("tail") == "default":
+    if reader is not None and spec.sources["tail"] == "default":
         return tuple(sorted({0, reader}))
     if tail == "none":
         return ()
@@ -337,14 +337,14 @@ def _tail(spec: JobSpec, world_size: int, reader: int | None) -> tuple[int, ...]
     beyond = [rank for rank in tail if rank >= world_size]
     if beyond:
         raise RequestError(
-            f"{spec.source('tail')}: rank {format_ranges(beyond)} does not exist; the ranks are 0 to {world_size - 1}."
+            f"{spec.sources['tail']}: rank {format_ranges(beyond)} does not exist; the ranks are 0 to {world_size - 1}."
         )
     return tail
 
 
 def _notes(job: PlacedJob, moved: dict[str, str]) -> Iterator[str]:
     spec = job.spec
-    yield from spec.settings.notes
+    yield from spec.notes
     yield from spec.config.notes
     if spec.checkpoints:
         yield from spec.checkpoints.notes

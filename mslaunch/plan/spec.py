@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ from mslaunch.hosts import LOCAL, Host, check_named_once, parse_hostfile, parse_
 from mslaunch.plan.model import Checkpoints
 from mslaunch.ranges import format_ranges
 from mslaunch.settings.launch import LaunchSettings
-from mslaunch.settings.resolve import Settings
 from mslaunch.settings.yaml_config import JobConfig
 from mslaunch.shared.secret_names import is_secret
 
@@ -26,7 +25,9 @@ TRAIN_SCRIPT = "train.py"
 class JobSpec:
     """The job as requested: settings, the script's configuration, the method, and the script's arguments."""
 
-    settings: Settings
+    launch: LaunchSettings
+    sources: Mapping[str, str]
+    """Where each setting comes from."""
     config: JobConfig
     method: Method
     script_args: tuple[str, ...] = ()
@@ -36,13 +37,8 @@ class JobSpec:
     """Looked for beside the config where no script is named; another verb's counts more than one the config names."""
     default_workers: int | None = None
     """How many ranks where nothing else says it."""
-
-    @property
-    def launch(self) -> LaunchSettings:
-        return self.settings.values
-
-    def source(self, name: str) -> str:
-        return self.settings.source(name)
+    notes: tuple[str, ...] = ()
+    """What a person should know about the settings."""
 
     @property
     def secrets(self) -> dict[str, str | None]:
@@ -52,38 +48,36 @@ class JobSpec:
 
     def with_run_id(self, run_id: str) -> JobSpec:
         """The same, for a run whose name has been chosen."""
-        values = self.launch.model_copy(update={"run_id": run_id})
-        return replace(self, settings=replace(self.settings, values=values))
+        return replace(self, launch=self.launch.model_copy(update={"run_id": run_id}))
 
     def with_python(self, python: str, source: str) -> JobSpec:
         """The same, with another Python for its ranks."""
-        values = self.launch.model_copy(update={"python": python})
-        sources = {**self.settings.sources, "python": source}
-        return replace(self, settings=Settings(values, sources))
+        launch = self.launch.model_copy(update={"python": python})
+        return replace(self, launch=launch, sources={**self.sources, "python": source})
 
 
 def named_hosts(spec: JobSpec, hostfile: str | None) -> tuple[Host, ...]:
     """Return the hosts that were named, in the order given; none is this machine. `hostfile` is that file's text."""
     entries = spec.launch.hosts
     if entries is not None and spec.launch.hostfile is not None:
-        raise RequestError(f"{spec.source('hosts')} and {spec.source('hostfile')} both name hosts. Give one of them.")
+        raise RequestError(f"{spec.sources['hosts']} and {spec.sources['hostfile']} both name hosts. Give one of them.")
     if hostfile is not None:
         return parse_hostfile(hostfile, str(spec.launch.hostfile))
     if isinstance(entries, str):
-        return parse_hosts(entries, spec.source("hosts"))
+        return parse_hosts(entries, spec.sources["hosts"])
     if entries is not None and not entries:
-        raise RequestError(f"{spec.source('hosts')}: names no host. Name one, or leave it out.")
+        raise RequestError(f"{spec.sources['hosts']}: names no host. Name one, or leave it out.")
     hosts = tuple(
         Host(entry.address, entry.address, entry.devices or (0,), entry.user, entry.port, entry.python, entry.env)
         for entry in entries or ()
     )
-    check_named_once(hosts, spec.source("hosts"))
+    check_named_once(hosts, spec.sources["hosts"])
     return hosts
 
 
 def naming_setting(spec: JobSpec) -> str:
     """Say which setting named the hosts."""
-    return spec.source("hosts" if spec.launch.hosts is not None else "hostfile")
+    return spec.sources["hosts" if spec.launch.hosts is not None else "hostfile"]
 
 
 def agree_on_workers(spec: JobSpec, devices: tuple[int, ...], hosts: tuple[Host, ...] = ()) -> int:
@@ -99,10 +93,10 @@ def agree_on_workers(spec: JobSpec, devices: tuple[int, ...], hosts: tuple[Host,
 
 def _claims(spec: JobSpec, hosts: tuple[Host, ...]) -> Iterator[tuple[int, str]]:
     if spec.launch.workers is not None:
-        yield spec.launch.workers, spec.source("workers")
+        yield spec.launch.workers, spec.sources["workers"]
     if spec.launch.devices is not None:
         devices = format_ranges(spec.launch.devices)
-        yield len(spec.launch.devices), f"{spec.source('devices')} ({devices})"
+        yield len(spec.launch.devices), f"{spec.sources['devices']} ({devices})"
     device_num = spec.config.values.get("device_num")
     if device_num not in (None, 1):
         yield device_num, f"device_num in {spec.config.where('device_num')}"

@@ -27,9 +27,6 @@ class Settings:
     notes: tuple[str, ...] = ()
     """What a person should know about them."""
 
-    def source(self, name: str) -> str:
-        return self.sources[name]
-
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
@@ -83,10 +80,10 @@ def _merge(layer: _Layer, raw: dict[str, Any], sources: dict[str, str], findings
             raw[name], sources[name] = value, source
 
 
-def given_by_variables(settings: Settings) -> dict[str, Any]:
+def given_by_variables(launch: LaunchSettings, sources: Mapping[str, str]) -> dict[str, Any]:
     """The settings whose values MSLAUNCH_* variables gave."""
-    names = [name for name, source in settings.sources.items() if source == _variable(name)]
-    return {name: getattr(settings.values, name) for name in names}
+    names = [name for name, source in sources.items() if source == _variable(name)]
+    return {name: getattr(launch, name) for name in names}
 
 
 def _from_variables(variables: Mapping[str, str]) -> dict[str, Any]:

@@ -211,7 +211,7 @@ def _plan_one(draft: Sweep, index: int, found: _Draft) -> None:
     launch = job.spec.launch
     for name in ("bind_cores", "numa", "core_map", "node_map", "memory_map", "master_port"):
         if getattr(launch, name):
-            found.alone = job.spec.source(name)
+            found.alone = job.spec.sources[name]
     found.has_webhook |= launch.webhook is not None
     found.transports[transport.name] = transport
     found.claims[index], found.pool = claim, pool or found.pool
@@ -229,8 +229,8 @@ def _claim(job: ReadJob, transport: Transport, varied: tuple[str, ...]) -> tuple
     if found.target == "CPU":
         return Claim(), ()
     pool = spec.launch.devices or found.numbers
-    shared = replace(spec.settings, values=spec.launch.model_copy(update={"devices": None}))
-    workers = agree_on_workers(replace(spec, settings=shared), pool)
+    shared = spec.launch.model_copy(update={"devices": None})
+    workers = agree_on_workers(replace(spec, launch=shared), pool)
     return (Claim(workers), pool) if workers <= len(pool) else (Claim(), ())  # planning tells what is missing
 
 

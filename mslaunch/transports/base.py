@@ -187,7 +187,7 @@ class JobContext:
 
     def is_typed(self, setting: str) -> bool:
         """Tell whether a setting was given as a flag of its own."""
-        source = self.spec.source(setting)
+        source = self.spec.sources[setting]
         return source.startswith("--") and not source.startswith("--set")
 
 
@@ -247,7 +247,7 @@ class Transport:
     def check_request(self, job: JobContext) -> None:
         """Refuse a job that this transport cannot carry out."""
         if not job.hosts:
-            raise RequestError(f'{job.spec.source("transport")}: which hosts? Name them with --hosts "n1:8,n2:8".')
+            raise RequestError(f'{job.spec.sources["transport"]}: which hosts? Name them with --hosts "n1:8,n2:8".')
 
     def hosts(self, job: JobContext) -> tuple[Host, ...]:
         """Return the hosts to connect to."""

@@ -36,14 +36,14 @@ class LocalTransport(Transport):
         spec = job.spec
         if job.hosts and not is_this_machine(job.hosts):
             raise RequestError(
-                f"{spec.source('transport')} local, but {naming_setting(spec)} names other hosts. Leave one out."
+                f"{spec.sources['transport']} local, but {naming_setting(spec)} names other hosts. Leave one out."
             )
 
     def notes(self, job: JobContext) -> tuple[str, ...]:
         spec = job.spec
         if spec.launch.master is None or spec.launch.master.startswith(("127.0.0.1", "localhost", "[::1]")):
             return ()
-        return (f"{spec.source('master')} has no meaning on one machine; for several nodes, give --nnodes too",)
+        return (f"{spec.sources['master']} has no meaning on one machine; for several nodes, give --nnodes too",)
 
     def hosts(self, job: JobContext) -> tuple[Host, ...]:
         devices = job.hosts[0].devices if job.hosts else (0,)

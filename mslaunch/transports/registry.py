@@ -109,7 +109,7 @@ def choose(job: JobContext, tell: Tell = ignore) -> Transport:
     name = launch.transport
     if name is None:
         name = implied(launch, job.hosts, job.environment)
-    transport = make(name, job.spec.source("transport"), tell)
+    transport = make(name, job.spec.sources["transport"], tell)
     if not transport.runs_on_every_node:
         _check_started_once(job.environment)
     transport.check_request(job)
@@ -178,5 +178,5 @@ def _check_settings(job: JobContext, transport: Transport) -> None:
         for setting in row.own_settings:
             if setting not in understood and job.is_typed(setting):
                 label = _load_built_in(name).label
-                flag = job.spec.source(setting)
+                flag = job.spec.sources[setting]
                 raise RequestError(f"{flag} is for {label}. Add --transport {name}, or leave it out.")

@@ -93,10 +93,10 @@ def test_flags_override_variables_override_yaml_override_defaults() -> None:
     yaml = "launch:\n  workers: 1\n  grace: 1\n  master_port: 1\n"
     found = settings_of(yaml, {"workers": 3}, {"MSLAUNCH_WORKERS": "2", "MSLAUNCH_GRACE": "2"})
     assert (found.values.workers, found.values.grace, found.values.master_port) == (3, 2.0, 1)
-    assert found.source("workers") == "--workers"
-    assert found.source("grace") == "MSLAUNCH_GRACE"
-    assert found.source("master_port") == "c.yaml:4 (launch.master_port)"
-    assert found.source("method") == "default"
+    assert found.sources["workers"] == "--workers"
+    assert found.sources["grace"] == "MSLAUNCH_GRACE"
+    assert found.sources["master_port"] == "c.yaml:4 (launch.master_port)"
+    assert found.sources["method"] == "default"
 
 
 def test_variables_for_ranks_add_up() -> None:
@@ -130,7 +130,7 @@ def test_every_setting_can_be_given_by_a_variable(name: str) -> None:
     for value in (values.get(name), "1", "true", "0-1", "a b"):
         with suppress(ConfigError):
             found = settings_of("", env={f"MSLAUNCH_{name.upper()}": value or "1"})
-            assert found.source(name) == f"MSLAUNCH_{name.upper()}"
+            assert found.sources[name] == f"MSLAUNCH_{name.upper()}"
             assert getattr(found.values, name) != ()
             return
     raise AssertionError(f"no value was accepted for {name}")
@@ -205,7 +205,7 @@ def test_set_reaches_the_launchers_keys_too() -> None:
     own, assigned = split_assignments(("lr=1", "launch.grace=3"))
     found = resolve({}, {"MSLAUNCH_GRACE": "9"}, parse_config("launch: {grace: 8}", "c.yaml"), assigned)
     assert own == ("lr=1",)
-    assert (found.values.grace, found.source("grace")) == (3.0, "--set launch.grace")
+    assert (found.values.grace, found.sources["grace"]) == (3.0, "--set launch.grace")
     with pytest.raises(ConfigError, match="did you mean 'grace'"):
         resolve({}, {}, JobConfig(), {"grcae": 1})
 

@@ -37,7 +37,8 @@ def test_what_cannot_be_read_is_refused(text: str) -> None:
 def hosts_of(hosts: str) -> tuple[Host, ...]:
     """Read launch.hosts of a YAML."""
     config = parse_config(f"launch:\n  hosts: {hosts}\n", "cfg.yaml")
-    return named_hosts(JobSpec(resolve({}, {}, config), config, METHODS["dynamic"]), None)
+    settings = resolve({}, {}, config)
+    return named_hosts(JobSpec(settings.values, settings.sources, config, METHODS["dynamic"]), None)
 
 
 @pytest.mark.parametrize(

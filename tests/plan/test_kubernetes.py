@@ -122,7 +122,8 @@ def test_wrong_settings_are_located(text: str, words: str) -> None:
 
 
 def test_ranks_that_cannot_be_spread_are_told() -> None:
-    spec = JobSpec(resolve({"nodes": 3, "workers": 8}, {}, JobConfig()), JobConfig(), METHODS["dynamic"])
+    settings = resolve({"nodes": 3, "workers": 8}, {}, JobConfig())
+    spec = JobSpec(settings.values, settings.sources, JobConfig(), METHODS["dynamic"])
     with pytest.raises(RequestError, match="Ask for a multiple of 3"):
         planned_hosts(spec)
 

@@ -32,7 +32,7 @@ CONFIG = "seed: 1\ndevice_num: 1\ntrain_dir: data\nlaunch:\n  script: train.py\n
 def spec_of(text: str = "", args: tuple[str, ...] = (), **flags: Any) -> JobSpec:
     config = parse_config(text, "cfg.yaml") if text else JobConfig()
     settings = resolve(flags, {}, config)
-    return JobSpec(settings, config, find_method(settings), args)
+    return JobSpec(settings.values, settings.sources, config, find_method(settings), args, notes=settings.notes)
 
 
 def facts_of(hosts: tuple[Host, ...] = (), **changes: Any) -> Facts:

@@ -35,7 +35,8 @@ NODES = (Host("n1", "10.0.0.1", ()), Host("n2", "10.0.0.2", ()))
 
 
 def spec(**flags: object) -> JobSpec:
-    return JobSpec(resolve(flags, {}, JobConfig()), JobConfig(), METHODS["dynamic"])
+    settings = resolve(flags, {}, JobConfig())
+    return JobSpec(settings.values, settings.sources, JobConfig(), METHODS["dynamic"])
 
 
 def devices(hosts: tuple[Host, ...]) -> list[tuple[int, ...]]:

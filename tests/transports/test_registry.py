@@ -54,7 +54,7 @@ IMPLIED: tuple[Row, ...] = (
 
 def job(flags: dict[str, Any], environment: dict[str, str]) -> JobContext:
     settings = resolve(flags, {}, JobConfig())
-    spec = JobSpec(settings, JobConfig(), find_method(settings))
+    spec = JobSpec(settings.values, settings.sources, JobConfig(), find_method(settings))
     hosts = parse_hosts(flags["hosts"]) if "hosts" in flags else ()
     return JobContext(spec, hosts, environment)
 

@@ -24,7 +24,7 @@ def find_method(settings: Settings) -> Method:
     if method is None:
         names = [*METHODS, *plugins.names(GROUP)]
         hint = did_you_mean(name, names) or f". There are {', '.join(names)}."
-        raise RequestError(f"{settings.source('method')}: there is no method {name!r}{hint}")
+        raise RequestError(f"{settings.sources['method']}: there is no method {name!r}{hint}")
     return method
 
 

@@ -63,7 +63,7 @@ class JoinTransport(Transport):
         if job.hosts:
             raise RequestError(f"{naming_setting(spec)}: nodes that join are not named. Leave it out.")
         if spec.method.reaches_hosts:
-            raise RequestError(f"{spec.source('method')}: {spec.method.name} reaches hosts by itself. Leave it out.")
+            raise RequestError(f"{spec.sources['method']}: {spec.method.name} reaches hosts by itself. Leave it out.")
         parts.settle(spec, job.environment)
 
     def notes(self, job: JobContext) -> tuple[str, ...]:
@@ -293,7 +293,7 @@ def _resolved(part: Part, tell: Callable[[str], None]) -> list[Address]:
 def _secret(spec: JobSpec, environment: Mapping[str, str], addresses: Callable[[], list[Address]]) -> Secret:
     """The secret of a job; one that has none may use the loopback only, with a secret of this user's own."""
     launch = spec.launch
-    secret = find_secret(launch.secret_file, spec.source("secret_file"), launch.runs_dir, environment)
+    secret = find_secret(launch.secret_file, spec.sources["secret_file"], launch.runs_dir, environment)
     if secret is not None:
         return secret
     if not is_local(addresses()):

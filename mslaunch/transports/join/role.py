@@ -47,22 +47,21 @@ def with_port_of_master(spec: JobSpec) -> JobSpec:
     launch = spec.launch
     if launch.master is None or launch.master_port is None:
         return spec
-    host, port = split_master(launch.master, spec.source("master"))
+    host, port = split_master(launch.master, spec.sources["master"])
     if port is not None:
         return spec
     address = Part(host, launch.master_port).place
-    settings = spec.settings
-    values = launch.model_copy(update={"master": address, "master_port": None})
-    source = f"{spec.source('master')}, {spec.source('master_port')}"
-    sources = {**settings.sources, "master": source, "master_port": "default"}
-    return replace(spec, settings=replace(settings, values=values, sources=sources))
+    launch = launch.model_copy(update={"master": address, "master_port": None})
+    source = f"{spec.sources['master']}, {spec.sources['master_port']}"
+    sources = {**spec.sources, "master": source, "master_port": "default"}
+    return replace(spec, launch=launch, sources=sources)
 
 
 def settle(spec: JobSpec, environment: Mapping[str, str]) -> Part:
     """Put together what was given and what was found; what was given counts."""
     launch = spec.launch
     cluster = detect(environment) or ClusterEnvironment("nothing")
-    host, port = split_master(launch.master, spec.source("master")) if launch.master else (None, None)
+    host, port = split_master(launch.master, spec.sources["master"]) if launch.master else (None, None)
     host = host if host is not None else cluster.master
     rank = launch.node_rank if launch.node_rank is not None else cluster.rank
     launches = cluster.is_launcher if launch.node_rank is None else None
@@ -102,8 +101,8 @@ def _nodes(spec: JobSpec, cluster: ClusterEnvironment) -> tuple[int, int]:
     if launch.workers is not None and launch.workers_per_node:
         if launch.workers % launch.workers_per_node:
             raise RequestError(
-                f"{launch.workers} ranks ({spec.source('workers')}) cannot be spread over nodes with "
-                f"{launch.workers_per_node} each ({spec.source('workers_per_node')}). Give --nnodes too."
+                f"{launch.workers} ranks ({spec.sources['workers']}) cannot be spread over nodes with "
+                f"{launch.workers_per_node} each ({spec.sources['workers_per_node']}). Give --nnodes too."
             )
         nodes = launch.workers // launch.workers_per_node
         return nodes, nodes

@@ -257,7 +257,7 @@ class KubernetesTransport(Transport):
 
     def check_request(self, job: JobContext) -> None:
         if job.hosts:
-            raise RequestError(f"{job.spec.source('transport')}: Kubernetes chooses the hosts. Leave --hosts out.")
+            raise RequestError(f"{job.spec.sources['transport']}: Kubernetes chooses the hosts. Leave --hosts out.")
 
     def planned_hosts(self, job: JobContext) -> tuple[Host, ...]:
         from mslaunch.transports.kubernetes.submission import planned_hosts

@@ -48,8 +48,8 @@ def planned_hosts(spec: JobSpec) -> tuple[Host, ...]:
     ranks = agree_on_workers(spec, tuple(range(nodes)))
     if ranks % nodes:
         raise RequestError(
-            f"{counted(ranks, 'rank')} ({spec.source('workers')}) cannot be spread evenly over {nodes} pods "
-            f"({spec.source('nodes')}). Ask for a multiple of {nodes}."
+            f"{counted(ranks, 'rank')} ({spec.sources['workers']}) cannot be spread evenly over {nodes} pods "
+            f"({spec.sources['nodes']}). Ask for a multiple of {nodes}."
         )
     python = spec.launch.python or spec.launch.kubernetes.python
     each = tuple(range(ranks // nodes))
@@ -67,14 +67,14 @@ def make_objects(spec: JobSpec, plan: Plan, command: Command) -> Objects:
     launch = spec.launch
     image = launch.image or launch.kubernetes.image
     if not image:
-        raise RequestError(f"{spec.source('transport')}: which image? Give --image, or launch.kubernetes.image.")
+        raise RequestError(f"{spec.sources['transport']}: which image? Give --image, or launch.kubernetes.image.")
     project = plan.job_dir
     if ":" in project or ":" in plan.run_dir:
         raise RequestError(f"{project}: a path in a pod has no colon. Rename the folder.")
     if Path(project) in (Path("/"), Path("/tmp"), *Path(CODE_DIR).parents):
         raise RequestError(f"{project}: pods cannot have the project there. Put it into a folder of its own.")
     nodes = len(plan.hosts)
-    timeout = WEEK if spec.source("join_timeout") == "default" else launch.join_timeout
+    timeout = WEEK if spec.sources["join_timeout"] == "default" else launch.join_timeout
     return Objects(
         run_id=plan.run_id,
         run_dir=plan.run_dir,

@@ -34,13 +34,13 @@ class SlurmTransport(Transport):
         spec = job.spec
         if job.hosts:
             raise RequestError(
-                f"{spec.source('transport')}: Slurm chooses the hosts. Leave {naming_setting(spec)} out."
+                f"{spec.sources['transport']}: Slurm chooses the hosts. Leave {naming_setting(spec)} out."
             )
         if not in_slurm_allocation(job.environment):
             return
         for name in BUILT_IN[self.name].own_settings:
             if name != "nodes" and job.is_typed(name):
-                flag = spec.source(name)
+                flag = spec.sources[name]
                 raise RequestError(f"{flag} is for jobs that are submitted, and this is inside one. Leave it out.")
 
     def hosts(self, job: JobContext) -> tuple[Host, ...]:

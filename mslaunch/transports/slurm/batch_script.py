@@ -52,7 +52,7 @@ def planned_hosts(spec: JobSpec) -> tuple[Host, ...]:
     ranks = agree_on_workers(spec, tuple(range(nodes)))
     if ranks < nodes:
         raise RequestError(
-            f"{nodes} nodes ({spec.source('nodes')}) for {counted(ranks, 'rank')}: some would have none. "
+            f"{nodes} nodes ({spec.sources['nodes']}) for {counted(ranks, 'rank')}: some would have none. "
             f"Ask for fewer nodes, or for more --workers."
         )
     counts = spread(ranks, nodes)
@@ -116,10 +116,10 @@ def check_options(spec: JobSpec, run_dir: str) -> None:
         try:
             name = shlex.split(option)[0].partition("=")[0]
         except (ValueError, IndexError):
-            raise RequestError(f"{spec.source('sbatch_args')} {option}: a quote is missing, or all of it.") from None
+            raise RequestError(f"{spec.sources['sbatch_args']} {option}: a quote is missing, or all of it.") from None
         for names, why in _REFUSED.items():
             if name in names.split() or (len(names.split()) > 1 and re.match(rf"{names[:2]}[^-]", option)):
-                raise RequestError(f"{spec.source('sbatch_args')} {option}: not here: {why}.")
+                raise RequestError(f"{spec.sources['sbatch_args']} {option}: not here: {why}.")
     if "\\" in run_dir or "\n" in run_dir:
         raise RequestError(
             f"{run_dir!r}: Slurm cannot write to a path with a backslash or a line break. Give another --runs-dir."
