@@ -151,7 +151,7 @@ def run_here(does: str, hosts: int, each: int) -> dict[str, float]:
             threading.Timer(LINES_SECONDS, end_all, [channels]).start()
         began = time.perf_counter()
         transport, unused = SimulatedTransport(), cast(Any, None)
-        site = Site(unused, unused, transport, unused, plan.hosts, unused)
+        site = Site(unused, transport, unused, plan.hosts, unused)
         final = execute(Launch(plan, folder, site, {}), Cluster(transport, channels), lambda *_: None)
         assert final.state == ("failed" if does == "fail" else "succeeded"), final
         stopped = max((channel.stopped_at or 0.0) for channel in channels)

@@ -66,7 +66,6 @@ class Site:
     """Where a job runs: its transport, its hosts and what is known of them. It plans the job for other hosts too."""
 
     job: ReadJob
-    spec: JobSpec
     """What was asked, as this transport and these hosts understand it."""
     transport: Transport
     program: FoundProgram
@@ -93,7 +92,7 @@ class Site:
         return Cluster(self.transport, self.transport.open(self.hosts, Access(sys.executable)).channels)
 
     def reach(self, hosts: tuple[Host, ...]) -> Reach:
-        env = self.transport.environment(self.spec.method, hosts)
+        env = self.transport.environment(self.job.spec.method, hosts)
         return Reach(self.transport.name, not self.transport.shares_environment, env)
 
     def replan(self, hosts: tuple[Host, ...], attempt: int, port: int) -> Plan:
@@ -102,17 +101,17 @@ class Site:
 
     def rejoin(self, channels: Sequence[Channel], hosts: tuple[Host, ...], attempt: int) -> tuple[Plan, Checked]:
         """Check hosts of which some are new, and plan the same job for all of them."""
-        needed = requirements(self.spec, self.program.file)
+        needed = requirements(self.job.spec, self.program.file)
         checked = check_hosts(channels, hosts, needed, self.transport.device_variables)
         if checked.problems:
             raise HostsNotReady(checked.problems)
-        hosts, facts = _place_and_gather(self.job, self.spec, self.transport, self.program, checked)
+        hosts, facts = _place_and_gather(self.job, self.transport, self.program, checked)
         return self._plan_again(facts, hosts, attempt, facts.port), checked
 
     def _plan_again(self, facts: Facts, hosts: tuple[Host, ...], attempt: int, port: int) -> Plan:
         ranks = sum(len(host.devices) for host in hosts)
-        config = replace(self.spec.config, values={**self.spec.config.values, "device_num": ranks})
-        spec = replace(self.spec, config=config)
+        spec = self.job.spec
+        spec = replace(spec, config=replace(spec.config, values={**spec.config.values, "device_num": ranks}))
         facts = replace(facts, port=port)
         return make_plan(spec, hosts, facts, attempt, self.reach(hosts))
 
@@ -123,103 +122,91 @@ class Chosen:
 
     job: ReadJob
     transport: Transport
-
-    @property
-    def spec(self) -> JobSpec:
-        return self.job.spec
-
-    @property
-    def must_submit(self) -> bool:
-        """Whether the job goes to a queue that this process is not a job of."""
-        queue = self.transport.queue
-        return queue is not None and queue.current_job(os.environ) is None
-
-    @property
-    def member(self) -> Any:
-        """How this process takes part in a job that another one launches; None where it launches itself."""
-        return self.transport.membership(_context(self.job, self.spec))
-
-    def find_program(self) -> FoundProgram:
-        program = find_program(self.spec, self.job.config_path)
-        return replace(program, notes=(*self.job.request.notes, *program.notes))
+    context: JobContext
+    must_submit: bool
+    """The job goes to a queue that this process is not a job of."""
 
 
 def choose(job: ReadJob, say: Say = ignore) -> Chosen:
     """Choose the transport of a job, and adapt the job's settings to it; `say` gets which hosts it waits for."""
-    transport = registry.choose(_context(job, job.spec), say)
-    return Chosen(replace(job, spec=transport.adapt(job.spec)), transport)
-
-
-def _context(job: ReadJob, spec: JobSpec) -> JobContext:
-    return JobContext(spec, job.named, os.environ)
+    context = JobContext(job.spec, job.named, os.environ)
+    transport = registry.choose(context, say)
+    spec = transport.adapt(job.spec)
+    must_submit = transport.queue is not None and transport.queue.current_job(os.environ) is None
+    return Chosen(replace(job, spec=spec), transport, replace(context, spec=spec), must_submit)
 
 
 def connect(chosen: Chosen, cleanup: ExitStack) -> Site:
     """Reach and check the hosts of a job where that is needed; `cleanup` lets them go again."""
-    hooks = _hooks(chosen.spec)
+    launch, secrets = chosen.job.spec.launch, chosen.job.spec.secrets
+    webhook = launch.webhook
+    if "MSLAUNCH_RUN_DIR" not in os.environ:  # a queue's job has the URL with its secrets, and so have its ranks
+        webhook = os.environ.get(f"{RANKS_ONLY}{CARRIED}") or webhook
+    hooks = Hooks(launch.on_end, webhook, str(Path.cwd()))
     if chosen.must_submit:
-        return replace(survey(chosen), secrets=_sent_secrets(chosen, hooks))
-    if chosen.transport.needs_check:
+        # The values that go with a queue's job and are in no file: variables of the ranks, and the webhook's URL.
+        here: Mapping[str, str] = {} if chosen.transport.shares_environment else os.environ
+        secrets = {name: here.get(name) if value is None else value for name, value in secrets.items()}
+        secrets[CARRIED] = webhook
+        site = survey(chosen)
+    elif chosen.transport.needs_check:
         site = _connect_hosts(chosen, hooks, cleanup)
     else:
         site = _look_here(chosen, imagined=False)
-    typed = {name: value for name, value in chosen.spec.secrets.items() if value is not None}
-    return replace(site, secrets=typed, hooks=hooks)
+    values = {name: value for name, value in secrets.items() if value is not None}
+    return replace(site, secrets=values, hooks=hooks)
 
 
 def survey(chosen: Chosen, imagined: bool = False) -> Site:
     """Describe where a job would run without contacting any host; `imagined` takes a machine that has everything."""
+    spec = chosen.job.spec
     if chosen.transport.needs_check and (chosen.job.named or not imagined):
         return _assume_hosts(chosen)
-    if imagined:
-        _check_one_node(chosen.spec)
-    return _look_here(chosen, imagined)
-
-
-def _check_one_node(spec: JobSpec) -> None:
-    """Refuse scripts for several nodes whose names are not known."""
-    for name in ("nodes", "nnodes"):
+    for name in ("nodes", "nnodes") if imagined else ():
         if getattr(spec.launch, name) not in (None, 1, (1, 1)):
             raise RequestError(
                 f'{spec.sources[name]}: scripts for several nodes need their names. Give --hosts "n1:8,n2:8".'
             )
+    return _look_here(chosen, imagined)
 
 
 def _look_here(chosen: Chosen, imagined: bool) -> Site:
     """Look at this machine, or take one like it that has everything."""
-    job, spec = chosen.job, chosen.spec
+    job, spec = chosen.job, chosen.job.spec
     devices = find_devices(spec.config.values.get("device_target"), job_variables(spec))
     if job.named:
         spec = replace(spec, launch=spec.launch.model_copy(update={"devices": job.named[0].devices}))
+        job = replace(job, spec=spec)
     workers = agree_on_workers(spec, devices.numbers)
     if imagined:
         host = local_host(spec, workers, (), "CPU")
     else:
         host = local_host(spec, workers, devices.numbers, devices.target, devices.limit)
-    program = chosen.find_program()
-    facts = gather(spec, program, devices.target, job.rank_table, Elsewhere() if imagined else None)
-    notes = chosen.transport.notes(_context(job, spec))
+    program = find_program(spec, job.config_path)
+    facts = gather(job, program, devices.target, Elsewhere() if imagined else None)
+    notes = chosen.transport.notes(replace(chosen.context, spec=spec))
     if devices.limit and not imagined:
         notes = (devices.limit, *notes)
-    return Site(job, spec, chosen.transport, program, (host,), facts, notes, is_imagined=imagined)
+    return Site(job, chosen.transport, program, (host,), facts, notes, is_imagined=imagined)
 
 
 def _assume_hosts(chosen: Chosen) -> Site:
     """Take the hosts as they are described, since nobody asks them."""
-    job, spec, transport = chosen.job, chosen.spec, chosen.transport
-    hosts = transport.planned_hosts(_context(job, spec))
+    job, spec, transport = chosen.job, chosen.job.spec, chosen.transport
+    hosts = transport.planned_hosts(chosen.context)
     if transport.queue is not None:
         spec = replace(spec, default_workers=sum(len(host.devices) for host in hosts))
+        job = replace(job, spec=spec)
     _check_request(spec, hosts, transport)
     python = find_python(spec)
     assumed = {
         host.name: HostFacts(host.python or python, _assumed_cores(spec, host), is_assumed=True) for host in hosts
     }
-    program = chosen.find_program()
+    program = find_program(spec, job.config_path)
     target = spec.config.values.get("device_target") or "CPU"
-    facts = gather(spec, program, target, job.rank_table, Elsewhere(assumed, spec.launch.master_port))
-    notes = transport.notes(_context(job, spec))
-    return Site(job, spec, transport, program, hosts, facts, notes, queue=transport.queue)
+    facts = gather(job, program, target, Elsewhere(assumed, spec.launch.master_port))
+    notes = transport.notes(replace(chosen.context, spec=spec))
+    return Site(job, transport, program, hosts, facts, notes, queue=transport.queue)
 
 
 def _assumed_cores(spec: JobSpec, host: Host) -> tuple[int, ...]:
@@ -230,15 +217,15 @@ def _assumed_cores(spec: JobSpec, host: Host) -> tuple[int, ...]:
 
 def _connect_hosts(chosen: Chosen, hooks: Hooks, cleanup: ExitStack) -> Site:
     """Connect to the hosts, check them, and gather what planning has to know of them."""
-    spec, transport = chosen.spec, chosen.transport
+    transport, spec = chosen.transport, chosen.job.spec
     spec = spec.with_run_id(spec.launch.run_id or new_run_id())
     job = replace(chosen.job, spec=spec)
-    program = replace(chosen, job=job).find_program()
+    program = find_program(spec, job.config_path)
     needed = requirements(spec, program.file)
     from mslaunch.launcher.restarts import find_run
 
     resumed = find_run(RunFolder(Path(needed.run_dir)), transport, os.environ)
-    context = _context(job, spec)
+    context = replace(chosen.context, spec=spec)
     if resumed and resumed.before:
         context = replace(context, earlier_hosts=tuple(host.name for host in resumed.before.hosts))
     cleanup.push(partial(_report_failure, transport, resumed, hooks))
@@ -252,10 +239,10 @@ def _connect_hosts(chosen: Chosen, hooks: Hooks, cleanup: ExitStack) -> Site:
         problems += [f"{name}: {unshared}" for name in sorted(cluster.remote)]
     if problems:
         raise HostsNotReady(problems)
-    hosts, facts = _place_and_gather(job, spec, transport, program, checked)
+    hosts, facts = _place_and_gather(job, transport, program, checked)
     _check_request(spec, hosts, transport)
     notes = (*transport.notes(context), *checked.notes)
-    return Site(job, spec, transport, program, hosts, facts, notes, cluster=cluster, resumed=resumed)
+    return Site(job, transport, program, hosts, facts, notes, cluster=cluster, resumed=resumed)
 
 
 def _report_failure(
@@ -300,20 +287,21 @@ def open_cluster(
 
 
 def _place_and_gather(
-    job: ReadJob, spec: JobSpec, transport: Transport, program: FoundProgram, checked: Checked
+    job: ReadJob, transport: Transport, program: FoundProgram, checked: Checked
 ) -> tuple[tuple[Host, ...], Facts]:
     """Give the hosts their devices, and put together what planning has to know of them."""
+    spec = job.spec
     target = spec.config.values.get("device_target") or _target_of(checked)
     hosts = tuple(report.host for report in checked.reports.values())
     reported = {name: report.facts for name, report in checked.reports.items()}
-    placed = transport.place(_context(job, spec), hosts, reported, target)
+    placed = transport.place(JobContext(spec, job.named, os.environ), hosts, reported, target)
     if placed != hosts:  # devices that were not known when the hosts were checked
         check_devices(placed, checked, target, spec.launch.share_devices)
     host_facts = {
         name: HostFacts(facts["python"], tuple(facts["cores"]), read_numa(facts["numa"]))
         for name, facts in reported.items()
     }
-    return placed, gather(spec, program, target, job.rank_table, Elsewhere(host_facts, checked.port))
+    return placed, gather(job, program, target, Elsewhere(host_facts, checked.port))
 
 
 def _target_of(checked: Checked) -> str:
@@ -348,32 +336,17 @@ def requirements(spec: JobSpec, script: Path | None) -> Requirements:
     )
 
 
-def _sent_secrets(chosen: Chosen, hooks: Hooks) -> dict[str, str]:
-    """The values that go with a queue's job and are in no file: variables of the ranks, and the webhook's URL."""
-    here: Mapping[str, str] = {} if chosen.transport.shares_environment else os.environ
-    values = {name: here.get(name) if value is None else value for name, value in chosen.spec.secrets.items()}
-    values[CARRIED] = hooks.webhook
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _hooks(spec: JobSpec) -> Hooks:
-    """What is to be done at the end; a queue's job has the URL with its secrets, and so have its ranks."""
-    is_rank = "MSLAUNCH_RUN_DIR" in os.environ
-    carried = None if is_rank else os.environ.get(f"{RANKS_ONLY}{CARRIED}")
-    return Hooks(spec.launch.on_end, carried or spec.launch.webhook, str(Path.cwd()))
-
-
 def check_ready(request: Request, script: str, say: Say) -> Checked:
     """Ask the hosts of a job, or this machine, whether they are ready; nothing starts."""
     job = read(request)
     chosen = choose(job, say)
-    spec, transport = chosen.spec, chosen.transport
+    spec, transport = chosen.job.spec, chosen.transport
     if chosen.must_submit and transport.queue is not None:
         raise RequestError(
             f"{spec.sources['transport']}: {transport.queue.label} chooses the hosts when a job starts. Run the check "
             f"inside one of its jobs."
         )
-    hosts = transport.hosts(_context(job, spec))
+    hosts = transport.hosts(chosen.context)
     cluster, checked = open_cluster(spec, transport, hosts, requirements(spec, Path(script) if script else None))
     cluster.close()
     transport.finish(0, None, "the launcher has checked this node, and starts nothing")

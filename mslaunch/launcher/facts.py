@@ -8,7 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,16 +19,17 @@ from mslaunch.errors import HostsNotReady, NoMindSpore, NotReadyError, PortBusy,
 from mslaunch.hosts import LOCAL
 from mslaunch.launcher.program import FoundProgram, check_module, find_nested_launcher, shows_config_argument
 from mslaunch.launcher.project import Project, find_project
+from mslaunch.launcher.read import ReadJob
 from mslaunch.plan.argument_paths import candidates
 from mslaunch.plan.methods.method import Method
-from mslaunch.plan.model import Facts, HostFacts, Plan, read_numa
+from mslaunch.plan.model import Facts, HostFacts, NumaFacts, Plan, read_numa
 from mslaunch.plan.spec import JobSpec
 from mslaunch.run.paths import runs_root
 from mslaunch.settings.environment import store_port
 from mslaunch.shared import numa, probe
 from mslaunch.shared.device_locks import holders
 from mslaunch.shared.probe import is_free
-from mslaunch.shared.visible_devices import DEVICE_FILES, VARIABLES, device_numbers, limit, seen_here
+from mslaunch.shared.visible_devices import DEVICE_FILES, VARIABLES, ask_tool, device_numbers, limit, visible_devices
 from mslaunch.text import describe_held, describe_limit
 
 
@@ -48,19 +49,20 @@ def find_devices(device_target: str | None, variables: Mapping[str, str] | None 
     `variables` are those that the job sets for its ranks.
     """
     environment = {**os.environ, **(variables or {})}
-    found = {target: _of_target(target, environment) for target in DEVICE_FILES} | {"CPU": LocalDevices("CPU")}
-    if device_target in found:
-        return found[device_target]
-    hidden = "; ".join(one.limit for one in found.values() if one.limit)
-    return next((one for one in found.values() if one.numbers), LocalDevices("CPU", limit=hidden))
-
-
-def _of_target(target: str, environment: Mapping[str, str]) -> LocalDevices:
-    stem = DEVICE_FILES[target]
-    seen, there = seen_here(stem, environment), len(device_numbers(stem))
-    hides = len(seen) < there
-    by = describe_limit(limit(stem, environment), tuple(seen.values()), there, target) if hides else ""
-    return LocalDevices(target, tuple(seen), by)
+    devices = {"CPU": LocalDevices("CPU")}
+    for target, stem in DEVICE_FILES.items():
+        there = device_numbers(stem)
+        numbers = visible_devices(stem, there, environment, ask_tool) if there else {}
+        hidden = ""
+        if len(numbers) < len(there):
+            hidden = describe_limit(limit(stem, environment), tuple(numbers.values()), len(there), target)
+        devices[target] = LocalDevices(target, tuple(numbers), hidden)
+    if device_target in devices:
+        return devices[device_target]
+    for local in devices.values():
+        if local.numbers:
+            return local
+    return LocalDevices("CPU", limit="; ".join(local.limit for local in devices.values() if local.limit))
 
 
 def job_variables(spec: JobSpec) -> dict[str, str]:
@@ -207,46 +209,42 @@ def outside_paths(spec: JobSpec, args: tuple[str, ...], submit_dir: Path, projec
     """Name the paths that exist from the submit folder, but would not from a rank's folder."""
     runs_dir = runs_root(Path(spec.launch.runs_dir).resolve())
     typed = {name: value for name, value in spec.launch.env.items() if value is not None}
-    named = candidates(args, spec.config.values, {**os.environ, **typed})
-    return frozenset(_outside(named, submit_dir, project, runs_dir))
-
-
-def _outside(names: Iterable[str], submit_dir: Path, project: Project, runs_dir: Path) -> Iterable[str]:
     job_dir = project.root / project.workdir
-    for name in names:
+    outside = set()
+    for name in candidates(args, spec.config.values, {**os.environ, **typed}):
         with suppress(OSError):  # what cannot be looked at is left as it was given
-            meant, there = submit_dir / name, (submit_dir / name).exists()
-            seen_by_ranks = not meant.resolve().is_relative_to(runs_dir)
-            inside = seen_by_ranks and ".." not in Path(name).parts and _is_same(meant, job_dir / name)
-            if there and (not inside or name == "."):
-                yield name
+            path = submit_dir / name
+            seen_by_ranks = not path.resolve().is_relative_to(runs_dir)
+            inside = seen_by_ranks and ".." not in Path(name).parts and _is_same(path, job_dir / name)
+            if path.exists() and (not inside or name == "."):
+                outside.add(name)
+    return frozenset(outside)
 
 
 def _is_same(one: Path, other: Path) -> bool:
     return one.exists() and other.exists() and one.samefile(other)
 
 
-def _this_machine(spec: JobSpec, python: str) -> HostFacts:
-    known = read_numa(numa.facts({**os.environ, **job_variables(spec)}) if spec.launch.needs_numa else None)
-    return HostFacts(python, tuple(sorted(os.sched_getaffinity(0))), known)
-
-
-def gather(
-    spec: JobSpec, found: FoundProgram, device_target: str, rank_table: str | None, elsewhere: Elsewhere | None = None
-) -> Facts:
+def gather(job: ReadJob, found: FoundProgram, device_target: str, elsewhere: Elsewhere | None = None) -> Facts:
     """Ask this machine for everything that a job's plan needs; what runs elsewhere needs no MindSpore here."""
-    submit_dir = Path.cwd()
+    spec, submit_dir = job.spec, Path.cwd()
     source = found.file if found.program.is_in_job or found.program.kind == "module" else None
     project = find_project(found.job_dir, source, os.environ.get("HOME"))
     run_id = spec.launch.run_id or new_run_id()
     python = find_python(spec)
-    notes = [*found.notes, *describe_environment(spec, os.environ)]
+    notes = [*job.request.notes, *found.notes, *describe_environment(spec, os.environ)]
     if elsewhere is None:
         check_python(spec, python)
         check_module(found, python)
         version = mindspore_version(python)
         check_version(version, spec.method, python)
         notes += describe_version(version, python)
+    hosts = elsewhere.hosts if elsewhere else {}
+    if not hosts:
+        nodes = NumaFacts()
+        if spec.launch.needs_numa:
+            nodes = read_numa(numa.facts({**os.environ, **job_variables(spec)}))
+        hosts = {LOCAL: HostFacts(python, tuple(sorted(os.sched_getaffinity(0))), nodes)}
     return Facts(
         run_id=run_id,
         run_dir=str(Path(spec.launch.runs_dir).resolve() / run_id),
@@ -255,10 +253,10 @@ def gather(
         program=found.program,
         port=elsewhere.port if elsewhere and elsewhere.port else choose_port(spec.launch.master_port),
         device_target=device_target,
-        hosts=elsewhere.hosts if elsewhere and elsewhere.hosts else {LOCAL: _this_machine(spec, python)},
+        hosts=hosts,
         environment=dict(os.environ),
         outside=outside_paths(spec, found.program.args, submit_dir, project),
-        rank_table=rank_table,
+        rank_table=job.rank_table,
         workdir=_inside(project.workdir),
         sources_dir=_inside(project.sources),
         notes=tuple(notes),

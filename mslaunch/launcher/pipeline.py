@@ -73,7 +73,7 @@ def launch(request: Request, runner: Runner) -> Any:
     job = read(request)
     with ExitStack() as cleanup:
         chosen = choose(job, runner.say)
-        if runner.joins and (member := chosen.member) is not None:
+        if runner.joins and (member := chosen.transport.membership(chosen.context)) is not None:
             return runner.take_part(member)
         site = connect(chosen, cleanup)
         planned = make_plan(site)
@@ -104,7 +104,7 @@ def plan_only(request: Request, imagined: bool = False) -> Plan:
 
 def make_plan(site: Site) -> PlannedJob:
     """Plan a job for its site. Pure, but for the checkpoint of an inference job, whose headers are read."""
-    job, spec, reshard = site.job, site.spec, None
+    job, spec, reshard = site.job, site.job.spec, None
     if job.checkpoint is not None:
         from mslaunch.launcher.inference import choose_files
 

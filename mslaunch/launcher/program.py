@@ -77,7 +77,8 @@ class FoundProgram:
 def find_program(spec: JobSpec, config_path: Path | None) -> FoundProgram:
     """Find what was named, or the default script; every kind of program is told apart here and nowhere else."""
     launch, args = spec.launch, spec.script_args
-    if (named := _named_for_training(spec)) and _default_files(spec, config_path):
+    named = None if spec.default_script == TRAIN_SCRIPT else _named_for_training(spec)
+    if named and _default_files(spec, config_path):
         found = _default_script(spec, config_path)
         note = f"{spec.default_script} is run, not what {spec.sources[named]} names; --script FILE runs another"
         return replace(found, notes=(*found.notes, note))
@@ -135,7 +136,8 @@ def _script(spec: JobSpec, name: str, args: tuple[str, ...], config_path: Path |
 
 
 def _found_script(spec: JobSpec, file: Path, args: tuple[str, ...], notes: tuple[str, ...] = ()) -> FoundProgram:
-    job_dir = _job_dir(spec, file)
+    here = Path.cwd()
+    job_dir = here if _is_in(spec, file, here) else file.parent
     return FoundProgram(Program("script", str(file.relative_to(job_dir)), args), job_dir, file, notes)
 
 
@@ -154,7 +156,7 @@ def _default_script(spec: JobSpec, config_path: Path | None) -> FoundProgram:
 
 def _named_for_training(spec: JobSpec) -> str | None:
     """The setting with which a config names a program that another verb is not to run: it would train anew."""
-    if spec.default_script in (TRAIN_SCRIPT, Path(spec.launch.script or "").name):
+    if spec.default_script == Path(spec.launch.script or "").name:
         return None
     return next((name for name in SETTINGS if spec.sources[name].endswith(f"(launch.{name})")), None)
 
@@ -290,12 +292,6 @@ def _first_file(choices: Iterable[Path]) -> Path | None:
             # Not resolved: a link in the job's folder is part of the job.
             return Path(os.path.abspath(choice))  # noqa: PTH100 -- Path.absolute keeps `..`
     return None
-
-
-def _job_dir(spec: JobSpec, file: Path) -> Path:
-    """The job's folder is the current one if it contains the file, else the file's."""
-    here = Path.cwd()
-    return here if _is_in(spec, file, here) else file.parent
 
 
 def _is_in(spec: JobSpec, file: Path, folder: Path) -> bool:

@@ -44,10 +44,15 @@ def find_project(job_dir: Path, file: Path | None, home: str | None) -> Project:
     as ../data, the root is the folder in which that path begins. Sources of the same repository are copied from there
     on; what lies outside of it is linked.
     """
-    own = root = _common(job_dir, file.parent) if file is not None else job_dir
-    for named in _paths_above(job_dir, file) if file is not None else ():
-        root = _common(root, named)
-    repository = next((folder for folder in (own, *own.parents) if _is_repository(folder)), own)
+    own = root = job_dir
+    if file is not None:
+        own = Path(os.path.commonpath([job_dir, file.parent]))
+        root = Path(os.path.commonpath([own, *_paths_above(job_dir, file)]))
+    repository = own
+    for folder in (own, *own.parents):
+        if any(_exists(folder / mark) for mark in REPOSITORY_MARKS):
+            repository = folder
+            break
     if Path(home or "/").is_relative_to(repository):  # dotfiles are kept in a repository, too
         repository = own
     sources = root if root.is_relative_to(repository) else repository
@@ -56,45 +61,29 @@ def find_project(job_dir: Path, file: Path | None, home: str | None) -> Project:
 
 def is_beside(file: Path, here: Path, home: str | None) -> bool:
     """Tell whether a file and a folder belong together: what holds both is near, and is nobody's home or disk."""
-    both = _common(here, file.parent)
+    both = Path(os.path.commonpath([here, file.parent]))
     is_small = len(both.parts) > _SHORTEST and not Path(home or "/").is_relative_to(both)
     return is_small and len(here.parts) - len(both.parts) <= _HIGHEST
-
-
-def _common(one: Path, other: Path) -> Path:
-    return Path(os.path.commonpath([one, other]))
-
-
-def _is_repository(folder: Path) -> bool:
-    return any(_exists(folder / mark) for mark in REPOSITORY_MARKS)
 
 
 def _paths_above(job_dir: Path, script: Path) -> Iterator[Path]:
     """The paths outside the job's folder that its sources name, and that are there."""
     lowest = len(job_dir.parts) - _HIGHEST
     for source in _sources(script):
-        for path in _named_in(source, job_dir):
+        try:
+            text = source.read_bytes()[:_MOST_BYTES]
+        except OSError:
+            continue
+        paths = [source.parent.parent] if _TWO_UP.search(text) else []
+        for name in {os.fsdecode(match) for match in _NAMED.findall(text)}:
+            beside = Path(os.path.normpath(source.parent / name))
+            paths.append(beside)
+            within = beside.is_relative_to(job_dir) and _exists(beside)
+            if not within and not set(name.split("/")) <= {".."}:
+                paths.append(Path(os.path.normpath(job_dir / name)))
+        for path in paths:
             if not path.is_relative_to(job_dir) and len(path.parts) > lowest and _exists(path):
                 yield path
-
-
-def _named_in(source: Path, job_dir: Path) -> Iterator[Path]:
-    try:
-        text = source.read_bytes()[:_MOST_BYTES]
-    except OSError:
-        return
-    if _TWO_UP.search(text):
-        yield source.parent.parent
-    for name in {os.fsdecode(found) for found in _NAMED.findall(text)}:
-        beside = _joined(source.parent, name)
-        yield beside
-        within = beside.is_relative_to(job_dir) and _exists(beside)
-        if not within and not set(name.split("/")) <= {".."}:
-            yield _joined(job_dir, name)
-
-
-def _joined(folder: Path, name: str) -> Path:
-    return Path(os.path.normpath(folder / name))
 
 
 def _exists(path: Path) -> bool:

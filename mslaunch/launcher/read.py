@@ -98,7 +98,11 @@ def read(request: Request) -> ReadJob:
         Path.cwd()
     except FileNotFoundError:
         raise RequestError("the current folder has been deleted. Change into one that exists.") from None
-    checkpoint = _read_checkpoint(request.checkpoint)
+    checkpoint = None
+    if request.checkpoint is not None:
+        from mslaunch.launcher.inference import read_set  # heavy, and no part of a training job
+
+        checkpoint = read_set(request.checkpoint)
     config_path = Path(request.config) if request.config else None
     own, assigned = split_assignments(request.assignments)
     config = override(_read_config(config_path, request.config_text), own)
@@ -129,14 +133,6 @@ def read(request: Request) -> ReadJob:
         spec = replace(spec, rank_table=read_table(text, name))
     hosts = named_hosts(spec, _hostfile(spec))
     return ReadJob(request, spec, config_path, text, hosts, checkpoint)
-
-
-def _read_checkpoint(request: CheckpointRequest | None) -> ServedSet | None:
-    if request is None:
-        return None
-    from mslaunch.launcher.inference import read_set  # heavy, and no part of a training job
-
-    return read_set(request)
 
 
 def _named_by_args(request: Request, settings: Settings) -> Request | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 _PATH_KEY = re.compile(r"path|dir|file|root|folder|ckpt|checkpoint|data|config|cfg|yaml|json", re.IGNORECASE)
@@ -61,8 +61,3 @@ def _looks_like_path(key: str, text: str) -> bool:
     if not text or text.startswith(("/", "-")) or len(text) > 4096 or "\0" in text or "\n" in text or "://" in text:
         return False
     return "/" in text or text in (".", "..") or bool(_PATH_KEY.search(key))
-
-
-def describe(change: Mapping[str, str]) -> Iterator[str]:
-    for old, new in change.items():
-        yield f"{old} is given to the script as {new}, since the ranks run in folders of their own"

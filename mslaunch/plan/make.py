@@ -40,14 +40,17 @@ def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int
     absolute = partial(_absolute, facts, moved)
     args = (*_config_args(spec, facts), *argument_paths.rewrite_args(facts.program.args, absolute))
     program = facts.program.with_args(args)
-    config = argument_paths.rewrite_values(_with_device_num(spec, world_size), absolute)
+    values = dict(spec.config.values)
+    if values.get("device_num") in (None, 1):
+        values["device_num"] = world_size
+    config = argument_paths.rewrite_values(values, absolute)
     table = _rank_table(spec, hosts, facts)
     env = {**_common_env(spec, facts, hosts, attempt, table), **reach.env, **_user_env(spec, facts, absolute)}
     stdin = _stdin(spec, program, world_size, reach)
     ranks = tuple(place_ranks(spec, hosts, facts))
     job = PlacedJob(spec, hosts, facts, world_size, env, program, ranks)
     started = spec.method.plan(job)
-    files = (*_config_files(spec, config), *_checkpoint_files(spec), *table, *started.files)
+    files = (*_job_files(spec, config), *table, *started.files)
     notes = (*facts.notes, *launcher_notes, *_notes(job, moved), *binding.describe(spec, hosts, facts))
     started = MethodPlan(started.env, started.processes, files)
     return _complete(job, started, attempt, reach, stdin, notes)
@@ -78,7 +81,7 @@ def _complete(
         secrets=tuple(spec.secrets),
         carried=environment.carried(facts.environment, unset) if reach.carries_environment else (),
         tail=_tail(spec, job.world_size, stdin),
-        limits=_limits(launch),
+        limits=TimeLimits(**{limit.name: getattr(launch, limit.name) for limit in fields(TimeLimits)}),
         restarts=_restarts(launch),
         setup=launch.setup,
         stdin=stdin,
@@ -138,10 +141,6 @@ def _shared(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
     return tuple(posixpath.normpath(posixpath.join(facts.workdir, name)) for name in spec.launch.shared)
 
 
-def _limits(launch: LaunchSettings) -> TimeLimits:
-    return TimeLimits(**{limit.name: getattr(launch, limit.name) for limit in fields(TimeLimits)})
-
-
 def _restarts(launch: LaunchSettings) -> Restarts:
     return Restarts(
         limit=launch.max_restarts,
@@ -180,13 +179,6 @@ def place_ranks(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Iterato
             rank += 1
 
 
-def _with_device_num(spec: JobSpec, world_size: int) -> dict[str, Any]:
-    values = dict(spec.config.values)
-    if values.get("device_num") in (None, 1):
-        values["device_num"] = world_size
-    return values
-
-
 def _config_args(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
     if not spec.config.name or spec.launch.config_arg is None or _leaves_config_out(spec, facts):
         return ()
@@ -195,21 +187,25 @@ def _config_args(spec: JobSpec, facts: Facts) -> tuple[str, ...]:
 
 def _leaves_config_out(spec: JobSpec, facts: Facts) -> bool:
     """A strict parser ends at an argument that it does not know: only what was asked for is given to any script."""
-    return bool(spec.config.name) and not facts.takes_config and spec.sources["config_arg"] == "default"
+    return not facts.takes_config and spec.sources["config_arg"] == "default"
 
 
 def _sources(spec: JobSpec, facts: Facts) -> dict[str, str]:
     sources = {name: f"{_shown(spec, name)}, from {source}" for name, source in spec.sources.items()}
-    if _leaves_config_out(spec, facts):
+    if spec.config.name and _leaves_config_out(spec, facts):
         why = f"not given: {facts.program.label} does not seem to take it; MSLAUNCH_CONFIG names the configuration"
         sources["config_arg"] += f" ({why})"
     return sources
 
 
-def _config_files(spec: JobSpec, values: dict[str, Any]) -> Iterator[File]:
-    documents = [values, *spec.config.documents]
-    yield File(layout.CONFIG, write_yaml(documents))
+def _job_files(spec: JobSpec, values: dict[str, Any]) -> Iterator[File]:
+    """The configuration as the script reads it, and the checkpoint that an inference job is given."""
+    yield File(layout.CONFIG, write_yaml([values, *spec.config.documents]))
     yield File(layout.CONFIG_JSON, json.dumps(_named(values), indent=1, default=str) + "\n")
+    checkpoints = spec.checkpoints
+    if checkpoints is not None:
+        document = {"files": checkpoints.files, "strategy": checkpoints.strategy, "step": checkpoints.step}
+        yield File(layout.CHECKPOINTS, json.dumps(document, indent=1) + "\n")
 
 
 def _named(value: Any) -> Any:
@@ -217,13 +213,6 @@ def _named(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(name): _named(inner) for name, inner in value.items()}
     return [_named(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _checkpoint_files(spec: JobSpec) -> Iterator[File]:
-    checkpoints = spec.checkpoints
-    if checkpoints is not None:
-        document = {"files": checkpoints.files, "strategy": checkpoints.strategy, "step": checkpoints.step}
-        yield File(layout.CHECKPOINTS, json.dumps(document, indent=1) + "\n")
 
 
 def _rank_table(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> tuple[File, ...]:
@@ -282,27 +271,23 @@ def _common_env(
 
 
 def _user_env(spec: JobSpec, facts: Facts, absolute: Callable[[str], str]) -> dict[str, str]:
-    """The user's variables: those of launch.env by value, and paths in them and in the shell's made absolute."""
-    env = _given_env(spec, facts)
-    of_shell = argument_paths.rewrite_variables(facts.environment, absolute)
-    return {**of_shell, **env, **argument_paths.rewrite_variables(env, absolute)}
+    """The user's variables: those of launch.env by value, and paths in them and in the shell's made absolute.
 
-
-def _given_env(spec: JobSpec, facts: Facts) -> dict[str, str]:
-    """The variables of launch.env that have a value; those without one are secrets, and in no file."""
+    Variables of launch.env without a value are secrets, and in no file.
+    """
     env = {}
     for name, value in spec.launch.env.items():
         if environment.is_identity(name):
             fix = "Give --master-port instead" if name == "MS_SCHED_PORT" else "Leave it out"
             raise RequestError(f"{spec.sources['env']}: {name} is what mslaunch sets for each rank. {fix}.")
-        if value is None:
-            if name not in facts.environment:
-                raise RequestError(
-                    f"{spec.sources['env']}: {name} has no value here. Export it first, or write --env {name}=VALUE."
-                )
-        elif name not in spec.secrets:
+        if value is None and name not in facts.environment:
+            raise RequestError(
+                f"{spec.sources['env']}: {name} has no value here. Export it first, or write --env {name}=VALUE."
+            )
+        if value is not None and name not in spec.secrets:
             env[name] = value
-    return env
+    of_shell = argument_paths.rewrite_variables(facts.environment, absolute)
+    return {**of_shell, **env, **argument_paths.rewrite_variables(env, absolute)}
 
 
 def _stdin(spec: JobSpec, program: Program, world_size: int, reach: Reach) -> int | None:
@@ -318,8 +303,8 @@ def _stdin(spec: JobSpec, program: Program, world_size: int, reach: Reach) -> in
         return 0 if reader == "auto" and possible and world_size == 1 else None
     if not possible:
         raise RequestError(
-            f"{spec.sources['stdin']}: only a rank on this machine that mslaunch itself starts and follows can read it. "
-            f"Leave it out, or --method, --hosts and --detach."
+            f"{spec.sources['stdin']}: only a rank on this machine that mslaunch itself starts and follows can read "
+            f"it. Leave it out, or --method, --hosts and --detach."
         )
     if reader >= world_size:
         raise RequestError(f"{spec.sources['stdin']}: rank {reader} does not exist; the last one is {world_size - 1}.")
@@ -344,12 +329,12 @@ def _tail(spec: JobSpec, world_size: int, reader: int | None) -> tuple[int, ...]
 
 def _notes(job: PlacedJob, moved: dict[str, str]) -> Iterator[str]:
     spec = job.spec
-    yield from spec.notes
-    yield from spec.config.notes
+    yield from (*spec.notes, *spec.config.notes)
     if spec.checkpoints:
         yield from spec.checkpoints.notes
     yield from _variable_notes(job)
-    yield from argument_paths.describe(moved)
+    for old, new in moved.items():
+        yield f"{old} is given to the script as {new}, since the ranks run in folders of their own"
 
 
 def _variable_notes(job: PlacedJob) -> Iterator[str]:

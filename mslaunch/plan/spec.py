@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -82,28 +82,25 @@ def naming_setting(spec: JobSpec) -> str:
 
 def agree_on_workers(spec: JobSpec, devices: tuple[int, ...], hosts: tuple[Host, ...] = ()) -> int:
     """Return the number of ranks, or say which two places disagree about it."""
-    claims = list(_claims(spec, hosts))
+    claims: list[tuple[int, str]] = []
+    if spec.launch.workers is not None:
+        claims.append((spec.launch.workers, spec.sources["workers"]))
+    if spec.launch.devices is not None:
+        numbers = format_ranges(spec.launch.devices)
+        claims.append((len(spec.launch.devices), f"{spec.sources['devices']} ({numbers})"))
+    device_num = spec.config.values.get("device_num")
+    if device_num not in (None, 1):
+        claims.append((device_num, f"device_num in {spec.config.where('device_num')}"))
+    if spec.rank_table is not None:
+        claims.append((len(spec.rank_table.entries), f"the rank table {spec.rank_table.name}"))
+    if hosts:
+        claims.append((sum(len(host.devices) for host in hosts), "the hosts"))
+    if not claims:
+        return spec.default_workers or len(devices) or 1
     for claim in claims[1:]:
         if claim[0] != claims[0][0]:
             raise Disagreement("number of ranks", claims[0], claim, "Make them equal, or leave one out.")
-    if claims:
-        return claims[0][0]
-    return spec.default_workers or len(devices) or 1
-
-
-def _claims(spec: JobSpec, hosts: tuple[Host, ...]) -> Iterator[tuple[int, str]]:
-    if spec.launch.workers is not None:
-        yield spec.launch.workers, spec.sources["workers"]
-    if spec.launch.devices is not None:
-        devices = format_ranges(spec.launch.devices)
-        yield len(spec.launch.devices), f"{spec.sources['devices']} ({devices})"
-    device_num = spec.config.values.get("device_num")
-    if device_num not in (None, 1):
-        yield device_num, f"device_num in {spec.config.where('device_num')}"
-    if spec.rank_table is not None:
-        yield len(spec.rank_table.entries), f"the rank table {spec.rank_table.name}"
-    if hosts:
-        yield sum(len(host.devices) for host in hosts), "the hosts"
+    return claims[0][0]
 
 
 def local_host(spec: JobSpec, workers: int, visible: tuple[int, ...], target: str, limit: str = "") -> Host:
@@ -111,7 +108,13 @@ def local_host(spec: JobSpec, workers: int, visible: tuple[int, ...], target: st
 
     `limit` says what hides others of its devices.
     """
-    devices = _wanted_devices(spec, workers, visible)
+    devices = visible[:workers] if len(visible) >= workers else tuple(range(workers))
+    if spec.launch.devices is not None:
+        devices = spec.launch.devices
+    elif spec.rank_table is not None:
+        devices = tuple(entry.device_id for entry in spec.rank_table.entries)
+    elif workers == 1 and spec.config.values.get("device_id") is not None:
+        devices = (spec.config.values["device_id"],)
     if target != "CPU":
         missing = [device for device in devices if device not in visible]
         if missing and limit:
@@ -137,13 +140,3 @@ def _not_visible(missing: list[int], workers: int, visible: tuple[int, ...], lim
         f"{wrong}, which ranks number {format_ranges(visible)}. Ask for fewer --workers, name visible ones with "
         f"--devices, or change {variable}."
     )
-
-
-def _wanted_devices(spec: JobSpec, workers: int, visible: tuple[int, ...]) -> tuple[int, ...]:
-    if spec.launch.devices is not None:
-        return spec.launch.devices
-    if spec.rank_table is not None:
-        return tuple(entry.device_id for entry in spec.rank_table.entries)
-    if workers == 1 and spec.config.values.get("device_id") is not None:
-        return (spec.config.values["device_id"],)
-    return visible[:workers] if len(visible) >= workers else tuple(range(workers))

@@ -28,23 +28,21 @@ def job_env(job: PlacedJob) -> dict[str, str]:
 def scheduler_process(job: PlacedJob, start: Start) -> Process:
     """Return MindSpore's scheduler, on the first host."""
     host = job.hosts[0].name
+    env = {"MS_ROLE": "MS_SCHED", "RANK_ID": "0"}
+    # A port that is taken is only a warning to MindSpore: the scheduler has to write those, whatever the ranks do.
+    if (job.env.get("GLOG_v") or job.facts.environment.get("GLOG_v")) in ("3", "4"):
+        env["GLOG_v"] = "2"
     return Process(
         role="scheduler",
         rank=None,
         host=host,
         device_id=None,
         argv=(job.facts.hosts[host].python, job.path(layout.BOOT)),
-        env={"MS_ROLE": "MS_SCHED", "RANK_ID": "0", **_audible(job)},
+        env=env,
         cwd=job.facts.run_dir,
         log=job.path(layout.SCHEDULER, layout.LOG),
         start=start,
     )
-
-
-def _audible(job: PlacedJob) -> dict[str, str]:
-    """A port that is taken is only a warning to MindSpore: the scheduler has to write those, whatever the ranks do."""
-    level = job.env.get("GLOG_v") or job.facts.environment.get("GLOG_v", "")
-    return {"GLOG_v": "2"} if level in ("3", "4") else {}
 
 
 def rank_env(job: PlacedJob, rank: Rank) -> dict[str, str]:
@@ -90,26 +88,24 @@ def rank_env(job: PlacedJob, rank: Rank) -> dict[str, str]:
 
 def worker_processes(job: PlacedJob, start: Start = "now") -> tuple[Process, ...]:
     """Return one process per rank, in the order of ranks."""
-    return tuple(
-        Process(
+    command, processes = job.command, []
+    for rank in job.ranks:
+        cwd = job.facts.submit_dir
+        if job.spec.launch.cwd != "submit":
+            cwd = posixpath.normpath(job.path(layout.work_folder(rank.rank), job.facts.workdir))
+        process = Process(
             role="worker",
             rank=rank.rank,
             host=rank.host.name,
             device_id=rank.device_id,
-            argv=(job.facts.hosts[rank.host.name].python, job.path(layout.BOOT), *job.command),
+            argv=(job.facts.hosts[rank.host.name].python, job.path(layout.BOOT), *command),
             env=rank_env(job, rank),
-            cwd=_workdir(job, rank.rank),
+            cwd=cwd,
             log=job.path(layout.rank_folder(rank.rank), layout.LOG),
             start=start,
         )
-        for rank in job.ranks
-    )
-
-
-def _workdir(job: PlacedJob, rank: int) -> str:
-    if job.spec.launch.cwd == "submit":
-        return job.facts.submit_dir
-    return posixpath.normpath(job.path(layout.work_folder(rank), job.facts.workdir))
+        processes.append(process)
+    return tuple(processes)
 
 
 def ranks_file(processes: tuple[Process, ...], run_dir: str) -> File:
