@@ -12,8 +12,8 @@ from mslaunch.hosts import Host
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.methods import METHODS
 from mslaunch.plan.model import Facts, HostFacts, to_json
+from mslaunch.plan.program import Program
 from mslaunch.plan.spec import JobSpec, agree_on_workers
-from mslaunch.settings.program import Program
 from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import parse_config
 

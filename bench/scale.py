@@ -22,10 +22,10 @@ from mslaunch.launcher.pipeline import Launch
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.methods import METHODS
 from mslaunch.plan.model import Facts, HostFacts, Plan, to_json
+from mslaunch.plan.program import Program
 from mslaunch.plan.spec import JobSpec
 from mslaunch.run import record
 from mslaunch.run.paths import RunFolder
-from mslaunch.settings.program import Program
 from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import parse_config
 from mslaunch.shared import wire

@@ -17,13 +17,13 @@ from mslaunch.launcher.program import find_program
 from mslaunch.launcher.read import ReadJob, Request
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Facts, HostFacts, Plan, from_json, to_json
+from mslaunch.plan.program import Program
 from mslaunch.plan.spec import agree_on_workers, local_host
 from mslaunch.ranktable import generate, repair
 from mslaunch.ranktable.findings import TableUnreadable, read_json
 from mslaunch.ranktable.repair import differences
 from mslaunch.ranktable.servers import merge
 from mslaunch.ranktable.versions import VERSIONS, read_table, validate, write_table
-from mslaunch.settings.program import Program
 
 ROOT = Path(__file__).parent.parent
 MOST_PLANNED = 64

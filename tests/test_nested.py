@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from mslaunch.plan.nested import find_nested
-from mslaunch.settings.program import Program
+from mslaunch.plan.program import Program
 from tests.conftest import Bench
 
 STORED = """#!/bin/bash

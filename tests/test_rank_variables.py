@@ -12,7 +12,8 @@ from mslaunch.plan.make import make_plan
 from mslaunch.plan.methods import METHODS
 from mslaunch.plan.model import Checkpoints
 from mslaunch.plan.next_attempt import next_attempt, resuming
-from mslaunch.settings.environment import TUNABLE, VARIABLES
+from mslaunch.plan.variables import TUNABLE
+from mslaunch.settings.environment import VARIABLES
 from tests.conftest import Bench
 from tests.plan.test_make import facts_of, plan_of, spec_of
 

@@ -13,7 +13,7 @@ from mslaunch.agent.metrics.device_metrics import DeviceMetrics
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
 from mslaunch.launcher.check import Checked, Report, check_devices
-from mslaunch.settings.environment import NOT_CARRIED, carried
+from mslaunch.plan.variables import NOT_CARRIED, carried
 from mslaunch.shared import device_locks, messages, numa, visible_devices
 from mslaunch.shared.visible_devices import VARIABLES, environment_of_ranks, limit
 from mslaunch.transports.slurm.step import allotment

@@ -24,8 +24,8 @@ from mslaunch.plan.argument_paths import candidates
 from mslaunch.plan.methods.method import Method
 from mslaunch.plan.model import Facts, HostFacts, NumaFacts, Plan, read_numa
 from mslaunch.plan.spec import JobSpec
+from mslaunch.plan.variables import store_port
 from mslaunch.run.paths import runs_root
-from mslaunch.settings.environment import store_port
 from mslaunch.shared import numa, probe
 from mslaunch.shared.device_locks import holders
 from mslaunch.shared.probe import is_free

@@ -32,12 +32,12 @@ def create_folder(planned: PlannedJob, runner: Runner) -> RunFolder:
     """Make the run's folder, or write into the one that it had when it was submitted; its record says queued."""
     plan, resumed = planned.plan, planned.site.resumed
     if resumed:
-        with _named_errors(resumed.folder):
+        with _writing(resumed.folder, is_new=False):
             folder = resumed.write_plan(plan)
             record.save(folder, record.queued(plan, time.time()))
         return folder
     folder = create_labelled(plan)
-    with _removed_on_failure(folder):
+    with _writing(folder):
         if planned.reshard is not None:
             from mslaunch.launcher.inference import place_set
 
@@ -50,7 +50,7 @@ def create_folder(planned: PlannedJob, runner: Runner) -> RunFolder:
 def create_queued(planned: PlannedJob) -> RunFolder:
     """Make the folder of a run that a queue starts: its record is there before, since the job may start at once."""
     folder = create_labelled(planned.plan)
-    with _removed_on_failure(folder):
+    with _writing(folder):
         record.save(folder, record.queued(planned.plan, time.time()))
     return folder
 
@@ -63,28 +63,22 @@ def create_labelled(plan: Plan) -> RunFolder:
     if plan.tags:
         from mslaunch.run import labels
 
-        with _removed_on_failure(folder):
+        with _writing(folder):
             labels.save(folder, labels.Labels(plan.tags))
     return folder
 
 
 @contextlib.contextmanager
-def _removed_on_failure(folder: RunFolder) -> Iterator[None]:
-    try:
-        with _named_errors(folder):
-            yield
-    except BaseException:
-        shutil.rmtree(folder.path, ignore_errors=True)
-        raise
-
-
-@contextlib.contextmanager
-def _named_errors(folder: RunFolder) -> Iterator[None]:
-    """Name the folder that cannot be written."""
+def _writing(folder: RunFolder, is_new: bool = True) -> Iterator[None]:
+    """Name the folder that cannot be written; a new one that is not complete is removed."""
     try:
         yield
-    except OSError as error:
-        raise RunsFolderUnwritable(str(folder.path), why(error)) from None
+    except BaseException as error:
+        if is_new:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise RunsFolderUnwritable(str(folder.path), why(error)) from None
+        raise
 
 
 def fill(plan: Plan, folder: RunFolder) -> None:

@@ -14,7 +14,7 @@ from mslaunch.launcher.facts import check_held_devices
 from mslaunch.launcher.folder import create_folder
 from mslaunch.launcher.read import Request, read
 from mslaunch.plan import make
-from mslaunch.plan.model import Plan, Reach
+from mslaunch.plan.model import Plan
 from mslaunch.run.paths import RunFolder
 from mslaunch.transports.base import JobQueue
 
@@ -112,7 +112,12 @@ def make_plan(site: Site) -> PlannedJob:
         chosen = choose_files(job.checkpoint, workers, site.facts.run_dir)
         spec, reshard = replace(spec, checkpoints=chosen.checkpoints), chosen.reshard
     attempt = site.resumed.attempt if site.resumed else 0
-    plan = make.make_plan(spec, site.hosts, site.facts, attempt, _reach(site))
+    reach = make.HERE
+    if not site.is_imagined:
+        reach = site.reach(site.hosts)
+    if not site.transport.needs_check and not site.is_imagined:
+        reach = replace(reach, passes_stdin=job.request.offers_stdin)
+    plan = make.make_plan(spec, site.hosts, site.facts, attempt, reach)
     if site.resumed:
         plan = site.resumed.resume(plan)
     plan = replace(plan, notes=(*plan.notes, *site.notes))
@@ -122,12 +127,3 @@ def make_plan(site: Site) -> PlannedJob:
 
         files = (*files, *site.queue.files(spec, plan, own_command(job, site.program)))
     return PlannedJob(replace(plan, files=(*files, *job.request.files)), site, reshard)
-
-
-def _reach(site: Site) -> Reach:
-    if site.is_imagined:
-        return make.HERE
-    reach = site.reach(site.hosts)
-    if site.transport.needs_check:
-        return reach
-    return replace(reach, passes_stdin=site.job.request.offers_stdin)

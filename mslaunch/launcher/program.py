@@ -16,9 +16,10 @@ from pathlib import Path
 from mslaunch.errors import PythonMissing, RequestError, ScriptMissing, did_you_mean
 from mslaunch.launcher.project import is_beside
 from mslaunch.plan.nested import NestedLauncher, find_nested
+from mslaunch.plan.program import PYTHON, Program, python_version, read_python
 from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec
 from mslaunch.run.paths import runs_root
-from mslaunch.settings.program import COMMAND_LINE, PYTHON, SETTINGS, Program, python_version, read_python
+from mslaunch.settings.program import COMMAND_LINE, SETTINGS
 from mslaunch.shared.other_launchers import find_launcher, is_python
 
 _TAKES = re.compile(

@@ -17,7 +17,7 @@ from mslaunch.plan.model import File
 from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec, named_hosts
 from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
 from mslaunch.settings.program import settings_of
-from mslaunch.settings.resolve import Settings, resolve
+from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import JobConfig, override, parse_config, split_assignments
 from mslaunch.transports.cluster_environment import detect
 
@@ -107,8 +107,8 @@ def read(request: Request) -> ReadJob:
     own, assigned = split_assignments(request.assignments)
     config = override(_read_config(config_path, request.config_text), own)
     settings = resolve(request.flags, os.environ, config, assigned)
-    if named := _named_by_args(request, settings):
-        request = named
+    if request.args_may_name and all(getattr(settings.values, name) is None for name in PROGRAM_SETTINGS):
+        request = _named_by_args(request)
         settings = resolve(request.flags, os.environ, config, assigned)
     spec = JobSpec(
         settings.values,
@@ -120,27 +120,22 @@ def read(request: Request) -> ReadJob:
         default_workers=checkpoint.default_workers if checkpoint else None,
         notes=settings.notes,
     )
-    spec = with_typed_python(spec)
+    if spec.launch.command:
+        spec = with_typed_python(spec)
     text = None
-    table = _rank_table(spec, config_path)
-    if table is not None:
-        from mslaunch.ranktable.versions import read_table, validate
-
-        name, text = table
-        errors = [finding for finding in validate(text) if finding.severity == "error"]
-        if errors:
-            raise ConfigError([finding.words(name) for finding in errors])
-        spec = replace(spec, rank_table=read_table(text, name))
-    hosts = named_hosts(spec, _hostfile(spec))
+    if spec.launch.rank_table is not None or spec.method.needs_rank_table:
+        spec, text = _read_rank_table(spec, config_path)
+    hosts: tuple[Host, ...] = ()
+    if spec.launch.hosts is not None or spec.launch.hostfile is not None:
+        hosts = named_hosts(spec, _hostfile(spec))
     return ReadJob(request, spec, config_path, text, hosts, checkpoint)
 
 
-def _named_by_args(request: Request, settings: Settings) -> Request | None:
-    """The request with its first argument as the program, where nothing else names one."""
+def _named_by_args(request: Request) -> Request:
+    """The request with its first argument as the program."""
     args = request.script_args
-    named = any(getattr(settings.values, name) is not None for name in PROGRAM_SETTINGS)
-    if named or not request.args_may_name or not args or args[0].startswith("-"):
-        return None
+    if not args or args[0].startswith("-"):
+        return request
     program, left = settings_of(args)
     return replace(request, flags={**request.flags, **program}, script_args=left, args_may_name=False)
 
@@ -177,21 +172,26 @@ def _read_config(path: Path | None, text: str | None = None) -> JobConfig:
         raise RequestError(f"{path}: cannot read the config: {error}.") from None
 
 
-def _rank_table(spec: JobSpec, config_path: Path | None) -> tuple[str, str] | None:
-    """Return the name and text of the rank table that was asked for, or that a system gives to all its nodes."""
+def _read_rank_table(spec: JobSpec, config_path: Path | None) -> tuple[JobSpec, str | None]:
+    """Read the rank table that was asked for, or that a system gives to all its nodes; return its text with the job."""
+    from mslaunch.ranktable.versions import read_table, validate
+
     asked, source = spec.launch.rank_table, spec.sources["rank_table"]
-    if asked is None and spec.method.needs_rank_table:
-        cluster = detect(os.environ)
-        if cluster is not None:
-            asked, source = cluster.rank_table, cluster.sources.get("rank table", "")
+    cluster = detect(os.environ) if asked is None else None
+    if cluster is not None:
+        asked, source = cluster.rank_table, cluster.sources.get("rank table", "")
     if asked is None:
-        return None
+        return spec, None
     choices = [Path(asked)]
     if config_path is not None and not source.startswith("-"):
         choices.insert(0, config_path.parent / asked)
     for choice in choices:
         if choice.is_file():
-            return str(choice), _table_text(choice)
+            text = _table_text(choice)
+            errors = [finding.words(str(choice)) for finding in validate(text) if finding.severity == "error"]
+            if errors:
+                raise ConfigError(errors)
+            return replace(spec, rank_table=read_table(text, str(choice))), text
     raise RankTableMissing(asked, source)
 
 

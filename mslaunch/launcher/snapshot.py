@@ -119,19 +119,26 @@ class _Mirror:
     def _entries(self, folder: Path) -> list[Path]:
         """What a folder holds, but for runs."""
         try:
-            with os.scandir(folder) as found:
-                some = [entry for entry in found if not self._is_own_output(entry)]
-                entries = [(Path(entry.path), _leads_to_folder(entry)) for entry in some]
+            with os.scandir(folder) as entries:
+                left = [entry for entry in entries if not self._is_left_out(entry)]
         except OSError:  # it has vanished meanwhile
             return []
-        return sorted(path for path, is_folder in entries if not is_folder or not _is_run(path, self._leave_out))
+        return sorted(Path(entry.path) for entry in left)
 
-    def _is_own_output(self, entry: os.DirEntry[str]) -> bool:
-        own = self._own_output.get(entry.inode())  # most entries cost no further call
+    def _is_left_out(self, entry: os.DirEntry[str]) -> bool:
+        """Tell whether an entry is a run, a folder of runs, or the output of this process."""
+        device = self._own_output.get(entry.inode())  # most entries cost no further call
         try:
-            return own is not None and entry.stat(follow_symlinks=False).st_dev == own
-        except OSError:  # it has vanished meanwhile
+            if device is not None and entry.stat(follow_symlinks=False).st_dev == device:
+                return True
+            is_folder = entry.is_dir()
+        except OSError:  # it has vanished meanwhile, or links lead to each other
             return False
+        if not is_folder:
+            return False
+        path = Path(entry.path)
+        marks = (folder / mark for folder in (path, path / layout.LATEST) for mark in (layout.ZIP, layout.SWEEP))
+        return path.resolve() == self._leave_out or any(_exists(mark) for mark in marks)
 
     def _place(self, source: Path, target: Path) -> None:
         """Mirror one entry of the project's top, or of a folder that holds a shared one."""
@@ -280,18 +287,6 @@ def _own_output() -> dict[int, int]:
 
 def _is_readable(folder: Path) -> bool:
     return os.access(folder, os.R_OK | os.X_OK)
-
-
-def _leads_to_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # links that lead to each other
-        return False
-
-
-def _is_run(path: Path, runs_dir: Path) -> bool:
-    marks = (folder / mark for folder in (path, path / layout.LATEST) for mark in (layout.ZIP, layout.SWEEP))
-    return path.resolve() == runs_dir or any(_exists(mark) for mark in marks)
 
 
 def _is_folder(path: Path) -> bool:

@@ -13,14 +13,13 @@ from typing import Any
 from mslaunch.documents.yaml_text import write_yaml
 from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
-from mslaunch.plan import argument_paths, binding
+from mslaunch.plan import argument_paths, binding, variables
 from mslaunch.plan.methods.method import MethodPlan, PlacedJob, Rank
 from mslaunch.plan.model import Copy, Facts, File, LinePattern, Plan, Reach, Restarts, Sync, TimeLimits
+from mslaunch.plan.program import Program, reads_script
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
-from mslaunch.settings import environment
 from mslaunch.settings.launch import LaunchSettings
-from mslaunch.settings.program import Program, reads_script
 from mslaunch.settings.value_types import write_setting
 from mslaunch.shared import layout
 from mslaunch.shared.secret_names import MASK
@@ -61,7 +60,7 @@ def _complete(
 ) -> Plan:
     """Put the plan together: what was decided, and the settings and facts that it carries as they are."""
     spec, facts, launch = job.spec, job.facts, job.spec.launch
-    unset = environment.inherited_launch_variables(facts.environment)
+    unset = variables.inherited_launch_variables(facts.environment)
     return Plan(
         run_id=facts.run_id,
         attempt=attempt,
@@ -79,7 +78,7 @@ def _complete(
         env=started.env,
         unset=unset,
         secrets=tuple(spec.secrets),
-        carried=environment.carried(facts.environment, unset) if reach.carries_environment else (),
+        carried=variables.carried(facts.environment, unset) if reach.carries_environment else (),
         tail=_tail(spec, job.world_size, stdin),
         limits=TimeLimits(**{limit.name: getattr(launch, limit.name) for limit in fields(TimeLimits)}),
         restarts=_restarts(launch),
@@ -242,13 +241,13 @@ def _common_env(
 ) -> dict[str, str]:
     world_size = sum(len(host.devices) for host in hosts)
     env = {
-        **environment.tuned_defaults(facts.environment, world_size),
-        **environment.absolute_pythonpath(facts.environment, facts.submit_dir),
+        **variables.tuned_defaults(facts.environment, world_size),
+        **variables.absolute_pythonpath(facts.environment, facts.submit_dir),
         **facts.program.python_env,
         "RANK_SIZE": str(world_size),
         "WORLD_SIZE": str(world_size),
         "MASTER_ADDR": hosts[0].address,
-        "MASTER_PORT": str(environment.store_port(facts.port)),
+        "MASTER_PORT": str(variables.store_port(facts.port)),
         "MSLAUNCH_RUN_ID": facts.run_id,
         "MSLAUNCH_RUN_DIR": facts.run_dir,
         "MSLAUNCH_ATTEMPT": str(attempt),
@@ -277,7 +276,7 @@ def _user_env(spec: JobSpec, facts: Facts, absolute: Callable[[str], str]) -> di
     """
     env = {}
     for name, value in spec.launch.env.items():
-        if environment.is_identity(name):
+        if variables.is_identity(name):
             fix = "Give --master-port instead" if name == "MS_SCHED_PORT" else "Leave it out"
             raise RequestError(f"{spec.sources['env']}: {name} is what mslaunch sets for each rank. {fix}.")
         if value is None and name not in facts.environment:
@@ -340,7 +339,7 @@ def _notes(job: PlacedJob, moved: dict[str, str]) -> Iterator[str]:
 def _variable_notes(job: PlacedJob) -> Iterator[str]:
     """Name the variables of the shell that the ranks do not get, and those that contradict the job."""
     shell = job.facts.environment
-    unset = environment.inherited_launch_variables(shell)
+    unset = variables.inherited_launch_variables(shell)
     names = [name for name in unset if not name.startswith("MSLAUNCH_")]
     if names:
         listed = ", ".join(names[:6])

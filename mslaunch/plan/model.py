@@ -13,7 +13,7 @@ from mslaunch.documents.typed import make
 from mslaunch.errors import RecordUnreadable
 from mslaunch.hosts import Host
 from mslaunch.plan.nested import NestedLauncher
-from mslaunch.settings.program import Program
+from mslaunch.plan.program import Program
 from mslaunch.shared import layout
 from mslaunch.shared.messages import NumaAnswer, Role, Start
 

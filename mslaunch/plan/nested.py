@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mslaunch.settings.program import Program
+from mslaunch.plan.program import Program
 from mslaunch.shared.other_launchers import MODULES, PROGRAMS, SHELLS, LauncherCommand, find_launcher, is_python
 
 _DEEPEST = 3  # scripts that scripts start

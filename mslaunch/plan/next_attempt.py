@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from mslaunch.hosts import Host
 from mslaunch.plan.methods.rank_processes import ranks_file
 from mslaunch.plan.model import Plan, Process, Restarts
-from mslaunch.settings.environment import store_port
+from mslaunch.plan.variables import store_port
 from mslaunch.shared import layout
 
 # What will fail the same way again, however often it is tried.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from mslaunch.settings.environment import LAUNCH_VARIABLES, TUNABLE, VARIABLE, carried, inherited_launch_variables
+from mslaunch.plan.variables import LAUNCH_VARIABLES, TUNABLE, carried, inherited_launch_variables
+from mslaunch.settings.environment import VARIABLE
 
 if TYPE_CHECKING:
     from mslaunch.plan.methods.method import PlacedJob

@@ -17,11 +17,11 @@ from mslaunch.plan.make import make_plan
 from mslaunch.plan.methods import find_method
 from mslaunch.plan.methods.method import Method, MethodPlan, PlacedJob
 from mslaunch.plan.model import Facts, File, HostFacts, Plan, from_json, to_json
+from mslaunch.plan.program import Program
 from mslaunch.plan.spec import JobSpec, agree_on_workers, local_host
+from mslaunch.plan.variables import inherited_launch_variables
 from mslaunch.ranktable.generate import from_hosts
 from mslaunch.ranktable.versions import read_table, write_table
-from mslaunch.settings.environment import inherited_launch_variables
-from mslaunch.settings.program import Program
 from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import JobConfig, parse_config
 

@@ -17,8 +17,8 @@ from mslaunch.hosts import Host
 from mslaunch.launcher.folder import write_files
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import HostFacts
+from mslaunch.plan.program import Program
 from mslaunch.plan.render import render
-from mslaunch.settings.program import Program
 from mslaunch.settings.yaml_config import write_scalar
 from mslaunch.transports.base import Command
 from mslaunch.transports.slurm.batch_script import JOB, array_script, job_files

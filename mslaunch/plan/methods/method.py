@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mslaunch.hosts import Host
 from mslaunch.plan.binding import Binding
 from mslaunch.plan.model import Facts, File, Process
-from mslaunch.settings.program import Program
+from mslaunch.plan.program import Program
 from mslaunch.shared import layout
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import posixpath
 
 from mslaunch.plan.methods.method import PlacedJob, Rank
 from mslaunch.plan.model import File, Process
+from mslaunch.plan.variables import is_identity
 from mslaunch.ranges import format_ranges
-from mslaunch.settings.environment import is_identity
 from mslaunch.shared import layout
 from mslaunch.shared.messages import Start
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from mslaunch.errors import ExitCode, signal_code
-from mslaunch.settings.environment import inherited_launch_variables
+from mslaunch.plan.variables import inherited_launch_variables
 from mslaunch.shared import wire
 from mslaunch.signals import SignalSource
 from mslaunch.text import first_line, named_ranks
