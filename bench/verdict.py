@@ -59,7 +59,7 @@ def _verdict(ranks: int, end: str) -> float:
         for rank in range(ranks):
             folder.rank(rank).mkdir()
             folder.log(rank).write_text(texts[rank % 8] + end)
-        for rank, record in run_state.ranks.items():
+        for rank, record in run_state.ranks.records.items():
             event = {"ev": "exited", "host": record.host, "time": 10.0 + rank / ranks / 2, "role": "worker"}
             run_state.dispatch(event | {"rank": rank, "pid": 1, "code": 1, "signal": None, "asked": False}, 10.0)
         began = time.perf_counter()

@@ -145,7 +145,7 @@ def _feed(attempt: Attempt, channel: DrivenChannel, data: bytes, plan: Plan) -> 
 
 def _conclude(run_state: RunState, run: RunFolder) -> None:
     """Write the record as the launcher does at the end, and read it again."""
-    if run_state.failures:
+    if run_state.ending.failures:
         headline(run_state)
     now = conclude(record.queued(run_state.plan, 1e9), run_state, run, 1.0)
     record.save(run, now)

@@ -190,7 +190,7 @@ def replay(tmp_path: Path) -> Iterator[MakeReplay]:
 
 
 def causes(found: Replay) -> list[tuple[str, int]]:
-    return [(failure.cause, failure.exit_code) for failure in found.state.failures]
+    return [(failure.cause, failure.exit_code) for failure in found.state.ending.failures]
 
 
 def test_a_host_is_sent_its_own_processes_and_no_others(replay: MakeReplay) -> None:
@@ -219,21 +219,21 @@ def test_a_silent_host_is_lost_and_its_channel_closed(replay: MakeReplay) -> Non
     """After launch.host_lost_after, and not before; the others are stopped."""
     found = replay(host_lost_after=10).start()
     found.turns(10, 1.0, alive=("n1",))
-    assert found.state.failures == []
+    assert found.state.ending.failures == []
     found.turns(1, 1.0, alive=("n1",))
     assert causes(found) == [("host lost", ExitCode.LOST)]
-    assert found.state.failures[0].summary == "nothing heard from n2 for 10 s"
+    assert found.state.ending.failures[0].summary == "nothing heard from n2 for 10 s"
     assert (found.channels["n2"].is_open, found.channels["n2"].is_closed) == (False, True)
     assert found.channels["n1"].is_open
     assert len(found.channels["n1"].orders("stop")) == 1
-    assert found.state.hosts_busy == {"n1"}
+    assert found.state.hosts.busy == {"n1"}
 
 
 def test_a_channel_stays_open_while_one_of_its_hosts_answers(replay: MakeReplay) -> None:
     """The silent one alone is lost."""
     found = replay((("n1", "n2"),), host_lost_after=10).start()
     found.turns(12, 1.0, alive=("n1",))
-    assert found.state.hosts_lost == {"n2"}
+    assert found.state.hosts.lost == {"n2"}
     assert found.channels["n1"].is_open
 
 
@@ -242,9 +242,9 @@ def test_time_in_which_the_loop_did_not_run_does_not_count(replay: MakeReplay) -
     found = replay(host_lost_after=10).start()
     found.turns(1, HOUR)
     found.turns(int((10 - LONGEST_TURN) / TICK), TICK)
-    assert found.state.failures == []
+    assert found.state.ending.failures == []
     found.turns(1, TICK)
-    assert found.state.hosts_lost == {"n1", "n2"}
+    assert found.state.hosts.lost == {"n1", "n2"}
 
 
 def test_hosts_that_are_silent_for_a_reason_are_not_lost(replay: MakeReplay) -> None:
@@ -252,11 +252,11 @@ def test_hosts_that_are_silent_for_a_reason_are_not_lost(replay: MakeReplay) -> 
     found = replay(host_lost_after=10).start()
     found.transport.reason = "the queue has suspended the job"
     found.turns(100, 1.0)
-    assert found.state.failures == []
+    assert found.state.ending.failures == []
     assert notes(found) == ["the queue has suspended the job; the job waits until it goes on"]
     found.transport.reason = ""
     found.turns(12, 1.0)
-    assert found.state.hosts_lost == {"n1", "n2"}
+    assert found.state.hosts.lost == {"n1", "n2"}
 
 
 def test_a_stopped_agent_is_reported_and_lost_after_a_while(replay: MakeReplay) -> None:
@@ -270,9 +270,11 @@ def test_a_stopped_agent_is_reported_and_lost_after_a_while(replay: MakeReplay) 
     found.turns(20, 1.0, alive=("n1", "n2"))
     found.transport.stopped = {"n2": 7001}
     found.turns(9, 1.0, alive=("n1", "n2"))
-    assert found.state.failures == []
+    assert found.state.ending.failures == []
     found.turns(3, 1.0, alive=("n1", "n2"))
-    assert [failure.summary for failure in found.state.failures] == ["the agent on n2 was stopped by a signal for 10 s"]
+    assert [failure.summary for failure in found.state.ending.failures] == [
+        "the agent on n2 was stopped by a signal for 10 s"
+    ]
     assert found.channels["n2"].is_closed
 
 
@@ -299,7 +301,7 @@ def test_a_channel_that_closes_before_its_host_is_idle_is_a_lost_host(replay: Ma
     found.channels["n2"].incoming.append(None)
     found.turns(3, alive=("n1",))
     assert causes(found) == [("host lost", ExitCode.LOST)]
-    assert found.state.hosts_lost == {"n2"}
+    assert found.state.hosts.lost == {"n2"}
     assert [notice["host"] for notice in found.shown if notice["ev"] == "closed"] == ["n2"]
     assert len(found.channels["n1"].orders("stop")) == 1
 
@@ -310,8 +312,8 @@ def test_a_channel_that_closes_when_its_host_is_idle_is_none(replay: MakeReplay)
     found.send("n2", "idle")
     found.channels["n2"].incoming.append(None)
     found.turns(1)
-    assert found.state.failures == []
-    assert found.state.hosts_busy == {"n1"}
+    assert found.state.ending.failures == []
+    assert found.state.hosts.busy == {"n1"}
 
 
 def test_a_restart_is_recorded_and_shown(replay: MakeReplay) -> None:
@@ -351,13 +353,13 @@ def test_the_time_limit_does_not_follow_the_wall_clock(replay: MakeReplay, jump:
     found = replay(timeout=60.0).start()
     found.time.wall += jump
     found.turns(59, 1.0, alive=("n1", "n2"))
-    assert found.state.failures == []
+    assert found.state.ending.failures == []
     found.time.wall -= 2 * jump
     found.turns(1, 1.0, alive=("n1", "n2"))
     assert len(found.channels["n1"].orders("stacks")) == 1
     found.turns(10, 1.0, alive=("n1", "n2"))
     assert causes(found) == [("timeout", ExitCode.TIME_IS_UP)]
-    assert found.state.failures[0].time == found.time.wall
+    assert found.state.ending.failures[0].time == found.time.wall
 
 
 def test_a_wall_clock_before_1970_ends_no_job(replay: MakeReplay) -> None:
@@ -365,8 +367,8 @@ def test_a_wall_clock_before_1970_ends_no_job(replay: MakeReplay) -> None:
     found = replay()
     found.time.wall = -2e9
     found.start()
-    assert found.state.failures == []
-    assert found.state.ranks[0].started == iso(-2e9)
+    assert found.state.ending.failures == []
+    assert found.state.ranks.records[0].started == iso(-2e9)
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
@@ -377,10 +379,10 @@ def test_exit_skew_does_not_follow_the_wall_clock(replay: MakeReplay, jump: floa
     found.turns(1)
     found.time.wall += jump
     found.turns(29, 1.0, alive=("n1", "n2"))
-    running = {str(rank): 29.0 for rank in found.state.running}
+    running = {str(rank): 29.0 for rank in found.state.ranks.running}
     found.send("n2", "activity", silent=running, idle=running)
     found.turns(1, alive=("n1", "n2"))
-    assert found.state.failures == []
+    assert found.state.ending.failures == []
     found.time.wall -= 2 * jump
     running = dict.fromkeys(running, 30.0)
     found.send("n2", "activity", silent=running, idle=running)
@@ -430,7 +432,7 @@ def test_a_console_that_fails_is_recorded_and_the_job_goes_on(replay: MakeReplay
     assert len(lost) == 1
     assert "UnicodeEncodeError" in lost[0]["traceback"]
     assert found.channels["n1"].orders("shown") == [{"to": "n1", "do": "shown", "bytes": 2}]
-    assert found.state.failures == []
+    assert found.state.ending.failures == []
 
 
 def test_an_event_that_this_version_does_not_know_is_recorded_and_ignored(replay: MakeReplay) -> None:
@@ -441,7 +443,7 @@ def test_an_event_that_this_version_does_not_know_is_recorded_and_ignored(replay
     found.turns(1)
     assert found.recorded[before:] == [{"ev": "unknown", "host": "n2", "name": "teleported"}]
     assert "teleported" not in {notice["ev"] for notice in found.shown}
-    assert found.state.failures == []
+    assert found.state.ending.failures == []
 
 
 def test_pulses_and_lines_are_not_recorded(replay: MakeReplay) -> None:
@@ -497,7 +499,7 @@ def test_ctrl_z_pauses_the_agents_patience_before_the_launcher_stops(
     for channel in found.channels.values():
         assert [one["do"] for one in channel.sent[1:]] == ["pause", "resume"]
     assert "signal" not in {notice["ev"] for notice in found.recorded}
-    assert not found.state.stopping
+    assert not found.state.ending.stopping
 
 
 def test_an_attempt_ends_when_nothing_is_left_on_any_host(replay: MakeReplay) -> None:
@@ -510,7 +512,7 @@ def test_an_attempt_ends_when_nothing_is_left_on_any_host(replay: MakeReplay) ->
         found.send(host, "idle")
     state = found.attempt.run({})
     assert state.over
-    assert [record.exit_code for record in state.ranks.values()] == [0, 0, 0, 0]
+    assert [record.exit_code for record in state.ranks.records.values()] == [0, 0, 0, 0]
     for channel in found.channels.values():
         assert [one["do"] for one in channel.sent] == ["run", "finish"]
 
@@ -521,8 +523,8 @@ def test_a_host_that_speaks_for_another_is_cut_off(replay: MakeReplay) -> None:
     forged = {"ev": "exited", "host": "n1", "time": 1.0, "role": "worker", "rank": 0, "code": 0, "signal": None}
     found.channels["n2"].incoming.append([{**forged, "pid": 100}])
     found.turns(1)
-    assert found.state.ranks[0].exit_code is None
+    assert found.state.ranks.records[0].exit_code is None
     assert causes(found) == [("host lost", 125)]
-    assert found.state.failures[0].summary == "n2 sent an event of 'n1', for which it may not speak"
+    assert found.state.ending.failures[0].summary == "n2 sent an event of 'n1', for which it may not speak"
     assert not found.channels["n2"].is_open
     assert found.channels["n1"].orders("stop")

@@ -56,24 +56,24 @@ def test_slurm_s_signal_to_the_agents_and_to_the_launcher_is_one() -> None:
     """Whichever is told first, the ranks have their grace; only a further signal does not wait."""
     run_state = slurm_run_state()
     assert tell(run_state, ended_by_slurm(1.0), ended_by_slurm(1.1)) == STOP
-    assert run_state.interrupted(signal.SIGTERM) == STOP
-    assert run_state.interrupted(signal.SIGTERM) == AT_ONCE
-    assert run_state.interrupt == signal.SIGTERM
+    assert run_state.ending.interrupted(signal.SIGTERM) == STOP
+    assert run_state.ending.interrupted(signal.SIGTERM) == AT_ONCE
+    assert run_state.ending.interrupt == signal.SIGTERM
 
 
 def test_slurm_s_end_of_a_job_that_has_failed_does_not_hide_the_failure() -> None:
     """It was ending anyway."""
     run_state = slurm_run_state()
     assert tell(run_state, exited(1, 1.0, 7), ended_by_slurm(1.1)) == STOP
-    assert run_state.interrupt is None
-    assert [failure.exit_code for failure in run_state.failures] == [7]
+    assert run_state.ending.interrupt is None
+    assert [failure.exit_code for failure in run_state.ending.failures] == [7]
 
 
 def test_a_rank_that_ends_well_while_the_job_is_stopped_was_not_stopped() -> None:
     """Only those that did not end with code 0 count as stopped."""
     run_state = run_state_of(3)
     tell(run_state, exited(0, 1.0, 7), exited(1, 1.1, 0), exited(2, 1.2, None, signal.SIGTERM))
-    assert [run_state.ranks[rank].stopped for rank in range(3)] == [False, False, True]
+    assert [run_state.ranks.records[rank].stopped for rank in range(3)] == [False, False, True]
 
 
 def test_a_script_that_ends_with_its_own_ranks_is_no_failure_of_other_hosts() -> None:
@@ -83,7 +83,7 @@ def test_a_script_that_ends_with_its_own_ranks_is_no_failure_of_other_hosts() ->
     script = {"role": "script", "rank": None, "pid": 9, "code": 0, "signal": None}
     assert tell(run_state, event("done", 1.0, rank=0), {**event("exited", 1.1, **script), "host": "a"}) == []
     assert tell(run_state, {**event("exited", 1.2, **script), "host": "b"}) == STOP
-    assert run_state.failures[0].summary.endswith("before rank 1 had")
+    assert run_state.ending.failures[0].summary.endswith("before rank 1 had")
 
 
 @pytest.mark.parametrize(("lines", "rank"), [((3, 3, 3, 8), 3), ((3, 8, 8, 3), None), ((3, 3, 3, 3), None)])
@@ -91,7 +91,7 @@ def test_a_hang_is_blamed_on_a_rank_only_if_it_is_the_only_odd_one(lines: tuple[
     """Where several stand apart, or none, no rank is named."""
     run_state, _ = stalled()
     assert tell(run_state, stacks(17.0, *lines)) == STOP
-    assert run_state.failures[0].rank == rank
+    assert run_state.ending.failures[0].rank == rank
 
 
 def test_of_two_odd_ranks_none_is_blamed() -> None:
@@ -99,7 +99,7 @@ def test_of_two_odd_ranks_none_is_blamed() -> None:
     run_state = run_state_of(5, stall_timeout=5)
     run_state.ask_for_stacks("stall")
     tell(run_state, stacks(17.0, 3, 3, 3, 8, 9))
-    assert [failure.rank for failure in run_state.failures] == [None]
+    assert [failure.rank for failure in run_state.ending.failures] == [None]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_rank_is_blamed_for_a_job_that_took_too_long_only_if_none_has_moved(
     assert timeouts.check(61.0, 0.0) == [Order("stacks")]
     tell(run_state, stacks(61.2, *looks[1]))
     assert timeouts.check(61.5, 0.0) == STOP
-    (failure,) = run_state.failures
+    (failure,) = run_state.ending.failures
     assert (failure.rank, failure.cause) == (rank, "timeout")
     assert failure.summary.startswith("the job took longer than 60 s (launch.timeout); rank")
     assert "train.py:3 in step" in failure.summary

@@ -164,7 +164,7 @@ def test_devices_that_were_taken_in_the_last_moment_end_the_run() -> None:
     """With exit code 3, as if it had been seen before."""
     run_state = run_state_of(2)
     assert tell(run_state, event("devices-held", 1.0, held={"0": "run x", "1": "run x"})) == STOP
-    failure = run_state.failures[0]
+    failure = run_state.ending.failures[0]
     assert (failure.exit_code, failure.cause) == (3, "devices")
     assert "device 0-1 is used by run x. Wait" in failure.summary
 

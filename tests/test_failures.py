@@ -144,7 +144,7 @@ def test_ranks_that_wait_for_one_that_computes_are_no_hang() -> None:
     assert timeouts.check(60.0, 0.0) == []
     tell(run_state, active({"1": 70.0, "2": 70.0}, {"1": 70.0, "2": 30.0}))
     assert timeouts.check(90.0, 0.0) == STOP
-    assert run_state.failures[0].cause == "exit skew"
+    assert run_state.ending.failures[0].cause == "exit skew"
 
 
 def test_ranks_that_compute_in_silence_are_told_of_once() -> None:
@@ -205,7 +205,7 @@ def test_a_rank_that_ended_while_all_others_wait_in_a_collective_is_named(
         f'Thread 0x1 (most recent call first):\n  File "{inside}", line 7 in wait\n  File "train.py", line 9 in main\n'
     )
     assert tell(run_state, event("stacks", 20.0, stacks={"0": stack, "2": stack})) == STOP
-    (failure,) = run_state.failures
+    (failure,) = run_state.ending.failures
     assert (failure.rank, failure.cause, failure.exit_code) == (rank, cause, 124)
     assert "ended with code 0" in failure.summary
     assert "no output from any rank for 5 s; ranks 0,2: " in failure.summary
@@ -316,7 +316,7 @@ def test_a_limit_names_the_rank_that_has_ended_without_init(now: float, cause: s
     """Whichever limit comes first."""
     run_state, timeouts = absent_rank()
     assert timeouts.check(now, 0.0) == STOP
-    failure = run_state.failures[0]
+    failure = run_state.ending.failures[0]
     assert (failure.rank, failure.cause) == (1, cause)
     assert failure.summary.startswith("rank 1 has ended without init(); ranks 0,2-3 wait for it in init(); ")
 
@@ -332,7 +332,7 @@ def test_ranks_that_end_together_are_not_talked_about() -> None:
 def test_the_time_limit_is_the_whole_jobs() -> None:
     """A restart does not begin it anew."""
     run_state = run_state_of(2, timeout=5)
-    run_state.began = 100.0
+    run_state.activity.last_start = 100.0
     assert Timeouts(run_state, job_began=90.0).check(101.0, 0.0) == [Order("stacks")]
 
 

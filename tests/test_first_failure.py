@@ -137,7 +137,7 @@ def test_ranks_that_failed_by_themselves_are_told_from_those_that_were_stopped(t
     verdict = make_verdict(run_state, RunFolder(tmp_path))
     assert verdict is not None
     assert (verdict.rank, verdict.also_failed, verdict.victims) == (2, (0, 1), (3,))
-    assert [record.state for record in run_state.ranks.values()] == ["failed", "failed", "failed", "stopped"]
+    assert [record.state for record in run_state.ranks.records.values()] == ["failed", "failed", "failed", "stopped"]
 
 
 def test_line_numbers_of_a_long_log_are_those_of_the_whole_file(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_ranks_that_fail_closer_than_the_clocks_can_tell_are_all_named(
     """On one host a busy core may delay the time stamp; between hosts the clocks themselves are not known exactly."""
     errors = {"localhost": clock_error, "n2": clock_error}
     run_state = RunState(plan_of(spec_of(workers=3), run_dir=str(tmp_path)), clock_errors=errors)
-    run_state.ranks[2] = replace(run_state.ranks[2], host=host)
+    run_state.ranks.records[2] = replace(run_state.ranks.records[2], host=host)
     tell(run_state, error(2, 10.0 + apart, "KeyError: 'y'"), error(0, 10.0, "KeyError: 'x'"))
     tell(run_state, exited(0, 12.0, 1), exited(2, 12.0, 1), {**exited(1, 12.1, None, 15), "asked": True})
     verdict = make_verdict(run_state, RunFolder(tmp_path))

@@ -59,13 +59,13 @@ def send(replay: Replay, event: dict[str, Any]) -> None:
 def assert_cut_off(replay: Replay, *words: str) -> None:
     """n2 is lost for a reason, the reason is recorded, and n1 is told to stop."""
     assert causes(replay) == [("host lost", ExitCode.LOST)]
-    assert replay.state.hosts_lost == {"n2"}
+    assert replay.state.hosts.lost == {"n2"}
     assert not replay.channels["n2"].is_open
     assert replay.channels["n2"].is_closed
     assert replay.channels["n1"].orders("stop")
     (rejected,) = [event for event in replay.recorded if event["ev"] == "rejected"]
     assert rejected["host"] == "n2"
-    assert replay.state.failures[0].summary == f"n2 {rejected['why']}"
+    assert replay.state.ending.failures[0].summary == f"n2 {rejected['why']}"
     assert len(rejected["why"]) < 300
     for word in words:
         assert word in rejected["why"]
@@ -91,10 +91,10 @@ def assert_cut_off(replay: Replay, *words: str) -> None:
 )
 def test_a_host_speaks_for_its_own_processes_only(replay: Replay, event: dict[str, Any]) -> None:
     """An event of a rank that is another's, or of a process that is not planned, changes nothing."""
-    ranks = dict(replay.state.ranks)
+    ranks = dict(replay.state.ranks.records)
     send(replay, {"host": "n2", "time": 1.0, **event})
     assert_cut_off(replay, "not its own")
-    assert replay.state.ranks == ranks
+    assert replay.state.ranks.records == ranks
     assert "lines" not in {notice["ev"] for notice in replay.shown}
 
 
@@ -136,7 +136,7 @@ def test_what_collection_is_about_is_written(replay: Replay, path: str, tmp_path
     """Piece by piece, and each is acknowledged with its length."""
     for offset, data in ((0, "ab"), (2, "cd")):
         send(replay, {"host": "n2", "time": 1.0, **piece(path, offset, data)})
-    assert replay.state.failures == []
+    assert replay.state.ending.failures == []
     assert (tmp_path / path).read_text() == "abcd"
     assert replay.channels["n2"].orders("written") == [{"to": "n2", "do": "written", "bytes": 2}] * 2
 
@@ -144,7 +144,7 @@ def test_what_collection_is_about_is_written(replay: Replay, path: str, tmp_path
 def test_the_first_host_writes_the_log_of_its_scheduler(replay: Replay, tmp_path: Path) -> None:
     replay.channels["n1"].incoming.append([{"host": "n1", "time": 1.0, **piece("scheduler/log.txt")}])
     replay.turns(1)
-    assert replay.state.failures == []
+    assert replay.state.ending.failures == []
     assert (tmp_path / "scheduler/log.txt").read_text() == "x"
 
 
@@ -172,7 +172,7 @@ def test_no_link_is_followed_when_a_file_is_written(replay: Replay, link: str, t
     (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / link).symlink_to(elsewhere / "x.log" if link.endswith(".log") else elsewhere)
     send(replay, {"host": "n2", "time": 1.0, **piece("rank_2/plog/x.log")})
-    assert replay.state.failures == []
+    assert replay.state.ending.failures == []
     assert {path.read_text() for path in elsewhere.rglob("*.log")} == {"untouched"}
     replay.attempt.transfer.request({"n1", "n2"}, tidy=True)
     assert [channel.orders("collect")[-1]["tidy"] for channel in replay.channels.values()] == [True, False]
@@ -184,7 +184,7 @@ def test_a_pipe_in_the_place_of_a_log_is_not_written_to(replay: Replay, tmp_path
     (tmp_path / "rank_2").mkdir()
     os.mkfifo(tmp_path / "rank_2/log.txt")
     send(replay, {"host": "n2", "time": 1.0, **piece("rank_2/log.txt")})
-    assert replay.state.failures == []
+    assert replay.state.ending.failures == []
 
 
 def test_a_host_that_shares_the_folder_sends_no_files(replay: Replay) -> None:
@@ -248,7 +248,7 @@ def test_a_clock_that_is_far_off_breaks_no_date(replay: Replay) -> None:
     cluster = Cluster(ScriptedTransport(), list(replay.channels.values()), frozenset(), {"n2": 9e10})
     replay.attempt.cluster = cluster
     send(replay, {"ev": "exited", "host": "n2", "time": 1.0, **EXITED})
-    assert replay.state.ranks[2].ended is not None
+    assert replay.state.ranks.records[2].ended is not None
 
 
 def test_a_host_that_lies_after_the_job_has_ended_changes_nothing_about_it(replay: Replay) -> None:
@@ -273,7 +273,7 @@ def test_a_host_that_lies_after_the_job_has_ended_changes_nothing_about_it(repla
     )
     replay.channels["n2"].incoming.append([{"host": "n2", "time": 1.0, **piece("plan.json")}])
     replay.attempt.collect_logs(tidy=True)
-    assert replay.state.failures == []
+    assert replay.state.ending.failures == []
     told = [event["text"] for event in replay.recorded if event["ev"] == "note"] + replay.state.pop_notes()
     assert "n2 sent the file 'plan.json', which is not its own" in told[0]
 
@@ -345,4 +345,4 @@ def test_behind_one_srun_each_agent_speaks_for_its_own_host(tmp_path: Path, monk
 def test_a_host_does_not_choose_the_file_that_explains_a_failure(replay: Replay) -> None:
     """The log of launch.setup is where the plan has it, whatever a host says."""
     send(replay, {"ev": "setup-failed", "host": "n2", "time": 1.0, "code": 1, "log": "/etc/passwd"})
-    assert [failure.log for failure in replay.state.failures] == [f"{replay.plan.run_dir}/{layout.SETUP_LOG}"]
+    assert [failure.log for failure in replay.state.ending.failures] == [f"{replay.plan.run_dir}/{layout.SETUP_LOG}"]

@@ -106,7 +106,7 @@ def test_a_host_tells_metrics_of_its_own_ranks_only(replay: Replay) -> None:
     """Those of another host's rank cut it off."""
     replay.channels["n2"].incoming.append([event(row(2), row(1))])
     replay.turns(1)
-    assert replay.state.failures[0].summary == "n2 sent metrics of rank 1, which is not its own"
+    assert replay.state.ending.failures[0].summary == "n2 sent metrics of rank 1, which is not its own"
 
 
 def test_times_of_rows_are_corrected_for_the_clock_of_the_host(replay: Replay) -> None:

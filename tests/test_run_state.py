@@ -47,7 +47,7 @@ def test_success_is_all_ranks_ending_well() -> None:
     before = run_state.over
     tell(run_state, event("idle", 3))
     assert (before, run_state.over) == (False, True)
-    assert run_state.failures == []
+    assert run_state.ending.failures == []
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_the_first_failure_ends_the_job_and_gives_its_code(code: int | None, num
     run_state = run_state_of()
     assert tell(run_state, exited(1, 1, code, number)) == STOP
     assert tell(run_state, exited(0, 2, None, 15), exited(2, 2, 143), event("idle", 3)) == []
-    failure = run_state.failures[0]
+    failure = run_state.ending.failures[0]
     assert (failure.rank, failure.signal) == (1, number)
     assert failure.exit_code == expected
 
@@ -68,25 +68,25 @@ def test_an_exception_counts_from_when_it_was_raised() -> None:
     run_state = run_state_of()
     assert tell(run_state, exited(2, 5.0, 1)) == STOP
     tell(run_state, error(0, 4.5), exited(0, 6.0, None, signal.SIGTERM))
-    failure = min(run_state.failures, key=lambda failure: failure.time)
+    failure = min(run_state.ending.failures, key=lambda failure: failure.time)
     assert (failure.rank, failure.cause) == (0, "exception")
-    assert (run_state.ranks[0].exit_code, run_state.ranks[0].signal) == (1, None)
+    assert (run_state.ranks.records[0].exit_code, run_state.ranks.records[0].signal) == (1, None)
 
 
 def test_a_signal_stops_the_job_and_a_second_does_not_wait() -> None:
     """Ctrl-C gives the ranks their grace; again, and it is over. The exit code is the signal's."""
     run_state = run_state_of()
-    assert run_state.interrupted(signal.SIGINT) == STOP
-    assert run_state.interrupted(signal.SIGINT) == [Order("stop", 0.0)]
+    assert run_state.ending.interrupted(signal.SIGINT) == STOP
+    assert run_state.ending.interrupted(signal.SIGINT) == [Order("stop", 0.0)]
     assert tell(run_state, exited(0, 1, None, 15)) == []
-    assert (run_state.interrupt, run_state.failures) == (signal.SIGINT, [])
+    assert (run_state.ending.interrupt, run_state.ending.failures) == (signal.SIGINT, [])
 
 
 def test_a_dead_scheduler_ends_the_job_as_lost() -> None:
     """No rank is to blame, and the exit code says so."""
     run_state = run_state_of()
     assert tell(run_state, event("exited", 1, role="scheduler", rank=None, pid=9, code=None, signal=9)) == STOP
-    failure = run_state.failures[0]
+    failure = run_state.ending.failures[0]
     assert (failure.rank, failure.cause, failure.exit_code) == (None, "scheduler", 125)
 
 
@@ -101,7 +101,7 @@ def test_a_script_that_ends_before_its_ranks_is_the_failure() -> None:
     """mpirun may refuse before any rank has started; its own log is where the reason is."""
     run_state = run_state_of(2, "mpirun")
     assert tell(run_state, event("exited", 1, role="script", rank=None, pid=9, code=213, signal=None)) == STOP
-    failure = run_state.failures[0]
+    failure = run_state.ending.failures[0]
     assert failure.log is not None
     assert failure.log.endswith("scripts/mpirun.log")
     assert failure.exit_code == 213
@@ -112,7 +112,7 @@ def test_a_lost_agent_ends_the_job() -> None:
     run_state = run_state_of()
     assert run_state.host_lost(("localhost",), 1.0) == STOP
     assert run_state.over
-    assert [failure.exit_code for failure in run_state.failures] == [125]
+    assert [failure.exit_code for failure in run_state.ending.failures] == [125]
     assert run_state.host_lost(("localhost",), 2.0) == []
 
 
@@ -120,22 +120,22 @@ def test_failed_set_up_means_not_ready() -> None:
     """launch.setup that fails is exit code 3."""
     run_state = run_state_of()
     assert tell(run_state, event("setup-failed", 1, code=2, log="/x/setup.log")) == STOP
-    assert run_state.failures[0].exit_code == 3
+    assert run_state.ending.failures[0].exit_code == 3
 
 
 def test_ctrl_c_only_hurries_a_job_that_has_failed() -> None:
     """Its verdict and exit code stay."""
     run_state = run_state_of()
     tell(run_state, exited(1, 1.0, 7))
-    assert run_state.interrupted(signal.SIGINT) == [Order("stop", 0.0)]
-    assert (run_state.interrupt, run_state.failures[0].exit_code) == (None, 7)
+    assert run_state.ending.interrupted(signal.SIGINT) == [Order("stop", 0.0)]
+    assert (run_state.ending.interrupt, run_state.ending.failures[0].exit_code) == (None, 7)
 
 
 def test_a_crash_that_is_told_late_still_counts() -> None:
     """A slow core dump does not hide behind the exception of its victim."""
     run_state = run_state_of()
     tell(run_state, error(0, 5.2), exited(1, 5.5, None, signal.SIGSEGV), exited(2, 5.6, None, signal.SIGTERM))
-    assert [(failure.rank, failure.signal) for failure in run_state.failures] == [(0, None), (1, signal.SIGSEGV)]
+    assert [(failure.rank, failure.signal) for failure in run_state.ending.failures] == [(0, None), (1, signal.SIGSEGV)]
 
 
 def test_a_rank_that_cannot_be_started_is_the_failure() -> None:
@@ -145,8 +145,8 @@ def test_a_rank_that_cannot_be_started_is_the_failure() -> None:
         tell(run_state, event("start-failed", 1.0, role="worker", rank=2, why="Resource temporarily unavailable"))
         == STOP
     )
-    assert (run_state.failures[0].rank, run_state.failures[0].exit_code) == (2, 3)
-    assert "Resource temporarily unavailable" in run_state.failures[0].summary
+    assert (run_state.ending.failures[0].rank, run_state.ending.failures[0].exit_code) == (2, 3)
+    assert "Resource temporarily unavailable" in run_state.ending.failures[0].summary
 
 
 def test_a_process_that_cannot_be_ended_is_named() -> None:
@@ -161,7 +161,7 @@ def test_an_agent_that_gives_up_is_not_a_ranks_fault() -> None:
     """Told to end, or left without a word: exit code 125."""
     run_state = run_state_of()
     assert tell(run_state, event("abandoned", 1.0, why="the agent was told to end"), exited(0, 1.1, None, 15)) == STOP
-    assert [(failure.rank, failure.exit_code) for failure in run_state.failures] == [(None, 125)]
+    assert [(failure.rank, failure.exit_code) for failure in run_state.ending.failures] == [(None, 125)]
 
 
 def test_a_crash_after_the_script_has_ended_is_told_and_is_no_failure() -> None:
@@ -174,13 +174,13 @@ def test_a_crash_after_the_script_has_ended_is_told_and_is_no_failure() -> None:
     ]
     assert tell(run_state, event("exited", 2.1, role="script", rank=None, pid=1, code=139, signal=None)) == []
     assert tell(run_state, exited(1, 2.2, None, 15)) == [Order("finish")]
-    assert run_state.failures == []
+    assert run_state.ending.failures == []
 
 
 def test_a_crash_before_the_script_has_ended_is_a_failure() -> None:
     run_state = run_state_of(2)
     assert tell(run_state, started(0), started(1), event("done", 1.0, rank=1), exited(0, 2.0, None, 11)) == STOP
-    assert run_state.failures[0].rank == 0
+    assert run_state.ending.failures[0].rank == 0
 
 
 def test_the_time_that_ranks_may_outlive_another_begins_when_all_have_started() -> None:
@@ -198,9 +198,9 @@ def test_a_signal_after_all_ranks_have_ended_well_changes_nothing_about_that() -
     """What is left is only hurried on: the agents' own processes, MindSpore's scheduler."""
     run_state = run_state_of(2)
     tell(run_state, started(0), started(1), exited(0, 1), exited(1, 1))
-    assert run_state.interrupted(signal.SIGINT) == STOP
-    assert run_state.interrupt is None
-    assert run_state.failures == []
+    assert run_state.ending.interrupted(signal.SIGINT) == STOP
+    assert run_state.ending.interrupt is None
+    assert run_state.ending.failures == []
 
 
 @pytest.mark.parametrize(
@@ -217,14 +217,14 @@ def test_ranks_that_trained_alone_are_told_of_where_that_is_known(seen: tuple[An
     run_state = run_state_of(2)
     tell(run_state, *(event(name, 1.0, rank=rank, message=None) for name, rank in seen), exited(0, 2), exited(1, 2))
     assert run_state.pop_notes() == note
-    assert run_state.failures == []
+    assert run_state.ending.failures == []
 
 
 def test_one_rank_needs_no_init() -> None:
     """It has nobody to train with."""
     run_state = run_state_of(1, require_init=True)
     tell(run_state, event("imported", 1.0, rank=0, message=None), exited(0, 2))
-    assert (run_state.pop_notes(), run_state.failures) == ([], [])
+    assert (run_state.pop_notes(), run_state.ending.failures) == ([], [])
 
 
 def test_ranks_that_trained_alone_fail_where_init_is_required() -> None:
@@ -232,7 +232,7 @@ def test_ranks_that_trained_alone_fail_where_init_is_required() -> None:
     run_state = run_state_of(2, require_init=True)
     tell(run_state, event("imported", 1.0, rank=0, message=None), exited(0, 2))
     assert tell(run_state, exited(1, 2)) == [Order("finish")]
-    assert [(failure.cause, failure.exit_code) for failure in run_state.failures] == [("no init", 1)]
+    assert [(failure.cause, failure.exit_code) for failure in run_state.ending.failures] == [("no init", 1)]
 
 
 def test_a_host_that_is_lost_after_the_ranks_stops_no_other() -> None:
@@ -240,14 +240,14 @@ def test_a_host_that_is_lost_after_the_ranks_stops_no_other() -> None:
     run_state = run_state_of(1)
     tell(run_state, started(0), exited(0, 1))
     assert run_state.host_lost(("localhost",), 2.0) == []
-    assert [failure.cause for failure in run_state.failures] == ["host lost"]
+    assert [failure.cause for failure in run_state.ending.failures] == ["host lost"]
 
 
 def test_data_that_is_not_fetched_ends_the_job() -> None:
     """launch.sync that fails before the ranks start is exit code 3."""
     run_state = run_state_of(1)
     assert tell(run_state, event("sync-failed", 1, why="no bucket")) == STOP
-    failure = run_state.failures[0]
+    failure = run_state.ending.failures[0]
     assert (failure.exit_code, failure.summary) == (3, "launch.sync failed on localhost: no bucket")
 
 

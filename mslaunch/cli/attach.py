@@ -74,7 +74,7 @@ def _follow(run: Run, tail: tuple[int, ...] | None, lines: int, screen: Screen) 
 
 
 def _show(console: Console, attached: AttachedRun, notice: Notice) -> None:
-    if notice["ev"] == "signal" and attached.run_state.interrupt is not None:
+    if notice["ev"] == "signal" and attached.run_state.ending.interrupt is not None:
         console.say(["stopping all ranks"])  # Ctrl-C means something else here
     else:
         console.observe(notice, attached.run_state, lambda: None)

@@ -63,7 +63,7 @@ class AttachedRun:
             yield self._lines(rank, [*log.read(), *log.rest()])
 
     def _lines(self, rank: int, lines: list[str]) -> Notice:
-        return {"ev": "lines", "host": self.run_state.ranks[rank].host, "rank": rank, "lines": lines}
+        return {"ev": "lines", "host": self.run_state.ranks.records[rank].host, "rank": rank, "lines": lines}
 
     def _read_events(self) -> Iterator[Notice]:
         while True:
@@ -81,7 +81,7 @@ class AttachedRun:
         if event["ev"] == "signal":
             self.run_state.signalled(event["signal"])
         elif event["ev"] == "stopping":
-            self.run_state.stopping = True  # what ends from now on did not fail by itself
+            self.run_state.ending.stopping = True  # what ends from now on did not fail by itself
         elif event["ev"] == "restart":
             self.plan = self._read_plan()
             self.run_state = RunState(self.plan, time.monotonic())

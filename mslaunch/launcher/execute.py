@@ -186,7 +186,7 @@ class _Execution:
             attempt.on_change = self._save_progress
             attempt.keep = self.metrics.write
             run_state = attempt.run(self.environment)
-            self.lost = self.lost or bool(run_state.hosts_lost)
+            self.lost = self.lost or bool(run_state.hosts.lost)
             self.now = conclude(self.now, run_state, self.folder, self.seconds)
             if attempt.collection_ended_by is not None:
                 fails = self.now.state == "failed" and self.plan.restarts.limit
@@ -221,7 +221,7 @@ class _Execution:
             tools = replace(tools, replan=self.site.replan)
             if self.site.transport.replaces_hosts:
                 tools = replace(tools, replace_hosts=partial(self._replace_hosts, attempt))
-        return prepare_next(self.plan, self.now, self.folder, attempt.run_state.hosts_lost, tools)
+        return prepare_next(self.plan, self.now, self.folder, attempt.run_state.hosts.lost, tools)
 
     def _replace_hosts(self, attempt: Attempt, lost: set[str]) -> Plan | str:
         """Plan the next attempt with hosts in place of those that are lost, and connect to them."""
@@ -237,7 +237,7 @@ class _Execution:
         """Put into the record that the launcher itself has failed."""
         limit = limit_of(error)
         if self.attempt is not None:
-            self.now = replace(self.now, ranks=self.attempt.run_state.rank_records)
+            self.now = replace(self.now, ranks=self.attempt.run_state.ranks.in_order())
         ended = self.now.end("failed", record.iso(time.time()), limit.exit_code if limit else 1, self.now.verdict)
         self.now = replace(ended, seconds=self.seconds)
 
@@ -266,7 +266,7 @@ class _Execution:
 
     def _save_progress(self, run_state: RunState) -> None:
         """Let `mslaunch status` see how the ranks stand."""
-        _save(self.folder, replace(self.now, ranks=run_state.rank_records, warnings=run_state.warnings))
+        _save(self.folder, replace(self.now, ranks=run_state.ranks.in_order(), warnings=run_state.warnings))
 
     def _end(self, attempt: Attempt, why: str) -> None:
         attempt.collect_logs(tidy=True)
@@ -322,24 +322,24 @@ def wait_before_restart(again: NextAttempt, attempt: Attempt) -> int | None:
 
 def conclude(now: record.RunRecord, run_state: RunState, folder: RunFolder, seconds: float) -> record.RunRecord:
     """Put an attempt's outcome into the record; `seconds` is what the run has taken."""
-    unended = [rank for rank, found in run_state.ranks.items() if found.exit_code != 0]
-    if run_state.interrupt is None and not run_state.failures and unended:
+    unended = sorted(run_state.ranks.records.keys() - run_state.ranks.ended_well())
+    if run_state.ending.interrupt is None and not run_state.ending.failures and unended:
         host, ranks = run_state.plan.hosts[0].name, format_ranges(unended)
         summary = f"the agent on {host} ended before rank {ranks} had"
-        run_state.fail(Failure(time.time(), None, host, ExitCode.LOST, None, "host lost", summary))
+        run_state.ending.fail(Failure(time.time(), None, host, ExitCode.LOST, None, "host lost", summary))
     verdict = None
-    if run_state.interrupt is None and run_state.failures:
+    if run_state.ending.interrupt is None and run_state.ending.failures:
         from mslaunch.launcher.explain import make_verdict
 
         verdict = make_verdict(run_state, folder)
-    if run_state.interrupt is not None:
+    if run_state.ending.interrupt is not None:
         state: RunStatus = "stopped"
-        exit_code = signal_code(run_state.interrupt)
+        exit_code = signal_code(run_state.ending.interrupt)
     elif verdict is not None:
-        state, exit_code = "failed", verdict.exit_code or run_state.failures[0].exit_code
+        state, exit_code = "failed", verdict.exit_code or run_state.ending.failures[0].exit_code
     else:
         state, exit_code = "succeeded", 0
-    now = replace(now, ranks=run_state.rank_records).end(state, record.iso(time.time()), exit_code, verdict)
+    now = replace(now, ranks=run_state.ranks.in_order()).end(state, record.iso(time.time()), exit_code, verdict)
     return replace(
         now,
         outputs=record.sum_outputs(run_state.outputs),

@@ -127,9 +127,9 @@ _ALL_TAILS, _SHORTEST_TAIL, _LONGEST_TAIL = 128 << 20, 1 << 16, 1 << 20
 
 def make_verdict(run_state: RunState, folder: RunFolder) -> Verdict | None:
     """Name the first failure of an attempt, with the words of its log."""
-    if not run_state.failures:
+    if not run_state.ending.failures:
         return None
-    failures = _of_the_first_moment(run_state.failures)
+    failures = _of_the_first_moment(run_state.ending.failures)
     reader = _LogReader(folder, _tail_size(len(failures)))
     cases: dict[int | None, Case] = {}
     decided = False
@@ -143,7 +143,7 @@ def make_verdict(run_state: RunState, folder: RunFolder) -> Verdict | None:
         cases[failure.rank] = case
     # Where all of them only complain of peers, the one that they wait for may be a rank that has not failed.
     is_waiting = not decided and any(complaints(case) for case in cases.values())
-    for rank, record in run_state.ranks.items():
+    for rank, record in run_state.ranks.records.items():
         if rank not in cases:
             failed = record.state == "failed"
             ended = (record.exit_code, record.signal)

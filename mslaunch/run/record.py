@@ -197,9 +197,14 @@ def iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).astimezone().isoformat(timespec="milliseconds")
 
 
+def rank_records(plan: Plan) -> tuple[RankRecord, ...]:
+    """The records of ranks that have not started, in order."""
+    ranks = [RankRecord(int(worker.rank or 0), worker.host, worker.device_id) for worker in plan.workers]
+    return tuple(sorted(ranks, key=lambda rank: rank.rank))
+
+
 def queued(plan: Plan, now: float, in_process: bool = False) -> RunRecord:
     """The record of a run that has not begun; `in_process` where its launcher is a thread of another program."""
-    ranks = tuple(RankRecord(int(worker.rank or 0), worker.host, worker.device_id) for worker in plan.workers)
     return RunRecord(
         run_id=plan.run_id,
         state="queued",
@@ -210,7 +215,7 @@ def queued(plan: Plan, now: float, in_process: bool = False) -> RunRecord:
         method=plan.method,
         transport=plan.transport,
         script=plan.script,
-        ranks=ranks,
+        ranks=rank_records(plan),
     )
 
 

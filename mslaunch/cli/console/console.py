@@ -63,7 +63,7 @@ class Console:
             self._show_output(event, then)
         elif kind == "bar":
             self._show_bar(event)
-        elif kind == "signal" and run_state.interrupt is not None:
+        elif kind == "signal" and run_state.ending.interrupt is not None:
             again = " (Ctrl-C again ends them at once)" if event["signal"] == signal.SIGINT else ""
             self.say([f"stopping all ranks{again}"])
         elif kind == "restart":
@@ -71,7 +71,7 @@ class Console:
             self._bars.clear()
         elif kind == "note":
             self.say([event["text"]])
-        if run_state.failures and not self._headlined and kind not in ("restart", "waiting"):
+        if run_state.ending.failures and not self._headlined and kind not in ("restart", "waiting"):
             self._headlined = True
             self.say([headline(run_state)])
         if self._draws:
@@ -128,7 +128,7 @@ class Console:
         return f"[{where}rank {event['rank']}] "
 
     def _status(self, run_state: RunState) -> list[str]:
-        up = sum(1 for record in run_state.ranks.values() if record.state == "running")
+        up = sum(1 for record in run_state.ranks.records.values() if record.state == "running")
         parts = [f"{up}/{run_state.plan.world_size} ranks up"]
         if run_state.joining.joined and len(run_state.joining.joined) < run_state.plan.world_size:
             parts.append(f"{len(run_state.joining.joined)} joined")
@@ -152,10 +152,10 @@ class Console:
 
 def headline(run_state: RunState) -> str:
     """One line, at once: who failed, and what is done about it."""
-    failure = run_state.failures[0]
+    failure = run_state.ending.failures[0]
     who = f"rank {failure.rank} on {failure.host}: " if failure.rank is not None else ""
     what = first_line(failure.summary)
-    others = len(run_state.running) - (1 if failure.rank in run_state.running else 0)
+    others = len(run_state.ranks.running) - (1 if failure.rank in run_state.ranks.running else 0)
     which = "rank" if failure.rank is None else "other rank"
     rest = f"; stopping {counted(others, which)}" if others else ""
     return f"{who}{what}{rest}"

@@ -181,7 +181,7 @@ class Attempt:
         stopped = self.cluster.transport.stopped_agents()
         self._stopped_since = {host: self._stopped_since.get(host, now) for host in stopped}
         for host, pid in stopped.items():
-            if self.run_state.stopping:
+            if self.run_state.ending.stopping:
                 with suppress(OSError):
                     os.kill(pid, signal.SIGCONT)
             elif now > self._stopped_since[host]:
@@ -305,7 +305,7 @@ class Attempt:
             self.last_heard.pop(host, None)
         why = f"{names} {what}"
         self.write({"ev": "rejected", "host": names, "why": what, "time": self.clock.wall()})
-        if self.run_state.hosts_busy.isdisjoint(channel.hosts):
+        if self.run_state.hosts.busy.isdisjoint(channel.hosts):
             self.run_state.notes.append(f"{why}; nothing more is taken from it")
         self.send_orders(self.run_state.host_lost(channel.hosts, self.clock.wall(), why))
 

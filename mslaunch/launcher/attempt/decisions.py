@@ -1,12 +1,11 @@
-"""What an attempt decides: that something has failed, and what the agents are to do about it."""
+"""What an attempt decides: that something has failed, what the agents do about it, and how it ends. Pure."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
-from mslaunch.diagnose.verdict import signal_name
 from mslaunch.errors import ExitCode, signal_code
 from mslaunch.plan.model import Process
 from mslaunch.ranges import format_ranges
@@ -45,20 +44,71 @@ class Order:
         return {"to": "*", "do": self.do, "grace": self.grace}
 
 
-def counted(
-    event: messages.Exited, had_failed: bool, had_ended_well: bool
-) -> tuple[int | None, int | None, str | None]:
-    """Return the exit code and the signal that count for a rank, and what a person should know about them."""
-    code, number, crashed = event["code"], event["signal"], event.get("crashed")
-    if had_failed and number in (signal.SIGTERM, signal.SIGKILL):
-        code, number = 1, None  # it had failed by itself; only its teardown was cut short
-    if had_ended_well and number:
-        crashed, code, number = number, 0, None
-    if crashed not in CRASHES:
-        return code, number, None
-    # MindSpore 2.10 may crash in its own clean-up, when a peer closes its connection at that moment.
-    how = f"by {signal_name(crashed)} while MindSpore was taken apart; its script had ended well before"
-    return code, number, f"rank {event['rank']} was ended {how}, so that counts"
+class Ending:
+    """How an attempt ends: what has failed, which signal asks for the end, whether ranks are being stopped."""
+
+    def __init__(self, grace: float, agents_are_stopped: bool) -> None:
+        self.agents_are_stopped = agents_are_stopped
+        """A batch system signals agents and launcher alike when a job is to end, and agents may notice first."""
+        self._grace = grace
+        self.failures: list[Failure] = []
+        self.interrupt: int | None = None
+        self._only_agents_noticed = False
+        self.stopping = False
+        self._finished = False
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the ranks are being stopped, or have all ended well: agents then end by themselves."""
+        return self.stopping or self._finished
+
+    def fail(self, failure: Failure) -> list[Order]:
+        """Something went wrong; the first time, everything is stopped."""
+        self.failures.append(failure)
+        if self.is_decided:
+            return []
+        self.stopping = True
+        return [Order("stop", self._grace)]
+
+    def finish(self, failure: Failure | None) -> list[Order]:
+        """All ranks have ended well; what they did may still be a failure."""
+        self._finished = True
+        if failure is not None:
+            self.failures.append(failure)
+        return [Order("finish")]
+
+    def interrupted(self, number: int) -> list[Order]:
+        """A signal asks for the end: the first waits for the ranks, the second does not.
+
+        A job that is ending because it failed stays failed, and one whose ranks have all ended well has succeeded:
+        there a signal only hurries it on.
+        """
+        again = (self.interrupt is not None and not self._only_agents_noticed) or bool(self.failures)
+        self._only_agents_noticed = False
+        if not self.failures and not self._finished:
+            self.interrupt = self.interrupt or number
+        self.stopping = True
+        return [Order("stop", 0.0 if again else self._grace)]
+
+    def interrupted_with_agents(self, number: int) -> list[Order]:
+        """An agent has noticed a signal that the launcher gets as well."""
+        if self.is_decided:
+            return []
+        self.interrupt, self.stopping, self._only_agents_noticed = number, True, True
+        return [Order("stop", self._grace)]
+
+    def has_stopped(self, event: messages.Exited, number: int | None) -> bool:
+        """Tell whether a rank ended because it was stopped; one that crashes meanwhile ended by itself."""
+        asked = event.get("asked", True) or self.interrupt is not None
+        return self.stopping and asked and number not in CRASHES
+
+    def add_reason(self, event: messages.Exited) -> None:
+        """Add to a rank's failures what its agent found out when it had ended."""
+        names = ("out_of_memory", "child", "child_signal", "kernel")
+        why = {name: event.get(name) for name in names if event.get(name)}
+        for at, failure in enumerate(self.failures):
+            if why and failure.rank == event["rank"]:
+                self.failures[at] = replace(failure, **cast(dict[str, Any], why))
 
 
 def of_scheduler(event: messages.Exited, run_dir: str) -> Failure:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from mslaunch.launcher.attempt.decisions import Order
 from mslaunch.text import named_ranks
+
+JOINED_EVERY = 0.2  # agents need not hear of each of 10,000 ranks that is through init()
 
 
 class Joining:
     """How far each rank is on its way into the group."""
 
-    def __init__(self) -> None:
+    def __init__(self, hosts: int) -> None:
+        self._has_others = hosts > 1
+        """Whether there are agents that do not see by themselves how far the ranks of others are."""
+        self._import_began = False
+        self._joined_sent: float | None = None
         self.imported: set[int] = set()
         """Ranks that have loaded MindSpore."""
         self.called: set[int] = set()
@@ -26,10 +33,22 @@ class Joining:
         self.called.add(rank)
         self.waiting[rank] = now
 
-    def leave(self, rank: int) -> None:
+    def leave(self, rank: int, now: float) -> list[Order]:
+        """A rank is through init(); agents hear of that now and then."""
         self.called.add(rank)
         self.waiting.pop(rank, None)
         self.joined.add(rank)
+        is_recent = self._joined_sent is not None and now - self._joined_sent < JOINED_EVERY
+        if not self._has_others or is_recent:
+            return []
+        self._joined_sent = now
+        return [Order("joined")]
+
+    def begin_import(self) -> list[Order]:
+        """A rank imports MindSpore; the first one needs the scheduler, wherever that is."""
+        is_first = not self._import_began
+        self._import_began = True
+        return [Order("scheduler")] if is_first and self._has_others else []
 
     def end(self, rank: int, code: int | None, now: float) -> None:
         """A rank has ended: it waits no more, and others may wait for it in vain."""

@@ -18,6 +18,8 @@ class StackRequest:
     def __init__(self) -> None:
         self.purpose: Purpose = "question"
         self.groups: tuple[stacks.Group, ...] | None = None
+        self.last_looks: list[tuple[stacks.Group, ...]] = []
+        """Where all ranks stood once the time of the job was up, one look after another."""
         self._waiting_for: set[str] = set()
         self._stacks: dict[int, tuple[stacks.StackFrame, ...]] = {}
 

@@ -22,9 +22,9 @@ SKEW_SHARE = 0.1  # of launch.exit_skew, where that is sooner
 class Timeouts:
     """Checks the time limits of an attempt."""
 
-    def __init__(self, run_state: RunState, job_began: float | None = None) -> None:
+    def __init__(self, run_state: RunState, job_began: float = 0.0) -> None:
         self.run_state = run_state
-        self._job_began = run_state.began if job_began is None else job_began
+        self._job_began = job_began
         self._join_noticed = self._absent_noticed = False
         self._skew_looked = self._skew_noticed = self._silence_noticed = False
         self._wall = 0.0
@@ -35,7 +35,7 @@ class Timeouts:
     def check(self, now: float, wall: float) -> list[Order]:
         """Return what has to be done by now. Limits go by a clock that only runs forward; `wall` is for the record."""
         self._wall = wall
-        if self.run_state.stopping or not self.run_state.running:
+        if self.run_state.ending.stopping or not self.run_state.ranks.running:
             return []
         return [order for check in self._checks for order in check(now)]
 
@@ -46,13 +46,13 @@ class Timeouts:
         summary = f"the job took longer than {limit:g} s (launch.timeout)"
         if self.run_state.joining.hopeless_since() is not None:
             return self._fail("timeout", summary)
-        if now - self._job_began < limit + LOOKS_SECONDS and len(self.run_state.last_looks) < LOOKS:
+        if now - self._job_began < limit + LOOKS_SECONDS and len(self.run_state.stacks.last_looks) < LOOKS:
             return self._look(now)
         return self._fail_after_looks(summary)
 
     def _look(self, now: float) -> list[Order]:
         """Have the stacks taken, twice with a pause: ranks that stand still hang, others are only late."""
-        if len(self.run_state.last_looks) < self._looks_begun or now < self._look_at:
+        if len(self.run_state.stacks.last_looks) < self._looks_begun or now < self._look_at:
             return []
         self._looks_begun += 1
         self._look_at = now + LOOK_PAUSE
@@ -60,7 +60,7 @@ class Timeouts:
 
     def _fail_after_looks(self, summary: str) -> list[Order]:
         """End the job, with where its ranks stood; one is to blame only where none has moved between two looks."""
-        looks = self.run_state.last_looks
+        looks = self.run_state.stacks.last_looks
         if not looks:
             return self._fail("timeout", summary)
         summary = "; ".join([summary, *(group.words() for group in looks[-1])])
@@ -70,13 +70,13 @@ class Timeouts:
 
     def _exit_skew(self, now: float) -> list[Order]:
         """After one rank has ended well, the others must print or compute; all silent and idle, they hang."""
-        run_state = self.run_state
-        if run_state.first_end is None:
+        run_state, activity = self.run_state, self.run_state.activity
+        if activity.first_end is None:
             return []
-        when, rank = run_state.first_end
-        when = max(when, run_state.last_start)  # a thousand ranks are not started at once
+        when, rank = activity.first_end
+        when = max(when, activity.last_start)  # a thousand ranks are not started at once
         skew = run_state.plan.limits.exit_skew
-        others = named_ranks(run_state.running)
+        others = named_ranks(run_state.ranks.running)
         if now - when >= max(SKEW_LOOK, min(SKEW_NOTICE, SKEW_SHARE * skew)) and not self._skew_noticed:
             self._skew_noticed = True
             limit = f"silence without computing counts as a hang after {skew:g} s (launch.exit_skew)"
@@ -87,10 +87,10 @@ class Timeouts:
         hopeless = run_state.joining.hopeless_since()
         if hopeless is not None and now - hopeless >= skew:
             return self._fail("exit skew", f"they still waited {skew:g} s later (launch.exit_skew)")
-        if self._least(run_state.idle) >= skew:
+        if self._least(activity.idle) >= skew:
             what = f"{others} neither printed nor computed anything for {skew:g} s after that (launch.exit_skew)"
             return self._fail("exit skew", f"rank {rank} ended with code 0, and {what}")
-        if self._least(run_state.silent) >= skew and not self._silence_noticed:
+        if self._least(activity.silent) >= skew and not self._silence_noticed:
             self._silence_noticed = True
             what = f"{others} use CPU time and have printed nothing for {skew:g} s"
             run_state.notes.append(f"rank {rank} has ended with code 0; {what}; launch.stall_timeout ends such a job")
@@ -98,7 +98,7 @@ class Timeouts:
 
     def _least(self, seconds: Mapping[int, float]) -> float:
         """The least of all running ranks; ranks that wait for one that computes are no hang."""
-        return min(seconds.get(rank, 0.0) for rank in self.run_state.running)
+        return min(seconds.get(rank, 0.0) for rank in self.run_state.ranks.running)
 
     def _join(self, now: float) -> list[Order]:
         """Name the ranks that others wait for in init()."""
@@ -110,34 +110,25 @@ class Timeouts:
                 run_state.notes.append(joining.describe_absent())
         elif not self._join_noticed and joining.waiting and now - min(joining.waiting.values()) >= JOIN_NOTICE:
             self._join_noticed = True
-            run_state.notes.append(joining.describe_missing(run_state.running, JOIN_NOTICE))
+            run_state.notes.append(joining.describe_missing(run_state.ranks.running, JOIN_NOTICE))
         return []
 
-    def _stall(self, now: float) -> list[Order]:
-        """A hang is judged by the agents' last word on output, not by how long ago that came."""
-        del now
-        limit = self.run_state.plan.limits.stall_timeout
-        quiet_since = self.run_state.last_output
-        if (
-            limit is None
-            or self.run_state.stacks.purpose == "stall"
-            or quiet_since is None
-            or self.run_state.pulse - quiet_since < limit
-        ):
+    def _stall(self, _now: float) -> list[Order]:
+        run_state, limit = self.run_state, self.run_state.plan.limits.stall_timeout
+        if limit is None or run_state.stacks.purpose == "stall" or run_state.activity.quiet_seconds() < limit:
             return []
-        return self.run_state.ask_for_stacks("stall")
+        return run_state.ask_for_stacks("stall")
 
-    def _numbers(self, now: float) -> list[Order]:
+    def _numbers(self, _now: float) -> list[Order]:
         """Tell of ranks, hosts and devices whose numbers are not as those of their peers, or not healthy."""
-        del now
         return self.run_state.report_alerts(self.run_state.numbers.check(self._wall), self._wall)
 
     def _fail(self, cause: str, summary: str) -> list[Order]:
         """End the job; a rank that others wait for in vain is the one to blame."""
         run_state, joining = self.run_state, self.run_state.joining
-        rank, host, log = None, run_state.plan.hosts[0].name, None
+        rank, host, log = None, run_state.hosts.names[0], None
         if joining.hopeless_since() is not None:
             rank = min(joining.absent)
-            host, log = run_state.ranks[rank].host, run_state.log_of(rank)
+            host, log = run_state.ranks.records[rank].host, run_state.log_of(rank)
             summary = f"{joining.describe_absent()}; {summary}"
-        return run_state.fail(Failure(self._wall, rank, host, ExitCode.TIME_IS_UP, None, cause, summary, log))
+        return run_state.ending.fail(Failure(self._wall, rank, host, ExitCode.TIME_IS_UP, None, cause, summary, log))
