@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from mslaunch.plan.nested import find_nested
+from mslaunch.launcher.nested import find_nested
 from mslaunch.plan.program import Program
 from tests.conftest import Bench
 

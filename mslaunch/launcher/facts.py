@@ -228,7 +228,7 @@ def _is_same(one: Path, other: Path) -> bool:
 def gather(job: ReadJob, found: FoundProgram, device_target: str, elsewhere: Elsewhere | None = None) -> Facts:
     """Ask this machine for everything that a job's plan needs; what runs elsewhere needs no MindSpore here."""
     spec, submit_dir = job.spec, Path.cwd()
-    source = found.file if found.program.is_in_job or found.program.kind == "module" else None
+    source = found.file if found.program.kind != "executable" or found.program.is_in_job else None
     project = find_project(found.job_dir, source, os.environ.get("HOME"))
     run_id = spec.launch.run_id or new_run_id()
     python = find_python(spec)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mslaunch.errors import PythonMissing, RequestError, ScriptMissing, did_you_mean
+from mslaunch.launcher.nested import find_nested
 from mslaunch.launcher.project import is_beside
-from mslaunch.plan.nested import NestedLauncher, find_nested
-from mslaunch.plan.program import PYTHON, Program, python_version, read_python
+from mslaunch.plan.program import PYTHON, NestedLauncher, Program, python_version, read_python
 from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec
 from mslaunch.run.paths import runs_root
 from mslaunch.settings.program import COMMAND_LINE, SETTINGS

@@ -12,8 +12,7 @@ from mslaunch.documents.schema import SCHEMA_VERSION, parse_record
 from mslaunch.documents.typed import make
 from mslaunch.errors import RecordUnreadable
 from mslaunch.hosts import Host
-from mslaunch.plan.nested import NestedLauncher
-from mslaunch.plan.program import Program
+from mslaunch.plan.program import NestedLauncher, Program
 from mslaunch.shared import layout
 from mslaunch.shared.messages import NumaAnswer, Role, Start
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from mslaunch.shared.other_launchers import is_python
+from mslaunch.shared.other_launchers import LauncherCommand, is_python
 
 Kind = Literal["script", "module", "executable"]
 
@@ -107,3 +108,22 @@ def read_python(command: tuple[str, ...]) -> PythonCommand | None:
     if not left or left[0].startswith("-"):
         return None
     return PythonCommand(command[0], env, is_module, left[0], tuple(left[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class NestedLauncher:
+    """What in a program starts ranks, and the line to type instead."""
+
+    where: str
+    """The program, or a script and its line."""
+    what: str
+    launcher: LauncherCommand | None
+    """The launcher, where its whole line is known."""
+    program: tuple[str, ...] = ()
+    """The Python program that it starts, where that can be seen."""
+
+    def instead(self, ranks: int) -> str:
+        """The line that starts the job with mslaunch."""
+        if self.launcher is not None:
+            return shlex.join(self.launcher.instead(ranks))
+        return shlex.join(("mslaunch", "train", "-n", str(ranks), *(self.program or ("SCRIPT.py",))))

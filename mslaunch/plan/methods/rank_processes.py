@@ -90,7 +90,7 @@ def worker_processes(job: PlacedJob, start: Start = "now") -> tuple[Process, ...
     """Return one process per rank, in the order of ranks."""
     command, processes = job.command, []
     for rank in job.ranks:
-        cwd = job.facts.submit_dir
+        cwd, log = job.facts.submit_dir, job.path(layout.rank_folder(rank.rank), layout.LOG)
         if job.spec.launch.cwd != "submit":
             cwd = posixpath.normpath(job.path(layout.work_folder(rank.rank), job.facts.workdir))
         process = Process(
@@ -101,7 +101,7 @@ def worker_processes(job: PlacedJob, start: Start = "now") -> tuple[Process, ...
             argv=(job.facts.hosts[rank.host.name].python, job.path(layout.BOOT), *command),
             env=rank_env(job, rank),
             cwd=cwd,
-            log=job.path(layout.rank_folder(rank.rank), layout.LOG),
+            log=log,
             start=start,
         )
         processes.append(process)

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from mslaunch.plan.program import Program
+from mslaunch.plan.program import NestedLauncher, Program
 from mslaunch.shared.other_launchers import MODULES, PROGRAMS, SHELLS, LauncherCommand, find_launcher, is_python
 
 _DEEPEST = 3  # scripts that scripts start
@@ -26,25 +26,6 @@ _BACKGROUND = re.compile(r"(?m)^(?!\s*#).*?[^&>\s]\s*(?<![&>])&\s*(?:;|\}|\bdone
 
 Read = Callable[[str], "str | None"]
 """Returns the text of a file, None where there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class NestedLauncher:
-    """What in a program starts ranks, and the line to type instead."""
-
-    where: str
-    """The program, or a script and its line."""
-    what: str
-    launcher: LauncherCommand | None
-    """The launcher, where its whole line is known."""
-    program: tuple[str, ...] = ()
-    """The Python program that it starts, where that can be seen."""
-
-    def instead(self, ranks: int) -> str:
-        """The line that starts the job with mslaunch."""
-        if self.launcher is not None:
-            return shlex.join(self.launcher.instead(ranks))
-        return shlex.join(("mslaunch", "train", "-n", str(ranks), *(self.program or ("SCRIPT.py",))))
 
 
 @dataclass(frozen=True, slots=True)
