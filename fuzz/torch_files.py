@@ -13,8 +13,8 @@ from fuzz.mutate import LARGEST, mutate_bytes
 from fuzz.run import Border, samples
 from mslaunch.checkpoint.moving.weights import plan_weights
 from mslaunch.weights.diff import Files
-from mslaunch.weights.importing import guess_names
 from mslaunch.weights.opening import open_weights
+from mslaunch.weights.transfer import guess_names
 
 _SMALL = 1 << 20
 _INSTRUCTIONS = tuple(b"()]}0122.RbcQNtlduseahjrq\x80\x81\x85\x86\x87\x88\x89\x8a\x8c\x93\x94\x95oiXKMJ")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS, Shard, read_shard
+from mslaunch.checkpoint.formats.torch_folders import holds_torch
 from mslaunch.checkpoint.moving.new_files import is_free
 from mslaunch.checkpoint.sharding.sets import ShardSet, find_set
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
@@ -20,7 +21,6 @@ from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import common
 from mslaunch.errors import ExitCode, RequestError
 from mslaunch.text import counted, plain
-from mslaunch.weights import transfer
 
 if TYPE_CHECKING:
     from mslaunch.checkpoint.formats.tensor import Tensor
@@ -87,10 +87,15 @@ def show(
 ) -> None:
     """Show names, shapes, types and sizes, from headers alone."""
     path = Path(source)
-    if transfer.holds_torch(source):
-        listed = transfer.list_weights(source, key=key)
-        files = "" if len(listed.files) == 1 else f"{counted(len(listed.files), 'file')}, "
-        _show_tensors(source, files, listed.nbytes, None, listed.weights, as_json)
+    if path.exists() and holds_torch(path):
+        from mslaunch.weights.opening import check_key, files_of, open_weights
+
+        weights = open_weights(path, key=key)
+        check_key(key, weights)
+        files = files_of(weights)
+        count = "" if len(files) == 1 else f"{counted(len(files), 'file')}, "
+        nbytes = sum(file.stat().st_size for file in files)
+        _show_tensors(source, count, nbytes, None, weights.values(), as_json)
         return
     if key is not None:
         raise RequestError(f"--key {key}: {source} has no keys; only files of torch.save have. Leave --key out.")
@@ -208,6 +213,8 @@ def import_weights(
     key: Key = None,
 ) -> None:
     """Write PyTorch's weights as a MindSpore checkpoint, or as the shards of ranks."""
+    from mslaunch.weights import transfer
+
     target = _choose_target(to, output, strategy)
     _check_target(target, tuple(FORMATS) if to else ())
     planned = transfer.import_weights(
@@ -228,6 +235,8 @@ def export_weights(
     key: LikeKey = None,
 ) -> None:
     """Write a MindSpore checkpoint with PyTorch's names; shards are merged on the way."""
+    from mslaunch.weights import transfer
+
     _check_target(to, FOR_TORCH)
     planned = transfer.export_weights(
         source, to, strategy=strategy, names=names, like=like, dtype=dtype, partial=partial, key=key
@@ -247,6 +256,8 @@ def diff_weights(
     as_json: common.Json = False,
 ) -> None:
     """Compare two sets of weights; exit code 1 if they differ."""
+    from mslaunch.weights import transfer
+
     compared = transfer.compare_weights(first, second, names=names, strategy=strategy, key=key)
     differences = compared.differences
     for note in compared.notes:
@@ -326,7 +337,7 @@ def _write_weights(weights: PlannedWeights, source: str) -> None:
         common.say_aside(f"{source}: and {len(weights.left_out) - SHOWN} more were left out")
     written = _move(weights.nbytes, weights.write)
     ranks = "" if weights.single else f"{counted(len(weights.planned.names), 'rank')}, "
-    count = counted(len(weights.renamed.weights), "parameter")
+    count = counted(len(weights.planned.job.assemblies), "parameter")
     print(f"{weights.target}: {ranks}{count}, {written}")
 
 

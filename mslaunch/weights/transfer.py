@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from mslaunch.shared import layout
+from mslaunch.checkpoint.formats import safetensors
+from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS
+from mslaunch.checkpoint.formats.tensor import ITEM_SIZES
+from mslaunch.checkpoint.moving import weights as change
+from mslaunch.checkpoint.moving.new_files import Planned
+from mslaunch.checkpoint.moving.weights import Weight, cast, plan_weights
+from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
+from mslaunch.errors import RequestError, SeveralLines
+from mslaunch.shared import layout as run_layout
+from mslaunch.weights.diff import WeightDifference, compare
+from mslaunch.weights.layer_names import TO_MINDSPORE, TO_PYTORCH, is_counter, is_embedding, is_of_training
+from mslaunch.weights.matching import SHOWN, NameMatch, match_names, pair_names, tied_names
+from mslaunch.weights.names import (
+    NameRule,
+    apply_rules,
+    first_match,
+    first_of,
+    is_ready,
+    read_rules,
+    reverse_rules,
+    unmatched_names,
+    unused_rules,
+)
+from mslaunch.weights.opening import Weights, check_key, open_weights
+from mslaunch.weights.scales import is_scaled, join_scales
 
-if TYPE_CHECKING:
-    from mslaunch.checkpoint.moving.new_files import Planned
-    from mslaunch.checkpoint.moving.weights import Weight
-    from mslaunch.checkpoint.sharding.strategy import Strategy
-    from mslaunch.weights.diff import WeightDifference
-    from mslaunch.weights.importing import Naming, Renamed
+DTYPES = {"float32": "Float32", "float16": "Float16", "bfloat16": "BFloat16", "float64": "Float64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +40,13 @@ class PlannedWeights:
     """New files of weights, ready to be written."""
 
     planned: Planned
-    renamed: Renamed
     target: Path
     single: bool
     """One file, not a folder with one for each rank."""
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """A sentence for each parameter that has no partner; empty unless that was allowed."""
-        return self.renamed.left_out
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences on rules that apply to no parameter, on what was guessed, and on what needs no partner."""
-        return self.renamed.notes
+    left_out: tuple[str, ...]
+    """A sentence for each parameter that has no partner; empty unless that was allowed."""
+    notes: tuple[str, ...]
+    """Sentences on rules that apply to no parameter, on what was guessed, and on what needs no partner."""
 
     @property
     def nbytes(self) -> int:
@@ -60,16 +71,14 @@ class ComparedWeights:
     """A sentence for each rule that applies to no parameter."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListedWeights:
-    """Weights under the names that an import reads, and the files that hold them."""
+class NoPartner(SeveralLines):
+    """Parameters that have found no partner, or two."""
 
-    weights: tuple[Weight, ...]
-    files: tuple[Path, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(path.stat().st_size for path in self.files)
+    def __init__(self, path: str, problems: tuple[str, ...], notes: tuple[str, ...] = ()) -> None:
+        lines = [*notes, *(f"{path}: {problem}" for problem in problems[:SHOWN])]
+        more = f"and {len(problems) - SHOWN} more; " if len(problems) > SHOWN else ""
+        lines.append(f"{path}: {more}nothing was written. Give --names RULES, or --partial to leave these out.")
+        super().__init__(lines)
 
 
 def import_weights(
@@ -84,11 +93,32 @@ def import_weights(
     key: str | None = None,
 ) -> PlannedWeights:
     """Plan MindSpore checkpoints from PyTorch's weights; with a strategy, a folder with one for each rank."""
-    from mslaunch.weights.importing import plan_import
-
-    how = _naming(names, like, dtype, partial, key)
-    planned, renamed = plan_import(Path(source), how, _strategy(strategy), Path(target))
-    return PlannedWeights(planned, renamed, Path(target), strategy is None)
+    layout = _read_strategy(strategy)
+    opened = join_scales(open_weights(Path(source), key=key))
+    check_key(key, opened)
+    partners = open_weights(Path(like)) if like else None
+    rules = read_rules(names) if names else []
+    renamed, notes = apply_rules(opened, rules), unused_rules(names or "", rules, opened)
+    if partners is not None:
+        match = match_names(renamed, _shapes(partners), TO_MINDSPORE)
+    elif names:
+        match = NameMatch(renamed, (), unmatched_names(names, rules, opened))
+    else:
+        match = guess_names(renamed)
+    if layout is not None and partners is None:
+        match = _match_strategy(match, layout)
+    notes += (*match.notes, *_square_words(names, opened, rules, match))
+    weights = _checked(source, match, dtype, partial, notes)
+    files = {0: Path(target).name}
+    if layout is not None:
+        if layout.lone_stage is not None:
+            raise RequestError(
+                f"{layout.name}: one stage of a pipeline alone. Merge its stages: mslaunch strategy merge."
+            )
+        suffix = next(iter(FORMATS))
+        files = {rank: f"{run_layout.rank_folder(rank)}/model{rank}{suffix}" for rank in range(layout.world_size)}
+    planned = Planned(plan_weights(weights, layout), files, {}, ())
+    return PlannedWeights(planned, Path(target), layout is None, match.problems, notes)
 
 
 def export_weights(
@@ -106,27 +136,29 @@ def export_weights(
 
     `key` says which value of a .pth that is given as `like`.
     """
-    from mslaunch.weights.importing import plan_export
-
-    how = _naming(names, like, dtype, partial, key)
-    planned, renamed = plan_export(Path(source), how, _strategy(strategy), Path(target))
-    return PlannedWeights(planned, renamed, Path(target), True)
-
-
-def holds_torch(source: str) -> bool:
-    """Tell whether a file or folder holds PyTorch's weights, which import reads."""
-    from mslaunch.checkpoint.formats.torch_folders import holds_torch
-
-    return Path(source).exists() and holds_torch(Path(source))
-
-
-def list_weights(source: str, *, key: str | None = None) -> ListedWeights:
-    """List the weights that an import of this file or folder would read."""
-    from mslaunch.weights.opening import check_key, files_of, open_weights
-
-    found = open_weights(Path(source), key=key)
-    check_key(key, found)
-    return ListedWeights(tuple(found.values()), tuple(files_of(found)))
+    layout = _read_strategy(strategy)
+    if Path(target).suffix not in FOR_TORCH:
+        raise RequestError(f"--to {target}: the new file's name must end in {' or '.join(FOR_TORCH)}.")
+    whole = join_scales(open_weights(Path(source), layout))
+    training = [name for name in whole if is_of_training(name, whole)]
+    network = {name: weight for name, weight in whole.items() if name not in training}
+    rules = reverse_rules(read_rules(names)) if names else []
+    renamed, notes = apply_rules(network, rules), unused_rules(names or "", rules, whole)
+    partners = open_weights(Path(like), key=key) if like else None
+    check_key(key, partners or network)
+    if partners is not None:
+        match = match_names(renamed, _shapes(partners), TO_PYTORCH, tied_names(partners))
+    elif names:
+        match = NameMatch(renamed, (), unmatched_names(names, rules, network))
+    else:
+        match = NameMatch(_plain_names(renamed), ())
+    notes += (*match.notes, *_square_words(names, network, rules, match))
+    if training:
+        count = "1 value" if len(training) == 1 else f"{len(training)} values"
+        notes += (f"{count} of the training ({first_of(training, 2)}) left out",)
+    weights = _checked(source, match, dtype, partial, notes)
+    planned = Planned(plan_weights(weights, None, "pt"), {0: Path(target).name}, {}, ())
+    return PlannedWeights(planned, Path(target), True, match.problems, notes)
 
 
 def diff_weights(
@@ -140,34 +172,124 @@ def compare_weights(
     first: str, second: str, *, names: str | None = None, strategy: str | None = None, key: str | None = None
 ) -> ComparedWeights:
     """Compare as diff_weights does, and return as well which names were taken for which."""
-    from mslaunch.weights.diff import compare
-    from mslaunch.weights.matching import pair_names
-    from mslaunch.weights.names import apply_rules, read_rules, unused_rules
-    from mslaunch.weights.opening import check_key, open_weights
-    from mslaunch.weights.scales import join_scales
-
-    layout = _strategy(strategy)
-    one, other = (
-        join_scales(open_weights(Path(path), layout if _is_ranks(path) else None, key)) for path in (first, second)
-    )
-    check_key(key, one, other)
+    layout = _read_strategy(strategy)
+    opened: list[Weights] = []
+    for path in map(Path, (first, second)):
+        has_ranks = path.is_dir() and any(path.glob(f"{run_layout.RANK}*"))
+        opened.append(join_scales(open_weights(path, layout if has_ranks else None, key)))
+    check_key(key, *opened)
     rules = read_rules(names) if names else []
-    pairs = pair_names(apply_rules(one, rules), other)
-    notes = unused_rules(names or "", rules, one)
+    pairs = pair_names(apply_rules(opened[0], rules), opened[1])
+    notes = unused_rules(names or "", rules, opened[0])
     return ComparedWeights(tuple(compare(pairs.first, pairs.second)), pairs.renamed, notes)
 
 
-def _naming(names: str | None, like: str | None, dtype: str | None, partial: bool, key: str | None = None) -> Naming:
-    from mslaunch.weights.importing import Naming
-
-    return Naming(names, Path(like) if like else None, dtype, partial, key)
-
-
-def _is_ranks(path: str) -> bool:
-    return Path(path).is_dir() and any(Path(path).glob(f"{layout.RANK}*"))
-
-
-def _strategy(name: str | None) -> Strategy | None:
-    from mslaunch.checkpoint.sharding.strategy import read_strategy
-
+def _read_strategy(name: str | None) -> Strategy | None:
     return read_strategy(Path(name)) if name else None
+
+
+def _shapes(weights: Weights) -> dict[str, tuple[int, ...] | None]:
+    return {name: weight.shape for name, weight in weights.items()}
+
+
+def guess_names(weights: Mapping[str, Weight]) -> NameMatch:
+    """Rename what can only be a normalisation or an embedding; without the network, the rest keeps its name."""
+    made: dict[str, Weight] = {}
+    guessed: list[str] = []
+    for name, weight in weights.items():
+        base, dot, last = name.rpartition(".")
+        if is_counter(name):
+            continue
+        new = f"{base}{dot}{_guess(weights, base, last, weight)}"
+        _put(made, weights, weight, new)
+        if new != name:
+            guessed.append(f"{name} is {new}")
+    if not guessed:
+        return NameMatch(made, ())
+    count = "1 name was" if len(guessed) == 1 else f"{len(guessed)} names were"
+    return NameMatch(made, (), (f"{count} guessed ({first_of(guessed)}); check with --like",))
+
+
+def _put(made: dict[str, Weight], weights: Mapping[str, Weight], weight: Weight, new: str) -> None:
+    if new in made or (new in weights and new != weight.name):
+        raise RequestError(
+            f"{new}: {weight.name} would get this name, and another parameter has it or gets it. Give --names RULES."
+        )
+    made[new] = change.rename(weight, new)
+
+
+def _guess(weights: Mapping[str, Weight], base: str, last: str, weight: Weight) -> str:
+    if last.startswith("running_"):
+        return TO_MINDSPORE.get(last, (last,))[0]
+    scale, bias = weights.get(f"{base}.weight"), weights.get(f"{base}.bias")
+    is_norm = f"{base}.running_mean" in weights or (scale and bias and len(scale.shape) == len(bias.shape) == 1)
+    if is_norm and last in ("weight", "bias"):
+        return "gamma" if last == "weight" else "beta"
+    if last == "weight" and len(weight.shape) == 2 and bias is None and is_embedding(f"{base}.{last}"):
+        return "embedding_table"
+    return last
+
+
+def _plain_names(weights: Mapping[str, Weight]) -> dict[str, Weight]:
+    """Give parameters the words of PyTorch's layers; each of MindSpore's has one."""
+    made: dict[str, Weight] = {}
+    for name, weight in weights.items():
+        base, dot, last = name.rpartition(".")
+        _put(made, weights, weight, f"{base}{dot}{TO_PYTORCH.get(last, (last,))[0]}")
+    return made
+
+
+def _square_words(names: str | None, weights: Weights, rules: Sequence[NameRule], match: NameMatch) -> tuple[str, ...]:
+    """Return a sentence on square matrices that no rule transposes, where others are or have to be transposed.
+
+    Rules that come with mslaunch are complete; others may have forgotten a matrix that fits either way.
+    """
+    if names and is_ready(names):
+        return ()
+    is_transposed = bool(match.transposed)
+    squares = []
+    for name, weight in weights.items():
+        if len(weight.shape) == 2:
+            applied = first_match(rules, name)
+            if applied and applied[0].transpose is not None:
+                is_transposed = True
+            elif weight.shape[0] == weight.shape[1]:
+                squares.append(name)
+    if not is_transposed or not squares:
+        return ()
+    count = "1 square matrix fits" if len(squares) == 1 else f"{len(squares)} square matrices fit"
+    return (
+        f"{count} either way, transposed or not ({first_of(squares)}): shapes cannot tell, so check with the network",
+    )
+
+
+def _match_strategy(match: NameMatch, strategy: Strategy) -> NameMatch:
+    """Match the names that a strategy lists; every rank gets the other weights whole."""
+    listed, weights = strategy.names(), match.weights
+    if not listed & weights.keys():
+        return match_names(weights, dict.fromkeys(sorted(listed)), TO_MINDSPORE)
+    missing = [name for name in sorted(listed - weights.keys()) if not is_of_training(name, listed)]
+    problems = tuple(f"{name}, which {strategy.name} lists, gets no weights" for name in missing)
+    return NameMatch(weights, problems, match.notes)
+
+
+def _checked(source: str, match: NameMatch, dtype: str | None, partial: bool, notes: tuple[str, ...]) -> list[Weight]:
+    """Return the weights that have partners, of the type that was asked for; refuse what cannot be written."""
+    if match.problems and not partial:
+        raise NoPartner(source, match.problems, notes)
+    if not match.weights:
+        raise RequestError(f"{source}: no parameter has a partner, so there is nothing to write.")
+    weights = list(match.weights.values())
+    if dtype is not None:
+        if dtype not in DTYPES:
+            raise RequestError(f"--dtype: one of {', '.join(DTYPES)} is wanted, got {dtype!r}.")
+        return [cast(weight, DTYPES[dtype]) for weight in weights]
+    for weight in weights:
+        if is_scaled(weight):
+            raise RequestError(
+                f"{weight.name}: MindSpore's checkpoints have no float8. Give --dtype bfloat16: its values are "
+                f"multiplied by their scales."
+            )
+        if weight.dtype not in ITEM_SIZES and weight.dtype in (*safetensors.FLOAT8.values(), *safetensors.FLOAT8):
+            raise RequestError(f"{weight.name}: MindSpore's checkpoints have no {weight.dtype}. Give --dtype bfloat16.")
+    return weights
