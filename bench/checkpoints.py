@@ -21,8 +21,7 @@ import numpy as np
 from bench.measure import MSLAUNCH, ROUNDS, Row, medians, seconds
 from mslaunch.checkpoint.formats.table import frame
 from mslaunch.checkpoint.formats.tensor import Tensor
-from mslaunch.checkpoint.sharding.strategy import write_strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Layout
+from mslaunch.checkpoint.sharding.strategy import Layout, write_strategy
 
 RANKS, NEW_RANKS = 8, 4
 HIDDEN, LAYERS = 2048, 11  # 2.1 GB in float32

@@ -20,8 +20,7 @@ from bench.checkpoints import beside_copy, parameters, peak_memory, remove
 from bench.measure import MSLAUNCH, TORCHRUN, Row, seconds
 from mslaunch.checkpoint.formats.safetensors import frame
 from mslaunch.checkpoint.formats.tensor import Tensor
-from mslaunch.checkpoint.sharding.strategy import write_strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Layout
+from mslaunch.checkpoint.sharding.strategy import Layout, write_strategy
 
 FILES, RANKS = 8, 8
 TORCH_PYTHON = str(Path(TORCHRUN).parent / "python")

@@ -13,8 +13,7 @@ from fuzz.run import Border
 from mslaunch.checkpoint.formats.safetensors import frame
 from mslaunch.checkpoint.formats.tensor import Tensor
 from mslaunch.checkpoint.sharding.sets import find_set
-from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.sharding.tensor_layout import box
+from mslaunch.checkpoint.sharding.strategy import Strategy, box, read_strategy
 from mslaunch.checkpoint.sharding.verify import verify
 from mslaunch.cli.ckpt import show
 from mslaunch.cli.strategy import show_strategy

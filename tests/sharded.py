@@ -19,9 +19,9 @@ import pytest
 from mslaunch.checkpoint.formats.table import frame, read_shard
 from mslaunch.checkpoint.formats.tensor import Tensor
 from mslaunch.checkpoint.moving.new_files import Planned
+from mslaunch.checkpoint.sharding.reshard import Target, plan_transform
 from mslaunch.checkpoint.sharding.sets import find_set
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.sharding.transform import Target, plan_transform
 from mslaunch.documents import protobuf
 from tests.conftest import ROOT
 

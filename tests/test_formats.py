@@ -8,8 +8,7 @@ import pytest
 
 from mslaunch.checkpoint.formats.table import FORMATS, Parameter, Shard, describe, recognise
 from mslaunch.checkpoint.formats.tensor import Tensor
-from mslaunch.checkpoint.sharding.strategy import Strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Layout
+from mslaunch.checkpoint.sharding.strategy import Layout, Strategy
 from mslaunch.cli.new import IGNORED
 from mslaunch.runtime.checkpoints import LOAD_OPTIONS
 

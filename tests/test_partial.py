@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mslaunch.checkpoint.moving.new_files import Planned
-from mslaunch.checkpoint.sharding.transform import Target
+from mslaunch.checkpoint.sharding.reshard import Target
 from mslaunch.errors import RequestError
 from tests.conftest import Bench
 from tests.sharded import checkpoints, contents_of, json_strategy, plan, strategy_file, strategy_of, write_shard

@@ -11,11 +11,9 @@ import pytest
 
 from mslaunch.checkpoint.formats.table import read_shard
 from mslaunch.checkpoint.moving import file_io
-from mslaunch.checkpoint.sharding.reshard import natural_layout
+from mslaunch.checkpoint.sharding.reshard import STRATEGY, Target, natural_layout
 from mslaunch.checkpoint.sharding.sets import find_set
-from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Layout
-from mslaunch.checkpoint.sharding.transform import STRATEGY, Target
+from mslaunch.checkpoint.sharding.strategy import Layout, Strategy, read_strategy
 from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
 from mslaunch.errors import RequestError
 from tests.conftest import Bench

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from mslaunch.checkpoint.moving.file_io import SourceChanged
-from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Layout
-from mslaunch.checkpoint.sharding.transform import Target
+from mslaunch.checkpoint.sharding.reshard import Target
+from mslaunch.checkpoint.sharding.strategy import Layout, Strategy, read_strategy
 from mslaunch.errors import RequestError
 from tests.conftest import Bench, wait_for
 from tests.sharded import (

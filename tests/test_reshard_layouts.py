@@ -17,9 +17,8 @@ from mslaunch.checkpoint.formats import ckpt
 from mslaunch.checkpoint.moving import file_io, shard_writer
 from mslaunch.checkpoint.moving import shard_writer as block_plan
 from mslaunch.checkpoint.moving.blocks import cut_blocks, row_length, row_places
-from mslaunch.checkpoint.sharding.strategy import read_strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Layout, box, intersection, whole_shape
-from mslaunch.checkpoint.sharding.transform import Target
+from mslaunch.checkpoint.sharding.reshard import Target
+from mslaunch.checkpoint.sharding.strategy import Layout, box, intersection, read_strategy, whole_shape
 from tests.sharded import contents_of, json_strategy, plan, write_anew, write_shard
 
 Array = np.ndarray[Any, np.dtype[Any]]

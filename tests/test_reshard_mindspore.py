@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from mslaunch.checkpoint.sharding.strategy import merge_stages, read_strategy, write_strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Layout
-from mslaunch.checkpoint.sharding.transform import STRATEGY, Target
+from mslaunch.checkpoint.sharding.reshard import STRATEGY, Target
+from mslaunch.checkpoint.sharding.strategy import Layout, merge_stages, read_strategy, write_strategy
 from tests.sharded import (
     PAIRS,
     STRATEGIES,

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from mslaunch.checkpoint.formats import ckpt
 from mslaunch.checkpoint.formats.table import read_shard
-from mslaunch.checkpoint.sharding.strategy import Strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Layout
-from mslaunch.checkpoint.sharding.transform import Target
+from mslaunch.checkpoint.sharding.reshard import Target
+from mslaunch.checkpoint.sharding.strategy import Layout, Strategy
 from mslaunch.documents import protobuf
 from mslaunch.errors import RequestError, ShardUnreadable
 from tests.conftest import Bench

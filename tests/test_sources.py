@@ -10,8 +10,8 @@ import pytest
 
 from mslaunch.checkpoint.formats.table import read_shard
 from mslaunch.checkpoint.moving.file_io import SourceChanged
+from mslaunch.checkpoint.sharding.reshard import plan_convert
 from mslaunch.checkpoint.sharding.sets import find_set
-from mslaunch.checkpoint.sharding.transform import plan_convert
 from mslaunch.errors import ShardUnreadable
 from mslaunch.weights.diff import compare
 from mslaunch.weights.opening import open_weights

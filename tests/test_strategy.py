@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mslaunch.checkpoint.sharding.strategy import merge_stages, read_strategy, write_strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Layout
+from mslaunch.checkpoint.sharding.strategy import Layout, merge_stages, read_strategy, write_strategy
 from mslaunch.documents import protobuf
 from mslaunch.errors import RequestError, StrategyMissing, StrategyUnreadable
 from tests.conftest import Bench

@@ -10,8 +10,7 @@ import pytest
 
 from mslaunch.checkpoint.formats.table import read_shard
 from mslaunch.checkpoint.sharding.sets import find_set
-from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Layout
+from mslaunch.checkpoint.sharding.strategy import Layout, Strategy, read_strategy
 from mslaunch.checkpoint.sharding.verify import ShardFinding, verify
 from mslaunch.documents import protobuf
 from tests.conftest import Bench

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS, Shard, read_shard
-from mslaunch.checkpoint.formats.torch_folders import holds_torch
+from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS, Shard, holds_torch, read_shard
 from mslaunch.checkpoint.moving.new_files import is_free
 from mslaunch.checkpoint.sharding.sets import ShardSet, find_set
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
@@ -156,7 +155,7 @@ def reshard(
     kind: Kind = None,
 ) -> None:
     """Write a set anew for another number of ranks or another layout."""
-    from mslaunch.checkpoint.sharding.transform import Target, plan_transform, suffix_for
+    from mslaunch.checkpoint.sharding.reshard import Target, plan_transform, suffix_for
 
     if to and to_tp:
         raise RequestError("--to and --to-tp both name the new layout. Give one of them.")
@@ -181,7 +180,7 @@ def reshard(
 @app.command("convert")
 def convert(source: Source, output: Output, kind: Kind = None, step: Step = None, prefix: Prefix = None) -> None:
     """Write .ckpt as .safetensors, or the other way round."""
-    from mslaunch.checkpoint.sharding.transform import plan_convert, suffix_for
+    from mslaunch.checkpoint.sharding.reshard import plan_convert, suffix_for
 
     path, target = Path(source), Path(output)
     shard_set = find_set(path, step=step, prefix=prefix)

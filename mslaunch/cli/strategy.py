@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mslaunch.checkpoint.sharding.strategy import Strategy, merge_stages, read_strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Layout
+from mslaunch.checkpoint.sharding.strategy import Layout, Strategy, merge_stages, read_strategy
 from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import common
 from mslaunch.cli.parsing.new_file import Force, write_new

@@ -9,21 +9,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mslaunch.checkpoint.formats.table import Shard
-from mslaunch.checkpoint.moving.new_files import Planned
-from mslaunch.checkpoint.moving.shard_writer import Progress
 from mslaunch.checkpoint.sharding.replicas import differing_parameter
 from mslaunch.checkpoint.sharding.sets import ShardSet, find_set, strategy_beside
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
-from mslaunch.checkpoint.sharding.transform import STRATEGY, Target, new_names, plan_transform
 from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
 from mslaunch.errors import Disagreement, RequestError
-from mslaunch.launcher.explain import earlier_run_with
 from mslaunch.launcher.read import CheckpointRequest
 from mslaunch.plan.model import Checkpoints
 from mslaunch.run.ownership import user_name
-from mslaunch.run.search import folders_to_search
+
+if TYPE_CHECKING:
+    from mslaunch.checkpoint.moving.new_files import Planned
+    from mslaunch.checkpoint.moving.shard_writer import Progress
 
 
 def kept_folder(runs_dir: Path) -> Path:
@@ -138,8 +138,12 @@ class ChosenFiles:
 
 def read_set(request: CheckpointRequest) -> ServedSet:
     """Find the newest complete step of a checkpoint, and read how it is cut."""
-    if not request.path.exists() and (earlier := earlier_run_with(str(request.path), folders_to_search(os.environ))):
-        raise RequestError(f"{request.path}: no such checkpoint here. {earlier}")
+    if not request.path.exists():
+        from mslaunch.launcher.explain import earlier_run_with
+        from mslaunch.run.search import folders_to_search
+
+        if earlier := earlier_run_with(str(request.path), folders_to_search(os.environ)):
+            raise RequestError(f"{request.path}: no such checkpoint here. {earlier}")
     strategy = request.strategy or strategy_beside(request.path)
     trained = read_strategy(strategy) if strategy else None
     target = read_strategy(request.predict_strategy) if request.predict_strategy else None
@@ -196,6 +200,8 @@ def _fits(served: ServedSet, workers: int, trained: Strategy) -> bool:
 
 
 def _resharded(served: ServedSet, trained: Strategy, workers: int, run_dir: str, notes: tuple[str, ...]) -> ChosenFiles:
+    from mslaunch.checkpoint.sharding.reshard import STRATEGY, Target, new_names, plan_transform
+
     cuts = any(layout.cut_dimension is not None for layout in trained.layouts())
     whole = served.target is None and (workers == 1 or not cuts)
     degree = workers if served.target is None and not whole else None

@@ -14,7 +14,7 @@ from mslaunch.checkpoint.moving.blocks import cut_blocks
 from mslaunch.checkpoint.moving.file_io import check_unchanged, open_source
 from mslaunch.checkpoint.moving.views import ITEMS, read_box
 from mslaunch.checkpoint.moving.weights import Weight
-from mslaunch.checkpoint.sharding.tensor_layout import Box, box_shape, intersection
+from mslaunch.checkpoint.sharding.strategy import Box, box_shape, intersection
 from mslaunch.open_files import room_for
 
 if TYPE_CHECKING:

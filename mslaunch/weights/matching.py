@@ -11,7 +11,7 @@ from itertools import takewhile
 from mslaunch.checkpoint.formats.tensor import shape_words
 from mslaunch.checkpoint.moving import weights as change
 from mslaunch.checkpoint.moving.weights import Weight
-from mslaunch.checkpoint.sharding.tensor_layout import Shape
+from mslaunch.checkpoint.sharding.strategy import Shape
 from mslaunch.weights.layer_names import (
     EITHER_WAY,
     STATISTICS,

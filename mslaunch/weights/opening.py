@@ -10,15 +10,24 @@ from math import prod
 from pathlib import Path
 
 from mslaunch.checkpoint.formats import safetensors
-from mslaunch.checkpoint.formats.table import FOR_TORCH, FORMATS, TORCH_SUFFIXES, describe, is_torch, read_shard
+from mslaunch.checkpoint.formats.table import (
+    FOR_TORCH,
+    FORMATS,
+    TORCH_SUFFIXES,
+    check_not_distributed,
+    describe,
+    files_of_torch,
+    find_index,
+    is_torch,
+    read_shard,
+    siblings,
+)
 from mslaunch.checkpoint.formats.tensor import MalformedFile, Tensor
-from mslaunch.checkpoint.formats.torch_folders import check_not_distributed, files_of_torch, find_index, siblings
 from mslaunch.checkpoint.moving.file_io import open_regular, remember
 from mslaunch.checkpoint.moving.views import ITEMS, view_of
 from mslaunch.checkpoint.moving.weights import Weight, rename, weight_of
 from mslaunch.checkpoint.sharding.sets import SeveralNetworks, find_set
-from mslaunch.checkpoint.sharding.strategy import Strategy
-from mslaunch.checkpoint.sharding.tensor_layout import box_shape
+from mslaunch.checkpoint.sharding.strategy import Strategy, box_shape
 from mslaunch.checkpoint.sharding.verify import require_valid
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable, read_text

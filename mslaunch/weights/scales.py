@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from math import ceil
 
 from mslaunch.checkpoint.moving import views
 from mslaunch.checkpoint.moving.views import FLOATS, Scale, TensorView
 from mslaunch.checkpoint.moving.weights import Weight
-from mslaunch.checkpoint.sharding.tensor_layout import Shape
+from mslaunch.checkpoint.sharding.strategy import Shape
 from mslaunch.errors import RequestError
 
 _NAMES = ("_scale_inv", "_scale")
@@ -62,7 +63,7 @@ def _joined(weight: Weight, factors: Weight) -> Weight:
 def _same_dimensions(view: TensorView, count: int) -> TensorView:
     """One scale for all values has none or one dimension, one for each row too."""
     while len(view.shape) < count:
-        view = views.insert_dimension(view, len(view.shape))
+        view = views.rearrange(view, partial(views.inserted, len(view.shape)))
     if count == 0 and view.shape == (1,):
         view = views.remove_dimension(view, 0)
     return view

@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from mslaunch.checkpoint.formats.tensor import Part
-from mslaunch.checkpoint.sharding.tensor_layout import Box, box_shape
+from mslaunch.checkpoint.sharding.strategy import Box, box_shape
 
 if TYPE_CHECKING:
     import numpy as np

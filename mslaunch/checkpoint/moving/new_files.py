@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from mslaunch.checkpoint.moving.file_io import Differs, SameFile
 from mslaunch.checkpoint.moving.shard_writer import Progress, ShardWriter
-from mslaunch.checkpoint.sharding.reshard import ReshardPlan
 from mslaunch.documents.mounts import mount_points
 from mslaunch.errors import NotReadyError, RequestError, limit_of
 
 if TYPE_CHECKING:
+    from mslaunch.checkpoint.sharding.reshard import ReshardPlan
     from mslaunch.checkpoint.sharding.verify import ShardFinding
 
 LOCK = "lock"

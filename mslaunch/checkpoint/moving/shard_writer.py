@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mslaunch.checkpoint.formats.table import check_writable, frame
 from mslaunch.checkpoint.formats.tensor import FileLayout, Part, Tensor
@@ -28,9 +29,11 @@ from mslaunch.checkpoint.moving.blocks import (
 )
 from mslaunch.checkpoint.moving.file_io import NewFile, OutputFile, check_unchanged, open_source, read_fully, read_some
 from mslaunch.checkpoint.moving.views import TensorView, bytes_of, read_box
-from mslaunch.checkpoint.sharding.reshard import Assembly, ReshardPlan
-from mslaunch.checkpoint.sharding.tensor_layout import Box, box_shape, intersection
+from mslaunch.checkpoint.sharding.strategy import Box, box_shape, intersection
 from mslaunch.open_files import room_for
+
+if TYPE_CHECKING:
+    from mslaunch.checkpoint.sharding.reshard import Assembly, ReshardPlan
 
 LONG_RUN = 64 << 10
 """From here on a run is worth a call of its own."""

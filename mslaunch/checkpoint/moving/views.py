@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mslaunch.checkpoint.formats.tensor import ITEM_SIZES, Part, Tensor
 from mslaunch.checkpoint.moving.blocks import pieces
 from mslaunch.checkpoint.moving.file_io import open_source, read_fully
-from mslaunch.checkpoint.sharding.tensor_layout import Box, Shape, box_shape
+from mslaunch.checkpoint.sharding.strategy import Box, Shape, box_shape
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,17 +90,38 @@ def _dense(shape: Shape) -> tuple[int, ...]:
     return tuple(prod(shape[index + 1 :]) for index in range(len(shape)))
 
 
-def permute(view: TensorView, axes: Sequence[int]) -> TensorView:
-    if view.rows is not None:
-        raise ValueError("rows that are in another order cannot be transposed")
-    shape, strides = ([values[axis] for axis in axes] for values in (view.shape, view.strides))
-    scale = view.scale and replace(
-        view.scale,
-        view=permute(view.scale.view, axes),
-        blocks=tuple(view.scale.blocks[axis] for axis in axes),
-        starts=tuple(view.scale.starts[axis] for axis in axes),
-    )
-    return replace(view, shape=tuple(shape), strides=tuple(strides), scale=scale)
+Rearrangement = Callable[[tuple[Any, ...], Any], tuple[Any, ...]]
+"""Changes values of which each belongs to a dimension; the second argument is the value of a new dimension."""
+
+
+def permuted(axes: Sequence[int], values: tuple[Any, ...], _: Any) -> tuple[Any, ...]:
+    return tuple(values[axis] for axis in axes)
+
+
+def inserted(axis: int, values: tuple[Any, ...], new: Any) -> tuple[Any, ...]:
+    return (*values[:axis], new, *values[axis:])
+
+
+def removed(axis: int, values: tuple[Any, ...], _: Any) -> tuple[Any, ...]:
+    return (*values[:axis], *values[axis + 1 :])
+
+
+def rearrange(view: TensorView, change: Rearrangement) -> TensorView:
+    """Put dimensions into another order, add or remove one of size 1; rows in another order must stay the first."""
+    scale = view.scale
+    if scale is not None:
+        factors = rearrange(scale.view, change)
+        scale = replace(scale, view=factors, blocks=change(scale.blocks, 1), starts=change(scale.starts, 0))
+    return replace(view, shape=change(view.shape, 1), strides=change(view.strides, 0), scale=scale)
+
+
+def remove_dimension(view: TensorView, axis: int) -> TensorView:
+    """Remove a dimension of size 1; of its scales, those of one block are left."""
+    if view.scale is not None:
+        block = view.scale.starts[axis] // view.scale.blocks[axis]
+        factors = narrow(view.scale.view, axis, block, block + 1)
+        view = replace(view, scale=replace(view.scale, view=factors))
+    return rearrange(view, partial(removed, axis))
 
 
 def narrow(view: TensorView, axis: int, since: int, to: int) -> TensorView:
@@ -110,40 +132,6 @@ def narrow(view: TensorView, axis: int, since: int, to: int) -> TensorView:
     starts = view.scale.starts if view.scale else ()
     scale = view.scale and replace(view.scale, starts=(*starts[:axis], starts[axis] + since, *starts[axis + 1 :]))
     return replace(view, shape=shape, offset=view.offset + since * view.strides[axis], scale=scale)
-
-
-def insert_dimension(view: TensorView, axis: int) -> TensorView:
-    scale = view.scale and replace(
-        view.scale,
-        view=insert_dimension(view.scale.view, axis),
-        blocks=(*view.scale.blocks[:axis], 1, *view.scale.blocks[axis:]),
-        starts=(*view.scale.starts[:axis], 0, *view.scale.starts[axis:]),
-    )
-    return replace(
-        view,
-        shape=(*view.shape[:axis], 1, *view.shape[axis:]),
-        strides=(*view.strides[:axis], 0, *view.strides[axis:]),
-        scale=scale,
-    )
-
-
-def remove_dimension(view: TensorView, axis: int) -> TensorView:
-    return replace(
-        view,
-        shape=(*view.shape[:axis], *view.shape[axis + 1 :]),
-        strides=(*view.strides[:axis], *view.strides[axis + 1 :]),
-        scale=view.scale and _without_dimension(view.scale, axis),
-    )
-
-
-def _without_dimension(scale: Scale, axis: int) -> Scale:
-    block = scale.starts[axis] // scale.blocks[axis]
-    return replace(
-        scale,
-        view=remove_dimension(narrow(scale.view, axis, block, block + 1), axis),
-        blocks=(*scale.blocks[:axis], *scale.blocks[axis + 1 :]),
-        starts=(*scale.starts[:axis], *scale.starts[axis + 1 :]),
-    )
 
 
 def reorder(view: TensorView, rows: Sequence[int]) -> TensorView:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from math import prod
 from pathlib import Path
@@ -12,9 +13,8 @@ from pathlib import Path
 from mslaunch.checkpoint.formats.tensor import OTHER_ITEMS, Tensor, shape_words
 from mslaunch.checkpoint.moving import views
 from mslaunch.checkpoint.moving.views import FLOATS, ITEMS, TensorView
-from mslaunch.checkpoint.sharding.reshard import Assembly, ReshardPlan, make_assembly, target_boxes
-from mslaunch.checkpoint.sharding.strategy import Strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Box, Shape, box_shape, everything, intersection
+from mslaunch.checkpoint.sharding.reshard import Assembly, ReshardPlan, make_assembly, make_plan, target_boxes
+from mslaunch.checkpoint.sharding.strategy import Box, Shape, Strategy, everything, intersection
 from mslaunch.errors import RequestError
 
 Piece = tuple[Box, Path, TensorView]
@@ -50,22 +50,16 @@ def _check_axis(weight: Weight, axis: int, dimensions: int) -> None:
         raise RequestError(f"{weight.name}: {weight.words()} has no dimension {axis} that a rule could change.")
 
 
-def _changed(
-    weight: Weight,
-    shape: Shape,
-    change_box: Callable[[Box], Box],
-    change_view: Callable[[TensorView], TensorView],
-    name: str | None = None,
-) -> Weight:
-    changed = tuple((change_box(place), path, change_view(view)) for place, path, view in weight.pieces)
-    return replace(weight, name=name or weight.name, shape=shape, pieces=changed)
-
-
 def rename(weight: Weight, name: str) -> Weight:
     if weight.packed:
         path, tensor = weight.packed
         return replace(weight, name=name, packed=(path, replace(tensor, name=name)))
     return replace(weight, name=name)
+
+
+def _rearranged(weight: Weight, change: views.Rearrangement) -> Weight:
+    pieces = tuple((change(place, (0, 1)), path, views.rearrange(view, change)) for place, path, view in weight.pieces)
+    return replace(weight, shape=change(weight.shape, 1), pieces=pieces)
 
 
 def transpose(weight: Weight, axes: Sequence[int]) -> Weight:
@@ -75,36 +69,23 @@ def transpose(weight: Weight, axes: Sequence[int]) -> Weight:
         raise RequestError(f"{weight.name}: {weight.words()} cannot be transposed to {list(order)}. Correct the rule.")
     if any(view.rows is not None for *_, view in weight.pieces):
         raise RequestError(f"{weight.name}: a rule can transpose or permute heads, not both.")
-    shape = tuple(weight.shape[axis] for axis in order)
-    return _changed(
-        weight, shape, lambda box: tuple(box[axis] for axis in order), lambda view: views.permute(view, order)
-    )
+    return _rearranged(weight, partial(views.permuted, order))
 
 
 def insert_dimension(weight: Weight, axis: int) -> Weight:
     _check_axis(weight, axis, len(weight.shape) + 1)
     if axis == 0 and any(view.rows is not None for *_, view in weight.pieces):
         raise RequestError(f"{weight.name}: a rule can put a dimension first or permute heads, not both.")
-    shape = (*weight.shape[:axis], 1, *weight.shape[axis:])
-    return _changed(
-        weight,
-        shape,
-        lambda box: (*box[:axis], (0, 1), *box[axis:]),
-        lambda view: views.insert_dimension(view, axis),
-    )
+    return _rearranged(weight, partial(views.inserted, axis))
 
 
 def remove_dimension(weight: Weight, axis: int) -> Weight:
     _check_axis(weight, axis, len(weight.shape))
     if weight.shape[axis] != 1 or (axis == 0 and any(view.rows is not None for *_, view in weight.pieces)):
         raise RequestError(f"{weight.name}: dimension {axis} of {weight.words()} is not 1 and cannot be removed.")
-    shape = (*weight.shape[:axis], *weight.shape[axis + 1 :])
-    return _changed(
-        weight,
-        shape,
-        lambda box: (*box[:axis], *box[axis + 1 :]),
-        lambda view: views.remove_dimension(view, axis),
-    )
+    change = partial(views.removed, axis)
+    pieces = tuple((change(box, None), path, views.remove_dimension(view, axis)) for box, path, view in weight.pieces)
+    return replace(weight, shape=change(weight.shape, None), pieces=pieces)
 
 
 def split(weight: Weight, axis: int, ratios: Sequence[int], names: Sequence[str]) -> list[Weight]:
@@ -177,7 +158,6 @@ def cast(weight: Weight, dtype: str) -> Weight:
 
 def plan_weights(weights: Sequence[Weight], target: Strategy | None, framework: str = "ms") -> ReshardPlan:
     """Decide which bytes of which files go to which rank; without a strategy, all to one."""
-    new: dict[int, list[Tensor]] = {rank: [] for rank in range(target.world_size if target else 1)}
     assemblies: list[Assembly] = []
     for weight in weights:
         if weight.dtype in NOT_OF_MINDSPORE:
@@ -186,21 +166,11 @@ def plan_weights(weights: Sequence[Weight], target: Strategy | None, framework: 
                 f"Leave it out with a rule: {{drop: '{re.escape(weight.name)}'}}."
             )
         places = target_boxes(weight.name, weight.shape, target)
-        assemblies.append(_assembly(weight, places))
-        for box, ranks in places.items():
-            shape, size = weight.shape, weight.nbytes
-            if not weight.packed:
-                shape = box_shape(box)
-                size = prod(shape) * ITEMS[weight.dtype]
-            for rank in ranks:
-                new[rank].append(Tensor(weight.name, weight.dtype, shape, ((0, size),)))
-    shards = {rank: tuple(tensors) for rank, tensors in new.items()}
-    return ReshardPlan(tuple(assemblies), shards, framework=framework)
-
-
-def _assembly(weight: Weight, places: Mapping[Box, tuple[int, ...]]) -> Assembly:
-    if weight.packed:
-        path, tensor = weight.packed
-        return make_assembly(weight.name, weight.shape, [(everything(weight.shape), path, tensor)], places)
-    sources = [(box, path, view.plain(weight.name) or view) for box, path, view in weight.pieces]
-    return Assembly(weight.name, weight.shape, ITEMS[weight.dtype], tuple(sources), tuple(places.items()))
+        if weight.packed:
+            source = (everything(weight.shape), *weight.packed)
+            assemblies.append(make_assembly(weight.name, weight.shape, [source], places))
+            continue
+        sources = tuple((box, path, view.plain(weight.name) or view) for box, path, view in weight.pieces)
+        itemsize, targets = ITEMS[weight.dtype], tuple(places.items())
+        assemblies.append(Assembly(weight.name, weight.dtype, weight.shape, itemsize, sources, targets))
+    return make_plan(assemblies, range(target.world_size if target else 1), framework=framework)

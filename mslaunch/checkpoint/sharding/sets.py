@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from mslaunch.checkpoint.formats.table import FORMATS, Shard, checksum, read_shard
-from mslaunch.checkpoint.formats.torch_folders import holds_torch
+from mslaunch.checkpoint.formats.table import FORMATS, Shard, checksum, holds_torch, read_shard
 from mslaunch.checkpoint.sharding.replicas import differing_parameter
 from mslaunch.checkpoint.sharding.saved_files import (
     Network,

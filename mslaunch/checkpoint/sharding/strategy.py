@@ -1,4 +1,4 @@
-"""Strategy files: how MindSpore cut the parameters of a network over stages and devices. Protobuf or JSON."""
+"""Strategies: how MindSpore cut each parameter over stages and devices, and the files that say so (protobuf, JSON)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,137 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from mslaunch.checkpoint.sharding.tensor_layout import Layout
 from mslaunch.documents import protobuf
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
 from mslaunch.errors import RequestError, StrategyMissing, StrategyUnreadable
 
+Shape = tuple[int, ...]
+Box = tuple[tuple[int, int], ...]
+"""Where a slice lies in the whole tensor: from and to, per dimension."""
+
+MOST_DEVICES = 1 << 20
+_MOST_AXES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a strategy file says of one parameter."""
+
+    devices: tuple[int, ...]
+    """The device matrix; the last axis counts fastest."""
+    axes: tuple[tuple[int, ...], ...]
+    """Per dimension the axes that it is cut along, outermost first; none where it is whole."""
+    optimizer: int = 0
+    """How many ways optimizer parallelism cuts dimension 0 further; -1 is over all replicas, 0 not at all."""
+    shape: Shape | None = None
+    """The whole shape, where the file records it."""
+
+    @property
+    def world(self) -> int:
+        return prod(self.devices)
+
+    @property
+    def tensor_cuts(self) -> tuple[int, ...]:
+        """Into how many parts tensor parallelism cuts each dimension."""
+        return tuple(prod(self.devices[axis] for axis in axes) for axes in self.axes)
+
+    @property
+    def optimizer_cut(self) -> int:
+        """Into how many parts optimizer parallelism cuts dimension 0 on top of that."""
+        if self.optimizer == 0 or not self.axes:
+            return 1
+        return self.optimizer if self.optimizer > 0 else self.world // prod(self.tensor_cuts)
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """Into how many parts each dimension is cut, all in all."""
+        cuts = self.tensor_cuts
+        return (cuts[0] * self.optimizer_cut, *cuts[1:]) if cuts else ()
+
+    @property
+    def cut_dimension(self) -> int | None:
+        """The dimension that tensor parallelism cuts most; one that it names counts, even on a single device."""
+        dimensions = [index for index, axes in enumerate(self.axes) if axes]
+        return max(dimensions, key=lambda index: self.tensor_cuts[index]) if dimensions else None
+
+    def problem(self) -> str | None:
+        """Say what is impossible about this layout, if anything is."""
+        if not self.devices or any(size < 1 for size in self.devices):
+            return f"its device matrix is {list(self.devices)}"
+        if len(self.devices) > _MOST_AXES or self.world > MOST_DEVICES:
+            return f"its device matrix is of over {_MOST_AXES} axes or {MOST_DEVICES} devices"
+        used = [axis for axes in self.axes for axis in axes]
+        if any(not 0 <= axis < len(self.devices) for axis in used):
+            return f"its tensor map names an axis that the device matrix {list(self.devices)} does not have"
+        if len(set(used)) < len(used):
+            return "its tensor map cuts along one axis twice"
+        if self.world % prod(self.cuts):
+            return f"it is cut into {prod(self.cuts)} slices, which {self.world} devices cannot share evenly"
+        return self._shape_problem()
+
+    def _shape_problem(self) -> str | None:
+        if self.shape is None:
+            return None
+        if len(self.shape) != len(self.axes):
+            return f"its shape {list(self.shape)} has not as many dimensions as its tensor map"
+        if any(size < 1 or size % cut for size, cut in zip(self.shape, self.cuts, strict=True)):
+            return f"its shape {list(self.shape)} cannot be cut as its tensor map says"
+        return None
+
+
+def everything(shape: Shape) -> Box:
+    """Return the box of the whole tensor."""
+    return tuple((0, size) for size in shape)
+
+
+def whole_shape(layout: Layout, slice_shape: Shape) -> Shape:
+    """Return the shape of the whole tensor, given that of a slice."""
+    return tuple(size * cut for size, cut in zip(slice_shape, layout.cuts, strict=True))
+
+
+def box(layout: Layout, shape: Shape, device: int) -> Box:
+    """Return which part of the whole tensor a device holds."""
+    place: list[int] = []
+    for size in reversed(layout.devices):
+        device, at = divmod(device, size)
+        place.insert(0, at)
+    indices = [_index(layout.devices, place, axes) for axes in layout.axes]
+    if layout.optimizer_cut > 1:
+        used = {axis for axes in layout.axes for axis in axes}
+        replicas = [axis for axis in range(len(layout.devices)) if axis not in used]
+        replica = _index(layout.devices, place, replicas) % layout.optimizer_cut
+        indices[0] = indices[0] * layout.optimizer_cut + replica
+    sizes = [size // cut for size, cut in zip(shape, layout.cuts, strict=True)]
+    return tuple((index * size, (index + 1) * size) for index, size in zip(indices, sizes, strict=True))
+
+
+def _index(devices: tuple[int, ...], place: list[int], axes: Iterable[int]) -> int:
+    index = 0
+    for axis in axes:
+        index = index * devices[axis] + place[axis]
+    return index
+
+
+def box_shape(part: Box) -> Shape:
+    return tuple(to - since for since, to in part)
+
+
+def intersection(first: Box, second: Box) -> Box | None:
+    """Return what two boxes have in common; None where that is nothing."""
+    both = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(first, second, strict=True))
+    return None if any(since >= to for since, to in both) else both
+
+
 SIZE_LIMIT = 256 << 20
 _MOST_STAGES = 1 << 12
 _STAGED = re.compile(r"(\d{1,6})-(.+)", re.DOTALL)
 _CURRENT_STAGE, _STRATEGY_ITEM, _LAYOUT_ITEM = 1, 2, 3
+_FIELDS = (
+    (_CURRENT_STAGE, protobuf.VARINT),
+    (_STRATEGY_ITEM, protobuf.BYTES),
+    (_LAYOUT_ITEM, protobuf.BYTES),
+)
 _DEV_MATRIX, _TENSOR_MAP, _SPLIT_SHAPE, _FIELD, _OPT_STEP, _OPT_SIZE = 1, 2, 3, 5, 6, 7
 
 
@@ -88,11 +209,10 @@ def _bytes_of(path: Path) -> bytes:
     try:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise StrategyUnreadable(str(path), "it is no regular file")
-        if path.is_file() and path.stat().st_size > SIZE_LIMIT:
-            with path.open("rb") as file:
-                raise StrategyUnreadable(str(path), f"over {SIZE_LIMIT >> 20} MB", _looks_like(file.read(1)))
         with path.open("rb") as file:
             data = file.read(1)
+            if path.stat().st_size > SIZE_LIMIT:
+                raise StrategyUnreadable(str(path), f"over {SIZE_LIMIT >> 20} MB", _looks_like(data))
             # A checkpoint begins with its first parameter, and may be larger than memory.
             if data != b"\x0a" or path.suffix == ".json":
                 data += file.read(SIZE_LIMIT)
@@ -120,21 +240,19 @@ def _looks_like(data: bytes) -> str:
 def _from_protobuf(data: bytes) -> tuple[int, dict[str, Layout]]:
     stage, layouts = 0, {}
     for number, kind, _, content in protobuf.fields(data):
-        if (number, kind) not in (
-            (_CURRENT_STAGE, protobuf.VARINT),
-            (_STRATEGY_ITEM, protobuf.BYTES),
-            (_LAYOUT_ITEM, protobuf.BYTES),
-        ):
+        if (number, kind) not in _FIELDS:
             raise protobuf.Malformed(f"field {number} is none of a strategy's")
         if number == _STRATEGY_ITEM:
-            stage = stage_of_item(content)
+            stage = _stage_of_item(content)
         elif number == _LAYOUT_ITEM:
-            name, layout = _layout_item(content)
-            layouts[name] = layout
+            inner = {number: inner for number, kind, _, inner in protobuf.fields(content) if kind == protobuf.BYTES}
+            if not inner.get(1) or 2 not in inner:
+                raise protobuf.Malformed("a parameter without name or layout")
+            layouts[inner[1].decode()] = _layout_message(inner[2])
     return stage, layouts
 
 
-def stage_of_item(content: bytes) -> int:
+def _stage_of_item(content: bytes) -> int:
     """Return the stage of a ParallelStrategyItem."""
     for number, kind, _, inner in protobuf.fields(content):
         if number == 2 and kind == protobuf.BYTES:
@@ -142,18 +260,6 @@ def stage_of_item(content: bytes) -> int:
                 if field == 1:
                     return value
     return 0
-
-
-def _layout_item(content: bytes) -> tuple[str, Layout]:
-    name, layout = "", None
-    for number, kind, _, inner in protobuf.fields(content):
-        if number == 1 and kind == protobuf.BYTES:
-            name = inner.decode()
-        elif number == 2 and kind == protobuf.BYTES:
-            layout = _layout_message(inner)
-    if not name or layout is None:
-        raise protobuf.Malformed("a parameter without name or layout")
-    return name, layout
 
 
 def _layout_message(content: bytes) -> Layout:
@@ -252,27 +358,20 @@ def _checked(name: str, stage: int, layouts: Mapping[str, Layout]) -> Strategy:
 
 def write_strategy(layouts: Iterable[tuple[str, Layout]]) -> bytes:
     """Write a strategy of one stage, without optimizer parallelism, so that MindSpore reads it."""
-    out = [protobuf.field_number(_CURRENT_STAGE, 1), _one_operator()]
+    # MindSpore takes a strategy without operators for an empty file.
+    operators = protobuf.field_number(1, 0) + protobuf.field_bytes(2, protobuf.field_number(1, 1))
+    operator = protobuf.field_bytes(1, b"mslaunch") + protobuf.field_bytes(2, operators)
+    out = [protobuf.field_number(_CURRENT_STAGE, 1), protobuf.field_bytes(_STRATEGY_ITEM, operator)]
     for name, layout in layouts:
-        rows = ((_DEV_MATRIX, [layout.devices]), (_TENSOR_MAP, _tensor_maps(layout)), (_SPLIT_SHAPE, [()]), (4, [()]))
+        maps = [(_TENSOR_MAP, row) for row in _tensor_maps(layout)]
         message = b"".join(
             protobuf.field_bytes(number, b"".join(protobuf.field_number(1, value) for value in row))
-            for number, rows_of in rows
-            for row in rows_of
+            for number, row in ((_DEV_MATRIX, layout.devices), *maps, (_SPLIT_SHAPE, ()), (4, ()))
         )
         message += b"".join(protobuf.field_number(number, 0) for number in (_FIELD, _OPT_STEP, _OPT_SIZE))
         item = protobuf.field_bytes(1, name.encode()) + protobuf.field_bytes(2, message)
         out.append(protobuf.field_bytes(_LAYOUT_ITEM, item))
     return b"".join(out)
-
-
-def _one_operator() -> bytes:
-    """MindSpore takes a strategy without operators for an empty file."""
-    dims = protobuf.field_bytes(2, protobuf.field_number(1, 1))
-    operators = protobuf.field_number(1, 0) + dims
-    return protobuf.field_bytes(
-        _STRATEGY_ITEM, protobuf.field_bytes(1, b"mslaunch") + protobuf.field_bytes(2, operators)
-    )
 
 
 def _tensor_maps(layout: Layout) -> list[tuple[int, ...]]:
@@ -304,13 +403,15 @@ def merge_stages(folder: Path) -> tuple[bytes, str, Strategy]:
         if earlier != path and strategy.stages != read[earlier].stages:
             raise RequestError(_conflict(stage, earlier, path, read[earlier], strategy))
         read[path] = strategy
-    _no_gaps(folder, by_stage)
+    if missing := sorted(set(range(max(by_stage) + 1)) - set(by_stage)):
+        gaps = ", ".join(map(str, missing))
+        present = ", ".join(f"{stage} ({path.name})" for stage, path in sorted(by_stage.items()))
+        raise RequestError(f"{folder}: stage {gaps} is missing; found {present}. Copy that stage's strategy file here.")
     ordered = {stage: by_stage[stage] for stage in sorted(by_stage)}
     data = _merge_json(ordered) if suffixes == {".json"} else _merge_protobuf(ordered)
-    first = read[ordered[0]]
     merged = Strategy(str(folder), {stage: read[path].stages[stage] for stage, path in ordered.items()}, True)
     sizes = {stage: read[path].stage_devices for stage, path in ordered.items()}
-    if set(sizes.values()) != {first.stage_devices}:
+    if len(set(sizes.values())) > 1:
         counts = ", ".join(f"{size} in stage {stage}" for stage, size in sizes.items())
         raise RequestError(f"{folder}: stages with different numbers of devices ({counts}) cannot be merged.")
     return data, suffixes.pop(), merged
@@ -324,30 +425,18 @@ def _conflict(stage: int, file: Path, other_file: Path, first: Strategy, second:
     return f"{files} are both of stage {stage}, but {what}. Keep the right one of them in the folder."
 
 
-def _no_gaps(folder: Path, by_stage: dict[int, Path]) -> None:
-    missing = sorted(set(range(max(by_stage) + 1)) - set(by_stage))
-    if missing:
-        gaps = ", ".join(map(str, missing))
-        present = ", ".join(f"{stage} ({path.name})" for stage, path in sorted(by_stage.items()))
-        raise RequestError(f"{folder}: stage {gaps} is missing; found {present}. Copy that stage's strategy file here.")
-
-
 def _merge_protobuf(files: dict[int, Path]) -> bytes:
     operators, layouts = [], []
     for stage, path in files.items():
         for number, _, _, content in protobuf.fields(path.read_bytes()):
-            if number == 2:
-                operators.append(protobuf.field_bytes(2, content))
-            elif number == 3:
-                layouts.append(protobuf.field_bytes(3, _renamed(content, stage)))
-    return protobuf.field_number(1, 1) + b"".join(operators) + b"".join(layouts)
-
-
-def _renamed(item: bytes, stage: int) -> bytes:
-    out = b""
-    for number, _, _, content in protobuf.fields(item):
-        out += protobuf.field_bytes(number, f"{stage}-".encode() + content if number == 1 else content)
-    return out
+            if number == _STRATEGY_ITEM:
+                operators.append(protobuf.field_bytes(number, content))
+            elif number == _LAYOUT_ITEM:
+                renamed = b""
+                for field, _, _, inner in protobuf.fields(content):
+                    renamed += protobuf.field_bytes(field, f"{stage}-".encode() + inner if field == 1 else inner)
+                layouts.append(protobuf.field_bytes(number, renamed))
+    return protobuf.field_number(_CURRENT_STAGE, 1) + b"".join(operators) + b"".join(layouts)
 
 
 def _merge_json(files: dict[int, Path]) -> bytes:

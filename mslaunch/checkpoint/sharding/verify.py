@@ -15,8 +15,7 @@ from mslaunch.checkpoint.formats.tensor import Tensor, chunks, shape_words
 from mslaunch.checkpoint.sharding.replicas import read_stretch
 from mslaunch.checkpoint.sharding.saved_files import Step
 from mslaunch.checkpoint.sharding.sets import ShardSet, checksum_faults, lacking_beside_others
-from mslaunch.checkpoint.sharding.strategy import Strategy
-from mslaunch.checkpoint.sharding.tensor_layout import Box, Layout, box, whole_shape
+from mslaunch.checkpoint.sharding.strategy import Box, Layout, Strategy, box, whole_shape
 from mslaunch.errors import SeveralLines, ShardUnreadable
 
 _COMPARED = 1 << 18
