@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mslaunch.checkpoint.formats.table import Shard
-from mslaunch.checkpoint.sharding.replicas import differing_parameter
 from mslaunch.checkpoint.sharding.sets import ShardSet, find_set, strategy_beside
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
 from mslaunch.checkpoint.sharding.verify import SetIsWrong, verify
@@ -22,6 +20,7 @@ from mslaunch.plan.model import Checkpoints
 from mslaunch.run.ownership import user_name
 
 if TYPE_CHECKING:
+    from mslaunch.checkpoint.formats.table import Shard
     from mslaunch.checkpoint.moving.new_files import Planned
     from mslaunch.checkpoint.moving.shard_writer import Progress
 
@@ -172,7 +171,8 @@ def choose_files(served: ServedSet, workers: int, run_dir: str) -> ChosenFiles:
         return _same_for_all(served, workers, verified.shards, notes)
     if request.strategy is None:
         notes = (*notes, f"checkpoint {request.path}: cut as {served.strategy} says, which lies beside the shards")
-    if _fits(served, workers, trained):
+    fits = workers == trained.world_size if target is None else target.stages == trained.stages
+    if fits:
         files = tuple(str(served.shards.files[rank].resolve()) for rank in range(workers))
         return ChosenFiles(_checkpoints(served, files, _full(served.strategy), notes, "as it was trained"))
     return _resharded(served, trained, workers, run_dir, notes)
@@ -181,6 +181,8 @@ def choose_files(served: ServedSet, workers: int, run_dir: str) -> ChosenFiles:
 def _same_for_all(served: ServedSet, workers: int, shards: Mapping[int, Shard], notes: tuple[str, ...]) -> ChosenFiles:
     path, files = served.request.path, served.shards.files
     if len(files) > 1:
+        from mslaunch.checkpoint.sharding.replicas import differing_parameter
+
         ranks = f"{len(files)} ranks, and no --strategy"
         if different := differing_parameter(shards):
             rank, name = different
@@ -193,14 +195,8 @@ def _same_for_all(served: ServedSet, workers: int, shards: Mapping[int, Shard], 
     return ChosenFiles(_checkpoints(served, (file,) * workers, None, notes, "the same on each rank"))
 
 
-def _fits(served: ServedSet, workers: int, trained: Strategy) -> bool:
-    if served.target is not None:
-        return served.target.stages == trained.stages
-    return workers == trained.world_size
-
-
 def _resharded(served: ServedSet, trained: Strategy, workers: int, run_dir: str, notes: tuple[str, ...]) -> ChosenFiles:
-    from mslaunch.checkpoint.sharding.reshard import STRATEGY, Target, new_names, plan_transform
+    from mslaunch.checkpoint.sharding.transform import STRATEGY, Target, new_names, plan_transform
 
     cuts = any(layout.cut_dimension is not None for layout in trained.layouts())
     whole = served.target is None and (workers == 1 or not cuts)
