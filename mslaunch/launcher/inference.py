@@ -196,7 +196,7 @@ def _same_for_all(served: ServedSet, workers: int, shards: Mapping[int, Shard], 
 
 
 def _resharded(served: ServedSet, trained: Strategy, workers: int, run_dir: str, notes: tuple[str, ...]) -> ChosenFiles:
-    from mslaunch.checkpoint.sharding.transform import STRATEGY, Target, new_names, plan_transform
+    from mslaunch.checkpoint.sharding.reshard import STRATEGY, Target, new_names, plan_transform
 
     cuts = any(layout.cut_dimension is not None for layout in trained.layouts())
     whole = served.target is None and (workers == 1 or not cuts)
