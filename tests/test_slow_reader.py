@@ -48,7 +48,7 @@ def test_no_more_lines_are_taken_while_nobody_reads_the_pipe() -> None:
     taken = 0
     while output.has_room and taken < 100:
         output.lines(0, [LINE] * 1000)
-        output.shown(1000 * (len(LINE) + 1))
+        output.unshown -= 1000 * (len(LINE) + 1)
         output.flush()
         taken += 1
     assert output.waiting < 2 * ROOM

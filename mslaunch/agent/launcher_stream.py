@@ -80,7 +80,8 @@ class LauncherStream:
         self._begun = memoryview(b"")  # a record of which a part is in the pipe
         self.waiting = 0
         """Bytes of events, of lines among them, that wait for the pipe."""
-        self._unshown = 0
+        self.unshown = 0
+        """Bytes of lines that are not yet on the screen."""
         self._problems: set[str] = set()
         self.window = SendWindow()
         os.set_blocking(end, False)
@@ -109,14 +110,14 @@ class LauncherStream:
     def lines(self, rank: int, lines: list[str]) -> None:
         """Send lines of a log. How many bytes of them are not yet on the screen is counted."""
         size = sum(map(len, lines)) + len(lines)
-        self._unshown += size
+        self.unshown += size
         self.event("lines", rank=rank, lines=lines, bytes=size)
 
     def text(self, rank: int, lines: list[str], rest: list[str]) -> None:
         """Send lines and the beginning of the next one, to be shown as they are."""
         if lines or rest:
             size = sum(map(len, lines + rest)) + len(lines)
-            self._unshown += size
+            self.unshown += size
             self.event("lines", rank=rank, lines=[*lines, *(rest or [""])], bytes=size, raw=True)
 
     def file(self, path: str, offset: int, data: bytes) -> None:
@@ -125,13 +126,10 @@ class LauncherStream:
         event = {"ev": "file", "host": self._host, "time": time.time(), "path": path, "offset": offset}
         self._piece = wire.encode_with_data(event, data)
 
-    def shown(self, size: int) -> None:
-        self._unshown -= size
-
     @property
     def has_room(self) -> bool:
         """Tell whether more lines may be sent: not while the pipe or the screen is behind. The file is the buffer."""
-        return self.waiting < ROOM and self._unshown < ROOM
+        return self.waiting < ROOM and self.unshown < ROOM
 
     @property
     def has_room_for_a_piece(self) -> bool:

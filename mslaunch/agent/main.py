@@ -8,7 +8,6 @@ import select
 import signal
 import time
 
-from mslaunch.agent import orders
 from mslaunch.agent.launcher_stream import LauncherStream
 from mslaunch.agent.rank_messages import MessagePipe
 from mslaunch.agent.ranks import Ranks
@@ -23,12 +22,15 @@ if TYPE_CHECKING:
 
     from mslaunch.agent.activity import ActivityWatch
     from mslaunch.agent.file_pieces import RunFiles
+    from mslaunch.shared import messages
     from mslaunch.shared.probe import OpenPort
 
 POLL = 0.05  # how often growing logs and ending processes are looked at
 STUCK_AFTER = 20.0  # a process that survives SIGKILL this long hangs in the kernel, in a driver or on NFS
 SPARE_FILES = 4  # to read /proc, logs and messages with
 PULSE_EVERY = 1.0  # while data is sent
+FINISH_WAIT = 0.5  # what msrun and mpirun get to end by themselves once all ranks have
+LOST_GRACE = 1.0  # what ranks get to end in when the launcher is gone
 
 
 class StopDeadlines:
@@ -38,30 +40,6 @@ class StopDeadlines:
         self.terminate_at = terminate_at
         self.kill_at = kill_at
         self.terminated = False
-
-    def hasten(self, terminate_at: float, kill_at: float) -> None:
-        self.terminate_at = min(self.terminate_at, terminate_at)
-        self.kill_at = min(self.kill_at, kill_at)
-
-
-class LauncherSilence:
-    """For how long nothing has come from the launcher, by a clock that stands still while the agent does."""
-
-    def __init__(self) -> None:
-        self.clock = RunningClock()
-        self.is_paused = False
-        """Somebody has stopped the launcher with Ctrl-Z: its silence means nothing."""
-        self.limit: float | None = None  # nobody is missed before there is something to do
-        self._last_sign = 0.0
-
-    def end(self) -> None:
-        """Something has come."""
-        self._last_sign = self.clock.advance()
-
-    def exceeds_limit(self) -> bool:
-        """Advance the clock, and tell whether the launcher counts as lost."""
-        silence = self.clock.advance() - self._last_sign
-        return self.limit is not None and silence > self.limit and not self.is_paused
 
 
 class Agent:
@@ -74,7 +52,12 @@ class Agent:
         self.pipe = MessagePipe()
         self.ranks = Ranks(self.output, self.pipe, StandardInput(stdin))
         self.orders = wire.Decoder(wire.LONGEST_ORDER)
-        self.silence = LauncherSilence()
+        self.clock = RunningClock()
+        """Stands still while the agent does: the launcher's silence is measured by it."""
+        self.last_sign = 0.0
+        self.is_paused = False
+        """Somebody has stopped the launcher with Ctrl-Z: its silence means nothing."""
+        self.longest_silence: float | None = None  # nobody is missed before there is something to do
         self.deadlines: StopDeadlines | None = None
         self.is_connected = True
         self.is_done = False
@@ -82,7 +65,7 @@ class Agent:
         """The data of launch.sync is sent."""
         self.pulse_at = 0.0
         self.answers_pings = False
-        self.grace = orders.LOST_GRACE
+        self.grace = LOST_GRACE
         self.activity: ActivityWatch | None = None
         self.port: OpenPort | None = None
         self.files: RunFiles | None = None
@@ -140,17 +123,17 @@ class Agent:
         if not data:
             self.give_up("the launcher's stream ended")
             return
-        self.silence.end()
+        self.last_sign = self.clock.advance()
         for message in self.orders.feed(data):
             if message.get("to") in (self.host, "*"):
                 self.dispatch(message)
 
     def dispatch(self, order: dict[str, Any]) -> None:
-        """Obey one order; one that this version does not know is ignored."""
-        handler = orders.HANDLERS.get(order["do"])
+        """Obey one order by the method `on_NAME`; one that this version does not know is ignored."""
+        handler = getattr(self, f"on_{order['do'].replace('-', '_')}", None)
         if handler is not None:
             try:
-                handler(self, order)
+                handler(order)
             except OSError as error:
                 self.output.report_problem(error)
                 if order["do"] == "run":
@@ -174,12 +157,13 @@ class Agent:
     def begin_stop(self, wait: float, grace: float) -> None:
         """Send SIGTERM after `wait` seconds and SIGKILL `grace` seconds later, or earlier where a stop has begun."""
         terminate_at = time.monotonic() + wait
+        kill_at = terminate_at + grace
         if self.deadlines is None:
-            self.deadlines = StopDeadlines(terminate_at, terminate_at + grace)
-        else:
-            self.deadlines.hasten(terminate_at, terminate_at + grace)
+            self.deadlines = StopDeadlines(terminate_at, kill_at)
+        self.deadlines.terminate_at = min(self.deadlines.terminate_at, terminate_at)
+        self.deadlines.kill_at = min(self.deadlines.kill_at, kill_at)
 
-    def give_up(self, why: str, grace: float = orders.LOST_GRACE, number: int | None = None) -> None:
+    def give_up(self, why: str, grace: float = LOST_GRACE, number: int | None = None) -> None:
         """Nobody is there to give orders: end everything that is left, then this process."""
         if self.is_connected and self.ranks.running:
             self.output.event("abandoned", why=why, signal=number)
@@ -189,8 +173,8 @@ class Agent:
 
     def tick(self) -> None:
         now = time.monotonic()
-        if self.silence.exceeds_limit() and self.is_connected:
-            limit = self.silence.limit
+        silence, limit = self.clock.advance() - self.last_sign, self.longest_silence
+        if limit is not None and silence > limit and not self.is_paused and self.is_connected:
             self.give_up(f"the launcher was silent for {limit:g} s (launch.launcher_lost_after)")
         self.ranks.look(now)
         if self.is_sending and self.deadlines is None:
@@ -227,10 +211,106 @@ class Agent:
     def watch_sending(self, now: float) -> None:
         """Show the launcher that this agent is alive while data is sent; end what is left once it is."""
         if not self.ranks.preparation.sync.is_copying:
-            self.begin_stop(0.0, orders.LOST_GRACE)  # what the copying process may have left
+            self.begin_stop(0.0, LOST_GRACE)  # what the copying process may have left
         elif now >= self.pulse_at:
             self.pulse_at = now + PULSE_EVERY
             self.ranks.pulse()
+
+    # Orders of the launcher. What only agents of other hosts use is imported here: a local one need not load it.
+
+    def on_probe(self, order: messages.ProbeOrder) -> None:
+        from mslaunch.shared import probe
+
+        self.output.event("facts", facts=probe.facts(order))
+
+    def on_listen(self, order: messages.Message) -> None:
+        """Hold a port open: this one, or the first of the choices that is free."""
+        from mslaunch.shared.probe import OpenPort
+
+        self.port = OpenPort(order["port"], order["choices"])
+        self.output.event("listening", port=self.port.number, why=self.port.why)
+
+    def on_reach(self, order: messages.Message) -> None:
+        from mslaunch.shared.probe import reach
+
+        self.output.event("reached", why=reach(order["address"], order["port"], order["seconds"]))
+
+    def on_close_port(self, _: Any) -> None:
+        if self.port is not None:
+            self.port.close()
+            self.port = None
+
+    def on_files(self, order: messages.FilesOrder) -> None:
+        self.run_files().receive(order)
+
+    def on_collect(self, order: messages.CollectOrder) -> None:
+        self.run_files().collect(order)
+
+    def run_files(self) -> RunFiles:
+        from mslaunch.agent.file_pieces import RunFiles
+
+        self.files = self.files or RunFiles(self.output)
+        return self.files
+
+    def on_run(self, order: messages.RunOrder) -> None:
+        self.on_close_port(order)
+        ranks = [planned["rank"] for planned in order["processes"] if planned["rank"] is not None]
+        self.guard.protect(order["run_dir"], ranks)
+        self.longest_silence = order["launcher_lost_after"]
+        self.answers_pings = order["answers"]
+        self.activity = None
+        self.grace = order["grace"]
+        self.ranks.launch(order)
+
+    def on_stop(self, order: messages.Message) -> None:
+        self.begin_stop(0.0, order["grace"])
+
+    def on_finish(self, _: Any) -> None:
+        self.ranks.kill_scheduler()
+        self.begin_stop(FINISH_WAIT, LOST_GRACE)
+
+    def on_scheduler(self, _: Any) -> None:
+        self.ranks.start_scheduler()
+
+    def on_joined(self, _: Any) -> None:
+        self.ranks.wake_joining()
+
+    def on_stacks(self, _: Any) -> None:
+        self.ranks.take_stacks()
+
+    def on_warn(self, _: Any) -> None:
+        self.ranks.warn()
+
+    def on_ping(self, _: Any) -> None:
+        if self.answers_pings:
+            self.ranks.pulse()
+        if self.activity is not None:
+            seconds = self.activity.look(self.ranks.children.running_ranks, self.clock.advance())
+            self.output.event("activity", **seconds)
+
+    def on_activity(self, _: Any) -> None:
+        """Report with every ping from now on which ranks still print or compute."""
+        from mslaunch.agent.activity import ActivityWatch
+
+        self.activity = self.activity or ActivityWatch(self.clock.advance())
+
+    def on_pause(self, _: Any) -> None:
+        """Ctrl-Z: the launcher will be silent until somebody continues it."""
+        self.is_paused = True
+        self.ranks.suspend_reader(True)
+
+    def on_resume(self, _: Any) -> None:
+        self.is_paused = False
+        self.ranks.suspend_reader(False)
+
+    def on_shown(self, order: messages.Message) -> None:
+        self.output.unshown -= order["bytes"]
+
+    def on_written(self, order: messages.Message) -> None:
+        self.output.window.written(order["bytes"])
+
+    def on_bye(self, _: Any) -> None:
+        self.give_up("the launcher took its leave")
 
 
 def _catch_signals() -> int:

@@ -1,7 +1,7 @@
-"""The types of everything that launcher, agents and ranks send each other, and of the files that ranks write.
+"""The types of everything that launcher, agents and ranks send each other.
 
 Agents and ranks import this module for type checking only: loading `typing` would cost each of them 6 ms.
-docs/records.md says what each field means, and a test compares it with these types.
+docs/records.md says what recorded events and their fields mean, and a test compares it with these types.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ AGENT_EVENTS: dict[str, type] = {}
 """Every event that an agent sends, by its name."""
 NOT_RECORDED: set[str] = set()
 """Events of agents that events.jsonl does not hold: too many, too large, or from before the run."""
-ORDERS: dict[str, type] = {}
-"""Every order that an agent obeys, by its name."""
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -40,16 +38,6 @@ def agent_event(*names: str, is_recorded: bool = True) -> Callable[[Kind], Kind]
     return enter
 
 
-def order(*names: str) -> Callable[[Kind], Kind]:
-    """Enter a class into ORDERS by the names that it is sent with."""
-
-    def enter(kind: Kind) -> Kind:
-        ORDERS.update(dict.fromkeys(names, kind))
-        return kind
-
-    return enter
-
-
 class Event(TypedDict):
     """What every event has: its name, the host it comes from and when it happened there."""
 
@@ -60,8 +48,6 @@ class Event(TypedDict):
 
 @agent_event("hello")
 class HelloEvent(Event):
-    """An agent has started."""
-
     pid: int
 
 
@@ -142,17 +128,13 @@ class Reached(Event):
     why: str | None
 
 
-@agent_event("files-failed")
-class FilesFailed(Event):
-    """A run's files could not be written on a host."""
-
+@agent_event("files-failed", "sync-failed")
+class HostFailure(Event):
     why: str
 
 
 @agent_event("started")
 class Started(Event):
-    """A process of the plan has started."""
-
     role: Role
     rank: int | None
     pid: int
@@ -160,8 +142,6 @@ class Started(Event):
 
 @agent_event("start-failed")
 class StartFailed(Event):
-    """A process of the plan could not be started, nor `launch.setup` or the agent, which `role` names then."""
-
     role: str
     rank: int | None
     why: str
@@ -169,42 +149,23 @@ class StartFailed(Event):
 
 @agent_event("devices-held")
 class DevicesHeld(Event):
-    """Other runs hold devices that a host's ranks need, given by device with who holds it; nothing was started."""
-
     held: dict[str, str]
 
 
 @agent_event("setup-failed")
 class SetupFailed(Event):
-    """The commands of launch.setup failed."""
-
     code: int | None
     log: str
 
 
-@agent_event("sync-failed")
-class SyncFailed(Event):
-    """What launch.sync has a host fetch before its ranks start could not be fetched; nothing was started."""
-
-    why: str
-
-
 @agent_event("import", "imported", "joining", "joined", "done")
 class RankNote(Event):
-    """What a rank says of its way.
-
-    It imports MindSpore (import), has loaded it (imported), enters init() (joining), is through (joined), or its script
-    has ended well (done).
-    """
-
     rank: int
     message: str | None
 
 
 @agent_event("error")
 class RankError(Event):
-    """A rank has raised an exception that nobody caught."""
-
     rank: int
     message: str
 
@@ -219,8 +180,6 @@ class _ExitedAlways(Event):
 
 @agent_event("exited")
 class Exited(_ExitedAlways, total=False):
-    """A process of the plan has ended."""
-
     crashed: int | None
     out_of_memory: bool
     asked: bool
@@ -231,8 +190,6 @@ class Exited(_ExitedAlways, total=False):
 
 @agent_event("nested-launcher")
 class NestedLauncherEvent(Event):
-    """A rank has started a launcher, or ranks of its own; `command` is the command line that shows it."""
-
     rank: int
     command: str
 
@@ -326,57 +283,28 @@ class Outputs(Event):
 
 @agent_event("stacks")
 class Stacks(Event):
-    """The stacks of a host's ranks, by rank."""
-
     stacks: dict[str, str]
 
 
 @agent_event("abandoned")
 class Abandoned(Event):
-    """An agent ends its ranks by itself: its launcher was silent, or a signal asked it to."""
-
     why: str
     signal: int | None
 
 
 @agent_event("stuck")
 class Stuck(Event):
-    """Processes that cannot be ended."""
-
     processes: list[str]
 
 
 @agent_event("agent-note")
 class AgentNote(Event):
-    """Something that a person should know; the job goes on."""
-
     text: str
 
 
 @agent_event("idle")
 class Idle(Event):
     """Nothing of the run is left on a host."""
-
-
-class ErrorFile(TypedDict):
-    """A rank's error.json: the exception that it ended with, or that a thread of it did."""
-
-    rank: int | None
-    host: str | None
-    pid: int
-    time: float
-    type: str
-    message: str
-    traceback: str
-    thread: str | None
-
-
-class ExitFile(TypedDict):
-    """A rank's exit.json: how it ended, where a script started it."""
-
-    code: int | None
-    signal: int | None
-    time: float
 
 
 class RankMessage(TypedDict, total=False):
@@ -393,15 +321,16 @@ class RankMessage(TypedDict, total=False):
     rows: list[tuple[float, dict[str, float | str]]]
 
 
-@order("close-port", "finish", "scheduler", "joined", "stacks", "warn", "ping", "activity", "pause", "resume", "bye")
 class OrderMessage(TypedDict):
-    """What every order has: the host it is for, or * for all, and what to do."""
+    """What every order has: the host it is for, or * for all, and what to do.
+
+    Classes below are of orders with several further keys; the agent's handlers show the others.
+    """
 
     to: str
     do: str
 
 
-@order("probe")
 class ProbeOrder(OrderMessage):
     """Tell what the host has."""
 
@@ -414,24 +343,6 @@ class ProbeOrder(OrderMessage):
     numa: bool
 
 
-@order("listen")
-class ListenOrder(OrderMessage):
-    """Hold a port open: this one, or the first of the choices that is free."""
-
-    port: int | None
-    choices: list[int]
-
-
-@order("reach")
-class ReachOrder(OrderMessage):
-    """Connect to a port."""
-
-    address: str
-    port: int
-    seconds: float
-
-
-@order("files")
 class FilesOrder(OrderMessage):
     """Take a piece of the run's files, in base64; the last piece unpacks them."""
 
@@ -499,7 +410,6 @@ class SyncOrder(TypedDict):
     endpoint: str | None
 
 
-@order("run")
 class RunOrder(OrderMessage):
     """Start a host's part of the plan."""
 
@@ -523,28 +433,6 @@ class RunOrder(OrderMessage):
     processes: list[PlannedProcess]
 
 
-@order("stop")
-class StopOrder(OrderMessage):
-    """Ask all processes to end, and end them after so many seconds."""
-
-    grace: float
-
-
-@order("shown")
-class ShownOrder(OrderMessage):
-    """So many bytes of lines are on the screen: more may be sent."""
-
-    bytes: int
-
-
-@order("written")
-class WrittenOrder(OrderMessage):
-    """A piece of a file, of so many bytes, is written: more may be sent."""
-
-    bytes: int
-
-
-@order("collect")
 class CollectOrder(OrderMessage):
     """Send the logs of the run; then remove what was brought, where that is asked.
 

@@ -40,7 +40,7 @@ class Order:
     do: str
     grace: float = 0.0
 
-    def message(self) -> messages.StopOrder:
+    def message(self) -> messages.Message:
         return {"to": "*", "do": self.do, "grace": self.grace}
 
 

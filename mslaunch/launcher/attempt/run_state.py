@@ -103,7 +103,7 @@ class RunState:
         failure = Failure(event["time"], event["rank"], host, ExitCode.NOT_READY, None, "start", summary)
         return self.ending.fail(failure)
 
-    def _on_files_failed(self, event: messages.FilesFailed, _now: float) -> list[Order]:
+    def _on_files_failed(self, event: messages.HostFailure, _now: float) -> list[Order]:
         summary = f"the run's files could not be laid out on {event['host']}: {event['why']}"
         return self._host_failed(event["host"], event["time"], ExitCode.NOT_READY, "setup", summary)
 
@@ -232,7 +232,7 @@ class RunState:
         log = f"{self.plan.run_dir}/{layout.SETUP_LOG}"  # not what a host says: it would have any file of ours read
         return self._host_failed(event["host"], event["time"], ExitCode.NOT_READY, "setup", summary, log)
 
-    def _on_sync_failed(self, event: messages.SyncFailed, _now: float) -> list[Order]:
+    def _on_sync_failed(self, event: messages.HostFailure, _now: float) -> list[Order]:
         summary = f"launch.sync failed on {event['host']}: {event['why']}"
         return self._host_failed(event["host"], event["time"], ExitCode.NOT_READY, "setup", summary)
 
