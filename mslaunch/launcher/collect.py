@@ -18,7 +18,7 @@ from mslaunch.run.ownership import check_owner
 from mslaunch.run.run import Run
 from mslaunch.transports import registry
 from mslaunch.transports.base import Access, Channel, Transport
-from mslaunch.transports.streams import Pings, close_all
+from mslaunch.transports.streams import close_all, pings
 
 SILENCE = 30.0
 
@@ -37,7 +37,7 @@ def collect_again(run: Run) -> tuple[list[str], list[str], list[str]]:
     if not channels:
         return [], problems, []
     try:
-        with Pings(channels):
+        with pings(channels):
             collecting = _Collecting(run, plan, transport, channels)
             collecting.receive_all()
     except BaseException:

@@ -29,7 +29,7 @@ from mslaunch.run.paths import RunFolder
 from mslaunch.run.writing import why
 from mslaunch.signals import ASKING, SUSPEND, Signals, SignalSource
 from mslaunch.transports.base import Transport
-from mslaunch.transports.streams import Pings, close_all
+from mslaunch.transports.streams import close_all, pings
 
 if TYPE_CHECKING:
     from mslaunch.launcher.pipeline import Launch
@@ -113,7 +113,7 @@ def execute(
     with nullcontext(signals) if signals else Signals() as source, EventLog(launch.folder.events) as events:
         execution = _Execution(launch, cluster, observe, source, events, now)
         try:
-            with Pings(execution.channels, min(plan.limits.host_lost_after, plan.limits.launcher_lost_after)):
+            with pings(execution.channels, min(plan.limits.host_lost_after, plan.limits.launcher_lost_after)):
                 execution.run()
         except BaseException as error:
             execution.fail(error)

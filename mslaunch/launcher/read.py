@@ -179,7 +179,7 @@ def _read_rank_table(spec: JobSpec, config_path: Path | None) -> tuple[JobSpec, 
     asked, source = spec.launch.rank_table, spec.sources["rank_table"]
     cluster = detect(os.environ) if asked is None else None
     if cluster is not None:
-        asked, source = cluster.rank_table, cluster.sources.get("rank table", "")
+        asked, source = cluster.rank_table, cluster.sources.get("rank_table", "")
     if asked is None:
         return spec, None
     choices = [Path(asked)]

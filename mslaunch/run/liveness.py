@@ -64,7 +64,7 @@ def last_sign_of_life(folder: RunFolder, record: RunRecord) -> str:
 def queue_of(record: RunRecord) -> JobQueue | None:
     """Return the queue that a run's transport submits to; none where that transport is not installed here."""
     try:
-        return registry.queue_of(record.transport)
+        return registry.make(record.transport).queue
     except PluginBroken as error:
         plugins.warn(str(error))
     except RequestError:

@@ -7,7 +7,7 @@ docs/transports.md explains how to write one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -124,6 +124,8 @@ class JobQueue(Protocol):
 
     def current_job(self, environment: Mapping[str, str]) -> CurrentJob | None:
         """Return the job that this process runs in, if it is in one."""
+        del environment
+        return None
 
     def files(self, spec: JobSpec, plan: Plan, command: Command) -> list[File]:
         """Return what is submitted, for the run's folder."""
@@ -135,24 +137,37 @@ class JobQueue(Protocol):
         """
 
     def submit_array(
-        self, folder: Path, members: Mapping[int, Path], at_once: int | None, secrets: Mapping[str, str] = ..., /
+        self,
+        folder: Path,
+        members: Mapping[int, Path],
+        at_once: int | None,
+        secrets: Mapping[str, str] | None = None,
+        /,
     ) -> str:
         """Submit several runs whose folders are complete as one job, and return its id; its script lies in `folder`."""
+        del folder, members, at_once, secrets
+        raise RequestError(f"sweeps are not submitted to {self.label} as one job. Submit the runs one by one.")
 
     def member(self, job: str, index: int) -> str:
         """Return the id of one member of such a job, whose own id or that of another member is given."""
+        return f"{job}-{index}"
 
     def cancel_array(self, job: str) -> None:
         """Ask all members of such a job to end; those that wait do not start."""
+        self.cancel(job)
 
     def state(self, job: str, since: float | None = None) -> JobState | None:
         """Return how a job stands, None where the queue cannot be asked. An answer may be `since` seconds old."""
 
     def is_queued(self, job: str) -> bool:
-        """Tell whether a job waits for its start, at the least cost."""
+        """Tell whether a job waits for its start, at the least cost; False where an ended one never starts again."""
+        del job
+        return False
 
     def find(self, run_id: str) -> str | None:
         """Find the job of a run whose submitter died before it wrote the id down."""
+        del run_id
+        return None
 
     def cancel(self, job: str) -> None:
         """Ask a job to end."""
@@ -165,12 +180,15 @@ class JobQueue(Protocol):
 
     def update(self, run_dir: Path, job: str) -> None:
         """Bring the run's folder up to date, where the launcher in the job does not write to it itself."""
+        del run_dir, job
 
     def guard(self, is_kept: bool) -> AbstractContextManager[None]:
         """Return what surrounds the submitting and following of a job.
 
         One that is not to be kept ends with its submitter, where the queue has that.
         """
+        del is_kept
+        return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from mslaunch.documents.limits import Unreadable, read_text
@@ -36,27 +37,32 @@ class ClusterEnvironment:
 
     def words(self) -> str:
         """Say what was found, and where."""
-        values = {
-            "nodes": self.nodes,
-            "node rank": self.rank,
-            "master": self.master,
-            "port": self.port,
-            "workers per node": self.slots,
-            "rank table": self.rank_table,
-            "launcher": {True: "this node", False: "another node"}.get(self.is_launcher),  # type: ignore[arg-type]
-        }
-        parts = [f"{name} {value} ({self.sources[name]})" for name, value in values.items() if value is not None]
+        values = {name: getattr(self, name) for name in self.sources}
+        if "is_launcher" in values:
+            values["is_launcher"] = "this node" if self.is_launcher else "another node"
+        parts = [f"{label} {values[name]} ({self.sources[name]})" for name, label in _LABELS.items() if name in values]
         return f"found {self.system}: {', '.join(parts)}"
+
+
+_LABELS = {
+    "nodes": "nodes",
+    "rank": "node rank",
+    "master": "master",
+    "port": "port",
+    "slots": "workers per node",
+    "rank_table": "rank table",
+    "is_launcher": "launcher",
+}
 
 
 def detect(environment: Environment) -> ClusterEnvironment | None:
     """Return what the first system of the table tells; None where this is no node of one."""
     if environment.get("MSLAUNCH_RUN_DIR"):
         return None  # a rank of a job: what is set there is the job's own
-    return next(
-        (cluster for read in SYSTEMS.values() if (cluster := read(environment)) is not None),
-        None,
-    )
+    for variables, read in SYSTEMS:
+        if not variables.isdisjoint(environment) and (cluster := read(environment)) is not None:
+            return cluster
+    return None
 
 
 def in_slurm_allocation(environment: Environment) -> bool:
@@ -74,21 +80,9 @@ def _number(environment: Environment, *names: str) -> tuple[int | None, str]:
 
 
 def _made(system: str, starts_all: bool = False, **fields: tuple[object, str]) -> ClusterEnvironment:
-    present = {name: (value, source) for name, (value, source) in fields.items() if value is not None}
-    sources = {_LABELS[name]: source for name, (_, source) in present.items()}
-    values = {name: value for name, (value, _) in present.items()}
+    values = {name: value for name, (value, _) in fields.items() if value is not None}
+    sources = {name: fields[name][1] for name in values}
     return ClusterEnvironment(system, starts_all, sources=sources, **values)  # type: ignore[arg-type]
-
-
-_LABELS = {
-    "nodes": "nodes",
-    "rank": "node rank",
-    "master": "master",
-    "port": "port",
-    "slots": "workers per node",
-    "rank_table": "rank table",
-    "is_launcher": "launcher",
-}
 
 
 def _volcano(environment: Environment) -> ClusterEnvironment | None:
@@ -137,35 +131,24 @@ def _ascend_operator(environment: Environment) -> ClusterEnvironment | None:
 
 def _torchrun(environment: Environment) -> ClusterEnvironment | None:
     """What torchrun takes in place of its options, and Kubeflow's trainer sets."""
-    rank = _number(environment, "PET_NODE_RANK")
-    nodes = _number(environment, "PET_NNODES")
-    if rank[0] is None or nodes[0] is None:
+    cluster = _read_variables("torchrun's variables", "PET_", environment)
+    if cluster is None or cluster.nodes is None:
         return None
-    address = "PET_MASTER_ADDR" if environment.get("PET_MASTER_ADDR") else "MASTER_ADDR"
-    return _made(
-        "torchrun's variables",
-        starts_all=True,
-        nodes=nodes,
-        rank=rank,
+    return replace(cluster, starts_all=True)
+
+
+def _read_variables(system: str, prefix: str, environment: Environment) -> ClusterEnvironment | None:
+    """Torchrun's variables, or what scripts for it commonly export on every node."""
+    address = f"{prefix}MASTER_ADDR" if environment.get(f"{prefix}MASTER_ADDR") else "MASTER_ADDR"
+    cluster = _made(
+        system,
+        nodes=_number(environment, f"{prefix}NNODES"),
+        rank=_number(environment, f"{prefix}NODE_RANK"),
         master=(environment.get(address) or None, address),
-        port=_number(environment, "PET_MASTER_PORT", "MASTER_PORT"),
-        slots=_number(environment, "PET_NPROC_PER_NODE"),
+        port=_number(environment, f"{prefix}MASTER_PORT", "MASTER_PORT"),
+        slots=_number(environment, f"{prefix}NPROC_PER_NODE"),
     )
-
-
-def _node_variables(environment: Environment) -> ClusterEnvironment | None:
-    """What scripts for torchrun commonly export on every node."""
-    rank = _number(environment, "NODE_RANK")
-    if rank[0] is None:
-        return None
-    return _made(
-        "variables of a torchrun script",
-        nodes=_number(environment, "NNODES"),
-        rank=rank,
-        master=(environment.get("MASTER_ADDR") or None, "MASTER_ADDR"),
-        port=_number(environment, "MASTER_PORT"),
-        slots=_number(environment, "NPROC_PER_NODE"),
-    )
+    return None if cluster.rank is None else cluster
 
 
 def _indexed_job(environment: Environment) -> ClusterEnvironment | None:
@@ -178,41 +161,36 @@ def _mpi(environment: Environment) -> ClusterEnvironment | None:
     """One process on each node, started by mpirun."""
     local, _ = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
     rank = _number(environment, "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-    nodes = _number(environment, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
     if rank[0] is None or local not in (None, 1):
         return None
-    return _made("MPI", rank=rank, nodes=nodes)
+    return _made("MPI", rank=rank, nodes=_number(environment, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"))
 
 
-def _node_file(system: str, variable: str) -> Callable[[Environment], ClusterEnvironment | None]:
+def _node_file(system: str, variable: str, environment: Environment) -> ClusterEnvironment | None:
     """A file that names the nodes of a batch job, a line for each slot; this node is found in it by its name."""
-
-    def read(environment: Environment) -> ClusterEnvironment | None:
-        try:
-            lines = read_text(Path(environment[variable]), errors="replace", only_files=True).split()
-        except (KeyError, OSError, ValueError, Unreadable):
-            return None
-        names = list(dict.fromkeys(lines))
-        own = _short(socket.gethostname())
-        rank = next((at for at, name in enumerate(names) if _short(name) == own), None)
-        master = (names[0] if names else None, variable)
-        return _made(system, nodes=(len(names) or None, variable), rank=(rank, variable), master=master)
-
-    return read
+    try:
+        lines = read_text(Path(environment[variable]), errors="replace", only_files=True).split()
+    except (OSError, ValueError, Unreadable):
+        return None
+    names = list(dict.fromkeys(lines))
+    own = _short(socket.gethostname())
+    rank = next((at for at, name in enumerate(names) if _short(name) == own), None)
+    master = (names[0] if names else None, variable)
+    return _made(system, nodes=(len(names) or None, variable), rank=(rank, variable), master=master)
 
 
 def _short(name: str) -> str:
     return name.partition(".")[0].lower()
 
 
-SYSTEMS: Mapping[str, Callable[[Environment], ClusterEnvironment | None]] = {
-    "volcano": _volcano,
-    "ascend-operator": _ascend_operator,
-    "torchrun": _torchrun,
-    "indexed-job": _indexed_job,
-    "mpi": _mpi,
-    "pbs": _node_file("PBS", "PBS_NODEFILE"),
-    "lsf": _node_file("LSF", "LSB_DJOB_HOSTFILE"),
-    "node-variables": _node_variables,
-}
-"""In this order: whoever tells most comes first."""
+SYSTEMS: tuple[tuple[frozenset[str], Callable[[Environment], ClusterEnvironment | None]], ...] = (
+    (frozenset({"VC_TASK_INDEX", "VK_TASK_INDEX"}), _volcano),
+    (frozenset({"MS_NODE_RANK"}), _ascend_operator),
+    (frozenset({"PET_NODE_RANK"}), _torchrun),
+    (frozenset({"JOB_COMPLETION_INDEX"}), _indexed_job),
+    (frozenset({"OMPI_COMM_WORLD_RANK", "PMI_RANK"}), _mpi),
+    (frozenset({"PBS_NODEFILE"}), partial(_node_file, "PBS", "PBS_NODEFILE")),
+    (frozenset({"LSB_DJOB_HOSTFILE"}), partial(_node_file, "LSF", "LSB_DJOB_HOSTFILE")),
+    (frozenset({"NODE_RANK"}), partial(_read_variables, "variables of a torchrun script", "")),
+)
+"""Variables of each system, one of which is set on its nodes; whoever tells most comes first."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from mslaunch.errors import RequestError
 from mslaunch.hosts import LOCAL, Host, is_this_machine
@@ -14,7 +13,7 @@ from mslaunch.plan.spec import naming_setting
 from mslaunch.shared import guard, wire, work_folder
 from mslaunch.shared.processes import is_stopped
 from mslaunch.transports import prestart
-from mslaunch.transports.base import Access, JobContext, Opened, Tell, Transport, ignore
+from mslaunch.transports.base import Access, JobContext, Opened, Transport
 from mslaunch.transports.process import ProcessChannel
 
 
@@ -28,9 +27,7 @@ class LocalTransport(Transport):
     ends_with_launcher = True
     shares_environment = True
 
-    def __init__(self, tell: Tell = ignore) -> None:
-        super().__init__(tell)
-        self._channels: list[LocalChannel] = []
+    _channels: Sequence[LocalChannel] = ()
 
     def check_request(self, job: JobContext) -> None:
         spec = job.spec
@@ -65,15 +62,6 @@ class LocalTransport(Transport):
 class LocalChannel(ProcessChannel):
     """The process is the agent's guard: when the agent is gone, it ends what that has left, and then itself."""
 
-    agent_pid: int | None = None
-
-    def receive(self) -> list[dict[str, Any]] | None:
-        messages = super().receive()
-        for message in messages or ():
-            if message.get("ev") == "hello":
-                self.agent_pid = message.get("pid")
-        return messages
-
     def close(self) -> None:
         if not self.is_finished():
             self._process.send_signal(signal.SIGCONT)  # a guard that somebody has stopped
@@ -87,7 +75,8 @@ class LocalChannel(ProcessChannel):
 
 def stopped_agents(channels: Iterable[LocalChannel]) -> dict[str, int]:
     """Return the agents behind these channels that a signal has stopped, as host and process."""
-    agents = {
-        channel.hosts[0]: channel.agent_pid for channel in channels if channel.is_open and channel.agent_pid is not None
-    }
-    return {host: pid for host, pid in agents.items() if is_stopped(pid)}
+    stopped = {}
+    for channel in channels:
+        if channel.is_open and channel.agent_pid is not None and is_stopped(channel.agent_pid):
+            stopped[channel.hosts[0]] = channel.agent_pid
+    return stopped

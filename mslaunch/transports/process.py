@@ -48,6 +48,7 @@ class ProcessChannel:
         self.hosts: tuple[str, ...] = (host,)
         self.hint = hint
         self.is_open = True
+        self.agent_pid: int | None = None
         self._process = process
         self._stderr = stderr
         self._decoder = wire.Decoder()
@@ -72,14 +73,20 @@ class ProcessChannel:
 
     def receive(self) -> list[dict[str, Any]] | None:
         data = self.read()
-        messages = self._decoder.feed(data) if data else None
-        self._has_answered = self._has_answered or bool(messages)
+        if not data:
+            return None
+        messages = self._decoder.feed(data)
+        for message in messages:
+            self._has_answered = True
+            if message.get("ev") == "hello":
+                self.agent_pid = message.get("pid")
         return messages
 
     def read(self) -> bytes:
         """Return what has come, nothing when the stream has ended."""
         data = os.read(self._output.fileno(), 1 << 16)
-        self._bound_stderr()
+        if self._stderr is not None and os.fstat(self._stderr.fileno()).st_size > 2 * KEPT_STDERR:
+            self._stderr.truncate(0)  # shells may write to it for days
         self.is_open = bool(data)
         return data
 
@@ -100,11 +107,6 @@ class ProcessChannel:
             return ""
         self._stderr.seek(max(0, os.fstat(self._stderr.fileno()).st_size - KEPT_STDERR))
         return self._stderr.read().decode(errors="replace").strip()
-
-    def _bound_stderr(self) -> None:
-        """Shells may write to standard error for days: what is old is dropped."""
-        if self._stderr is not None and os.fstat(self._stderr.fileno()).st_size > 2 * KEPT_STDERR:
-            self._stderr.truncate(0)
 
     def exit_code(self) -> int | None:
         """Return how the process ended, now that its stream has."""

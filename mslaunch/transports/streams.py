@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import threading
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from mslaunch.transports.base import Channel
 
@@ -23,17 +24,16 @@ class Sender:
         self._write = write
         self._done = done
         self._queue: queue.SimpleQueue[bytes | threading.Event | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, daemon=True).start()
 
     def send(self, data: bytes) -> None:
         self._queue.put(data)
 
-    def flush(self, seconds: float = FLUSH_SECONDS) -> None:
+    def flush(self) -> None:
         """Wait until everything before has been written, or the peer takes too long."""
         written = threading.Event()
         self._queue.put(written)
-        written.wait(seconds)
+        written.wait(FLUSH_SECONDS)
 
     def close(self) -> None:
         """End the stream once everything has been written."""
@@ -86,24 +86,23 @@ class Waiting:
         self._tell(f"waiting for {', '.join(first)}{more} ({seconds:.0f} s)")
 
 
-class Pings:
-    """Tells the agents every two seconds that the launcher lives, from a thread that no stalled terminal can stall."""
+@contextmanager
+def pings(channels: Sequence[Channel], limit: float = math.inf) -> Iterator[None]:
+    """Tell the agents every two seconds that the launcher lives, from a thread that no stalled terminal can stall.
 
-    def __init__(self, channels: Sequence[Channel], limit: float | None = None) -> None:
-        """Several pings go out within `limit`, the least silence that counts as a loss, however short it is."""
-        self._channels = channels
-        self._every = PING_EVERY if limit is None else min(PING_EVERY, limit / 4)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+    Several pings go out within `limit`, the least silence that counts as a loss, however short it is.
+    """
+    stop = threading.Event()
 
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._every):
-            for channel in self._channels:
+    def run() -> None:
+        while not stop.wait(min(PING_EVERY, limit / 4)):
+            for channel in channels:
                 channel.send({"to": "*", "do": "ping"})
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 from mslaunch.documents.schema import RunStatus
 from mslaunch.errors import NotReadyError
 from mslaunch.settings.environment import RANKS_ONLY
-from mslaunch.transports.base import Command, CurrentJob, JobState
+from mslaunch.transports.base import Command, CurrentJob, JobQueue, JobState
 from mslaunch.transports.cluster_environment import in_slurm_allocation
 from mslaunch.transports.slurm import batch_script
 
@@ -59,7 +58,7 @@ STATES: dict[str, RunStatus] = {
 """What squeue and sacct call a job's state, and what a run's is then."""
 
 
-class SlurmQueue:
+class SlurmQueue(JobQueue):
     """Slurm's jobs of this user, asked for as a whole, since a list of runs has many jobs in it."""
 
     label = "Slurm"
@@ -155,13 +154,6 @@ class SlurmQueue:
 
     def show_command(self, job: str, ended: bool = False) -> str:
         return shlex.join(("sacct" if ended else "squeue", "-j", job))
-
-    def update(self, run_dir: Path, job: str) -> None:
-        """The launcher in the job writes to the run's folder, which nodes share."""
-
-    def guard(self, is_kept: bool) -> AbstractContextManager[None]:
-        del is_kept
-        return nullcontext()  # a job stays in the queue, whatever becomes of its submitter
 
 
 def _submit(script: Path, secrets: Mapping[str, str]) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,40 +13,33 @@ from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
 from mslaunch.shared import wire
 from mslaunch.transports.code_bundle import agent_stream
-from mslaunch.transports.process import agent_command, why_no_agent
+from mslaunch.transports.process import CLOSE_SECONDS, ProcessChannel, agent_command, start_process, why_no_agent
 from mslaunch.transports.slurm.batch_script import Allotment, parse_gres, parse_tasks
 from mslaunch.transports.slurm.slurm_queue import ask, missing
-from mslaunch.transports.streams import Sender, write_fully
-
-_CLOSE_SECONDS = 15.0
 
 
-class SrunChannel:
+class SrunChannel(ProcessChannel):
     """The agents of all nodes, behind one srun: it broadcasts what they are sent, and labels what they answer."""
 
     def __init__(self, hosts: Sequence[Host], python: str) -> None:
-        self.hosts = tuple(host.name for host in hosts)
-        self.hint = "See what `squeue --steps` says."
-        self.is_open = True
+        """Start one task a node, beside whatever else the job runs, with everything that the job has there."""
+        names, count = tuple(host.name for host in hosts), len(hosts)
+        command = ["srun", "--label", "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
+        command += [f"--nodelist={','.join(names)}", "--mem=0", "--cpu-bind=none", "--mpi=none", "--export=ALL"]
+        command += ["--kill-on-bad-exit=0", "--wait=0", "--job-name=mslaunch"]
+        try:
+            process, stderr = start_process([*command, *agent_command(python, "$SLURMD_NODENAME")])
+        except FileNotFoundError:
+            raise missing("srun") from None
+        super().__init__(names[0], process, agent_stream(), stderr, "See what `squeue --steps` says.")
+        self.hosts = names
         self._decoders: dict[bytes, wire.Decoder] = {}
         self._names: dict[bytes, object] = {}
         self._rest = b""
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 -- as long as the channel
-        self._process = _start(self.hosts, python, self._stderr.fileno())
-        stdin = self._process.stdin
-        assert stdin is not None
-        # srun does not read before all nodes are there, and nobody should wait for that.
-        self._sender = Sender(lambda data: write_fully(stdin.fileno(), data), stdin.close)
-        self._sender.send(agent_stream())
-
-    def fileno(self) -> int:
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
 
     def receive(self) -> list[dict[str, Any]] | None:
-        data = os.read(self.fileno(), 1 << 16)
+        data = self.read()
         if not data:
-            self.is_open = False
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
         messages: list[dict[str, Any]] = []
@@ -69,46 +60,21 @@ class SrunChannel:
                 return [*messages[:index], wire.UnreadableRecord(f"an event of {other!r} from {name!r}")]
         return messages
 
-    def send(self, message: Mapping[str, object]) -> None:
-        self._sender.send(wire.encode(message))
-
-    def flush(self) -> None:
-        self._sender.flush()
-
     def why_it_ended(self) -> str:
         """Say what srun had to say."""
-        self._stderr.seek(0)
-        lines = self._stderr.read(1 << 16).decode(errors="replace").splitlines()
+        lines = self.error_output().splitlines()
         return why_no_agent("\n".join(line for line in lines if "cpu binding" not in line))
 
     def close(self) -> None:
-        self.is_open = False
-        self._sender.close()
-        try:
-            self._process.wait(_CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:
+        self.is_open = True  # also where one host is lost, the others are waited for
+        super().close()
+
+    def _end_process(self) -> None:
+        if self._process.poll() is None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_CLOSE_SECONDS)
-
-
-def _start(hosts: tuple[str, ...], python: str, stderr: int) -> subprocess.Popen[bytes]:
-    """One task a node, beside whatever else the job runs, with everything that the job has there."""
-    count = len(hosts)
-    command = ["srun", "--label", "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
-    command += [f"--nodelist={','.join(hosts)}", "--mem=0", "--cpu-bind=none", "--mpi=none", "--export=ALL"]
-    command += ["--kill-on-bad-exit=0", "--wait=0", "--job-name=mslaunch"]
-    try:
-        return subprocess.Popen(
-            [*command, *agent_command(python, "$SLURMD_NODENAME")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            start_new_session=True,  # Ctrl-C is for the launcher
-            bufsize=0,
-        )
-    except FileNotFoundError:
-        raise missing("srun") from None
+                self._process.wait(CLOSE_SECONDS)
+        super()._end_process()
 
 
 def allotted_nodes(environment: Mapping[str, str], count: int | None) -> tuple[Host, ...]:
