@@ -14,12 +14,11 @@ from typing import Any, cast
 from fuzz.mutate import mutate_bytes, mutate_records
 from fuzz.requests import ROOT
 from fuzz.run import Border, samples
-from mslaunch.agent.children import Children
 from mslaunch.agent.kernel_kills import KernelKills
 from mslaunch.agent.launcher_stream import LauncherStream
 from mslaunch.agent.metrics.measuring import AttemptMetrics
 from mslaunch.agent.rank_messages import MessagePipe, RankMessages
-from mslaunch.agent.ranks import Ranks
+from mslaunch.agent.ranks import Children, Ranks
 from mslaunch.agent.standard_input import StandardInput
 from mslaunch.cli.console.console import Console, headline
 from mslaunch.cli.console.screen import Screen
@@ -186,7 +185,7 @@ def _open_rank(folder: Path) -> Callable[[bytes], object]:
         ranks.children = Children([planned("worker", 0), planned("worker", 1), planned("scheduler", None)])
         order: Any = {"run_dir": str(folder), "env": {}, "secrets": {}, "processes": [planned("worker", 0)]}
         order["metrics"] = metrics_order((), 1, "CPU")
-        ranks.metrics = AttemptMetrics(order, output, dict)
+        ranks.metrics = AttemptMetrics(order, output, ranks.children)
         half = len(data) // 2
         reader = RankMessages()
         for message in (*reader.feed(data[:half]), *reader.feed(data[half:])):

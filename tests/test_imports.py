@@ -75,7 +75,6 @@ EDGES: dict[str, set[str]] = {
         "text",
         "transports",
         "ui",
-        "worker",
     },
     "ui": {"documents", "errors", "masking", "metrics", "plan", "ranges", "run", "shared", "text"},
     "run": {

@@ -17,7 +17,7 @@ from mslaunch.errors import RequestError
 from mslaunch.hosts import Host
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import HostFacts, NumaFacts, Plan, read_numa
-from mslaunch.shared import numa
+from mslaunch.shared import probe
 from mslaunch.shared.messages import NumaAnswer
 from tests.conftest import Bench
 from tests.plan.test_make import facts_of, spec_of
@@ -70,7 +70,7 @@ def tools(said: dict[str, str]) -> Callable[[list[str]], str]:
 def test_gpus_are_on_the_nodes_of_their_buses(tmp_path: Path) -> None:
     """nvidia-smi names the bus, sysfs the node."""
     root = machine(tmp_path, {0: "0-3", 1: "4-7"}, {"0000:3b:00.0": 0, "0000:d8:00.0": 1})
-    found = numa.facts({}, root, tools({"nvidia-smi": NVIDIA_SMI_SAMPLE}))
+    found = probe.numa_facts({}, root, tools({"nvidia-smi": NVIDIA_SMI_SAMPLE}))
     assert found == {
         "nodes": [{"node": 0, "cores": [0, 1, 2, 3]}, {"node": 1, "cores": [4, 5, 6, 7]}],
         "devices": {"Ascend": [], "GPU": [{"device": 0, "node": 0}, {"device": 1, "node": 1}]},
@@ -83,14 +83,14 @@ def test_the_nvidia_driver_is_asked_where_its_tool_is_not_there(tmp_path: Path) 
     information = tmp_path / "proc/driver/nvidia/gpus/0000:3b:00.0/information"
     information.parent.mkdir(parents=True)
     information.write_text("Model: \t\t NVIDIA A100\nDevice Minor: \t 2\n")
-    assert numa.gpu_nodes(root, tools({})) == {2: 1}
+    assert probe.gpu_nodes(root, tools({})) == {2: 1}
 
 
 def test_npus_are_on_the_nodes_of_their_boards(tmp_path: Path) -> None:
     """npu-smi names the bus of each card."""
     root = machine(tmp_path, {0: "0-3", 1: "4-7"}, {"0000:c1:00.0": 1, "0000:01:00.0": 0})
     boards = {f"npu-smi info -t board -i {npu}": NPU_BOARD_SAMPLE.format(npu=npu, bus=bus) for npu, bus in BOARDS}
-    found = numa.facts({}, root, tools({"npu-smi info -m": NPU_CHIPS_SAMPLE, **boards}))
+    found = probe.numa_facts({}, root, tools({"npu-smi info -m": NPU_CHIPS_SAMPLE, **boards}))
     assert found["devices"]["Ascend"] == [{"device": 0, "node": 1}, {"device": 1, "node": 0}]
 
 
@@ -100,16 +100,16 @@ def test_the_cpu_affinity_of_npus_counts_where_the_bus_tells_nothing(tmp_path: P
     board = NPU_BOARD_SAMPLE.format(npu=0, bus="C1")
     said = {"npu-smi info -m": NPU_CHIPS_SAMPLE, "npu-smi info -t board -i 0": board}
     ask = tools({**said, "npu-smi info -t topo": NPU_TOPO_SAMPLE})
-    assert numa.npu_nodes(root, numa.node_cores(root), ask) == {0: 0, 1: 1}
+    assert probe.npu_nodes(root, probe.node_cores(root), ask) == {0: 0, 1: 1}
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "x, y\n0, zz\n", "\x00" * 100, "0 0\nNPU0 X -,-\n", "9" * 5000])
 def test_what_tools_print_is_never_an_error(tmp_path: Path, text: str) -> None:
     """A version with another output tells nothing."""
     root = machine(tmp_path, {0: "0-3"}, {})
-    found = numa.facts({}, root, lambda _: text)
+    found = probe.numa_facts({}, root, lambda _: text)
     assert found["nodes"] == [{"node": 0, "cores": [0, 1, 2, 3]}]
-    assert numa.parse_list(text) is not None
+    assert probe.parse_list(text) is not None
 
 
 TWO_NODES = NumaFacts({0: (0, 1, 2, 3), 1: (4, 5, 6, 7)}, {"GPU": {0: 0, 1: 1, 2: 1}})
@@ -149,7 +149,7 @@ def test_ranks_share_the_cores_of_their_devices_nodes(
 
 
 def plan_cores(text: str) -> list[int]:
-    return numa.parse_list(text)
+    return probe.parse_list(text)
 
 
 def test_ranks_without_a_known_node_get_their_share_of_all_cores() -> None:
@@ -215,7 +215,7 @@ def test_the_kernel_binds_cores_and_memory(bench: Bench) -> None:
     for rank in (0, 1):
         env = bench.environment(rank)
         cores, policy = bench.log(rank).splitlines()[-2:]
-        assert json.loads(cores) == numa.parse_list(env["MSLAUNCH_CORES"])
+        assert json.loads(cores) == probe.parse_list(env["MSLAUNCH_CORES"])
         allowed = policy == f"prefer:{env['MSLAUNCH_NUMA_NODE']}" or "cannot bind this rank's memory" in bench.log(rank)
         assert allowed, bench.log(rank)
     assert "MSLAUNCH_NUMA_NODE=" in bench.mslaunch("train", "-n", "2", "--numa", "--dry-run").stdout

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from mslaunch.agent.metrics import resources as rank_resources
-from mslaunch.agent.metrics.device_metrics import read_npu_smi, read_nvidia_smi
-from mslaunch.agent.metrics.resources import Resources
+from mslaunch.agent.metrics.resources import Resources, read_npu_smi, read_nvidia_smi
 from tests.conftest import wait_for
 from tests.driven_agent import DrivenAgent, driven_agent
 from tests.test_log_metrics import order

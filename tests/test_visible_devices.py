@@ -9,12 +9,12 @@ from typing import cast
 
 import pytest
 
-from mslaunch.agent.metrics.device_metrics import DeviceMetrics
+from mslaunch.agent.metrics.resources import DeviceMetrics
 from mslaunch.errors import HostsNotReady
 from mslaunch.hosts import Host
 from mslaunch.launcher.check import Checked, Report, check_devices
 from mslaunch.plan.variables import NOT_CARRIED, carried
-from mslaunch.shared import device_locks, messages, numa, visible_devices
+from mslaunch.shared import device_locks, messages, probe, visible_devices
 from mslaunch.shared.visible_devices import VARIABLES, environment_of_ranks, limit
 from mslaunch.transports.slurm.step import allotment
 from tests.conftest import Bench, wait_for
@@ -133,7 +133,7 @@ def test_numa_nodes_are_those_of_the_devices_that_ranks_see(tmp_path: Path) -> N
     """nvidia-smi and npu-smi count all devices of the host."""
     root = machine(tmp_path, {0: "0-3", 1: "4-7"}, {"0000:3b:00.0": 0, "0000:d8:00.0": 1})
     said = {"nvidia-smi --query-gpu=index,pci": "0, 00000000:3B:00.0\n1, 00000000:D8:00.0\n"}
-    found = numa.facts(cuda("1"), root, tools(said))
+    found = probe.numa_facts(cuda("1"), root, tools(said))
     assert found["devices"]["GPU"] == [{"device": 0, "node": 1}]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mslaunch.worker.init_watch import changed_size
+from mslaunch.worker.watch import changed_size
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import signal
 import time
 from collections import deque
 
-from mslaunch.agent.children import Child, Children, DeadProcess, reap_all
 from mslaunch.agent.kernel_kills import KernelKills
 from mslaunch.agent.preparation import Preparation
 from mslaunch.agent.rank_logs import LogTimes, ShownLogs, put_aside
@@ -18,6 +17,7 @@ from mslaunch.shared import layout, processes, work_folder
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from mslaunch.agent.launcher_stream import LauncherStream
@@ -29,6 +29,92 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 1.0
 START_SECONDS = 0.1  # how long ranks are started for before the loop looks at everything else again
+MOST_DEAD = 100
+RECENT = 300.0  # a process that was killed so many seconds before a rank failed may be why it did
+
+
+class Child:
+    """One planned process. A rank that a script starts is known by the messages of its exit recorder."""
+
+    def __init__(self, planned: messages.PlannedProcess) -> None:
+        self.planned = planned
+        self.role = planned["role"]
+        self.rank = planned["rank"]
+        self.log = planned["log"]
+        self.by_script = planned["start"] == "by-script"
+        self.pid: int | None = None
+        self.running = False
+        self.joining = False
+        self.raised = False
+        self.missed: float | None = None
+        self.dead: dict[int, DeadProcess] = {}
+        """Processes that it has started and that a signal has killed, in this order."""
+
+    @property
+    def has_vanished(self) -> bool:
+        """Tell whether it is a rank that a script has started, and that has gone without a message."""
+        return self.by_script and self.running and not os.path.exists(f"/proc/{self.pid}")
+
+    def add_dead(self, dead: DeadProcess) -> None:
+        """Remember a process that this one has started; SIGTERM is how a rank ends its own."""
+        if dead.signal not in (None, signal.SIGTERM) and len(self.dead) < MOST_DEAD:
+            self.dead[dead.pid] = dead
+
+
+class Children:
+    """All planned processes of an attempt."""
+
+    def __init__(self, planned: Iterable[messages.PlannedProcess] = ()) -> None:
+        self._children = [Child(process) for process in planned]
+        self.by_pid: dict[int, Child] = {}
+        """Those that the agent itself has started and that have not been reaped."""
+        self.speakers = {child.rank: child for child in self._children if child.role in ("worker", "scheduler")}
+        """Who sends messages: ranks by their number, the scheduler by None."""
+        self.ranks = {child.rank: child for child in self._children if child.rank is not None}
+
+    def __iter__(self) -> Iterator[Child]:
+        return iter(self._children)
+
+    @property
+    def running_ranks(self) -> dict[int, tuple[int, str]]:
+        """Return pid and log of every rank that runs."""
+        return {rank: (child.pid, child.log) for rank, child in self.ranks.items() if child.running and child.pid}
+
+    @property
+    def rank_pids(self) -> dict[int, int]:
+        """Return the rank of every pid that was one, those that have ended included."""
+        return {child.pid: rank for rank, child in self.ranks.items() if child.pid}
+
+
+class DeadProcess:
+    """A process that has ended: its number, its name, the leader of its session and the signal that killed it."""
+
+    def __init__(self, pid: int, name: str = "", session: int = 0, killed_by: int | None = None) -> None:
+        self.pid = pid
+        self.name = name
+        self.session = session
+        self.signal = killed_by
+        self.seen = time.monotonic()
+
+    def describe(self) -> str:
+        return f"{self.pid} ({self.name})" if self.name else str(self.pid)
+
+
+def reap_all() -> Iterator[tuple[DeadProcess, int]]:
+    """Reap exited children, adopted orphans included; yield each with its wait status."""
+    while True:
+        try:
+            exited = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if exited is None:
+                return
+            stat = processes.read_stat(exited.si_pid)  # before it is reaped: then nothing is known of it
+            pid, status = os.waitpid(exited.si_pid, 0)
+        except ChildProcessError:
+            return
+        dead = DeadProcess(pid, killed_by=processes.outcome(status)["signal"])
+        if stat is not None:
+            dead.name, dead.session = stat.name, stat.session
+        yield dead, status
 
 
 class Ranks:
@@ -66,21 +152,15 @@ class Ranks:
         self.log_times.begin([child.log for child in ranks.values()])
         self.metrics = self._nested = None
         if order["metrics"] is not None and ranks:
-            self._begin_metrics(order)
+            from mslaunch.agent.metrics.measuring import AttemptMetrics
+
+            self.metrics = AttemptMetrics(order, self.output, self.children)
         if order["reports_launchers"]:
             from mslaunch.agent.nested_launchers import NestedLaunchers
 
             self._nested = NestedLaunchers(self.output)
         self._kernel_kills = KernelKills()
         self.preparation.begin(order)
-
-    def _begin_metrics(self, order: messages.RunOrder) -> None:
-        from mslaunch.agent.metrics.measuring import AttemptMetrics
-
-        def rank_processes() -> dict[int, int]:
-            return {rank: pid for rank, (pid, _) in self.children.running_ranks.items()}
-
-        self.metrics = AttemptMetrics(order, self.output, rank_processes)
 
     def _launch_with(self, env: dict[str, str]) -> None:
         order = self._order
@@ -140,7 +220,7 @@ class Ranks:
     def look(self, now: float) -> None:
         """Look at what it is time to look at: logs, numbers, processes that no message tells of."""
         self._look_for_mindspore(now)
-        self._look_for_vanished(now)
+        self._report_vanished(now, LOOK_EVERY)
         if self._nested is not None and not self.stopping:
             self._nested.look(self.children.rank_pids, now)
         self.log_times.look(now)
@@ -157,11 +237,12 @@ class Ranks:
         if any(processes.has_loaded(pid, "/mindspore/_c_expression") for pid in below):
             self.start_scheduler()
 
-    def _look_for_vanished(self, now: float) -> None:
+    def _report_vanished(self, now: float, patience: float) -> None:
+        """Report ranks that a script has started, and that have gone before their exit recorders could report them."""
         for child in self.children:
             if child.has_vanished:
                 child.missed = child.missed or now
-                if now - child.missed > LOOK_EVERY:
+                if now - child.missed >= patience:
                     self._report_exit(child, *read_exit_file(child.log))
 
     def receive(self) -> None:
@@ -171,12 +252,15 @@ class Ranks:
 
     def handle(self, message: messages.RankMessage) -> None:
         child = self.children.speakers.get(message["rank"])
-        if child is None:
-            return
         what = message["what"]
-        if what in ("started", "ended"):
-            if child.by_script:  # the agent itself knows of its own children
-                self._handle_recorder(child, message)
+        if child is None or (what in ("started", "ended") and not child.by_script):
+            return  # the agent itself knows of its own children
+        if what == "started":
+            child.pid = message["child"]
+            self._report_started(child)
+        elif what == "ended":
+            outcome = {"code": message["code"], "signal": message["signal"], "crashed": message["crashed"]}
+            self._report_exit(child, outcome, message["time"])
         elif what == "metrics":
             if self.metrics is not None and child.rank is not None:
                 self.metrics.receive(child.rank, message["rows"])
@@ -184,14 +268,6 @@ class Ranks:
             child.add_dead(DeadProcess(message["child"], killed_by=message["signal"]))
         else:
             self._handle_note(child, message)
-
-    def _handle_recorder(self, child: Child, message: messages.RankMessage) -> None:
-        if message["what"] == "started":
-            child.pid = message["child"]
-            self._report_started(child)
-        else:
-            outcome = {"code": message["code"], "signal": message["signal"], "crashed": message["crashed"]}
-            self._report_exit(child, outcome, message["time"])
 
     def _handle_note(self, child: Child, message: messages.RankMessage) -> None:
         """Pass on how far a rank has come, or the error that it has raised."""
@@ -224,14 +300,8 @@ class Ranks:
             child = self.children.by_pid.pop(dead.pid, None)
             if child is not None and child.running:
                 if child.role == "script":
-                    self._close_script()
+                    self._report_vanished(time.monotonic(), 0.0)
                 self._report_exit(child, processes.outcome(status), time.time())
-
-    def _close_script(self) -> None:
-        """Report ranks that have gone with their script before their exit recorders could report them."""
-        for child in self.children:
-            if child.has_vanished:
-                self._report_exit(child, *read_exit_file(child.log))
 
     def _report_exit(self, child: Child, outcome: dict[str, Any], when: float) -> None:
         if not child.running:
@@ -258,9 +328,9 @@ class Ranks:
         if victim is not None and number == signal.SIGKILL:
             return {"out_of_memory": True}
         cause: dict[str, Any] = {}
-        dead = child.last_dead(time.monotonic())
-        if dead is not None:
-            cause = {"child": dead.describe(), "child_signal": dead.signal}
+        for dead in child.dead.values():
+            if time.monotonic() - dead.seen < RECENT:  # the last one counts
+                cause = {"child": dead.describe(), "child_signal": dead.signal}
         if signal.SIGKILL in (number, cause.get("child_signal")):
             cause["kernel"] = self._kernel_kills.describe()
         return cause

@@ -26,7 +26,7 @@ from mslaunch.plan.model import Facts, HostFacts, NumaFacts, Plan, read_numa
 from mslaunch.plan.spec import JobSpec
 from mslaunch.plan.variables import store_port
 from mslaunch.run.paths import runs_root
-from mslaunch.shared import numa, probe
+from mslaunch.shared import probe
 from mslaunch.shared.device_locks import holders
 from mslaunch.shared.probe import is_free
 from mslaunch.shared.visible_devices import DEVICE_FILES, VARIABLES, ask_tool, device_numbers, limit, visible_devices
@@ -243,7 +243,7 @@ def gather(job: ReadJob, found: FoundProgram, device_target: str, elsewhere: Els
     if not hosts:
         nodes = NumaFacts()
         if spec.launch.needs_numa:
-            nodes = read_numa(numa.facts({**os.environ, **job_variables(spec)}))
+            nodes = read_numa(probe.numa_facts({**os.environ, **job_variables(spec)}))
         hosts = {LOCAL: HostFacts(python, tuple(sorted(os.sched_getaffinity(0))), nodes)}
     return Facts(
         run_id=run_id,

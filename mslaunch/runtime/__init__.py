@@ -10,9 +10,8 @@ from mslaunch.runtime.checkpoints import (
     resume,
     save_strategy,
 )
-from mslaunch.runtime.config import Config, load_config
+from mslaunch.runtime.config import Config, init_env, load_config
 from mslaunch.runtime.metrics import report
-from mslaunch.runtime.mindspore_context import init_env
 
 __all__ = [
     "Config",

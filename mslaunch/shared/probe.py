@@ -10,15 +10,128 @@ import sys
 import time
 import zlib
 
-from mslaunch.shared.visible_devices import DEVICE_FILES, device_numbers, limit, seen_here
+from mslaunch.shared.device_locks import holders
+from mslaunch.shared.visible_devices import (
+    DEVICE_FILES,
+    as_seen,
+    ask_tool,
+    device_numbers,
+    gpu_field,
+    limit,
+    seen_here,
+)
 
 TYPE_CHECKING = False  # typing itself would cost every start of an agent 6 ms
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from mslaunch.shared import messages
     from mslaunch.shared.visible_devices import Seen
+
+    Ask = Callable[[list[str]], str]
+
+_BUS = r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"
+_NUMBER = "[0-9]{1,5}"
+
+
+def numa_facts(environment: Mapping[str, str], root: str = "/", ask: Ask = ask_tool) -> messages.NumaAnswer:
+    """Answer with the nodes and their cores, and with the devices and their node, as a process sees them."""
+    nodes = node_cores(root)
+    devices: dict[str, list[messages.NumaDevice]] = {}
+    if nodes:
+        on_host = {"Ascend": npu_nodes(root, nodes, ask), "GPU": gpu_nodes(root, ask)}
+        for target, device_nodes in on_host.items():
+            seen = as_seen(device_nodes, DEVICE_FILES[target], environment, ask)
+            devices[target] = [{"device": device, "node": node} for device, node in sorted(seen.items())]
+    return {
+        "nodes": [{"node": node, "cores": cores} for node, cores in sorted(nodes.items())],
+        "devices": devices,
+    }
+
+
+def node_cores(root: str) -> dict[int, list[int]]:
+    folder = os.path.join(root, "sys/devices/system/node")
+    nodes: dict[int, list[int]] = {}
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return nodes
+    for name in names:
+        if re.fullmatch(r"node[0-9]{1,5}", name):
+            cores = parse_list(_read(os.path.join(folder, name, "cpulist")))
+            if cores:
+                nodes[int(name[4:])] = cores
+    return nodes
+
+
+def gpu_nodes(root: str, ask: Ask) -> dict[int, int]:
+    """The node of every NVIDIA device, by its number: from nvidia-smi, else from the driver itself."""
+    return _with_nodes(root, gpu_field("pci.bus_id", ask)) or _with_nodes(root, _driver_buses(root))
+
+
+def npu_nodes(root: str, nodes: dict[int, list[int]], ask: Ask) -> dict[int, int]:
+    """The node of every Ascend device, by its number: from its PCIe bus, else from its CPU affinity."""
+    table = ask(["npu-smi", "info", "-m"])
+    rows = re.findall(rf"^\s*({_NUMBER})\s+({_NUMBER})\s+({_NUMBER})\s", table, re.MULTILINE)
+    chips = {int(device): int(npu) for npu, _, device in rows}
+    boards = {}
+    for npu in sorted(set(chips.values())):
+        board = ask(["npu-smi", "info", "-t", "board", "-i", str(npu)])
+        boards[npu] = "".join(re.findall(rf"PCIe Bus Info\s*:\s*({_BUS})", board)[:1])
+    device_nodes = _with_nodes(root, {device: boards[npu] for device, npu in chips.items()})
+    if not chips or len(device_nodes) < len(chips):
+        table = ask(["npu-smi", "info", "-t", "topo"])
+        for device, cores in re.findall(rf"^\s*NPU({_NUMBER})\s.*\s([0-9,-]+)\s*$", table, re.MULTILINE):
+            near = [node for node, own in nodes.items() if set(own) & set(parse_list(cores))]
+            if len(near) == 1:
+                device_nodes.setdefault(int(device), near[0])
+    return device_nodes
+
+
+def parse_list(text: str) -> list[int]:
+    """Read the kernel's lists: `0-3,8`."""
+    cores: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        if not re.fullmatch(_NUMBER, first) or (last and not re.fullmatch(_NUMBER, last)):
+            return []
+        cores += range(int(first), int(last or first) + 1)
+    return cores
+
+
+def _driver_buses(root: str) -> dict[int, str]:
+    folder = os.path.join(root, "proc/driver/nvidia/gpus")
+    try:
+        buses = os.listdir(folder)
+    except OSError:
+        return {}
+    devices = {}
+    for bus in buses:
+        minor = re.search(rf"Device Minor:\s*({_NUMBER})", _read(os.path.join(folder, bus, "information")))
+        if minor:
+            devices[int(minor[1])] = bus
+    return devices
+
+
+def _with_nodes(root: str, buses: dict[int, str]) -> dict[int, int]:
+    nodes = {}
+    for device, bus in buses.items():
+        if not re.fullmatch(_BUS, bus):
+            continue
+        domain, _, rest = bus.lower().partition(":")
+        text = _read(os.path.join(root, "sys/bus/pci/devices", f"{int(domain, 16):04x}:{rest}", "numa_node")).strip()
+        if re.fullmatch(_NUMBER, text):  # -1: the machine does not say
+            nodes[device] = int(text)
+    return nodes
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def facts(order: messages.ProbeOrder) -> dict[str, Any]:
@@ -36,18 +149,12 @@ def facts(order: messages.ProbeOrder) -> dict[str, Any]:
         "busy": _busy_devices(seen),
         "held": _held_devices(seen, environment),
         "gpus": _allotted(order["device_variables"]),
-        "shared": _sees(order["nonce"], order["nonce_text"]),
+        "shared": _read(order["nonce"]) == order["nonce_text"],
         "script": checksum(order["script"]),
-        "numa": _numa(environment) if order["numa"] else None,
+        "numa": numa_facts(environment) if order["numa"] else None,
         **_room(order["run_dir"]),
     }
     return {**answers, "clock": clock, "took": time.monotonic() - began}
-
-
-def _numa(environment: Mapping[str, str]) -> messages.NumaAnswer:
-    from mslaunch.shared import numa
-
-    return numa.facts(environment)
 
 
 def _limits(seen: Mapping[str, Seen], environment: Mapping[str, str]) -> dict[str, messages.DeviceLimit]:
@@ -107,22 +214,11 @@ def _busy_devices(seen: Mapping[str, Seen]) -> dict[str, str]:
 
 
 def _held_devices(seen: Mapping[str, Seen], environment: Mapping[str, str]) -> dict[str, str]:
-    """Which devices other runs hold, and which runs."""
-    from mslaunch.shared.device_locks import holders
-
     return {
         f"{stem}{device}": who
         for target, stem in DEVICE_FILES.items()
         for device, who in holders(stem, seen[target], environment).items()
     }
-
-
-def _sees(path: str, text: str) -> bool:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read() == text
-    except OSError:
-        return False
 
 
 def checksum(path: str) -> str | None:

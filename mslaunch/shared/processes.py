@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _CHANGED_HERE = (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD)
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""What a process does to itself, however much else is being stopped."""
 LARGEST_ENVIRONMENT = 1 << 20
 _prctl = ctypes.CDLL(None).prctl
 

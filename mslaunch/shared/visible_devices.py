@@ -27,7 +27,6 @@ VARIABLES = {"davinci": "ASCEND_RT_VISIBLE_DEVICES", "nvidia": "CUDA_VISIBLE_DEV
 _GRANTED = {"nvidia": ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")}
 """Where Slurm lists the devices of a job by their numbers on the host; the first that is set counts."""
 _NUMBER = re.compile(r"[0-9]{1,5}")
-_ASK_UUIDS = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
 ASK_SECONDS = 5.0
 _LONGEST = 60
 _MOST = 10_000
@@ -74,20 +73,21 @@ def _by_uuid(entries: list[str], ask: Callable[[list[str]], str]) -> list[int | 
     listed = [entry for entry in entries if entry]
     if len(set(listed)) < len(listed):
         return []
-    numbers = parse_uuids(ask(_ASK_UUIDS)) if any(entry.startswith("GPU-") for entry in listed) else {}
+    uuids = gpu_field("uuid", ask) if any(entry.startswith("GPU-") for entry in listed) else {}
     devices: list[int | None] = []
     for entry in entries:
         if not entry.startswith(("GPU-", "MIG-")):
             break
-        matches = [number for uuid, number in numbers.items() if uuid.startswith(entry)]
+        matches = [number for number, uuid in uuids.items() if uuid.startswith(entry)]
         devices.append(matches[0] if len(matches) == 1 else None)
     return devices
 
 
-def parse_uuids(text: str) -> dict[str, int]:
-    """Read lines such as `0, GPU-8932f937-d72c-4106-c12f-20bd9faed9f6`."""
-    pairs = (line.split(",") for line in text.splitlines() if line.count(",") == 1)
-    return {uuid.strip(): int(index) for index, uuid in pairs if _NUMBER.fullmatch(index.strip())}
+def gpu_field(name: str, ask: Callable[[list[str]], str]) -> dict[int, str]:
+    """Ask nvidia-smi for a field of every GPU: its lines are such as `0, GPU-8932f937-d72c-4106-c12f-20bd9faed9f6`."""
+    answer = ask(["nvidia-smi", f"--query-gpu=index,{name}", "--format=csv,noheader"])
+    pairs = (line.split(",") for line in answer.splitlines() if line.count(",") == 1)
+    return {int(index): value.strip() for index, value in pairs if _NUMBER.fullmatch(index.strip())}
 
 
 def _granted(stem: str, environment: Mapping[str, str]) -> list[int]:

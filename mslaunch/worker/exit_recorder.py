@@ -10,9 +10,6 @@ import time
 from mslaunch.shared import processes, work_folder
 from mslaunch.worker import report
 
-CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-"""What a process does to itself, however much else is being stopped."""
-
 
 def split(exit_file: str) -> None:
     """Fork: the child returns and becomes the rank, the parent waits, records its end in exit.json and ends alike."""
@@ -33,7 +30,7 @@ def split(exit_file: str) -> None:
         work_folder.clear(report.me.run_dir, report.me.rank)  # an agent does so when nothing of the run is left
     outcome = processes.outcome(status)
     code, killed_by, crashed = outcome["code"], outcome["signal"], None
-    if killed_by in CRASHES and _was_said(done):
+    if killed_by in processes.CRASHES and _was_said(done):
         # Only MindSpore's clean-up has crashed, and mpirun would end all other ranks for it.
         code, killed_by, crashed = 0, None, killed_by
     ended: dict[str, report.Value] = {"code": code, "signal": killed_by, "time": time.time()}

@@ -7,29 +7,83 @@ import sys
 import time
 
 from mslaunch.shared import layout, secret_names, work_folder
-from mslaunch.worker import execution, own_files, report
+from mslaunch.worker import own_files, report
 
 TYPE_CHECKING = False  # typing itself costs every rank 10 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
+    from types import CodeType, TracebackType
     from typing import Any, NoReturn
+
+
+def find_script(path: str) -> tuple[str, dict[str, Any], CodeType]:
+    """Return what becomes __main__, a script: its file, the names that it has before it runs, and its code."""
+    from importlib.machinery import SourceFileLoader
+
+    _look_first_in(os.path.dirname(path))
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    return path, {"__cached__": None, "__loader__": SourceFileLoader("__main__", path)}, code
+
+
+def find_module(name: str, folder: str) -> tuple[str, dict[str, Any], CodeType]:
+    """Do so for a module, or the __main__ of a package: looked for in this folder first, then where Python looks."""
+    _look_first_in(folder)
+    spec = _spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = _spec(f"{name}.__main__")
+    if spec is None or spec.origin is None or not hasattr(spec.loader, "get_code"):
+        print(f"{sys.executable}: No module named {name}", file=sys.stderr)
+        sys.exit(1)
+    names = {"__spec__": spec, "__package__": spec.parent, "__cached__": spec.cached, "__loader__": spec.loader}
+    return spec.origin, names, spec.loader.get_code(spec.name)
+
+
+def _spec(name: str) -> Any:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            return None
+        raise  # what the package imports is missing, not the package
+
+
+def _look_first_in(folder: str) -> None:
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, folder)
+
+
+def run_executable(name: str, args: list[str]) -> NoReturn:
+    """Become another program: `python` is this Python; other names are looked for on PATH, then beside this Python."""
+    program = sys.executable if name == "python" else name
+    beside = os.path.join(os.path.dirname(sys.executable), program)
+    try:
+        try:
+            os.execvp(program, [program, *args])
+        except FileNotFoundError:
+            os.execv(beside, [program, *args])
+    except OSError as error:
+        code, fix = 126, "Check its name and PATH"
+        if isinstance(error, PermissionError):
+            fix = "Make it executable (chmod +x)"
+        elif isinstance(error, FileNotFoundError):
+            code = 127
+        print(f"mslaunch: cannot run {name}: {error.strerror}. {fix}.", file=sys.stderr)
+        os._exit(code)
+
 
 STACK_SIGNAL = 41  # SIGRTMIN + 7 with glibc, as agent.stacks has it; the signal module would cost every rank 2 ms
 
 
 def main() -> None:
     if os.environ.get("MS_ROLE") == "MS_SCHED":
-        run_scheduler()
+        from mslaunch.worker import scheduler
+
+        _make_folder()
+        scheduler.run()
     else:
         run_rank(sys.argv[1:])
-
-
-def run_scheduler() -> None:
-    from mslaunch.worker import scheduler
-
-    _make_folder()
-    scheduler.run()
 
 
 def run_rank(argv: list[str]) -> None:
@@ -52,18 +106,18 @@ def run_rank(argv: list[str]) -> None:
                 program = os.path.join(run_dir, layout.CODE, os.path.relpath(program, job_folder))
             os.chdir(os.environ["MSLAUNCH_SUBMIT_DIR"])
         else:
-            _enter_work_folder(run_dir, is_python=kind != "-x")
+            work = work_folder.make(run_dir, int(os.environ["RANK_ID"]), copies=kind == "-x")
+            os.chdir(os.path.join(work, os.environ.get("MSLAUNCH_WORKDIR", "")))
+            if kind != "-x":
+                own_files.install(run_dir, os.environ)
         os.environ["PWD"] = os.getcwd()
         write_environment(os.path.join(report.me.folder, layout.ENV_LOG))
     except OSError as error:
         _fail(error, program)  # a full disk, say: the log cannot hold it, so the agent is told
     if kind == "-x":
-        execution.run_executable(program, args)
-    elif kind == "-m":
-        beside = os.path.normpath(os.path.join(job_folder, os.environ.get("MSLAUNCH_WORKDIR", "")))
-        run_python(program, args, lambda: execution.find_module(program, beside))
-    else:
-        run_python(program, args, lambda: execution.find_script(program))
+        run_executable(program, args)
+    beside = os.path.normpath(os.path.join(job_folder, os.environ.get("MSLAUNCH_WORKDIR", "")))
+    run_python(program, args, beside if kind == "-m" else None)
 
 
 def _make_folder() -> None:
@@ -74,14 +128,12 @@ def _make_folder() -> None:
         from mslaunch.worker import exit_recorder
 
         exit_recorder.split(os.path.join(folder, layout.EXIT))
-        redirect_output(os.path.join(folder, layout.LOG))
-
-
-def _enter_work_folder(run_dir: str, is_python: bool) -> None:
-    work = work_folder.make(run_dir, int(os.environ["RANK_ID"]), copies=not is_python)
-    os.chdir(os.path.join(work, os.environ.get("MSLAUNCH_WORKDIR", "")))
-    if is_python:
-        own_files.install(run_dir, os.environ)
+        log = os.open(os.path.join(folder, layout.LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for source, target in ((nothing, 0), (log, 1), (log, 2)):
+            os.dup2(source, target)
+        os.close(log)
+        os.close(nothing)
 
 
 def write_environment(path: str) -> None:
@@ -92,17 +144,6 @@ def write_environment(path: str) -> None:
         for name, value in sorted(os.environ.items()):
             masked = secret_names.MASK if name in secrets else secret_names.masked(name, value)
             file.write(f"{name}={masked}\n")
-
-
-def redirect_output(path: str) -> None:
-    """Send output and errors to one file, each write appended whole."""
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
 
 
 def take_rank_environment(path: str, run_dir: str) -> None:
@@ -125,32 +166,33 @@ def take_rank_environment(path: str, run_dir: str) -> None:
         os.environ["OMPI_COMM_WORLD_LOCAL_RANK"] = os.environ["DEVICE_ID"]
 
 
-def run_python(name: str, args: list[str], find: Callable[[], execution.Main]) -> None:
-    """Run a script or module as __main__ in this interpreter, as `python name` or `python -m name` would."""
+def run_python(name: str, args: list[str], folder: str | None) -> None:
+    """Run a script, or a module of a folder, as __main__ here, as `python name` or `python -m name` would."""
     import atexit
     import builtins
     import faulthandler
 
-    from mslaunch.worker import loaded_versions, watch
+    from mslaunch.worker import watch
 
     faulthandler.enable()
-    try:
-        _offer_stacks()
+    try:  # a real-time signal writes the stacks of all threads, also while C++ holds the interpreter
+        stacks = os.open(os.path.join(report.me.folder, layout.STACK), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        faulthandler.register(STACK_SIGNAL, stacks, all_threads=True)
     except OSError as error:
         _fail(error, name)
     watch.install(int(os.environ["RANK_SIZE"]))
-    loaded_versions.write()
-    atexit.register(loaded_versions.write)  # again: what the script has loaded meanwhile
+    watch.write_versions()
+    atexit.register(watch.write_versions)  # again: what the script has loaded meanwhile
     sys.argv = [name, *args]
     sys.path.append(sys.path.pop(0))  # the zip, for `import mslaunch.runtime`
     module = type(sys)("__main__")
     file = name
     try:
-        main = find()
-        file = sys.argv[0] = main.file
-        module.__dict__.update(main.names, __file__=file, __builtins__=builtins, __annotations__={})
+        file, names, code = find_script(name) if folder is None else find_module(name, folder)
+        sys.argv[0] = file
+        module.__dict__.update(names, __file__=file, __builtins__=builtins, __annotations__={})
         sys.modules["__main__"] = module
-        exec(main.code(), module.__dict__)
+        exec(code, module.__dict__)
     except SystemExit as end:
         _leave(end)
     except KeyboardInterrupt:
@@ -178,15 +220,6 @@ def _leave(end: SystemExit) -> NoReturn:
         if text and report.record_exit(text, raised):
             report.notify("error", message=report.first_line(text), time=raised)
     sys.exit(1)
-
-
-def _offer_stacks() -> None:
-    """Have a real-time signal write the stacks of all threads into stack.txt, also while C++ holds the interpreter."""
-    import faulthandler
-
-    path = os.path.join(report.me.folder, layout.STACK)
-    end = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    faulthandler.register(STACK_SIGNAL, end, all_threads=True)
 
 
 def _fail(error: BaseException, script: str) -> NoReturn:

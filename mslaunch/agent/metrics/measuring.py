@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 
-from mslaunch.agent.metrics.device_metrics import DeviceMetrics
 from mslaunch.agent.metrics.line_patterns import LinePatterns
 from mslaunch.agent.metrics.log_metrics import LogMetrics, StepCounter, spread_rows
-from mslaunch.agent.metrics.resources import Resources
+from mslaunch.agent.metrics.resources import DeviceMetrics, Resources
 from mslaunch.shared.metric_values import checked, to_wire
 from mslaunch.shared.visible_devices import environment_of_ranks
 
@@ -16,11 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    Method = Callable[..., None]
-
     from mslaunch.agent.launcher_stream import LauncherStream
     from mslaunch.agent.metrics.log_metrics import Timed
+    from mslaunch.agent.ranks import Children
     from mslaunch.shared import messages
+
+    Method = Callable[..., None]
 
 BYTES = 1 << 22  # of all logs, a second; of longer ones some pieces are read
 LEAST_BYTES = 1 << 17  # of a log, per look
@@ -38,21 +38,22 @@ def _harmless(method: Method) -> Method:
                 method(self, *arguments)
             except OSError:  # no more files or processes now; the next look may find some
                 pass
-            except Exception as error:
-                self.break_off(error)
+            except Exception as error:  # something is wrong that another look would not mend
+                self.is_broken = True
+                self._output.note(f"metrics are not measured any more: {type(error).__name__}: {error}")
 
     return guarded
 
 
 class AttemptMetrics:
-    """Measures one attempt. `pids` tells the processes of the ranks that run."""
+    """Measures one attempt."""
 
-    def __init__(self, order: messages.RunOrder, output: LauncherStream, pids: Callable[[], dict[int, int]]) -> None:
+    def __init__(self, order: messages.RunOrder, output: LauncherStream, children: Children) -> None:
         settings = order["metrics"]
         assert settings is not None
         ranks = {planned["rank"]: planned for planned in order["processes"] if planned["rank"] is not None}
         self._output = output
-        self._pids = pids
+        self._children = children
         self._every = settings["every"]
         self._most = settings["most"]
         self._resources_every = settings["resources"]
@@ -108,23 +109,19 @@ class AttemptMetrics:
         """The job ends: no tool of the devices may hold that up."""
         self._devices.close()
 
-    def break_off(self, error: Exception) -> None:
-        """Measure nothing any more: something is wrong that another look would not mend."""
-        self.is_broken = True
-        self._output.note(f"metrics are not measured any more: {type(error).__name__}: {error}")
-
     def _resource_rows(self, now: float) -> list[messages.MetricRow]:
         """Look at the processes and the host where it is time to, and take what the devices' tool has answered."""
         if not self._logs:
             return []
         when = round(time.time(), 3)
         rows = [_row(when, None, device, values) for device, values in self._devices.look(now).items()]
+        pids = {rank: pid for rank, (pid, _) in self._children.running_ranks.items()}
         if self._resources_at is None:
-            self._resources.look(self._pids())
+            self._resources.look(pids)
             self._resources_at = now + min(FIRST_RESOURCES, self._resources_every)
         elif now >= self._resources_at:
             self._resources_at = now + self._resources_every
-            rows += [_row(when, rank, None, values) for rank, values in self._resources.look(self._pids())]
+            rows += [_row(when, rank, None, values) for rank, values in self._resources.look(pids)]
         return rows
 
     def _rows_of(self, rank: int, is_last: bool = False) -> list[messages.MetricRow]:

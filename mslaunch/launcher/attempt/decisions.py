@@ -10,7 +10,7 @@ from mslaunch.errors import ExitCode, signal_code
 from mslaunch.plan.model import Process
 from mslaunch.ranges import format_ranges
 from mslaunch.shared import layout, messages
-from mslaunch.worker.exit_recorder import CRASHES
+from mslaunch.shared.processes import CRASHES
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from mslaunch.diagnose.verdict import signal_name
 from mslaunch.plan.model import Plan
 from mslaunch.run.record import RankRecord, iso, rank_records
 from mslaunch.shared import messages
-from mslaunch.worker.exit_recorder import CRASHES
+from mslaunch.shared.processes import CRASHES
 
 
 class RankStates:
