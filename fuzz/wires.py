@@ -20,8 +20,7 @@ from mslaunch.agent.metrics.measuring import AttemptMetrics
 from mslaunch.agent.rank_messages import MessagePipe, RankMessages
 from mslaunch.agent.ranks import Children, Ranks
 from mslaunch.agent.standard_input import StandardInput
-from mslaunch.cli.console.console import Console, headline
-from mslaunch.cli.console.screen import Screen
+from mslaunch.cli.console.console import Console, Screen, headline
 from mslaunch.hosts import Host
 from mslaunch.launcher.attempt.attempt import Attempt
 from mslaunch.launcher.attempt.event_check import check_event
@@ -94,7 +93,7 @@ class QuietScreen(Screen):
     """A terminal that nobody looks at, without a thread."""
 
     is_behind = False
-    size = (80, 24)
+    end = -1
 
     def __init__(self) -> None:
         self.is_terminal = True

@@ -12,8 +12,8 @@ from typing import Any
 import typer
 
 from mslaunch.cli import VERBS
-from mslaunch.cli.parsing.arguments import option_values, split
 from mslaunch.cli.parsing.msrun_options import MSRUN, TORCHRUN, translate
+from mslaunch.cli.parsing.options import option_values, split
 from tests.conftest import ROOT
 
 GENERATED = {"cli.md"}

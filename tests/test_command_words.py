@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from mslaunch.cli import train
-from mslaunch.cli.parsing import arguments, options
+from mslaunch.cli.parsing import options
 from mslaunch.launcher.pipeline import plan_only
 from mslaunch.launcher.read import Request, read
 from mslaunch.plan.model import File
@@ -110,10 +110,11 @@ REFUSED = (
 def parsed(words: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The settings and assignments that `mslaunch train` reads from words."""
     command = typer.main.get_command(train._app)
-    own, _ = arguments.split(words, arguments.option_values(command))
+    own, _ = options.split(words, options.option_values(command))
     context = command.make_context("train", own)
     typed = {name: context.params[name] for name in options.LAUNCH}
-    return options.settings(typed), tuple(typed["assignments"] or ())
+    request = options.request(typed, options.ProgramWords())
+    return dict(request.flags), request.assignments
 
 
 def settings_of(flags: dict[str, Any], assignments: tuple[str, ...] = ()) -> LaunchSettings:

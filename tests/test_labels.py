@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from mslaunch.cli.parsing import options, run_options
+from mslaunch.cli.parsing import common, options
 from mslaunch.run import disk_usage, labels, summaries
 from mslaunch.run.disk_usage import measure
 from mslaunch.run.liveness import current
@@ -230,7 +230,7 @@ def test_a_disk_that_is_nearly_full_is_told_of(tmp_path: Path, monkeypatch: pyte
 def test_the_option_that_names_the_folder_is_the_settings_own() -> None:
     """Verbs that look at runs declare it without loading the settings."""
     flag = options._FLAGS["runs_dir"]
-    (declared,) = get_args(run_options.RunsDir)[1:]
+    (declared,) = get_args(common.RunsDir)[1:]
     assert (declared.default, *declared.param_decls) == flag.names
     assert (declared.help, declared.metavar) == (flag.help, flag.metavar)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.cli.console.live_lines import LiveLines
+from mslaunch.cli.console.console import LiveLines
 from mslaunch.shared.follow import ShownFollower
 from mslaunch.text import display_width, fit, plain_output
 from tests.conftest import Bench, wait_for

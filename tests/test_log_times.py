@@ -13,7 +13,7 @@ from subprocess import PIPE
 import pytest
 
 from mslaunch.agent.rank_logs import MANY_PAIRS, LogTimes
-from mslaunch.cli.parsing.run_options import parse_since
+from mslaunch.cli.parsing.common import parse_since
 from mslaunch.errors import RequestError
 from mslaunch.run.logs import BLOCK, LogLines, Selection, TimedLog, merge_logs
 from tests.conftest import Bench, wait_for

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.cli.console.screen import ROOM, Screen, ShownFile
+from mslaunch.cli.console.console import ROOM, Screen, ShownFile
 from mslaunch.shared.follow import CHUNK, Follower
 from tests.conftest import wait_for
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mslaunch.cli.console.live_lines import LiveLines, fit_parts
+from mslaunch.cli.console.console import LiveLines, fit_parts
 from tests.conftest import Bench, wait_for
 from tests.terminal_bed import start_in_tmux
 

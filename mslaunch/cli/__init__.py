@@ -8,7 +8,7 @@ import io
 import os
 import signal
 import sys
-from typing import Any, Protocol
+from typing import Any
 
 from mslaunch import __version__, interrupts
 from mslaunch.errors import ExitCode, MslaunchError, did_you_mean, file_error, limit_of, signal_code
@@ -135,75 +135,67 @@ def _end(number: int, _: object) -> None:
 def run(argv: list[str]) -> int:
     """Run one command line and return its exit code."""
     _open_standard_streams()
-    verb = argv[0] if argv else "--help"
-    if verb == "help" and len(argv) > 1:
-        return run([*argv[1:], "--help"])
-    if verb in ("--help", "-h", "help"):
-        print(HELP.format(verbs="\n".join(f"  {name:<10}  {text}" for name, text in VERBS.items())), end="")
-        return 0 if argv else 2
-    if verb in ("--version", "-V"):
-        print(f"mslaunch {__version__}")
-        return 0
-    if verb in ("--complete", "--show-completion", "--install-completion"):
-        return _complete(verb, argv[1:])
-    if verb not in VERBS:
-        print(f"mslaunch: no verb {verb!r}{_nearest(verb) or '.'} `mslaunch --help` lists them.", file=sys.stderr)
-        return 2
-    return _run_verb(verb, argv[1:])
-
-
-def _nearest(word: str) -> str:
-    """Return `; did you mean 'x'?` for what is not a verb: another program's word, a script, or a verb misspelt."""
-    meant = f"train {word}" if word.endswith((".py", ".pyc")) else OTHER_WORDS.get(word)
-    return (
-        f"; did you mean {meant!r}?" if meant else did_you_mean(word, [one for one in VERBS if one not in NOT_GUESSED])
-    )
-
-
-def _complete(what: str, words: list[str]) -> int:
-    from mslaunch.cli.parsing import completion
-
-    if what == "--complete":
-        print("".join(f"{found}\n" for found in completion.complete(words, VERBS, _load)), end="")
-        return 0
-    return completion.show(words) if what == "--show-completion" else completion.install(words)
-
-
-def _run_verb(verb: str, args: list[str]) -> int:
+    if not argv or argv[0] not in VERBS:
+        return _run_without_verb(argv)
+    verb, *args = argv
     try:
         if verb in LAUNCHING and not _NOT_HERE & set(args):
-            _start_agent_ahead()
+            from mslaunch.hosts import LOCAL
+            from mslaunch.transports import prestart
+
+            prestart.start_early(LOCAL)
         module = _load(verb)
         interrupts.raise_them(verb in (*LAUNCHING, "agent"))
-        outcome = _call(module.app, verb, args)
-        return outcome if isinstance(outcome, int) else outcome.carry_out()
+        try:
+            outcome = module.app(args, prog_name=f"mslaunch {verb}")
+        except SystemExit as end:  # typer ends in this way
+            outcome = end.code
+        if hasattr(outcome, "carry_out"):  # a verb that launches returns what was typed
+            outcome = outcome.carry_out()
+        return outcome if isinstance(outcome, int) else 0
     except MslaunchError as error:
-        return _tell(error)
+        return _report(error)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except (OSError, MemoryError, SystemError, RuntimeError, ImportError) as error:
         if limit := limit_of(error):
             print(f"mslaunch: {limit}", file=sys.stderr)  # there may be no memory for more
             return limit.exit_code
-        if named := file_error(error):
-            return _tell(named)
+        if of_file := file_error(error):
+            return _report(of_file)
         raise
 
 
-def _tell(error: MslaunchError) -> int:
+def _run_without_verb(argv: list[str]) -> int:
+    """Show help, version or completion, or say what is not a verb."""
+    word = argv[0] if argv else "--help"
+    if word == "help" and len(argv) > 1:
+        return run([*argv[1:], "--help"])
+    if word in ("--help", "-h", "help"):
+        print(HELP.format(verbs="\n".join(f"  {name:<10}  {text}" for name, text in VERBS.items())), end="")
+        return 0 if argv else 2
+    if word in ("--version", "-V"):
+        print(f"mslaunch {__version__}")
+        return 0
+    if word in ("--complete", "--show-completion", "--install-completion"):
+        from mslaunch.cli.parsing import completion
+
+        return completion.run(word, argv[1:], VERBS, _load)
+    verb = f"train {word}" if word.endswith((".py", ".pyc")) else OTHER_WORDS.get(word)
+    near = (
+        f"; did you mean {verb!r}?" if verb else did_you_mean(word, [name for name in VERBS if name not in NOT_GUESSED])
+    )
+    print(f"mslaunch: no verb {word!r}{near or '.'} `mslaunch --help` lists them.", file=sys.stderr)
+    return 2
+
+
+def _report(error: MslaunchError) -> int:
     """Print an error's sentences, and return its exit code."""
     from mslaunch.text import plain
 
     for line in error.lines:
         print(f"mslaunch: {plain(line)}", file=sys.stderr)
     return error.exit_code
-
-
-def _start_agent_ahead() -> None:
-    from mslaunch.hosts import LOCAL
-    from mslaunch.transports import prestart
-
-    prestart.start_early(LOCAL)
 
 
 def _load(verb: str) -> Any:
@@ -233,20 +225,3 @@ def _open_standard_streams() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text; stderr does so already
-
-
-class PendingCommand(Protocol):
-    """What a verb that launches returns: everything that was typed, to be carried out."""
-
-    def carry_out(self) -> int: ...
-
-
-def _call(app: object, verb: str, args: list[str]) -> int | PendingCommand:
-    """Call a typer app without letting it exit by itself; return its exit code, or what it has read."""
-    try:
-        outcome: int | PendingCommand | str | None = app(args, prog_name=f"mslaunch {verb}", standalone_mode=True)  # type: ignore[operator]
-    except SystemExit as end:
-        outcome = end.code
-    if outcome is None or isinstance(outcome, str):
-        return 0
-    return outcome

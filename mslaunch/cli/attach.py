@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from mslaunch.cli.console.console import Console
-from mslaunch.cli.console.describe import duration_of
-from mslaunch.cli.console.screen import Screen
-from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_options import find_run, parse_ranks
+from mslaunch.cli.console.console import Console, Screen
+from mslaunch.cli.parsing import common
 from mslaunch.errors import ExitCode
 from mslaunch.launcher.attach import AttachedRun, Notice
 from mslaunch.run.run import Run
@@ -25,16 +23,16 @@ app = common.new_app()
 
 @app.command()
 def attach(
-    name: options.Run = None,
+    name: common.Run = None,
     tail: Annotated[
         str | None,
         typer.Option("--tail", help="Ranks whose output is shown; by default as the run was started.", metavar="RANKS"),
     ] = None,
     lines: Annotated[int, typer.Option("--lines", "-l", help="How many earlier lines are shown first.", min=0)] = 10,
-    runs_dir: options.RunsDir = None,
+    runs_dir: common.RunsDir = None,
 ) -> None:
     """Show a run that goes on elsewhere until it ends; Ctrl-C leaves it, and it goes on."""
-    run = find_run(name, runs_dir)
+    run = common.find_run(name, runs_dir)
     screen = Screen(1)
     try:
         code = _follow(run, _ranks(run, tail), lines, screen)
@@ -49,14 +47,14 @@ def attach(
 def _ranks(run: Run, tail: str | None) -> tuple[int, ...] | None:
     if tail is None:
         return None
-    return () if tail == "none" else parse_ranks(tail, "--tail", run.record)
+    return () if tail == "none" else common.parse_ranks(tail, "--tail", run.record)
 
 
 def _follow(run: Run, tail: tuple[int, ...] | None, lines: int, screen: Screen) -> int:
     """Show a run from now on to its end, and return its exit code."""
     _wait_in_queue(run, screen)
     attached = AttachedRun(run, tail)
-    console = Console(attached.plan, screen, duration_of(run.record))
+    console = Console(attached.plan, screen, run.record.seconds_taken(datetime.now().astimezone()))
     console.open()
     for notice in attached.catch_up(lines):
         _show(console, attached, notice)

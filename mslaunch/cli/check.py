@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mslaunch.cli.console.tables import columns
-from mslaunch.cli.parsing import arguments, common, options
+from mslaunch.cli.parsing import common, options
 from mslaunch.errors import ExitCode
 from mslaunch.launcher.check import Checked, Report
 from mslaunch.launcher.connect import check_ready
@@ -15,33 +15,32 @@ from mslaunch.launcher.read import Request
 
 app = common.new_app()
 
-ScriptFile = Annotated[
-    str | None, typer.Option("--script", help="Compare this file where it is shared.", metavar="FILE")
-]
-
 
 @app.command()
 def check(
-    hosts: options.Hosts = None,
-    hostfile: options.Hostfile = None,
-    transport: options.Transport = None,
+    hosts: Annotated[str | None, options.option("hosts")] = None,
+    hostfile: Annotated[str | None, options.option("hostfile")] = None,
+    transport: Annotated[str | None, options.option("transport")] = None,
     config: options.ConfigFile = None,
-    script: ScriptFile = None,
-    accept_new_host_keys: options.AcceptNewHostKeys = None,
-    master_port: options.MasterPort = None,
-    runs_dir: options.RunsDir = None,
+    script: Annotated[
+        str, typer.Option("--script", help="Compare this file where it is shared.", metavar="FILE", show_default=False)
+    ] = "",
+    accept_new_host_keys: Annotated[bool | None, options.option("accept_new_host_keys")] = None,
+    master_port: Annotated[int | None, options.option("master_port")] = None,
+    runs_dir: common.RunsDir = None,
     as_json: common.Json = False,
 ) -> None:
     """Check all hosts at once, or this machine, starting nothing; exit code 3 if one is not ready."""
-    flags = arguments.typed_flags(
-        hosts=hosts,
-        hostfile=hostfile,
-        transport=transport,
-        accept_new_host_keys=accept_new_host_keys,
-        master_port=master_port,
-        runs_dir=runs_dir,
-    )
-    checked = check_ready(Request(config, (), flags), script or "", common.say_aside)
+    typed = {
+        "hosts": hosts,
+        "hostfile": hostfile,
+        "transport": transport,
+        "accept_new_host_keys": accept_new_host_keys,
+        "master_port": master_port,
+        "runs_dir": runs_dir,
+    }
+    flags = {name: value for name, value in typed.items() if value is not None}
+    checked = check_ready(Request(config, (), flags), script, common.say_aside)
     if as_json:
         common.print_json(_plain(checked))
     else:

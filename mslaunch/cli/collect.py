@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_options import find_run
+from mslaunch.cli.parsing import common
 from mslaunch.errors import ExitCode
 from mslaunch.launcher.collect import collect_again
 
@@ -13,9 +12,9 @@ app = common.new_app()
 
 
 @app.command()
-def collect(name: options.Run = None, runs_dir: options.RunsDir = None, as_owner: options.AsOwner = False) -> None:
+def collect(name: common.Run = None, runs_dir: common.RunsDir = None, as_owner: common.AsOwner = False) -> None:
     """Fetch logs that could not be fetched when a run ended."""
-    run = find_run(name, runs_dir, as_owner)
+    run = common.find_run(name, runs_dir, as_owner)
     fetched, unreached, notes = collect_again(run)
     for note in notes:
         print(note)

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from mslaunch.cli.console.tables import GAP, columns, terminal_width
-from mslaunch.cli.parsing import common, run_options
-from mslaunch.cli.parsing.run_options import find_runs
+from mslaunch.cli.parsing import common
 from mslaunch.errors import RequestError
 from mslaunch.run.compare import Comparison, Section, compare_runs, format_value
 from mslaunch.text import counted, display_width, first_line, plain, shorten, shorten_middle
@@ -31,11 +30,11 @@ def compare(
     diff: Annotated[
         bool, typer.Option("--diff", help=f"All lines of code that differ, not the first {FEW_LINES} of a file only.")
     ] = False,
-    runs_dir: run_options.RunsDir = None,
+    runs_dir: common.RunsDir = None,
     as_json: common.Json = False,
 ) -> None:
     """Compare runs: configuration, code, environment, versions, final and best metrics, speed."""
-    folders = [run.folder for name in runs for run in find_runs(name, runs_dir)]
+    folders = [run.folder for name in runs for run in common.find_runs(name, runs_dir)]
     if len(folders) < 2:
         names = ", ".join(folder.name for folder in folders) or "none that has begun"
         raise RequestError(f"compare: expected two or more runs, got {names}. `mslaunch ps` lists them.")

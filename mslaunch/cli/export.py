@@ -6,9 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mslaunch.cli.parsing import common, run_options
-from mslaunch.cli.parsing.new_file import Force, check_new
-from mslaunch.cli.parsing.run_options import find_run
+from mslaunch.cli.parsing import common
 from mslaunch.errors import RequestError
 from mslaunch.run.export import export_csv, export_tensorboard
 from mslaunch.text import counted
@@ -18,7 +16,7 @@ app = common.new_app()
 
 @app.command()
 def export(
-    name: run_options.Run = None,
+    name: common.Run = None,
     tensorboard: Annotated[
         str | None,
         typer.Option("--tensorboard", help="Folder for event files, for `tensorboard --logdir DIR`.", metavar="DIR"),
@@ -26,15 +24,15 @@ def export(
     csv: Annotated[
         str | None, typer.Option("--csv", help="File for one line a number; - is standard output.", metavar="FILE")
     ] = None,
-    force: Force = False,
-    runs_dir: run_options.RunsDir = None,
+    force: common.Force = False,
+    runs_dir: common.RunsDir = None,
 ) -> None:
     """Write the metrics of a run for TensorBoard, or as CSV."""
     if tensorboard is None and csv is None:
         raise RequestError("export: say what to write: --tensorboard DIR or --csv FILE.")
     if csv not in (None, "-"):
-        check_new(csv, force)
-    run = find_run(name, runs_dir)
+        common.check_new(csv, force)
+    run = common.find_run(name, runs_dir)
     if csv is not None:
         try:
             rows = export_csv(run.folder, csv)

@@ -8,19 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from mslaunch.cli.parsing import arguments, common, options
+from mslaunch.cli.parsing import common, options
 from mslaunch.cli.train import Detach, DryRun, LaunchCommand, Verbose, View
 from mslaunch.errors import RequestError
 from mslaunch.launcher.read import CheckpointRequest
 
 _app = common.new_app()
-app = partial(arguments.call, _app)
+app = partial(options.call, _app)
 
 
-@_app.command(epilog=arguments.EPILOG, options_metavar=arguments.USAGE)
-@options.launching
+@options.launching(_app)
 def infer(
-    typed: dict[str, Any],
     context: typer.Context,
     strategy: Annotated[
         str | None,
@@ -42,6 +40,7 @@ def infer(
     dry_run: DryRun = False,
     verbose: Verbose = False,
     as_json: common.Json = False,
+    **typed: Any,
 ) -> LaunchCommand:
     """Check, reshard where needed, and serve a sharded checkpoint on any number of ranks."""
     own = {
@@ -51,29 +50,17 @@ def infer(
         "--step": step,
         "--prefix": prefix,
     }
-    checkpoint = CheckpointRequest(_checkpoint(ckpt, strategy), _path(strategy), _path(predict_strategy), step, prefix)
+    if not (ckpt or strategy):
+        raise RequestError("which checkpoint? Name its folder with --ckpt DIR, and with --strategy FILE how it is cut.")
+    folder = Path(ckpt) if ckpt else Path(strategy or "").parent
+    layout, new_layout = (Path(name) if name else None for name in (strategy, predict_strategy))
     request = options.request(
-        typed["config"],
-        tuple(typed["assignments"] or ()),
-        options.settings(typed),
+        typed,
         context.obj,
-        bool(typed["is_module"]),
         offers_stdin=not (detach or view),
         default_script="infer.py",
-        checkpoint=checkpoint,
+        checkpoint=CheckpointRequest(folder, layout, new_layout, step, prefix),
         verb="infer",
         verb_options=tuple(f"{option}={value}" for option, value in own.items() if value is not None),
     )
     return LaunchCommand(request, detach, dry_run, as_json, verbose, view)
-
-
-def _checkpoint(ckpt: str | None, strategy: str | None) -> Path:
-    if ckpt:
-        return Path(ckpt)
-    if strategy:
-        return Path(strategy).parent
-    raise RequestError("which checkpoint? Name its folder with --ckpt DIR, and with --strategy FILE how it is cut.")
-
-
-def _path(name: str | None) -> Path | None:
-    return Path(name) if name else None

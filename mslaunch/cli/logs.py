@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_options import find_run, parse_ranks, parse_since
+from mslaunch.cli.parsing import common
 from mslaunch.diagnose.patterns.pattern import is_healthy_noise
 from mslaunch.errors import RequestError
 from mslaunch.run.logs import LogLines, Selection, merge_logs
@@ -35,7 +34,7 @@ app = common.new_app()
 
 @app.command()
 def logs(
-    name: options.Run = None,
+    name: common.Run = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     rank: Annotated[
         str | None, typer.Option("--rank", "-r", help="Ranks, for example 0,2-3, or all (the default).")
@@ -59,15 +58,15 @@ def logs(
     all_lines: Annotated[
         bool, typer.Option("--all", "-a", help="Also lines that MindSpore writes in every healthy run.")
     ] = False,
-    runs_dir: options.RunsDir = None,
+    runs_dir: common.RunsDir = None,
 ) -> None:
     """Show or follow the output of ranks, merged by time."""
-    run = find_run(name, runs_dir)
-    ranks = (None,) if scheduler else parse_ranks("all" if rank is None else rank, "--rank", run.record)
+    run = common.find_run(name, runs_dir)
+    ranks = (None,) if scheduler else common.parse_ranks("all" if rank is None else rank, "--rank", run.record)
     earlier = _earlier(run.record, attempt)
     sources = [run.timed_log(number, earlier) for number in ranks]
     matches = _matcher(grep)
-    began = None if since is None else parse_since(since, time.time())
+    began = None if since is None else common.parse_since(since, time.time())
     hidden = None if all_lines or scheduler or matches else HiddenLines()
     selection = Selection(matches, hidden, began, lines, with_rest=not follow)
     show = Show(len(sources) > 1, timestamps)

@@ -6,17 +6,16 @@ import sys
 from dataclasses import asdict
 
 from mslaunch.cli.console.tables import columns
-from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_options import find_run
+from mslaunch.cli.parsing import common
 from mslaunch.text import byte_count
 
 app = common.new_app()
 
 
 @app.command()
-def outputs(name: options.Run = None, runs_dir: options.RunsDir = None, as_json: common.Json = False) -> None:
+def outputs(name: common.Run = None, runs_dir: common.RunsDir = None, as_json: common.Json = False) -> None:
     """List what a run's ranks have written: files, and folders with the number and size of their files."""
-    run = find_run(name, runs_dir)
+    run = common.find_run(name, runs_dir)
     files = run.outputs()
     if as_json:
         common.print_json([asdict(file) for file in files])

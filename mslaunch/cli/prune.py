@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mslaunch.cli.parsing import common, run_options
-from mslaunch.cli.parsing.run_options import parse_age
+from mslaunch.cli.parsing import common
 from mslaunch.cli.ps import check_states
 from mslaunch.run import prune as pruning
 from mslaunch.run.disk_usage import describe_use
@@ -31,7 +30,7 @@ def prune(
         str | None,
         typer.Option("--older-than", help="Only runs that ended before then: 12h, 30d, or a time.", metavar="TIME"),
     ] = None,
-    state: run_options.States = None,
+    state: common.States = None,
     tag: Annotated[
         list[str] | None,
         typer.Option("--tag", help="Only runs with this tag; without it, runs with tags stay.", metavar="NAME"),
@@ -45,14 +44,14 @@ def prune(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
-    runs_dir: run_options.RunsDir = None,
+    runs_dir: common.RunsDir = None,
     as_json: common.Json = False,
 ) -> None:
     """Remove old runs, or their checkpoints, and say what that frees. A run must fit all that is given.
 
     Never a run that is alive, has the tag keep, is another user's, or that another run refers to.
     """
-    before = None if older_than is None else parse_age(older_than, time.time(), "--older-than")
+    before = None if older_than is None else common.parse_age(older_than, time.time(), "--older-than")
     folder = Path(runs_dir or default_runs_dir(os.environ))
     criteria = Criteria(keep, before, check_states(state), tuple(tag or ()))
     pruned = pruning.prune_chosen(folder, criteria, checkpoints, dry_run)

@@ -15,8 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from mslaunch.cli.console.tables import Narrowing, columns
-from mslaunch.cli.parsing import common, run_options
-from mslaunch.cli.parsing.run_options import parse_since
+from mslaunch.cli.parsing import common
 from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, did_you_mean
 from mslaunch.metrics.progress import short
 from mslaunch.run import labels, search
@@ -116,11 +115,11 @@ class _Filter:
 
 @app.command()
 def ps(
-    runs_dir: run_options.RunsDir = None,
+    runs_dir: common.RunsDir = None,
     everything: Annotated[
         bool, typer.Option("--all", "-a", help=f"All runs, not the last {LAST} only; also those of other folders.")
     ] = False,
-    state: run_options.States = None,
+    state: common.States = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only runs with this tag.", metavar="NAME")] = None,
     since: Annotated[
         str | None,
@@ -130,7 +129,7 @@ def ps(
     as_json: common.Json = False,
 ) -> None:
     """List runs, past and present."""
-    began = None if since is None else parse_since(since, time.time())
+    began = None if since is None else common.parse_since(since, time.time())
     filtered = _Filter(tuple(tag or ()), check_states(state), began)
     folder = Path(runs_dir or search.default_runs_dir(os.environ))
     last = None if everything or filtered else LAST

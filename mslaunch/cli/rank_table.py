@@ -15,7 +15,6 @@ import typer
 
 from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import common
-from mslaunch.cli.parsing.new_file import Force, write_new
 from mslaunch.documents.limits import Unreadable
 from mslaunch.documents.yaml_text import parse_yaml
 from mslaunch.errors import ExitCode, RequestError
@@ -63,7 +62,7 @@ def generate_table(
     server_ip: Annotated[str | None, typer.Option("--server_ip", help="hccl_tools' address of this host.")] = None,
     version: Version = "1.0",
     output: Output = None,
-    force: Force = False,
+    force: common.Force = False,
     auto_name: AutoName = False,
     allow_incomplete: AllowIncomplete = False,
 ) -> None:
@@ -129,7 +128,7 @@ def probe_hosts(
     server_ip: Annotated[str | None, typer.Option("--server_ip", help="Address of this host.")] = None,
     version: Version = "1.0",
     output: Output = None,
-    force: Force = False,
+    force: common.Force = False,
     allow_incomplete: AllowIncomplete = False,
 ) -> None:
     """Ask Ascend hosts for their devices and addresses, and write the table."""
@@ -153,7 +152,7 @@ def validate_tables(
     workers: Annotated[int | None, typer.Option("--workers", help="Compare with a job of this size.")] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Repair what is safe, and write it to -o.")] = False,
     output: Output = None,
-    force: Force = False,
+    force: common.Force = False,
     as_json: common.Json = False,
 ) -> None:
     """Check tables by HCCL's rules; all findings at once, exit code 2 if there is an error."""
@@ -182,7 +181,7 @@ def _fix(texts: dict[str, str], output: str | None, force: bool) -> dict[str, st
     except TableUnreadable:
         return texts  # validate reports what is wrong
     fixed = json.dumps(table, indent=2) + "\n"
-    write_new(output, fixed, force)
+    common.write_new(output, fixed, force)
     for change in changes or ["nothing to repair"]:
         print(f"{name}: {change}")
     print(f"{output}: written")
@@ -194,7 +193,7 @@ def merge_tables(
     files: Files,
     by_server: Annotated[bool, typer.Option("--by-server", help="Order servers by id, not as given.")] = False,
     output: Output = None,
-    force: Force = False,
+    force: common.Force = False,
 ) -> None:
     """Put tables together and number the ranks again."""
     table = merge([read_table(_read(name), name) for name in files], by_server)
@@ -223,7 +222,7 @@ def diff_tables(old: File, new: File) -> None:
 
 
 @app.command("convert")
-def convert_table(file: File, version: Version = "1.0", output: Output = None, force: Force = False) -> None:
+def convert_table(file: File, version: Version = "1.0", output: Output = None, force: common.Force = False) -> None:
     """Write a table in another version."""
     _write(read_table(_read(file), file), version, output, force)
 
@@ -276,5 +275,5 @@ def _write(table: RankTable, version: str, output: str | None, force: bool, auto
     if target is None:
         print(text, end="")
         return
-    write_new(target, text, force)
+    common.write_new(target, text, force)
     print(target)

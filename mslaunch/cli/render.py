@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mslaunch.cli.parsing import arguments, common, options
+from mslaunch.cli.parsing import common, options
 from mslaunch.errors import RequestError
 from mslaunch.launcher.folder import fill
 from mslaunch.launcher.pipeline import plan_only
@@ -58,13 +58,11 @@ LEFT_OUT = {
 """Settings that scripts cannot honour, and what that means."""
 
 _app = common.new_app()
-app = partial(arguments.call, _app)
+app = partial(options.call, _app)
 
 
-@_app.command(epilog=arguments.EPILOG, options_metavar=arguments.USAGE)
-@options.launching
+@options.launching(_app)
 def render(
-    typed: dict[str, Any],
     context: typer.Context,
     output: Annotated[
         str | None,
@@ -72,19 +70,17 @@ def render(
             "-o", "--output", help="Folder for scripts, code and zip; for kubernetes, a file.", metavar="PATH"
         ),
     ] = None,
+    **typed: Any,
 ) -> None:
     """Write the same job as scripts, to read or to run elsewhere; without -o, print the scripts."""
-    flags = options.settings(typed)
-    request = partial(options.request, typed["config"], tuple(typed["assignments"] or ()))
-    is_module = bool(typed["is_module"])
-    if flags.get("method") == METHOD:
-        flags |= {"transport": METHOD, "method": "dynamic"}
-        render_objects(request(flags, context.obj, is_module), output)
+    if typed["method"] == METHOD:
+        typed |= {"transport": METHOD, "method": "dynamic"}
+        render_objects(options.request(typed, context.obj), output)
         return
     target = Path(output).resolve() if output else None
     if target is not None:
-        flags |= {"runs_dir": str(target.parent), "run_id": target.name}
-    _render_scripts(plan_only(request(flags, context.obj, is_module), imagined=True), target)
+        typed |= {"runs_dir": str(target.parent), "run_id": target.name}
+    _render_scripts(plan_only(options.request(typed, context.obj), imagined=True), target)
 
 
 def _render_scripts(plan: Plan, target: Path | None) -> None:

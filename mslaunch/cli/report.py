@@ -9,9 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.new_file import Force, check_new
-from mslaunch.cli.parsing.run_options import find_run
+from mslaunch.cli.parsing import common
 from mslaunch.text import plain
 from mslaunch.ui.page import make_report, report_document, write_report
 
@@ -20,19 +18,19 @@ app = common.new_app()
 
 @app.command()
 def report(
-    name: options.Run = None,
+    name: common.Run = None,
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", help="The file; by default report.html in the run's folder. -: print it."),
     ] = None,
-    force: Force = False,
-    runs_dir: options.RunsDir = None,
+    force: common.Force = False,
+    runs_dir: common.RunsDir = None,
     as_json: common.Json = False,
 ) -> None:
     """Write a run as one HTML file: curves, verdict, timeline, configuration, ends of the logs."""
     if output not in (None, "-"):
-        check_new(output, force)
-    run = find_run(name, runs_dir)
+        common.check_new(output, force)
+    run = common.find_run(name, runs_dir)
     if as_json:
         print(json.dumps(report_document(run)))
     elif output == "-":

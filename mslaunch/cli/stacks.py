@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_options import find_run
+from mslaunch.cli.parsing import common
 from mslaunch.text import plain
 
 app = common.new_app()
@@ -13,13 +12,13 @@ app = common.new_app()
 
 @app.command()
 def stacks(
-    name: options.Run = None,
-    runs_dir: options.RunsDir = None,
-    as_owner: options.AsOwner = False,
+    name: common.Run = None,
+    runs_dir: common.RunsDir = None,
+    as_owner: common.AsOwner = False,
     as_json: common.Json = False,
 ) -> None:
     """Show where the ranks of a running job stand, without disturbing it."""
-    run = find_run(name, runs_dir, as_owner)
+    run = common.find_run(name, runs_dir, as_owner)
     groups = run.stacks()
     if as_json:
         print(json.dumps(groups))

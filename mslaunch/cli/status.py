@@ -18,8 +18,7 @@ from mslaunch.cli.console.describe import (
     state_words,
 )
 from mslaunch.cli.console.tables import Narrowing, columns
-from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_options import find_run
+from mslaunch.cli.parsing import common
 from mslaunch.cli.watch.model import find_progress
 from mslaunch.metrics.progress import short
 from mslaunch.metrics.rows import Number, Source, to_json_value
@@ -82,9 +81,9 @@ app = common.new_app()
 
 
 @app.command()
-def status(name: options.Run = None, runs_dir: options.RunsDir = None, as_json: common.Json = False) -> None:
+def status(name: common.Run = None, runs_dir: common.RunsDir = None, as_json: common.Json = False) -> None:
     """Show one run: its ranks, how they stand, how it ended."""
-    run = find_run(name, runs_dir)
+    run = common.find_run(name, runs_dir)
     record, labels, numbers = run.record, read_labels(run.folder), run.last_numbers()
     if as_json:
         common.print_json({**record.to_dict(), "metrics": last_to_json(numbers), "labels": labels.to_dict()})

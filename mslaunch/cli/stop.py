@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_options import find_run
+from mslaunch.cli.parsing import common
 from mslaunch.errors import ExitCode, RequestError
 from mslaunch.run.find import places_for
 from mslaunch.run.record import ENDED
@@ -20,10 +19,10 @@ app = common.new_app()
 
 @app.command()
 def stop(
-    name: options.Run = None,
+    name: common.Run = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="All your runs here that go on.")] = False,
-    runs_dir: options.RunsDir = None,
-    as_owner: options.AsOwner = False,
+    runs_dir: common.RunsDir = None,
+    as_owner: common.AsOwner = False,
     as_json: common.Json = False,
 ) -> None:
     """Stop a run, or a whole sweep, and wait until nothing of it is left."""
@@ -33,7 +32,7 @@ def stop(
     if name and stop_named(places_for(runs_dir), name, as_owner):
         print(json.dumps({"sweep": name, "state": "stopped"}) if as_json else f"{name}: stopped")
         return
-    run = find_run(name, runs_dir, as_owner)
+    run = common.find_run(name, runs_dir, as_owner)
     final = run.stop()
     if as_json:
         common.print_json(run.record.to_dict())

@@ -10,7 +10,6 @@ import typer
 from mslaunch.checkpoint.sharding.strategy import Layout, Strategy, merge_stages, read_strategy
 from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import common
-from mslaunch.cli.parsing.new_file import Force, write_new
 from mslaunch.errors import RequestError
 from mslaunch.text import counted
 
@@ -39,7 +38,7 @@ def show_strategy(
 def merge_strategies(
     folder: Annotated[str, typer.Argument(help="Folder with the strategy files of all stages.", metavar="DIR")],
     output: Annotated[str, typer.Option("-o", "--output", help="Where to write.", metavar="FILE")],
-    force: Force = False,
+    force: common.Force = False,
 ) -> None:
     """Merge the strategy files of a pipeline; stages that conflict or are missing are errors."""
     data, suffix, merged = merge_stages(Path(folder))
@@ -47,7 +46,7 @@ def merge_strategies(
         raise RequestError(
             f"-o {output}: the stages are {suffix} files, so the merged one must be called *{suffix} too."
         )
-    write_new(output, data, force)
+    common.write_new(output, data, force)
     print(f"{output}: {len(merged.stages)} stages, {merged.world_size} ranks")
 
 

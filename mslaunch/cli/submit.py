@@ -10,9 +10,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from mslaunch.cli.console.console import verdict_text
-from mslaunch.cli.console.describe import describe_end, duration_of
-from mslaunch.cli.console.screen import Screen, ShownFile
+from mslaunch.cli.console.console import Screen, ShownFile, verdict_text
+from mslaunch.cli.console.describe import describe_end
 from mslaunch.errors import signal_code
 from mslaunch.launcher import runners
 from mslaunch.launcher.pipeline import PlannedJob
@@ -41,18 +40,11 @@ def submit(planned: PlannedJob, queue: JobQueue, detach: bool, as_json: bool, vi
             words = f"{run.run_id} is {queue.label} job {job}. Follow it with: {attach}"
             print(json.dumps(told) if as_json else words)
             return 0
-        screen = _cover(view, run) if view else Screen(2 if as_json else 1)
+        screen = view.cover(run.path) if view else Screen(2 if as_json else 1)
         try:
             return _Follower(run, planned.plan, queue, job, as_json, asked, screen).run()
         finally:
             screen.uncover()
-
-
-def _cover(view: ViewProcess, run: Run) -> Screen:
-    from mslaunch.cli.watch.view_console import ScreenBehindView
-
-    view.show(run.path)
-    return ScreenBehindView(view)
 
 
 class _Asked:
@@ -138,7 +130,7 @@ class _Follower:
             self.followed.save(final)  # what only the queue knew, it forgets
         self.log.finish()
         if self.screen.uncover():  # the view has hidden what the launcher wrote
-            self._say(describe_end(final, duration_of(final)))
+            self._say(describe_end(final))
             self.screen.write(verdict_text(final, self.screen.is_terminal))
         elif final.verdict is not None and final.verdict.cause == self.plan.transport:
             self._say(first_line(final.verdict.summary))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mslaunch.cli.console.console import Screen
 from mslaunch.cli.console.describe import describe_plan
-from mslaunch.cli.console.screen import Screen
 from mslaunch.cli.console.tables import columns
-from mslaunch.cli.parsing import arguments, common, options
+from mslaunch.cli.parsing import common, options
 from mslaunch.cli.train import Detach, DryRun, Verbose
 from mslaunch.errors import RequestError, signal_code
 from mslaunch.plan.combinations import combinations_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _app = common.new_app()
 
 
-def app(args: list[str], **how: Any) -> object:
+def app(args: list[str], prog_name: str) -> object:
     """Call the verb; `--resume` may stand without a name."""
     end = args.index("--") if "--" in args else len(args)
     follows = [*args[1:], "-"]
@@ -35,13 +35,11 @@ def app(args: list[str], **how: Any) -> object:
         "--resume=" if word == "--resume" and after.startswith("-") and at < end else word
         for at, (word, after) in enumerate(zip(args, follows, strict=True))
     ]
-    return arguments.call(_app, words, **how)
+    return options.call(_app, words, prog_name)
 
 
-@_app.command(epilog=arguments.EPILOG, options_metavar=arguments.USAGE)
-@options.launching
+@options.launching(_app)
 def sweep(
-    typed: dict[str, Any],
     context: typer.Context,
     at_once: Annotated[
         int | None,
@@ -66,6 +64,7 @@ def sweep(
     dry_run: DryRun = False,
     verbose: Verbose = False,
     as_json: common.Json = False,
+    **typed: Any,
 ) -> None:
     """Run a job once for every combination of values, as many at a time as there is room for.
 
@@ -84,15 +83,14 @@ def sweep(
     raise typer.Exit(signal_code(number) if number is not None else exit_code(runs))
 
 
-def _prepare(typed: dict[str, Any], program: arguments.ProgramWords, at_once: int | None, resume: str | None) -> Sweep:
-    flags = options.settings(typed)
-    if flags.pop("tail", "none") != "none":
+def _prepare(typed: dict[str, Any], program: options.ProgramWords, at_once: int | None, resume: str | None) -> Sweep:
+    if typed.pop("tail") not in (None, "none"):
         raise RequestError("--tail: a sweep shows no output of ranks. Read it with `mslaunch logs -f SWEEP/RUN`.")
-    request = options.request(typed["config"], (), flags, program, bool(typed["is_module"]))
-    assignments = typed["assignments"] or ()
+    assignments = typed.pop("assignments") or ()
+    request = options.request({**typed, "assignments": None}, program)
     if resume is None:
         return prepare_sweep(request, combinations_of(assignments), at_once)
-    name = resume or flags.get("run_id")
+    name = resume or typed["run_id"]
     if not name:
         raise RequestError("--resume: which sweep? Name it, as in --resume SWEEP, or with --run-id SWEEP.")
     return resume_sweep(name, request, combinations_of(assignments) if assignments else (), at_once)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mslaunch.cli.parsing import common, options
+from mslaunch.cli.parsing import common
 from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.run.search import default_runs_dir
 
@@ -17,7 +17,7 @@ app = common.new_app()
 
 @app.command()
 def ui(
-    runs_dir: options.RunsDir = None,
+    runs_dir: common.RunsDir = None,
     port: Annotated[
         int | None, typer.Option("--port", min=0, max=65535, help="Port; by default 8390 or the next free one.")
     ] = None,

@@ -86,8 +86,10 @@ def _program(plan: Plan) -> str:
     return f"{program.kind} {options}{shlex.join((program.what, *program.args))}"
 
 
-def describe_end(record: RunRecord, seconds: float) -> str:
-    """Say how a run ended, in one line."""
+def describe_end(record: RunRecord, seconds: float | None = None) -> str:
+    """Say how a run ended, in one line; `seconds` where it took another time here than the record says."""
+    if seconds is None:
+        seconds = record.seconds_taken(datetime.now().astimezone())
     tries = f", attempt {len(record.attempts) + 1}" if record.attempts else ""
     return f"run {record.run_id} {record.state} after {seconds:.1f} s{tries}"
 
@@ -117,14 +119,12 @@ def describe_warnings(record: RunRecord) -> list[str]:
     return [f"warning: {warning.text}" for warning in record.warnings]
 
 
-def describe_outputs(record: RunRecord, run_dir: str) -> list[str]:
+def describe_outputs(record: RunRecord, run_dir: str) -> str:
     """Say what the ranks have written, and where, the largest first."""
-    if not record.outputs:
-        return []
     largest = ", ".join(_output_words(output, record.world_size) for output in record.outputs[:OUTPUTS_SHOWN])
     more = len(record.outputs) - OUTPUTS_SHOWN
     rest = f" and {more} more (`mslaunch outputs` lists them)" if more > 0 else ""
-    return [f"outputs in {run_dir}: {largest}{rest}"]
+    return f"outputs in {run_dir}: {largest}{rest}"
 
 
 def _output_words(output: OutputRecord, world_size: int) -> str:
@@ -254,13 +254,8 @@ def how_it_ended(code: int | None, number: int | None) -> str:
     return "" if code is None else f"exit code {code}"
 
 
-def duration_of(record: RunRecord, now: datetime | None = None) -> float:
-    """Return how many seconds a run has taken, up to its end or up to now."""
-    return record.seconds_taken(now or datetime.now().astimezone())
-
-
 def duration(record: RunRecord, now: datetime) -> str:
-    return elapsed_words(duration_of(record, now))
+    return elapsed_words(record.seconds_taken(now))
 
 
 def describe_labels(labels: Labels) -> str:

@@ -15,8 +15,7 @@ from mslaunch.cli.console.describe import describe_warnings
 from mslaunch.cli.console.progress_bar import ReadingLine
 from mslaunch.cli.diagnose import explain
 from mslaunch.cli.diagnose.bundle import open_bundle, save_bundle
-from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_options import find_run
+from mslaunch.cli.parsing import common
 from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.evidence import Evidence, read_sources
 from mslaunch.diagnose.judge import judge, judge_logs
@@ -50,7 +49,7 @@ def diagnose(
         Path | None,
         typer.Option(help="Write the evidence, without secrets, into a zip file to send.", metavar="FILE"),
     ] = None,
-    runs_dir: options.RunsDir = None,
+    runs_dir: common.RunsDir = None,
     as_json: common.Json = False,
     list_known: Annotated[bool, typer.Option("--list", help="List the failures that are known.")] = False,
     name: Annotated[
@@ -107,7 +106,7 @@ def _judge(what: str | None, runs_dir: str | None, everything: bool) -> _Judged:
 
 def _find_run(what: str | None, runs_dir: str | None) -> Run:
     try:
-        return find_run(what, runs_dir)
+        return common.find_run(what, runs_dir)
     except NoSuchRun:
         if what in (None, layout.LATEST):
             raise

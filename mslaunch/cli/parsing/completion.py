@@ -94,19 +94,18 @@ def _runs(before: list[str]) -> list[str]:
     return [entry.name for entry in folders[:MOST_RUNS] if Path(entry.path, layout.RECORD).exists()]
 
 
-def show(args: list[str]) -> int:
-    """`--show-completion [SHELL]`: print the script."""
-    shell = _shell(args)
-    if shell is not None:
-        print(SCRIPTS[shell], end="")
-    return 0 if shell else ExitCode.WRONG_REQUEST
-
-
-def install(args: list[str]) -> int:
-    """`--install-completion [SHELL]`: write the script to where the shell looks for it."""
-    shell = _shell(args)
-    if shell is None:
+def run(option: str, args: list[str], verbs: Mapping[str, str], load: LoadVerb) -> int:
+    """Complete words, print the script for a shell, or write it to where the shell looks for it."""
+    if option == "--complete":
+        print("".join(f"{choice}\n" for choice in complete(args, verbs, load)), end="")
+        return 0
+    shell = args[0] if args else Path(os.environ.get("SHELL", "")).name
+    if shell not in SCRIPTS:
+        print(f"mslaunch: no completion for the shell {shell!r}. Name one of {', '.join(SCRIPTS)}.", file=sys.stderr)
         return ExitCode.WRONG_REQUEST
+    if option == "--show-completion":
+        print(SCRIPTS[shell], end="")
+        return 0
     path = _place(shell)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,15 +116,6 @@ def install(args: list[str]) -> int:
         return ExitCode.NOT_READY
     print(f"{path} written. {_HINTS[shell].format(folder=path.parent)}")
     return 0
-
-
-def _shell(args: list[str]) -> str | None:
-    """The shell that was named, or the one in use."""
-    name = args[0] if args else Path(os.environ.get("SHELL", "")).name
-    if name in SCRIPTS:
-        return name
-    print(f"mslaunch: no completion for the shell {name!r}. Name one of {', '.join(SCRIPTS)}.", file=sys.stderr)
-    return None
 
 
 def _place(shell: str) -> Path:

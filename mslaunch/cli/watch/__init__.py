@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from mslaunch.cli.parsing import common, options
-from mslaunch.cli.parsing.run_options import find_run
+from mslaunch.cli.parsing import common
 from mslaunch.cli.watch.process import ViewProcess
 from mslaunch.cli.watch.terminal import check_terminal
 
@@ -13,10 +12,10 @@ app = common.new_app()
 
 
 @app.command()
-def watch(name: options.Run = None, runs_dir: options.RunsDir = None) -> None:
+def watch(name: common.Run = None, runs_dir: common.RunsDir = None) -> None:
     """Show a run live on the whole screen, also one that goes on elsewhere; ? lists the keys."""
     check_terminal("watch", "`mslaunch status` and `mslaunch attach` write plain lines.")
-    run = find_run(name, runs_dir)
+    run = common.find_run(name, runs_dir)
     view = ViewProcess(is_launchers=False)
     view.show(run.path)
     raise typer.Exit(view.wait())

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 
+from mslaunch.cli.console.console import fit_parts
 from mslaunch.cli.console.describe import duration
-from mslaunch.cli.console.live_lines import fit_parts
 from mslaunch.cli.watch.choices import (
     FROM_THE_END,
     PANES,

@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
+from mslaunch.cli.console.console import window_size
 from mslaunch.cli.watch.choices import Choices, Room, chosen_rank, press
 from mslaunch.cli.watch.frame import draw
 from mslaunch.cli.watch.reader import ReadingThread
-from mslaunch.cli.watch.terminal import KEYS, Terminal, read_keys
+from mslaunch.cli.watch.terminal import KEYS, SCREEN, Terminal, read_keys
 from mslaunch.errors import MslaunchError, signal_code
 from mslaunch.run.record import ENDED
 from mslaunch.run.run import Run
@@ -150,7 +151,7 @@ class RunView:
             raise self._reading.defect
         while self._told:
             self._now = self._told.pop(0)(self._now)
-        overview, size = self._reading.overview, self._terminal.size
+        overview, size = self._reading.overview, window_size(SCREEN)
         now = replace(self._now, message=first_line(self._reading.error)) if self._reading.error else self._now
         lines, self._room = draw(overview, now, *size, datetime.now().astimezone())
         self._terminal.draw(lines, size)

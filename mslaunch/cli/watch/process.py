@@ -7,12 +7,14 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from mslaunch.cli.watch.terminal import Terminal
-from mslaunch.errors import MslaunchError, signal_code
+from mslaunch.cli.console.console import Screen
+from mslaunch.cli.watch.terminal import SCREEN, Terminal, check_terminal
+from mslaunch.errors import MslaunchError, RequestError, signal_code
 from mslaunch.run.find import find_run
 
 PATIENCE = 5  # seconds that a view gets to leave the screen
@@ -41,6 +43,11 @@ class ViewProcess:
         """Have a run shown, from now on."""
         with suppress(BrokenPipeError):
             os.write(self._write, os.fsencode(folder) + b"\0")
+
+    def cover(self, folder: Path) -> Screen:
+        """Have a run shown; return the screen behind the view."""
+        self.show(folder)
+        return ScreenBehindView(self)
 
     @property
     def is_open(self) -> bool:
@@ -121,3 +128,49 @@ def _show(above: int, terminal: Terminal, is_launchers: bool) -> None:
         with suppress(OSError):
             os.write(errors, report.encode("utf-8", "replace"))
         os._exit(code)
+
+
+def start_view(**excluded: bool) -> ViewProcess:
+    """Start the view of a run that is still to be made; `excluded` are options that do not go with it."""
+    for name, is_given in excluded.items():
+        if is_given:
+            raise RequestError(f"--view and --{name} do not go together. Leave one of them out.")
+    check_terminal("--view", "Leave it out for plain lines.")
+    return ViewProcess(is_launchers=True)
+
+
+class ScreenBehindView(Screen):
+    """Shows nothing while the view has the screen; what ranks print is in the view, and notes are in the record."""
+
+    def __init__(self, view: ViewProcess) -> None:
+        super().__init__(SCREEN)
+        self._view = view
+        self._is_reported = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Live lines are not drawn below the view."""
+        return self._is_covered or super().is_behind
+
+    def write(self, text: str, then: Callable[[], object] | None = None) -> None:
+        if not self._is_covered:
+            super().write(text, then)
+        elif then is not None:
+            then()
+
+    def uncover(self) -> bool:
+        """End the view, as the run has ended; return whether it was there until now."""
+        was_covered = self._is_covered
+        self._is_reported = True
+        self._view.close()
+        return was_covered
+
+    @property
+    def _is_covered(self) -> bool:
+        if self._view.is_open:
+            return True
+        if not self._is_reported:
+            self._is_reported = True
+            how = "was killed" if self._view.was_killed else "is closed"
+            super().write(f"mslaunch: the view {how}; the job goes on, Ctrl-C stops it\n")
+        return False

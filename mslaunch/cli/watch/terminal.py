@@ -37,15 +37,6 @@ class Terminal:
         self._is_taken = False
         self._size = (0, 0)
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """Columns and lines as they are now."""
-        try:
-            columns, lines = os.get_terminal_size(SCREEN)
-        except OSError:
-            columns, lines = 0, 0
-        return columns or 80, lines or 24
-
     def enter(self) -> None:
         """Take the screen. Ctrl-C still is a signal; Ctrl-Z is a key, since the screen has to be left first."""
         mode = termios.tcgetattr(KEYS)
