@@ -23,8 +23,10 @@ from mslaunch.agent.standard_input import StandardInput
 from mslaunch.cli.console.console import Console, Screen, headline
 from mslaunch.hosts import Host
 from mslaunch.launcher.attempt.attempt import Attempt
+from mslaunch.launcher.attempt.connections import Connections
 from mslaunch.launcher.attempt.event_check import check_event
 from mslaunch.launcher.attempt.file_transfer import FileTransfer
+from mslaunch.launcher.attempt.journal import Journal, nothing
 from mslaunch.launcher.attempt.run_state import RunState
 from mslaunch.launcher.connect import Cluster
 from mslaunch.launcher.execute import conclude
@@ -116,7 +118,9 @@ def _open_host(folder: Path) -> Callable[[bytes], object]:
         recorded: list[Mapping[str, Any]] = []
         transfer = FileTransfer(cluster, run, plan.run_dir)
         observe = Console(plan, QuietScreen()).observe
-        attempt = Attempt(plan, cluster, transfer, signals, observe, recorded.append, 0.0)
+        journal = Journal(observe, recorded.append, lambda _rows: None, nothing)
+        connections = Connections(cluster, signals, plan.limits.host_lost_after)
+        attempt = Attempt(plan, connections, transfer, journal, 0.0)
         try:
             _feed(attempt, channel, data, plan)
             lost = [event["traceback"] for event in recorded if event["ev"] == "console-lost"]
@@ -124,7 +128,7 @@ def _open_host(folder: Path) -> Callable[[bytes], object]:
             json.dumps(recorded)
             _conclude(attempt.run_state, run)
         finally:
-            attempt.close()
+            attempt.connections.close()
             channel.release()
         shutil.rmtree(run.path)
 
@@ -136,8 +140,8 @@ def _feed(attempt: Attempt, channel: DrivenChannel, data: bytes, plan: Plan) -> 
     half = len(data) // 2
     channel.incoming.extend((data[:half], data[half:]))
     for _ in range(3):
-        if channel.is_open and channel.fileno() in attempt.channels:
-            attempt.receive_from(channel)
+        if attempt.connections.hosts():
+            attempt.receive()
     attempt.timeouts.check(attempt.clock.monotonic(), attempt.clock.wall())
 
 

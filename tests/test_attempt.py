@@ -15,8 +15,11 @@ import pytest
 
 from mslaunch.errors import ExitCode
 from mslaunch.hosts import Host
-from mslaunch.launcher.attempt.attempt import SAVE_SHARE, TICK, Attempt, Clock
+from mslaunch.launcher.attempt.attempt import Attempt
+from mslaunch.launcher.attempt.connections import TICK, Connections
 from mslaunch.launcher.attempt.file_transfer import FileTransfer
+from mslaunch.launcher.attempt.journal import SAVE_SHARE, Clock, Journal, nothing
+from mslaunch.launcher.attempt.notices import Closed, LauncherNotice, Notice, SignalNotice, Tick, Waiting
 from mslaunch.launcher.attempt.run_state import RunState
 from mslaunch.launcher.connect import Cluster
 from mslaunch.launcher.execute import announce_restart, wait_before_restart
@@ -117,30 +120,27 @@ class Replay:
     folder: Path
     time: Time = field(default_factory=Time)
     recorded: list[Mapping[str, Any]] = field(default_factory=list)
-    shown: list[Mapping[str, Any]] = field(default_factory=list)
+    shown: list[Notice] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.transport = ScriptedTransport()
         cluster = Cluster(self.transport, list(self.channels.values()))
         transfer = FileTransfer(cluster, RunFolder(self.folder), self.plan.run_dir)
-        self.attempt = Attempt(
-            self.plan,
-            cluster,
-            transfer,
-            self.signals,
-            self.observe,
-            self.recorded.append,
-            self.time.monotonic,
-            self.time.clock(),
-        )
+        clock = self.time.clock()
+        journal = Journal(self.observe, self.recorded.append, ignore_rows, nothing, clock)
+        connections = Connections(cluster, self.signals, self.plan.limits.host_lost_after, clock)
+        self.attempt = Attempt(self.plan, connections, transfer, journal, self.time.monotonic)
 
     @property
     def state(self) -> RunState:
         return self.attempt.run_state
 
-    def observe(self, notice: Mapping[str, Any], _: RunState, shown: Callable[[], None]) -> None:
+    def observe(self, notice: Notice, _: RunState, shown: Callable[[], None]) -> None:
         self.shown.append(notice)
         shown()
+
+    def shown_events(self, name: str) -> list[dict[str, Any]]:
+        return [notice for notice in self.shown if isinstance(notice, dict) and notice["ev"] == name]
 
     def start(self) -> Replay:
         """Start the attempt, and have every rank run."""
@@ -166,6 +166,10 @@ class Replay:
         return self
 
 
+def ignore_rows(_rows: object) -> None:
+    """Keep no metrics."""
+
+
 MakeReplay = Callable[..., Replay]
 
 
@@ -183,7 +187,7 @@ def replay(tmp_path: Path) -> Iterator[MakeReplay]:
 
     yield make
     for one in made:
-        one.attempt.close()
+        one.attempt.connections.close()
         one.signals.close()
         for channel in one.channels.values():
             channel.release()
@@ -292,7 +296,7 @@ def test_a_signal_stops_the_ranks_of_every_channel(replay: MakeReplay) -> None:
         assert channel.orders("stop") == [{"to": "*", "do": "stop", "grace": grace} for grace in (7.0, 0.0)]
     noted = [notice for notice in found.recorded if notice["ev"] == "signal"]
     assert noted == [{"ev": "signal", "signal": signal.SIGINT, "time": found.time.wall}] * 2
-    assert [notice for notice in found.shown if notice["ev"] == "signal"] == noted
+    assert [notice.record() for notice in found.shown if isinstance(notice, SignalNotice)] == noted
 
 
 def test_a_channel_that_closes_before_its_host_is_idle_is_a_lost_host(replay: MakeReplay) -> None:
@@ -302,7 +306,7 @@ def test_a_channel_that_closes_before_its_host_is_idle_is_a_lost_host(replay: Ma
     found.turns(3, alive=("n1",))
     assert causes(found) == [("host lost", ExitCode.LOST)]
     assert found.state.hosts.lost == {"n2"}
-    assert [notice["host"] for notice in found.shown if notice["ev"] == "closed"] == ["n2"]
+    assert [notice.host for notice in found.shown if isinstance(notice, Closed)] == ["n2"]
     assert len(found.channels["n1"].orders("stop")) == 1
 
 
@@ -326,7 +330,8 @@ def test_a_restart_is_recorded_and_shown(replay: MakeReplay) -> None:
     assert wait_before_restart(again, found.attempt) == signal.SIGTERM
     assert found.recorded[-1] == {"ev": "restart", "attempt": 1, "time": found.time.wall}
     assert found.recorded[-2] == {"ev": "note", "text": "attempt 2 of 3", "time": found.time.wall}
-    assert found.shown[-2:] == found.recorded[-2:]
+    shown = [notice.record() for notice in found.shown[-2:] if isinstance(notice, LauncherNotice)]
+    assert shown == found.recorded[-2:]
 
 
 def test_the_wait_before_a_restart_goes_by_the_clock_that_only_runs_forward(replay: MakeReplay) -> None:
@@ -336,15 +341,15 @@ def test_the_wait_before_a_restart_goes_by_the_clock_that_only_runs_forward(repl
     again = NextAttempt(next_attempt(found.plan, 9000), 3.0, "", summary)
     found.signals.send(signal.SIGUSR1)  # asks for nothing here, and lets the first poll return
 
-    def observe(notice: Mapping[str, Any], _: RunState, shown: Callable[[], None]) -> None:
+    def observe(notice: Notice, _: RunState, shown: Callable[[], None]) -> None:
         del shown
         found.shown.append(notice)
         found.time.wall += HOUR
-        found.time.monotonic += 2.0 if notice["ev"] == "waiting" else 0.0
+        found.time.monotonic += 2.0 if isinstance(notice, Waiting) else 0.0
 
-    found.attempt.show = observe
+    found.attempt.journal.show = observe
     assert wait_before_restart(again, found.attempt) is None
-    assert [notice["seconds"] for notice in found.shown if notice["ev"] == "waiting"] == [3.0, 1.0]
+    assert [notice.seconds for notice in found.shown if isinstance(notice, Waiting)] == [3.0, 1.0]
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
@@ -417,17 +422,17 @@ def test_a_hang_does_not_follow_the_wall_clock(replay: MakeReplay, jump: float) 
 def test_a_console_that_fails_is_recorded_and_the_job_goes_on(replay: MakeReplay) -> None:
     """Once; the agents are still told that lines have been shown, or they would send no more."""
     found = replay().start()
-    calls: list[str] = []
+    calls: list[Notice] = []
 
-    def broken(notice: Mapping[str, Any], _state: RunState, _shown: Callable[[], None]) -> None:
-        calls.append(notice["ev"])
+    def broken(notice: Notice, _state: RunState, _shown: Callable[[], None]) -> None:
+        calls.append(notice)
         raise UnicodeEncodeError("ascii", "é", 0, 1, "no")
 
-    found.attempt.show = broken
+    found.attempt.journal.show = broken
     found.turns(1)
     found.send("n1", "lines", rank=0, lines=["a"], bytes=2)
     found.turns(2)
-    assert calls == ["tick"]
+    assert calls == [Tick(found.time.wall)]
     lost = [notice for notice in found.recorded if notice["ev"] == "console-lost"]
     assert len(lost) == 1
     assert "UnicodeEncodeError" in lost[0]["traceback"]
@@ -442,7 +447,7 @@ def test_an_event_that_this_version_does_not_know_is_recorded_and_ignored(replay
     found.send("n2", "teleported", where=["far"])
     found.turns(1)
     assert found.recorded[before:] == [{"ev": "unknown", "host": "n2", "name": "teleported"}]
-    assert "teleported" not in {notice["ev"] for notice in found.shown}
+    assert found.shown_events("teleported") == []
     assert found.state.ending.failures == []
 
 
@@ -461,11 +466,11 @@ def test_the_record_is_saved_at_most_every_tick(replay: MakeReplay, saving: floa
     found = replay()
     saved: list[float] = []
 
-    def save(_: RunState) -> None:
+    def save() -> None:
         saved.append(found.time.monotonic)
         found.time.pass_by(saving)
 
-    found.attempt.on_change = save
+    found.attempt.journal.save = save
     found.start()
     for _ in range(200):
         found.send("n1", "import", rank=0, message=None)
@@ -492,7 +497,7 @@ def test_ctrl_z_pauses_the_agents_patience_before_the_launcher_stops(
         for channel in found.channels.values():
             told.append((number, [str(one["do"]) for one in channel.sent[1:]], channel.flushed_after == 2))
 
-    monkeypatch.setattr("mslaunch.launcher.attempt.attempt.os.kill", stop)
+    monkeypatch.setattr("mslaunch.launcher.attempt.connections.os.kill", stop)
     found.signals.send(signal.SIGTSTP)
     found.turns(1)
     assert told == [(signal.SIGSTOP, ["pause"], True)] * 2

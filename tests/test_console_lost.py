@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
+from mslaunch.launcher.attempt.notices import Notice
 from mslaunch.launcher.attempt.run_state import RunState
 from mslaunch.launcher.execute import execute
 from mslaunch.launcher.read import Request
@@ -25,10 +25,11 @@ def test_an_exception_in_the_console_does_not_end_the_job(
     launch = ready(Request(flags={"workers": 1}))
     seen: list[str] = []
 
-    def observe(event: Mapping[str, Any], run_state: RunState, shown: Callable[[], None]) -> None:
+    def observe(notice: Notice, run_state: RunState, shown: Callable[[], None]) -> None:
         del run_state, shown
-        seen.append(event["ev"])
-        if event["ev"] == at:
+        name = notice["ev"] if isinstance(notice, dict) else notice.ev
+        seen.append(name)
+        if name == at:
             raise ZeroDivisionError("no screen")
 
     final = execute(launch, launch.site.open(), observe)

@@ -38,9 +38,9 @@ def replay(tmp_path: Path) -> Iterator[Replay]:
     """An attempt on n1 (ranks 0 and 1, the scheduler) and n2 (ranks 2 and 3), neither of which shares our folder."""
     made = Replay(plan_of(), {host.name: ScriptedChannel(host.name) for host in HOSTS}, SentSignals(), tmp_path)
     cluster = Cluster(ScriptedTransport(), list(made.channels.values()), frozenset({"n1", "n2"}))
-    made.attempt.cluster = made.attempt.transfer.cluster = cluster
+    made.attempt.connections.cluster = made.attempt.transfer.cluster = cluster
     yield made.start()
-    made.attempt.close()
+    made.attempt.connections.close()
     made.signals.close()
     for channel in made.channels.values():
         channel.release()
@@ -95,7 +95,7 @@ def test_a_host_speaks_for_its_own_processes_only(replay: Replay, event: dict[st
     send(replay, {"host": "n2", "time": 1.0, **event})
     assert_cut_off(replay, "not its own")
     assert replay.state.ranks.records == ranks
-    assert "lines" not in {notice["ev"] for notice in replay.shown}
+    assert replay.shown_events("lines") == []
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_pipe_in_the_place_of_a_log_is_not_written_to(replay: Replay, tmp_path
 
 def test_a_host_that_shares_the_folder_sends_no_files(replay: Replay) -> None:
     cluster = Cluster(ScriptedTransport(), list(replay.channels.values()), frozenset({"n1"}))
-    replay.attempt.cluster = replay.attempt.transfer.cluster = cluster
+    replay.attempt.connections.cluster = replay.attempt.transfer.cluster = cluster
     send(replay, {"host": "n2", "time": 1.0, **piece("rank_2/log.txt")})
     assert_cut_off(replay, "shares the run's folder")
 
@@ -246,7 +246,7 @@ def test_what_a_later_version_adds_to_an_event_is_left_out(replay: Replay) -> No
 def test_a_clock_that_is_far_off_breaks_no_date(replay: Replay) -> None:
     """A host's clock is corrected by what it said itself, which may be nonsense."""
     cluster = Cluster(ScriptedTransport(), list(replay.channels.values()), frozenset(), {"n2": 9e10})
-    replay.attempt.cluster = cluster
+    replay.attempt.connections.cluster = cluster
     send(replay, {"ev": "exited", "host": "n2", "time": 1.0, **EXITED})
     assert replay.state.ranks.records[2].ended is not None
 

@@ -41,9 +41,9 @@ def replay(tmp_path: Path) -> Iterator[Replay]:
     """An attempt on n1 (ranks 0 and 1) and n2 (ranks 2 and 3), whose clock is wrong."""
     made = Replay(plan_of(), {host.name: ScriptedChannel(host.name) for host in HOSTS}, SentSignals(), tmp_path)
     cluster = Cluster(ScriptedTransport(), list(made.channels.values()), skew={"n2": SKEW})
-    made.attempt.cluster = made.attempt.transfer.cluster = cluster
+    made.attempt.connections.cluster = made.attempt.transfer.cluster = cluster
     yield made.start()
-    made.attempt.close()
+    made.attempt.connections.close()
     made.signals.close()
     for channel in made.channels.values():
         channel.release()
@@ -113,7 +113,7 @@ def test_times_of_rows_are_corrected_for_the_clock_of_the_host(replay: Replay) -
     """As the event's own is, and no metrics are written into events.jsonl."""
     replay.channels["n2"].incoming.append([event(row(2))])
     replay.turns(1)
-    (seen,) = [notice for notice in replay.shown if notice["ev"] == "metrics"]
+    (seen,) = replay.shown_events("metrics")
     assert (seen["time"], seen["rows"][0]["time"]) == (401.0, 400.0)
     assert "metrics" not in [recorded["ev"] for recorded in replay.recorded]
 

@@ -12,7 +12,8 @@ import typer
 from mslaunch.cli.console.console import Console, Screen
 from mslaunch.cli.parsing import common
 from mslaunch.errors import ExitCode
-from mslaunch.launcher.attach import AttachedRun, Notice
+from mslaunch.launcher.attach import AttachedRun
+from mslaunch.launcher.attempt.notices import Notice, SignalNotice, Tick
 from mslaunch.run.run import Run
 from mslaunch.run.search import arguments_for
 
@@ -64,7 +65,7 @@ def _follow(run: Run, tail: tuple[int, ...] | None, lines: int, screen: Screen) 
             _show(console, attached, notice)
         if ended:
             break
-        _show(console, attached, {"ev": "tick"})
+        _show(console, attached, Tick(time.time()))
         time.sleep(POLL)
     final = run.record
     console.close(final)
@@ -72,7 +73,7 @@ def _follow(run: Run, tail: tuple[int, ...] | None, lines: int, screen: Screen) 
 
 
 def _show(console: Console, attached: AttachedRun, notice: Notice) -> None:
-    if notice["ev"] == "signal" and attached.run_state.ending.interrupt is not None:
+    if isinstance(notice, SignalNotice) and attached.run_state.ending.interrupt is not None:
         console.say(["stopping all ranks"])  # Ctrl-C means something else here
     else:
         console.observe(notice, attached.run_state, lambda: None)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
+from mslaunch.launcher.attempt.notices import Note, Notice, Restart, SignalNotice, Stopping, read_notice
 from mslaunch.launcher.attempt.run_state import RunState
 from mslaunch.plan.model import Plan
 from mslaunch.run.run import Run
 from mslaunch.shared.follow import Follower
-
-Notice = Mapping[str, Any]
 
 
 class AttachedRun:
@@ -36,7 +34,7 @@ class AttachedRun:
 
     def catch_up(self, lines: int) -> Iterator[Notice]:
         """Take in what has happened so far; yield the last notes and the last lines of each log."""
-        notes = [notice for notice in self._read_events() if notice["ev"] == "note"]
+        notes = [notice for notice in self._read_events() if isinstance(notice, Note)]
         yield from notes[max(0, len(notes) - lines) :]
         for rank, log in self._logs.items():
             last: deque[str] = deque(maxlen=lines)
@@ -69,22 +67,22 @@ class AttachedRun:
         while True:
             for line in self._events.read():
                 try:
-                    event = json.loads(line)
-                    self._apply(event)
+                    notice = read_notice(json.loads(line))
+                    self._apply(notice)
                 except (ValueError, KeyError, TypeError, AttributeError):
                     continue  # a line that was cut by a full disk, or of a version that this one does not know
-                yield event
+                yield notice
             if not self._events.behind():
                 return
 
-    def _apply(self, event: dict[str, Any]) -> None:
-        if event["ev"] == "signal":
-            self.run_state.signalled(event["signal"])
-        elif event["ev"] == "stopping":
+    def _apply(self, notice: Notice) -> None:
+        if isinstance(notice, SignalNotice):
+            self.run_state.signalled(notice.signal)
+        elif isinstance(notice, Stopping):
             self.run_state.ending.stopping = True  # what ends from now on did not fail by itself
-        elif event["ev"] == "restart":
+        elif isinstance(notice, Restart):
             self.plan = self._read_plan()
             self.run_state = RunState(self.plan, time.monotonic())
-        else:
-            self.run_state.dispatch(event, time.monotonic())
+        elif isinstance(notice, dict):
+            self.run_state.dispatch(notice, time.monotonic())
         self.run_state.pop_notes()  # those of the real launcher are events

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import time
-from collections.abc import Mapping
-from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mslaunch.documents.schema import SCHEMA_VERSION, RunStatus
 from mslaunch.errors import ExitCode, MslaunchError, limit_of, signal_code
-from mslaunch.launcher.attempt.attempt import TICK, Attempt, Observer
+from mslaunch.launcher.attempt.attempt import Attempt
+from mslaunch.launcher.attempt.connections import TICK, Connections
 from mslaunch.launcher.attempt.decisions import Failure
 from mslaunch.launcher.attempt.file_transfer import FileTransfer
+from mslaunch.launcher.attempt.journal import Journal, Observer
+from mslaunch.launcher.attempt.notices import Restart, SchemaLine, Waiting
 from mslaunch.launcher.attempt.run_state import RunState
-from mslaunch.launcher.connect import Cluster, Site
+from mslaunch.launcher.connect import Cluster
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
 from mslaunch.run import record
@@ -27,13 +28,16 @@ from mslaunch.run.disk_usage import measure_within
 from mslaunch.run.metrics_file import MetricsWriter
 from mslaunch.run.paths import RunFolder
 from mslaunch.run.writing import why
-from mslaunch.signals import ASKING, SUSPEND, Signals, SignalSource
+from mslaunch.signals import Signals, SignalSource
 from mslaunch.transports.base import Transport
 from mslaunch.transports.streams import close_all, pings
 
 if TYPE_CHECKING:
     from mslaunch.launcher.pipeline import Launch
     from mslaunch.launcher.restarts import NextAttempt
+
+MEASURE_SECONDS = 1.0
+ASKED_TO_END = "a signal has asked for the end"
 
 
 class Interrupted(Exception):
@@ -44,46 +48,252 @@ class Interrupted(Exception):
         self.number = number
 
 
-@dataclass(frozen=True, slots=True)
-class Replaced:
-    """The next attempt, and the hosts that it runs on."""
-
-    plan: Plan
-    cluster: Cluster
-
-
-def replace_hosts(site: Site, attempt: Attempt, lost: set[str]) -> Replaced | str:
-    """Wait for hosts in place of those that were lost; say why the job cannot go on where that fails."""
-    plan, cluster = attempt.plan, attempt.cluster
-    left = tuple(host for host in plan.hosts if host.name not in lost)
-    gone = tuple(host for host in plan.hosts if host.name in lost)
-    attempt.run_state.notes.append(f"waiting for a host in place of {', '.join(sorted(lost))}")
-    attempt.flush_notes()
-    try:
-        channels, hosts = cluster.transport.replace_hosts(left, gone, lambda seconds: _wait(attempt, seconds))
-    except MslaunchError as error:
-        return str(error)
-    names = {host.name for host in left}
-    kept = [one for one in cluster.channels if one.is_open and names.issuperset(one.hosts)]
-    together = [*kept, *channels]
-    try:
-        again, checked = site.rejoin(together, hosts, plan.attempt + 1)
-    except MslaunchError as error:
-        close_all(channels)
-        return str(error)
-    return Replaced(again, Cluster(cluster.transport, together).checked(checked))
+def execute(
+    launch: Launch, cluster: Cluster, observe: Observer, signals: SignalSource | None = None
+) -> record.RunRecord:
+    """Run a job to its end on connected hosts, with as many attempts as it is allowed, and return its record."""
+    plan, resumed = launch.plan, launch.site.resumed
+    queued = record.queued(plan, time.time(), in_process=signals is not None)
+    now = replace(queued, state="running", attempts=resumed.attempts if resumed else ())
+    least_silence = min(plan.limits.host_lost_after, plan.limits.launcher_lost_after)
+    with nullcontext(signals) if signals else Signals() as source, EventLog(launch.folder.events) as events:
+        execution = Execution(launch, cluster, observe, source, events)
+        execution.groups.append(RankGroup(execution, plan, now))
+        try:
+            with pings(execution.connections.channels, least_silence):
+                execution.run()
+        except BaseException as error:
+            execution.fail(error)
+            raise
+        finally:
+            execution.connections.close()
+            execution.metrics.close()
+            if execution.has_lost_hosts:
+                cluster.transport.clean_up(plan.run_dir)
+            execution.finish()
+            finish(cluster.transport, execution.record)
+    return execution.record
 
 
-def _wait(attempt: Attempt, seconds: float) -> None:
-    """Wait a moment, or raise where a signal asks for the end."""
-    poll = select.poll()
-    poll.register(attempt.signals.fileno(), select.POLLIN)
-    poll.poll(seconds * 1000)
-    for number in attempt.signals.read():
-        if number == SUSPEND:
-            attempt.suspend()
-        elif number not in ASKING:
+def finish(transport: Transport, ended: record.RunRecord) -> None:
+    """Tell the hosts how the run ended, with the one rank that its verdict names."""
+    blamed = ended.verdict.rank if ended.verdict else None
+    ranks = tuple(rank for rank in ended.ranks if rank.rank == blamed)
+    code = 1 if ended.exit_code is None else ended.exit_code
+    transport.finish(code, replace(ended, ranks=ranks, outputs=()).to_dict())
+
+
+class Execution:
+    """A run on its way: its hosts, its files, and the groups of ranks that it consists of."""
+
+    def __init__(
+        self, launch: Launch, cluster: Cluster, observe: Observer, signals: SignalSource, events: EventLog
+    ) -> None:
+        plan = launch.plan
+        self.launch = launch
+        self.signals = signals
+        self.metrics = MetricsWriter(launch.folder.metrics)
+        self.journal = Journal(observe, events.write, self.metrics.write, self.save_progress)
+        self.connections = Connections(cluster, signals, plan.limits.host_lost_after)
+        self.transfer = FileTransfer(cluster, launch.folder, plan.run_dir)
+        self.groups: list[RankGroup] = []
+        self.began = time.monotonic()
+        self.has_lost_hosts = False
+        """Whether an agent was lost, in any attempt."""
+        self._bytes: int | None = None
+
+    @property
+    def record(self) -> record.RunRecord:
+        """How the run stands."""
+        together = combine([group.now for group in self.groups])
+        return replace(together, notes=tuple(self.journal.notes), bytes=self._bytes)
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken."""
+        return round(time.monotonic() - self.began, 3)
+
+    def run(self) -> None:
+        """Run all groups to their ends."""
+        self.save()
+        for group in self.groups:
+            group.run()
+        if self.launch.plan.report:
+            self.save()
+            self.groups[-1].report([write_final_report(self.launch.folder)])
+
+    def save(self) -> list[str]:
+        """Write run.json, and say in a note if that was not possible: a full disk must not end a job."""
+        folder = self.launch.folder
+        try:
+            record.save(folder, self.record)
+        except OSError as error:
+            return [f"{folder.record} could not be written: {why(error)}"]
+        return []
+
+    def save_progress(self) -> None:
+        """Let `mslaunch status` see how the ranks stand."""
+        for group in self.groups:
+            group.update()
+        self.save()
+
+    def fail(self, error: BaseException) -> None:
+        """Put into the record that the launcher itself has failed."""
+        limit = limit_of(error)
+        for group in self.groups:
+            group.fail(limit.exit_code if limit else 1)
+
+    def finish(self) -> None:
+        """Keep how the run ended, then run its hooks; their failures become notes."""
+        self._bytes = measure_within(self.launch.folder.path, MEASURE_SECONDS)
+        notes = self.save()
+        if hooks := self.launch.site.hooks:
+            from mslaunch.launcher.hooks import run_hooks
+
+            notes += run_hooks(hooks, self.launch.folder, self.record, self.launch.environment, self.signals)
+        if notes:
+            self.groups[-1].report(notes)
+            self.save()
+
+
+class RankGroup:
+    """Ranks with a scheduler, a port and restarts of their own: the plan of the present attempt, and the record."""
+
+    def __init__(self, run: Execution, plan: Plan, now: record.RunRecord) -> None:
+        self.run_of = run
+        self.plan = plan
+        self.now = now
+        """The record of the run, as far as it is about this group."""
+        self.attempt: Attempt | None = None
+        """The last one."""
+
+    def run(self) -> None:
+        """Make attempts until there is to be no further one."""
+        run = self.run_of
+        while True:
+            attempt = Attempt(self.plan, run.connections, run.transfer, run.journal, run.began)
+            self.attempt = attempt
+            run_state = attempt.run(run.launch.environment)
+            run.has_lost_hosts = run.has_lost_hosts or bool(run_state.hosts.lost)
+            self.now = conclude(self.now, run_state, run.launch.folder, run.seconds)
+            again = self._prepare_next(attempt)
+            if not isinstance(again, str):
+                again = self._wait_for(again, attempt)
+            if isinstance(again, str):
+                self._end(attempt, again)
+                return
+            self.plan = again.plan
+            self.now = begun_again(self.now, self.plan)
+
+    def update(self) -> None:
+        """Take into the record how the ranks of a running attempt stand."""
+        if self.attempt is not None and self.now.state == "running":
+            run_state = self.attempt.run_state
+            self.now = replace(self.now, ranks=run_state.ranks.in_order(), warnings=run_state.warnings)
+
+    def fail(self, exit_code: int) -> None:
+        """Put into the record that the launcher itself has failed."""
+        if self.attempt is not None:
+            self.now = replace(self.now, ranks=self.attempt.run_state.ranks.in_order())
+        ended = self.now.end("failed", record.iso(time.time()), exit_code, self.now.verdict)
+        self.now = replace(ended, seconds=self.run_of.seconds)
+
+    def report(self, notes: Sequence[str]) -> None:
+        """Record and show what a person should know; nobody is there before the first attempt."""
+        if self.attempt is not None:
+            self.attempt.run_state.notes += notes
+            self.run_of.journal.flush_notes(self.attempt.run_state)
+
+    def _prepare_next(self, attempt: Attempt) -> NextAttempt | str:
+        """Prepare the next attempt, or say why there is none; an empty text where nobody expects one."""
+        if self.now.state != "failed" or self.plan.restarts.limit == 0:
+            return ""
+        if attempt.collection_ended_by is not None:
+            return ASKED_TO_END
+        from mslaunch.launcher.restarts import RestartTools, prepare_next
+
+        site, tools = self.run_of.launch.site, RestartTools(self._free_port)
+        if site.cluster is not None:
+            tools = replace(tools, replan=site.replan)
+            if site.transport.replaces_hosts:
+                tools = replace(tools, replace_hosts=self._replace_hosts)
+        try:
+            return prepare_next(self.plan, self.now, self.run_of.launch.folder, attempt.run_state.hosts.lost, tools)
+        except Interrupted as interrupted:
+            self.now = replace(self.now, exit_code=signal_code(interrupted.number))
+            return ASKED_TO_END
+
+    def _free_port(self, host: str) -> int:
+        """Find a port for the scheduler of a further attempt, on the host that it will run on."""
+        from mslaunch.launcher.check import find_port
+        from mslaunch.launcher.facts import choose_port
+
+        connections = self.run_of.connections
+        if not connections.cluster.transport.needs_check:
+            return choose_port(None)
+        return find_port([channel for channel in connections.channels if channel.is_open], host)
+
+    def _replace_hosts(self, lost: set[str]) -> Plan | str:
+        """Wait for hosts in place of those that are lost, and plan the next attempt with them, or say why not."""
+        connections, site = self.run_of.connections, self.run_of.launch.site
+        cluster = connections.cluster
+        left = tuple(host for host in self.plan.hosts if host.name not in lost)
+        gone = tuple(host for host in self.plan.hosts if host.name in lost)
+        self.report([f"waiting for a host in place of {', '.join(sorted(lost))}"])
+        try:
+            channels, hosts = cluster.transport.replace_hosts(left, gone, self._wait)
+        except MslaunchError as error:
+            return str(error)
+        names = {host.name for host in left}
+        together = [channel for channel in cluster.channels if channel.is_open and names.issuperset(channel.hosts)]
+        together += channels
+        try:
+            again, checked = site.rejoin(together, hosts, self.plan.attempt + 1)
+        except MslaunchError as error:
+            close_all(channels)
+            return str(error)
+        replaced = Cluster(cluster.transport, together).checked(checked)
+        connections.use(replaced)
+        self.run_of.transfer.use(replaced, lost)
+        return again
+
+    def _wait(self, seconds: float) -> None:
+        """Wait a moment, or raise where a signal asks for the end."""
+        if number := self.run_of.connections.wait_for_signal(seconds):
             raise Interrupted(number)
+
+    def _wait_for(self, again: NextAttempt, attempt: Attempt) -> NextAttempt | str:
+        """Wait until the next attempt starts; return an empty text where a signal ends that."""
+        concluded = replace(self.now, attempts=(*self.now.attempts, again.summary))
+        self.now = replace(concluded, state="running", ended=None, exit_code=None, verdict=None)
+        announce_restart(again, attempt)
+        self.run_of.save()
+        if number := wait_before_restart(again, attempt):
+            self.now = replace(concluded, state="stopped", exit_code=signal_code(number), verdict=None)
+            return ""
+        return again
+
+    def _end(self, attempt: Attempt, why: str) -> None:
+        attempt.collect_logs(tidy=True)
+        attempt.tick()
+        if why:
+            self.report([f"not started again: {why}"])
+
+
+_COUNTS: tuple[RunStatus, ...] = ("running", "failed", "stopped", "succeeded")
+
+
+def combine(groups: Sequence[record.RunRecord]) -> record.RunRecord:
+    """The record of a run from those of its groups: it goes on while one does, and fails with the first verdict."""
+    decisive = min(groups, key=lambda group: (_COUNTS.index(group.state), group.ended or ""))
+    return replace(
+        decisive,
+        world_size=sum(group.world_size for group in groups),
+        ranks=tuple(rank for group in groups for rank in group.ranks),
+        attempts=tuple(attempt for group in groups for attempt in group.attempts),
+        outputs=tuple(output for group in groups for output in group.outputs),
+        warnings=tuple(warning for group in groups for warning in group.warnings),
+    )
 
 
 def write_final_report(folder: RunFolder) -> str:
@@ -99,224 +309,27 @@ def write_final_report(folder: RunFolder) -> str:
         return f"report.html could not be written: {type(error).__name__}: {error}"
 
 
-MOST_NOTES = 50
-MEASURE_SECONDS = 1.0
-
-
-def execute(
-    launch: Launch, cluster: Cluster, observe: Observer, signals: SignalSource | None = None
-) -> record.RunRecord:
-    """Run a job to its end on connected hosts, with as many attempts as it is allowed, and return its record."""
-    plan, resumed = launch.plan, launch.site.resumed
-    queued = record.queued(plan, time.time(), in_process=signals is not None)
-    now = replace(queued, state="running", attempts=resumed.attempts if resumed else ())
-    with nullcontext(signals) if signals else Signals() as source, EventLog(launch.folder.events) as events:
-        execution = _Execution(launch, cluster, observe, source, events, now)
-        try:
-            with pings(execution.channels, min(plan.limits.host_lost_after, plan.limits.launcher_lost_after)):
-                execution.run()
-        except BaseException as error:
-            execution.fail(error)
-            raise
-        finally:
-            execution.cluster.close()
-            execution.metrics.close()
-            if execution.lost:
-                cluster.transport.clean_up(plan.run_dir)
-            execution.finish()
-            finish(cluster.transport, execution.now)
-    return execution.now
-
-
-def finish(transport: Transport, ended: record.RunRecord) -> None:
-    """Tell the hosts how the run ended, with the one rank that its verdict names."""
-    blamed = ended.verdict.rank if ended.verdict else None
-    ranks = tuple(rank for rank in ended.ranks if rank.rank == blamed)
-    code = 1 if ended.exit_code is None else ended.exit_code
-    transport.finish(code, replace(ended, ranks=ranks, outputs=()).to_dict())
-
-
-class _Execution:
-    """A job on its way: the plan of the present attempt, and the record so far."""
-
-    def __init__(
-        self,
-        launch: Launch,
-        cluster: Cluster,
-        observe: Observer,
-        signals: SignalSource,
-        events: EventLog,
-        now: record.RunRecord,
-    ) -> None:
-        self.plan = launch.plan
-        self.site = launch.site
-        self.folder = launch.folder
-        self.environment = launch.environment
-        self.observe = observe
-        self.cluster = cluster
-        self.channels = list(cluster.channels)
-        """The channels of the present attempt, one list for as long as the run lasts."""
-        self.signals = signals
-        self.events = events
-        self.now = now
-        self.metrics = MetricsWriter(launch.folder.metrics)
-        self.transfer = FileTransfer(cluster, launch.folder, launch.plan.run_dir)
-        self.began = time.monotonic()
-        self.lost = False
-        """Whether an agent was lost, in any attempt."""
-        self.attempt: Attempt | None = None
-        """The last one."""
-
-    @property
-    def seconds(self) -> float:
-        """How long the run has taken."""
-        return round(time.monotonic() - self.began, 3)
-
-    def run(self) -> None:
-        """Make attempts until there is to be no further one."""
-        _save(self.folder, self.now)
-        while self._attempt():
-            self.now = begun_again(self.now, self.plan)
-
-    def _attempt(self) -> bool:
-        """Make one attempt; return whether there is another plan to carry out."""
-        attempt = Attempt(self.plan, self.cluster, self.transfer, self.signals, self.observe, self._write, self.began)
-        self.attempt = attempt
-        with closing(attempt):
-            attempt.on_change = self._save_progress
-            attempt.keep = self.metrics.write
-            run_state = attempt.run(self.environment)
-            self.lost = self.lost or bool(run_state.hosts.lost)
-            self.now = conclude(self.now, run_state, self.folder, self.seconds)
-            if attempt.collection_ended_by is not None:
-                fails = self.now.state == "failed" and self.plan.restarts.limit
-                self._end(attempt, "a signal has asked for the end" if fails else "")
-                return False
-            try:
-                again = self._prepare_next(attempt)
-            except Interrupted as interrupted:
-                again = "a signal has asked for the end"
-                self.now = replace(self.now, exit_code=signal_code(interrupted.number))
-            if isinstance(again, str):
-                self._end(attempt, again)
-                return False
-            self.now = replace(self.now, attempts=(*self.now.attempts, again.summary))
-            announce_restart(again, attempt)
-            _save(self.folder, replace(self.now, state="running", ended=None, exit_code=None, verdict=None))
-            if number := wait_before_restart(again, attempt):
-                self.now = replace(self.now, state="stopped", exit_code=signal_code(number), verdict=None)
-                self._end(attempt, "")
-                return False
-            self.plan = again.plan
-            return True
-
-    def _prepare_next(self, attempt: Attempt) -> NextAttempt | str:
-        """Prepare the next attempt, or say why there is none; an empty text where nobody expects one."""
-        if self.now.state != "failed" or self.plan.restarts.limit == 0:
-            return ""
-        from mslaunch.launcher.restarts import RestartTools, prepare_next
-
-        tools = RestartTools(attempt.free_port)
-        if self.site.cluster is not None:
-            tools = replace(tools, replan=self.site.replan)
-            if self.site.transport.replaces_hosts:
-                tools = replace(tools, replace_hosts=partial(self._replace_hosts, attempt))
-        return prepare_next(self.plan, self.now, self.folder, attempt.run_state.hosts.lost, tools)
-
-    def _replace_hosts(self, attempt: Attempt, lost: set[str]) -> Plan | str:
-        """Plan the next attempt with hosts in place of those that are lost, and connect to them."""
-        replaced = replace_hosts(self.site, attempt, lost)
-        if isinstance(replaced, str):
-            return replaced
-        self.cluster = replaced.cluster
-        self.channels[:] = replaced.cluster.channels
-        self.transfer.use(replaced.cluster, lost)
-        return replaced.plan
-
-    def fail(self, error: BaseException) -> None:
-        """Put into the record that the launcher itself has failed."""
-        limit = limit_of(error)
-        if self.attempt is not None:
-            self.now = replace(self.now, ranks=self.attempt.run_state.ranks.in_order())
-        ended = self.now.end("failed", record.iso(time.time()), limit.exit_code if limit else 1, self.now.verdict)
-        self.now = replace(ended, seconds=self.seconds)
-
-    def finish(self) -> None:
-        """Keep how the run ended, then run its hooks; their failures become notes."""
-        self.now = replace(self.now, bytes=measure_within(self.folder.path, MEASURE_SECONDS))
-        notes = _save(self.folder, self.now)
-        if hooks := self.site.hooks:
-            from mslaunch.launcher.hooks import run_hooks
-
-            notes += run_hooks(hooks, self.folder, self.now, self.environment, self.signals)
-        if notes:
-            self._tell(notes)
-            _save(self.folder, self.now)
-
-    def _tell(self, notes: list[str]) -> None:
-        if self.attempt is not None:
-            self.attempt.run_state.notes += notes
-            self.attempt.flush_notes()
-
-    def _write(self, event: Mapping[str, Any]) -> None:
-        """Record an event; notes are kept in run.json too, the last ones."""
-        if event["ev"] == "note":
-            self.now = replace(self.now, notes=(*self.now.notes, event["text"])[-MOST_NOTES:])
-        self.events.write(event)
-
-    def _save_progress(self, run_state: RunState) -> None:
-        """Let `mslaunch status` see how the ranks stand."""
-        _save(self.folder, replace(self.now, ranks=run_state.ranks.in_order(), warnings=run_state.warnings))
-
-    def _end(self, attempt: Attempt, why: str) -> None:
-        attempt.collect_logs(tidy=True)
-        attempt.tick()
-        if why:
-            attempt.run_state.notes.append(f"not started again: {why}")
-            attempt.flush_notes()
-        if self.plan.report:
-            _save(self.folder, self.now)
-            attempt.run_state.notes.append(write_final_report(self.folder))
-            attempt.flush_notes()
-
-
 def begun_again(now: record.RunRecord, plan: Plan) -> record.RunRecord:
     """The record at the start of a further attempt, which may have fewer ranks."""
     now = replace(now, state="running", world_size=plan.world_size)
     return replace(now, ended=None, exit_code=None, verdict=None, warnings=(), seconds=None)
 
 
-def _save(folder: RunFolder, now: record.RunRecord) -> list[str]:
-    """Write run.json, and say in a note if that was not possible: a full disk must not end a job."""
-    try:
-        record.save(folder, now)
-    except OSError as error:
-        return [f"{folder.record} could not be written: {why(error)}"]
-    return []
-
-
 def announce_restart(again: NextAttempt, attempt: Attempt) -> None:
-    """Tell and record that there is to be another attempt."""
+    """Report and record that there is to be another attempt."""
     attempt.run_state.notes.append(again.note)
-    restart = {"ev": "restart", "attempt": again.plan.attempt, "time": attempt.clock.wall()}
-    attempt.notify(restart)
-    attempt.write(restart)
+    restart = Restart(again.plan.attempt, attempt.clock.wall())
+    attempt.journal.notify(restart, attempt.run_state)
+    attempt.journal.write_notice(restart)
 
 
 def wait_before_restart(again: NextAttempt, attempt: Attempt) -> int | None:
     """Wait before the next attempt; return the signal that ended the wait, if one did."""
-    clock = attempt.clock
-    poll = select.poll()
-    poll.register(attempt.signals.fileno(), select.POLLIN)
-    until = clock.monotonic() + again.pause
-    while (left := until - clock.monotonic()) > 0:
-        poll.poll(min(left, TICK) * 1000)
-        for number in attempt.signals.read():
-            if number == SUSPEND:
-                attempt.suspend()
-            elif number not in ASKING:
-                return number
-        attempt.notify({"ev": "waiting", "seconds": left})
+    until = attempt.clock.monotonic() + again.pause
+    while (left := until - attempt.clock.monotonic()) > 0:
+        if number := attempt.connections.wait_for_signal(min(left, TICK)):
+            return number
+        attempt.journal.notify(Waiting(left), attempt.run_state)
     return None
 
 
@@ -357,7 +370,7 @@ class EventLog:
             opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             self._file = os.fdopen(opened, "a", encoding="utf-8", buffering=1)
             if path.stat().st_size == 0:
-                self.write({"ev": "schema", "schema_version": SCHEMA_VERSION})
+                self.write(SchemaLine(SCHEMA_VERSION).record())
 
     def __enter__(self) -> EventLog:
         return self

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.errors import MslaunchError, limit_of
-from mslaunch.launcher.attempt.attempt import Observer
+from mslaunch.launcher.attempt.journal import Observer
 from mslaunch.launcher.execute import execute
 from mslaunch.launcher.folder import create_queued
 from mslaunch.launcher.pipeline import Launch, PlannedJob

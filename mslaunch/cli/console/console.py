@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mslaunch.cli.console.describe import describe_end, describe_outputs, describe_verdict, describe_warnings
+from mslaunch.launcher.attempt.notices import Note, Notice, Restart, SignalNotice, Waiting
 from mslaunch.metrics.progress import TIME_LEFT, progress_words
 from mslaunch.shared.follow import Follower
 from mslaunch.text import clock_words, counted, display_width, first_line, plain, plain_output, shorten
@@ -191,27 +192,29 @@ class Console:
         where = f"{counted(plan.world_size, 'rank')} on {plan.device_target}, {plan.method}; logs in {self._run_dir}"
         self.say([f"run {plan.run_id}: {where}", *plan.notes])
 
-    def observe(self, event: Mapping[str, Any], run_state: RunState, then: Callable[[], None]) -> None:
-        """Show one event; `then` is called once the lines of a rank are on the screen."""
-        kind = event["ev"]
-        if kind == "lines":
-            self._show_output(event, then)
-        elif kind == "bar":
-            self._show_bar(event)
-        elif kind == "signal" and run_state.ending.interrupt is not None:
-            again = " (Ctrl-C again ends them at once)" if event["signal"] == signal.SIGINT else ""
+    def observe(self, notice: Notice, run_state: RunState, then: Callable[[], None]) -> None:
+        """Show one notice; `then` is called once the lines of a rank are on the screen."""
+        if isinstance(notice, dict):
+            if notice["ev"] == "lines":
+                self._show_output(notice, then)
+            elif notice["ev"] == "bar":
+                self._show_bar(notice)
+        elif isinstance(notice, SignalNotice) and run_state.ending.interrupt is not None:
+            again = " (Ctrl-C again ends them at once)" if notice.signal == signal.SIGINT else ""
             self.say([f"stopping all ranks{again}"])
-        elif kind == "restart":
+        elif isinstance(notice, Restart):
             self._headlined = False
             self._bars.clear()
-        elif kind == "note":
-            self.say([event["text"]])
-        if run_state.ending.failures and not self._headlined and kind not in ("restart", "waiting"):
+        elif isinstance(notice, Note):
+            self.say([notice.text])
+        if run_state.ending.failures and not self._headlined and not isinstance(notice, (Restart, Waiting)):
             self._headlined = True
             self.say([headline(run_state)])
         if self._has_live_lines and not self.screen.is_behind:
-            waits = kind == "waiting"
-            self._draw([f"starting again in {event['seconds']:.0f} s"] if waits else self._status(run_state))
+            status = self._status(run_state)
+            if isinstance(notice, Waiting):
+                status = [f"starting again in {notice.seconds:.0f} s"]
+            self._draw(status)
 
     def close(self, final: RunRecord) -> None:
         """Say how it ended; a failure with its whole verdict, last on the screen."""
