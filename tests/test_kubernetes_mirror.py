@@ -10,10 +10,18 @@ import pytest
 
 from mslaunch.documents.typed import make
 from mslaunch.run.record import RankRecord
-from mslaunch.transports.kubernetes.endings import blamed_host, concluded, describe_missing, with_starts
 from mslaunch.transports.kubernetes.frames import PIECE, Frame, Scan, encode
 from mslaunch.transports.kubernetes.mirror import GAP, Mirror, locked
-from mslaunch.transports.kubernetes.states import ENDINGS, first_ending, has_stopped, why_it_waits
+from mslaunch.transports.kubernetes.states import (
+    ENDINGS,
+    blamed_host,
+    concluded,
+    describe_missing,
+    first_ending,
+    has_stopped,
+    why_it_waits,
+    with_starts,
+)
 
 FAILED = {"state": "failed", "transport": "join", "verdict": {"cause": "host lost", "host": "w-1", "rank": 3}}
 

@@ -139,7 +139,7 @@ def write(plan: Plan, target: Path) -> None:
 
 def _object_text(plan: Plan) -> str:
     """The objects of a plan, without code and secret."""
-    from mslaunch.transports.kubernetes.submission import OBJECTS
+    from mslaunch.transports.kubernetes.manifests import OBJECTS
 
     return next(file.content for file in plan.files if file.path == OBJECTS)
 
@@ -148,8 +148,7 @@ def _complete_objects(plan: Plan) -> str:
     """All objects of a plan, with the project's code and a new secret."""
     import yaml
 
-    from mslaunch.transports.kubernetes.manifests import to_yaml
-    from mslaunch.transports.kubernetes.submission import further_objects
+    from mslaunch.transports.kubernetes.manifests import further_objects, to_yaml
 
     with tempfile.TemporaryDirectory() as own:
         folder = Path(own) / plan.run_id

@@ -41,7 +41,7 @@ BUILT_IN: Mapping[str, TransportRow] = {
         ("nodes", "partition", "time", "account", "requeue", "sbatch_args"),
     ),
     "kubernetes": TransportRow(
-        "mslaunch.transports.kubernetes:KubernetesTransport",
+        "mslaunch.transports.kubernetes.kubernetes_queue:KubernetesTransport",
         ("nodes", "image", "namespace", "volcano", "kubernetes", "join_timeout"),
     ),
     "local": TransportRow("mslaunch.transports.local:LocalTransport"),

@@ -21,10 +21,11 @@ def why_no_answer(error: BaseException) -> str:
     """Say in a clause why a request had no answer that can be read."""
     from urllib3 import exceptions
 
-    found = tuple(_causes(error))
-    words = next((one.strerror for one in found if isinstance(one, OSError) and one.strerror), None)
-    if words:
-        return words[:1].lower() + words[1:]
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror[:1].lower() + cause.strerror[1:]
+        cause = cause.__cause__ or cause.__context__
     if isinstance(error, (exceptions.TimeoutError, TimeoutError)):
         return "the request timed out"
     if isinstance(error, exceptions.ProtocolError):
@@ -53,14 +54,6 @@ def why_unusable(error: Exception, context: str | None) -> str:
     return f"{place} cannot be used: {one_line(error)}. {_ADVICE}"
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it was raised for."""
-    one: BaseException | None = error
-    while one is not None:
-        yield one
-        one = one.__cause__ or one.__context__
-
-
 def one_line(error: object) -> str:
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
@@ -73,11 +66,7 @@ _FIRST_SECONDS = 3
 _PAUSE = 1.0
 _HOW = {"_preload_content": False, "_request_timeout": SECONDS}
 _AGAIN = (429, 500, 502, 503, 504)
-_KINDS = {
-    "Service": "service",
-    "Secret": "secret",
-    "ConfigMap": "config_map",
-}
+_KINDS = {"Service": "service", "Secret": "secret", "ConfigMap": "config_map"}
 _CUSTOM_VERBS = {"read": "get"}
 VOLCANO = ("batch.volcano.sh", "v1alpha1")
 
@@ -289,13 +278,11 @@ class JobObjects:
             for data in answer.stream(1 << 16, decode_content=False):
                 *lines, rest = (rest + data).split(b"\n")
                 yield from lines
-        except urllib3.exceptions.ReadTimeoutError as error:
-            if not follow:
-                raise NoAnswer(what, why_no_answer(error)) from None
         except ApiException as error:
             raise NoAnswer(what, _message(error)) from None
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise NoAnswer(what, why_no_answer(error)) from None
+            if not follow or not isinstance(error, urllib3.exceptions.ReadTimeoutError):
+                raise NoAnswer(what, why_no_answer(error)) from None
 
 
 def part_of(pod: Mapping[str, Any]) -> str:

@@ -19,31 +19,18 @@ class Guard:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.job = ""
-        self._process = process
+        self.process = process
 
-    def watch(self, job: str, mark: str) -> None:
-        """Have a job deleted if this process is killed: the one that has this mark, and no other of its name."""
+    def watch(self, job: str, mark: str = "") -> None:
+        """Have a job deleted if this process is killed: the one that has this mark, and no other of its name.
+
+        The empty name leaves the job before alone from now on.
+        """
         self.job = job
-        self._tell(f"{job} {mark}")
-
-    def release(self) -> None:
-        """Leave the job alone from now on."""
-        self.job = ""
-        self._tell("")
-
-    def close(self) -> None:
-        """End the process, unless it has something to delete: it goes on with that by itself."""
         with suppress(OSError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-        if not self.job:
-            self._process.wait()
-
-    def _tell(self, line: str) -> None:
-        with suppress(OSError):
-            assert self._process.stdin is not None
-            self._process.stdin.write(f"{line}\n".encode())
-            self._process.stdin.flush()
+            assert self.process.stdin is not None
+            self.process.stdin.write(f"{job} {mark}\n".encode())
+            self.process.stdin.flush()
 
 
 @contextmanager
@@ -60,13 +47,17 @@ def guarding() -> Iterator[Guard]:
     try:
         yield guard
     finally:
-        guard.close()
+        with suppress(OSError):
+            assert process.stdin is not None
+            process.stdin.close()
+        if not guard.job:  # else it goes on with the deletion by itself
+            process.wait()
 
 
 def main() -> None:
     """Wait for the end of the pipe; delete the job that its last line names."""
     lines = sys.stdin.read().splitlines()
-    if not lines or not lines[-1]:
+    if not lines or not lines[-1].strip():
         return
     from mslaunch.transports.kubernetes.api_server import JobObjects, NotFound, mark_of, parse_job
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -13,17 +12,13 @@ from typing import Any
 from mslaunch.errors import ExitCode, MslaunchError
 from mslaunch.shared import layout
 from mslaunch.transports.kubernetes.api_server import JobObjects, NoAnswer, NotFound, part_of
-from mslaunch.transports.kubernetes.endings import (
+from mslaunch.transports.kubernetes.mirror import TRANSPORT, Mirror, locked
+from mslaunch.transports.kubernetes.states import (
     OVER,
     blamed_host,
     concluded,
-    describe_missing,
-    read_record,
-    with_starts,
-)
-from mslaunch.transports.kubernetes.mirror import TRANSPORT, Mirror, locked
-from mslaunch.transports.kubernetes.states import (
     container_ending,
+    describe_missing,
     ending_of,
     exit_code_of,
     first_ending,
@@ -33,64 +28,9 @@ from mslaunch.transports.kubernetes.states import (
     is_over,
     is_signalled,
     phase_of_job,
+    read_record,
+    with_starts,
 )
-
-_SILENCE = 90.0
-"""Seconds after which a stream that says nothing is taken for broken."""
-_WAITING_LINES = 10_000
-
-
-class LogStream:
-    """The lines of one pod's log, from now or some seconds ago on."""
-
-    def __init__(self, cluster: JobObjects, pod: str, since: float | None) -> None:
-        self.pod = pod
-        self.has_ended = False
-        self._cluster = cluster
-        self._since = since
-        self._lines: queue.Queue[bytes | MslaunchError | None] = queue.Queue(_WAITING_LINES)
-        self._is_closed = threading.Event()
-        threading.Thread(target=self._run, name="mslaunch log", daemon=True).start()
-
-    def read(self, quiet: float) -> Iterator[bytes]:
-        """Yield lines until none comes for so many seconds, or the stream ends; raise what it broke off with."""
-        while not self.has_ended:
-            try:
-                line = self._lines.get(timeout=quiet)
-            except queue.Empty:
-                return
-            if isinstance(line, bytes):
-                yield line
-                continue
-            self.has_ended = True
-            if line is not None:
-                raise line
-
-    def close(self) -> None:
-        """Read no more of it."""
-        self.has_ended = True
-        self._is_closed.set()
-
-    def _run(self) -> None:
-        end: MslaunchError | None = None
-        try:
-            for line in self._cluster.log(self.pod, _SILENCE, self._since):
-                if not self._put(line):
-                    return
-        except MslaunchError as error:
-            end = error
-        self._put(end)
-
-    def _put(self, item: bytes | MslaunchError | None) -> bool:
-        """Hand something over; say whether somebody still reads."""
-        while not self._is_closed.is_set():
-            try:
-                self._lines.put(item, timeout=1.0)
-            except queue.Full:
-                continue
-            return True
-        return False
-
 
 _PAUSE = 1.0
 _STATUS_PATIENCE = 5.0
@@ -124,19 +64,14 @@ class Following:
         self.has_ended = False
         self._heard = ("", 0.0)
         """The pod whose log was read last, and when its last line came."""
-        self._stream: LogStream | None = None
         self._lost_since: float | None = None
         """Since when the launcher's node is known to be lost, and nothing else of the job runs."""
         self._unread_since: float | None = None
         """Since when the log of a launcher that is over cannot be read."""
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
         self._ready.wait(30)
-
-    @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
 
     def _run(self) -> None:
         try:
@@ -148,7 +83,6 @@ class Following:
         except OSError:
             return  # the folder is gone, or the disk is full
         finally:
-            self._drop_stream()
             self._ready.set()
 
     def _follow(self, mirror: Mirror) -> None:
@@ -194,12 +128,17 @@ class Following:
         if is_over(launcher):  # what it has written since it was read is read first
             return was_over and is_whole and self._finish(mirror, launcher, exit_code_of(launcher))
         workers = [pod for pod in pods if part_of(pod) == "worker"]
-        if self._is_lost(mirror, launcher, workers):
-            return self._close(
-                mirror, ExitCode.LOST, first_ending([launcher], launcher["metadata"]["name"], is_lost=True)
-            )
         failed = [pod for pod in workers if (pod.get("status") or {}).get("phase") == "Failed"]
-        return bool(failed) and all(map(is_over, workers)) and self._never_began(mirror, failed)
+        if self._is_lost(mirror, launcher, workers):
+            code = int(ExitCode.LOST)
+            ending = first_ending([launcher], launcher["metadata"]["name"], is_lost=True)
+        elif failed and all(map(is_over, workers)) and self._record(mirror).get("state") == "queued":
+            # The launcher would wait in vain for its workers.
+            code = exit_code_of(failed[0])
+            ending = first_ending(failed, "", is_lost=False) or self._early_ending(failed[0])
+        else:
+            return False
+        return self._close(mirror, code, ending)
 
     def _is_lost(self, mirror: Mirror, launcher: Pod, workers: list[Pod]) -> bool:
         """Tell whether the launcher's node is lost for some time, and no worker goes on elsewhere."""
@@ -216,68 +155,32 @@ class Following:
 
         Say whether it was read to its end, as far as it is there.
         """
-        pod = launcher["metadata"]["name"]
-        is_early = self._record(mirror).get("state") == "queued" or time.monotonic() - self._heard[1] < _QUIET
+        pod, now = launcher["metadata"]["name"], time.monotonic()
+        quiet, since = 0.0, None
+        if follow:
+            is_early = self._record(mirror).get("state") == "queued" or now - self._heard[1] < _QUIET
+            quiet = _EARLY_QUIET if is_early else _QUIET
+        if self._heard[0] == pod:
+            since = now - self._heard[1] + _OVERLAP
         try:
-            is_cut = self._read_stream(mirror, pod, _EARLY_QUIET if is_early else _QUIET, follow)
-            if not is_cut and mirror.exit_code is None:
-                before = mirror.number
-                is_cut = self._read_rest(mirror, pod)
-                if mirror.number > before:
-                    self._drop_stream()  # it has stopped at a rotation: a kubelet of 1.20 does so now and then
+            is_cut = mirror.feed(pod, self._heard_lines(pod, self._cluster.log(pod, quiet, since)), since is None)
         except NoAnswer as error:
-            self._drop_stream()
-            if not is_over(launcher) or not self._is_given_up():
+            if not is_over(launcher):
+                raise
+            self._unread_since = self._unread_since or now
+            if now - self._unread_since <= _LOG_PATIENCE:
                 raise
             mirror.note(str(error))
             return True
         self._unread_since = None
         if is_cut:
-            self._drop_stream()
             self._heard = ("", 0.0)
         return not is_cut
-
-    def _read_stream(self, mirror: Mirror, pod: str, quiet: float, follow: bool) -> bool:
-        """Read from the stream that is open, else open one to follow the log; say whether something is missing."""
-        stream, is_whole = self._stream, False
-        if stream is None or stream.has_ended or stream.pod != pod:
-            if not follow:
-                return False
-            since = self._seconds_since(pod)
-            stream, is_whole = LogStream(self._cluster, pod, since), since is None
-            self._stream = stream
-        return mirror.feed(pod, self._heard_lines(pod, stream.read(quiet)), is_whole)
-
-    def _read_rest(self, mirror: Mirror, pod: str) -> bool:
-        """Read what is there without waiting for more; say whether something before it is missing."""
-        since = self._seconds_since(pod)
-        return mirror.feed(pod, self._heard_lines(pod, self._cluster.log(pod, since=since)), since is None)
-
-    def _seconds_since(self, pod: str) -> float | None:
-        """How far back to read a pod's log to go on; None for its beginning."""
-        return time.monotonic() - self._heard[1] + _OVERLAP if self._heard[0] == pod else None
 
     def _heard_lines(self, pod: str, lines: Iterator[bytes]) -> Iterator[bytes]:
         for line in lines:
             self._heard = (pod, time.monotonic())
             yield line
-
-    def _drop_stream(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
-    def _is_given_up(self) -> bool:
-        """Tell whether the log of a launcher that is over was asked for long enough."""
-        self._unread_since = self._unread_since or time.monotonic()
-        return time.monotonic() - self._unread_since > _LOG_PATIENCE
-
-    def _never_began(self, mirror: Mirror, failed: list[Pod]) -> bool:
-        """Record the failure of a job for whose workers the launcher would wait in vain; say whether it is one."""
-        if self._record(mirror).get("state") != "queued":
-            return False
-        ending = first_ending(failed, "", is_lost=False) or self._early_ending(failed[0])
-        return self._close(mirror, exit_code_of(failed[0]), ending)
 
     def _early_ending(self, pod: Pod) -> dict[str, Any]:
         """The verdict for a pod that ended before the job began: what it printed last."""
@@ -308,16 +211,12 @@ class Following:
     def _record(self, mirror: Mirror) -> dict[str, Any]:
         return mirror.final or read_record((self._folder / layout.RECORD).read_bytes()) or {}
 
-    def _record_with_starts(self, mirror: Mirror) -> dict[str, Any]:
-        """The last record that came; its launcher may have been ended before it could record that ranks had started."""
-        record = self._record(mirror)
-        with suppress(OSError), (self._folder / layout.EVENTS).open("rb") as events:
-            return with_starts(record, events)
-        return record
-
     def _close(self, mirror: Mirror, code: int, ending: dict[str, Any] | None) -> bool:
         """Write the record; delete the objects, unless there is something left to read."""
-        record = concluded(self._record_with_starts(mirror), code, ending, self._last_lines())
+        record = self._record(mirror)
+        with suppress(OSError), (self._folder / layout.EVENTS).open("rb") as events:
+            record = with_starts(record, events)  # its launcher may have ended before it could record them
+        record = concluded(record, code, ending, self._last_lines())
         if note := describe_missing(mirror.missing()):
             mirror.note(note)
             record["notes"] = [*(record.get("notes") or ()), note]
@@ -344,8 +243,7 @@ class Following:
     def _last_lines(self) -> str:
         with suppress(OSError):
             lines = self._launcher_log.read_text(errors="replace").splitlines()
-            told = [line.removeprefix("mslaunch: ") for line in lines[-_LAST_LINES:]]
-            return "\n".join(told) or NO_WORD
+            return "\n".join(line.removeprefix("mslaunch: ") for line in lines[-_LAST_LINES:]) or NO_WORD
         return NO_WORD
 
 

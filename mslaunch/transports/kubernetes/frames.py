@@ -89,14 +89,14 @@ class Scan:
                 self._seen.pop(name, None)
                 yield from self._changed(name, path)
             elif self._seen.get(name, (0, PIECE + 1))[1] <= PIECE:
-                yield from self._tail(name, path, PIECE)
+                yield from self._grown(name, path, PIECE)
 
     def tails(self) -> Iterator[Frame]:
         """Yield the last part of each log once more, and the small files; the record comes last."""
         growing = [(name, path) for name, path in self._named() if only_grows(name)]
         length = max(_SMALLEST_TAIL, min(_LARGEST_TAIL, _TAILS // max(1, len(growing))))
         for name, path in growing:
-            yield from self._tail(name, path, length)
+            yield from self._grown(name, path, length)
         yield from self.small()
 
     def end(self, exit_code: int) -> Frame:
@@ -116,39 +116,26 @@ class Scan:
             if path.is_file() and not path.is_symlink() and path.name not in (*_NOT_SENT, layout.LAUNCHER_LOG):
                 yield path
             elif path.name == layout.SCHEDULER:
-                yield from (found for found in path.glob("log*.txt") if found.is_file())
+                yield from (log for log in path.glob("log*.txt") if log.is_file())
             elif path.name.startswith(layout.RANK) and path.is_dir():
-                yield from (found for found in path.iterdir() if _is_ours(found.name) and not found.is_symlink())
+                for file in path.iterdir():  # mslaunch's own: log.txt, or log.0.txt of an earlier attempt
+                    if layout.original_name(file.name) in layout.RANK_FILES and not file.is_symlink():
+                        yield file
 
-    def _grown(self, name: str, path: Path) -> Iterator[Frame]:
+    def _grown(self, name: str, path: Path, again: int = 0) -> Iterator[Frame]:
+        """Yield what is new in a file that grows, and so many bytes before that once more."""
         try:
             with path.open("rb") as file:
-                status = path.stat()
-                inode, at = self._seen.get(name, (status.st_ino, 0))
-                begins = at == 0 or inode != status.st_ino
-                file.seek(0 if begins else at)
-                at = 0 if begins else at
+                inode = path.stat().st_ino
+                seen, at = self._seen.get(name, (inode, 0))
+                at = max(0, at - again) if seen == inode else 0
+                file.seek(at)
                 while piece := file.read(PIECE):
-                    yield self._piece(name, status.st_ino, at, piece)
+                    yield self._frame(name, at or WHOLE, piece, inode=inode)
                     at += len(piece)
-                    self._seen[name] = (status.st_ino, at)
+                    self._seen[name] = (inode, at)
         except OSError:
             return  # renamed for the next attempt: seen again the next time
-
-    def _tail(self, name: str, path: Path, length: int) -> Iterator[Frame]:
-        """Yield the last part of what was sent of a file."""
-        inode, end = self._seen.get(name, (0, 0))
-        try:
-            with path.open("rb") as file:
-                if path.stat().st_ino != inode:
-                    return
-                at = max(0, end - length)
-                file.seek(at)
-                while at < end and (piece := file.read(min(PIECE, end - at))):
-                    yield self._piece(name, inode, at, piece)
-                    at += len(piece)
-        except OSError:
-            return
 
     def _changed(self, name: str, path: Path) -> Iterator[Frame]:
         try:
@@ -166,20 +153,13 @@ class Scan:
         if len(data) >= PIECE:
             yield self._frame(name, len(data))  # an empty piece at the end: the file is complete
 
-    def _piece(self, file: str, inode: int, at: int, data: bytes) -> Frame:
+    def _frame(
+        self, file: str = "", at: int = 0, data: bytes = b"", exit_code: int | None = None, inode: int = 0
+    ) -> Frame:
         self._number += 1
-        return Frame(self._number, file, at or WHOLE, data, inode=inode)
-
-    def _frame(self, file: str = "", at: int = 0, data: bytes = b"", exit_code: int | None = None) -> Frame:
-        self._number += 1
-        return Frame(self._number, file, at, data, exit_code)
+        return Frame(self._number, file, at, data, exit_code, inode)
 
 
 def only_grows(name: str) -> bool:
     last = name.rpartition("/")[2]
     return name in _TOP or last.endswith((".txt", ".log", ".times"))
-
-
-def _is_ours(name: str) -> bool:
-    """Whether a file in a rank's folder is mslaunch's own: log.txt, or log.0.txt of an earlier attempt."""
-    return layout.original_name(name) in layout.RANK_FILES

@@ -15,8 +15,8 @@ from typing import Any
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
 from mslaunch.shared import layout
-from mslaunch.transports.kubernetes.endings import OVER, read_record
 from mslaunch.transports.kubernetes.frames import PIECE, WHOLE, Frame, decode, only_grows
+from mslaunch.transports.kubernetes.states import OVER, read_record
 
 TRANSPORT = "kubernetes"
 STATE = "kubernetes.mirror"

@@ -70,7 +70,7 @@ class _Output:
         self.write_new()
         if self._written > NEVER_ROTATED:
             self._write_last(exit_code)
-            signals.wait(ROTATION)
+            signals.came.wait(ROTATION)
         self._write_last(exit_code)
 
     def _write_last(self, exit_code: int) -> None:
@@ -118,16 +118,12 @@ class _Signals:
 
     def __init__(self) -> None:
         self.child: subprocess.Popen[bytes] | None = None
-        self._came = threading.Event()
+        self.came = threading.Event()
         for number in _PASSED_ON:
             signal.signal(number, self._handle)
 
-    def wait(self, seconds: float) -> None:
-        """Wait for so many seconds, or until a signal has come."""
-        self._came.wait(seconds)
-
     def _handle(self, number: int, _: FrameType | None) -> None:
-        self._came.set()
+        self.came.set()
         if self.child is not None:
             self.child.send_signal(number)  # does nothing once it has ended
         elif number != signal.SIGUSR1:
