@@ -13,8 +13,7 @@ from mslaunch.cli.console.console import verdict_text
 from mslaunch.cli.console.describe import describe_end
 from mslaunch.run.record import from_dict
 from mslaunch.transports.cluster_environment import detect
-from mslaunch.transports.join.pending_connections import LONGEST_HELLO, Refused, read_hello
-from mslaunch.transports.join.slots import Places
+from mslaunch.transports.join.listener import LONGEST_HELLO, Places, Refused, read_hello
 from mslaunch.transports.join.tls_stream import RECORD, BrokenStream, FrameReader, frame, read_record
 
 

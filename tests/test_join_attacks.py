@@ -16,7 +16,7 @@ import pytest
 from mslaunch import __version__
 from mslaunch.shared import wire
 from mslaunch.transports.join.credentials import client_context, server_context
-from mslaunch.transports.join.pending_connections import Refused, read_hello
+from mslaunch.transports.join.listener import Refused, read_hello
 from mslaunch.transports.join.tls_stream import AGENT, END, TlsStream, frame, record_frame
 from tests.conftest import Bench, wait_for
 from tests.join_bed import SECRET, Node, start_here

@@ -12,9 +12,8 @@ import pytest
 from mslaunch.errors import MslaunchError, RequestError
 from mslaunch.launcher.read import Request, read
 from mslaunch.transports.cluster_environment import ClusterEnvironment, detect
-from mslaunch.transports.join.pending_connections import read_hello
+from mslaunch.transports.join.listener import Places, read_hello
 from mslaunch.transports.join.role import split_master
-from mslaunch.transports.join.slots import Places
 from tests.conftest import ROOT, Bench
 from tests.join_bed import start_here
 from tests.ssh_bed import HELLO, free_port

@@ -13,7 +13,7 @@ from mslaunch.cli.parsing import common, options
 from mslaunch.launcher import membership
 
 if TYPE_CHECKING:
-    from mslaunch.transports.join.find_launcher import Member
+    from mslaunch.transports.join.node import Member
 
 app = common.new_app()
 

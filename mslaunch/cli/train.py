@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mslaunch.checkpoint.moving.shard_writer import Progress
     from mslaunch.cli.console.detached import Detached
     from mslaunch.cli.watch.process import ViewProcess
-    from mslaunch.transports.join.find_launcher import Member
+    from mslaunch.transports.join.node import Member
 
 NOTES_SHOWN = 10  # of those that came while the view had the screen
 

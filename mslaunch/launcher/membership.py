@@ -10,7 +10,7 @@ from mslaunch.errors import signal_code
 
 if TYPE_CHECKING:
     from mslaunch.run.record import RunRecord
-    from mslaunch.transports.join.find_launcher import Member
+    from mslaunch.transports.join.node import Member
 
 
 def agent_member(tell: Callable[[str], None], **flags: Any) -> Member:
@@ -36,8 +36,7 @@ def join(member: Member, tell: Callable[[str], None], seconds: float | None) -> 
     from mslaunch.errors import RecordUnreadable
     from mslaunch.run.record import from_dict
     from mslaunch.signals import Signals
-    from mslaunch.transports.join.find_launcher import Accepted, connect_unless_ended
-    from mslaunch.transports.join.node import EarlyAgent, take_part
+    from mslaunch.transports.join.node import Accepted, EarlyAgent, connect_unless_ended, take_part
 
     with Signals() as signals:
         early = EarlyAgent()

@@ -42,15 +42,9 @@ def start(
 
 
 def start_nameless(without: Collection[str] = ()) -> subprocess.Popen[bytes]:
-    """Start an agent before its host's name is known; `name` gives it one."""
+    """Start an agent before its host's name is known: the first line of its input."""
     here = str(Path(__file__).parents[2])
     return _popen((sys.executable, "-I", "-S", "-c", NAMELESS_AGENT, here), without)
-
-
-def name(agent: subprocess.Popen[bytes], host: str) -> None:
-    """Give a nameless agent its host's name."""
-    assert agent.stdin is not None
-    os.write(agent.stdin.fileno(), f"{host}\n".encode())
 
 
 def _popen(argv: Sequence[str], without: Collection[str], ends: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:

@@ -18,13 +18,12 @@ from mslaunch.text import command_words, counted, limit_of_wait
 from mslaunch.transports import prestart
 from mslaunch.transports.base import Access, Channel, Facts, JobContext, Opened, Tell, Transport, ignore
 from mslaunch.transports.join import role as parts
-from mslaunch.transports.join.credentials import Secret, find_secret, how_to_give, own_secret
-from mslaunch.transports.join.find_launcher import Member
-from mslaunch.transports.join.listener import MOST_GUESTS, Listener, Node, Terms
+from mslaunch.transports.join.credentials import Secret, find_secret, how_to_give, own_secret, server_context
+from mslaunch.transports.join.listener import MOST_GUESTS, Listener, Node, Places, listen, listen_everywhere
+from mslaunch.transports.join.node import Member
 from mslaunch.transports.join.node_channel import NodeChannel
 from mslaunch.transports.join.role import Part
-from mslaunch.transports.join.slots import Places
-from mslaunch.transports.join.sockets import Address, is_local, listen, listen_everywhere, resolve
+from mslaunch.transports.join.tls_stream import Address, is_local, resolve
 from mslaunch.transports.local import LocalChannel, stopped_agents
 
 _LOOK_EVERY = 0.5
@@ -84,24 +83,29 @@ class JoinTransport(Transport):
         if part.is_launcher is False:
             join = command_words("mslaunch", "agent", "--join", part.place)
             raise RequestError(f"another node launches this job. Run {join} here.")
-        sockets = self._listening(part)
-        secret = _own_secret(job.spec, job.environment, sockets)
+        sockets, self._sockets = self._sockets, None
+        if sockets is None and part.master:
+            sockets = listen(part, resolve(part.master, part.port))
+        sockets = sockets or listen_everywhere(part)
+        try:
+            secret = _secret(job.spec, job.environment, lambda: [Address(s.family, s.getsockname()) for s in sockets])
+        except BaseException:
+            for sock in sockets:
+                sock.close()
+            raise
         raise_limit(part.most, per_host=1, extra=MOST_GUESTS)  # a node is one socket, and so is whoever knocks
         self._part = part
         self._listener = self._open_door(job, part, sockets, secret)
         nodes = self._wait(part, self._listener)
-        self._own = replace(self._own, address=nodes[0].reached_at) if self._own and nodes else self._own
-        return self._take()
-
-    def _listening(self, part: Part) -> list[socket.socket]:
-        sockets, self._sockets = self._sockets, None
-        if sockets is None:
-            sockets = listen(part, resolve(part.master, part.port)) if part.master else None
-        return sockets if sockets is not None else listen_everywhere(part)
+        if self._own and nodes:
+            self._own = replace(self._own, address=nodes[0].reached_at)
+        nodes = self._listener.take()
+        self._nodes |= {node.name: node for node in nodes}
+        self._ranks = {name: rank for rank, name in self._listener.places.held.items()}
+        own = () if self._own is None else (self._own,)
+        return (*own, *(_host(node) for node in nodes))
 
     def _open_door(self, job: JobContext, part: Part, sockets: Sequence[socket.socket], secret: Secret) -> Listener:
-        from mslaunch.transports.join.credentials import server_context
-
         launch = job.spec.launch
         places = Places(part.most, __version__, launch.max_restarts > 0)
         places.remember(job.earlier_hosts)
@@ -109,8 +113,7 @@ class JoinTransport(Transport):
         if part.lends_devices:
             name = places.hold(0, socket.gethostname())
             self._own = Host(name, "127.0.0.1", tuple(range(part.slots or 0)))
-        terms = Terms(launch.run_id or "", launch.python, launch.host_lost_after)
-        return Listener(sockets, server_context(secret.value), places, terms)
+        return Listener(sockets, server_context(secret.value), places, launch)
 
     def _wait(self, part: Part, listener: Listener) -> list[Node]:
         """Wait until all nodes are there, or enough when the time is up."""
@@ -136,18 +139,15 @@ class JoinTransport(Transport):
                         f"going on with {have} of {part.most} after {part.timeout:g} s (--nnodes, --join-timeout)"
                     )
                     return nodes
-                raise _too_few(part, nodes, own)
+                come = ", ".join([*(["the launcher"] * own), *(node.name for node in nodes)]) or "none"
+                have = (
+                    f"{len(nodes) + own} of {counted(part.fewest, 'node')} are there after {part.timeout:g} s ({come})"
+                )
+                fix = "See what mslaunch shows on the others, or wait longer with --join-timeout."
+                raise HostsNotReady([f"{part.place}: {have}. {fix}"])
             with listener.changed:
                 if len(listener.waiting()) == len(nodes):
                     listener.changed.wait(min(left, _LOOK_EVERY))
-
-    def _take(self) -> tuple[Host, ...]:
-        assert self._listener is not None
-        nodes = self._listener.take()
-        self._nodes |= {node.name: node for node in nodes}
-        self._ranks = {name: rank for rank, name in self._listener.places.held.items()}
-        own = () if self._own is None else (self._own,)
-        return (*own, *(_host(node) for node in nodes))
 
     def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
         del access
@@ -182,7 +182,12 @@ class JoinTransport(Transport):
         assert self._listener is not None
         assert self._part is not None
         names = {host.name for host in lost}
-        self._let_go(names)
+        for channel in [channel for channel in self._channels if channel.hosts[0] in names]:
+            text = "the agent of this node was lost"  # it may join again
+            channel.conclude({"is": "end", "exit_code": ExitCode.LOST, "record": None, "text": text})
+            channel.end()
+            self._channels.remove(channel)
+            self._nodes.pop(channel.hosts[0], None)
         own = [host for host in lost if self._own is not None and host.name == self._own.name]
         until = time.monotonic() + self._part.timeout
         while len(self._listener.waiting()) < len(lost) - len(own) and time.monotonic() < until:
@@ -198,15 +203,6 @@ class JoinTransport(Transport):
         self._ranks |= ranks
         channels: list[Channel] = [*map(self._own_channel, own), *map(self._channel, nodes)]
         return channels, tuple(sorted(hosts, key=lambda host: ranks[host.name]))
-
-    def _let_go(self, names: set[str]) -> None:
-        """End the connections of nodes whose agents were lost; such a node may join again."""
-        for channel in [channel for channel in self._channels if channel.hosts[0] in names]:
-            text = "the agent of this node was lost"
-            channel.conclude({"is": "end", "exit_code": ExitCode.LOST, "record": None, "text": text})
-            channel.end()
-            self._channels.remove(channel)
-            self._nodes.pop(channel.hosts[0], None)
 
     def planned_hosts(self, job: JobContext) -> tuple[Host, ...]:
         part = parts.settle(job.spec, job.environment)
@@ -303,31 +299,10 @@ def _secret(spec: JobSpec, environment: Mapping[str, str], addresses: Callable[[
     return own_secret(environment)
 
 
-def _own_secret(spec: JobSpec, environment: Mapping[str, str], sockets: Sequence[socket.socket]) -> Secret:
-    """The launcher's secret; where there is none for the addresses that it listens at, it does not listen."""
-    try:
-        return _secret(spec, environment, lambda: [Address(sock.family, sock.getsockname()) for sock in sockets])
-    except BaseException:
-        for sock in sockets:
-            sock.close()
-        raise
-
-
 def _host(node: Node, slots: int | None = None) -> Host:
     """A node as a host; `slots` are those of the one in whose place it comes."""
     devices = tuple(range(node.hello.slots or slots or 0))
     return Host(node.name, node.address, devices, python=node.hello.python)
-
-
-def _too_few(part: Part, nodes: Sequence[Node], own: int) -> HostsNotReady:
-    come = ", ".join([*(["the launcher"] if own else []), *(node.name for node in nodes)]) or "none"
-    return HostsNotReady(
-        [
-            f"{part.place}: {len(nodes) + own} of {counted(part.fewest, 'node')} are there after {part.timeout:g} s "
-            f"({come}). "
-            f"See what mslaunch shows on the others, or wait longer with --join-timeout."
-        ]
-    )
 
 
 def _spread(ranks: int, nodes: int) -> list[int]:

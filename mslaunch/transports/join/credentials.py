@@ -20,10 +20,6 @@ FILE = "join.secret"
 LEAST = 16
 """Characters. Whoever connects can try guesses at leisure, so a secret must not be guessable."""
 _LARGEST = 4096
-HOW = (
-    "Make one with `openssl rand -hex 32`, and give all nodes the same: --secret-file FILE, the variable "
-    "MSLAUNCH_SECRET, or the file {shared} where they share that folder."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,10 @@ def find_secret(file: str | None, asked_by: str, runs_dir: str, environment: Map
 
 def how_to_give(runs_dir: str) -> str:
     """Say how a secret is made and given."""
-    return HOW.format(shared=Path(runs_dir) / FILE)
+    return (
+        "Make one with `openssl rand -hex 32`, and give all nodes the same: --secret-file FILE, the variable "
+        f"MSLAUNCH_SECRET, or the file {Path(runs_dir) / FILE} where they share that folder."
+    )
 
 
 def own_secret(environment: Mapping[str, str]) -> Secret:

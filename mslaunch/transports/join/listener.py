@@ -10,19 +10,25 @@ import ssl
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Any
 
-from mslaunch.transports.join.pending_connections import Guest, Hello, Refused
-from mslaunch.transports.join.slots import Places
+from mslaunch.errors import NotReadyError
+from mslaunch.settings.launch import LaunchSettings
+from mslaunch.transports.join.role import Part
 from mslaunch.transports.join.tls_stream import (
     LONGEST,
+    RECORD,
+    Address,
+    BrokenStream,
     TlsStream,
     keep_alive,
-    limit_waiting,
     plain_address,
+    read_record,
     record_frame,
+    why_not,
 )
 
 MOST_GUESTS = 256
@@ -32,18 +38,175 @@ MOST_TOLD = 20
 _TURN_SECONDS = 0.5
 _ACCEPTED_AT_ONCE = 64
 _GONE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+SECONDS = 10.0
+"""What a connection gets to prove that it knows the secret, and to say who it is."""
+LONGEST_HELLO = 1 << 16
+_LONGEST_TEXT = 256
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+class Refused(Exception):
+    """A connection that is not let in, and why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What every node is told when it is let in."""
+class Hello:
+    """What a node says about itself."""
 
-    run: str
-    """The name of the run."""
-    python: str | None
-    """The Python that runs the agent; None for the node's own."""
-    lost_after: float
-    """Seconds without an answer of the other machine after which either side is gone."""
+    rank: int | None
+    host: str
+    slots: int | None
+    version: str
+    python: str
+
+
+class Guest:
+    """One connection, from its first byte to its hello."""
+
+    def __init__(self, sock: socket.socket, address: str, context: ssl.SSLContext) -> None:
+        self.address = address
+        self.until = time.monotonic() + SECONDS
+        self.stream = TlsStream(sock, context, server_side=True)
+        self.stream.reader.longest = LONGEST_HELLO
+        self._knows_secret = False
+
+    def receive(self) -> Hello | None:
+        """Go on with what has come; return the hello once it is there, and raise Refused for what is none."""
+        try:
+            data = self.stream.sock.recv(LONGEST_HELLO, socket.MSG_DONTWAIT)
+            if not data:
+                raise Refused("it ended without a word")
+            frames = self._frames(data)
+            if not frames:
+                return None
+            (kind, payload), *more = frames
+            if kind != RECORD or more:
+                raise Refused("it does not begin with who it is")
+            return read_hello(read_record(payload))
+        except BlockingIOError:
+            return None
+        except ssl.SSLError as error:
+            raise Refused(why_not(error)) from None
+        except BrokenStream as error:
+            raise Refused(f"it sent {error}") from None
+        except OSError as error:
+            raise Refused(f"its connection broke ({error.strerror})") from None
+
+    def _frames(self, data: bytes) -> list[tuple[bytes, bytes]] | None:
+        if self._knows_secret:
+            return self.stream.decrypt(data)
+        self._knows_secret = self.stream.shake_hands(data)
+        return self.stream.decrypt(b"") if self._knows_secret else None
+
+
+def read_hello(record: Mapping[str, Any]) -> Hello:
+    """Check every field of what a node says."""
+    if record.get("is") != "hello":
+        raise Refused("it does not begin with who it is")
+    for name, is_right in _FIELDS.items():
+        if name not in record or not is_right(record[name]):
+            raise Refused(f"its hello has a wrong {name}")
+    return Hello(record["rank"], record["host"], record["slots"], record["version"], record["python"])
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _LONGEST_TEXT and value.isprintable()
+
+
+def _is_count(value: object) -> bool:
+    return value is None or (type(value) is int and 0 <= value <= 65536)
+
+
+def _is_host(value: object) -> bool:
+    return _is_text(value) and not any(letter in str(value) for letter in "/ ,:[]*")
+
+
+_FIELDS: Mapping[str, Callable[[object], bool]] = {
+    "rank": _is_count,
+    "host": _is_host,
+    "slots": lambda value: _is_count(value) and value != 0,
+    "version": _is_text,
+    "python": _is_text,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a node is given, or why it is given nothing."""
+
+    rank: int = -1
+    name: str = ""
+    refusal: str | None = None
+    may_come_again: bool = False
+    """A place may become free."""
+
+
+class Places:
+    """Who has which place. A node that comes back gets the rank and the name that it had."""
+
+    def __init__(self, most: int, version: str, may_come_back: bool) -> None:
+        self._most = most
+        self._version = version
+        self._may_come_back = may_come_back
+        self._held: dict[int, str] = {}
+        self._before: dict[tuple[str, int], str] = {}
+        """The name of every host and rank so far."""
+        self._lock = threading.RLock()
+
+    @property
+    def held(self) -> dict[int, str]:
+        with self._lock:
+            return dict(self._held)
+
+    def remember(self, hosts: Sequence[str]) -> None:
+        """Give the hosts of an earlier launcher's run the same ranks again."""
+        with self._lock:
+            self._before |= {(host, rank): host for rank, host in enumerate(hosts)}
+
+    def hold(self, rank: int, host: str) -> str:
+        """Give a rank to a host without asking; return its name."""
+        with self._lock:
+            name = self._before.get((host, rank))
+            if name is None or name in self._held.values():
+                names = {*self._held.values(), *self._before.values()}
+                name = host if host not in names else f"{host}-{rank}"
+                while name in names:
+                    name += "x"
+                self._before[host, rank] = name
+            self._held[rank] = name
+            return name
+
+    def admit(self, hello: Hello) -> Place:
+        """Give a node its place, or say why it gets none."""
+        with self._lock:
+            if hello.version != self._version:
+                return Place(
+                    refusal=f"it has mslaunch {hello.version}, and the launcher {self._version}. Install the same."
+                )
+            if hello.rank is not None and hello.rank >= self._most:
+                return Place(
+                    refusal=f"node rank {hello.rank} does not exist: there are {self._most} nodes, counted from 0."
+                )
+            if hello.rank in self._held:
+                holder = self._held[hello.rank]
+                why = f"node rank {hello.rank} has joined already, as {holder}. Give each node a rank of its own."
+                return Place(refusal=why, may_come_again=self._may_come_back)
+            rank = hello.rank if hello.rank is not None else self._free_rank(hello.host)
+            if rank is None:
+                return Place(refusal=f"all {self._most} nodes are there.", may_come_again=self._may_come_back)
+            return Place(rank, self.hold(rank, hello.host))
+
+    def leave(self, name: str) -> None:
+        """Free the place of a node that has gone."""
+        with self._lock:
+            self._held = {rank: holder for rank, holder in self._held.items() if holder != name}
+
+    def _free_rank(self, host: str) -> int | None:
+        free = [rank for rank in range(self._most) if rank not in self._held]
+        had = [rank for rank in free if (host, rank) in self._before]
+        others = {rank for _, rank in self._before}
+        fresh = [rank for rank in free if rank not in others]
+        return next(iter((*had, *fresh, *free)), None)
 
 
 @dataclass(slots=True)
@@ -62,15 +225,18 @@ class Node:
 class Listener:
     """The launcher's door, with a thread of its own for as long as the job lasts."""
 
-    def __init__(self, sockets: Sequence[socket.socket], context: ssl.SSLContext, places: Places, terms: Terms) -> None:
+    def __init__(
+        self, sockets: Sequence[socket.socket], context: ssl.SSLContext, places: Places, launch: LaunchSettings
+    ) -> None:
         self.places = places
         self._sockets = {sock.fileno(): sock for sock in sockets}
         self._context = context
-        self._terms = terms
+        self._lost_after = launch.host_lost_after
+        self._terms = {"run": launch.run_id or "", "python": launch.python, "lost_after": launch.host_lost_after}
         self._guests: OrderedDict[int, Guest] = OrderedDict()
         self._nodes: dict[int, Node] = {}
         self.changed = threading.Condition()
-        self._told: set[tuple[str, str]] = set()
+        self._refusals: set[tuple[str, str]] = set()
         self._notes: list[str] = []
         self._closing = False
         self._wake_read, self._wake_write = os.pipe()
@@ -88,11 +254,11 @@ class Listener:
     def take(self) -> list[Node]:
         """Take the nodes that have come: from now on, whoever took them reads their streams."""
         with self.changed:
-            taken = sorted(self._nodes.values(), key=lambda node: node.rank)
+            nodes = self.waiting()
             for end in self._nodes:
                 self._poll.unregister(end)
             self._nodes.clear()
-        return taken
+        return nodes
 
     def pop_notes(self) -> list[str]:
         with self.changed:
@@ -123,7 +289,9 @@ class Listener:
                     self._receive(end, self._guests[end])
                 elif event & _GONE:
                     self._forget_node(end)
-            self._end_late_guests()
+            now = time.monotonic()
+            for end in [end for end, guest in self._guests.items() if guest.until < now]:
+                self._refuse(end, "it did not say who it is in time")
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
@@ -135,21 +303,15 @@ class Listener:
                 if error.errno in (errno.EMFILE, errno.ENFILE) and self._guests:
                     self._end_oldest()
                 return
-            address = plain_address(name)
             if len(self._guests) >= MOST_GUESTS:
                 self._end_oldest()
             sock.setblocking(False)
-            self._guests[sock.fileno()] = Guest(sock, address, self._context)
+            self._guests[sock.fileno()] = Guest(sock, plain_address(name), self._context)
             self._poll.register(sock.fileno(), select.EPOLLIN)
 
     def _end_oldest(self) -> None:
         end = next(iter(self._guests))
         self._refuse(end, "more connections at once than are waited for")
-
-    def _end_late_guests(self) -> None:
-        now = time.monotonic()
-        for end in [end for end, guest in self._guests.items() if guest.until < now]:
-            self._refuse(end, "it did not say who it is in time")
 
     def _refuse(self, end: int, why: str, answer: Mapping[str, object] | None = None) -> None:
         guest = self._guests.pop(end)
@@ -158,16 +320,13 @@ class Listener:
             with suppress(OSError, ssl.SSLError):
                 guest.stream.send(record_frame(answer))
         guest.stream.close()
-        self._tell_once(guest.address, why)
-
-    def _tell_once(self, address: str, why: str) -> None:
-        kind = why.partition(" (")[0]  # what OpenSSL says of garbage differs from one try to the next
+        note = (guest.address, why.partition(" (")[0])  # what OpenSSL says of garbage differs from one try to the next
         with self.changed:
-            if (address, kind) in self._told or len(self._told) >= MOST_TOLD:
+            if note in self._refusals or len(self._refusals) >= MOST_TOLD:
                 return
-            self._told.add((address, kind))
-            more = "; further refusals are not told" if len(self._told) == MOST_TOLD else ""
-            self._notes.append(f"a connection from {address} was refused: {why}{more}")
+            self._refusals.add(note)
+            more = "; further refusals are not told" if len(self._refusals) == MOST_TOLD else ""
+            self._notes.append(f"a connection from {guest.address} was refused: {why}{more}")
             self.changed.notify_all()
 
     def _receive(self, end: int, guest: Guest) -> None:
@@ -184,11 +343,13 @@ class Listener:
             answer = {"is": "refused", "why": place.refusal, "again": place.may_come_again}
             self._refuse(end, f"{hello.host}: {place.refusal}", answer)
             return
-        answer = {"is": "accepted", "name": place.name, "rank": place.rank, **asdict(self._terms)}
+        answer = {"is": "accepted", "name": place.name, "rank": place.rank, **self._terms}
         try:
             reached_at = plain_address(guest.stream.sock.getsockname())
-            keep_alive(guest.stream.sock, self._terms.lost_after)
-            limit_waiting(guest.stream.sock, self._terms.lost_after)
+            keep_alive(guest.stream.sock, self._lost_after)
+            # Has the kernel end a connection whose peer has taken nothing of what waits for it for so long.
+            limit = min(2**31 - 1, max(1000, round(self._lost_after * 1000)))
+            guest.stream.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
             guest.stream.send(record_frame(answer))
         except (OSError, ssl.SSLError):
             self.places.leave(place.name)
@@ -214,3 +375,58 @@ class Listener:
             self._notes.append(f"{node.name} has left before the start")
             self.changed.notify_all()
         node.stream.close()
+
+
+def listen(part: Part, addresses: list[Address]) -> list[socket.socket] | None:
+    """Listen at the master's addresses that are this machine's.
+
+    None where there are none, or another process of this machine listens there already and any node may launch.
+    """
+    sockets: list[socket.socket] = []
+    for address in addresses:
+        try:
+            sockets.append(_bound(address))
+        except OSError as error:
+            if error.errno in _NOT_HERE:
+                continue
+            for sock in sockets:
+                sock.close()
+            if error.errno == errno.EADDRINUSE and part.is_launcher is None:
+                return None
+            raise _cannot_listen(part, error) from None
+    return sockets or None
+
+
+def listen_everywhere(part: Part) -> list[socket.socket]:
+    """Listen at all addresses of this machine: the master's may be one that a cluster forwards."""
+    for family, any_address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            return [_bound(Address(family, (any_address, part.port)), both=True)]
+        except OSError as error:
+            if error.errno not in _NOT_HERE:
+                raise _cannot_listen(part, error) from None
+    raise NotReadyError(f"{part.place}: this machine has no address to listen at.")
+
+
+def _cannot_listen(part: Part, error: OSError) -> NotReadyError:
+    if error.errno == errno.EADDRINUSE:
+        return NotReadyError(
+            f"{part.place}: the port is in use on this machine. Is another node 0 running here? "
+            "If not, give another --master on all nodes."
+        )
+    return NotReadyError(f"{part.place}: cannot listen there: {error.strerror}. Give another --master on all nodes.")
+
+
+def _bound(address: Address, both: bool = False) -> socket.socket:
+    sock = socket.socket(address.family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if address.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if both else 1)
+        sock.bind(address.name)
+        sock.listen(1024)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,58 +1,223 @@
-"""A node that has joined: runs the agent, passes its stream on, and learns how the run ended."""
+"""A node that joins: finds its launcher, runs the agent, passes its stream on, and learns how the run ended.
+
+Pods start in any order, so it tries again until the launcher is there.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import select
 import signal
+import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from typing import IO, Any
 
-from mslaunch.errors import ExitCode, signal_code
+from mslaunch import __version__
+from mslaunch.errors import ExitCode, NotReadyError, signal_code
 from mslaunch.plan.variables import inherited_launch_variables
 from mslaunch.shared import wire
 from mslaunch.signals import SignalSource
-from mslaunch.text import first_line, named_ranks
+from mslaunch.text import first_line, limit_of_wait, named_ranks
 from mslaunch.transports import prestart
-from mslaunch.transports.join.find_launcher import Accepted
-from mslaunch.transports.join.tls_stream import AGENT, END, PIECE, RECORD, BrokenStream, frame, is_cut_off, read_record
+from mslaunch.transports.base import Tell
+from mslaunch.transports.join.credentials import Secret, client_context
+from mslaunch.transports.join.role import Part
+from mslaunch.transports.join.tls_stream import (
+    AGENT,
+    END,
+    PIECE,
+    RECORD,
+    BrokenStream,
+    TlsStream,
+    frame,
+    is_cut_off,
+    keep_alive,
+    read_record,
+    record_frame,
+    resolve,
+    why_not,
+)
 
 _SHOWN = tuple(
     f'{{"ev":"{name}",'.encode()
     for name in ("hello", "started", "error", "exited", "start-failed", "setup-failed", "sync-failed", "agent-note")
 )
 _LONGEST = 1 << 16
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 20.0
+_PAUSES = (0.05, 0.25)
+_PATIENT_AFTER = 60.0
+"""Seconds after which a node asks less often: once a second."""
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class RankNotes:
-    """Reads an agent's stream as it passes; whatever is long, such as pieces of files, is not looked at."""
+class NotYet(Exception):
+    """The launcher could not be reached now; why."""
 
-    def __init__(self) -> None:
-        self.agent_pid: int | None = None
-        self._left = b""
 
-    def feed(self, data: bytes) -> list[str]:
-        """Return the notes in what has passed."""
-        *records, self._left = (self._left + data).split(wire.END)
-        self._left = self._left[:_LONGEST]
-        notes: list[str] = []
-        started: list[int] = []
-        for record in records:
-            if len(record) < _LONGEST and record.lstrip().startswith(_SHOWN):
-                event = json.loads(record)
-                if event["ev"] == "started" and event["role"] == "worker":
-                    started.append(event["rank"])
-                elif event["ev"] == "hello":
-                    self.agent_pid = event["pid"]
-                elif note := _words(event):
-                    notes.append(note)
-        return [*([f"{named_ranks(started)} started here"] if started else []), *notes]
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node that joins: its part, and the secret that it shows."""
+
+    part: Part
+    secret: Secret
+    host: str = field(default_factory=socket.gethostname)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A node that has been let in, and as what."""
+
+    stream: TlsStream
+    name: str
+    rank: int
+    run: str
+    python: str | None
+    lost_after: float
+    """Seconds without an answer of the launcher's machine after which it is gone."""
+    more: tuple[tuple[bytes, bytes], ...] = ()
+    """Frames that have come right behind the answer."""
+
+
+def connect_unless_ended(
+    member: Member, tell: Tell, seconds: float | None, signals: SignalSource
+) -> Accepted | signal.Signals:
+    """Connect to the launcher; return the signal instead that ends this node before.
+
+    A thread connects: a name server that does not answer blocks it, and a node that is PID 1 of a container would
+    lose the signal otherwise.
+    """
+    outcomes: list[Accepted | BaseException] = []
+    done_read, done_write = os.pipe()
+
+    def work() -> None:
+        try:
+            outcomes.append(connect(member, tell, seconds))
+        except BaseException as error:
+            outcomes.append(error)
+        finally:
+            os.close(done_write)
+
+    threading.Thread(target=work, name="mslaunch connect", daemon=True).start()
+    try:
+        while not outcomes:
+            ready, _, _ = select.select([done_read, signals.fileno()], [], [])
+            for number in signals.read() if signals.fileno() in ready else ():
+                if number in _ENDING:
+                    return signal.Signals(number)
+                if number == signal.SIGTSTP:  # Ctrl-Z suspends a node that waits as it does other programs
+                    os.kill(os.getpid(), signal.SIGSTOP)
+    finally:
+        os.close(done_read)
+    (outcome,) = outcomes
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
+
+
+def connect(member: Member, tell: Tell, seconds: float | None) -> Accepted:
+    """Connect to the launcher, again and again for so many seconds, or for ever."""
+    context = client_context(member.secret.value)
+    began = time.monotonic()
+    until = None if seconds is None else began + seconds
+    reasons: set[str] = set()
+    pause = _PAUSES[0]
+    while True:
+        try:
+            return _try_once(member, context)
+        except NotYet as error:
+            why = str(error)
+        if why not in reasons:
+            reasons.add(why)
+            limit = "" if seconds is None else f", up to {limit_of_wait(seconds)}"
+            tell(f"waiting for the launcher at {member.part.place}{limit}: {why}")
+        if until is not None and time.monotonic() > until:
+            raise NotReadyError(
+                f"{member.part.place}: no launcher within {seconds:g} s: {why}. Start it, check its address, or "
+                f"wait longer with --join-timeout."
+            )
+        time.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(_PAUSES[1], pause * 1.5) if time.monotonic() - began < _PATIENT_AFTER else 1.0
+
+
+def _try_once(member: Member, context: ssl.SSLContext) -> Accepted:
+    why = "its name does not resolve"
+    for address in resolve(member.part.master, member.part.port):
+        try:
+            with ExitStack() as on_failure:
+                sock = on_failure.enter_context(socket.socket(address.family, socket.SOCK_STREAM))
+                sock.settimeout(CONNECT_SECONDS)
+                sock.connect(address.name)
+                sock.settimeout(ANSWER_SECONDS)
+                if sock.getsockname() == sock.getpeername():
+                    # TCP connects a free port of this machine to itself now and then.
+                    raise ConnectionRefusedError(0, "Connection refused")
+                accepted = _say_hello(member, TlsStream(sock, context, server_side=False))
+                on_failure.pop_all()
+                return accepted
+        except OSError as error:
+            why = (error.strerror or "no answer").lower()
+    raise NotYet(why)
+
+
+def _say_hello(member: Member, stream: TlsStream) -> Accepted:
+    part = member.part
+    hello = {"is": "hello", "rank": part.rank, "host": member.host, "slots": part.slots}
+    hello |= {"version": __version__, "python": sys.executable}
+    try:
+        done = stream.shake_hands(b"")
+        while not done:
+            done = stream.shake_hands(_some(stream.sock))
+        stream.send(record_frame(hello))
+        frames = stream.decrypt(b"")
+        while not frames:
+            frames = stream.decrypt(_some(stream.sock))
+        (kind, payload), *more = frames
+        if kind != RECORD:
+            raise BrokenStream("something else than an answer")
+        answer = read_record(payload)
+    except ssl.SSLError as error:
+        why = why_not(error)
+        if why == "it has another secret":
+            raise NotReadyError(
+                f"{part.place}: the launcher there has another secret than {member.secret.source}. Give both the same."
+            ) from None
+        raise NotYet(why) from None
+    except BrokenStream as error:
+        raise NotYet(f"it sent {error}") from None
+    return _accepted(part, stream, answer, tuple(more))
+
+
+def _some(sock: socket.socket) -> bytes:
+    data = sock.recv(1 << 16)
+    if not data:
+        raise NotYet("it closed the connection")
+    return data
+
+
+def _accepted(part: Part, stream: TlsStream, answer: dict[str, Any], more: tuple[tuple[bytes, bytes], ...]) -> Accepted:
+    if answer.get("is") == "refused":
+        why = f"refused: {answer.get('why')}"
+        if answer.get("again") is True:
+            raise NotYet(why)
+        raise NotReadyError(f"{part.place}: {why}")
+    try:
+        name, rank, run, python = (answer[key] for key in ("name", "rank", "run", "python"))
+        seconds = float(answer["lost_after"])
+    except (KeyError, TypeError, ValueError):
+        raise NotYet("its answer cannot be read") from None
+    keep_alive(stream.sock, seconds)
+    stream.sock.settimeout(None)
+    return Accepted(stream, str(name), int(rank), str(run), python if python is None else str(python), seconds, more)
 
 
 def _words(event: dict[str, Any]) -> str:
@@ -97,7 +262,8 @@ class EarlyAgent:
     def take(self, accepted: Accepted) -> subprocess.Popen[bytes]:
         """Return the agent, with the name that the launcher gave this node; another where it is to have its Python."""
         if accepted.python in (None, sys.executable) and self._agent.poll() is None:
-            prestart.name(self._agent, accepted.name)
+            assert self._agent.stdin is not None
+            os.write(self._agent.stdin.fileno(), f"{accepted.name}\n".encode())
             return self._agent
         self.close()
         return prestart.start(accepted.name, accepted.python, reads_stdin=False, without=self._others)
@@ -109,7 +275,7 @@ class EarlyAgent:
         self._agent.wait()
 
 
-def take_part(accepted: Accepted, early: EarlyAgent, signals: SignalSource, tell: Callable[[str], None]) -> RunEnding:
+def take_part(accepted: Accepted, early: EarlyAgent, signals: SignalSource, tell: Tell) -> RunEnding:
     """Lend this node to the launcher until the run has ended."""
     try:
         agent = early.take(accepted)
@@ -131,7 +297,7 @@ class _Relay:
         accepted: Accepted,
         agent: subprocess.Popen[bytes],
         signals: SignalSource,
-        tell: Callable[[str], None],
+        tell: Tell,
     ) -> None:
         assert agent.stdin is not None
         assert agent.stdout is not None
@@ -144,7 +310,8 @@ class _Relay:
             os.set_blocking(end.fileno(), False)
         self._signals = signals
         self._tell = tell
-        self._notes = RankNotes()
+        self._agent_pid: int | None = None
+        self._rest = b""
         self._to_agent, self._to_network = bytearray(), bytearray()
         self._is_connected, self._agent_may_end = True, False
         self._ending: RunEnding | None = None
@@ -170,8 +337,10 @@ class _Relay:
         poll = select.poll()
         poll.register(self._signals.fileno(), select.POLLIN)
         if self._is_connected:
-            wanted = select.POLLIN if len(self._to_agent) < ROOM else 0
-            poll.register(self._stream.fileno(), wanted | (select.POLLOUT if self._to_network else 0))
+            events = select.POLLIN if len(self._to_agent) < ROOM else 0
+            if self._to_network:
+                events |= select.POLLOUT
+            poll.register(self._stream.sock.fileno(), events)
         if self._events is not None and len(self._to_network) < ROOM:
             poll.register(self._events.fileno(), select.POLLIN)
         if self._orders is not None and self._to_agent:
@@ -180,7 +349,7 @@ class _Relay:
         ready = {end for end, _ in poll.poll(20 if ending else _TURN_MS)}
         if self._signals.fileno() in ready:
             self._handle_signals()
-        if self._is_connected and self._stream.fileno() in ready:
+        if self._is_connected and self._stream.sock.fileno() in ready:
             self._receive()
         if self._is_connected and is_cut_off(self._stream.sock, self._lost_after):
             self._lose_launcher()
@@ -190,14 +359,14 @@ class _Relay:
 
     def _handle_signals(self) -> None:
         for number in self._signals.read():
-            if number not in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number not in _ENDING:
                 continue
-            if self._signal is not None or self._notes.agent_pid is None:
+            if self._signal is not None or self._agent_pid is None:
                 self._end_agent()
-            elif self._notes.agent_pid is not None:
+            else:
                 self._tell("told to end: stopping the ranks of this node")
                 with suppress(ProcessLookupError):
-                    os.kill(self._notes.agent_pid, signal.SIGTERM)  # it tells the launcher, and gives the ranks time
+                    os.kill(self._agent_pid, signal.SIGTERM)  # it tells the launcher, and gives the ranks time
             self._signal = number
 
     def _receive(self) -> None:
@@ -253,11 +422,30 @@ class _Relay:
             return
         if self._is_connected:
             self._to_network += self._stream.encrypt(frame(AGENT, data) if data else frame(END))
-        for note in self._notes.feed(data):
-            self._tell(note)
+        self._report(data)
         if not data:
             self._events.close()
             self._events = None
+
+    def _report(self, data: bytes) -> None:
+        """Read the agent's stream as it passes; whatever is long, such as pieces of files, is not looked at."""
+        *records, rest = (self._rest + data).split(wire.END)
+        self._rest = rest[:_LONGEST]
+        notes: list[str] = []
+        started: list[int] = []
+        for record in records:
+            if len(record) < _LONGEST and record.lstrip().startswith(_SHOWN):
+                event = json.loads(record)
+                if event["ev"] == "started" and event["role"] == "worker":
+                    started.append(event["rank"])
+                elif event["ev"] == "hello":
+                    self._agent_pid = event["pid"]
+                elif note := _words(event):
+                    notes.append(note)
+        if started:
+            self._tell(f"{named_ranks(started)} started here")
+        for note in notes:
+            self._tell(note)
 
     def _write(self) -> None:
         if self._to_network and self._is_connected:

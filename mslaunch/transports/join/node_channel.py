@@ -36,7 +36,7 @@ class NodeChannel:
         self._sender.send(frame(AGENT, wire.MAGIC))
 
     def fileno(self) -> int:
-        return self._stream.fileno()
+        return self._stream.sock.fileno()
 
     def receive(self) -> list[dict[str, Any]] | None:
         messages: list[dict[str, Any]] = []

@@ -1,13 +1,15 @@
-"""An encrypted stream between launcher and node, and the frames on it: bytes of the agent, and records of our own."""
+"""Addresses, the encrypted stream between launcher and node, and the frames on it: the agent's bytes, and records."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import socket
 import ssl
 import struct
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 AGENT, END, RECORD = b"A", b"E", b"R"
@@ -21,6 +23,33 @@ _PROBES = 3
 _TCP_INFO = struct.Struct("8B13I")
 """The beginning of Linux's struct tcp_info, up to tcpi_last_ack_recv."""
 _ROUND_TRIP = 1.0
+_WRONG_SECRET = ("CERTIFICATE_VERIFY_FAILED", "TLSV1_ALERT_UNKNOWN_CA", "TLSV1_ALERT_DECRYPT_ERROR")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One address of a name."""
+
+    family: int
+    name: tuple[object, ...]
+
+    @property
+    def is_loopback(self) -> bool:
+        return ipaddress.ip_address(str(self.name[0]).partition("%")[0]).is_loopback
+
+
+def resolve(host: str, port: int) -> list[Address]:
+    """Return the addresses of a name, none where it does not resolve (yet)."""
+    try:
+        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    return list(dict.fromkeys(Address(family, name) for family, _, _, _, name in answers))
+
+
+def is_local(addresses: list[Address]) -> bool:
+    """Tell whether nothing from outside of this machine comes in by these."""
+    return bool(addresses) and all(address.is_loopback for address in addresses)
 
 
 class BrokenStream(Exception):
@@ -81,9 +110,6 @@ class TlsStream:
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self.reader = FrameReader()
-
-    def fileno(self) -> int:
-        return self.sock.fileno()
 
     def shake_hands(self, data: bytes) -> bool:
         """Go on with the handshake, with what has come; return whether it is done. What to answer is sent at once."""
@@ -154,9 +180,16 @@ def keep_alive(sock: socket.socket, seconds: float) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
 
 
-def limit_waiting(sock: socket.socket, seconds: float) -> None:
-    """Have the kernel end a connection whose peer has taken nothing of what waits for it for so long."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(2**31 - 1, max(1000, round(seconds * 1000))))
+def why_not(error: ssl.SSLError) -> str:
+    """Say why a handshake failed."""
+    reason = error.reason or ""
+    if reason in _WRONG_SECRET:
+        return "it has another secret"
+    if reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "it does not show that it knows the secret"
+    if reason == "HTTP_REQUEST":
+        return "it speaks HTTP"
+    return f"it does not speak our TLS ({reason.lower().replace('_', ' ') or 'no reason given'})"
 
 
 def is_cut_off(sock: socket.socket, seconds: float) -> bool:
