@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from mslaunch.diagnose.verdict import Verdict
+from mslaunch.documents.schema import RunStatus
 from mslaunch.hosts import Host
 from mslaunch.launcher.attempt.decisions import Order
 from mslaunch.launcher.attempt.run_state import RunState
 from mslaunch.launcher.attempt.timeouts import Timeouts
-from mslaunch.launcher.execute import conclude
+from mslaunch.launcher.execute import combine, conclude
 from mslaunch.launcher.restarts import NextAttempt, RestartTools, find_resume, prepare_next
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan, Reach
@@ -169,6 +170,31 @@ def test_an_agent_that_ends_before_its_ranks_is_a_lost_host(tmp_path: Path) -> N
     assert (final.state, final.exit_code) == ("failed", 125)
     assert final.verdict is not None
     assert final.verdict.summary == "the agent on localhost ended before rank 1 had"
+
+
+@pytest.mark.parametrize(
+    ("states", "decisive"),
+    [
+        (("failed", "running"), 1),
+        (("succeeded", "failed", "failed"), 2),
+        (("succeeded", "stopped"), 1),
+        (("succeeded", "stopped", "failed"), 2),
+    ],
+)
+def test_a_run_of_several_groups_fails_with_the_first_verdict(states: tuple[RunStatus, ...], decisive: int) -> None:
+    """It goes on while one of them does, and its record has the ranks and the attempts of all."""
+    groups = []
+    for number, state in enumerate(states):
+        plan = replace(plan_of(spec_of(workers=1)), group=f"replica_{number}")
+        earlier = record.AttemptSummary(0, None, 1, None, None, plan.group)
+        now = replace(record.queued(plan, 0.0), state=state, attempts=(earlier,) * number)
+        if state != "running":
+            now = now.end(state, record.iso(1000.0 - number), number)  # the last group ends first
+        groups.append(now)
+    run = combine(groups)
+    assert (run.state, run.exit_code) == (states[decisive], groups[decisive].exit_code)
+    assert run.world_size == len(groups)
+    assert [run.attempt_of(rank.group) for rank in run.ranks] == list(range(len(groups)))
 
 
 @pytest.mark.parametrize(("age", "resumed"), [(60, []), (-60, [0, 1])])

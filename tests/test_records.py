@@ -215,6 +215,18 @@ def test_what_a_later_minor_version_adds_is_ignored(bench: Bench) -> None:
     assert from_json((bench.latest / "plan.json").read_text()) == plan
 
 
+def test_a_record_from_before_groups_is_read_as_one_group(tmp_path: Path) -> None:
+    """Its ranks and attempts belong to the group without a name."""
+    plan = from_json((ROOT / "tests" / "golden" / "plan_dynamic.json").read_text())
+    raw = replace(record.queued(plan, 0.0), attempts=(record.AttemptSummary(0, None, 1, None, None),)).to_dict()
+    for part in (*raw["ranks"], *raw["attempts"]):
+        del part["group"]
+    older = record.from_value(json.loads(json.dumps({**raw, "schema_version": "1.4"})))
+    assert {rank.group for rank in older.ranks} == {""}
+    assert older.attempt_of() == 1
+    assert RunFolder(tmp_path).plan_of("") == RunFolder(tmp_path).plan
+
+
 def test_the_file_of_a_sweep_is_as_documented(bench: Bench) -> None:
     """Every key of a real sweep.json has its row, and no row names what is not there."""
     bench.write("train.py", "")

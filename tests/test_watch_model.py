@@ -25,7 +25,7 @@ from mslaunch.cli.watch.model import (
 from mslaunch.cli.watch.terminal import read_keys
 from mslaunch.metrics.rows import Row, Source
 from mslaunch.metrics.series import SeriesTable
-from mslaunch.run.record import RunRecord
+from mslaunch.run.record import AttemptSummary, RunRecord
 from mslaunch.text import display_width
 from tests.watch_bed import new_record
 
@@ -106,7 +106,7 @@ def test_slow_steps_are_no_silence() -> None:
 
 def test_numbers_of_an_earlier_attempt_are_not_shown() -> None:
     """After a restart a rank begins without step and loss."""
-    attempt: Any = object()
+    attempt = AttemptSummary(0, None, 1, None, None)
     overview = overview_of(replace(new_record(2), attempts=(attempt,)))
     assert [(row.step, row.loss) for row in overview.rows] == [(None, None), (None, None)]
 

@@ -55,7 +55,7 @@ class MadeRun:
         now = time.time() if when is None else when
         usual = {"step": step, "steps": STEPS, "epoch": 1, "epochs": 2, "loss": 10 / (step + 1), "step_time": 0.25}
         usual |= {"cpu": 1.5, "cpu_wait": 0.01, "memory": 2_500_000_000}
-        attempt = len(self.record.attempts)
+        attempt = self.record.attempt_of()
         self.writer.write(
             Row(now, Source(attempt, row.rank), usual | of_ranks.get(f"r{row.rank}", {})) for row in self.record.ranks
         )

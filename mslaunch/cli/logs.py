@@ -132,7 +132,7 @@ def _make_room(logs: int) -> None:
 
 def _earlier(record: RunRecord, attempt: int | None) -> int | None:
     """Return the number in the names of an attempt's files; None for the last attempt, whose files have none."""
-    last = len(record.attempts) + 1
+    last = record.attempt_of() + 1
     if attempt is not None and attempt > last:
         raise RequestError(f"--attempt: {record.run_id} has no attempt {attempt}; the first is 1, the last {last}.")
     return None if attempt in (None, last) else attempt - 1

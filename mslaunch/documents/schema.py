@@ -9,7 +9,7 @@ from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
 from mslaunch.errors import NewerRecord
 
-SCHEMA_VERSION = "1.4"
+SCHEMA_VERSION = "1.5"
 """Of run.json, plan.json and events.jsonl. The first number changes when a reader of the other version would be misled,
 the second when fields or events are added."""
 RunStatus = Literal["queued", "running", "succeeded", "failed", "stopped", "lost"]

@@ -140,7 +140,7 @@ def _note(again: Plan, endings: Sequence[AttemptEnding], wait: float, resume: Re
 
 
 def summary(plan: Plan, ended: RunRecord, files: Mapping[int, str]) -> AttemptSummary:
-    return AttemptSummary(plan.attempt, ended.ended, ended.exit_code, ended.verdict, dict(files) or None)
+    return AttemptSummary(plan.attempt, ended.ended, ended.exit_code, ended.verdict, dict(files) or None, plan.group)
 
 
 def find_resume(plan: Plan, folder: RunFolder) -> Resume:
@@ -148,7 +148,7 @@ def find_resume(plan: Plan, folder: RunFolder) -> Resume:
     checkpoints = plan.restarts.checkpoints
     if checkpoints is None:
         return Resume()
-    plans = (*(folder.earlier_plan(attempt) for attempt in range(plan.attempt)), folder.plan)
+    plans = (*(folder.earlier_plan(attempt) for attempt in range(plan.attempt)), folder.plan_of(plan.group))
     try:
         starts = sorted(path.stat().st_mtime for path in plans)
     except OSError as error:

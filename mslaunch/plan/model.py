@@ -257,6 +257,8 @@ class Plan:
     """What the run's labels.json has to begin with."""
     sources: Mapping[str, str]
     """The value of each setting, and where it came from."""
+    group: str = ""
+    """The group of ranks that this is the plan of; training has one, without a name."""
 
     @property
     def port(self) -> int:

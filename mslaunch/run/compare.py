@@ -206,7 +206,7 @@ def _describe(record: RunRecord, plan: Plan) -> dict[str, Any]:
     return {
         "state": record.state,
         "exit code": record.exit_code,
-        "attempts": len(record.attempts) + 1,
+        "attempts": record.attempt_of() + 1,
         "ranks": record.world_size,
         "hosts": ", ".join(host.name for host in plan.hosts),
         "device target": plan.device_target,

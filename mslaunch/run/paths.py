@@ -61,6 +61,10 @@ class RunFolder:
         """What the run is called beside others: its id, after its sweep's where it belongs to one."""
         return f"{self.path.parent.name}/{self.run_id}" if self.sweep else self.run_id
 
+    def plan_of(self, group: str) -> Path:
+        """The plan of a group's present attempt; where a run has one group, that has no name and no folder."""
+        return self.path / group / layout.PLAN
+
     def earlier_plan(self, attempt: int) -> Path:
         return self.path / layout.earlier_name(layout.PLAN, attempt)
 

@@ -62,6 +62,8 @@ class RankRecord:
     ended: Time | None = None
     stopped: bool = False
     """It did not fail: mslaunch ended it."""
+    group: str = ""
+    """The ranks that make up one job for MindSpore, and are started again together; training has one group."""
 
     @property
     def state(self) -> RankStatus:
@@ -92,6 +94,7 @@ class AttemptSummary:
     exit_code: int | None
     verdict: Verdict | None
     resume: Mapping[int, str] | None
+    group: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         raw = {name: getattr(self, name) for name in self.__slots__}
@@ -181,6 +184,10 @@ class RunRecord:
         ranks = tuple(_end_with_run(rank, ended, stopped=state == "stopped") for rank in self.ranks)
         return replace(self, state=state, ended=ended, exit_code=exit_code, verdict=verdict, ranks=ranks)
 
+    def attempt_of(self, group: str = "") -> int:
+        """Return the number of a group's present attempt; the first one is 0."""
+        return sum(attempt.group == group for attempt in self.attempts)
+
     def seconds_taken(self, now: datetime) -> float:
         """Return how long it has taken, up to its end or up to now: by the wall clock only where nothing else tells."""
         if self.seconds is not None:
@@ -199,7 +206,9 @@ def iso(seconds: float) -> str:
 
 def rank_records(plan: Plan) -> tuple[RankRecord, ...]:
     """The records of ranks that have not started, in order."""
-    ranks = [RankRecord(int(worker.rank or 0), worker.host, worker.device_id) for worker in plan.workers]
+    ranks = [
+        RankRecord(int(worker.rank or 0), worker.host, worker.device_id, group=plan.group) for worker in plan.workers
+    ]
     return tuple(sorted(ranks, key=lambda rank: rank.rank))
 
 

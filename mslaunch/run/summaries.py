@@ -63,7 +63,7 @@ class RunSummary:
     method: str
     transport: str
     script: str
-    attempts: int = field(metadata={"compute": lambda record, _: len(record.attempts)})
+    attempts: int = field(metadata={"compute": lambda record, _: record.attempt_of()})
     """How many there were before the last one."""
     exit_code: int | None
     seconds: float = field(metadata={"compute": lambda record, _: record.seconds_taken(datetime.now().astimezone())})

@@ -44,7 +44,9 @@ def describe_ranks(table: SeriesTable, record: RunRecord, now: float, most: int)
             "state": rank.state,
             "code": rank.exit_code,
             "signal": rank.signal,
-            **_numbers(table, Source(len(record.attempts), rank.rank), now if is_running and _runs(rank) else None),
+            **_numbers(
+                table, Source(record.attempt_of(rank.group), rank.rank), now if is_running and _runs(rank) else None
+            ),
         }
         for rank in record.ranks[:most]
     ]
@@ -70,7 +72,7 @@ def describe_progress(table: SeriesTable, record: RunRecord, is_silent: bool) ->
     if record.state != "running":
         return None
     for rank in record.ranks:
-        source = Source(len(record.attempts), rank.rank)
+        source = Source(record.attempt_of(rank.group), rank.rank)
         extent = find_extent(table.last(source))
         if extent is not None:
             left = None if is_silent else extent.seconds_left(step_time_of(table.of(source)))
@@ -116,7 +118,7 @@ def make_document(
         "start": start,
         "record": _record(record, bounds, secrets),
         "labels": describe_labels(run.folder, secrets),
-        "attempt": len(record.attempts),
+        "attempt": record.attempt_of(),
         "curves": curves.make_curves(table, start, bounds, first_ranks),
         "ranks": standing,
         "silent": silent,

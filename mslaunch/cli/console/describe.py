@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def state_words(record: RunRecord) -> str:
     """Return a run's state; between two attempts, which one it waits for."""
-    return f"waiting for attempt {len(record.attempts) + 1}" if _is_between_attempts(record) else record.state
+    return f"waiting for attempt {record.attempt_of() + 1}" if _is_between_attempts(record) else record.state
 
 
 def _is_between_attempts(record: RunRecord) -> bool:
@@ -90,7 +90,7 @@ def describe_end(record: RunRecord, seconds: float | None = None) -> str:
     """Say how a run ended, in one line; `seconds` where it took another time here than the record says."""
     if seconds is None:
         seconds = record.seconds_taken(datetime.now().astimezone())
-    tries = f", attempt {len(record.attempts) + 1}" if record.attempts else ""
+    tries = f", attempt {record.attempt_of() + 1}" if record.attempts else ""
     return f"run {record.run_id} {record.state} after {seconds:.1f} s{tries}"
 
 
@@ -100,7 +100,7 @@ def describe_attempts(record: RunRecord) -> str:
         return ""
     rows = [("ATTEMPT", "ENDED", "CODE", "WHY")]
     rows += [_attempt(past.attempt, past.ended, past.exit_code, past.verdict, "") for past in record.attempts]
-    rows.append(_attempt(len(record.attempts), record.ended, record.exit_code, record.verdict, state_words(record)))
+    rows.append(_attempt(record.attempt_of(), record.ended, record.exit_code, record.verdict, state_words(record)))
     return columns(rows, Narrowing(optional=("CODE",), texts={"WHY": shorten})) + "\n"
 
 

@@ -163,7 +163,7 @@ def _title(overview: Overview, columns: int, clock: datetime) -> str:
     colour = _RUN_COLOURS.get(record.state, "")
     parts = [f"{state}{code}", duration(record, clock)]
     parts += [overview.queue_job] if overview.queue_job else []
-    parts += [f"attempt {len(record.attempts) + 1}"] if record.attempts else []
+    parts += [f"attempt {record.attempt_of() + 1}"] if record.attempts else []
     parts += [
         f"{counted(record.world_size, 'rank')}: " + ", ".join(f"{n} {name}" for name, n in overview.counts.items())
     ]

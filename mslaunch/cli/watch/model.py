@@ -122,16 +122,16 @@ class Overview:
 
 def make_rows(record: RunRecord, table: SeriesTable, happened: Happened, now: float) -> tuple[RankRow, ...]:
     """Return a row for each rank, those in trouble first."""
-    attempt = len(record.attempts)
-    series = {rank.rank: table.of(Source(attempt, rank.rank)) for rank in record.ranks}
-    values = {rank.rank: _values(table, Source(attempt, rank.rank)) for rank in record.ranks}
+    sources = {rank.rank: Source(record.attempt_of(rank.group), rank.rank) for rank in record.ranks}
+    series = {rank: table.of(source) for rank, source in sources.items()}
+    values = {rank: _values(table, source) for rank, source in sources.items()}
     peers = _medians([values[rank.rank] for rank in record.ranks if rank.state == "running"])
     rows = []
     for rank in record.ranks:
         own, state = values[rank.rank], _state(rank, happened)
         if state == "running":
             state = _trouble(own, peers, _is_silent(series[rank.rank], peers, now)) or state
-        rows.append(_row(rank, state, own, peers, _device(rank, attempt, table)))
+        rows.append(_row(rank, state, own, peers, _device(rank, sources[rank.rank].attempt, table)))
     return tuple(sorted(rows, key=lambda row: (trouble_of(row.state), row.rank)))
 
 
@@ -199,7 +199,7 @@ def _is_silent(series: Mapping[str, Series], peers: Mapping[str, float], now: fl
 
 def find_curve(record: RunRecord, table: SeriesTable, chosen: int | None) -> Curve | None:
     """Return the loss of the chosen rank, else of the first rank that prints one."""
-    attempt = len(record.attempts)
+    attempt = record.attempt_of()
     for rank in ([] if chosen is None else [chosen]) + [rank_record.rank for rank_record in record.ranks]:
         source = Source(attempt, rank)
         if series := table.of(source).get("loss"):
@@ -213,7 +213,7 @@ def find_progress(record: RunRecord, table: SeriesTable, now: float) -> JobProgr
     """Return how far the first rank is that prints its steps."""
     at = now if record.state == "running" else None
     for rank in record.ranks:
-        source = Source(len(record.attempts), rank.rank)
+        source = Source(record.attempt_of(rank.group), rank.rank)
         if table.of(source) and (progress := make_progress(table.last(source), table.of(source), at)):
             return progress
     return None
