@@ -8,7 +8,7 @@ import stat
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mslaunch.documents.schema import SCHEMA_VERSION
@@ -45,7 +45,7 @@ def mirror(root: Path, code: Path, leave_out: Path, sources: Path = Path(), shar
     folders in `root` that ranks write to: they are made where they are missing, and linked. The file that is this
     process's own output (`mslaunch train > out.txt`) is left out: it is no source, and no input either.
     """
-    made = _Mirror(leave_out, tuple(root / name for name in shared))
+    made = _Mirror(leave_out, tuple(root / name for name in shared), _own_output())
     made.make(root, code, sources)
     return Snapshot(
         {str(path.relative_to(code)): stamp for path, stamp in made.copies.items()},
@@ -80,21 +80,21 @@ class _Folder:
     has_python: bool
 
 
+@dataclass(slots=True)
 class _Mirror:
     """One mirror in the making."""
 
-    def __init__(self, leave_out: Path, shared: tuple[Path, ...]) -> None:
-        self._leave_out = leave_out
-        self._shared = shared
-        self._shared_above = {above for folder in shared for above in folder.parents}
-        self._own_output = _own_output()
-        self._copied = 0
-        self._seen = 0
-        self._data: list[tuple[Path, Path]] = []
-        """Files of folders without Python, and where they belong."""
-        self.copies: dict[Path, Stamp] = {}
-        self.links: list[Path] = []
-        self.unread: list[Path] = []
+    leave_out: Path
+    shared: tuple[Path, ...]
+    own_output: Mapping[int, int]
+    """The files that standard output and error of this process go to, as inodes with their devices."""
+    copies: dict[Path, Stamp] = field(default_factory=dict)
+    links: list[Path] = field(default_factory=list)
+    unread: list[Path] = field(default_factory=list)
+    _data: list[tuple[Path, Path]] = field(default_factory=list)
+    """Files of folders without Python, and where they belong."""
+    _copied: int = 0
+    _seen: int = 0
 
     def make(self, root: Path, code: Path, sources: Path) -> None:
         if not _is_readable(root):
@@ -106,7 +106,7 @@ class _Mirror:
                     self._link(path, code / path.name)
             root, code = root / part, code / part
             code.mkdir(mode=0o700)
-        for folder in self._shared:
+        for folder in self.shared:
             folder.mkdir(parents=True, exist_ok=True)
         for path in self._entries(root):
             self._place(path, code / path.name)
@@ -127,7 +127,7 @@ class _Mirror:
 
     def _is_left_out(self, entry: os.DirEntry[str]) -> bool:
         """Tell whether an entry is a run, a folder of runs, or the output of this process."""
-        device = self._own_output.get(entry.inode())  # most entries cost no further call
+        device = self.own_output.get(entry.inode())  # most entries cost no further call
         try:
             if device is not None and entry.stat(follow_symlinks=False).st_dev == device:
                 return True
@@ -138,7 +138,7 @@ class _Mirror:
             return False
         path = Path(entry.path)
         marks = (folder / mark for folder in (path, path / layout.LATEST) for mark in (layout.ZIP, layout.SWEEP))
-        return path.resolve() == self._leave_out or any(_exists(mark) for mark in marks)
+        return path.resolve() == self.leave_out or any(_exists(mark) for mark in marks)
 
     def _place(self, source: Path, target: Path) -> None:
         """Mirror one entry of the project's top, or of a folder that holds a shared one."""
@@ -146,14 +146,14 @@ class _Mirror:
         if is_folder and not _is_readable(source):
             self.unread.append(source)
             return
-        if source in self._shared_above and is_folder:
+        if is_folder and any(source in folder.parents for folder in self.shared):
             target.mkdir(mode=0o700)
             for path in self._entries(source):
                 self._place(path, target / path.name)
             return
         if source.name == layout.REPOSITORY and is_folder and self._copy_repository(source, target):
             return
-        looked = self._look(source, 1) if is_folder and source not in self._shared else None
+        looked = self._look(source, 1) if is_folder and source not in self.shared else None
         if looked is not None:
             self._write(looked, target)
         elif is_folder:
@@ -276,13 +276,13 @@ def _repository(git: Path) -> list[Path] | None:
 
 def _own_output() -> dict[int, int]:
     """Return the files that standard output and error of this process go to, as inodes with their devices."""
-    found: dict[int, int] = {}
+    inodes: dict[int, int] = {}
     for number in (1, 2):
         with suppress(OSError):  # it may be closed
             file = os.fstat(number)
             if stat.S_ISREG(file.st_mode):
-                found[file.st_ino] = file.st_dev
-    return found
+                inodes[file.st_ino] = file.st_dev
+    return inodes
 
 
 def _is_readable(folder: Path) -> bool:

@@ -25,25 +25,22 @@ class Binding:
 
 def bind_ranks(spec: JobSpec, host: Host, facts: Facts, first_rank: int) -> list[Binding]:
     """Bind the ranks of one host, in their order: as maps say, to the nodes of their devices, or in equal shares."""
-    bindings = _bind_cores(spec, host, facts, first_rank)
-    if not spec.launch.memory_map:
+    launch, cores = spec.launch, facts.hosts[host.name].cores
+    if launch.core_map:
+        bindings = _by_map(spec, host, cores, first_rank)
+    elif launch.node_map:
+        bindings = _by_node_map(spec, host, facts, first_rank)
+    elif launch.numa:
+        bindings = _by_node(host, facts)
+    elif launch.bind_cores:
+        bindings = [Binding(core_share(cores, index, len(host.devices))) for index in range(len(host.devices))]
+    else:
+        bindings = [Binding()] * len(host.devices)
+    if not launch.memory_map:
         return bindings
     nodes = _read_map(spec, "memory_map", host, first_rank)
     _check_nodes(spec, "memory_map", host, facts, nodes)
     return [Binding(bound.cores, None, memory) for bound, memory in zip(bindings, nodes, strict=True)]
-
-
-def _bind_cores(spec: JobSpec, host: Host, facts: Facts, first_rank: int) -> list[Binding]:
-    launch, cores = spec.launch, facts.hosts[host.name].cores
-    if launch.core_map:
-        return _by_map(spec, host, cores, first_rank)
-    if launch.node_map:
-        return _by_node_map(spec, host, facts, first_rank)
-    if launch.numa:
-        return _by_node(host, facts)
-    if launch.bind_cores:
-        return [Binding(core_share(cores, index, len(host.devices))) for index in range(len(host.devices))]
-    return [Binding()] * len(host.devices)
 
 
 def describe(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts) -> Iterator[str]:

@@ -6,7 +6,7 @@ import json
 import posixpath
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from mslaunch.hosts import Host
 from mslaunch.plan import argument_paths, binding, variables
 from mslaunch.plan.methods.method import MethodPlan, PlacedJob, Rank
 from mslaunch.plan.model import Copy, Facts, File, LinePattern, Plan, Reach, Restarts, Sync, TimeLimits
-from mslaunch.plan.program import Program, reads_script
+from mslaunch.plan.program import NestedLauncher, Program, reads_script
 from mslaunch.plan.spec import JobSpec
 from mslaunch.ranges import format_ranges
 from mslaunch.settings.launch import LaunchSettings
@@ -34,11 +34,13 @@ HERE = Reach()
 def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int = 0, reach: Reach = HERE) -> Plan:
     """Decide everything about one attempt at the job."""
     world_size = sum(len(host.devices) for host in hosts)
-    launcher_notes = _check_launcher(spec, facts, world_size)
+    launcher_notes: tuple[str, ...] = ()
+    if facts.nested is not None and not spec.launch.allow_launcher:
+        launcher_notes = _check_launcher(facts.nested, world_size)
     moved: dict[str, str] = {}
     absolute = partial(_absolute, facts, moved)
     args = (*_config_args(spec, facts), *argument_paths.rewrite_args(facts.program.args, absolute))
-    program = facts.program.with_args(args)
+    program = replace(facts.program, args=args)
     values = dict(spec.config.values)
     if values.get("device_num") in (None, 1):
         values["device_num"] = world_size
@@ -50,7 +52,7 @@ def make_plan(spec: JobSpec, hosts: tuple[Host, ...], facts: Facts, attempt: int
     job = PlacedJob(spec, hosts, facts, world_size, env, program, ranks)
     started = spec.method.plan(job)
     files = (*_job_files(spec, config), *table, *started.files)
-    notes = (*facts.notes, *launcher_notes, *_notes(job, moved), *binding.describe(spec, hosts, facts))
+    notes = (*facts.notes, *launcher_notes, *_notes(job, moved))
     started = MethodPlan(started.env, started.processes, files)
     return _complete(job, started, attempt, reach, stdin, notes)
 
@@ -93,7 +95,7 @@ def _complete(
         share_devices=launch.share_devices,
         allow_launcher=launch.allow_launcher,
         metrics=_metrics(launch),
-        sync=_sync(job),
+        sync=_sync(job) if launch.sync else None,
         report=launch.report,
         notes=notes,
         tags=tuple(dict.fromkeys(launch.tags)),
@@ -101,11 +103,8 @@ def _complete(
     )
 
 
-def _check_launcher(spec: JobSpec, facts: Facts, ranks: int) -> tuple[str, ...]:
+def _check_launcher(nested: NestedLauncher, ranks: int) -> tuple[str, ...]:
     """Refuse to start a launcher once per rank: each would start the whole job. Started once, it gets a note."""
-    nested = facts.nested
-    if nested is None or spec.launch.allow_launcher:
-        return ()
     fact = f"{nested.where} {nested.what}"
     if ranks == 1:
         return (f"{fact}, and is started once; the processes that it starts are not ranks of this run",)
@@ -332,6 +331,8 @@ def _notes(job: PlacedJob, moved: dict[str, str]) -> Iterator[str]:
     if spec.checkpoints:
         yield from spec.checkpoints.notes
     yield from _variable_notes(job)
+    if spec.launch.numa or spec.launch.node_map:
+        yield from binding.describe(spec, job.hosts, job.facts)
     for old, new in moved.items():
         yield f"{old} is given to the script as {new}, since the ranks run in folders of their own"
 

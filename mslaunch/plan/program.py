@@ -6,7 +6,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from mslaunch.shared.other_launchers import LauncherCommand, is_python
@@ -62,9 +62,6 @@ class Program:
         place = posixpath.normpath(posixpath.join(folder, self.what)) if self.is_in_job else self.what
         mark = {"script": (), "module": ("-m",), "executable": ("-x",)}[self.kind]
         return (*mark, place, *self.args)
-
-    def with_args(self, args: tuple[str, ...]) -> Program:
-        return replace(self, args=args)
 
 
 @dataclass(frozen=True, slots=True)
