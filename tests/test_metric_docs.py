@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import textwrap
 
-from mslaunch.metrics.order import built_in_rows
+import yaml
+
 from tests.conftest import ROOT
 
 
 def formats() -> str:
     """The list for the page, made from the table."""
     parts = []
-    for row in built_in_rows():
-        heading = f"**{row.framework}**: {', '.join(f'`{name}`' for name in row.values)}"
-        parts += [textwrap.fill(heading, 100, break_on_hyphens=False), f"    {row.example.strip()}"]
+    for row in yaml.safe_load((ROOT / "mslaunch/metrics/lines.yaml").read_text()):
+        heading = f"**{row['framework']}**: {', '.join(f'`{name}`' for name in row['values'])}"
+        parts += [textwrap.fill(heading, 100, break_on_hyphens=False), f"    {row['example'].strip()}"]
     return "\n\n".join(parts)
 
 

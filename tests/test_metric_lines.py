@@ -6,12 +6,15 @@ import re
 from typing import Any
 
 import pytest
+import yaml
 
 from mslaunch.agent.metrics.line_patterns import LinePatterns
-from mslaunch.metrics.order import LineRow, built_in_rows, make_row, metrics_order, parse_table
+from mslaunch.documents.row_table import parse_rows
+from mslaunch.metrics.order import checked_pattern, metrics_order
 from mslaunch.plan.model import LinePattern
+from tests.conftest import ROOT
 
-ROWS = built_in_rows()
+ROWS = yaml.safe_load((ROOT / "mslaunch/metrics/lines.yaml").read_text())
 
 
 def read(line: str, *asked: LinePattern) -> dict[str, Any]:
@@ -21,22 +24,24 @@ def read(line: str, *asked: LinePattern) -> dict[str, Any]:
     return LinePatterns(order["patterns"], lambda _: None).read(line.encode())
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_a_row_reads_its_own_example(row: LineRow) -> None:
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
+def test_a_row_reads_its_own_example(row: dict[str, Any]) -> None:
     """All rows are tried, in the order of the table."""
-    assert read(row.example) == pytest.approx(dict(row.values))
+    assert read(row["example"]) == pytest.approx(row["values"])
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
-def test_a_row_is_complete(row: LineRow) -> None:
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["id"])
+def test_a_row_is_complete(row: dict[str, Any]) -> None:
     """Its example holds one of its literals, its groups are the metrics, and the source of the format is named."""
-    assert list(row.fields) == [
-        name for name, _ in sorted(re.compile(row.regex).groupindex.items(), key=lambda p: p[1])
-    ]
-    assert re.compile(row.regex).groups == len(row.fields)
-    assert any(literal in row.example for literal in row.literals)
-    assert row.framework
-    assert row.source
+    order = metrics_order((), 8, "CPU")
+    assert order is not None
+    (pattern,) = [pattern for pattern in order["patterns"] if pattern["id"] == row["id"]]
+    regex = re.compile(pattern["regex"])
+    assert pattern["fields"] == [name for name, _ in sorted(regex.groupindex.items(), key=lambda p: p[1])]
+    assert regex.groups == len(pattern["fields"])
+    assert any(literal in row["example"] for literal in row["literals"])
+    assert row["framework"]
+    assert row["source"]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +152,7 @@ def test_a_pattern_that_takes_long_is_given_up() -> None:
 )
 def test_a_wrong_row_of_a_plug_in_is_named(text: str, words: str) -> None:
     """The file and what is wrong, in one line."""
-    rows, problems = parse_table(text, "table.yaml")
+    rows, problems = parse_rows(text, "table.yaml", "rows", checked_pattern)
     assert rows == []
     assert len(problems) == 1
     assert problems[0].startswith("table.yaml")
@@ -156,8 +161,8 @@ def test_a_wrong_row_of_a_plug_in_is_named(text: str, words: str) -> None:
 
 def test_a_group_is_written_short() -> None:
     """A whole number, or any number."""
-    row = make_row({"id": "a", "literals": ["a"], "regex": "a <step:int> <loss:number>"})
-    assert row.fields == ("step", "loss")
+    pattern = checked_pattern({"id": "a", "literals": ["a"], "regex": "a <step:int> <loss:number>"})
+    assert pattern["fields"] == ["step", "loss"]
 
 
 @pytest.mark.parametrize(("ranks", "every", "most"), [(1, 1, 20), (8, 1, 20), (256, 1, 1), (10_000, 28, 1)])
