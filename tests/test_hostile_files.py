@@ -217,7 +217,7 @@ def test_names_that_are_no_text_are_printed(run_folder: RunFolder, monkeypatch: 
 def test_numbers_in_logs_have_no_length_that_matters(line: str) -> None:
     """A line that cannot be a step, a port or a time is none."""
     found = scan([line])
-    assert (found.last_step, found.gone_ports) == ((0, 0), ())
+    assert (found.last_step, found.facts) == ((0, 0), ())
 
 
 def test_a_chain_of_many_exceptions_is_one() -> None:

@@ -72,6 +72,7 @@ LINES = {
     "PyTorch on NPUs": "[ERROR] 2025-04-08-18:07:20 (PID:1292363, Device:1, RankID:1) ERR01100 OPS call acl api failed.",
     "older heartbeat": "        serverId[10.0.0.7], deviceId[0], Heartbeat Lost Occurred, Possible Reason: 1. Process has exited",
     "watchdog": "[rank1]:[E324 13:00:25.428029551 c.ts:574] [Rank 1] Watchdog caught collective operation timeout: WorkHCCL(SeqNum=196, OpType=ALLREDUCE, Timeout(ms)=3600000) ran for 3600185 milliseconds before timing out.",
+    "broken connection": "[WARNING] DISTRIBUTED(21129,7f7c157fa6c0,python):2026-11-16-02:04:58.354.826 [mindspore/ccsrc/cluster/rpc/core/communicator/tcp_client.cc:346] EventCallbackInner] Client connected end of file! Peer Worker ip: 127.0.0.1, port: 8374",
     "entry": ENTRY,
     "hcom": HCOM,
     "setup": AGENT,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from mslaunch.diagnose.logs.reading import Read, left_out
-from mslaunch.diagnose.logs.scan import BLOCK
+from mslaunch.diagnose.logs.scan import BLOCK, EPOCH_MARKS
 from mslaunch.diagnose.logs.sources import BROKEN, MEMBERS, LogFile, members_of
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
@@ -23,9 +23,6 @@ _AROUND = 10
 _HEAD, _END = 30, 200
 _LONGEST_EXCEPTION = 400
 _LONGEST_LINE = 1 << 13
-# What is found without a line number: a peer that is gone, and the last step.
-_ALWAYS = (b"Client connected end of file! Peer",)
-_STEP = (b"poch:", b"POCH:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,7 @@ def _worths(read: Read) -> dict[int, int]:
 
 
 def _collect(file: IO[bytes], worths: dict[int, int], total: int, mask: Callable[[str], str]) -> Iterator[_ExcerptLine]:
-    """Return the lines that are wanted, and those that are always; blocks without such are not taken apart."""
+    """Return the lines that are wanted, and the last step's; blocks without such lines are not taken apart."""
     numbers = sorted(worths)
     at = done = 0
     rest = b""
@@ -95,8 +92,7 @@ def _collect(file: IO[bytes], worths: dict[int, int], total: int, mask: Callable
         count = whole.count(b"\n")
         while at < len(numbers) and numbers[at] <= done:
             at += 1
-        has_wanted = at < len(numbers) and numbers[at] <= done + max(count, 1)
-        if has_wanted or any(text in whole for text in _ALWAYS):
+        if at < len(numbers) and numbers[at] <= done + max(count, 1):
             yield from _pick(whole.split(b"\n"), done, worths, mask)
         step = _last_step(whole, done, mask) or step
         done += count
@@ -108,11 +104,8 @@ def _collect(file: IO[bytes], worths: dict[int, int], total: int, mask: Callable
 
 def _pick(lines: list[bytes], done: int, worths: dict[int, int], mask: Callable[[str], str]) -> Iterator[_ExcerptLine]:
     for number, line in enumerate(lines, done + 1):
-        worth = worths.get(number)
-        if worth is None and any(text in line for text in _ALWAYS):
-            worth = 1
-        if worth is not None and (line or number < done + len(lines)):
-            yield _ExcerptLine(number, _masked(line, mask), worth)
+        if number in worths and (line or number < done + len(lines)):
+            yield _ExcerptLine(number, _masked(line, mask), worths[number])
 
 
 def _masked(line: bytes, mask: Callable[[str], str]) -> bytes:
@@ -122,7 +115,7 @@ def _masked(line: bytes, mask: Callable[[str], str]) -> bytes:
 
 
 def _last_step(whole: bytes, done: int, mask: Callable[[str], str]) -> _ExcerptLine | None:
-    at = max(whole.rfind(text) for text in _STEP)
+    at = max(whole.rfind(mark) for mark in EPOCH_MARKS)
     if at < 0:
         return None
     start = whole.rfind(b"\n", 0, at) + 1

@@ -272,7 +272,6 @@ def merge(first: Case, second: Case) -> Case:
         hits=(*a.hits, *b.hits),
         last_time=max((t for t in (a.last_time, b.last_time) if t is not None), default=None),
         last_step=max(a.last_step, b.last_step),
-        gone_ports=(*a.gone_ports, *b.gone_ports),
         lines=a.lines,
         facts=(*a.facts, *b.facts),
     )

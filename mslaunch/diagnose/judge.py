@@ -91,7 +91,7 @@ def _vanished(cases: Sequence[Case]) -> list[Case]:
     """Find a rank that ended without a word: its peers saw the connection break, or went on while it did not."""
     ranks = {case.rank: case for case in cases if case.rank is not None and not _end_is_known(case)}
     for case in ranks.values():
-        for port in case.findings.gone_ports:
+        for port in [int(fact.values["port"]) for fact in case.findings.facts if fact.kind == "gone"]:
             peer = ranks.get((port - _FIRST_PORT) // _PORTS_EACH)
             if peer is not None and peer is not case and not failed(peer):
                 return [_killed(peer)]

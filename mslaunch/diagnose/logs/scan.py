@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, lru_cache
@@ -21,84 +21,52 @@ from mslaunch.diagnose.patterns.pattern import CompiledPattern, Match, match_lin
 from mslaunch.diagnose.waiting.line_facts import Fact, Form, forms, read_fact
 from mslaunch.text import cut_middle
 
-PEER, EXCEPTION = "peer", "exception"
-_LINE_MARKS = {
-    b"Client connected end of file! Peer": PEER,
-    b"Traceback (most recent call last)": EXCEPTION,
-    b"Fatal Python error: ": EXCEPTION,
-    b'  File "': EXCEPTION,
-}
-_SETS_REMEMBERED = 4096
+_EXCEPTION_MARKS = (b"Traceback (most recent call last)", b"Fatal Python error: ", b'  File "')
 
 
 @dataclass(frozen=True, slots=True)
 class LineKind:
     """What a line may tell that holds some of the texts."""
 
-    marks: frozenset[str]
+    may_raise: bool
     rows: tuple[CompiledPattern, ...]
     forms: tuple[Form, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    automaton: Any
-    literals: tuple[bytes, ...]
-    rows: tuple[tuple[int, ...], ...]
-    """For each literal the rows of the pattern table that need it."""
-    forms: tuple[tuple[int, ...], ...]
-
-
-def find_literals(data: bytes) -> list[tuple[int, int, int]]:
-    """Return where the texts stand: number of the text, start and end of each."""
-    matches: list[tuple[int, int, int]] = _table().automaton.find_matches_as_indexes(data, overlapping=True)
-    return matches
-
-
-@lru_cache(_SETS_REMEMBERED)
-def kind_of(literals: frozenset[int]) -> LineKind:
-    """Return what a line may tell that holds these texts, by their numbers."""
-    table = _table()
-    numbers = sorted({number for literal in literals for number in table.rows[literal]}.union(always()))
-    form_numbers = sorted({number for literal in literals for number in table.forms[literal]})
-    return LineKind(
-        frozenset(
-            _LINE_MARKS[table.literals[literal]] for literal in literals if table.literals[literal] in _LINE_MARKS
-        ),
-        tuple(rows()[number] for number in numbers),
-        tuple(forms()[number] for number in form_numbers),
-    )
+@lru_cache(4096)
+def _kind_of(literals: frozenset[int]) -> LineKind:
+    """Return what a line may tell that holds these texts, by their numbers; those of exceptions are the first."""
+    users = _table()[1]
+    numbers = {number for literal in literals for number in users[literal]}.union(_rows_without_literals())
+    patterns = tuple(row for number, row in enumerate(rows()) if number in numbers)
+    line_forms = tuple(form for number, form in enumerate(forms(), len(rows())) if number in numbers)
+    return LineKind(min(literals, default=len(users)) < len(_EXCEPTION_MARKS), patterns, line_forms)
 
 
 @cache
-def always() -> tuple[int, ...]:
+def _rows_without_literals() -> tuple[int, ...]:
     """Rows that no literal tells of: they are tried on every line."""
     return tuple(number for number, row in enumerate(rows()) if row.literals is None)
 
 
 @cache
-def _table() -> _Table:
+def _table() -> tuple[Any, list[list[int]]]:
+    """Return what finds the texts, and for each the numbers of the rows and forms that need it."""
     from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-    users: dict[bytes, tuple[list[int], list[int]]] = {literal: ([], []) for literal in _LINE_MARKS}
-    needed: tuple[list[Collection[str]], ...] = (
-        [row.literals or () for row in rows()],
-        [form.literals for form in forms()],
-    )
-    for which, table in enumerate(needed):
-        for number, texts in enumerate(table):
-            for text in texts:
-                users.setdefault(text.encode("utf-8", "replace"), ([], []))[which].append(number)
+    users: dict[bytes, list[int]] = {literal: [] for literal in _EXCEPTION_MARKS}
+    needed = [*(row.literals or () for row in rows()), *(form.literals for form in forms())]
+    for number, texts in enumerate(needed):
+        for text in texts:
+            users.setdefault(text.encode("utf-8", "replace"), []).append(number)
     # Left to itself the library takes a slower automaton for more than a hundred texts.
-    automaton = BytesAhoCorasick(list(users), implementation=Implementation.DFA)
-    by_row, by_form = ([tuple(numbers[which]) for numbers in users.values()] for which in (0, 1))
-    return _Table(automaton, tuple(users), tuple(by_row), tuple(by_form))
+    return BytesAhoCorasick(list(users), implementation=Implementation.DFA), list(users.values())
 
 
 Step = tuple[int, int]
 """Epoch and step."""
 NO_STEP: Step = (0, 0)
-_EPOCH_MARKS = (b"poch:", b"POCH:")
+EPOCH_MARKS = (b"poch:", b"POCH:")
 _TRIED = 64  # lines of a block, from its end, that name an epoch
 _STEP = re.compile(
     rb"epoch:\s*(\d{1,18}),?\s+step:\s*(\d{1,18})(?!\d)|epoch:\[\s*(\d{1,18})/\s*\d{1,18}\], step:\[\s*(\d{1,18})/",
@@ -111,7 +79,7 @@ WENT_ON = 3
 def last_step(data: bytes, start: int, end: int) -> Step:
     """Return the last step that some lines of a block tell of."""
     last = NO_STEP
-    for mark in _EPOCH_MARKS:
+    for mark in EPOCH_MARKS:
         at = data.rfind(mark, start, end)
         for _ in range(_TRIED):
             if at < 0:
@@ -125,17 +93,11 @@ def last_step(data: bytes, start: int, end: int) -> Step:
     return last
 
 
-def step_lines(data: bytes, start: int, end: int) -> int:
-    """Return how many times some lines of a block name an epoch."""
-    return sum(data.count(mark, start, end) for mark in _EPOCH_MARKS)
-
-
 BLOCK = 1 << 18
 LONGEST = 1 << 20  # a line or an exception that is longer is taken apart
 TRACEBACK_LIMIT = 1 << 16
 SUMMARY_LIMIT = 1 << 12
 _MOST = 200  # how many findings of a kind are kept from the start of a log, and as many from its end
-_TIME = re.compile(rb"(\d{4}-\d\d-\d\d-\d\d:\d\d:\d\d)\.(\d{3})\.(\d{3})")
 _TIME_SHAPE = b"0000-00-00-00:00:00.000.000"
 _TIME_WINDOW = 4096
 _DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
@@ -144,7 +106,6 @@ _HEAD = 200  # the level of a line, and the library that wrote it, stand in its 
 _RUNTIME = re.compile(rb"^\[(?:ERROR|CRITICAL)\]|\bNCCL (?:WARN|ERROR)\b|^terminate called |^[EF]\d{4} \d\d:")
 _CHILD = re.compile(rb"Process [\w-]{1,40}:\s*$")  # what multiprocessing prints above an exception
 _LINE_ABOVE = 64
-_PEER_GONE = re.compile(rb"Client connected end of file! Peer \w+ ip: \S+, port: (\d{1,5})\b")
 
 T = TypeVar("T")
 
@@ -192,8 +153,6 @@ class Findings:
     hits: tuple[Hit, ...] = ()
     last_time: float | None = None
     last_step: Step = NO_STEP
-    gone_ports: tuple[int, ...] = ()
-    """Ports of peers whose connection broke while this rank was alive."""
     lines: int = 0
     facts: tuple[Fact, ...] = ()
     """Who wrote it, and for whom the writer waits."""
@@ -233,7 +192,6 @@ class Scanner:
     _hits: _FirstAndLast[Hit] = field(default_factory=_FirstAndLast)
     _first_hits: dict[str, Hit] = field(default_factory=dict)
     _facts: dict[tuple[object, ...], Fact] = field(default_factory=dict)
-    _gone: dict[int, None] = field(default_factory=dict)
     _unfinished: bool = False
 
     def feed(self, block: bytes) -> None:
@@ -265,7 +223,6 @@ class Scanner:
             hits=tuple(hits[line] for line in sorted(hits) if not self._was_handled(hits[line])),
             last_time=_time(self._timed),
             last_step=self._step,
-            gone_ports=tuple(self._gone),
             lines=self.lines,
             facts=tuple(self._facts.values()),
         )
@@ -278,9 +235,9 @@ class Scanner:
         """Scan whole lines; return those from an exception on that has not ended yet."""
         if not data:
             return b""
-        matches = find_literals(data)
+        matches = _table()[0].find_matches_as_indexes(data, overlapping=True)
         scanned = len(data)
-        if matches or always():
+        if matches or _rows_without_literals():
             scanned = self._look(data, matches, final)
         self._note(data, scanned)
         self._noted = 0
@@ -297,7 +254,7 @@ class Scanner:
             at += data.count(b"\n", counted, start)
             counted = start
             self._note(data, min(end + 1, len(data)))
-            if EXCEPTION in kind.marks and at >= ended:
+            if kind.may_raise and at >= ended:
                 lines = lines or data.removesuffix(b"\n").split(b"\n")
                 above = lines[at - 1] if at else self._previous
                 exception = find_exception(lines, at, above)
@@ -311,26 +268,24 @@ class Scanner:
         return len(data)
 
     def _match(self, line: bytes, number: int, kind: LineKind) -> None:
-        if kind.rows or kind.forms:
-            text = line.decode("utf-8", "replace").rstrip("\r")
-            level = label_size(line)  # labels are ASCII
-            if kind.rows and (match := match_line(text, kind.rows, level)):
-                is_from_runtime = _RUNTIME.search(line[level : level + _HEAD]) is not None
-                hit = Hit(number, match, _time(self._timed), self.log, self._steps, is_from_runtime)
-                self._hits.add(hit)
-                self._first_hits.setdefault(match.pattern.id, hit)
-            if kind.forms and len(self._facts) < _FACTS_KEPT:
-                fact = read_fact(text, kind.forms, number, _time(self._timed), self.log, level)
-                if fact is not None:
-                    same = (fact.kind, fact.pid, *fact.values.items())
-                    self._facts.setdefault(same if fact.kind != "address" else (number,), fact)
-        if PEER in kind.marks and (peer := _PEER_GONE.search(line)):
-            self._gone[int(peer[1])] = None
+        if not kind.rows and not kind.forms:
+            return
+        text = line.decode("utf-8", "replace").rstrip("\r")
+        level = label_size(line)  # labels are ASCII
+        if kind.rows and (match := match_line(text, kind.rows, level)):
+            is_from_runtime = _RUNTIME.search(line[level : level + _HEAD]) is not None
+            hit = Hit(number, match, _time(self._timed), self.log, self._steps, is_from_runtime)
+            self._hits.add(hit)
+            self._first_hits.setdefault(match.pattern.id, hit)
+        if kind.forms and len(self._facts) < _FACTS_KEPT:
+            fact = read_fact(text, kind.forms, number, _time(self._timed), self.log, level)
+            if fact is not None:
+                same = (fact.kind, fact.pid, *fact.values.items())
+                self._facts.setdefault(same if fact.kind != "address" else (number,), fact)
 
     def _add_exception(self, end: End, first: int, last: int, above: bytes) -> None:
         summary, text = exception_text(end.block, end.below)
-        text = cut_middle(text, TRACEBACK_LIMIT)
-        summary = cut_middle(summary, SUMMARY_LIMIT)
+        text, summary = cut_middle(text, TRACEBACK_LIMIT), cut_middle(summary, SUMMARY_LIMIT)
         labels = (end.writer != b"", end.rank)
         is_of_child = _CHILD.match(above) is not None
         self._raised.add(
@@ -344,7 +299,7 @@ class Scanner:
         self._note_time(data, self._noted, end)
         self._step = max(self._step, last_step(data, self._noted, end))
         if self._hits or self._raised:
-            self._steps += step_lines(data, self._noted, end)
+            self._steps += sum(data.count(mark, self._noted, end) for mark in EPOCH_MARKS)
         self._noted = end
 
     def _note_time(self, data: bytes, start: int, end: int) -> None:
@@ -363,7 +318,7 @@ class Scanner:
 def _candidate_lines(data: bytes, matches: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, LineKind]]:
     """Return the lines that may tell something, in order: where each starts and ends, and what it may tell."""
     texts: dict[int, tuple[int, set[int]]] = {}
-    if always():
+    if _rows_without_literals():
         texts = {start: (end, set()) for start, end in _all_lines(data)}
     end = -1
     start = 0
@@ -373,7 +328,7 @@ def _candidate_lines(data: bytes, matches: Sequence[tuple[int, int, int]]) -> It
             end = _line_end(data, at)
         texts.setdefault(start, (end, set()))[1].add(literal)
     for start, (end, literals) in texts.items():
-        yield start, end, kind_of(frozenset(literals))
+        yield start, end, _kind_of(frozenset(literals))
 
 
 def _all_lines(data: bytes) -> Iterator[tuple[int, int]]:
@@ -427,11 +382,8 @@ def scan(lines: Sequence[str], skipped: int = 0) -> Findings:
 
 
 def _time(text: bytes) -> float | None:
-    """Return the time that a line begins with, in seconds since 1970."""
-    match = _TIME.search(text)
-    if not match:
-        return None
+    """Return a time of the shape that logs have, in seconds since 1970; None for one that never was."""
     try:
-        return datetime.strptime((b"%b.%b%b" % match.groups()).decode(), "%Y-%m-%d-%H:%M:%S.%f").timestamp()
+        return datetime.strptime((text[:-4] + text[-3:]).decode(), "%Y-%m-%d-%H:%M:%S.%f").timestamp()
     except (ValueError, OverflowError):
         return None

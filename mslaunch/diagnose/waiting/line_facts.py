@@ -10,7 +10,9 @@ from typing import Literal
 
 from mslaunch.diagnose.patterns.literals import required_literals
 
-Kind = Literal["self", "listen", "wait", "root", "missing", "came", "expected", "task", "killed", "address", "tls"]
+Kind = Literal[
+    "self", "listen", "wait", "root", "missing", "came", "expected", "task", "killed", "address", "tls", "gone"
+]
 _ADDRESS = r"[0-9A-Fa-f.:]{2,45}"
 _PROCESS = re.compile(r"\b[A-Z]{2,12}\((\d{1,10})[,:]|[\[(]PID: ?(\d{1,10})[\],]")
 _HEALTHY = ("[INFO]", "[DEBUG]", "[WARNING]", "[EVENT]", "[TRACE]")
@@ -172,6 +174,7 @@ _TABLE: tuple[tuple[Kind, str, bool], ...] = (
         r".{0,300}?\bdataType\[(?P<type>\w{1,20})\]",
         False,
     ),
+    ("gone", r"Client connected end of file! Peer \w+ ip: \S+, port: (?P<port>\d{1,5})\b", True),
     ("tls", r"TLS SWITCH \((?P<tls>\d)\)", True),
     ("killed", r"(?P<what>Out of memory): Kill(?:ed)? process (?P<pid>\d{1,10})", True),
     ("killed", r"(?P<what>Memory cgroup out of memory): Kill(?:ed)? process (?P<pid>\d{1,10})", True),
