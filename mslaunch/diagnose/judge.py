@@ -84,7 +84,7 @@ def _with_chain(verdict: Verdict, chain: Chain, cases: Sequence[Case]) -> Verdic
     """Add to an error who waited for it, in which order, and whether the clocks agree."""
     note = contradiction(chain, cases)
     advice = " ".join(part for part in (verdict.advice, note) if part) or None
-    return replace(verdict, chain=steps_of(chain, [case.log for case in cases], verdict.line), advice=advice)
+    return replace(verdict, chain=steps_of(chain, cases, verdict.line), advice=advice)
 
 
 def _vanished(cases: Sequence[Case]) -> list[Case]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mslaunch.diagnose.verdict import Step
 from mslaunch.diagnose.waiting.graph import Peer, Wait
 from mslaunch.text import counted
+
+if TYPE_CHECKING:
+    from mslaunch.diagnose.case import Case
 
 End = Literal["error", "silent", "outside", "cycle", "link"]
 _MOST_TRIED = 256  # places where a chain may begin, or a cycle be cut: thousands of ranks are judged in a moment
@@ -63,13 +66,9 @@ def _order(chain: Chain, waiting: Collection[int]) -> tuple[object, ...]:
         -len(chain.leading),
         chain.culprit.case in waiting,
         chain.culprit.case is None,
-        _first_time(chain),
+        min((wait.time for wait in chain.waits if wait.time is not None), default=float("inf")),
         chain.peers[0].rank or 0,
     )
-
-
-def _first_time(chain: Chain) -> float:
-    return min((wait.time for wait in chain.waits if wait.time is not None), default=float("inf"))
 
 
 def _chain(
@@ -77,8 +76,12 @@ def _chain(
 ) -> Chain:
     reaching = _reaching(backwards, component)
     if len(component) > 1:
-        waits = _into_cycle(graph, backwards, reaching, _cycle(graph, component))
-        return Chain(tuple(wait.waiter for wait in waits), tuple(waits), "cycle", reaching)
+        around = _cycle(graph, component)
+        inside = [wait.waiter for wait in around]
+        path = _longest(graph, backwards, reaching, set(inside))
+        at = inside.index(path[-1].peer) if path else 0
+        waits = (*path, *around[at:], *around[:at])
+        return Chain(tuple(wait.waiter for wait in waits), waits, "cycle", reaching)
     culprit = component[0]
     path = _longest(graph, backwards, reaching, {culprit})
     end: End = "silent" if culprit.case is not None else "outside"
@@ -86,19 +89,8 @@ def _chain(
         end = "error"
     elif path and path[-1].is_link and culprit.case is None:
         end = "link"
-    return Chain(
-        (*(wait.waiter for wait in path), culprit), tuple(path), end, tuple(p for p in reaching if p != culprit)
-    )
-
-
-def _into_cycle(
-    graph: Graph, backwards: Mapping[Peer, set[Peer]], reaching: Sequence[Peer], around: list[Wait]
-) -> list[Wait]:
-    """Return a way into a cycle, and the cycle from there."""
-    path = _longest(graph, backwards, reaching, {wait.waiter for wait in around})
-    entry = path[-1].peer if path else around[0].waiter
-    at = next(number for number, wait in enumerate(around) if wait.waiter == entry)
-    return [*path, *around[at:], *around[:at]]
+    leading = tuple(peer for peer in reaching if peer != culprit)
+    return Chain((*(wait.waiter for wait in path), culprit), tuple(path), end, leading)
 
 
 def _reaching(backwards: Mapping[Peer, set[Peer]], component: Sequence[Peer]) -> tuple[Peer, ...]:
@@ -223,7 +215,6 @@ _ENDS = {
 }
 END_OF_WAITING = ("silent", "outside", "cycle", "link")
 """The causes of a verdict where nobody shows an error of its own."""
-_LAST_VERB = {"link": "lost the network link to"}
 
 
 def peer_words(peer: Peer | Step, log: str | None = None) -> str:
@@ -238,9 +229,14 @@ def peer_words(peer: Peer | Step, log: str | None = None) -> str:
     return (f"{peer.host}:{port}" if port else peer.host) or log or "a process that nobody names"
 
 
-def chain_words(chain: Chain, logs: Sequence[str], ending: str | None = None) -> str:
+def peer_name(peer: Peer, cases: Sequence[Case]) -> str:
+    """Name a process by what is known of it, else by its log."""
+    return peer_words(peer, None if peer.case is None else cases[peer.case].log)
+
+
+def chain_words(chain: Chain, cases: Sequence[Case], ending: str | None) -> str:
     """Say in one line who waits for whom, where that ends, and how many ranks lead there."""
-    names = [peer_words(peer, None if peer.case is None else logs[peer.case]) for peer in chain.peers]
+    names = [peer_name(peer, cases) for peer in chain.peers]
     if len(names) > _SHOWN:
         left = len(names) - _SHOWN + 1
         names[2 : 2 + left] = [f"{left} more in a row"]
@@ -248,7 +244,9 @@ def chain_words(chain: Chain, logs: Sequence[str], ending: str | None = None) ->
     if chain.end == "cycle":
         reason = ending or "look at the link between them first"
         return f"{_cycle_words(chain, names)}: {reason} ({count} in it or waiting for it)"
-    verbs = [*["waits for"] * (len(names) - 2), _LAST_VERB.get(chain.end, "waits for")]
+    verbs = ["waits for"] * (len(names) - 1)
+    if chain.end == "link":
+        verbs[-1] = "lost the network link to"
     sentence = names[0] + ", which".join(f" {verb} {name}" for verb, name in zip(verbs, names[1:], strict=True))
     lead = "leads" if count == "1 rank" else "lead"
     return f"{sentence}, {ending or _ENDS[chain.end]} ({count} {lead} there)"
@@ -263,14 +261,9 @@ def _cycle_words(chain: Chain, names: Sequence[str]) -> str:
     return f"{', '.join(names)} wait for each other in a circle"
 
 
-def steps_of(chain: Chain, logs: Sequence[str], culprit_line: int | None) -> tuple[Step, ...]:
+def steps_of(chain: Chain, cases: Sequence[Case], culprit_line: int | None) -> tuple[Step, ...]:
     """Return the chain as it is recorded, with the line behind each step, the culprit last."""
-    steps = []
-    for number, peer in enumerate(chain.peers):
-        if number < len(chain.waits):
-            wait = chain.waits[number]
-            steps.append(Step(peer.rank, peer.host, peer.device, wait.log, wait.line))
-        else:
-            log = None if peer.case is None else logs[peer.case]
-            steps.append(Step(peer.rank, peer.host, peer.device, log, culprit_line if log else None))
-    return tuple(steps)
+    lines: list[tuple[str | None, int | None]] = [(wait.log, wait.line) for wait in chain.waits]
+    log = None if chain.culprit.case is None else cases[chain.culprit.case].log
+    lines.append((log, culprit_line if log else None))  # a cycle has a wait for its last one as well
+    return tuple(Step(peer.rank, peer.host, peer.device, *line) for peer, line in zip(chain.peers, lines, strict=False))

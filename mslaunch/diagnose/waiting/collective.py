@@ -11,10 +11,9 @@ from mslaunch.diagnose.case import Case, failed, is_victim, printed_step, when
 from mslaunch.diagnose.logs.scan import Hit
 from mslaunch.diagnose.patterns.pattern import Pattern, built_in_patterns
 from mslaunch.diagnose.verdict import Step, Verdict
-from mslaunch.diagnose.waiting.chain import Chain, chain_words, find_chains, peer_words, steps_of
-from mslaunch.diagnose.waiting.graph import DeviceAddress, Peer, Wait, Writer, find_waits
+from mslaunch.diagnose.waiting.chain import Chain, chain_words, find_chains, peer_name, peer_words, steps_of
+from mslaunch.diagnose.waiting.graph import DeviceAddress, Peer, Wait, find_waits
 from mslaunch.diagnose.waiting.line_facts import Fact
-from mslaunch.diagnose.waiting.writer import is_address
 from mslaunch.text import counted
 
 _TLS = {"0": "off", "1": "on"}
@@ -54,9 +53,10 @@ def in_collective(cases: Sequence[Case], among: Collection[int]) -> OddRank | No
         for what, template in _COMPARED.items():
             values = {number: task.values[what] for number, task in of_group.items() if what in task.values}
             if (odd := _odd_one(values)) is not None:
-                alike = sum(value == values[odd] for value in values.values()) - 1
+                others = [value for value in values.values() if value != values[odd]]
+                alike = len(values) - len(others) - 1
                 own = f"{values[odd]} (as {counted(alike, 'other')})" if alike else values[odd]
-                return OddRank(odd, of_group[odd].fact, template.format(own, _other(values, odd)))
+                return OddRank(odd, of_group[odd].fact, template.format(own, others[0]))
     return None
 
 
@@ -106,10 +106,6 @@ def _odd_one(values: Mapping[int, str]) -> int | None:
     return min(values, key=lambda number: (counts[values[number]], len(values[number]), values[number]))
 
 
-def _other(values: Mapping[int, str], odd: int) -> str:
-    return next(value for value in values.values() if value != values[odd])
-
-
 def in_tls(cases: Sequence[Case], among: Collection[int]) -> OddRank | None:
     """Find the rank whose NPU has TLS on where the others have it off, or the other way round."""
     facts: dict[int, Fact] = {}
@@ -121,25 +117,10 @@ def in_tls(cases: Sequence[Case], among: Collection[int]) -> OddRank | None:
     values = {number: fact.values["tls"] for number, fact in facts.items() if fact.values["tls"] in _TLS}
     if len(set(values.values())) < 2:
         return None
-    rarest = Counter(values.values()).most_common()[-1][0]
-    odd = next(number for number, value in values.items() if value == rarest)
-    few = counted(sum(value == rarest for value in values.values()), "NPU port")
-    usual = _TLS[_other(values, odd)]
-    return OddRank(odd, facts[odd], f"TLS is {_TLS[rarest]} for {few} and {usual} for the others")
-
-
-def turn(chain: Chain, last: int) -> Chain:
-    """Return a cycle that ends with a certain case; a chain without it stays as it is."""
-    around = next(number for number, wait in enumerate(chain.waits) if wait.waiter == chain.waits[-1].peer)
-    waits = chain.waits[around:]
-    at = next((number for number, wait in enumerate(waits, 1) if wait.waiter.case == last), None)
-    if at is None:
-        return chain
-    waits = (*waits[at:], *waits[:at])
-    return replace(chain, peers=tuple(wait.waiter for wait in waits), waits=waits)
-
-
-_TLS_ROW, _COLLECTIVE_ROW = "hccl-tls", "hccl-inconsistent"
+    (usual, _), (rare, count) = Counter(values.values()).most_common()
+    odd = next(number for number, value in values.items() if value == rare)
+    few = counted(count, "NPU port")
+    return OddRank(odd, facts[odd], f"TLS is {_TLS[rare]} for {few} and {_TLS[usual]} for the others")
 
 
 def with_tls(verdict: Verdict, chain: Chain, cases: Sequence[Case]) -> Verdict:
@@ -150,7 +131,7 @@ def with_tls(verdict: Verdict, chain: Chain, cases: Sequence[Case]) -> Verdict:
     if odd is None:
         return verdict
     summary = f"{odd.description}, so that they cannot connect; {verdict.summary}"
-    return replace(verdict, summary=summary, advice=_row(_TLS_ROW).advice, pattern=_TLS_ROW)
+    return replace(verdict, summary=summary, advice=_row("hccl-tls").advice, pattern="hccl-tls")
 
 
 def of_group(cases: Sequence[Case]) -> Verdict | None:
@@ -179,7 +160,7 @@ def _capitalized(sentence: str) -> str:
 
 
 def _of_odd_rank(odd: OddRank, cases: Sequence[Case]) -> Verdict:
-    row = _row(_COLLECTIVE_ROW)
+    row = _row("hccl-inconsistent")
     case = cases[odd.case]
     victims = {other.rank for other in cases if other is not case and other.rank is not None and failed(other)}
     return Verdict(
@@ -203,27 +184,24 @@ def _silent(cases: Sequence[Case], waiting: Sequence[int]) -> Verdict | None:
         members = [case for case in cases if group in case.who.groups]
         silent = [case for case in members if not failed(case)]
         waiters = [case for case in members if failed(case)]
-        if silent and len(waiters) > len(silent):
-            return _of_silent(silent, waiters)
+        if not silent or len(waiters) <= len(silent):
+            continue
+        first = silent[0]
+        more = f" (and {counted(len(silent) - 1, 'other')})" if len(silent) > 1 else ""
+        waited = counted(len(waiters), "rank")
+        return Verdict(
+            rank=first.rank,
+            host=first.host,
+            cause="silent",
+            summary=f"{_case_name(first)}{more} left no error, while {waited} of its group waited in a collective:"
+            " look there first",
+            advice=_row("hccl-task-timeout").advice,
+            log=first.log,
+            line=first.findings.lines or None,
+            pattern="hccl-task-timeout",
+            victims=tuple(sorted(case.rank for case in waiters if case.rank is not None)),
+        )
     return None
-
-
-def _of_silent(silent: Sequence[Case], waiters: Sequence[Case]) -> Verdict:
-    first = silent[0]
-    more = f" (and {counted(len(silent) - 1, 'other')})" if len(silent) > 1 else ""
-    waited = counted(len(waiters), "rank")
-    return Verdict(
-        rank=first.rank,
-        host=first.host,
-        cause="silent",
-        summary=f"{_case_name(first)}{more} left no error, while {waited} of its group waited in a collective:"
-        " look there first",
-        advice=_row("hccl-task-timeout").advice,
-        log=first.log,
-        line=first.findings.lines or None,
-        pattern="hccl-task-timeout",
-        victims=tuple(sorted(case.rank for case in waiters if case.rank is not None)),
-    )
 
 
 def _row(row_id: str) -> Pattern:
@@ -253,8 +231,7 @@ _OTHER_COLLECTIVE = (
 
 def chains_of(cases: Sequence[Case], places: Sequence[DeviceAddress]) -> list[Chain]:
     """Return the chains of waiting that the logs tell of, the most telling first."""
-    writers = [Writer(case.who, (*case.findings.facts, *_blamed(case)), case.host) for case in cases]
-    waits = find_waits(writers, places)
+    waits = find_waits(cases, places)
     if not waits:
         return []
     failures = {number for number, case in enumerate(cases) if failed(case)}
@@ -276,11 +253,17 @@ def _with_silent(chain: Chain, cases: Sequence[Case]) -> Chain:
 
 
 def _turned(chain: Chain, cases: Sequence[Case]) -> Chain:
-    """Let a cycle end with the rank that differs from the others in it."""
+    """Let a cycle end with the rank that differs from the others in it; a way into the cycle is left out then."""
     odd = _odd_in_cycle(chain, cases)
     if odd is None:
         return chain
-    return turn(chain, odd.case)
+    around = next(number for number, wait in enumerate(chain.waits) if wait.waiter == chain.waits[-1].peer)
+    waits = chain.waits[around:]
+    at = next((number for number, wait in enumerate(waits, 1) if wait.waiter.case == odd.case), None)
+    if at is None:
+        return chain
+    waits = (*waits[at:], *waits[:at])
+    return replace(chain, peers=tuple(wait.waiter for wait in waits), waits=waits)
 
 
 def _odd_in_cycle(chain: Chain, cases: Sequence[Case]) -> OddRank | None:
@@ -291,30 +274,6 @@ def _odd_in_cycle(chain: Chain, cases: Sequence[Case]) -> OddRank | None:
 
 def _cases_in(chain: Chain) -> list[int]:
     return [peer.case for peer in chain.peers if peer.case is not None]
-
-
-def _blamed(case: Case) -> list[Fact]:
-    """Return the peers that rows of the pattern table name, where no form of ours has read the same line."""
-    lines_read = {(fact.log, fact.line) for fact in case.findings.facts}
-    facts = []
-    for hit in case.findings.hits:
-        if hit.match.blamed and (hit.log, hit.line) not in lines_read:
-            values = _peer_values(hit.match.blamed)
-            if values:
-                facts.append(Fact(hit.line, "wait", None, values, hit.time, hit.log))
-    return facts
-
-
-def _peer_values(blamed: str) -> dict[str, str]:
-    """Read how a line names a peer: by its rank, its address, or its host's address and its device."""
-    if blamed.isdecimal() and len(blamed) < 10:
-        return {"rank": blamed}
-    address, _, device = blamed.partition("/")
-    if not is_address(address):
-        return {}
-    if device.isdecimal():
-        return {"server": address, "physical": device}
-    return {"address": address}
 
 
 def of_chain(chains: Sequence[Chain], cases: Sequence[Case]) -> Verdict:
@@ -350,7 +309,7 @@ def of_chain(chains: Sequence[Chain], cases: Sequence[Case]) -> Verdict:
         also_failed=_ranks_but(culprit.rank, also_failed),
         victims=_ranks_but(culprit.rank, {peer.rank for peer in chain.leading}),
         step=step,
-        chain=steps_of(chain, [case.log for case in cases], culprit_line),
+        chain=steps_of(chain, cases, culprit_line),
     )
 
 
@@ -368,16 +327,16 @@ def _advice(chain: Chain, cases: Sequence[Case], hit: Hit | None) -> str:
     if odd is None:
         return advice
     peer = next(peer for peer in chain.peers if peer.case == odd.case)
-    return f"{advice} {_capitalized(_peer_name(peer, cases))} is {odd.description}."
+    return f"{advice} {_capitalized(peer_name(peer, cases))} is {odd.description}."
 
 
 def _summary(chains: Sequence[Chain], cases: Sequence[Case]) -> str:
-    summary = chain_words(chains[0], [case.log for case in cases], _ending(chains[0], cases))
+    summary = chain_words(chains[0], cases, _ending(chains[0], cases))
     if len(chains) == 1:
         return summary
     others = []
     for chain in chains[1 : 1 + _OTHERS_SHOWN]:
-        others.append(f"{_peer_name(chain.peers[0], cases)} to {_peer_name(chain.culprit, cases)}")
+        others.append(f"{peer_name(chain.peers[0], cases)} to {peer_name(chain.culprit, cases)}")
     summary = f"{summary}; another chain leads from {', from '.join(others)}"
     more = len(chains) - 1 - len(others)
     if more:
@@ -389,16 +348,10 @@ def _ending(chain: Chain, cases: Sequence[Case]) -> str | None:
     """Say what is known of the end of a chain; None where there is no more than its kind."""
     odd = _odd_in_cycle(chain, cases)
     if odd is not None:
-        return f"{_peer_name(chain.culprit, cases)} is {odd.description}"
+        return f"{peer_name(chain.culprit, cases)} is {odd.description}"
     if chain.end == "silent" and chain.culprit.case is not None and failed(cases[chain.culprit.case]):
         return "which waits as well and does not say for whom: look there first"
     return None
-
-
-def _peer_name(peer: Peer, cases: Sequence[Case]) -> str:
-    if peer.case is None:
-        return peer_words(peer)
-    return peer_words(peer, cases[peer.case].log)
 
 
 def _hit_of(wait: Wait, cases: Sequence[Case]) -> Hit | None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mslaunch.diagnose.waiting.line_facts import WHOLE_JOB, Fact
-from mslaunch.diagnose.waiting.writer import Identity, first_number, is_address
+from mslaunch.diagnose.waiting.writer import first_number, is_address
+
+if TYPE_CHECKING:
+    from mslaunch.diagnose.case import Case
 
 _MOST_MISSING = 4096  # ranks that one list may name as missing
 _ROOT_DEVICE = re.compile(r"_(\d{1,5})_(\d{1,6})_\d{10,20}$")
@@ -48,58 +52,35 @@ class Wait:
     """The line is about the link between both, not about the peer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """A process whose logs are there: who it is, and what its logs say of it and of others."""
-
-    who: Identity
-    facts: Sequence[Fact]
-    host: str | None = None
-    """The name of its host, where somebody besides the log knows it."""
-
-    @property
-    def hosts(self) -> set[str]:
-        return {host for host in (self.host, self.who.host) if host}
-
-    @property
-    def device(self) -> int | None:
-        return first_number(self.who.device, self.who.physical)
-
-
-@dataclass
 class _Book:
     """Finds processes by rank, address, host and device."""
 
-    writers: Sequence[Writer]
-    places: Sequence[DeviceAddress]
-    by_rank: dict[int, set[int]] = field(default_factory=dict)
-    by_address: dict[str, set[int]] = field(default_factory=dict)
-    by_device: dict[tuple[str, int], set[int]] = field(default_factory=dict)
-    by_group: dict[str, dict[int, set[int]]] = field(default_factory=dict)
-    group_of: dict[str, str] = field(default_factory=dict)
-    """The name of the group that a text in a line holds; such a text is a tag, most often."""
-    place_of: dict[str, DeviceAddress] = field(default_factory=dict)
-    planned: dict[int, DeviceAddress] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for number, writer in enumerate(self.writers):
-            who = writer.who
+    def __init__(self, cases: Sequence[Case], places: Sequence[DeviceAddress]) -> None:
+        self.cases = cases
+        self.hosts = [{host for host in (case.host, case.who.host) if host} for case in cases]
+        self.by_rank: dict[int, set[int]] = {}
+        self.by_address: dict[str, set[int]] = {}
+        self.by_device: dict[tuple[str, int], set[int]] = {}
+        self.by_group: dict[str, dict[int, set[int]]] = {}
+        self.group_of: dict[str, str] = {}
+        """The name of the group that a text in a line holds; such a text is a tag, most often."""
+        for number, who in enumerate(case.who for case in cases):
             if who.rank is not None:
                 self.by_rank.setdefault(who.rank, set()).add(number)
             for address in who.addresses:
                 self.by_address.setdefault(address, set()).add(number)
             device = first_number(who.physical, who.device)
             if device is not None:
-                for host in writer.hosts:
+                for host in self.hosts[number]:
                     self.by_device.setdefault((host, device), set()).add(number)
             for group, rank in who.groups.items():
                 self.by_group.setdefault(group, {}).setdefault(rank, set()).add(number)
-        self.planned = {place.rank: place for place in self.places if place.rank is not None}
-        self.place_of = {place.address: place for place in self.places if place.address}
+        self.planned = {place.rank: place for place in places if place.rank is not None}
+        self.place_of = {place.address: place for place in places if place.address}
 
     def peer(self, number: int) -> Peer:
-        writer = self.writers[number]
-        return Peer(number, writer.who.rank, writer.host or writer.who.host, writer.device)
+        case, who = self.cases[number], self.cases[number].who
+        return Peer(number, who.rank, case.host or who.host, first_number(who.device, who.physical))
 
     def find(self, values: Mapping[str, str], waiter: int) -> Peer:
         """Return whom a line names: the one process that fits, or what the line says of one whose log is not there."""
@@ -113,18 +94,26 @@ class _Book:
         if address is not None:
             matches = self._at_address(address, matches, waiter)
         elif device is not None:
-            if server is None or any(server in writer.hosts for writer in self.writers):
+            if server is None or any(server in hosts for hosts in self.hosts):
                 matches = set()
             # A host that no log names may be one by another address; then the rank is all that is known.
             matches = self._on_device(server, device, waiter) or matches
         elif server is not None:
-            there = {number for number in matches if server in (self.writers[number].hosts or {server})}
+            there = {number for number in matches if server in (self.hosts[number] or {server})}
             if matches and not there:
                 rank = None  # it is the rank in a smaller group
             matches = there
         if len(matches) == 1:
             return self.peer(next(iter(matches)))
-        return self._outside(rank, address, server, device, values.get("port"), waiter)
+        place = self.place_of.get(address or "")
+        if place is not None:
+            return Peer(None, first_number(place.rank, rank), place.host, place.device)
+        if rank is not None and rank in self.planned:
+            return Peer(None, rank, self.planned[rank].host, self.planned[rank].device)
+        host = server or address
+        if not host and device is not None:
+            host = self.peer(waiter).host
+        return Peer(None, rank, host, device, values.get("port") if rank is None else None)
 
     def _in_group(self, rank: int, group: str | None) -> set[int]:
         """Return the processes with a rank: in the group that the line names, else in the job."""
@@ -145,42 +134,21 @@ class _Book:
             return matches & ranked
         if len(matches) == 1:
             return matches
-        beside = {number for number in matches if self.writers[number].hosts & self.writers[waiter].hosts}
+        beside = {number for number in matches if self.hosts[number] & self.hosts[waiter]}
         if len(beside) == 1:
             return beside
         return ranked
 
     def _on_device(self, server: str | None, device: int, waiter: int) -> set[int]:
         """Return the process on a device of a host, of the waiter's own where none is named."""
-        hosts = [server] if server else sorted(self.writers[waiter].hosts)
-        for host in hosts:
+        for host in [server] if server else sorted(self.hosts[waiter]):
             if matches := self.by_device.get((host, device)):
                 return matches
         return self.by_address.get(server or "", set())
 
-    def _outside(
-        self,
-        rank: int | None,
-        address: str | None,
-        server: str | None,
-        device: int | None,
-        port: str | None,
-        waiter: int,
-    ) -> Peer:
-        place = self.place_of.get(address or "")
-        if place is not None:
-            return Peer(None, first_number(place.rank, rank), place.host, place.device)
-        if rank is not None and rank in self.planned:
-            planned = self.planned[rank]
-            return Peer(None, rank, planned.host, planned.device)
-        host = server or address
-        if not host and device is not None:
-            host = self.peer(waiter).host
-        return Peer(None, rank, host, device, port if rank is None else None)
-
     def root_of(self, waiter: int, values: Mapping[str, str]) -> Peer:
         """Return the process that the ranks of a group register with."""
-        who = self.writers[waiter].who
+        who = self.cases[waiter].who
         address, port = (values["address"], values["port"]) if "address" in values else who.root or (None, None)
         group = who.root_group or ""
         if address is None and is_address(group.partition("%")[0]):
@@ -196,13 +164,16 @@ class _Book:
         return Peer(None, None, address, None, port)
 
 
-def find_waits(writers: Sequence[Writer], places: Sequence[DeviceAddress] = ()) -> list[Wait]:
+def find_waits(cases: Sequence[Case], places: Sequence[DeviceAddress] = ()) -> list[Wait]:
     """Return every edge that the logs tell of, in the order of each log; a process does not wait for itself."""
-    book = _Book(writers, places)
+    book = _Book(cases, places)
     waits = []
-    for number, writer in enumerate(writers):
-        for fact in writer.facts:
-            waiter = _waiter(book, number, fact)
+    for number, case in enumerate(cases):
+        for fact in (*case.findings.facts, *_blamed(case)):
+            waiter = book.peer(number)
+            if "from_server" in fact.values:  # a line that is about another process than its writer
+                place = {"server": fact.values["from_server"], "physical": fact.values["from_physical"]}
+                waiter = book.find(place, number)
             for peer in _peers(book, number, fact):
                 if peer != waiter and peer != Peer():
                     is_link = fact.values.get("what") in _LINK
@@ -210,11 +181,28 @@ def find_waits(writers: Sequence[Writer], places: Sequence[DeviceAddress] = ()) 
     return waits
 
 
-def _waiter(book: _Book, number: int, fact: Fact) -> Peer:
-    """Return who waits: whoever wrote the line, but for lines that name another process."""
-    if "from_server" not in fact.values:
-        return book.peer(number)
-    return book.find({"server": fact.values["from_server"], "physical": fact.values["from_physical"]}, number)
+def _blamed(case: Case) -> list[Fact]:
+    """Return the peers that rows of the pattern table name, where no form of ours has read the same line."""
+    lines_read = {(fact.log, fact.line) for fact in case.findings.facts}
+    facts = []
+    for hit in case.findings.hits:
+        if hit.match.blamed and (hit.log, hit.line) not in lines_read:
+            values = _peer_values(hit.match.blamed)
+            if values:
+                facts.append(Fact(hit.line, "wait", None, values, hit.time, hit.log))
+    return facts
+
+
+def _peer_values(blamed: str) -> dict[str, str]:
+    """Read how a line names a peer: by its rank, its address, or its host's address and its device."""
+    if blamed.isdecimal() and len(blamed) < 10:
+        return {"rank": blamed}
+    address, _, device = blamed.partition("/")
+    if not is_address(address):
+        return {}
+    if device.isdecimal():
+        return {"server": address, "physical": device}
+    return {"address": address}
 
 
 def _peers(book: _Book, number: int, fact: Fact) -> Iterator[Peer]:
@@ -228,17 +216,17 @@ def _peers(book: _Book, number: int, fact: Fact) -> Iterator[Peer]:
             if text and len(text) < 10:
                 yield book.find({"rank": text}, number)
     elif fact.kind == "came":
-        for rank in _missing(book.writers[number], fact):
+        for rank in _missing(book.cases[number], fact):
             yield book.find({"rank": str(rank)}, number)
 
 
-def _missing(writer: Writer, first: Fact) -> list[int]:
+def _missing(case: Case, first: Fact) -> list[int]:
     """Return the ranks that are in none of the lists of those that came; all lists count as one."""
-    lists = [fact for fact in writer.facts if fact.kind == "came"]
+    lists = [fact for fact in case.findings.facts if fact.kind == "came"]
     if first is not lists[0]:
         return []
-    sizes = [int(fact.values["ranks"]) for fact in writer.facts if fact.kind == "expected"]
-    size = [*sizes, writer.who.ranks][0]
+    sizes = [int(fact.values["ranks"]) for fact in case.findings.facts if fact.kind == "expected"]
+    size = [*sizes, case.who.ranks][0]
     if not 0 < size < min(WHOLE_JOB, 1 << 20):
         return []
     texts = [text.partition(":")[0] for fact in lists for text in re.findall(r"\[([^\]]{1,40})\]", fact.values["came"])]
