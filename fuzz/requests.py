@@ -10,7 +10,8 @@ from random import Random
 from fuzz.mutate import mutate_bytes, mutate_json
 from fuzz.run import Border, samples
 from mslaunch.cli import rank_table as rank_table_verb
-from mslaunch.diagnose.patterns.pattern import parse_table
+from mslaunch.diagnose.patterns.pattern import checked_pattern
+from mslaunch.documents.row_table import parse_rows
 from mslaunch.hosts import Host, parse_hosts
 from mslaunch.launcher import read as reading
 from mslaunch.launcher.program import find_program
@@ -113,7 +114,7 @@ def _open_patterns(folder: Path) -> Callable[[bytes], object]:
     del folder
 
     def read(data: bytes) -> None:
-        _, problems = parse_table(data.decode("utf-8", "replace"), "mine.yaml")
+        _, problems = parse_rows(data.decode("utf-8", "replace"), "mine.yaml", "patterns", checked_pattern)
         assert all("\n" not in problem for problem in problems)
 
     return read

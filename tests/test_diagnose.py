@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from mslaunch.diagnose.case import Case
-from mslaunch.diagnose.evidence import read_folder
+from mslaunch.diagnose.evidence import read_sources
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.logs.scan import lines_before_tail, scan, scan_tail
+from mslaunch.diagnose.logs.sources import files_of
 from mslaunch.diagnose.patterns.pattern import built_in_patterns, is_healthy_noise, match_line
 from tests.conftest import Bench
 
@@ -61,7 +62,7 @@ def test_msruns_own_logs_give_the_true_cause(
     folder: str, rank: int, words: str, also_failed: list[int], victims: list[int]
 ) -> None:
     """Logs that msrun wrote, where its scheduler blames the rank that msrun itself had stopped."""
-    verdict = judge(read_folder(LOGS / folder).cases)
+    verdict = judge(read_sources(files_of(LOGS / folder)).cases)
     assert verdict is not None
     assert verdict.rank == rank
     assert words in verdict.summary
@@ -109,7 +110,7 @@ def test_a_broken_connection_is_not_the_cause_beside_another_exception(tmp_path:
     frame = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    run()\n'
     (tmp_path / "worker_0.log").write_text(f"{frame}{message}\n")
     (tmp_path / "worker_1.log").write_text(f"{frame}FileNotFoundError: data.rec\n")
-    verdict = judge(read_folder(tmp_path).cases)
+    verdict = judge(read_sources(files_of(tmp_path)).cases)
     assert verdict is not None
     assert (verdict.rank, verdict.victims) == (1, (0,))
 
@@ -189,7 +190,7 @@ def test_hccl_codes_are_found_in_plogs(tmp_path: Path) -> None:
     plog.parent.mkdir(parents=True)
     log.write_text("epoch: 1 step: 1, loss is 1\n")
     plog.write_text("[ERROR] HCCP(4242,python):2026-11-16-02:04:06.293.000 EJ0004 [check][ip]fail\n")
-    verdict = judge(read_folder(tmp_path).cases)
+    verdict = judge(read_sources(files_of(tmp_path)).cases)
     assert verdict is not None
     assert (verdict.rank, verdict.pattern) == (3, "device-ip")
 
@@ -251,7 +252,7 @@ def test_diagnose_on_the_command_line(bench: Bench) -> None:
 def test_any_bytes_can_be_diagnosed(tmp_path: Path, content: bytes) -> None:
     """A broken log gives an answer or none, never a traceback."""
     (tmp_path / "worker_0.log").write_bytes(content)
-    cases = read_folder(tmp_path).cases
+    cases = read_sources(files_of(tmp_path)).cases
     assert len(cases) == 1
     judge(cases)
 

@@ -11,7 +11,8 @@ from typing import TextIO
 import pytest
 
 from mslaunch.cli.console.progress_bar import PATIENCE, ReadingLine
-from mslaunch.diagnose.evidence import read_folder
+from mslaunch.diagnose.evidence import read_sources
+from mslaunch.diagnose.logs.sources import files_of
 from tests.conftest import Bench
 from tests.terminal_bed import run_in_terminal
 
@@ -49,7 +50,7 @@ def test_a_terminal_shows_how_far_reading_is(tmp_path: Path, terminal: tuple[Tex
     out, ours = terminal
     write_logs(tmp_path)
     line = ReadingLine(out, Clock())
-    read_folder(tmp_path, line.show)
+    read_sources(files_of(tmp_path), line.show)
     line.clear()
     shown = ""
     while not shown.endswith(f"/s{CLEARED[1:]}{CLEARED}"):
@@ -77,7 +78,7 @@ def test_a_file_gets_no_line(tmp_path: Path) -> None:
     write_logs(tmp_path)
     with (tmp_path / "errors").open("w+") as out:
         line = ReadingLine(out, Clock())
-        read_folder(tmp_path, line.show)
+        read_sources(files_of(tmp_path), line.show)
         line.clear()
         assert out.tell() == 0
 

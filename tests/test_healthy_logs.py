@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.diagnose.evidence import read_folder
+from mslaunch.diagnose.evidence import read_sources
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.logs.scan import scan
+from mslaunch.diagnose.logs.sources import files_of
 
 HEAD = "(77,python):2026-03-01-08:00:00.000.000"
 STEPS = [f"epoch: 1 step: {step}, loss is 0.5" for step in range(1, 9)]
@@ -59,7 +60,7 @@ HEALTHY = {
 def test_a_healthy_log_gives_no_alarm(tmp_path: Path, name: str) -> None:
     """No line of it is a sign of a failure."""
     (tmp_path / "worker_0.log").write_text("".join(f"{line}\n" for line in HEALTHY[name]))
-    assert judge(read_folder(tmp_path).cases) is None
+    assert judge(read_sources(files_of(tmp_path)).cases) is None
 
 
 def test_an_exception_with_a_step_of_another_rank_after_it_counts() -> None:

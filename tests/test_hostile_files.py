@@ -16,7 +16,8 @@ from mslaunch.checkpoint.sharding.sets import parse_step
 from mslaunch.cli import run as mslaunch
 from mslaunch.diagnose.case import read_error
 from mslaunch.diagnose.logs.scan import scan
-from mslaunch.diagnose.patterns.pattern import parse_table
+from mslaunch.diagnose.patterns.pattern import checked_pattern
+from mslaunch.documents.row_table import parse_rows
 from mslaunch.errors import ConfigError, MslaunchError, RecordUnreadable, RequestError
 from mslaunch.hosts import Host, parse_hostfile, parse_hosts
 from mslaunch.launcher.read import Request, read
@@ -64,7 +65,7 @@ def test_bombs_in_yaml_are_refused_with_file_and_line(tmp_path: Path, text: str,
     """The job's config, the cluster of a rank table, and patterns."""
     with pytest.raises(ConfigError, match=rf"^cfg.yaml:{line}: not valid YAML: "):
         parse_config(text, "cfg.yaml")
-    _, problems = parse_table(text, "mine.yaml")
+    _, problems = parse_rows(text, "mine.yaml", "patterns", checked_pattern)
     assert problems[0].startswith(f"mine.yaml:{line}: not valid YAML")
     path = tmp_path / "cluster.yaml"
     path.write_text(text)

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from mslaunch.diagnose.case import Case
-from mslaunch.diagnose.evidence import read_folder
+from mslaunch.diagnose.evidence import read_sources
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.logs.scan import scan
+from mslaunch.diagnose.logs.sources import files_of
 from mslaunch.diagnose.waiting.line_facts import forms
 from mslaunch.diagnose.waiting.writer import read_name
 
@@ -87,7 +88,7 @@ def write(folder: Path, name: str, *lines: str) -> None:
 
 
 def only(folder: Path) -> Case:
-    (case,) = read_folder(folder).cases
+    (case,) = read_sources(files_of(folder)).cases
     return case
 
 
@@ -145,7 +146,7 @@ def test_lines_of_another_process_are_given_to_it(tmp_path: Path) -> None:
     """Each line of a log that several processes share names the one that wrote it."""
     write(tmp_path, "w/train.log", AGENT, AGENT, AGENT.replace("4242", "5").replace("rank[6]", "rank[3]"))
     write(tmp_path, "w/debug/plog/plog-5_1.log", "x")
-    assert sorted(case.rank or 0 for case in read_folder(tmp_path).cases) == [3, 6]
+    assert sorted(case.rank or 0 for case in read_sources(files_of(tmp_path)).cases) == [3, 6]
 
 
 def test_a_plog_is_of_the_process_that_its_name_tells(tmp_path: Path) -> None:
@@ -153,14 +154,14 @@ def test_a_plog_is_of_the_process_that_its_name_tells(tmp_path: Path) -> None:
     for rank in (1, 2):
         write(tmp_path, f"w/run/plog/plog-10{rank}_1.log", AGENT.replace("rank[6]", f"rank[{rank}]"))
         write(tmp_path, f"w/debug/device-{rank}/device-10{rank}_1.log", LINES["device"])
-    assert [case.rank for case in read_folder(tmp_path).cases] == [1, 2]
+    assert [case.rank for case in read_sources(files_of(tmp_path)).cases] == [1, 2]
 
 
 def test_a_rank_that_two_hosts_claim_is_given_to_one_only(tmp_path: Path) -> None:
     """Nobody knows which; the other is called by its file."""
     write(tmp_path, "a/plog-4242_1.log", AGENT)
     write(tmp_path, "b/plog-5_1.log", AGENT.replace("4242", "5").replace("10.0.0.2", "10.0.0.9"))
-    assert [case.rank for case in read_folder(tmp_path).cases] == [6, None]
+    assert [case.rank for case in read_sources(files_of(tmp_path)).cases] == [6, None]
 
 
 def test_a_name_is_read_alike_wherever_the_folder_is() -> None:
@@ -189,7 +190,7 @@ def test_what_the_kernel_says_of_a_rank_is_the_ranks_end(tmp_path: Path, name: s
     write(tmp_path, "plog-6033_1.log", AGENT.replace("4242", "6033"))
     write(tmp_path, "plog-5_1.log", AGENT.replace("4242", "5").replace("rank[6]", "rank[3]"))
     write(tmp_path, "dmesg", "[1.0] Linux version 5.10", LINES[name])
-    verdict = judge(read_folder(tmp_path).cases)
+    verdict = judge(read_sources(files_of(tmp_path)).cases)
     assert verdict is not None
     assert verdict.rank == 6
     assert summary.replace("DMESG", str(tmp_path / "dmesg")) in verdict.summary
@@ -199,7 +200,7 @@ def test_other_failures_in_a_log_of_the_kernel_are_told_too(tmp_path: Path) -> N
     """Its lines have nothing to do with each other, so that none is a consequence of the first."""
     full = "Mar 15 03:40:49 n1 kernel: nf_conntrack: nf_conntrack: table full, dropping packet"
     write(tmp_path, "messages", full, LINES["kernel"], full)
-    verdict = judge(read_folder(tmp_path).cases)
+    verdict = judge(read_sources(files_of(tmp_path)).cases)
     assert verdict is not None
     assert verdict.pattern == "connection-table"
     assert str(verdict.advice).endswith("Line 2: The kernel killed a process for lack of host memory.")
@@ -211,6 +212,6 @@ def test_a_pid_that_two_hosts_have_is_of_the_host_whose_kernel_tells_it(tmp_path
         line = AGENT.replace("4242", "6033").replace("rank[6]", f"rank[{rank}]").replace("10.0.0.2", f"10.0.0.{rank}")
         write(tmp_path, f"{host}/plog-6033_1.log", line)
     write(tmp_path, "worker-1/dmesg", LINES["kernel"])
-    verdict = judge(read_folder(tmp_path).cases)
+    verdict = judge(read_sources(files_of(tmp_path)).cases)
     assert verdict is not None
     assert verdict.rank == 6

@@ -15,8 +15,9 @@ import pytest
 from mslaunch.cli.diagnose import explain
 from mslaunch.cli.diagnose.explain import meaning
 from mslaunch.diagnose.patterns.literals import required_literals
-from mslaunch.diagnose.patterns.pattern import built_in_patterns, match_line, parse_table
+from mslaunch.diagnose.patterns.pattern import built_in_patterns, checked_pattern, match_line
 from mslaunch.diagnose.waiting.line_facts import forms
+from mslaunch.documents.row_table import parse_rows
 from mslaunch.errors import RequestError
 from tests.conftest import ROOT, Bench
 
@@ -264,7 +265,7 @@ def test_a_row_names_the_peer_that_is_waited_for(line: str, blamed: str) -> None
 def test_codes_of_added_rows_are_checked(codes: str, trouble: str) -> None:
     """A row of a user with codes of another form is named, with what is wanted."""
     row = f"- {{id: a, kind: cause, regex: quota, summary: s., advice: a, codes: {codes}}}\n"
-    patterns, problems = parse_table(row, "site.yaml")
+    patterns, problems = parse_rows(row, "site.yaml", "patterns", checked_pattern)
     assert patterns == []
     assert problems == [f"site.yaml:1: row 1 (a) does not count: codes: {trouble}"]
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.diagnose.patterns.pattern import parse_table, read_added
+from mslaunch.diagnose.patterns.pattern import checked_pattern, read_added
+from mslaunch.documents.row_table import parse_rows
 from tests import netns_bed
 from tests.conftest import ROOT, Bench
 
@@ -171,7 +172,7 @@ def test_a_healthy_row_is_tried_before_every_cause(bench: Bench) -> None:
 def test_a_broken_row_is_named_and_the_others_count(old: str, new: str, words: str) -> None:
     """File, line and row are in the message, with what is wrong."""
     text = "# of this site\n" + ROW.replace("site-quota", "good") + ROW.replace(old, new)
-    patterns, problems = parse_table(text, "site.yaml")
+    patterns, problems = parse_rows(text, "site.yaml", "patterns", checked_pattern)
     assert [pattern.id for pattern in patterns] == ["good"]
     assert problems == [f"site.yaml:3: row 2 (site-quota) does not count: {words}"]
 
@@ -190,14 +191,14 @@ def test_a_broken_row_is_named_and_the_others_count(old: str, new: str, words: s
 )
 def test_a_file_that_is_no_table_is_named(text: str, words: str) -> None:
     """One line, and no pattern of it counts."""
-    patterns, problems = parse_table(text, "site.yaml")
+    patterns, problems = parse_rows(text, "site.yaml", "patterns", checked_pattern)
     assert (patterns, len(problems)) == ([], 1)
     assert problems[0].startswith(words)
 
 
 def test_an_empty_table_is_no_error() -> None:
     """A file of comments adds nothing."""
-    assert parse_table("# nothing yet\n", "site.yaml") == ([], [])
+    assert parse_rows("# nothing yet\n", "site.yaml", "patterns", checked_pattern) == ([], [])
 
 
 def test_a_table_that_cannot_be_read_is_named(tmp_path: Path) -> None:

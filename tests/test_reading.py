@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.diagnose.evidence import read_folder
+from mslaunch.diagnose.evidence import read_sources
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.logs import reading
 from mslaunch.diagnose.logs.sources import files_of, logs_among
@@ -49,7 +49,7 @@ def test_a_packed_log_is_read_like_any_other(tmp_path: Path) -> None:
     """Its lines have their numbers, and text that is not UTF-8 hides nothing."""
     data = b"\xff\xfe\n" * 9 + FAILURE.encode()
     (tmp_path / "worker_3.log.gz").write_bytes(gzip.compress(data))
-    verdict = judge(read_folder(tmp_path).cases)
+    verdict = judge(read_sources(files_of(tmp_path)).cases)
     assert verdict is not None
     assert (verdict.rank, verdict.line, verdict.summary) == (3, 10, "ValueError: loss is NaN")
 
@@ -58,7 +58,7 @@ def test_a_packed_log_that_breaks_off_is_read_as_far_as_it_goes(tmp_path: Path) 
     """What came before the break counts, and the break is a note."""
     packed = gzip.compress(FAILURE.encode() + bytes(range(256)) * 4000, 1)
     (tmp_path / "worker_3.log.gz").write_bytes(packed[:-2000])
-    evidence = read_folder(tmp_path)
+    evidence = read_sources(files_of(tmp_path))
     verdict = judge(evidence.cases)
     assert verdict is not None
     assert verdict.summary == "ValueError: loss is NaN"
@@ -93,7 +93,7 @@ def test_a_cause_is_found_wherever_in_a_large_log_it_stands(tmp_path: Path) -> N
         file.write("EJ0002: The environment is abnormal: the NPU network port is down.\n")
         for _ in range(20):
             file.write("loss: 0.5 step: 3\n" * 40000)
-    verdict = judge(read_folder(tmp_path).cases)
+    verdict = judge(read_sources(files_of(tmp_path)).cases)
     assert verdict is not None
     assert (verdict.pattern, verdict.line) == ("npu-port-down", 1)
 

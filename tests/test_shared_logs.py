@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.diagnose.evidence import read_folder
+from mslaunch.diagnose.evidence import read_sources
 from mslaunch.diagnose.judge import judge
 from mslaunch.diagnose.logs.scan import scan
+from mslaunch.diagnose.logs.sources import files_of
 from mslaunch.diagnose.verdict import Verdict
 
 RAISED = ("Traceback (most recent call last):", '  File "train.py", line 8, in <module>', "    main()")
@@ -37,7 +38,7 @@ EI0006: [PID: 1290] 2025-04-08-18:07:20.444.436 Getting socket times out. Reason
 def verdict_of(folder: Path, **logs: str) -> Verdict:
     for name, text in logs.items():
         (folder / f"{name}.log").write_text(text)
-    verdict = judge(read_folder(folder).cases)
+    verdict = judge(read_sources(files_of(folder)).cases)
     assert verdict is not None
     return verdict
 

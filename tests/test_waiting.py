@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.diagnose.evidence import read_folder
+from mslaunch.diagnose.evidence import read_sources
 from mslaunch.diagnose.judge import judge
+from mslaunch.diagnose.logs.sources import files_of
 from mslaunch.diagnose.verdict import Step, Verdict
 from tests.conftest import Bench
 from tests.hccl_logs import DEVICES, GROUP, Job
@@ -38,7 +39,7 @@ SHAPES = ("chain", "cycle", "outside", "two", "many", "skewed")
 
 
 def verdict_of(folder: Path) -> Verdict:
-    evidence = read_folder(folder)
+    evidence = read_sources(files_of(folder))
     verdict = judge(evidence.cases, evidence.places)
     assert verdict is not None
     return verdict
@@ -241,7 +242,7 @@ def test_healthy_lines_about_peers_alarm_nobody(tmp_path: Path) -> None:
     for rank in range(16):
         text = f"[task.cc:1] Notify record from remote rank: [{(rank + 1) % 16}]"
         job.began[rank].append(job.line(rank, 2.0, text, "INFO"))
-    evidence = read_folder(job.write())
+    evidence = read_sources(files_of(job.write()))
     assert judge(evidence.cases, evidence.places) is None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from mslaunch.diagnose.case import Case, merge, parse_error
 from mslaunch.diagnose.logs.reading import Progress, Read, read_logs
 from mslaunch.diagnose.logs.scan import Hit
-from mslaunch.diagnose.logs.sources import LogFile, files_of, is_kernel_log, logs_among
+from mslaunch.diagnose.logs.sources import LogFile, is_kernel_log, logs_among
 from mslaunch.diagnose.waiting.graph import DeviceAddress
 from mslaunch.diagnose.waiting.line_facts import Fact
 from mslaunch.diagnose.waiting.writer import Identity, Name, identify, main_process, read_name
@@ -27,7 +27,6 @@ _SIGNALS = {
     "hardware memory corruption": signals.SIGBUS,
 }
 """The signal behind what the kernel says; all else is for lack of memory, but for what a driver says of a device."""
-_OF_DEVICE = "Xid"
 
 
 def assign(cases: Sequence[Case]) -> list[Case]:
@@ -64,13 +63,12 @@ def _owner(kernel: Case, owners: Sequence[int], cases: Sequence[Case]) -> int | 
 
 def _marked(case: Case, fact: Fact) -> Case:
     what = fact.values.get("what", "")
-    if what == _OF_DEVICE:
+    if what == "Xid":
         return case
-    by = _SIGNALS.get(what)
+    by = _SIGNALS.get(what, signals.SIGKILL)
+    is_for_memory = case.out_of_memory or what not in _SIGNALS
     place = f"{fact.log}:{fact.line}"
-    if by is not None:
-        return replace(case, cause="signal", signal=int(by), kernel_line=place)
-    return replace(case, cause="signal", signal=int(signals.SIGKILL), out_of_memory=True, kernel_line=place)
+    return replace(case, cause="signal", signal=int(by), out_of_memory=is_for_memory, kernel_line=place)
 
 
 def _with_hit(case: Case, hit: Hit) -> Case:
@@ -132,15 +130,10 @@ class _Process:
     error: dict[str, Any] | None = None
 
 
-def read_folder(folder: Path, progress: Progress | None = None, names_are_true: bool = False) -> Evidence:
-    """Read every log of a folder; in a run of ours the names of folders tell the ranks."""
-    return read_sources(files_of(folder), progress, names_are_true)
-
-
 def read_sources(
     sources: Sequence[LogFile], progress: Progress | None = None, names_are_true: bool = False
 ) -> Evidence:
-    """Read logs, put those of one process together, and find out who it is."""
+    """Read logs, put those of one process together, and find out who it is; of a run of ours, the names tell that."""
     reads = read_logs(list(logs_among(list(sources))), progress)
     errors = {source.name.rpartition("/")[0]: source for source in sources if Path(source.name).name == layout.ERROR}
     processes: dict[object, _Process] = {}

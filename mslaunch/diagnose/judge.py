@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal as signals
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from mslaunch.diagnose.case import (
     Case,
@@ -49,9 +48,7 @@ def judge(cases: Sequence[Case], places: Sequence[DeviceAddress] = ()) -> Verdic
     causes = [case for case in causes if is_cause(case)] or causes
     chains = chains_of(cases, places)
     if not chains:
-        verdict = None
-        if failures and not causes:
-            verdict = of_group(cases)
+        verdict = of_group(cases) if failures and not causes else None
         return verdict or _judge_first([*causes, *_vanished(cases), *failures], cases)
     chain = chains[0]
     if chain.end == "error" and chain.culprit.case is not None:
@@ -119,7 +116,7 @@ def _verdict(first: Case, cases: Sequence[Case]) -> Verdict:
     others = [case for case in cases if case.rank != first.rank]
     ended = [case for case in others if case.rank is not None and case.exit_code != 0]
     also_failed = _ranks([case for case in ended if case.ended_by_itself or (failed(case) and is_cause(case))])
-    explanation = _explain(first, hit or _hit_in_summary(first, raised), raised)
+    summary, advice, pattern = _explain(first, hit or _hit_in_summary(first, raised), raised)
     rank, log, line = first.rank, first.log, first.findings.lines or None
     traceback = (first.error or {}).get("traceback")
     if raised is not None:
@@ -129,19 +126,19 @@ def _verdict(first: Case, cases: Sequence[Case]) -> Verdict:
             rank = raised.rank
     elif hit is not None:
         log, line = hit.log or log, hit.line
-    advice = " ".join((explanation.advice, *_other_kernel_lines(first, hit))).strip()
+    advice = " ".join((advice, *_other_kernel_lines(first, hit))).strip()
     return Verdict(
         rank=rank,
         host=first.host,
         exit_code=first.exit_code,
         signal=first.signal,
         cause=_cause(first, hit, raised),
-        summary=cut_middle(explanation.summary, SUMMARY_LIMIT),
+        summary=cut_middle(summary, SUMMARY_LIMIT),
         advice=cut_middle(advice, SUMMARY_LIMIT) or None,
         log=log,
         line=line,
         traceback=cut_middle(traceback or "", TRACEBACK_LIMIT) or None,
-        pattern=explanation.pattern,
+        pattern=pattern,
         ties=_ties(first, others),
         also_failed=also_failed,
         victims=tuple(rank for rank in _ranks(ended) if rank not in also_failed),
@@ -214,33 +211,27 @@ def _who_kills(case: Case) -> str:
     )
 
 
-class _Explanation(NamedTuple):
-    summary: str
-    advice: str
-    pattern: str | None
-
-
-def _explain(case: Case, hit: Hit | None, raised: Raised | None) -> _Explanation:
-    """Say why a case failed and what to do, from its own message and from the pattern in its log."""
+def _explain(case: Case, hit: Hit | None, raised: Raised | None) -> tuple[str, str, str | None]:
+    """Say why a case failed, what to do, and by which pattern: from its own message and from what its log shows."""
     if case.out_of_memory:
         return _explain_lack_of_memory(case)
     message = _message(case, hit, raised)
     if hit is None:
-        return _Explanation(message or "no reason was found", _who_kills(case), None)
+        return message or "no reason was found", _who_kills(case), None
     pattern, summary = hit.match.pattern, hit.match.summary
     if case.scheduler and pattern.kind == "cause":  # its own exception only lists what may be wrong
-        return _Explanation(summary, pattern.advice, pattern.id)
-    return _Explanation(message or summary, f"{summary} {pattern.advice}", pattern.id)
+        return summary, pattern.advice, pattern.id
+    return message or summary, f"{summary} {pattern.advice}", pattern.id
 
 
-def _explain_lack_of_memory(case: Case) -> _Explanation:
+def _explain_lack_of_memory(case: Case) -> tuple[str, str, str]:
     summary = "killed by the kernel: out of memory"
     if case.child:
         summary = f"its child process {case.child} was {summary}"
     if case.kernel_line:
         summary = f"{summary} ({case.kernel_line})"
     advice = "Use fewer workers or data-loading processes per host, or a host with more memory."
-    return _Explanation(summary, advice, "out-of-memory")
+    return summary, advice, "out-of-memory"
 
 
 def _message(case: Case, hit: Hit | None, raised: Raised | None) -> str:
@@ -250,7 +241,8 @@ def _message(case: Case, hit: Hit | None, raised: Raised | None) -> str:
         message = raised.summary
     message = with_headline(message or case.summary or "")
     if case.signal and (raised is None or not raised.summary.startswith("Fatal")):
-        message = case.summary or _name_signal(case.signal, case.kernel_line)
+        by = f"{signal_name(case.signal)}, as {case.kernel_line} says" if case.kernel_line else signal_name(case.signal)
+        message = case.summary or f"killed by {by}"
     if case.child and case.cause in ("signal", "exit", "exception"):
         headline, *rest = message.split("\n")
         killer = signal_name(case.child_signal or 0)
@@ -259,9 +251,3 @@ def _message(case: Case, hit: Hit | None, raised: Raised | None) -> str:
     if case.signal == signals.SIGTERM and hit is not None and hit.match.pattern.kind == "cause":
         return f"{hit.match.summary} The rank was then ended by SIGTERM."
     return message
-
-
-def _name_signal(number: int, kernel_line: str) -> str:
-    if kernel_line:
-        return f"killed by {signal_name(number)}, as {kernel_line} says"
-    return f"killed by {signal_name(number)}"

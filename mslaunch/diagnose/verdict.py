@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal as signals
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
@@ -17,9 +17,6 @@ class Step:
     log: str | None
     line: int | None
 
-    def to_dict(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(frozen=True, slots=True)
 class Tie:
@@ -27,9 +24,6 @@ class Tie:
 
     ranks: tuple[int, ...]
     summary: str
-
-    def to_dict(self) -> dict[str, object]:
-        return {"ranks": self.ranks, "summary": self.summary}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +56,7 @@ class Verdict:
     """Who waited for whom, the culprit last."""
 
     def to_dict(self) -> dict[str, Any]:
-        raw = {name: getattr(self, name) for name in self.__slots__}
-        return raw | {
-            "ties": [tie.to_dict() for tie in self.ties],
-            "chain": [step.to_dict() for step in self.chain],
-        }
+        return asdict(self)
 
 
 def signal_name(number: int) -> str:

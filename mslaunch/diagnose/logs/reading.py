@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import IO
@@ -40,39 +41,31 @@ def read_logs(sources: Sequence[LogFile], progress: Progress | None = None) -> l
     tell = progress or _tell_nobody
     total = sum(source.size for source in sources)
     workers = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES, len(sources))
-    if workers < 2 or total < _WORTH_PROCESSES:
-        return list(_one_by_one(sources, tell, total))
-    order = sorted(range(len(sources)), key=lambda number: -sources[number].size)  # no large one is left for the end
-    try:
-        reads = _in_processes(sources, order, workers, lambda done: tell(done, total))
-    except BrokenProcessPool:  # somebody ended one of them, the kernel for example
-        return list(_one_by_one(sources, tell, total))
-    return [reads[number] for number in range(len(sources))]
+    if workers > 1 and total >= _WORTH_PROCESSES:
+        with suppress(BrokenProcessPool):  # somebody ended one of them, the kernel for example
+            return _in_processes(sources, workers, tell, total)
+    reads: list[Read] = []
+    done = 0
+    for source in sources:
+        reads.append(read_log(source, lambda size, before=done: tell(before + size, total)))  # type: ignore[misc]
+        done += source.size
+    return reads
 
 
 def _tell_nobody(_done: int, _total: int) -> None:
     """Where nobody wants to know."""
 
 
-def _in_processes(
-    sources: Sequence[LogFile], order: Sequence[int], workers: int, tell: Callable[[int], None]
-) -> dict[int, Read]:
-    reads: dict[int, Read] = {}
+def _in_processes(sources: Sequence[LogFile], workers: int, tell: Progress, total: int) -> list[Read]:
+    order = sorted(sources, key=lambda source: -source.size)  # no large one is left for the end
+    reads: dict[LogFile, Read] = {}
     done = 0
     with ProcessPoolExecutor(workers, get_context("fork")) as pool:
-        answers = pool.map(read_log, [sources[number] for number in order])
-        for number, answer in zip(order, answers, strict=True):
-            reads[number] = answer
-            done += answer.source.size
-            tell(done)
-    return reads
-
-
-def _one_by_one(sources: Sequence[LogFile], tell: Progress, total: int) -> Iterator[Read]:
-    done = 0
-    for source in sources:
-        yield read_log(source, lambda size, before=done: tell(before + size, total))  # type: ignore[misc]
-        done += source.size
+        for source, read in zip(order, pool.map(read_log, order), strict=True):
+            reads[source] = read
+            done += source.size
+            tell(done, total)
+    return [reads[source] for source in sources]
 
 
 def read_log(source: LogFile, tell: Callable[[int], None] | None = None) -> Read:

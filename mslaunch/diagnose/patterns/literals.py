@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any
 
-_PARSERS = ("re._parser", "sre_parse")  # the second one is Python 3.10's
 _SHORTEST = 3
 
 
 def required_literals(regex: str) -> frozenset[str] | None:
     """Return texts of which every match holds at least one; None where nothing is known."""
-    for name in _PARSERS:
-        try:
-            parsed = importlib.import_module(name).parse(regex)
-            literals = None if parsed.state.flags & re.IGNORECASE else _of_sequence(parsed)
-            return literals if literals and _worth(literals) >= _SHORTEST else None
-        except ModuleNotFoundError:
-            continue
-        except Exception:  # a private module of Python's: without it every line is tried, which is slow and right
-            return None
-    return None
+    try:
+        parsed = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse").parse(regex)
+        literals = None if parsed.state.flags & re.IGNORECASE else _of_sequence(parsed)
+    except Exception:  # a private module of Python's: without it every line is tried, which is slow and right
+        return None
+    return literals if literals and _worth(literals) >= _SHORTEST else None
 
 
 def _of_sequence(items: Iterable[Any]) -> frozenset[str] | None:

@@ -57,43 +57,41 @@ def read_added(environment: Mapping[str, str]) -> tuple[list[Pattern], list[str]
     patterns: list[Pattern] = []
     problems: list[str] = []
     for name, text in (*_user_tables(environment, problems), *plugins.load_all(GROUP, read_table)):
-        rows, wrong = parse_table(text, name)
+        rows, wrong = parse_rows(text, name, "patterns", checked_pattern)
         patterns += rows
         problems += wrong
     return patterns, problems
 
 
 def _user_tables(environment: Mapping[str, str], problems: list[str]) -> Iterator[tuple[str, str]]:
-    folder = _config_folder(environment)
-    for path in sorted(folder.glob("patterns.d/*.yaml")) if folder else ():
+    """Read what is in the folder of the user's configuration, which is where the XDG specification has it."""
+    base = Path(environment.get("XDG_CONFIG_HOME", ""))
+    if not base.is_absolute():
+        base = Path(environment.get("HOME", "")) / ".config"
+    for path in sorted(base.glob("mslaunch/patterns.d/*.yaml")) if base.is_absolute() else ():
         try:
             yield read_table(path)
         except (OSError, UnicodeDecodeError) as error:
             problems.append(f"{path}: cannot be read: {error}")
 
 
-def _config_folder(environment: Mapping[str, str]) -> Path | None:
-    """Return mslaunch's folder of the user's configuration, as the XDG specification has it."""
-    base = Path(environment.get("XDG_CONFIG_HOME", ""))
-    if not base.is_absolute():
-        base = Path(environment.get("HOME", "")) / ".config"
-    return base / "mslaunch" if base.is_absolute() else None
-
-
-def parse_table(text: str, name: str) -> tuple[list[Pattern], list[str]]:
-    """Return the rows that are right, and one line for each that is not."""
-    return parse_rows(text, name, "patterns", _pattern)
-
-
-def _pattern(row: Any) -> Pattern:
+def checked_pattern(row: Any) -> Pattern:
     """Make a pattern of a row, or raise a ValueError that says what is wrong with it."""
     check_keys(row, [field.name for field in fields(Pattern)], _OPTIONAL)
     for key, value in row.items():
         _check_value(key, value)
     if row["kind"] not in get_args(Kind):
         raise ValueError(f"kind: {', '.join(get_args(Kind))} are known, got {row['kind']!r}")
-    _check_regex(row["regex"], row["summary"], row.get("example", ""), row.get("blames", 0))
-    return _make(row)
+    pattern = _make(row)
+    compiled = compile_regex(pattern.regex)
+    groups = max(map(int, re.findall(r"\{(\d)\}", pattern.summary)), default=0)
+    if groups > compiled.groups:
+        raise ValueError(f"summary: {{{groups}}} is used, and regex has {compiled.groups} groups")
+    if pattern.blames > compiled.groups:
+        raise ValueError(f"blames: {pattern.blames} is named, and regex has {compiled.groups} groups")
+    if pattern.example and not compiled.search(pattern.example):
+        raise ValueError("example: regex does not match it")
+    return pattern
 
 
 def _check_value(key: str, value: Any) -> None:
@@ -107,25 +105,8 @@ def _check_value(key: str, value: Any) -> None:
         raise ValueError(f"{key}: text is wanted, got {value!r}")
 
 
-def _check_regex(regex: str, summary: str, example: str, blames: int) -> None:
-    compiled = compile_regex(regex)
-    groups = max(map(int, re.findall(r"\{(\d)\}", summary)), default=0)
-    if groups > compiled.groups:
-        raise ValueError(f"summary: {{{groups}}} is used, and regex has {compiled.groups} groups")
-    if blames > compiled.groups:
-        raise ValueError(f"blames: {blames} is named, and regex has {compiled.groups} groups")
-    if example and not compiled.search(example):
-        raise ValueError("example: regex does not match it")
-
-
 _OWN_LINES = ("[WARNING] ", "[INFO] ")  # of MindSpore's own log
-_LEVELS = (
-    "[DEBUG]",
-    "[TRACE]",
-    "[EVENT]",
-    "[INFO]",
-    "[WARNING]",
-)  # of lines below an error, in MindSpore's log and CANN's
+_LEVELS = ("[DEBUG]", "[TRACE]", "[EVENT]", "[INFO]", "[WARNING]")  # below an error, in MindSpore's log and CANN's
 
 
 @dataclass(frozen=True, slots=True)
