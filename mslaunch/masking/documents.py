@@ -34,19 +34,14 @@ def mask_lines(text: str, secrets: Collection[str] = ()) -> str:
 
 def mask_assignments(text: str, secrets: Collection[str] = ()) -> str:
     """Mask lines of the form NAME=value: all of a value, whatever stands in it."""
-    return "".join(f"{_mask_assignment(line, secrets)}\n" for line in text.splitlines())
-
-
-def _mask_assignment(line: str, secrets: Collection[str]) -> str:
-    assignment = _ASSIGNED.fullmatch(line)
-    if assignment and is_secret_value(assignment["name"], assignment["value"]):
-        return f"{assignment['name']}={MASK}"
-    return mask_text(line, secrets)
-
-
-def mask_outline(text: str, secrets: Collection[str] = ()) -> str:
-    """Mask what looks like YAML or JSON, with the lines that are indented below a secret's name."""
-    return "\n".join(_masked_outline(text.split("\n"), secrets))
+    lines: list[str] = []
+    for line in text.splitlines():
+        assignment = _ASSIGNED.fullmatch(line)
+        if assignment and is_secret_value(assignment["name"], assignment["value"]):
+            lines.append(f"{assignment['name']}={MASK}\n")
+        else:
+            lines.append(f"{mask_text(line, secrets)}\n")
+    return "".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +52,27 @@ class _Open:
     depth: int
     indent: int
 
-    def after(self, line: str) -> _Open:
-        return self if not self.depth else _Open(self.mark, _closed(line, 0, self.mark, self.depth)[1], self.indent)
-
     def covers(self, bare: str, indent: int) -> bool:
         """Tell whether a line belongs to it; items of YAML may stand as far left as the name above them."""
         is_item = indent == self.indent and bare.startswith(("- ", "]", "}"))
         return bool(self.depth or indent > self.indent or is_item)
 
 
-def _masked_outline(lines: list[str], secrets: Collection[str]) -> Iterator[str]:
+def mask_outline(text: str, secrets: Collection[str] = ()) -> str:
+    """Mask what looks like YAML or JSON, with the lines that are indented below a secret's name."""
+    lines: list[str] = []
     secret: _Open | None = None
-    for line in lines:
+    for line in text.split("\n"):
         bare = line.lstrip()
         indent = len(line) - len(bare)
         if secret is not None and (not bare or secret.covers(bare, indent)):
-            secret = secret.after(line)
-            yield line if is_harmless(bare.strip("-,'\" ")) else f"{line[:indent]}{MASK}"
-            continue
-        masked, secret = _mask_key(line) or _mask_opened(line, indent)
-        yield mask_text(masked, secrets)
+            if secret.depth:
+                secret = _Open(secret.mark, _closed(line, 0, secret.mark, secret.depth)[1], secret.indent)
+            lines.append(line if is_harmless(bare.strip("-,'\" ")) else f"{line[:indent]}{MASK}")
+        else:
+            masked, secret = _mask_key(line) or _mask_opened(line, indent)
+            lines.append(mask_text(masked, secrets))
+    return "\n".join(lines)
 
 
 def _mask_key(line: str) -> tuple[str, _Open] | None:
@@ -143,7 +139,6 @@ class ValuePlace:
 TOP = ValuePlace()
 
 Note = Callable[[ValuePlace, str], None]
-MaskFile = Callable[[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +149,7 @@ class Masker:
     """Texts that are secret wherever they stand."""
     note: Note | None = None
     """Called with every text that is masked because of its name."""
-    mask_file: MaskFile | None = None
+    mask_file: Callable[[str, str], str] | None = None
     """Masks a file that a value holds, as plans do: its path and its content."""
 
     def mask_value(self, value: Any, place: ValuePlace = TOP) -> Any:
@@ -268,23 +263,15 @@ def mask_document(name: str, text: str, secrets: Collection[str] = ()) -> str:
     return kind(text, secrets)
 
 
-def _mask_json(text: str, secrets: Collection[str]) -> str:
+def _mask_json(text: str, secrets: Collection[str], indent: int | None = 1) -> str:
     try:
-        value = parse_json(text)
+        return json.dumps(_masker(secrets).mask_value(parse_json(text)), indent=indent)
     except Unreadable:
         return mask_outline(text, secrets)
-    return json.dumps(_masker(secrets).mask_value(value), indent=1)
 
 
 def _mask_json_lines(text: str, secrets: Collection[str]) -> str:
-    return "".join(f"{_mask_json_line(line, secrets)}\n" for line in text.splitlines())
-
-
-def _mask_json_line(line: str, secrets: Collection[str]) -> str:
-    try:
-        return json.dumps(_masker(secrets).mask_value(parse_json(line)))
-    except Unreadable:
-        return mask_outline(line, secrets)
+    return "".join(f"{_mask_json(line, secrets, indent=None)}\n" for line in text.splitlines())
 
 
 def _mask_yaml(text: str, secrets: Collection[str]) -> str:
@@ -307,8 +294,8 @@ _KINDS = {
 }
 
 
-def _masker(secrets: Collection[str] = (), note: Note | None = None) -> Masker:
-    return Masker(secrets, note, lambda path, content: mask_document(path, content, secrets))
+def _masker(secrets: Collection[str]) -> Masker:
+    return Masker(secrets, None, lambda path, content: mask_document(path, content, secrets))
 
 
 def find_secrets(documents: Iterable[tuple[str, str]], environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -343,17 +330,15 @@ def _look_into(name: str, text: str, note: Note) -> None:
     masker = Masker((), note, look_into_file)
     try:
         if name.endswith(".json"):
-            masker.mask_value(_without_names(parse_json(text)))
+            value = parse_json(text)
+            if isinstance(value, dict) and "processes" in value and "sources" in value:  # a plan
+                value = {key: part for key, part in value.items() if key not in _NAMES_ALONE}
+            masker.mask_value(value)
         elif name.endswith((".yaml", ".yml")):
             for node in compose_yaml(text):
                 masker.mask_node(node)
     except Unreadable:
         pass  # it is masked line by line
-
-
-def _without_names(value: Any) -> Any:
-    is_plan = isinstance(value, dict) and "processes" in value and "sources" in value
-    return {key: part for key, part in value.items() if key not in _NAMES_ALONE} if is_plan else value
 
 
 def _is_told_apart(place: ValuePlace, text: str) -> bool:

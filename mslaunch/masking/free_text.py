@@ -23,11 +23,10 @@ class _Login:
     """What follows the password is another command, with options of its own."""
 
 
-_CURL = _Login(("-u", "--user", "-U", "--proxy-user"), ("-u", "--user=", "-U", "--proxy-user="), with_user=True)
-_MYSQL = _Login(attached=("-p",))
+_MYSQL = ("mysql", "mysqldump", "mysqladmin", "mysqlimport", "mariadb", "mariadb-dump")
 _PROGRAMS = {
-    "curl": _CURL,
-    **dict.fromkeys(("mysql", "mysqldump", "mysqladmin", "mysqlimport", "mariadb", "mariadb-dump"), _MYSQL),
+    "curl": _Login(("-u", "--user", "-U", "--proxy-user"), ("-u", "--user=", "-U", "--proxy-user="), with_user=True),
+    **dict.fromkeys(_MYSQL, _Login(attached=("-p",))),
     "sshpass": _Login(("-p",), ("-p",), before_command=True),
     "redis-cli": _Login(("-a",)),
 }
@@ -117,7 +116,7 @@ SHORTEST = 6  # a known value that is shorter stands in too many words
 
 
 def mask_text(text: str, secrets: Collection[str] = ()) -> str:
-    """Return a text without its secrets; `known` are values that are secret wherever they stand."""
+    """Return a text without its secrets; `secrets` are values that are secret wherever they stand."""
     for value in secrets:
         if len(value) >= SHORTEST and value in text:
             text = text.replace(value, MASK)

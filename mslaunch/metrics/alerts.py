@@ -7,7 +7,7 @@ while the others do not, or computes while the others wait for it.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -50,10 +50,6 @@ class AlertRule:
     words: Callable[[Values, Medians], str]
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
 def sleeps(own: Values) -> bool:
     """Tell whether a rank wants so little of a core that its waits, short and many, say nothing."""
     return own.get("cpu", math.inf) < LEAST_WANTED * (1 - own.get("cpu_wait", 0))
@@ -93,8 +89,8 @@ RANK_RULES = (
         3,
         _starved,
         lambda own, peers: (
-            f"gets too little CPU: {_percent(own['cpu_wait'])} of the time its threads wait for a core "
-            f"(its peers: {_percent(peers['cpu_wait'])}): look for other programs on its cores, a CPU limit or `--numa`"
+            f"gets too little CPU: {100 * own['cpu_wait']:.0f} % of the time its threads wait for a core (its peers: "
+            f"{100 * peers['cpu_wait']:.0f} %): look for other programs on its cores, a CPU limit or `--numa`"
         ),
     ),
     AlertRule(
@@ -154,21 +150,18 @@ DEVICE_RULES = (
 class _SourceState:
     """The last numbers of one source, when each came, and for how many looks in a row each rule has held."""
 
-    def __init__(self, rules: tuple[AlertRule, ...]) -> None:
+    def __init__(self) -> None:
         self.values: dict[str, Number] = {}
         self.at: dict[str, float] = {}
         self.rows = 0
         self.steps = StepsSeen()
         self.looked = 0
-        self.held = dict.fromkeys((rule.kind for rule in rules), 0)
+        self.held: Counter[str] = Counter()
 
     def add(self, row: Row) -> None:
         self.rows += 1
-        for name in row.values:
-            number = row.last(name)
-            if number is not None:
-                self.values[name] = number
-                self.at[name] = row.time
+        self.values.update(row.last_values())
+        self.at.update(dict.fromkeys(row.values, row.time))
         self.steps.add(row)
 
     def fresh(self, now: float) -> dict[str, Number]:
@@ -194,7 +187,7 @@ class Alerts:
         """Take rows; return what has to be told of them at once."""
         alerts: list[Alert] = []
         for row in rows:
-            state = self._states.setdefault(row.source, _SourceState(_rules(row.source)))
+            state = self._states.setdefault(row.source, _SourceState())
             state.add(row)
             loss = row.last("loss")
             if loss is not None:

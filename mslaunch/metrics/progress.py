@@ -24,14 +24,10 @@ def step_time_of(series: Mapping[str, Series]) -> float | None:
     if printed := series.get("step_time"):
         some = [value for value in printed.value[-LAST_STEPS:] if 0 < value < math.inf]
         return sum(some) / len(some) if some else None
-    return _seconds_between_steps(series)
-
-
-def _seconds_between_steps(series: Mapping[str, Series]) -> float | None:
-    """Return how long steps took lately; what came before a new epoch, where steps begin again, does not count."""
     steps = next((series[name] for name in STEP_NAMES if name in series), None)
     if steps is None or len(steps) < 2:
         return None
+    # What came before a new epoch, where steps begin again, does not count.
     first = last = len(steps) - 1
     while first > max(0, last - RECENT) and steps.value[first - 1] <= steps.value[first]:
         first -= 1
@@ -70,7 +66,10 @@ def progress_words(values: Values, age: float | None = None) -> list[str]:
         return [part for part in (*parts, f"no step for {duration_words(age)}") if part]
     if (rate := steps_per_second(values)) is not None:
         parts.append(f"{rate:.1f} steps/s" if rate >= 1 else f"{1 / rate:.3g} s/step")
-    parts.append(_time_left(values))
+    if extent := find_extent(values):
+        left = extent.seconds_left(values.get("step_time"))
+        if left is not None:
+            parts.append(f"{duration_words(left)} left{extent.words}")
     return [part for part in parts if part]
 
 
@@ -136,15 +135,6 @@ def find_extent(values: Values) -> Extent | None:
     elif epochs and epoch is not None and step is None:
         extent = Extent(epoch, epochs, is_steps=False)
     return extent if extent and extent.whole > 0 and math.isfinite(extent.done / extent.whole) else None
-
-
-def _time_left(values: Values) -> str:
-    """Say how long the rest takes at the present speed."""
-    extent = find_extent(values)
-    left = extent.seconds_left(values.get("step_time")) if extent else None
-    if extent is None or left is None:
-        return ""
-    return f"{duration_words(left)} left{extent.words}"
 
 
 def duration_words(seconds: float) -> str:

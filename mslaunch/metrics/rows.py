@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -46,6 +46,10 @@ class Row:
         """Return the last of a value's numbers."""
         value = self.values.get(name)
         return value.last if isinstance(value, Spread) else value
+
+    def last_values(self) -> dict[str, Number]:
+        """Return the last number of each value."""
+        return {name: value.last if isinstance(value, Spread) else value for name, value in self.values.items()}
 
 
 def parse_number(value: Any) -> Number | None:
@@ -139,11 +143,9 @@ def merge(rows: Sequence[Row]) -> Row:
 
 def _spread(values: Sequence[Number | Spread]) -> Number | Spread:
     last = values[-1].last if isinstance(values[-1], Spread) else values[-1]
-    numbers = [part for value in values for part in _numbers(value)]
+    numbers: list[Number] = []
+    for value in values:
+        numbers += value if isinstance(value, Spread) else (value,)
     finite = [number for number in numbers if math.isfinite(number)] or [last]
     least, greatest = min(finite), max(finite)
     return last if least == greatest == last else Spread(last, least, greatest)
-
-
-def _numbers(value: Number | Spread) -> Iterable[Number]:
-    return value if isinstance(value, Spread) else (value,)

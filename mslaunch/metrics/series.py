@@ -85,7 +85,7 @@ class SeriesTable:
                 self.attempts[rank] = max(row.source.attempt, self.attempts.get(rank, 0))
             series = self._series.setdefault(row.source, {})
             last = self._last.setdefault(row.source, {})
-            last.update({name: number for name in row.values if (number := row.last(name)) is not None})
+            last.update(row.last_values())
             if row.source.rank is not None:
                 self._steps.setdefault(row.source, StepsSeen()).add(row)
             step = step_of(last)

@@ -37,7 +37,7 @@ class Numbers:
                 last = self.last.setdefault(row.source.rank, {})
                 if not SIGNS_OF_STEPS.isdisjoint(row.values):
                     self.step_came[row.source.rank] = now - max(0.0, event["time"] - row.time)
-                last.update({name: number for name in row.values if (number := row.last(name)) is not None})
+                last.update(row.last_values())
                 if math.isfinite(last.get("loss", 0)):
                     self._not_finite.pop(row.source.rank, None)
                 else:
