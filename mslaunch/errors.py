@@ -99,23 +99,11 @@ class ScriptMissing(RequestError):
         super().__init__(f"{path}: no such script ({asked_by}){fix}")
 
 
-class RankTableMissing(RequestError):
-    def __init__(self, path: str, asked_by: str) -> None:
-        super().__init__(f"{path}: no such rank table ({asked_by}). Leave it out and one is written for the run.")
-
-
 class RankTableUnreadable(RequestError):
     def __init__(self, path: str, why: str) -> None:
         super().__init__(
             f"{path}: not a rank table: {why}. "
             "Compare it with a sample: mslaunch examples copy rank_tables/v1.0_1x8.json"
-        )
-
-
-class StrategyMissing(RequestError):
-    def __init__(self, path: str) -> None:
-        super().__init__(
-            f"{path}: no such strategy file. Name the file that MindSpore wrote for strategy_ckpt_save_file."
         )
 
 
@@ -188,11 +176,6 @@ class PythonMissing(NotReadyError):
         super().__init__(f"{python}: no such Python ({asked_by}). Name one that can be run with launch.python.")
 
 
-class ProgramMissing(NotReadyError):
-    def __init__(self, program: str, method: str, fix: str) -> None:
-        super().__init__(f"{program} is not on PATH, and --method {method} needs it. {fix}")
-
-
 class HostsNotReady(SeveralLines, NotReadyError):
     """One or more hosts that cannot run the job, each with its reason and the fix."""
 
@@ -209,10 +192,6 @@ class RunsFolderUnwritable(NotReadyError):
 class LaunchedElsewhere(NotReadyError):
     def __init__(self, name: str, place: str, verb: str) -> None:
         super().__init__(f"{name} was launched on {place}. Run `mslaunch {verb}` there.")
-
-
-class LimitReached(NotReadyError):
-    """This machine, or a limit of this user, has no more of what a launch needs."""
 
 
 _LIMITS = {
@@ -234,14 +213,14 @@ _LIMIT_WORDS = {
 }
 
 
-def limit_of(error: BaseException) -> LimitReached | None:
+def limit_of(error: BaseException) -> NotReadyError | None:
     """Return what to say of an error that a limit of the machine has caused; None for any other."""
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, (MemoryError, SystemError)):  # what Python's own C code raises where it has no memory
         number = errno.ENOMEM
     elif number is None:
         number = next((code for phrase, code in _LIMIT_WORDS.items() if phrase in str(error)), None)
-    return LimitReached(f"{_LIMITS[number]}.") if number in _LIMITS else None
+    return NotReadyError(f"{_LIMITS[number]}.") if number in _LIMITS else None
 
 
 def file_error(error: BaseException) -> NotReadyError | None:
@@ -253,11 +232,9 @@ def file_error(error: BaseException) -> NotReadyError | None:
 
 def start_advice(why: str) -> str:
     """What to do where a process could not be started, by what the system said: `. Raise the limit`, or nothing."""
-    number = next((code for phrase, code in _START_WORDS.items() if phrase in why), None)
+    phrases = {"Resource temporarily unavailable": errno.EAGAIN, **_LIMIT_WORDS}
+    number = next((code for phrase, code in phrases.items() if phrase in why), None)
     return f". {_LIMITS[number].partition('. ')[2]}" if number else ""
-
-
-_START_WORDS = {"Resource temporarily unavailable": errno.EAGAIN, **_LIMIT_WORDS}
 
 
 class RunExists(RequestError):

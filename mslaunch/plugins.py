@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
-STDERR = 2
-WARN_SECONDS = 1.0
 
 
 def names(group: str) -> list[str]:
@@ -44,11 +42,10 @@ def load_all(group: str, make: Callable[[Any], T]) -> list[T]:
     loaded: list[T] = []
     for name in names(group):
         try:
-            made = load(group, name, make)
+            if (made := load(group, name, make)) is not None:
+                loaded.append(made)
         except PluginBroken as error:
             warn(str(error))
-        else:
-            loaded += [made] if made is not None else []
     return loaded
 
 
@@ -58,12 +55,12 @@ def warn(text: str) -> None:
     line = f"mslaunch: {text}\n".encode(errors="replace")
     writer = threading.Thread(target=_write, args=(line,), daemon=True)
     writer.start()
-    writer.join(WARN_SECONDS)
+    writer.join(1.0)
 
 
 def _write(line: bytes) -> None:
     with suppress(OSError):  # the terminal is gone
-        os.write(STDERR, line)
+        os.write(2, line)
 
 
 @cache

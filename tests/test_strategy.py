@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mslaunch.checkpoint.sharding.strategy import Layout, merge_stages, read_strategy, write_strategy
 from mslaunch.documents import protobuf
-from mslaunch.errors import RequestError, StrategyMissing, StrategyUnreadable
+from mslaunch.errors import RequestError, StrategyUnreadable
 from tests.conftest import Bench
 from tests.sharded import FIXTURES, STRATEGIES, checkpoints, json_strategy, strategy_file, write_anew
 
@@ -218,7 +218,7 @@ def test_what_is_no_file_is_no_strategy(tmp_path: Path) -> None:
         read_strategy(tmp_path / "pipe.ckpt")
     with pytest.raises(StrategyUnreadable, match="it is a folder"):
         read_strategy(tmp_path)
-    with pytest.raises(StrategyMissing, match="no such strategy file"):
+    with pytest.raises(RequestError, match="no such strategy file"):
         read_strategy(tmp_path / "none.ckpt")
 
 

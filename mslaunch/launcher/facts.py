@@ -15,7 +15,7 @@ from datetime import datetime
 from itertools import chain
 from pathlib import Path
 
-from mslaunch.errors import HostsNotReady, NoMindSpore, NotReadyError, PortBusy, ProgramMissing, PythonMissing
+from mslaunch.errors import HostsNotReady, NoMindSpore, NotReadyError, PortBusy, PythonMissing
 from mslaunch.hosts import LOCAL
 from mslaunch.launcher.program import FoundProgram, check_module, find_nested_launcher, shows_config_argument
 from mslaunch.launcher.project import Project, find_project
@@ -163,8 +163,9 @@ def check_python(spec: JobSpec, python: str) -> None:
     method = spec.method
     if method.needs_mindspore and not has_mindspore(python):
         raise NoMindSpore(python, f"{spec.sources['method']} {method.name}")
-    if method.needs_program and not shutil.which(method.needs_program):
-        raise ProgramMissing(method.needs_program, method.name, method.program_advice)
+    program = method.needs_program
+    if program and not shutil.which(program):
+        raise NotReadyError(f"{program} is not on PATH, and --method {method.name} needs it. {method.program_advice}")
 
 
 def has_mindspore(python: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mslaunch.documents.limits import Unreadable, read_text
-from mslaunch.errors import ConfigError, RankTableMissing, RankTableUnreadable, RequestError
+from mslaunch.errors import ConfigError, RankTableUnreadable, RequestError
 from mslaunch.hosts import Host
 from mslaunch.launcher.program import with_typed_python
 from mslaunch.plan.methods import find_method
@@ -192,7 +192,7 @@ def _read_rank_table(spec: JobSpec, config_path: Path | None) -> tuple[JobSpec, 
             if errors:
                 raise ConfigError(errors)
             return replace(spec, rank_table=read_table(text, str(choice))), text
-    raise RankTableMissing(asked, source)
+    raise RequestError(f"{asked}: no such rank table ({source}). Leave it out and one is written for the run.")
 
 
 def _table_text(path: Path) -> str:

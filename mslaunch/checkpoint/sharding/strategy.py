@@ -13,7 +13,7 @@ from typing import Any
 from mslaunch.documents import protobuf
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import Unreadable
-from mslaunch.errors import RequestError, StrategyMissing, StrategyUnreadable
+from mslaunch.errors import RequestError, StrategyUnreadable
 
 Shape = tuple[int, ...]
 Box = tuple[tuple[int, int], ...]
@@ -221,7 +221,8 @@ def _bytes_of(path: Path) -> bytes:
             str(path), "it is a folder", "Name one file, or merge it: mslaunch strategy merge"
         ) from None
     except FileNotFoundError:
-        raise StrategyMissing(str(path)) from None
+        fix = "Name the file that MindSpore wrote for strategy_ckpt_save_file."
+        raise RequestError(f"{path}: no such strategy file. {fix}") from None
     except OSError as error:
         raise StrategyUnreadable(str(path), error.strerror or str(error)) from None
     if data == b"\x0a":
