@@ -38,7 +38,7 @@ from mslaunch.shared import messages, wire
 from mslaunch.signals import SentSignals
 from mslaunch.transports.base import Transport
 from mslaunch.transports.ssh import channel as failures
-from mslaunch.transports.ssh.command import address_of
+from mslaunch.transports.ssh.channel import address_of
 
 HOST = "localhost"
 REAL_SSH_EVERY = 100

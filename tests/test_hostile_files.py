@@ -34,7 +34,6 @@ from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import JobConfig, parse_config
 from mslaunch.transports.slurm import slurm_queue
 from mslaunch.transports.ssh import channel
-from mslaunch.transports.ssh import command as settings
 from mslaunch.ui.library import Library
 from tests.conftest import ROOT, Bench
 from tests.test_documents import BOMB
@@ -292,7 +291,7 @@ def test_what_a_host_tells_of_its_devices_is_bounded() -> None:
 @pytest.mark.parametrize("answer", [b"hostname \xff\xfe\n", b"hostname a b\n", b"hostname \0\n", b"hostname \n", b""])
 def test_an_address_that_is_none_is_not_used(answer: bytes) -> None:
     """Where `ssh -G` answers something else, the host's name stands."""
-    assert settings.address_of(Host("n1", "n1", ()), answer) == "n1"
+    assert channel.address_of(Host("n1", "n1", ()), answer) == "n1"
 
 
 @pytest.mark.parametrize("said", ["@" * 60_000, "a" * 60_000, ("@" * 290 + "\n") * 200, "x\x1b[31m\x0b\x85y"])

@@ -51,7 +51,9 @@ def write_bundle(path: Path) -> None:
 def bundle_bytes() -> bytes:
     """Return the zip. It is made once and kept beside Python's own bytecode, where that can be written."""
     root = Path(mslaunch.__file__).parent
-    cached = root / "__pycache__" / f"bundle-{_fingerprint(root)}.{sys.implementation.cache_tag}.zip"
+    stats = [source.stat() for source in _sources(root)]
+    fingerprint = hash(tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)) & (1 << 64) - 1
+    cached = root / "__pycache__" / f"bundle-{fingerprint:016x}.{sys.implementation.cache_tag}.zip"
     try:
         return cached.read_bytes()
     except OSError:
@@ -64,11 +66,6 @@ def agent_stream() -> bytes:
     """What an agent that starts with AGENT_BOOT is sent first."""
     zipped = bundle_bytes()
     return f"{len(zipped)}\n".encode() + zipped + wire.MAGIC
-
-
-def _fingerprint(root: Path) -> str:
-    stats = [source.stat() for source in _sources(root)]
-    return f"{hash(tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)) & (1 << 64) - 1:016x}"
 
 
 def _keep(target: Path, content: bytes) -> None:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 AGENT = "import sys; sys.path.append(sys.argv[1]); from mslaunch.agent.main import main; main(*sys.argv[2:])"
@@ -32,7 +33,10 @@ def start(
     `without` names variables of this process that it does not get.
     """
     here = str(Path(__file__).parents[2])
-    ends = _standard_input() if reads_stdin else ()
+    ends: tuple[int, ...] = ()
+    with suppress(OSError):  # a terminal that is another job's at the moment is not for a rank of this one
+        if reads_stdin and not (os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp()):
+            ends = (os.dup(0),)
     argv = (python or sys.executable, "-I", "-S", "-c", AGENT, here, host, *map(str, ends))
     try:
         return _popen(argv, without, ends)
@@ -57,16 +61,6 @@ def _popen(argv: Sequence[str], without: Collection[str], ends: tuple[int, ...] 
         bufsize=0,
         pass_fds=ends,
     )
-
-
-def _standard_input() -> tuple[int, ...]:
-    """This process's standard input once more, for a rank; none of a terminal that is another job's at the moment."""
-    try:
-        if os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():
-            return ()
-        return (os.dup(0),)
-    except OSError:
-        return ()
 
 
 def start_early(host: str) -> None:

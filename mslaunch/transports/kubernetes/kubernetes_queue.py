@@ -13,28 +13,9 @@ from typing import TYPE_CHECKING
 
 from mslaunch.errors import MslaunchError, RequestError
 from mslaunch.transports.base import Command, JobContext, JobQueue, JobState, Transport
-from mslaunch.transports.kubernetes import manifests
-from mslaunch.transports.kubernetes.api_server import (
-    VOLCANO,
-    JobName,
-    JobObjects,
-    NotFound,
-    connect,
-    default_namespace,
-    parse_job,
-    part_of,
-)
+from mslaunch.transports.kubernetes import api_server, manifests, states
 from mslaunch.transports.kubernetes.deletion_guard import Guard, guarding
 from mslaunch.transports.kubernetes.following import Following
-from mslaunch.transports.kubernetes.states import (
-    grace_of,
-    has_stopped,
-    is_being_deleted,
-    is_on_lost_node,
-    phase_of_job,
-    why_it_waits,
-    why_pods_are_missing,
-)
 
 if TYPE_CHECKING:
     from mslaunch.hosts import Host
@@ -47,7 +28,6 @@ _GRACE_MARGIN = 20.0
 """Seconds beyond the grace period in which a node has ended a container."""
 _SETTLE_SECONDS = 20.0
 """Seconds in which the end of a launcher is read from its log."""
-_OVER = ("Succeeded", "Failed")
 
 
 class KubernetesQueue(JobQueue):
@@ -72,12 +52,14 @@ class KubernetesQueue(JobQueue):
         metadata = root["metadata"]
         annotations = metadata.setdefault("annotations", {})
         context = annotations.get(manifests.CONTEXT)
-        connect(context)
-        namespace = metadata.get("namespace") or default_namespace(context)
-        job = JobName(namespace, metadata["name"], root["apiVersion"].startswith(VOLCANO[0]), context)
+        api_server.connect(context)
+        namespace = metadata.get("namespace") or api_server.default_namespace(context)
+        job = api_server.JobName(
+            namespace, metadata["name"], root["apiVersion"].startswith(api_server.VOLCANO[0]), context
+        )
         objects = [*manifests.further_objects(run_dir, root, secrets or {}), *objects]
         annotations[manifests.SUBMISSION] = mark = token_hex(8)
-        cluster = JobObjects(job)
+        cluster = api_server.JobObjects(job)
         cluster.reach()  # before the guard has a job to delete
         with nullcontext(self._guard) if self._guard else guarding() as guard:
             guard.watch(str(job), mark)  # it also deletes what a failure leaves half made
@@ -100,7 +82,7 @@ class KubernetesQueue(JobQueue):
     def _ask(self, job: str) -> JobState | None:
         try:
             return _judge(_cluster(job))
-        except NotFound:
+        except api_server.NotFound:
             return JobState("stopped", "deleted")
         except MslaunchError:
             return None
@@ -108,12 +90,15 @@ class KubernetesQueue(JobQueue):
     def cancel(self, job: str) -> None:
         """End the launcher first, so that it ends the ranks and what it says is read; then end and delete the rest."""
         cluster = _cluster(job)
-        with suppress(NotFound):
+        with suppress(api_server.NotFound):
             if cluster.hold():
                 _wait_for_containers(cluster, "launcher")
             for pod in cluster.pods(_PATIENCE):
-                has_log = (pod.get("status") or {}).get("phase") not in (None, "Pending") and not is_on_lost_node(pod)
-                if part_of(pod) == "launcher" and has_log and job in self._following:
+                has_log = (pod.get("status") or {}).get("phase") not in (
+                    None,
+                    "Pending",
+                ) and not states.is_on_lost_node(pod)
+                if api_server.part_of(pod) == "launcher" and has_log and job in self._following:
                     self._following[job].settle(_SETTLE_SECONDS)
                     break
         self.kill(job)
@@ -127,7 +112,7 @@ class KubernetesQueue(JobQueue):
 
     def show_command(self, job: str, ended: bool = False) -> str:
         del ended
-        name = parse_job(job)
+        name = api_server.parse_job(job)
         label = f"{manifests.RUN_LABEL}={name.name}"
         return shlex.join(("kubectl", "-n", name.namespace, "get", "pods", "-l", label))
 
@@ -155,39 +140,39 @@ class KubernetesQueue(JobQueue):
 
 
 @cache
-def _cluster(job: str) -> JobObjects:
-    return JobObjects(parse_job(job))
+def _cluster(job: str) -> api_server.JobObjects:
+    return api_server.JobObjects(api_server.parse_job(job))
 
 
-def _wait_for_containers(cluster: JobObjects, part: str = "") -> None:
+def _wait_for_containers(cluster: api_server.JobObjects, part: str = "") -> None:
     """Wait until no container of the job's pods runs, or of those of one part."""
     began = time.monotonic()
     while True:
-        pods = [pod for pod in cluster.pods(_PATIENCE) if part in ("", part_of(pod))]
-        late = time.monotonic() - began > grace_of(pods) + _GRACE_MARGIN
-        if late or all(map(has_stopped, pods)):
+        pods = [pod for pod in cluster.pods(_PATIENCE) if part in ("", api_server.part_of(pod))]
+        late = time.monotonic() - began > states.grace_of(pods) + _GRACE_MARGIN
+        if late or all(map(states.has_stopped, pods)):
             return
         time.sleep(0.3)
 
 
-def _judge(cluster: JobObjects) -> JobState:
+def _judge(cluster: api_server.JobObjects) -> JobState:
     """How a job stands, from its launcher's Job and its pods."""
     root, pods = cluster.root(), cluster.pods()
-    if is_being_deleted(root):
-        if all(map(has_stopped, pods)):
+    if states.is_being_deleted(root):
+        if all(map(states.has_stopped, pods)):
             return JobState("stopped", "deleted")  # the objects go later
         return JobState("running", "Terminating", is_finishing=True)
-    phases = [(part_of(pod), (pod.get("status") or {}).get("phase") or "Pending") for pod in pods]
+    phases = [(api_server.part_of(pod), (pod.get("status") or {}).get("phase") or "Pending") for pod in pods]
     by_part = dict(phases)
-    phase = by_part.get("launcher") or phase_of_job(root)
-    if phase in _OVER:  # whoever follows the job is about to record how it ended
+    phase = by_part.get("launcher") or states.phase_of_job(root)
+    if phase in ("Succeeded", "Failed"):  # whoever follows the job is about to record how it ended
         return JobState("running", phase, is_finishing=True)
     for pod in pods:
-        if why := why_it_waits(pod):
+        if why := states.why_it_waits(pod):
             return JobState("queued", "Pending", f"pod {pod['metadata']['name']}: {why}")
     parts = {"launcher": cluster.job.name, "worker": f"{cluster.job.name}-worker"}
     for part, name in {} if cluster.job.volcano else parts.items():
-        if part not in by_part and (why := why_pods_are_missing(cluster.events(name))):
+        if part not in by_part and (why := states.why_pods_are_missing(cluster.events(name))):
             return JobState("queued", "Pending", f"job {name}: {why}")
     waiting = not pods or any(phase == "Pending" for _, phase in phases)
     return JobState("queued" if waiting else "running", "Pending" if waiting else "Running")

@@ -6,7 +6,6 @@ import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -17,49 +16,44 @@ from mslaunch.errors import ExitCode
 Pod = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class PodEnding:
-    """Why a pod was ended."""
-
-    words: str
-    advice: str
-
+Ending = tuple[str, str]
+"""Why a pod was ended, and what to do."""
 
 _AGAIN = "Start the job again, or give --max-restarts."
 ENDINGS = {
-    "OOMKilled": PodEnding(
-        "it used more memory than its limit (OOMKilled)", "Raise memory in launch.kubernetes.resources."
+    "OOMKilled": ("it used more memory than its limit (OOMKilled)", "Raise memory in launch.kubernetes.resources."),
+    "Evicted": ("its node evicted it (Evicted)", "Its node ran short: see the pod's message and its requests."),
+    "EvictionByEvictionAPI": ("it was evicted, as draining its node does (EvictionByEvictionAPI)", _AGAIN),
+    "TerminationByKubelet": ("its node ended it (TerminationByKubelet)", _AGAIN),
+    "DeletionByTaintManager": ("a taint drove it from its node (DeletionByTaintManager)", _AGAIN),
+    "DeletionByPodGC": ("its node is gone (DeletionByPodGC)", _AGAIN),
+    "PreemptionByScheduler": (
+        "a pod of higher priority took its place (PreemptionByScheduler)",
+        "Give launch.kubernetes.priority_class.",
     ),
-    "Evicted": PodEnding(
-        "its node evicted it (Evicted)", "Its node ran short: see the pod's message and its requests."
+    "NodeLost": ("its node was lost (NodeLost)", _AGAIN),
+    "NodeShutdown": ("its node was shut down (NodeShutdown)", _AGAIN),
+    "Shutdown": ("its node was shut down (Shutdown)", _AGAIN),
+    "Terminated": ("its node was shut down (Terminated)", _AGAIN),
+    "Preempting": ("a pod of higher priority took its place", "Give launch.kubernetes.priority_class."),
+    "DeadlineExceeded": ("its time was over (DeadlineExceeded)", "Raise activeDeadlineSeconds in the patch."),
+    "UnexpectedAdmissionError": (
+        "its node did not have the devices (UnexpectedAdmissionError)",
+        "See the device plugin of the node.",
     ),
-    "EvictionByEvictionAPI": PodEnding("it was evicted, as draining its node does (EvictionByEvictionAPI)", _AGAIN),
-    "TerminationByKubelet": PodEnding("its node ended it (TerminationByKubelet)", _AGAIN),
-    "DeletionByTaintManager": PodEnding("a taint drove it from its node (DeletionByTaintManager)", _AGAIN),
-    "DeletionByPodGC": PodEnding("its node is gone (DeletionByPodGC)", _AGAIN),
-    "PreemptionByScheduler": PodEnding(
-        "a pod of higher priority took its place (PreemptionByScheduler)", "Give launch.kubernetes.priority_class."
+    "ContainerCannotRun": (
+        "its command could not be started (ContainerCannotRun)",
+        "The image needs mslaunch: launch.kubernetes.python.",
     ),
-    "NodeLost": PodEnding("its node was lost (NodeLost)", _AGAIN),
-    "NodeShutdown": PodEnding("its node was shut down (NodeShutdown)", _AGAIN),
-    "Shutdown": PodEnding("its node was shut down (Shutdown)", _AGAIN),
-    "Terminated": PodEnding("its node was shut down (Terminated)", _AGAIN),
-    "Preempting": PodEnding("a pod of higher priority took its place", "Give launch.kubernetes.priority_class."),
-    "DeadlineExceeded": PodEnding("its time was over (DeadlineExceeded)", "Raise activeDeadlineSeconds in the patch."),
-    "UnexpectedAdmissionError": PodEnding(
-        "its node did not have the devices (UnexpectedAdmissionError)", "See the device plugin of the node."
-    ),
-    "ContainerCannotRun": PodEnding(
-        "its command could not be started (ContainerCannotRun)", "The image needs mslaunch: launch.kubernetes.python."
-    ),
-    "StartError": PodEnding(
-        "its command could not be started (StartError)", "The image needs mslaunch: launch.kubernetes.python."
+    "StartError": (
+        "its command could not be started (StartError)",
+        "The image needs mslaunch: launch.kubernetes.python.",
     ),
 }
 """By the reason of the pod, of its container, or of its condition DisruptionTarget (from version 1.26 on)."""
 _KILLED = "Something on its node killed it: see the node's kernel log, which names victims of too little memory."
 _SIGNALLED = 128
-_DELETED = PodEnding("it was deleted, by somebody or with its node", _AGAIN)
+_DELETED = ("it was deleted, by somebody or with its node", _AGAIN)
 
 WAITING = {
     "ImagePullBackOff": "its image cannot be pulled",
@@ -91,21 +85,18 @@ def why_it_waits(pod: Pod) -> str:
         return ""
     scheduled = _condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
-        return _unschedulable(str(scheduled.get("message") or scheduled.get("reason") or ""))
+        message = str(scheduled.get("message") or scheduled.get("reason") or "")
+        missing = sorted(set(_INSUFFICIENT.findall(message)))
+        what = f"too little {', '.join(missing)} is free" if missing else "no node fits"
+        return f"{what} ({message[:300]})"
     for container in status.get("containerStatuses") or ():
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason = waiting.get("reason", "")
-        words = WAITING.get(reason, f"its container waits ({reason})" if reason else "")
-        if words:
+        trouble = WAITING.get(reason, f"its container waits ({reason})")
+        if reason and trouble:
             message = str(waiting.get("message") or "")[:300]
-            return f"{words} ({reason}{': ' + message if message else ''})"
+            return f"{trouble} ({reason}{': ' + message if message else ''})"
     return ""
-
-
-def _unschedulable(message: str) -> str:
-    missing = sorted(set(_INSUFFICIENT.findall(message)))
-    what = f"too little {', '.join(missing)} is free" if missing else "no node fits"
-    return f"{what} ({message[:300]})"
 
 
 def why_pods_are_missing(events: Iterable[Mapping[str, Any]]) -> str:
@@ -118,7 +109,7 @@ def why_pods_are_missing(events: Iterable[Mapping[str, Any]]) -> str:
     return f"{what} ({message[:300]})"
 
 
-def ending_of(pod: Pod) -> PodEnding | None:
+def ending_of(pod: Pod) -> Ending | None:
     """Why Kubernetes ended a pod; None where its own program ended it."""
     status = pod.get("status") or {}
     reasons = [str(one.get("reason") or "") for one in _terminated(pod)]
@@ -197,21 +188,21 @@ def container_ending(pod: Pod, code: int) -> dict[str, Any]:
     """Say how the container of a pod ended, where neither Kubernetes nor its own program has said why."""
     how = f"its container ended with exit code {code}"
     if code <= _SIGNALLED:
-        return _verdict(pod, PodEnding(f"{how}, and did not say why", _AGAIN))
+        return _verdict(pod, (f"{how}, and did not say why", _AGAIN))
     with suppress(ValueError):
         how += f" ({signal.Signals(code - _SIGNALLED).name})"
-    return _verdict(pod, PodEnding(f"{how}; Kubernetes gives no reason", _KILLED))
+    return _verdict(pod, (f"{how}; Kubernetes gives no reason", _KILLED))
 
 
-def _verdict(pod: Pod, ending: PodEnding, message: object = None) -> dict[str, Any]:
+def _verdict(pod: Pod, ending: Ending, message: object = None) -> dict[str, Any]:
     name, node = pod["metadata"]["name"], (pod.get("spec") or {}).get("nodeName")
     place = f"{name} on {node}" if node else name
     more = f": {str(message)[:300]}" if message else ""
     return {
         "cause": "kubernetes",
         "host": name,
-        "summary": f"pod {place} was ended: {ending.words}{more}.",
-        "advice": ending.advice,
+        "summary": f"pod {place} was ended: {ending[0]}{more}.",
+        "advice": ending[1],
     }
 
 
@@ -245,7 +236,6 @@ def _ended(pod: Pod) -> str:
 
 
 OVER = ("succeeded", "failed", "stopped", "lost")
-_STOPPED = (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
 _SHOWN = 3
 
 Record = dict[str, Any]
@@ -286,30 +276,21 @@ def concluded(record: Record, exit_code: int, ending: Mapping[str, Any] | None, 
     state = record.get("state")
     now = _iso(datetime.now(timezone.utc))
     if state not in OVER:  # the launcher ended before the run began, or was ended itself
-        state = _state_of(exit_code)
+        state = "failed" if exit_code else "succeeded"
+        if exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+            state = "stopped"
         record = {**record, "state": state, "exit_code": exit_code, "ended": now}
         if state == "failed" and ending is None:
             record["verdict"] = {"cause": "not ready", "summary": last_lines, "exit_code": exit_code}
-    record = {**record, "ranks": _ended_ranks(record, record.get("ended") or now)}
+    rows = _rank_rows(record)
+    for row in rows:  # all have ended with it, also those whose end nobody has seen
+        if not row.get("ended"):
+            row["ended"] = record.get("ended") or now
+            row["stopped"] = state == "stopped" and bool(row.get("started"))
+    record = {**record, "ranks": rows}
     if ending is None or state == "succeeded":
         return record
     return {**record, "state": "failed", "verdict": {**_same_host(record.get("verdict"), ending), **ending}}
-
-
-def _state_of(exit_code: int) -> str:
-    if exit_code in _STOPPED:
-        return "stopped"
-    return "failed" if exit_code else "succeeded"
-
-
-def _ended_ranks(record: Record, ended: str) -> list[Record]:
-    """The ranks of a run that is over: all have ended with it, also those whose end nobody has seen."""
-    rows = _rank_rows(record)
-    for row in rows:
-        if not row.get("ended"):
-            row["ended"] = ended
-            row["stopped"] = record["state"] == "stopped" and bool(row.get("started"))
-    return rows
 
 
 def _rank_rows(record: Record) -> list[Record]:
@@ -319,16 +300,6 @@ def _rank_rows(record: Record) -> list[Record]:
 
 def with_starts(record: Record, events: Iterable[bytes]) -> Record:
     """The record, with the ranks that have started according to the events: a launcher writes those sooner."""
-    starts = _starts(events)
-    rows = _rank_rows(record)
-    for row in rows:
-        if not row.get("started"):
-            row.update(starts.get(str(row.get("rank")), {}))
-    return {**record, "ranks": rows}
-
-
-def _starts(events: Iterable[bytes]) -> dict[str, Record]:
-    """When each rank of the last attempt started, and its process."""
     starts: dict[str, Record] = {}
     for line in events:
         if b'"started"' not in line and b'"restart"' not in line:
@@ -340,7 +311,11 @@ def _starts(events: Iterable[bytes]) -> dict[str, Record]:
             with suppress(KeyError, TypeError, ValueError, OverflowError, OSError):
                 started = datetime.fromtimestamp(float(event["time"]), timezone.utc)
                 starts[str(int(event["rank"]))] = {"pid": int(event["pid"]), "started": _iso(started)}
-    return starts
+    rows = _rank_rows(record)
+    for row in rows:
+        if not row.get("started"):
+            row.update(starts.get(str(row.get("rank")), {}))
+    return {**record, "ranks": rows}
 
 
 def _iso(when: datetime) -> str:

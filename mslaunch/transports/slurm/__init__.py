@@ -13,6 +13,7 @@ from mslaunch.transports.cluster_environment import in_slurm_allocation
 from mslaunch.transports.registry import BUILT_IN
 from mslaunch.transports.slurm import batch_script
 from mslaunch.transports.slurm.slurm_queue import SlurmQueue
+from mslaunch.transports.slurm.step import SrunChannel, allotment, allotted_nodes
 
 if TYPE_CHECKING:
     from mslaunch.hosts import Host
@@ -44,21 +45,15 @@ class SlurmTransport(Transport):
                 raise RequestError(f"{flag} is for jobs that are submitted, and this is inside one. Leave it out.")
 
     def hosts(self, job: JobContext) -> tuple[Host, ...]:
-        from mslaunch.transports.slurm.step import allotted_nodes
-
         return allotted_nodes(job.environment, job.spec.launch.nodes)
 
     def planned_hosts(self, job: JobContext) -> tuple[Host, ...]:
         return batch_script.planned_hosts(job.spec)
 
     def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
-        from mslaunch.transports.slurm.step import SrunChannel
-
         return Opened([SrunChannel(hosts, access.python)], hosts)
 
     def place(self, job: JobContext, hosts: tuple[Host, ...], facts: Facts, target: str) -> tuple[Host, ...]:
-        from mslaunch.transports.slurm.step import allotment
-
         return batch_script.place(job.spec, hosts, allotment(job.environment, facts, target), target)
 
     def why_silent(self, hosts: Collection[str]) -> str:

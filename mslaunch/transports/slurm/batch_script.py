@@ -128,24 +128,18 @@ def check_options(spec: JobSpec, run_dir: str) -> None:
 
 def directives(launch: LaunchSettings, hosts: Sequence[Host], run_dir: str) -> Iterator[str]:
     """What stands behind #SBATCH, in order; further options come last, as they were typed, and may override others."""
-    yield from map(shlex.quote, _own_directives(launch, hosts, run_dir))
-    yield from launch.sbatch_args
-
-
-def _own_directives(launch: LaunchSettings, hosts: Sequence[Host], run_dir: str) -> Iterator[str]:
     counts = {len(host.devices) for host in hosts}
-    yield f"--job-name={run_dir.rpartition('/')[2]}"
-    yield f"--nodes={len(hosts)}"
-    yield f"--ntasks={sum(len(host.devices) for host in hosts)}"
+    own = [f"--job-name={run_dir.rpartition('/')[2]}", f"--nodes={len(hosts)}"]
+    own.append(f"--ntasks={sum(len(host.devices) for host in hosts)}")
     if len(counts) == 1:
-        yield f"--ntasks-per-node={counts.pop()}"
+        own.append(f"--ntasks-per-node={counts.pop()}")
     for option in ("partition", "time", "account"):
         if (value := getattr(launch, option)) is not None:
-            yield f"--{option}={value}"
-    yield f"--output={run_dir.replace('%', '%%')}/{layout.LAUNCHER_LOG}"
-    yield "--open-mode=append"
-    yield f"--signal=B:USR1@{WARNING_SECONDS}"
-    yield "--requeue" if launch.requeue else "--no-requeue"
+            own.append(f"--{option}={value}")
+    own += [f"--output={run_dir.replace('%', '%%')}/{layout.LAUNCHER_LOG}", "--open-mode=append"]
+    own += [f"--signal=B:USR1@{WARNING_SECONDS}", "--requeue" if launch.requeue else "--no-requeue"]
+    yield from map(shlex.quote, own)
+    yield from launch.sbatch_args
 
 
 def job_files(launch: LaunchSettings, hosts: Sequence[Host], run_dir: str, command: Command, cwd: str) -> list[File]:

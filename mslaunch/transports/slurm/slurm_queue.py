@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _LOOK_EVERY = 2.0
 _SILENT_FOR = 30.0
 _COMMAND_SECONDS = 60.0
+_OWN_JOBS = f"--user={os.geteuid()}"  # as old versions of squeue take it too
 
 STATES: dict[str, RunStatus] = {
     "PENDING": "queued",
@@ -105,7 +106,7 @@ class SlurmQueue(JobQueue):
         """Every job of this user; None where Slurm does not answer, and then it is not asked again for a while."""
         age = math.inf if self._asked_at is None else time.monotonic() - self._asked_at
         if age > (since if self._jobs is not None else _SILENT_FOR):
-            self._jobs, self._asked_at = _squeue(_own_jobs_option()), time.monotonic()
+            self._jobs, self._asked_at = _squeue(_OWN_JOBS), time.monotonic()
         return self._jobs
 
     def state(self, job: str, since: float | None = None) -> JobState | None:
@@ -126,7 +127,7 @@ class SlurmQueue(JobQueue):
 
     def find(self, run_id: str) -> str | None:
         """Find this user's newest job of the run's name."""
-        jobs = _squeue(_own_jobs_option(), f"--name={run_id}") or {}
+        jobs = _squeue(_OWN_JOBS, f"--name={run_id}") or {}
         return max(jobs, key=_number, default=None)
 
     def cancel(self, job: str) -> None:
@@ -176,11 +177,6 @@ def _number(job: str) -> int:
     """The number of a job: of 12_3, a member of an array, and of 12+3, a part of a heterogeneous job, that is 12."""
     match = re.match(r"\d{1,18}", job)
     return int(match[0]) if match else 0
-
-
-def _own_jobs_option() -> str:
-    """The option for jobs of this user, as old versions of squeue take it too."""
-    return f"--user={os.geteuid()}"
 
 
 def _squeue(*options: str) -> dict[str, JobState] | None:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 from mslaunch.open_files import raise_limit
 from mslaunch.transports.base import Access, Opened, Transport
+from mslaunch.transports.code_bundle import agent_stream
+from mslaunch.transports.ssh.channel import AgentChannel, Ssh
+from mslaunch.transports.ssh.connections import Connecting, problems_of
 
 if TYPE_CHECKING:
     from mslaunch.hosts import Host
@@ -19,20 +22,15 @@ class SshTransport(Transport):
     label = "SSH"
 
     def open(self, hosts: tuple[Host, ...], access: Access) -> Opened:
-        from mslaunch.transports.code_bundle import agent_stream
-        from mslaunch.transports.ssh.channel import AgentChannel
-        from mslaunch.transports.ssh.command import Ssh
-        from mslaunch.transports.ssh.connections import connect_all, problems_of
-
         raise_limit(len(hosts))
         with Ssh(access.accept_new_keys) as ssh:
             program = agent_stream()
-            results = connect_all(
+            results = Connecting(
                 hosts,
                 lambda host: AgentChannel(ssh, host, host.python or access.python, program),
                 access.connect_timeout,
                 self.tell,
-            )
+            ).run()
             channels = []
             reached = []
             for host, channel in zip(hosts, results, strict=True):

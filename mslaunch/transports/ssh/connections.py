@@ -10,16 +10,14 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from mslaunch.errors import HostsNotReady, MslaunchError, RequestError
 from mslaunch.hosts import Host, is_this_machine
 from mslaunch.open_files import raise_limit
 from mslaunch.shared.running_clock import RunningClock
-from mslaunch.transports.base import ignore
-from mslaunch.transports.ssh.channel import SshChannel
-from mslaunch.transports.ssh.command import Ssh
+from mslaunch.transports.base import Tell, ignore
+from mslaunch.transports.ssh.channel import Ssh, SshChannel
 from mslaunch.transports.streams import Waiting, close_all
 
 AT_ONCE = 32
@@ -35,33 +33,11 @@ RunCommand = Callable[[Sequence[str]], "str | None"]
 """Runs a command on a host; returns what it printed, or None where it failed."""
 
 
-@dataclass(slots=True)
-class _Pending(Generic[C]):
-    index: int
-    channel: C
-
-
-def connect_all(
-    hosts: Sequence[Host], start: Callable[[Host], C], limit: float, tell: Callable[[str], None]
-) -> list[C | str]:
-    """Start a channel to every host and wait for its first answer; return it, or why there is none.
-
-    `limit` is what a host may take, from the start of its first ssh; `tell` is told which hosts are waited for.
-    """
-    connecting = Connecting(hosts, start, limit, tell)
-    try:
-        return connecting.run()
-    except BaseException:
-        connecting.abandon()
-        raise
-
-
 class Connecting(Generic[C]):
     """Channels that are being set up: hosts that wait for their turn, and those whose ssh has been started."""
 
-    def __init__(
-        self, hosts: Sequence[Host], start: Callable[[Host], C], limit: float, tell: Callable[[str], None] = ignore
-    ) -> None:
+    def __init__(self, hosts: Sequence[Host], start: Callable[[Host], C], limit: float, tell: Tell) -> None:
+        """`limit` is what a host may take, from the start of its first ssh."""
         self._hosts = hosts
         self._start = start
         self._limit = limit
@@ -71,19 +47,28 @@ class Connecting(Generic[C]):
         self._waiting = [(0.0, index) for index in range(len(hosts))]  # a heap, by the time of the start
         self._tries = [0] * len(hosts)
         self._began: dict[int, float] = {}
-        self._pending: dict[int, _Pending[C]] = {}
+        self._pending: dict[int, tuple[int, C]] = {}
         self._results: dict[int, C | str] = {}
         self._poll = select.poll()
 
     def run(self) -> list[C | str]:
-        while len(self._results) < len(self._hosts):
-            self._start_next()
-            for end, _ in self._poll.poll(_TURN_MS):
-                self._receive(end)
-            self._clock.advance()
-            self._check_clocks()
-            late = {host.name for index, host in enumerate(self._hosts) if index not in self._results}
-            self._waiting_notes.look(self._clock.now, late)
+        """Start a channel to every host and wait for its first answer; return it, or why there is none."""
+        try:
+            while len(self._results) < len(self._hosts):
+                self._start_next()
+                for end, _ in self._poll.poll(_TURN_MS):
+                    self._receive(end)
+                self._clock.advance()
+                self._check_clocks()
+                late = {host.name for index, host in enumerate(self._hosts) if index not in self._results}
+                self._waiting_notes.look(self._clock.now, late)
+        except BaseException:
+            for _, channel in self._pending.values():
+                channel.abort()
+            for result in self._results.values():
+                if not isinstance(result, str):
+                    result.abort()
+            raise
         return [self._results[index] for index in range(len(self._hosts))]
 
     def _start_next(self) -> None:
@@ -91,37 +76,31 @@ class Connecting(Generic[C]):
             _, index = heapq.heappop(self._waiting)
             channel = self._start(self._hosts[index])
             self._began.setdefault(index, self._clock.now)
-            self._pending[channel.fileno()] = _Pending(index, channel)
+            self._pending[channel.fileno()] = (index, channel)
             self._poll.register(channel.fileno(), select.POLLIN)
 
     def _receive(self, end: int) -> None:
-        pending = self._pending[end]
-        messages = pending.channel.receive()
+        index, channel = self._pending[end]
+        messages = channel.receive()
         if messages:
-            self._drop(end)
-            self._set_result(pending, pending.channel)
+            self._set_result(end, channel)
         elif messages is None:
-            self._drop(end)
-            if not self._is_late(pending.index) and self._tries[pending.index] < pending.channel.retries():
-                self._retry(pending.index)
+            if not self._is_late(index) and self._tries[index] < channel.retries():
+                self._drop(end)
+                self._tries[index] += 1
+                pause = random.uniform(0.1, 0.4) * 1.5 ** self._tries[index]
+                heapq.heappush(self._waiting, (self._clock.now + pause, index))
             else:
-                self._set_result(pending, pending.channel.why_it_ended())
-            pending.channel.close()
-
-    def _retry(self, index: int) -> None:
-        self._tries[index] += 1
-        pause = random.uniform(0.1, 0.4) * 1.5 ** self._tries[index]
-        heapq.heappush(self._waiting, (self._clock.now + pause, index))
+                self._set_result(end, channel.why_it_ended())
+            channel.close()
 
     def _check_clocks(self) -> None:
         if self._clock.now - self._progress < min(STALL_SECONDS, self._limit):
             return
-        for end, pending in list(self._pending.items()):
-            if self._is_late(pending.index):
-                self._drop(end)
-                limit = f"{self._limit:g} s (launch.connect_timeout)"
-                self._set_result(pending, f"no answer within {limit}. {pending.channel.hint}")
-                pending.channel.abort()
+        for end, (index, channel) in list(self._pending.items()):
+            if self._is_late(index):
+                self._set_result(end, f"no answer within {self._limit:g} s (launch.connect_timeout). {channel.hint}")
+                channel.abort()
 
     def _is_late(self, index: int) -> bool:
         return self._clock.now - self._began[index] > self._limit
@@ -130,17 +109,10 @@ class Connecting(Generic[C]):
         self._poll.unregister(end)
         del self._pending[end]
 
-    def _set_result(self, pending: _Pending[C], result: C | str) -> None:
-        self._results[pending.index] = result
+    def _set_result(self, end: int, result: C | str) -> None:
+        self._results[self._pending[end][0]] = result
         self._progress = self._clock.now
-
-    def abandon(self) -> None:
-        """End everything that was started."""
-        for pending in self._pending.values():
-            pending.channel.abort()
-        for result in self._results.values():
-            if not isinstance(result, str):
-                result.abort()
+        self._drop(end)
 
 
 COMMAND_SECONDS = 30.0
@@ -193,7 +165,7 @@ def run_commands(
         raise RequestError("commands cannot be run on hosts through this machine.")
     raise_limit(len(hosts))
     with Ssh(accept_new_keys) as ssh:
-        shells = connect_all(hosts, lambda host: RemoteShell(ssh, host), SHELL_SECONDS, ignore)
+        shells = Connecting(hosts, lambda host: RemoteShell(ssh, host), SHELL_SECONDS, ignore).run()
     opened = [shell for shell in shells if not isinstance(shell, str)]
 
     def work_on(host: Host, shell: RemoteShell) -> T | str:
