@@ -16,8 +16,9 @@ from mslaunch.cli.parsing import options
 from mslaunch.launcher.pipeline import plan_only
 from mslaunch.launcher.read import Request, read
 from mslaunch.plan.model import File
-from mslaunch.settings.launch import HostEntry, LaunchSettings
+from mslaunch.settings.launch import SETTINGS, HostEntry, LaunchSettings
 from mslaunch.settings.resolve import resolve
+from mslaunch.settings.setting import READERS
 from mslaunch.settings.sync_settings import SyncSettings
 from mslaunch.settings.yaml_config import JobConfig, split_assignments
 from mslaunch.transports.base import Command
@@ -75,7 +76,7 @@ VALUES: dict[str, list[Any]] = {
     "config_arg": ["--cfg", "true"],
     "python": [sys.executable, "/opt/my env/bin/python", "/opt/\udcff/python"],
     "setup": ["module load cann", "source a.sh\nexport X='y: #z' $(hostname) $$\n", "true", "1e-3", " 漢字 😀\x85"],
-    "sync": [SYNC, SyncSettings.model_validate(SYNC)],
+    "sync": [SYNC, READERS.reader_of(SyncSettings).read(SYNC)],
     "metrics": [False, METRICS],
     "grace": [3, 0.5, 1e-05],
     "timeout": [60, 1e16],
@@ -123,14 +124,14 @@ def settings_of(flags: dict[str, Any], assignments: tuple[str, ...] = ()) -> Lau
 
 def test_every_setting_has_values_here() -> None:
     """A new setting is tried too."""
-    assert list(VALUES) == list(LaunchSettings.model_fields)
+    assert list(VALUES) == list(SETTINGS)
 
 
 def test_the_command_line_reads_every_setting_back() -> None:
     """Each setting comes back by its flag or by --set, and overrides an assignment of the same name."""
     for name, value in CASES:
         flags = {name: value}
-        other = f"launch.{name}=null" if LaunchSettings.model_fields[name].default is None else "launch.grace=1"
+        other = f"launch.{name}=null" if getattr(LaunchSettings(), name) is None else "launch.grace=1"
         assignments = () if name in PLACED else (other,)
         command = Command(("mslaunch",), "train", (), flags, assignments, None, (), None, ())
         words = command_words(command, "")
@@ -213,7 +214,7 @@ def test_a_job_of_a_queue_has_the_settings_of_its_submitter(
         "nnodes",
         "master",
     }
-    compared = [name for name in LaunchSettings.model_fields if name not in apart]
+    compared = [name for name in SETTINGS if name not in apart]
     assert {name: getattr(now, name) for name in compared} == {name: getattr(then, name) for name in compared}
     assert len(compared) > 40
 

@@ -14,7 +14,7 @@ from mslaunch.diagnose.patterns.pattern import Pattern
 from mslaunch.errors import ExitCode
 from mslaunch.plan.methods import METHODS
 from mslaunch.plan.methods.method import Method
-from mslaunch.settings.launch import LaunchSettings
+from mslaunch.settings.launch import SETTINGS
 from mslaunch.transports.base import Channel, JobContext, JobQueue, Transport
 from tests import file_ways
 from tests.conftest import MSLAUNCH, ROOT
@@ -56,8 +56,8 @@ def test_the_chinese_table_has_every_setting_with_its_default() -> None:
     """docs/zh/config.md has a row for every key of launch, with the value of its default or words for it."""
     text = (ROOT / "docs" / "zh" / "config.md").read_text()
     cells = dict(re.findall(r"^\| (\w+) \| ([^|]*) \| ", text.partition("|---|---|---|\n")[2], re.MULTILINE))
-    assert list(cells) == list(LaunchSettings.model_fields)
-    defaults = {name: doc_tables.written_default(field) for name, field in LaunchSettings.model_fields.items()}
+    assert list(cells) == list(SETTINGS)
+    defaults = {name: doc_tables.written_default(name) for name in SETTINGS}
     wrong = {name: cells[name] for name, default in defaults.items() if (default or cells[name]) != cells[name]}
     assert wrong == {}
     assert [name for name in cells if not cells[name]] == []

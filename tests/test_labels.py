@@ -19,6 +19,7 @@ from mslaunch.run.paths import RunFolder
 from mslaunch.run.record import RunRecord
 from mslaunch.run.search import list_runs
 from mslaunch.run.summaries import RunSummary, read_summaries
+from mslaunch.settings.launch import SETTINGS
 from tests.conftest import MSLAUNCH, Bench
 from tests.past_runs import make_run
 
@@ -232,7 +233,7 @@ def test_the_option_that_names_the_folder_is_the_settings_own() -> None:
     flag = options._FLAGS["runs_dir"]
     (declared,) = get_args(common.RunsDir)[1:]
     assert (declared.default, *declared.param_decls) == flag.names
-    assert (declared.help, declared.metavar) == (flag.help, flag.metavar)
+    assert (declared.help, declared.metavar) == (SETTINGS["runs_dir"].description, flag.metavar)
 
 
 def test_ps_loads_no_settings() -> None:

@@ -6,20 +6,19 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pydantic.fields import FieldInfo
-
 from mslaunch.errors import ExitCode
 from mslaunch.settings.environment import VARIABLES
-from mslaunch.settings.launch import LaunchSettings, flag_of, reference_of
+from mslaunch.settings.launch import SETTINGS, LaunchSettings
+from mslaunch.settings.setting import Flag
 from mslaunch.settings.value_types import write_setting
 
 DOCS = Path(__file__).parents[1] / "docs"
 _TABLE = re.compile(r"(<!-- table: ([a-z ]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
-def written_default(field: FieldInfo) -> str:
+def written_default(name: str) -> str:
     """Write the default of a setting as the YAML takes it; nothing where it has none."""
-    default = field.get_default(call_default_factory=True)
+    default = getattr(LaunchSettings(), name)
     if default is None or write_setting(default) in ("[]", "{}"):
         return ""
     if isinstance(default, float):
@@ -30,15 +29,13 @@ def written_default(field: FieldInfo) -> str:
 def settings_table() -> str:
     """Write a row for every setting: its flag, its default, what it does and the page that explains it."""
     rows = []
-    for name, field in LaunchSettings.model_fields.items():
-        reference = reference_of(name)
-        default = written_default(field) or reference.default or "none"
-        rows.append((name, _flag(name), default, f"{field.description}{_link(reference.see)}"))
+    for name, setting in SETTINGS.items():
+        default = written_default(name) or setting.absent or "none"
+        rows.append((name, _flag(setting.flag), default, f"{setting.description}{_link(setting.see)}"))
     return _table(("key", "flag", "default", "meaning"), rows)
 
 
-def _flag(name: str) -> str:
-    flag = flag_of(name)
+def _flag(flag: Flag | None) -> str:
     if flag is None:
         return ""
     spellings = [spelling for spelling in flag.names if "_" not in spelling]

@@ -199,16 +199,10 @@ def _report(error: MslaunchError) -> int:
 
 
 def _load(verb: str) -> Any:
-    """Import a verb's module, without pydantic's search for plugins in everything that is installed (20 ms)."""
-    name = "PYDANTIC_DISABLE_PLUGINS"
-    ours = name not in os.environ
-    if ours:
-        os.environ[name] = "__all__"
+    """Import a verb's module."""
     try:
         return importlib.import_module(f"mslaunch.cli.{verb.replace('-', '_')}")
     finally:
-        if ours:
-            del os.environ[name]  # the ranks may want theirs
         gc.freeze()  # what is loaded stays
         gc.set_threshold(10_000)  # typer loads more when it is called
         gc.enable()

@@ -6,7 +6,7 @@ import json
 
 from mslaunch.cli.parsing import common
 from mslaunch.plan.methods import METHODS
-from mslaunch.settings.resolve import schema as json_schema
+from mslaunch.settings.json_schema import schema as json_schema
 
 app = common.new_app()
 

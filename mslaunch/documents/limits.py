@@ -1,4 +1,4 @@
-"""What a document from outside may be at most, and the error that says what is wrong with one."""
+"""What tells that a file has changed, without reading it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ import os
 import stat
 from pathlib import Path
 from typing import BinaryIO
+
+Stamp = tuple[int, int, int]
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """Return what differs as soon as a file does; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
 
 MOST_BYTES = 10 << 20
 """Of a file that a person writes."""

@@ -6,37 +6,27 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-_MOUNTS = Path("/proc/self/mountinfo")
-
 
 def mount_points() -> list[str] | None:
     """Return where file systems are mounted, bind mounts included; None where the kernel does not tell."""
     try:
-        lines = _MOUNTS.read_bytes().splitlines()
+        lines = Path("/proc/self/mountinfo").read_bytes().splitlines()
     except OSError:
         return None
     return [os.fsdecode(line.split()[4].decode("unicode_escape").encode("latin-1")) for line in lines]
 
 
 def find_mount(folder: Path) -> Path | None:
-    """Return a place in a folder, or the folder itself, at which something is mounted; None where there is none.
-
-    The kernel's list has bind mounts, which are on the same device; devices tell what the list does not show.
-    """
+    """Return a place in a folder, or the folder itself, at which something is mounted; None where there is none."""
     real = os.path.realpath(folder)
     for place in mount_points() or ():
         if place == real or place.startswith(f"{real}/"):
             return Path(place)
-    return _other_device(real)
-
-
-def _other_device(folder: str) -> Path | None:
-    """Return a folder below that is on another device; what vanishes meanwhile is left out."""
     try:
-        device = os.lstat(folder).st_dev
+        device = os.lstat(real).st_dev
     except FileNotFoundError:
         return None
-    for place, folders, _ in os.walk(folder):
+    for place, folders, _ in os.walk(real):  # the list may not show all, but has bind mounts of the same device
         for name in folders:
             with suppress(FileNotFoundError):
                 if Path(place, name).lstat().st_dev != device:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import yaml
@@ -102,7 +102,7 @@ def _check_events(text: str) -> None:
     """Bound depth and aliases on the stream of events, where nothing has been built yet."""
     open_sizes: list[int] = []  # of the collections that are open: the values in each so far
     anchors: list[str | None] = []
-    sizes: dict[str, int] = {}
+    sizes: dict[str | None, int] = {}  # of the values that have an anchor
     values = 0
     for event in yaml.parse(text, Loader=_Loader):
         size = 1
@@ -112,13 +112,14 @@ def _check_events(text: str) -> None:
             if len(open_sizes) > DEEPEST:
                 raise too_deep(_line(event))
         elif isinstance(event, yaml.CollectionEndEvent):
-            size = open_sizes.pop()
-            _note_anchor(anchors.pop(), size, sizes)
+            size = sizes[anchors.pop()] = open_sizes.pop()
             values -= size  # they have been counted one by one
         elif isinstance(event, yaml.AliasEvent):
-            size = _size_of_alias(event, anchors, sizes)
+            if event.anchor in anchors:
+                raise Unreadable(f"*{event.anchor} stands inside the value that it names", _line(event))
+            size = sizes.get(event.anchor, 1)  # an unknown one is an error of the composer
         elif isinstance(event, yaml.ScalarEvent):
-            _note_anchor(event.anchor, 1, sizes)
+            sizes[event.anchor] = 1
         else:
             continue
         values += size
@@ -132,30 +133,13 @@ def _line(event: yaml.Event) -> int | None:
     return event.start_mark.line + 1 if event.start_mark else None
 
 
-def _note_anchor(anchor: str | None, size: int, sizes: dict[str, int]) -> None:
-    if anchor is not None:
-        sizes[anchor] = size
-
-
-def _size_of_alias(event: yaml.AliasEvent, anchors: list[str | None], sizes: dict[str, int]) -> int:
-    if event.anchor in anchors:
-        raise Unreadable(f"*{event.anchor} stands inside the value that it names", _line(event))
-    return sizes.get(event.anchor or "", 1)  # an unknown one is an error of the composer
-
-
 def _check_numbers(document: yaml.Node) -> None:
-    for node in walk(document):
-        if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER:
-            what = f"the number {str(node.value)[:12]}… has {len(node.value)} characters"
-            raise Unreadable(what, node.start_mark.line + 1)
-
-
-def walk(document: yaml.Node) -> Iterator[yaml.Node]:
-    """Yield every node of a document once."""
     queue, seen = [document], {id(document)}
     while queue:
         node = queue.pop()
-        yield node
+        if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER:
+            what = f"the number {str(node.value)[:12]}… has {len(node.value)} characters"
+            raise Unreadable(what, node.start_mark.line + 1)
         inner = node.value if isinstance(node, yaml.SequenceNode) else ()
         if isinstance(node, yaml.MappingNode):
             inner = [part for pair in node.value for part in pair]

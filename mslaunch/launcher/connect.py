@@ -175,7 +175,7 @@ def _look_here(chosen: Chosen, imagined: bool) -> Site:
     job, spec = chosen.job, chosen.job.spec
     devices = find_devices(spec.config.values.get("device_target"), job_variables(spec))
     if job.named:
-        spec = replace(spec, launch=spec.launch.model_copy(update={"devices": job.named[0].devices}))
+        spec = replace(spec, launch=replace(spec.launch, devices=job.named[0].devices))
         job = replace(job, spec=spec)
     workers = agree_on_workers(spec, devices.numbers)
     if imagined:

@@ -48,11 +48,11 @@ class JobSpec:
 
     def with_run_id(self, run_id: str) -> JobSpec:
         """The same, for a run whose name has been chosen."""
-        return replace(self, launch=self.launch.model_copy(update={"run_id": run_id}))
+        return replace(self, launch=replace(self.launch, run_id=run_id))
 
     def with_python(self, python: str, source: str) -> JobSpec:
         """The same, with another Python for its ranks."""
-        launch = self.launch.model_copy(update={"python": python})
+        launch = replace(self.launch, python=python)
         return replace(self, launch=launch, sources={**self.sources, "python": source})
 
 

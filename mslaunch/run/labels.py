@@ -47,7 +47,7 @@ class Labels:
 
 def check_tag(text: str) -> str:
     """Return a tag; refuse what is none."""
-    from mslaunch.settings.value_types import WHAT_A_TAG_IS, is_tag  # loads YAML: no list of runs waits for that
+    from mslaunch.settings.value_types import WHAT_A_TAG_IS, is_tag
 
     if not is_tag(text):
         raise RequestError(f"{text!r} is no tag. Write {WHAT_A_TAG_IS}.")

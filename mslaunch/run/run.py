@@ -13,9 +13,8 @@ from typing import Literal
 
 from mslaunch.diagnose.verdict import Verdict
 from mslaunch.documents.json_text import parse_json
-from mslaunch.documents.limits import Unreadable, open_file
+from mslaunch.documents.limits import Stamp, Unreadable, open_file, stamp_of
 from mslaunch.documents.schema import RunStatus
-from mslaunch.documents.stamp import Stamp, stamp_of
 from mslaunch.documents.typed import make
 from mslaunch.errors import LaunchedElsewhere, MslaunchError, NotReadyError, RequestError, signal_code
 from mslaunch.metrics.rows import Number, Source

@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 from mslaunch.diagnose.verdict import signal_name
 from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.schema import RunStatus
-from mslaunch.documents.typed import Mismatch, reader_of
+from mslaunch.documents.typed import RECORDS, Mismatch
 from mslaunch.errors import RecordUnreadable
 from mslaunch.run.liveness import current, job_of
 from mslaunch.run.metrics_file import last_loss
@@ -77,7 +77,7 @@ class RunSummary:
 
 
 _FIELDS = RunSummary.__slots__
-_ROW = reader_of(GenericAlias(tuple, (str, *get_type_hints(RunSummary, include_extras=True).values())))
+_ROW = RECORDS.reader_of(GenericAlias(tuple, (str, *get_type_hints(RunSummary, include_extras=True).values())))
 """Reads a row of the file: the key of a record, and the fields of its summary."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -83,13 +82,3 @@ VARIABLES = (
 
 RANK_VARIABLES = frozenset(row.name for row in VARIABLES if row.name.startswith("MSLAUNCH_"))
 """What mslaunch itself sets for ranks and hooks, and so for a launch inside one of them."""
-
-
-def asked_by_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the MSLAUNCH_* variables that somebody has set as settings, not mslaunch for a rank that launches."""
-    inside = "MSLAUNCH_RUN_DIR" in environment
-    return {
-        name: value
-        for name, value in environment.items()
-        if name.startswith("MSLAUNCH_") and value and not (inside and name in RANK_VARIABLES)
-    }

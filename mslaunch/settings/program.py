@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 SETTINGS = ("script", "module", "command")
@@ -17,8 +16,3 @@ def settings_of(command: tuple[str, ...], is_module: bool = False) -> tuple[dict
     if is_module:
         return {"module": command[0]}, command[1:]
     return ({"script": command[0]}, command[1:]) if command[0].endswith(".py") else ({"command": command}, ())
-
-
-def split_words(value: object) -> object:
-    """A command written as one line, in words as a shell would split it."""
-    return tuple(shlex.split(value)) if isinstance(value, str) else value

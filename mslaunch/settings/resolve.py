@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from types import NoneType
+from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
+from mslaunch.documents.typed import ABSENT, Mismatch
 from mslaunch.errors import ConfigError, did_you_mean
-from mslaunch.settings.environment import RANK_VARIABLES, RANKS_ONLY, asked_by_variables
-from mslaunch.settings.launch import LaunchSettings, flag_of, variable_of
+from mslaunch.settings.environment import RANK_VARIABLES, RANKS_ONLY
+from mslaunch.settings.launch import SETTINGS, LaunchSettings
 from mslaunch.settings.program import COMMAND_LINE
 from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
-from mslaunch.settings.wrong_values import place_of, reason, unknown_key, without_other_members
-from mslaunch.settings.yaml_config import JobConfig, ScriptKeys
+from mslaunch.settings.setting import READERS, UnknownKey
+from mslaunch.settings.yaml_config import JobConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +29,12 @@ class Settings:
     """What a person should know about them."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """Settings from one place; a later layer outweighs an earlier one."""
+class _Layer(NamedTuple):
+    """Settings from one place, and where it has each from; a later layer outweighs an earlier one."""
 
     values: Mapping[str, Any]
     source: Callable[[str], str]
-    """Where it has a setting from."""
-    unknown: str = "{place}: launch has no key {name!r}"
-    """How messages name a setting that does not exist."""
-    adds_variables: bool = False
-    """Whether its `env` adds to what was given with less weight."""
+    are_flags: bool = False
 
 
 def resolve(
@@ -51,29 +47,36 @@ def resolve(
 
     `assigned` is what `--set launch.key=value` gave; a flag of its own outweighs it.
     """
-    variables = asked_by_variables(environment)
+    variables, notes = _read_variables(environment)
     layers = (
         _Layer(config.launch, lambda name: f"{config.where('launch', name)} (launch.{name})"),
-        _Layer(_from_variables(variables), _variable),
+        _Layer(variables, _variable),
         _Layer(assigned or {}, lambda name: f"--set launch.{name}"),
-        _Layer(flags, flag_name, "{name}: there is no such setting", adds_variables=True),
+        _Layer(flags, flag_name, are_flags=True),
     )
     raw: dict[str, Any] = {}
-    sources = dict.fromkeys(LaunchSettings.model_fields, "default")
+    sources = dict.fromkeys(SETTINGS, "default")
     findings: list[str] = []
     for layer in layers:
         _one_program(layer, raw, sources, findings)
         _merge(layer, raw, sources, findings)
-    return Settings(_validate(raw, sources, findings), sources, tuple(_unknown_variables(variables)))
+    try:
+        values: LaunchSettings = READERS.reader_of(LaunchSettings).read(raw)
+    except Mismatch as error:
+        findings += [_finding(mismatch, sources) for mismatch in (error, *error.others)]
+    if findings:
+        raise ConfigError(list(dict.fromkeys(findings)))
+    return Settings(values, sources, tuple(notes))
 
 
 def _merge(layer: _Layer, raw: dict[str, Any], sources: dict[str, str], findings: list[str]) -> None:
     for name, value in layer.values.items():
         source = layer.source(name)
-        if name not in LaunchSettings.model_fields:
-            unknown = layer.unknown.format(place=_place(source), name=name)
-            findings.append(f"{unknown}{did_you_mean(name, LaunchSettings.model_fields)}")
-        elif name == "env" and layer.adds_variables:
+        if name not in SETTINGS:
+            near = did_you_mean(name, SETTINGS)
+            unknown = "there is no such setting" if layer.are_flags else f"launch has no key {name!r}"
+            findings.append(f"{name if layer.are_flags else _place(source)}: {unknown}{near}")
+        elif name == "env" and layer.are_flags:  # they add to the variables of other layers
             raw[name] = {**(raw.get(name) or {}), **value}
             sources[name] = f"{source}, {sources[name]}" if sources[name] != "default" else source
         else:
@@ -86,37 +89,30 @@ def given_by_variables(launch: LaunchSettings, sources: Mapping[str, str]) -> di
     return {name: getattr(launch, name) for name in names}
 
 
-def _from_variables(variables: Mapping[str, str]) -> dict[str, Any]:
+def _read_variables(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings that MSLAUNCH_* variables give, and notes about variables that give none."""
+    names = {_variable(name): name for name in SETTINGS}
+    readable = [name.upper() for name, setting in SETTINGS.items() if not setting.ignored]
+    is_rank = "MSLAUNCH_RUN_DIR" in environment  # what mslaunch has set for it is not meant for a launch in it
     values: dict[str, Any] = {}
-    for name in LaunchSettings.model_fields:
-        text, variable = variables.get(_variable(name)), variable_of(name)
-        if text and not variable.ignored:
-            values[name] = _split(text) if variable.is_list else text
-    return values
-
-
-def _split(text: str) -> Any:
-    try:
-        return shlex.split(text)
-    except ValueError:  # a quote that is not closed is a letter
-        return text
-
-
-def _unknown_variables(variables: Mapping[str, str]) -> Iterator[str]:
-    """Tell of variables that are none of ours: a misspelt one would change nothing without a word."""
-    ignored = {name.upper(): variable_of(name).ignored for name in LaunchSettings.model_fields}
-    keys = [key for key, why in ignored.items() if not why]
-    for name in sorted(variables):
-        key = name.removeprefix("MSLAUNCH_")
-        if key in keys or name in (*RANK_VARIABLES, JOIN_SECRET) or name.startswith(RANKS_ONLY):
+    notes: list[str] = []
+    for variable, text in sorted(environment.items()):
+        if not variable.startswith("MSLAUNCH_") or not text or (is_rank and variable in RANK_VARIABLES):
             continue
-        near = did_you_mean(key, keys).replace("'", "'MSLAUNCH_", 1)
-        why = ignored.get(key) or f"there is no such setting{near}"
-        yield f"{name} is ignored: {why}"
-
-
-JOIN_SECRET = "MSLAUNCH_SECRET"
-"""Not a setting: its value is read where a node joins, and kept nowhere."""
+        name = names.get(variable, "")
+        key = variable.removeprefix("MSLAUNCH_")
+        if key in readable:
+            values[name] = text
+            flag = SETTINGS[name].flag
+            if flag and flag.kind is list:
+                with suppress(ValueError):  # a quote that is not closed is a letter
+                    values[name] = shlex.split(text)
+        elif name:
+            notes.append(f"{variable} is ignored: {SETTINGS[name].ignored}")
+        elif variable not in (*RANK_VARIABLES, "MSLAUNCH_SECRET") and not variable.startswith(RANKS_ONLY):
+            near = did_you_mean(key, readable).replace("'", "'MSLAUNCH_", 1)
+            notes.append(f"{variable} is ignored: there is no such setting{near}")
+    return values, notes
 
 
 def _one_program(layer: _Layer, raw: dict[str, Any], sources: dict[str, str], findings: list[str]) -> None:
@@ -143,45 +139,19 @@ def flag_name(name: str) -> str:
     """The option that gives a setting, as messages name it."""
     if name == "command":
         return COMMAND_LINE
-    flag = flag_of(name) if name in LaunchSettings.model_fields else None
+    flag = SETTINGS[name].flag if name in SETTINGS else None
     return flag.names[0].partition("/")[0] if flag else "--" + name.replace("_", "-")
 
 
-def _validate(raw: dict[str, Any], sources: Mapping[str, str], findings: list[str]) -> LaunchSettings:
-    try:
-        values = LaunchSettings.model_validate(raw)
-    except ValidationError as error:
-        for item in without_other_members(error.errors()):
-            name, key = str(item["loc"][0]), ".".join(place_of(item))
-            where = _place(sources[name])
-            if unknown := unknown_key(LaunchSettings, item):
-                findings.append(f"{where}: {unknown}")
-                continue
-            is_named = where.startswith("--") and (key == name or not (where.startswith("--set ") or name == "env"))
-            label = "" if is_named else f"{key}: "
-            has_secret = ("env" in item["loc"] and not _is_plain(item["input"])) or (
-                name == "sync" and "@" in str(item["input"])
-            )
-            got = "" if has_secret or item["type"] == "missing" else f", got {item['input']!r}"
-            findings.append(f"{where}: {label}{reason(item)}{got}.")
-        raise ConfigError(list(dict.fromkeys(findings))) from None
-    if findings:
-        raise ConfigError(findings)
-    return values
-
-
-def _is_plain(value: Any) -> bool:
-    """Tell whether a value is one that no secret is: a number, true, false or nothing."""
-    return value is None or isinstance(value, (bool, int, float))
-
-
-def schema(methods: Iterable[str]) -> dict[str, Any]:
-    """Return the JSON Schema of a job's YAML, for editors; `methods` are offered as examples."""
-    result = ScriptKeys.model_json_schema()
-    launch = LaunchSettings.model_json_schema()
-    launch["properties"]["method"]["examples"] = list(methods)  # not an enum: plug-ins add to them
-    result.setdefault("$defs", {}).update(launch.pop("$defs", {}))
-    result["properties"]["launch"] = launch
-    result["title"] = "mslaunch job"
-    result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    return result
+def _finding(error: Mismatch, sources: Mapping[str, str]) -> str:
+    """Say where a wrong value stands, what is wrong with it, and what it is unless it may hold a secret."""
+    place = error.place[::-1]
+    name, key, where = place[0], ".".join(place), _place(sources[place[0]])
+    if isinstance(error, UnknownKey):
+        return f"{where}: launch.{key} {error}"
+    is_named = where.startswith("--") and (key == name or not (where.startswith("--set ") or name == "env"))
+    label = "" if is_named else f"{key}: "
+    is_secret = "env" in place and not isinstance(error.value, (bool, int, float, NoneType))
+    if is_secret or error.value is ABSENT or (name == "sync" and "@" in str(error.value)):
+        return f"{where}: {label}{error}."
+    return f"{where}: {label}{error}, got {error.value!r}."

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from mslaunch.settings.setting import Before, Matching, setting
 
 SCHEMES = ("obs", "s3")
 
@@ -21,12 +22,6 @@ def _bucket(value: str) -> str:
 def _local(value: str) -> str:
     if not value or "://" in value or not value.isprintable():
         raise ValueError("name a folder of the host, for example /cache/data")
-    return value
-
-
-def _absolute(value: str) -> str:
-    if not value.startswith("/"):
-        raise ValueError("name a folder of the host by its absolute path, for example /cache/data")
     return value
 
 
@@ -48,40 +43,37 @@ def _without_keys(value: Any) -> Any:
     return value
 
 
-Bucket = Annotated[str, AfterValidator(_bucket), BeforeValidator(_without_keys)]
-Local = Annotated[str, AfterValidator(_local)]
-Absolute = Annotated[Local, AfterValidator(_absolute)]
+Bucket = Annotated[str, _bucket, Before(_without_keys)]
+Local = Annotated[str, _local]
+Absolute = Annotated[Local, Matching("/.*", "name a folder of the host by its absolute path, for example /cache/data")]
 
 
-class Fetched(BaseModel):
+@dataclass(frozen=True)
+class Fetched:
     """One of `launch.sync.before`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    source: Bucket = Field(alias="from", description="Folder or object of a bucket.")
-    target: Absolute = Field(alias="to", description="Folder of the host that it is written into.")
+    source: Bucket = setting(..., "Folder or object of a bucket.", key="from")
+    target: Absolute = setting(..., "Folder of the host that it is written into.", key="to")
 
 
-class Sent(BaseModel):
+@dataclass(frozen=True)
+class Sent:
     """One of `launch.sync.after`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    source: Local = Field(
-        alias="from", description="Folder or file; a relative path is looked up in the working directory of each rank."
+    source: Local = setting(
+        ..., "Folder or file; a relative path is looked up in the working directory of each rank.", key="from"
     )
-    target: Bucket = Field(alias="to", description="Folder of a bucket that it is written into.")
+    target: Bucket = setting(..., "Folder of a bucket that it is written into.", key="to")
 
 
-class SyncSettings(BaseModel):
+@dataclass(frozen=True)
+class SyncSettings:
     """What stands under `launch.sync`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    before: tuple[Fetched, ...] = Field((), description="Fetched on each host before its ranks start.")
-    after: tuple[Sent, ...] = Field((), description="Sent from each host when its ranks have ended.")
-    endpoint: Annotated[str, AfterValidator(_endpoint), BeforeValidator(_without_keys)] | None = Field(
-        None, description="Address of the object store; by default S3_ENDPOINT_URL, then AWS_ENDPOINT_URL."
+    before: tuple[Fetched, ...] = setting((), "Fetched on each host before its ranks start.")
+    after: tuple[Sent, ...] = setting((), "Sent from each host when its ranks have ended.")
+    endpoint: Annotated[str, _endpoint, Before(_without_keys)] | None = setting(
+        None, "Address of the object store; by default S3_ENDPOINT_URL, then AWS_ENDPOINT_URL."
     )
 
     def __str__(self) -> str:

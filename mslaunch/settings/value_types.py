@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated, Any, Literal, TypeVar
-
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
+import shlex
+from typing import Annotated, Any, Literal
 
 from mslaunch.errors import MslaunchError
 from mslaunch.hosts import parse_hosts
-from mslaunch.ranges import format_ranges, parse_ranges
+from mslaunch.ranges import MOST, format_ranges, parse_ranges
 from mslaunch.settings.environment import VARIABLE
-from mslaunch.settings.yaml_config import Index
+from mslaunch.settings.setting import Before, Limits, Matching, plain
+from mslaunch.shared import layout
 
 WHAT_A_TAG_IS = "up to 64 letters, digits and any of . _ : / = + -, with a letter or digit first"
-_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/=+-]{0,63}")
+_TAG = r"[A-Za-z0-9][A-Za-z0-9._:/=+-]{0,63}"
 
 
 def is_tag(text: str) -> bool:
     """Tell whether a run may have this tag."""
-    return _TAG.fullmatch(text) is not None
+    return re.fullmatch(_TAG, text) is not None
 
 
-V = TypeVar("V", dict[str, str], dict[str, str | None])
 _PLAIN = re.compile(r"[A-Za-z/][\w./@+=-]*")
 """A text that YAML takes as it is, also in a list."""
 
@@ -37,10 +36,6 @@ def _ranges(value: Any) -> Any:
         except MslaunchError as error:
             raise ValueError(str(error).removeprefix("list: ").rstrip(".")) from None
     return value
-
-
-def _tail(value: Any) -> Any:
-    return value if value in ("all", "none") else _ranges(value)
 
 
 def _map(value: Any) -> Any:
@@ -58,10 +53,6 @@ def _map(value: Any) -> Any:
     return numbers
 
 
-def _number(value: Any) -> Any:
-    return int(value) if isinstance(value, str) and value.isdigit() else value
-
-
 def _line(value: Any) -> Any:
     if not isinstance(value, str):  # YAML takes 30:00 for 1800, and 0123 for 83
         raise ValueError("write it in quotes, or YAML takes it for a number")
@@ -77,7 +68,8 @@ def _folder(value: Any) -> Any:
     return value.rstrip("/")
 
 
-def _words(value: Any) -> Any:
+def as_list(value: Any) -> Any:
+    """Take a text for a list of one."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -106,7 +98,7 @@ def _numbers(value: tuple[int, ...]) -> tuple[int, ...]:
 def _nodes(value: Any) -> Any:
     """Read `4`, or `2:4` for at least two and at most four."""
     if isinstance(value, (list, tuple)) and len(value) == 2:
-        return tuple(value)
+        value = f"{value[0]}:{value[1]}"
     fewest, colon, most = str(value).partition(":")
     if isinstance(value, bool) or not all(part.isascii() and part.isdigit() for part in (fewest, most or fewest)):
         raise ValueError("write a number, or two as 2:4")
@@ -116,24 +108,12 @@ def _nodes(value: Any) -> Any:
     return both
 
 
-def _variables(value: V) -> V:
+def _variables(value: dict[str, str | None]) -> dict[str, str | None]:
     for name, text in value.items():
         if not VARIABLE.fullmatch(name):
             raise ValueError(f"{name!r} is not the name of a variable: use letters, digits and underscores only")
         if "\0" in (text or ""):
             raise ValueError(f"{name!r} cannot hold a NUL")
-    return value
-
-
-def _text(value: str) -> str:
-    if "\0" in value:
-        raise ValueError("text without a NUL is wanted")
-    return value
-
-
-def _tag(value: str) -> str:
-    if not is_tag(value):
-        raise ValueError(f"a tag is {WHAT_A_TAG_IS}")
     return value
 
 
@@ -151,19 +131,24 @@ def _path(value: str) -> str:
     return value
 
 
+def _command(value: Any) -> Any:
+    words = shlex.split(value) if isinstance(value, str) else value
+    if words in ([], ()):
+        raise ValueError("name the program")
+    return words
+
+
 def write_setting(value: Any) -> str:
     """Write the value of a setting on one line, as the YAML takes it."""
     if value is None:
         return "not set"
-    return value if isinstance(value, str) else _in_yaml(value)
+    return value if isinstance(value, str) else _in_yaml(plain(value))
 
 
 def _in_yaml(value: Any) -> str:
-    if isinstance(value, BaseModel):
-        value = value.model_dump(by_alias=True, exclude_defaults=True)
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_name(name)}: {_in_yaml(inner)}" for name, inner in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list):
         if value and all(type(number) is int for number in value) and list(value) == sorted(set(value)):
             ranges = format_ranges(value)
             return f'"{ranges}"' if "," in ranges else ranges
@@ -177,26 +162,34 @@ def _name(name: object) -> str:
     return str(name) if str(name).isalnum() else _in_yaml(name)
 
 
-Numbers = Annotated[tuple[int, ...], AfterValidator(_numbers)]
-Devices = Annotated[Numbers, BeforeValidator(_ranges)]
-Tail = Annotated[Literal["all", "none"] | Numbers, BeforeValidator(_tail)]
-Codes = Annotated[tuple[int, ...], BeforeValidator(_ranges)]
-Variables = Annotated[dict[str, str | None], AfterValidator(_variables)]
-HostVariables = Annotated[dict[str, str], AfterValidator(_variables)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Wait = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Line = Annotated[str, AfterValidator(_text), BeforeValidator(_line)]
-Folder = Annotated[str, AfterValidator(_text), BeforeValidator(_folder)]
-Text = Annotated[str, AfterValidator(_text)]
-Tag = Annotated[str, AfterValidator(_tag)]
-Url = Annotated[Text, AfterValidator(_url)]
-PathText = Annotated[Text, AfterValidator(_path)]
-Nodes = Annotated[tuple[int, int], BeforeValidator(_nodes)]
-Place = Annotated[str, Field(pattern=r"^(device|rank)?[0-9]{1,5}$")]
+Count = Annotated[int, Limits(least=1)]
+Ranks = Annotated[int, Limits(least=1, most=MOST)]
+Index = Annotated[int, Limits(least=0)]
+Devices = Annotated[tuple[int, ...], _numbers, Before(_ranges)]
+Tail = Literal["all", "none"] | Devices
+Codes = Annotated[tuple[int, ...], Before(_ranges)]
+Variables = Annotated[dict[str, str | None], _variables]
+HostVariables = Annotated[dict[str, str], _variables]
+Port = Annotated[int, Limits(least=1, most=65535)]
+Seconds = Annotated[float, Limits(least=0)]
+Wait = Annotated[float, Limits(above=0)]
+Text = Annotated[str, Matching(r"[^\0]*", "text without a NUL is wanted")]
+Line = Annotated[Text, Before(_line)]
+Folder = Annotated[Text, Before(_folder)]
+Tag = Annotated[str, Matching(_TAG, f"a tag is {WHAT_A_TAG_IS}")]
+Url = Annotated[Text, _url]
+PathText = Annotated[Text, _path]
+Nodes = Annotated[tuple[int, int], Before(_nodes)]
+Place = Annotated[str, Matching(r"(device|rank)?[0-9]{1,5}", "name a device or a rank, such as 0, device0 or rank0")]
 """A device or a rank: device3, rank3, or 3 for whichever fits."""
-NumberMap = Annotated[dict[Place, Devices], BeforeValidator(_map)]
-RankOrNone = Annotated[Literal["auto", "none"] | Index, BeforeValidator(_number)]
-Lines = Annotated[tuple[Line, ...], BeforeValidator(_words)]
-Folders = Annotated[tuple[Folder, ...], BeforeValidator(_words)]
-Tags = Annotated[tuple[Tag, ...], BeforeValidator(_words)]
+NumberMap = Annotated[dict[Place, Devices], Before(_map)]
+RankOrNone = Literal["auto", "none"] | Index
+Lines = Annotated[tuple[Line, ...], Before(as_list)]
+Folders = Annotated[tuple[Folder, ...], Before(as_list)]
+Tags = Annotated[tuple[Tag, ...], Before(as_list)]
+RunName = Annotated[
+    str,
+    Matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "use letters, digits, dots, dashes and underscores only"),
+    Matching(rf"(?!{layout.LATEST}$).*", "latest is what the newest run is called; give another name"),
+]
+Command = Annotated[tuple[Text, ...], Before(_command)]

@@ -6,64 +6,40 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Annotated, Any, Literal
-
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from typing import Any, Literal
 
 from mslaunch.documents.limits import Unreadable
-from mslaunch.documents.yaml_text import compose_yaml, construct_yaml, parse_yaml
+from mslaunch.documents.typed import Mismatch
 from mslaunch.errors import ConfigError, RequestError, did_you_mean
-from mslaunch.ranges import MOST
-from mslaunch.settings.wrong_values import reason
+from mslaunch.settings.setting import READERS, setting, settings_in
+from mslaunch.settings.value_types import Index, Ranks
 from mslaunch.shared.secret_names import is_secret
 
 _Path = tuple[str, ...]
-
-
-def _no_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("a number is wanted, not true or false")
-    return value
-
-
-Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
-Index = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
-
-
 LAUNCH_ONLY = {
-    "workers",
-    "method",
-    "runs_dir",
-    "rank_table",
-    "master_port",
-    "max_restarts",
-    "stall_timeout",
-    "bind_cores",
+    *("workers", "method", "runs_dir", "rank_table", "master_port", "max_restarts", "stall_timeout", "bind_cores")
 }
 """Keys of launch that hardly any script has."""
-
-
 MOST_COMPARED = 1000
 """Keys that are searched for misspelt ones."""
 TARGETS = {"ascend": "Ascend", "npu": "Ascend", "gpu": "GPU", "cuda": "GPU", "cpu": "CPU", "none": "None"}
 """What people call a device target, in small letters, and what MindSpore does."""
 
 
-class ScriptKeys(BaseModel):
+@dataclass(frozen=True)
+class ScriptKeys:
     """The keys that launcher and script share; every other top-level key belongs to the script alone."""
 
-    model_config = ConfigDict(extra="allow", defer_build=True)
+    seed: Index | None = setting(None, "Seed of every rank; without one, ranks initialise differently.")
+    device_target: Literal["None", "Ascend", "GPU", "CPU"] | None = setting(
+        None, "Where the job runs; None or absent: Ascend, else GPU, else CPU, whichever is found."
+    )
+    context_mode: Literal["graph", "pynative"] | None = setting(None, "MindSpore's execution mode.")
+    device_num: Ranks | None = setting(None, "How many ranks; absent or 1 is filled in from --workers.")
+    device_id: Index | None = setting(None, "Device of a job of one rank.")
 
-    seed: Index | None = Field(None, description="Seed of every rank; without one, ranks initialise differently.")
-    device_target: Literal["None", "Ascend", "GPU", "CPU"] | None = Field(
-        None, description="Where the job runs; None or absent: Ascend, else GPU, else CPU, whichever is found."
-    )
-    context_mode: Literal["graph", "pynative"] | None = Field(None, description="MindSpore's execution mode.")
-    device_num: Annotated[Count, Field(le=MOST)] | None = Field(
-        None, description="How many ranks; absent or 1 is filled in from --workers."
-    )
-    device_id: Index | None = Field(None, description="Device of a job of one rank.")
+
+SCRIPT_KEYS = settings_in(ScriptKeys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +56,6 @@ class JobConfig:
     lines: Mapping[_Path, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     text: str | None = None
-    """As it stood in the file."""
 
     def where(self, *path: str) -> str:
         """Say where a key stands: `cfg.yaml:12`."""
@@ -91,6 +66,8 @@ class JobConfig:
 
 def parse_config(text: str, name: str) -> JobConfig:
     """Read 1 to 3 YAML documents; wrong keys and types are errors with file and line."""
+    from mslaunch.documents.yaml_text import compose_yaml, construct_yaml
+
     try:
         nodes = compose_yaml(text)
         # Before the values are built: that takes the merge keys out of the nodes.
@@ -124,32 +101,36 @@ def _with_target(config: JobConfig) -> JobConfig:
 
 def without_secrets(text: str) -> str:
     """The text of a config for a file of the run: secrets in launch.env, and launch.webhook, have no value there."""
-    places: list[tuple[int, int]] = []
+    import yaml
+
     try:
         root = next(iter(yaml.compose_all(text, Loader=yaml.SafeLoader)), None)
     except yaml.YAMLError:
         return text
     launch = _value(root, "launch")
+    places: list[tuple[int, int]] = []
     for owner in (launch, _value(launch, "env")):
-        for name, node in _scalars(owner):
+        for key, node in _pairs(owner):
             start, end = node.start_mark.index, node.end_mark.index
-            is_inside = owner is not None and owner.start_mark.index < start < end  # an alias stands for another place
-            if is_inside and (name == "webhook" if owner is launch else is_secret(name, node.value)):
+            is_inside = owner.start_mark.index < start < end  # an alias stands for another place
+            if not is_inside or node.id != "scalar":
+                continue
+            if key.value == "webhook" if owner is launch else is_secret(key.value, node.value):
                 places.append((start, end))
     for start, end in sorted(places, reverse=True):
         text = text[:start] + "null" + ("\n" if text[start:end].endswith("\n") else "") + text[end:]
     return text
 
 
-def _value(node: yaml.Node | None, name: str) -> yaml.Node | None:
-    pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-    return next((value for key, value in pairs if key.value == name), None)
+def _value(node: Any, name: str) -> Any:
+    return next((value for key, value in _pairs(node) if key.value == name), None)
 
 
-def _scalars(node: yaml.Node | None) -> Iterator[tuple[str, yaml.ScalarNode]]:
-    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-        if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode):
-            yield key.value, value
+def _pairs(node: Any) -> list[tuple[Any, Any]]:
+    """Return the nodes of names and values in a node of YAML, none where it is not a mapping."""
+    if node is None or node.id != "mapping":
+        return []
+    return [(key, value) for key, value in node.value if key.id == "scalar"]  # any other is refused when it is built
 
 
 def override(config: JobConfig, assignments: tuple[str, ...]) -> JobConfig:
@@ -174,6 +155,8 @@ def split_assignments(assignments: tuple[str, ...]) -> tuple[tuple[str, ...], di
 
 def read_scalar(raw: str) -> Any:
     """Read a value as YAML does; what is no YAML is text."""
+    from mslaunch.documents.yaml_text import parse_yaml  # no job without a YAML or a --set waits for that
+
     try:
         return parse_yaml(raw)
     except Unreadable:
@@ -200,25 +183,20 @@ def write_flow(value: Any) -> str:
 def _assign(values: dict[str, Any], key: str, value: Any, name: str) -> None:
     *parents, last = key.split(".")
     place = values
+    where = f"{name} has" if name else "no --config was given, so there is"
     for parent in parents:
         inner = place.get(parent)
         if not isinstance(inner, dict):
-            where = f"{name} has" if name else "no --config was given, so there is"
             raise RequestError(f"--set {key}: {where} no section {parent!r}{did_you_mean(parent, place)}")
         place[parent] = place = dict(inner)
-    if last not in place and last not in ScriptKeys.model_fields:
-        where = f"{name} has" if name else "no --config was given, so there is"
+    if last not in place and last not in SCRIPT_KEYS:
         raise RequestError(f"--set {key}: {where} no key {last!r}{did_you_mean(last, place)}")
     place[last] = value
 
 
-def _key_lines(node: yaml.Node | None, name: str, path: _Path = ()) -> Iterator[tuple[_Path, int]]:
-    if not isinstance(node, yaml.MappingNode):
-        return
+def _key_lines(node: Any, name: str, path: _Path = ()) -> Iterator[tuple[_Path, int]]:
     seen: dict[str, int] = {}
-    for key, value in node.value:
-        if not isinstance(key, yaml.ScalarNode):
-            continue  # no name, and refused when it is built
+    for key, value in _pairs(node):
         line = key.start_mark.line + 1
         if key.value in seen and key.value != "<<":
             raise ConfigError([f"{name}:{line}: {key.value!r} stands on line {seen[key.value]} already. Keep one."])
@@ -228,17 +206,15 @@ def _key_lines(node: yaml.Node | None, name: str, path: _Path = ()) -> Iterator[
 
 
 def _check_script_keys(config: JobConfig) -> None:
-    if not config.values:
-        return
+    shared = {name: value for name, value in config.values.items() if name in SCRIPT_KEYS}
     try:
-        ScriptKeys.model_validate(config.values)
-    except ValidationError as error:
-        raise ConfigError(
-            [
-                f"{config.where(str(item['loc'][0]))}: {item['loc'][0]}: {reason(item)}, got {item['input']!r}."
-                for item in error.errors()
-            ]
-        ) from None
+        READERS.reader_of(ScriptKeys).read(shared)
+    except Mismatch as error:
+        problems = []
+        for mismatch in (error, *error.others):
+            (name,) = mismatch.place
+            problems.append(f"{config.where(name)}: {name}: {mismatch}, got {mismatch.value!r}.")
+        raise ConfigError(problems) from None
 
 
 def _near_misses(config: JobConfig) -> Iterator[str]:
@@ -246,7 +222,7 @@ def _near_misses(config: JobConfig) -> Iterator[str]:
 
     for key in LAUNCH_ONLY & set(config.values) - set(config.launch):
         yield f"{config.where(key)}: {key!r} stands outside launch, so the script gets it; did you mean launch.{key}?"
-    names = ["launch", *ScriptKeys.model_fields]
+    names = ["launch", *SCRIPT_KEYS]
     for key in islice(config.values, MOST_COMPARED):
         near = get_close_matches(key, names, n=1, cutoff=0.85)
         if key not in names and near and near[0] not in config.values:

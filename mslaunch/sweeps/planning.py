@@ -229,7 +229,7 @@ def _claim(job: ReadJob, transport: Transport, varied: tuple[str, ...]) -> tuple
     if found.target == "CPU":
         return Claim(), ()
     pool = spec.launch.devices or found.numbers
-    shared = spec.launch.model_copy(update={"devices": None})
+    shared = replace(spec.launch, devices=None)
     workers = agree_on_workers(replace(spec, launch=shared), pool)
     return (Claim(workers), pool) if workers <= len(pool) else (Claim(), ())  # planning tells what is missing
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from pydantic_core import to_jsonable_python
-
-from mslaunch.settings.launch import Flag, flag_of
+from mslaunch.settings.launch import SETTINGS
+from mslaunch.settings.setting import Flag, plain
 from mslaunch.settings.yaml_config import write_scalar
 from mslaunch.shared.secret_names import is_secret
 from mslaunch.transports.base import Command
@@ -46,12 +45,11 @@ def exported(command: Command) -> dict[str, str]:
 
 def _setting_words(name: str, value: Any) -> list[str]:
     """A setting by its flag, where there is one that takes the value; else by --set, which takes any."""
-    flag = flag_of(name)
+    flag = SETTINGS[name].flag
     options = _flag_words(flag, value) if flag else []
     if options:
         return options
-    plain = value if isinstance(value, str) else to_jsonable_python(value, by_alias=True)
-    return [f"--set=launch.{name}={write_scalar(plain)}"]
+    return [f"--set=launch.{name}={write_scalar(plain(value))}"]
 
 
 def _flag_words(flag: Flag, value: Any) -> list[str]:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mslaunch.documents.json_text import parse_json
-from mslaunch.documents.limits import Unreadable, open_file, read_text
-from mslaunch.documents.stamp import Stamp, stamp_of
+from mslaunch.documents.limits import Stamp, Unreadable, open_file, read_text, stamp_of
 from mslaunch.errors import MslaunchError, NoSuchRun
 from mslaunch.masking.documents import TELLING, secrets_of_run
 from mslaunch.masking.free_text import mask_text

@@ -15,8 +15,9 @@ from mslaunch.job import Job
 from mslaunch.plan.combinations import axis_of
 from mslaunch.plan.methods import METHODS
 from mslaunch.settings.environment import RANK_VARIABLES
-from mslaunch.settings.launch import LaunchSettings, variable_of
-from mslaunch.settings.resolve import Settings, resolve, schema
+from mslaunch.settings.json_schema import schema
+from mslaunch.settings.launch import SETTINGS, LaunchSettings
+from mslaunch.settings.resolve import Settings, resolve
 from mslaunch.settings.yaml_config import (
     JobConfig,
     override,
@@ -113,7 +114,7 @@ def test_a_rank_of_another_run_does_not_name_this_one() -> None:
     assert found.notes == ()
 
 
-@pytest.mark.parametrize("name", [name for name in LaunchSettings.model_fields if not variable_of(name).ignored])
+@pytest.mark.parametrize("name", [name for name in SETTINGS if not SETTINGS[name].ignored])
 def test_every_setting_can_be_given_by_a_variable(name: str) -> None:
     """A value that is right for its kind; only `env` cannot, and says why."""
     values = {
@@ -243,7 +244,7 @@ def test_schema_describes_every_setting() -> None:
     found = schema(METHODS)
     launch = found["properties"]["launch"]
     assert {"seed", "device_target", "device_num"} <= set(found["properties"])
-    assert set(launch["properties"]) == set(LaunchSettings.model_fields)
+    assert set(launch["properties"]) == set(SETTINGS)
     assert all(item.get("description") for item in launch["properties"].values())
     assert launch["additionalProperties"] is False
     json.dumps(found)

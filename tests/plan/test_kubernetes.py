@@ -15,6 +15,7 @@ from mslaunch.plan.methods import METHODS
 from mslaunch.plan.spec import JobSpec
 from mslaunch.settings.kubernetes_settings import KubernetesSettings
 from mslaunch.settings.resolve import resolve
+from mslaunch.settings.setting import READERS
 from mslaunch.settings.yaml_config import JobConfig, parse_config
 from mslaunch.transports.kubernetes.frames import Frame, decode, encode
 from mslaunch.transports.kubernetes.manifests import Objects, merge, object_name, planned_hosts, render
@@ -22,7 +23,7 @@ from mslaunch.transports.kubernetes.states import ending_of, why_it_waits
 from tests.plan.test_make import compare
 from tests.pod_bed import expanded
 
-SETTINGS = KubernetesSettings.model_validate(
+SETTINGS = READERS.reader_of(KubernetesSettings).read(
     {
         "context": "it's: mine",
         "resources": {"cpu": 8, "memory": "64Gi"},
@@ -88,7 +89,7 @@ def test_kubernetes_replaces_nothing_in_a_command() -> None:
 def test_a_patch_changes_what_it_names() -> None:
     """Containers are merged by name; null removes."""
     patch = {"worker": {"spec": {"template": {"spec": {"containers": [{"name": "worker", "tty": True}]}}}}}
-    patched = SETTINGS.model_copy(update={"patch": patch})
+    patched = replace(SETTINGS, patch=patch)
     worker = list(yaml.safe_load_all(render(replace(OBJECTS, settings=patched))))[2]["spec"]["template"]["spec"]
     assert worker["containers"][0]["tty"] is True
     assert worker["containers"][0]["image"] == OBJECTS.image
@@ -96,7 +97,7 @@ def test_a_patch_changes_what_it_names() -> None:
 
 
 def test_a_patch_of_nothing_is_told() -> None:
-    patched = SETTINGS.model_copy(update={"patch": {"workers": {}}})
+    patched = replace(SETTINGS, patch={"workers": {}})
     with pytest.raises(RequestError, match=r"patch\.workers: there is no such object"):
         render(replace(OBJECTS, settings=patched))
 

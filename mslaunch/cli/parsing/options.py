@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ from mslaunch.errors import Disagreement, ExitCode, RequestError
 from mslaunch.launcher.read import Request
 from mslaunch.plan.methods import METHODS
 from mslaunch.settings.environment import RANKS_ONLY
-from mslaunch.settings.launch import Flag, LaunchSettings, flag_of
+from mslaunch.settings.launch import SETTINGS
 from mslaunch.settings.program import settings_of
 from mslaunch.transports.registry import BUILT_IN
 
@@ -26,23 +27,19 @@ TEXT_LIMIT = 1 << 20
 _NEVER_TO_A_SCRIPT = ("--dry-run",)  # a job would start that was not to start
 
 
-def _setting_flags() -> dict[str, Flag]:
-    """Return how each setting of `launch:` is typed, with what it means."""
-    choices = {"method": tuple(METHODS), "transport": tuple(BUILT_IN)}
-    flags = {}
-    for name in LaunchSettings.model_fields:
-        if flag := flag_of(name, choices.get(name, ())):
-            flags[name] = flag
-    return flags
-
-
-_FLAGS = _setting_flags()
+_FLAGS = {name: setting.flag for name, setting in SETTINGS.items() if setting.flag}
+_CHOICES = {"method": tuple(METHODS), "transport": tuple(BUILT_IN)}
 
 
 def option(name: str) -> Any:
     """The option of a setting, as the settings table declares it."""
-    flag = _FLAGS[name]
-    return typer.Option(*flag.names, help=flag.help, show_default=False, metavar=flag.metavar)
+    flag, setting = _FLAGS[name], SETTINGS[name]
+    sentences = [setting.help or setting.description]
+    if setting.absent:
+        sentences.append(f"By default {setting.absent}.")
+    if name in _CHOICES:
+        sentences.append(f"One of {', '.join(_CHOICES[name])}, or a plug-in's.")
+    return typer.Option(*flag.names, help=" ".join(sentences), show_default=False, metavar=flag.metavar)
 
 
 ConfigFile = Annotated[str | None, typer.Option("--config", "-c", help="The job's YAML.", metavar="FILE")]
@@ -100,7 +97,9 @@ def call(
 
     `table` says what the options of another launcher mean; with `ours_first`, mslaunch's own of the same name win.
     """
-    command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
+    for parameter in command.get_params(typer.Context(command, **command.context_settings)):
+        parameter.process_value = partial(_read_value, parameter, parameter.process_value)
     takes_value = option_values(command)
     translated = msrun_options.translate(args, table, takes_value, ours_first)
     own, program = split(translated.words, takes_value, translated.notes)
@@ -112,6 +111,18 @@ def call(
         error.show()
         print(EPILOG, file=sys.stderr)
         return ExitCode.WRONG_REQUEST
+
+
+def _read_value(parameter: Any, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
+    """Read what needs no adapter of pydantic, which typer would load and build for each of 50 options (60 ms)."""
+    flag = _FLAGS.get(parameter.name)
+    if value is None and not parameter.required:
+        return () if getattr(parameter, "multiple", False) else None
+    if flag and flag.kind is str and isinstance(value, str):
+        return value
+    if flag and flag.kind is int and isinstance(value, str) and value.isascii() and value.isdigit():
+        return int(value)
+    return process(context, value)
 
 
 def option_values(command: Any) -> dict[str, bool]:

@@ -21,7 +21,7 @@ from mslaunch.cli.watch.model import (
     make_rows,
 )
 from mslaunch.documents.json_text import parse_json
-from mslaunch.documents.stamp import Stamp, stamp_of
+from mslaunch.documents.limits import Stamp, stamp_of
 from mslaunch.errors import MslaunchError
 from mslaunch.metrics.series import SeriesTable
 from mslaunch.shared.follow import Follower

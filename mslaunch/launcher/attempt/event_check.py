@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Collection
+from typing import Any
 
-from mslaunch.documents.typed import Mismatch, reader_of
+from mslaunch.documents.typed import Args, Mismatch, Reader, Readers
 from mslaunch.shared import messages
 from mslaunch.shared.wire import UnreadableRecord
 from mslaunch.transports.base import Channel
@@ -61,8 +62,26 @@ def _short(value: object) -> str:
     return reprlib.repr(value)[:LONGEST_NAME]
 
 
-def _bounds(name: str, kind: type) -> tuple[float, float]:
-    return LEAST.get(name, 0), LARGEST.get(name, LARGEST_NUMBER[kind])
+class _EventReaders(Readers):
+    """Bounds numbers by the name of their field, and accepts any text for a Literal: the launcher refuses it later."""
+
+    def of_simple(self, kind: Any, name: str) -> Reader:
+        reader = super().of_simple(kind, name)
+        if kind not in LARGEST_NUMBER:
+            return reader
+        least, largest = LEAST.get(name, 0), LARGEST.get(name, LARGEST_NUMBER[kind])
+
+        def read(value: Any) -> Any:
+            if type(value) in reader.exact and least <= value <= largest:
+                return value
+            return reader.read(value)
+
+        return Reader(frozenset(), read)
+
+    def of_literal(self, choices: Args, name: str) -> Reader:
+        del choices
+        return self.of_simple(str, name)
 
 
-_READERS = {name: reader_of(kind, _bounds).read for name, kind in messages.AGENT_EVENTS.items()}
+_EVENTS = _EventReaders()
+_READERS = {name: _EVENTS.reader_of(kind).read for name, kind in messages.AGENT_EVENTS.items()}

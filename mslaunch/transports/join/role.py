@@ -51,7 +51,7 @@ def with_port_of_master(spec: JobSpec) -> JobSpec:
     if port is not None:
         return spec
     address = Part(host, launch.master_port).place
-    launch = launch.model_copy(update={"master": address, "master_port": None})
+    launch = replace(launch, master=address, master_port=None)
     source = f"{spec.sources['master']}, {spec.sources['master_port']}"
     sources = {**spec.sources, "master": source, "master_port": "default"}
     return replace(spec, launch=launch, sources=sources)
