@@ -14,10 +14,10 @@ import pytest
 from mslaunch.cli.parsing import common, options
 from mslaunch.run import disk_usage, labels, summaries
 from mslaunch.run.disk_usage import measure
+from mslaunch.run.find import list_runs
 from mslaunch.run.liveness import current
 from mslaunch.run.paths import RunFolder
 from mslaunch.run.record import RunRecord
-from mslaunch.run.search import list_runs
 from mslaunch.run.summaries import RunSummary, read_summaries
 from mslaunch.settings.launch import SETTINGS
 from tests.conftest import MSLAUNCH, Bench

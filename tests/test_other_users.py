@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import mslaunch
 from mslaunch.errors import RequestError
 from mslaunch.run import launchers
 from mslaunch.shared.guard import processes_with
+from mslaunch.shared.processes import read_stat
 from tests.conftest import Bench, wait_for
 from tests.other_user import MSLAUNCH, NOBODY, as_user, needs_root, run_as
 
@@ -41,8 +43,9 @@ def forge(folder: Path, process: subprocess.Popen[bytes]) -> None:
     """Have a run's record say that it is running, and that this process is its launcher."""
     path = folder / "run.json"
     raw = json.loads(path.read_text())
-    who = launchers.this_process()
-    launcher = {**who.to_dict(), "pid": process.pid, "start_time": launchers.start_time(process.pid)}
+    stat = read_stat(process.pid)
+    assert stat is not None
+    launcher = {**asdict(launchers.this_process()), "pid": process.pid, "start_time": stat.began}
     path.write_text(json.dumps({**raw, "state": "running", "ended": None, "launcher": launcher}))
 
 

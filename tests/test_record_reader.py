@@ -15,6 +15,7 @@ from mslaunch.run import run as record_reader
 from mslaunch.run.paths import RunFolder
 from mslaunch.run.record import RunRecord, read
 from mslaunch.run.run import Run
+from mslaunch.shared.processes import read_stat
 from tests.watch_bed import make_run
 
 
@@ -45,7 +46,9 @@ def test_a_launcher_that_is_killed_is_noticed_in_a_record_that_has_not_changed(t
     """A lost run writes nothing."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
-        launcher = replace(launchers.this_process(), pid=process.pid, start_time=launchers.start_time(process.pid))
+        stat = read_stat(process.pid)
+        assert stat is not None
+        launcher = replace(launchers.this_process(), pid=process.pid, start_time=stat.began)
         run = Run(make_run(tmp_path, 1, launcher=launcher).folder)
         before = run.state
     finally:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mslaunch.run import search
+from mslaunch.run import find
 from mslaunch.run.record import ENDED
 from tests.conftest import MSLAUNCH, Bench, wait_for
 from tests.watch_bed import make_run
@@ -276,13 +276,13 @@ def test_ps_all_finds_runs_of_other_folders(bench: Bench) -> None:
 def test_the_list_of_folders_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders that have gone are dropped when it has grown long."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    for number in range(3 * search.MOST):
-        search.remember(tmp_path / f"gone{number}")
-    search.remember(tmp_path)
-    path = search.index_path()
+    for number in range(3 * find.MOST):
+        find.remember(tmp_path / f"gone{number}")
+    find.remember(tmp_path)
+    path = find.index_path()
     assert path is not None
-    assert len(path.read_text().splitlines()) <= 2 * search.MOST
-    assert search.remembered() == [tmp_path]
+    assert len(path.read_text().splitlines()) <= 2 * find.MOST
+    assert find.remembered() == [tmp_path]
 
 
 def test_stop_all_stops_every_run_of_the_folder_and_says_which(bench: Bench) -> None:
@@ -405,13 +405,13 @@ def test_two_launches_at_once_both_remember_their_folder(tmp_path: Path, monkeyp
     """Neither loses the other's line."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folders = [tmp_path / f"f{number}" for number in range(8)]
-    code = "import pathlib, sys; from mslaunch.run.search import remember; remember(pathlib.Path(sys.argv[1]))"
+    code = "import pathlib, sys; from mslaunch.run.find import remember; remember(pathlib.Path(sys.argv[1]))"
     started = []
     for folder in folders:
         folder.mkdir()
         started.append(subprocess.Popen([sys.executable, "-c", code, str(folder)]))
     assert [process.wait(timeout=60) for process in started] == [0] * 8
-    assert sorted(search.remembered()) == folders
+    assert sorted(find.remembered()) == folders
 
 
 def test_a_list_without_runs_has_no_table(bench: Bench) -> None:

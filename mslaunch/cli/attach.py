@@ -14,8 +14,8 @@ from mslaunch.cli.parsing import common
 from mslaunch.errors import ExitCode
 from mslaunch.launcher.attach import AttachedRun
 from mslaunch.launcher.attempt.notices import Notice, SignalNotice, Tick
+from mslaunch.run.find import arguments_for
 from mslaunch.run.run import Run
-from mslaunch.run.search import arguments_for
 
 POLL = 0.1
 

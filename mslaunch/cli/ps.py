@@ -18,7 +18,7 @@ from mslaunch.cli.console.tables import Narrowing, columns
 from mslaunch.cli.parsing import common
 from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, did_you_mean
 from mslaunch.metrics.progress import short
-from mslaunch.run import labels, search
+from mslaunch.run import find, labels
 from mslaunch.run.disk_usage import describe_use, measure
 from mslaunch.run.labels import Labels
 from mslaunch.run.liveness import current
@@ -131,7 +131,7 @@ def ps(
     """List runs, past and present."""
     began = None if since is None else common.parse_since(since, time.time())
     filtered = _Filter(tuple(tag or ()), check_states(state), began)
-    folder = Path(runs_dir or search.default_runs_dir(os.environ))
+    folder = Path(runs_dir or find.default_runs_dir(os.environ))
     last = None if everything or filtered else LAST
     summaries, older = list_summaries(folder, last)
     rows: list[NamedSummary] = [(run.name, run, summary) for run, summary in summaries]
@@ -198,7 +198,7 @@ def _print(lines: list[_Line]) -> None:
 def _elsewhere(runs_dir: Path) -> Iterator[NamedSummary]:
     """Yield the runs of other folders, each named by its path, by which every verb finds it."""
     here = runs_dir.resolve()
-    for folder in search.remembered():
+    for folder in find.remembered():
         if folder != here:
             with suppress(MslaunchError):  # a folder that cannot be read any more
                 yield from ((str(run.path), run, summary) for run, summary in list_summaries(folder)[0])

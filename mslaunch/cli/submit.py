@@ -16,9 +16,9 @@ from mslaunch.errors import signal_code
 from mslaunch.launcher import runners
 from mslaunch.launcher.pipeline import PlannedJob
 from mslaunch.plan.model import Plan
+from mslaunch.run.find import arguments_for
 from mslaunch.run.record import ENDED, RunRecord
 from mslaunch.run.run import Run
-from mslaunch.run.search import arguments_for
 from mslaunch.text import first_line
 from mslaunch.transports.base import JobQueue
 

@@ -10,7 +10,7 @@ import typer
 
 from mslaunch.cli.parsing import common
 from mslaunch.errors import NotReadyError, RequestError
-from mslaunch.run.search import default_runs_dir
+from mslaunch.run.find import default_runs_dir
 
 app = common.new_app()
 

@@ -132,7 +132,7 @@ class BackgroundRun(Run):
         if error is not None:
             self._error = error
             self._final = record_failure(self.folder, error)
-        launchers.withdraw(self.folder)
+        launchers.receive(self.folder)  # requests that nobody will see any more
         _running.discard(self)
         with self._signals_open:
             self._ended.set()

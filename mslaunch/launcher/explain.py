@@ -18,8 +18,8 @@ from mslaunch.errors import NotReadyError
 from mslaunch.launcher.attempt.decisions import Failure
 from mslaunch.launcher.attempt.run_state import RunState
 from mslaunch.plan.model import Plan
+from mslaunch.run.find import list_all
 from mslaunch.run.paths import RunFolder, runs_root
-from mslaunch.run.search import list_all
 from mslaunch.shared import layout
 
 MOST_RUNS = 50

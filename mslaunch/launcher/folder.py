@@ -15,7 +15,7 @@ from mslaunch import plugins
 from mslaunch.errors import RunsFolderUnwritable
 from mslaunch.launcher.snapshot import mirror
 from mslaunch.plan.model import File, Plan, to_json
-from mslaunch.run import record, search, writing
+from mslaunch.run import find, record, writing
 from mslaunch.run.paths import RunFolder, runs_root
 from mslaunch.run.writing import keep_as, remove, why, write_atomically, write_beside
 from mslaunch.transports.code_bundle import BOOT, write_bundle
@@ -59,7 +59,7 @@ def create_labelled(plan: Plan) -> RunFolder:
     """Make a new run's folder with everything that its plan names, and its tags, or leave nothing behind."""
     folder = RunFolder(Path(plan.run_dir))
     writing.make_whole(folder.path, partial(fill, plan, folder))
-    search.remember(runs_root(folder.path.parent.resolve()))
+    find.remember(runs_root(folder.path.parent.resolve()))
     if plan.tags:
         from mslaunch.run import labels
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from mslaunch.run.search import option_for
+from mslaunch.run.find import option_for
 from mslaunch.text import byte_count
 
 MUCH = 10_000_000_000

@@ -6,9 +6,10 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Union
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, Union
 
 from mslaunch.diagnose.verdict import signal_name
 from mslaunch.documents.json_text import parse_json
@@ -20,6 +21,7 @@ from mslaunch.run.paths import RunFolder
 from mslaunch.shared.follow import Follower
 
 POLL = 0.1
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,148 +94,120 @@ class RunEnded:
 RunEvent = Union[RankStarted, RankJoined, RankProgress, RankFailed, RankEnded, Restarted, RunEnded]  # noqa: UP007
 
 
+def read_until(has_ended: Callable[[], bool], follower: Follower, read: Callable[[], Iterable[Item]]) -> Iterator[Item]:
+    """Yield what `read` returns until a run has ended and the follower has read all of its file."""
+    while True:
+        ended = has_ended()  # before reading: what was written until then is read below
+        yield from read()
+        if follower.behind():
+            continue
+        if ended:
+            return
+        time.sleep(POLL)
+
+
 def follow_events(folder: RunFolder, has_ended: Callable[[], bool]) -> Iterator[RunEvent]:
     """Yield events as they come, until the run has ended; the caller adds the end itself."""
     reader = _EventReader(folder)
-    try:
-        while True:
-            ended = has_ended()  # before reading: what was written until then is read below
-            yield from reader.read()
-            if reader.is_behind:
-                continue
-            if ended:
-                return
-            time.sleep(POLL)
-    finally:
-        reader.close()
+    with closing(reader.events), closing(reader.steps.follower):
+        yield from read_until(has_ended, reader.events, reader.read)
+
+
+_RECORDED: dict[str, type[RankStarted | RankJoined]] = {"started": RankStarted, "joined": RankJoined}
+"""Events that are recorded with the same fields."""
 
 
 class _EventReader:
     """Reads events.jsonl, and the steps that rank 0 prints, which belong between its start and its end."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._events = Follower(str(folder.events))
-        self._steps = _StepReader(folder)
+        self.events = Follower(str(folder.events))
+        self.steps = _StepReader(folder)
         self._failed: set[int] = set()
         self._done: set[int] = set()
         self._stopping = False
 
     def read(self) -> Iterator[RunEvent]:
-        for line in self._events.read():
+        for line in self.events.read():
             try:
-                event: dict[str, Any] = parse_json(line)
-                made = list(self._typed(event))
+                events = self._typed(parse_json(line))
             except (ValueError, KeyError, TypeError):
                 continue  # a line that was cut by a full disk, or is not ours
-            if any(isinstance(typed, Restarted) or _ends_first_rank(typed) for typed in made):
-                yield from self._steps.read()
-            yield from made
-            if made and isinstance(made[-1], Restarted):
-                self._steps.restart(made[-1].attempt)
-        yield from self._steps.read()
+            if any(isinstance(event, Restarted) or _ends_first_rank(event) for event in events):
+                yield from self.steps.read()
+            yield from events
+            if events and isinstance(events[-1], Restarted):
+                self.steps.restart(events[-1].attempt)
+        yield from self.steps.read()
 
-    @property
-    def is_behind(self) -> bool:
-        return bool(self._events.behind())
+    def _typed(self, raw: dict[str, Any]) -> list[RunEvent]:
+        """Return what a line of the file means to programs."""
+        kind = raw["ev"]
+        if raw.get("role", "worker") != "worker":
+            return []
+        if kind in _RECORDED:
+            return [make(_RECORDED[kind], raw)]
+        if kind == "error":
+            failed = make(RankFailed, {**raw, "summary": raw["message"]})
+            self._failed.add(failed.rank)
+            return [failed]
+        if kind == "exited":
+            return self._exited(make(RankEnded, {**raw, "exit_code": raw["code"]}))
+        if kind == "restart":
+            restarted = make(Restarted, raw)
+            self._failed, self._done, self._stopping = set(), set(), False
+            return [restarted]
+        if kind == "done":
+            self._done.add(raw["rank"])
+        self._stopping = self._stopping or kind == "stopping"
+        return []
 
-    def close(self) -> None:
-        self._events.close()
-        self._steps.close()
-
-    def _typed(self, event: dict[str, Any]) -> Iterator[RunEvent]:
-        handler = _HANDLERS.get(event["ev"])
-        if handler is not None and event.get("role", "worker") == "worker":
-            yield from handler(self, event)
-
-    def _started(self, event: dict[str, Any]) -> Iterator[RunEvent]:
-        yield make(RankStarted, event)
-
-    def _joined(self, event: dict[str, Any]) -> Iterator[RunEvent]:
-        yield make(RankJoined, event)
-
-    def _on_done(self, event: dict[str, Any]) -> Iterator[RunEvent]:
-        self._done.add(event["rank"])
-        yield from ()
-
-    def _raised(self, event: dict[str, Any]) -> Iterator[RunEvent]:
-        failed = make(RankFailed, {**event, "summary": event["message"]})
-        self._failed.add(failed.rank)
-        yield failed
-
-    def _exited(self, event: dict[str, Any]) -> Iterator[RunEvent]:
-        ended = make(RankEnded, {**event, "exit_code": event["code"]})
-        rank, host, code, number, when = ended.rank, ended.host, ended.exit_code, ended.signal, ended.time
-        if number and rank in self._done:
-            code, number = 0, None  # MindSpore crashed in its clean-up: the script had ended well
+    def _exited(self, ended: RankEnded) -> list[RunEvent]:
+        if ended.signal and ended.rank in self._done:
+            ended = replace(ended, exit_code=0, signal=None)  # MindSpore crashed in its clean-up after the script
+        number = ended.signal
         by_itself = not self._stopping or number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
-        if code != 0 and by_itself and rank not in self._failed:
-            how = f"was killed by {signal_name(number)}" if number else f"exited with code {code}"
-            yield RankFailed(rank, host, how, when)
-        yield RankEnded(rank, host, code, number, when)
-
-    def _on_stopping(self, event: dict[str, Any]) -> Iterator[RunEvent]:
-        del event
-        self._stopping = True
-        yield from ()
-
-    def _restarted(self, event: dict[str, Any]) -> Iterator[RunEvent]:
-        restarted = make(Restarted, event)
-        self._failed, self._done, self._stopping = set(), set(), False
-        yield restarted
+        if ended.exit_code == 0 or not by_itself or ended.rank in self._failed:
+            return [ended]
+        how = f"was killed by {signal_name(number)}" if number else f"exited with code {ended.exit_code}"
+        return [RankFailed(ended.rank, ended.host, how, ended.time), ended]
 
 
 def _ends_first_rank(event: RunEvent) -> bool:
     return isinstance(event, (RankFailed, RankEnded)) and event.rank == 0
 
 
-_HANDLERS: dict[str, Callable[[_EventReader, dict[str, Any]], Iterator[RunEvent]]] = {
-    "started": _EventReader._started,
-    "joined": _EventReader._joined,
-    "done": _EventReader._on_done,
-    "error": _EventReader._raised,
-    "exited": _EventReader._exited,
-    "stopping": _EventReader._on_stopping,
-    "restart": _EventReader._restarted,
-}
-
-
 class _StepReader:
     """Reads the steps of rank 0 from metrics.jsonl, attempt by attempt."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._follower = Follower(str(folder.metrics))
+        self.follower = Follower(str(folder.metrics))
         self._waiting: deque[Row] = deque()
         self._source = Source(0, 0)
         self._read_until = 0.0
-        self._known: dict[str, Number] = {}
+        self._last: dict[str, Number] = {}
 
     def restart(self, attempt: int) -> None:
         """Go on with the next attempt."""
         self._source = Source(attempt, 0)
-        self._known = {}
+        self._last = {}
 
     def read(self) -> Iterator[RankProgress]:
         """Yield the steps of this attempt that are known by now; later attempts wait for their start."""
-        while self._follower.behind():
-            self._waiting.extend(
-                row for line in self._follower.read() if (row := read_row(line)) and row.source.rank == 0
-            )
+        while self.follower.behind():
+            rows = map(read_row, self.follower.read())
+            self._waiting.extend(row for row in rows if row and row.source.rank == 0)
         while self._waiting and self._waiting[0].source.attempt <= self._source.attempt:
             row = self._waiting.popleft()
-            if row.source == self._source and row.time >= self._read_until:  # a thinned file is read from its start
-                yield from self._progress(row)
-
-    def _progress(self, row: Row) -> Iterator[RankProgress]:
-        before = (self._known.get("epoch"), self._known.get("step"))
-        self._known.update({name: number for name in row.values if (number := row.last(name)) is not None})
-        epoch, step = self._known.get("epoch"), self._known.get("step")
-        if (epoch, step) != before:
-            self._read_until = row.time
-            loss = self._known.get("loss")
-            yield RankProgress(0, _whole(epoch), _whole(step), loss, steps_per_second(self._known))
-
-    def close(self) -> None:
-        self._follower.close()
+            if row.source != self._source or row.time < self._read_until:  # a thinned file is read from its start
+                continue
+            before = (self._last.get("epoch"), self._last.get("step"))
+            self._last.update({name: number for name in row.values if (number := row.last(name)) is not None})
+            epoch, step = self._last.get("epoch"), self._last.get("step")
+            if (epoch, step) != before:
+                self._read_until = row.time
+                loss = self._last.get("loss")
+                yield RankProgress(0, _whole(epoch), _whole(step), loss, steps_per_second(self._last))
 
 
 def _whole(number: Number | None) -> int | None:

@@ -15,11 +15,11 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from mslaunch.errors import NotReadyError
 from mslaunch.run.paths import RunFolder, SweepFolder
-from mslaunch.shared.processes import is_own
+from mslaunch.shared.processes import is_own, read_stat
 from mslaunch.signals import STACKS
 
 LARGEST_PID = 1 << 22
@@ -28,15 +28,6 @@ LARGEST_PID = 1 << 22
 def _is_pid(number: int) -> str | None:
     """Zero and negative numbers name groups of processes, or all of them."""
     return None if 0 < number <= LARGEST_PID else "the number of a process"
-
-
-def start_time(pid: int) -> int | None:
-    """Return when a live process started, in clock ticks since boot; None where there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    except (OSError, IndexError):
-        return None
-    return None if fields[0] in ("Z", "X") else int(fields[19])
 
 
 def boot_id() -> str:
@@ -69,19 +60,13 @@ class Launcher:
     began: float | None = None
     """When it described itself, in seconds since boot: nobody sets that clock."""
 
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 def this_process(in_process: bool = False) -> Launcher:
     """Describe this process as a launcher, or as the program that one is a thread of."""
-    pid = os.getpid()
+    stat = read_stat(os.getpid())
     place = (socket.gethostname(), boot_id(), in_process, pid_namespace())
-    return Launcher(pid, start_time(pid), *place, round(seconds_since_boot(), 3))
-
-
-def seconds_since_boot() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    began = round(time.clock_gettime(time.CLOCK_BOOTTIME), 3)
+    return Launcher(os.getpid(), stat.began if stat else None, *place, began)
 
 
 def is_here(who: Launcher) -> bool:
@@ -99,8 +84,10 @@ def place_of(who: Launcher) -> str:
 
 def is_alive(who: Launcher) -> bool:
     """Tell whether the process that `this_process` described is still the one with its pid, on this boot."""
-    started = start_time(who.pid)
-    return who.boot_id == boot_id() and started is not None and started == who.start_time
+    stat = read_stat(who.pid)
+    if stat is None or stat.state in (b"Z", b"X"):
+        return False
+    return who.boot_id == boot_id() and stat.began == who.start_time
 
 
 SIGNALS = {"stop": signal.SIGTERM, "stacks": STACKS}
@@ -130,19 +117,10 @@ def ask(folder: RunFolder | SweepFolder, launcher: Launcher, kind: str) -> None:
 
 
 def receive(folder: RunFolder | SweepFolder) -> list[int]:
-    """Return what has been asked for by files, as signals; each request counts once."""
-    return [number for kind, number in SIGNALS.items() if _remove(folder, kind)]
-
-
-def withdraw(folder: RunFolder | SweepFolder) -> None:
-    """Remove requests that nobody will see any more."""
-    for kind in SIGNALS:
-        _remove(folder, kind)
-
-
-def _remove(folder: RunFolder | SweepFolder, kind: str) -> bool:
-    try:
-        folder.request(kind).unlink()
-    except OSError:  # there is none, or another reader was first
-        return False
-    return True
+    """Return what has been asked for by files, as signals, and remove the files: each request counts once."""
+    numbers: list[int] = []
+    for kind, number in SIGNALS.items():
+        with suppress(OSError):  # there is none, or another reader was first
+            folder.request(kind).unlink()
+            numbers.append(number)
+    return numbers

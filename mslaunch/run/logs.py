@@ -42,7 +42,7 @@ class Selection:
 class TimedLog:
     """The log of one rank, or of the scheduler, which has no times."""
 
-    def __init__(self, rank: int | None, log: Path, times: Path | None) -> None:
+    def __init__(self, rank: int | None, log: Path, times: Path | None = None) -> None:
         self.rank = rank
         self.path = log
         self._times = times

@@ -16,21 +16,41 @@ def is_file(path: Path) -> bool:
         return False
 
 
+def earlier_path(path: Path, attempt: int) -> Path:
+    """Return where a file of an attempt is put before the next one."""
+    return path.with_name(layout.earlier_name(path.name, attempt))
+
+
 class FileInside:
     """The path of one file in a folder."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
 
-    def __get__(self, folder: RunFolder | SweepFolder, _owner: type) -> Path:
+    def __get__(self, folder: _Folder, _owner: type) -> Path:
         return folder.path.joinpath(*self._names)
 
 
 @dataclass(frozen=True, slots=True)
-class RunFolder:
-    """<runs-dir>/<run-id>, complete in itself."""
+class _Folder:
+    """What the folders of runs and of sweeps have in common."""
 
     path: Path
+
+    launcher_log = FileInside(layout.LAUNCHER_LOG)
+
+    def job(self, transport: str) -> Path:
+        """The file that holds the id of the job, where a queue runs it."""
+        return self.path / f"{transport}_job"
+
+    def request(self, kind: str) -> Path:
+        """The file that asks a launcher inside another program for something: stop or stacks."""
+        return self.path / f"{kind}.request"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder(_Folder):
+    """<runs-dir>/<run-id>, complete in itself."""
 
     plan = FileInside(layout.PLAN)
     record = FileInside(layout.RECORD)
@@ -43,7 +63,6 @@ class RunFolder:
     boot = FileInside(layout.BOOT)
     code = FileInside(layout.CODE)
     snapshot = FileInside(layout.SNAPSHOT)
-    launcher_log = FileInside(layout.LAUNCHER_LOG)
     scheduler_log = FileInside(layout.SCHEDULER, layout.LOG)
 
     @property
@@ -66,18 +85,7 @@ class RunFolder:
         return self.path / group / layout.PLAN
 
     def earlier_plan(self, attempt: int) -> Path:
-        return self.path / layout.earlier_name(layout.PLAN, attempt)
-
-    def job(self, transport: str) -> Path:
-        """The file that holds the id of the job that a run belongs to, where a queue runs it."""
-        return self.path / f"{transport}_job"
-
-    def request(self, kind: str) -> Path:
-        """The file that asks a launcher inside another program for something: stop or stacks."""
-        return self.path / f"{kind}.request"
-
-    def earlier_scheduler_log(self, attempt: int) -> Path:
-        return self.scheduler_log.with_name(layout.earlier_name(layout.LOG, attempt))
+        return earlier_path(self.plan, attempt)
 
     def rank(self, rank: int) -> Path:
         return self.path / layout.rank_folder(rank)
@@ -92,35 +100,17 @@ class RunFolder:
     def log_times(self, rank: int) -> Path:
         return self.rank(rank) / layout.TIMES
 
-    def earlier_log_times(self, rank: int, attempt: int) -> Path:
-        return self.rank(rank) / layout.earlier_name(layout.TIMES, attempt)
-
-    def earlier_log(self, rank: int, attempt: int) -> Path:
-        """Where a rank's log is put before the next attempt."""
-        return self.rank(rank) / layout.earlier_name(layout.LOG, attempt)
-
 
 @dataclass(frozen=True, slots=True)
-class SweepFolder:
+class SweepFolder(_Folder):
     """<runs-dir>/<sweep-id>, which holds the folders of its runs."""
-
-    path: Path
 
     record = FileInside(layout.SWEEP)
     lock = FileInside(layout.SWEEP_LOCK)
-    launcher_log = FileInside(layout.LAUNCHER_LOG)
 
     @property
     def sweep_id(self) -> str:
         return self.path.name
-
-    def job(self, transport: str) -> Path:
-        """The file that holds the id of the sweep's job, where a queue runs it."""
-        return self.path / f"{transport}_job"
-
-    def request(self, kind: str) -> Path:
-        """The file by which a sweep inside another program is asked for something."""
-        return self.path / f"{kind}.request"
 
     def run(self, run_id: str) -> RunFolder:
         return RunFolder(self.path / run_id)

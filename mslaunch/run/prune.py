@@ -23,11 +23,11 @@ from mslaunch.documents.mounts import find_mount
 from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, SweepAlive
 from mslaunch.run import labels, record, sweep_record
 from mslaunch.run.disk_usage import entries
+from mslaunch.run.find import RUNS_DIR, default_runs_dir, list_runs
 from mslaunch.run.liveness import current
 from mslaunch.run.ownership import check_owner, is_own
 from mslaunch.run.paths import RunFolder, SweepFolder
 from mslaunch.run.prune_choice import Candidate, Choice, Criteria, choose, find_links, runs_below, surplus
-from mslaunch.run.search import RUNS_DIR, default_runs_dir, list_runs
 from mslaunch.shared import layout
 from mslaunch.shared.guard import processes_with
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Annotated, Any, Literal, get_args
 
@@ -78,13 +79,6 @@ class RankRecord:
         return "failed"
 
 
-def _end_with_run(rank: RankRecord, ended: str, stopped: bool) -> RankRecord:
-    """Return how a rank stands once its run is over; one whose end nobody has seen ended no later."""
-    if rank.ended is not None:
-        return rank
-    return replace(rank, ended=ended, stopped=stopped and rank.started is not None)
-
-
 @dataclass(frozen=True, slots=True)
 class AttemptSummary:
     """How an earlier attempt ended, and what the next one resumed from."""
@@ -95,11 +89,6 @@ class AttemptSummary:
     verdict: Verdict | None
     resume: Mapping[int, str] | None
     group: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        raw = {name: getattr(self, name) for name in self.__slots__}
-        raw["verdict"] = self.verdict.to_dict() if self.verdict else None
-        return raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,21 +157,20 @@ class RunRecord:
     """How long it took, by a clock that nobody sets; None while it runs, and where its launcher was lost."""
 
     def to_dict(self) -> dict[str, Any]:
-        raw = {"schema_version": SCHEMA_VERSION, **{name: getattr(self, name) for name in self.__slots__}}
-        raw["launcher"] = self.launcher.to_dict() if self.launcher else None
+        raw = {"schema_version": SCHEMA_VERSION, **asdict(replace(self, ranks=()))}
+        # ten times as quick as asdict, for 10,000 ranks
         raw["ranks"] = [{name: getattr(rank, name) for name in RankRecord.__slots__} for rank in self.ranks]
-        raw["attempts"] = [attempt.to_dict() for attempt in self.attempts]
-        raw["verdict"] = self.verdict.to_dict() if self.verdict else None
-        raw["warnings"] = [{"kind": warning.kind, "text": warning.text} for warning in self.warnings]
-        raw["outputs"] = [{name: getattr(row, name) for name in OutputRecord.__slots__} for row in self.outputs]
         return raw
 
     def end(
         self, state: RunStatus, ended: str, exit_code: int | None = None, verdict: Verdict | None = None
     ) -> RunRecord:
-        """Return the record of the run once it is over: none of its ranks goes on."""
-        ranks = tuple(_end_with_run(rank, ended, stopped=state == "stopped") for rank in self.ranks)
-        return replace(self, state=state, ended=ended, exit_code=exit_code, verdict=verdict, ranks=ranks)
+        """Return the record of the run once it is over: a rank whose end nobody has seen ended no later."""
+        ranks = list(self.ranks)
+        for at, rank in enumerate(ranks):
+            if rank.ended is None:
+                ranks[at] = replace(rank, ended=ended, stopped=state == "stopped" and rank.started is not None)
+        return replace(self, state=state, ended=ended, exit_code=exit_code, verdict=verdict, ranks=tuple(ranks))
 
     def attempt_of(self, group: str = "") -> int:
         """Return the number of a group's present attempt; the first one is 0."""
@@ -194,7 +182,7 @@ class RunRecord:
             return self.seconds
         began = self.launcher.began if self.launcher and self.launcher.boot_id == launchers.boot_id() else None
         if self.state == "running" and began is not None:
-            return max(0.0, launchers.seconds_since_boot() - began)
+            return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
         end = datetime.fromisoformat(self.ended) if self.ended else now
         return max(0.0, (end - datetime.fromisoformat(self.started)).total_seconds())
 
@@ -233,14 +221,9 @@ def save(folder: RunFolder, record: RunRecord) -> None:
     if record.state in ENDED:
         with suppress(OSError):
             folder.reserve.unlink()
-    write_atomically(folder.record, to_json(record))
-
-
-def to_json(record: RunRecord) -> str:
-    """Write a record with a line for each rank: quick to write for 10,000 of them, and easy to read."""
     raw = record.to_dict()
-    ranks = ",\n  ".join(map(json.dumps, raw.pop("ranks")))
-    return json.dumps(raw, indent=1)[:-2] + f',\n "ranks": [\n  {ranks}\n ]\n}}\n'
+    ranks = ",\n  ".join(map(json.dumps, raw.pop("ranks")))  # a line for each: quick to write for 10,000 of them
+    write_atomically(folder.record, json.dumps(raw, indent=1)[:-2] + f',\n "ranks": [\n  {ranks}\n ]\n}}\n')
 
 
 def read(folder: RunFolder) -> RunRecord:

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,39 +21,18 @@ from mslaunch.metrics.rows import Number, Source
 from mslaunch.metrics.series import SeriesTable
 from mslaunch.plan.model import Plan
 from mslaunch.run import labels, launchers, ownership
-from mslaunch.run.events import RunEnded, RunEvent, follow_events
+from mslaunch.run.events import POLL, RunEnded, RunEvent, follow_events, read_until
 from mslaunch.run.labels import Labels
 from mslaunch.run.liveness import current, job_of, queue_of
 from mslaunch.run.logs import TimedLog
 from mslaunch.run.metrics_file import Metrics, last_table, last_values
-from mslaunch.run.paths import RunFolder
+from mslaunch.run.paths import RunFolder, earlier_path
 from mslaunch.run.record import ENDED, RankRecord, RunRecord, iso, read, read_plan, save
 from mslaunch.shared.follow import Follower
 from mslaunch.shared.guard import end_run, processes_with
-from mslaunch.shared.messages import OutputRow
 from mslaunch.shared.work_folder import scan, scan_code
 from mslaunch.transports.base import JobQueue
 
-
-class RecordReader:
-    """Reads run.json; with 10,000 ranks it takes 0.4 s to parse, and programs look at it ten times a second."""
-
-    def __init__(self) -> None:
-        self._last: tuple[Stamp, RunRecord] | None = None
-
-    def __call__(self, folder: RunFolder) -> RunRecord:
-        """Return the record as it stands; one that has ended is not kept, since nobody waits for it any more."""
-        stamp = stamp_of(folder.record)  # before reading: what is written meanwhile is read next time
-        if self._last is not None and self._last[0] == stamp:
-            return self._last[1]
-        record = read(folder)
-        self._last = None
-        if stamp is not None and record.state not in ENDED:
-            self._last = stamp, record
-        return record
-
-
-POLL = 0.1
 LOST_PATIENCE = 5.0
 STACKS_SECONDS = 30.0
 STOP_MARGIN = 20.0
@@ -129,7 +108,7 @@ class Run:
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
-        self._read = RecordReader()
+        self._last_read: tuple[Stamp, RunRecord] | None = None
 
     def __repr__(self) -> str:
         return f"<mslaunch.Run {self.run_id}>"
@@ -158,6 +137,17 @@ class Run:
     def record(self) -> RunRecord:
         """Everything that is known about the run now."""
         return current(self.folder, self._read)
+
+    def _read(self, folder: RunFolder) -> RunRecord:
+        """Read run.json if it has changed: 10,000 ranks take 0.4 s to parse, and programs look ten times a second."""
+        stamp = stamp_of(folder.record)  # before reading: what is written meanwhile is read next time
+        if self._last_read is not None and self._last_read[0] == stamp:
+            return self._last_read[1]
+        record = read(folder)
+        self._last_read = None
+        if stamp is not None and record.state not in ENDED:  # nobody waits for one that has ended
+            self._last_read = stamp, record
+        return record
 
     @property
     def state(self) -> RunStatus:
@@ -227,13 +217,12 @@ class Run:
 
     def timed_log(self, rank: int | None, earlier: int | None = None) -> TimedLog:
         """A rank's log with the times of its lines, of the last attempt or an earlier one; None is the scheduler."""
-        folder = self.folder
-        if rank is None:
-            log = folder.scheduler_log if earlier is None else folder.earlier_scheduler_log(earlier)
-            return TimedLog(None, log, None)
-        if earlier is None:
-            return TimedLog(rank, folder.log(rank), folder.log_times(rank))
-        return TimedLog(rank, folder.earlier_log(rank, earlier), folder.earlier_log_times(rank, earlier))
+        paths = [self.folder.scheduler_log]
+        if rank is not None:
+            paths = [self.folder.log(rank), self.folder.log_times(rank)]
+        if earlier is not None:
+            paths = [earlier_path(path, earlier) for path in paths]
+        return TimedLog(rank, *paths)
 
     def follow_launcher(self) -> Follower:
         """A reader of what a detached launcher, or one in a queue's job, prints."""
@@ -251,29 +240,20 @@ class Run:
         return self._lines(self.follow_log(rank), follow)
 
     def _lines(self, follower: Follower, follow: bool) -> Iterator[str]:
-        try:
-            while True:
-                ended = not follow or self.has_ended
-                yield from follower.read()
-                if follower.behind():
-                    continue
-                if ended:
-                    break
-                time.sleep(POLL)
+        with closing(follower):
+            yield from read_until(lambda: not follow or self.has_ended, follower, follower.read)
             yield from follower.rest()
-        finally:
-            follower.close()
 
     def outputs(self) -> list[Output]:
         """Return what the ranks have written here: files, and folders with their number of files."""
         workdir = self.plan.workdir
         rows = [row for rank in self.record.ranks for row in scan(rank.rank, str(self.path), workdir)]
         rows += scan_code(str(self.path), workdir)
-        return [Output(row["rank"], self._path_of(row), row["files"], row["bytes"]) for row in rows]
-
-    def _path_of(self, row: OutputRow) -> str:
-        folder = self.path if row["rank"] is None else self.folder.rank(row["rank"])
-        return f"{folder}/{row['path']}"
+        outputs = []
+        for row in rows:
+            folder = self.path if row["rank"] is None else self.folder.rank(row["rank"])
+            outputs.append(Output(row["rank"], f"{folder}/{row['path']}", row["files"], row["bytes"]))
+        return outputs
 
     def metrics(self) -> Metrics:
         """Return the numbers of the run over time, as far as they are known now; its `update()` reads on."""
@@ -343,7 +323,7 @@ def _stop(folder: RunFolder, wait: float) -> None:
         record = current(folder)
         if record.state in ENDED:
             _end_what_is_left(folder)
-            launchers.withdraw(folder)
+            launchers.receive(folder)  # nobody will see these requests any more
             return
         launcher = record.launcher
         if record.state == "running" and launcher and launcher.pid != asked_pid:

@@ -23,11 +23,11 @@ from mslaunch.documents.limits import Unreadable, read_text
 from mslaunch.documents.schema import RunStatus
 from mslaunch.documents.typed import RECORDS, Mismatch
 from mslaunch.errors import RecordUnreadable
+from mslaunch.run.find import index_path, list_runs
 from mslaunch.run.liveness import current, job_of
 from mslaunch.run.metrics_file import last_loss
 from mslaunch.run.paths import RunFolder
 from mslaunch.run.record import ENDED, RunRecord, Time
-from mslaunch.run.search import index_path, list_runs
 from mslaunch.run.writing import write_atomically
 from mslaunch.shared import layout
 from mslaunch.text import first_line

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,13 +28,13 @@ from mslaunch.errors import (
 )
 from mslaunch.plan.combinations import Combination
 from mslaunch.run import launchers
+from mslaunch.run.find import list_all
 from mslaunch.run.launchers import Launcher
 from mslaunch.run.liveness import queue_of
 from mslaunch.run.ownership import become_owner, check_owner, is_own
 from mslaunch.run.paths import RunFolder, SweepFolder, is_file
 from mslaunch.run.record import LARGEST, is_name
 from mslaunch.run.run import Result, Run, save_stopped
-from mslaunch.run.search import list_all
 from mslaunch.run.writing import make_whole, why, write_atomically
 
 POLL = 0.1
@@ -60,7 +60,7 @@ class SweepRecord:
         raw = {"schema_version": SCHEMA_VERSION, **{name: getattr(self, name) for name in self.__slots__}}
         varied = self.combinations[0].varied
         del raw["combinations"], raw["run_ids"]
-        raw["launcher"] = self.launcher.to_dict() if self.launcher else None
+        raw["launcher"] = asdict(self.launcher) if self.launcher else None
         raw["varied"] = list(varied)
         raw["runs"] = [
             {"run_id": run_id, "values": combination.values, "assignments": combination.typed}

@@ -22,7 +22,7 @@ def write_atomically(path: Path, content: str, mode: int = 0o600) -> None:
 
 def write_beside(path: Path, content: str, mode: int = 0o600) -> Path:
     """Write what is to become a file, beside it; nothing is left of what cannot be written whole."""
-    beside = _beside(path)
+    beside = beside_of(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:
         with os.fdopen(os.open(beside, flags, mode), "wb") as file:
@@ -33,8 +33,9 @@ def write_beside(path: Path, content: str, mode: int = 0o600) -> Path:
     return beside
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{_writer()}")
+def beside_of(path: Path) -> Path:
+    """Return where this thread writes a file: two jobs of one program may write the same one at once."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
 
 
 def remove(*paths: Path) -> None:
@@ -43,14 +44,9 @@ def remove(*paths: Path) -> None:
             path.unlink()
 
 
-def _writer() -> str:
-    """This thread: two jobs of one program may write the same file at once."""
-    return f"{os.getpid()}.{threading.get_ident()}"
-
-
 def keep_as(path: Path, other: Path) -> None:
     """Give a file another name too, or copy it, with its time, where the file system knows no links."""
-    beside = _beside(other)
+    beside = beside_of(other)
     try:
         remove(beside)
         os.link(path, beside)
@@ -68,7 +64,9 @@ def make_whole(path: Path, fill: Callable[[], None]) -> None:
     runs_dir = path.parent
     made_runs_dir = not runs_dir.exists()
     try:
-        _make_runs_dir(runs_dir)
+        for folder in reversed(path.parents):
+            if not folder.is_dir():
+                folder.mkdir(mode=0o755, exist_ok=True)  # whatever the umask, others may not write there
         path.mkdir(mode=0o700)
     except FileExistsError:
         if path.is_dir():
@@ -78,7 +76,7 @@ def make_whole(path: Path, fill: Callable[[], None]) -> None:
         raise RunsFolderUnwritable(str(runs_dir), why(error)) from None
     try:
         fill()
-        _point_latest(path)
+        point_link(_latest(runs_dir), path.name)
     except BaseException as error:
         shutil.rmtree(path, ignore_errors=True)
         if made_runs_dir:
@@ -92,18 +90,12 @@ def make_whole(path: Path, fill: Callable[[], None]) -> None:
             (runs_dir / ".gitignore").write_text("*\n")
 
 
-def _make_runs_dir(path: Path) -> None:
-    """Make the folder of runs and those above it; whatever the umask, others may not write there."""
-    for folder in (*reversed(path.parents), path):
-        if not folder.is_dir():
-            folder.mkdir(mode=0o755, exist_ok=True)
-
-
-def _point_latest(folder: Path) -> None:
-    beside = folder.parent / f".latest.{_writer()}"
+def point_link(link: Path, target: str) -> None:
+    """Have a link, new or old, point to a target."""
+    beside = beside_of(link)
     beside.unlink(missing_ok=True)
-    beside.symlink_to(folder.name)
-    beside.replace(_latest(folder.parent))
+    beside.symlink_to(target)
+    beside.replace(link)
 
 
 def _latest(runs_dir: Path) -> Path:

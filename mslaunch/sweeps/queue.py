@@ -173,7 +173,7 @@ def carry_out_sweep(
     """
     with ExitStack() as stack:
         stack.enter_context(opened(sweep, in_process=not take_signals))
-        launchers.withdraw(sweep.folder)  # those of the time before it was resumed
+        launchers.receive(sweep.folder)  # those of the time before it was resumed
         observe(SweepEvent("opened"))
         signals = stack.enter_context(Signals()) if take_signals else None
         if sweep.queue is None or not sweep.waiting:

@@ -29,9 +29,10 @@ from mslaunch.masking.documents import mask_texts
 from mslaunch.masking.free_text import mask_text
 from mslaunch.metrics.rows import Source
 from mslaunch.run.compare import CodeChange, Section, compare_runs, format_value
+from mslaunch.run.find import list_runs
 from mslaunch.run.metrics_file import Metrics, last_values
+from mslaunch.run.paths import earlier_path
 from mslaunch.run.run import Run
-from mslaunch.run.search import list_runs
 from mslaunch.text import plain
 from mslaunch.ui import log_text, page
 from mslaunch.ui.access import LARGEST_HEAD, AccessGuard, App, PageAccess
@@ -227,11 +228,10 @@ class Answers:
     def _log_of(self, request: Request) -> tuple[Run, Path, Path]:
         run = self._library.find(_name(request))
         rank, attempt = _number(request, "rank") or 0, _number(request, "attempt")
-        folder = run.folder
-        earlier = folder.earlier_log(rank, attempt) if attempt is not None else None
-        if attempt is not None and earlier is not None and earlier.exists():
-            return run, earlier, folder.earlier_log_times(rank, attempt)
-        return run, folder.log(rank), folder.log_times(rank)
+        log, times = run.folder.log(rank), run.folder.log_times(rank)
+        if attempt is not None and earlier_path(log, attempt).exists():
+            return run, earlier_path(log, attempt), earlier_path(times, attempt)
+        return run, log, times
 
 
 def _unless_known(request: Request, text: bytes | memoryview, tag: str | None = None) -> Response:

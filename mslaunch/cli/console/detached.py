@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 from mslaunch.errors import NotReadyError
-from mslaunch.run.find import find_run
-from mslaunch.run.search import arguments_for
+from mslaunch.run.find import arguments_for, find_run
 
 
 class Detached:

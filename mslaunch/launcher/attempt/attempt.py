@@ -170,7 +170,7 @@ class Attempt:
         """Where a signal has ended the collection, say what that means, and wait for none of the hosts any more."""
         if self.collection_ended_by is None or not self.transfer.waiting:
             return
-        from mslaunch.run.search import arguments_for
+        from mslaunch.run.find import arguments_for
 
         hosts = ", ".join(sorted(self.transfer.waiting))
         run = arguments_for(RunFolder(Path(self.plan.run_dir)), os.environ)
