@@ -154,14 +154,6 @@ logs/         of every log the lines that matter; a line says how many were left
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """What a bundle holds besides its logs."""
-
-    about: Mapping[str, Any]
-    sources: tuple[LogFile, ...]
-
-
 def write_bundle(
     target: Path,
     about: Mapping[str, Any],
@@ -170,7 +162,9 @@ def write_bundle(
     environment: Mapping[str, str],
 ) -> list[str]:
     """Write a bundle below 20 MB; return what had to be left out. Secrets of the environment are masked in it."""
-    secrets = _secrets(sources, environment)
+    telling = (source for source in sources if source.name.rpartition("/")[2] in TELLING)
+    texts = ((source.name, source.read_text(_LARGEST_DOCUMENT)) for source in telling)
+    secrets = find_secrets(((name, text) for name, text in texts if text is not None), environment)
     mask = partial(mask_text, secrets=secrets)
     omitted: list[str] = []
     with zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
@@ -179,13 +173,6 @@ def write_bundle(
         _write_excerpts(archive, reads, mask, omitted)
         _write_documents(archive, sources, {read.source.name for read in reads}, secrets, omitted)
     return omitted
-
-
-def _secrets(sources: Sequence[LogFile], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what is secret by its name in the documents of a run and in an environment."""
-    telling = (source for source in sources if source.name.rpartition("/")[2] in TELLING)
-    texts = ((source.name, source.read_text(_LARGEST_DOCUMENT)) for source in telling)
-    return find_secrets(((name, text) for name, text in texts if text is not None), environment)
 
 
 def _write_excerpts(archive: zipfile.ZipFile, reads: Sequence[Read], mask: Any, omitted: list[str]) -> None:
@@ -230,19 +217,19 @@ def _size(archive: zipfile.ZipFile) -> int:
     return 0 if archive.fp is None else archive.fp.tell()
 
 
-def read_bundle(path: Path) -> Bundle:
-    """Open a bundle; what is wrong with it is Unreadable."""
+def read_bundle(path: Path) -> tuple[dict[str, Any], list[LogFile]]:
+    """Return what a bundle says of itself, and its logs; what is wrong with it is Unreadable."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open(ABOUT) as file:
             data = file.read(_LARGEST_ABOUT + 1)
         if len(data) > _LARGEST_ABOUT:
             raise Unreadable(f"its {ABOUT} is larger than {_LARGEST_ABOUT >> 20} MB")
         about = parse_json(data.decode("utf-8", "replace"))
-        sources = tuple(members_of(path))
+        sources = members_of(path)
     except Unreadable:
         raise
     except BROKEN as error:
         raise Unreadable(str(error)) from None
     if not isinstance(about, dict):
         raise Unreadable(f"its {ABOUT} is not a JSON object")
-    return Bundle(about, sources)
+    return about, sources

@@ -67,14 +67,6 @@ class Case:
     kernel_line: str = ""
     """Where the kernel's log says how it ended: file and line."""
 
-    @property
-    def name(self) -> str:
-        if self.scheduler:
-            return "the scheduler"
-        if self.rank is None:
-            return self.log
-        return f"rank {self.rank}"
-
 
 def is_cause(case: Case) -> bool:
     """Tell whether a case that failed is a reason by itself: nothing that failed later is the first failure then."""
@@ -120,10 +112,7 @@ def how_it_failed(case: Case) -> str | None:
 
 def printed_step(case: Case) -> tuple[int, int] | None:
     """Return the last epoch and step that a case printed."""
-    step = case.findings.last_step
-    if step == NO_STEP:
-        return None
-    return step
+    return None if case.findings.last_step == NO_STEP else case.findings.last_step
 
 
 def last_exception(case: Case) -> Raised | None:

@@ -198,7 +198,7 @@ class Masker:
         if isinstance(node, yaml.MappingNode):
             self._mask_pairs(node, place)
         elif isinstance(node, yaml.SequenceNode):
-            if all(map(_is_text, node.value)):
+            if all(isinstance(child, yaml.ScalarNode) for child in node.value):
                 for child, masked in zip(node.value, mask_command([child.value for child in node.value]), strict=True):
                     child.value = masked
             before = ["", *(child.value for child in node.value)]
@@ -211,9 +211,8 @@ class Masker:
                 node.value, node.tag, node.style = masked, _TEXT, None if masked == MASK else node.style
 
     def _mask_pairs(self, node: yaml.MappingNode, place: ValuePlace) -> None:
-        names: dict[str, str] = {
-            key.value: value.value for key, value in node.value if _is_text(key) and _is_text(value)
-        }
+        pairs = [pair for pair in node.value if all(isinstance(part, yaml.ScalarNode) for part in pair)]
+        names: dict[str, str] = {key.value: value.value for key, value in pairs}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 self.mask_node(key, place)
@@ -227,10 +226,6 @@ class Masker:
 def mask_values(value: Any, secrets: Collection[str] = (), name: str = "") -> Any:
     """Return a value of JSON with the secrets in its texts masked, whole where a name stands for a secret."""
     return Masker(secrets).mask_value(value, TOP.below(name))
-
-
-def _is_text(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode)
 
 
 def _option(word: Any) -> str:

@@ -60,15 +60,15 @@ def save_bundle(target: Path, record: RunRecord, is_run: bool, sources: list[Log
 def open_bundle(path: Path) -> tuple[RunRecord | None, list[LogFile]]:
     """Return the record of the run that a bundle is of, None for a folder of logs, and the logs."""
     try:
-        bundle = read_bundle(path)
-        raw = bundle.about.get("record")
+        about, sources = read_bundle(path)
+        raw = about.get("record")
         record = None if raw is None else from_value(raw)
     except Unreadable as error:
         raise RequestError(f"{path}: not a bundle that can be read: {error}. Make it again with --bundle.") from None
-    return record and _relocated(record, path, bundle.sources), list(bundle.sources)
+    return record and _relocated(record, path, sources), sources
 
 
-def _relocated(record: RunRecord, path: Path, sources: tuple[LogFile, ...]) -> RunRecord:
+def _relocated(record: RunRecord, path: Path, sources: list[LogFile]) -> RunRecord:
     """Name logs by their place in the bundle: the paths of another machine mean nothing here."""
     if record.verdict is None:
         return record

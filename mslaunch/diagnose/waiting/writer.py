@@ -119,9 +119,7 @@ def _add(made: Identity, fact: Fact) -> Identity:
     if fact.kind == "listen":
         made = _with_devices(made, values.get("device"), values.get("physical"))
         return replace(made, addresses=made.addresses | {values["address"]})
-    if fact.kind == "task":
-        return _with_rank(made, values.get("own_rank"), 0)
-    if fact.kind == "wait":
+    if fact.kind in ("task", "wait"):
         made = _with_devices(made, values.get("own_device"), values.get("own_physical"))
         own = values.get("own_address")
         made = replace(made, addresses=made.addresses | {own}) if own else made
