@@ -54,22 +54,10 @@ class MslaunchError(Exception):
 
     exit_code: int = ExitCode.WRONG_REQUEST
 
-    @property
-    def lines(self) -> Sequence[str]:
+    def __init__(self, *lines: str) -> None:
+        self.lines = lines
         """Its sentences, a line each; a name from a file may hold the end of a line, which begins no sentence."""
-        return (str(self),)
-
-
-class SeveralLines(MslaunchError):
-    """Base of errors with a sentence for each of several things."""
-
-    def __init__(self, lines: Sequence[str]) -> None:
-        self._lines = tuple(lines)
         super().__init__("\n".join(lines))
-
-    @property
-    def lines(self) -> Sequence[str]:
-        return self._lines
 
 
 class RequestError(MslaunchError):
@@ -82,8 +70,11 @@ class NotReadyError(MslaunchError):
     exit_code = ExitCode.NOT_READY
 
 
-class ConfigError(SeveralLines, RequestError):
+class ConfigError(RequestError):
     """One or more wrong places in a configuration, each with where it stands."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__(*lines)
 
 
 class Disagreement(RequestError):
@@ -136,7 +127,7 @@ class HoldsTorch(ShardUnreadable):
     def __init__(self, path: str) -> None:
         super().__init__(path, "it holds PyTorch's weights")
         command = f"mslaunch ckpt import {shlex.quote(path)} --to net.ckpt"
-        self.args = (f"{path} holds PyTorch's weights: import them first: {command}",)
+        MslaunchError.__init__(self, f"{path} holds PyTorch's weights: import them first: {command}")
 
 
 class PluginBroken(RequestError):
@@ -176,12 +167,11 @@ class PythonMissing(NotReadyError):
         super().__init__(f"{python}: no such Python ({asked_by}). Name one that can be run with launch.python.")
 
 
-class HostsNotReady(SeveralLines, NotReadyError):
+class HostsNotReady(NotReadyError):
     """One or more hosts that cannot run the job, each with its reason and the fix."""
 
-    @property
-    def lines(self) -> Sequence[str]:
-        return str(self).split("\n")  # what ssh and other programs have said may be several
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__(*"\n".join(lines).split("\n"))  # what ssh and other programs have said may be several
 
 
 class RunsFolderUnwritable(NotReadyError):
@@ -221,13 +211,6 @@ def limit_of(error: BaseException) -> NotReadyError | None:
     elif number is None:
         number = next((code for phrase, code in _LIMIT_WORDS.items() if phrase in str(error)), None)
     return NotReadyError(f"{_LIMITS[number]}.") if number in _LIMITS else None
-
-
-def file_error(error: BaseException) -> NotReadyError | None:
-    """Return what to say of an error that names the file it met; None for any other."""
-    if not isinstance(error, OSError) or error.filename is None or isinstance(error.filename, int):
-        return None
-    return NotReadyError(f"{os.fsdecode(error.filename)}: {error.strerror}.")
 
 
 def start_advice(why: str) -> str:
@@ -304,12 +287,12 @@ class SweepAlive(RequestError):
         super().__init__(f"{sweep_id} is still under way{what}. Wait for its end, or stop it first; then resume it.")
 
 
-class CombinationError(SeveralLines):
+class CombinationError(MslaunchError):
     """One combination of a sweep cannot be run; nothing was started."""
 
     def __init__(self, label: str, error: MslaunchError) -> None:
         self.exit_code = error.exit_code
-        super().__init__([f"{label}: {line}" for line in error.lines])
+        super().__init__(*(f"{label}: {line}" for line in error.lines))
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

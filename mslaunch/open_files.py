@@ -22,15 +22,12 @@ def raise_limit(hosts: int, per_host: int = PROCESS_FILES, extra: int = 0) -> No
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or needed + extra <= soft:
         return
-    if hard == resource.RLIM_INFINITY:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed + extra, hard))
-        return
-    if needed > hard:
+    if hard != resource.RLIM_INFINITY and needed > hard:
         raise NotReadyError(
             f"{counted(hosts, 'host')} need {needed} open files, and the limit here is {hard}. Raise it (nofile in "
             f"/etc/security/limits.conf), or name fewer hosts."
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed + extra if hard == resource.RLIM_INFINITY else hard, hard))
 
 
 @contextmanager

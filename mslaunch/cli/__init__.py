@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from mslaunch import __version__, interrupts
-from mslaunch.errors import ExitCode, MslaunchError, did_you_mean, file_error, limit_of, signal_code
+from mslaunch.errors import ExitCode, MslaunchError, NotReadyError, did_you_mean, limit_of, signal_code
 
 VERBS = {
     "train": "Start a distributed job and follow it to its end.",
@@ -161,8 +161,8 @@ def run(argv: list[str]) -> int:
         if limit := limit_of(error):
             print(f"mslaunch: {limit}", file=sys.stderr)  # there may be no memory for more
             return limit.exit_code
-        if of_file := file_error(error):
-            return _report(of_file)
+        if isinstance(error, OSError) and not isinstance(error.filename, int | None):
+            return _report(NotReadyError(f"{os.fsdecode(error.filename)}: {error.strerror}."))
         raise
 
 

@@ -72,11 +72,7 @@ class JobFailed(MslaunchError):
         self.result = result
         self.verdict = result.verdict
         self.exit_code = result.exit_code or 1
-        super().__init__(_describe_end(result))
-
-    @property
-    def lines(self) -> Sequence[str]:
-        return str(self).split("\n")
+        super().__init__(*_describe_end(result).split("\n"))
 
     def __reduce__(self) -> tuple[type[JobFailed], tuple[Result]]:
         return JobFailed, (self.result,)

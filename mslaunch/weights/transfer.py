@@ -13,7 +13,7 @@ from mslaunch.checkpoint.moving import weights as change
 from mslaunch.checkpoint.moving.new_files import Planned
 from mslaunch.checkpoint.moving.weights import Weight, cast, plan_weights
 from mslaunch.checkpoint.sharding.strategy import Strategy, read_strategy
-from mslaunch.errors import RequestError, SeveralLines
+from mslaunch.errors import MslaunchError, RequestError
 from mslaunch.shared import layout as run_layout
 from mslaunch.weights.diff import WeightDifference, compare
 from mslaunch.weights.layer_names import TO_MINDSPORE, TO_PYTORCH, is_counter, is_embedding, is_of_training
@@ -71,14 +71,14 @@ class ComparedWeights:
     """A sentence for each rule that applies to no parameter."""
 
 
-class NoPartner(SeveralLines):
+class NoPartner(MslaunchError):
     """Parameters that have found no partner, or two."""
 
     def __init__(self, path: str, problems: tuple[str, ...], notes: tuple[str, ...] = ()) -> None:
         lines = [*notes, *(f"{path}: {problem}" for problem in problems[:SHOWN])]
         more = f"and {len(problems) - SHOWN} more; " if len(problems) > SHOWN else ""
         lines.append(f"{path}: {more}nothing was written. Give --names RULES, or --partial to leave these out.")
-        super().__init__(lines)
+        super().__init__(*lines)
 
 
 def import_weights(

@@ -16,7 +16,7 @@ from mslaunch.checkpoint.sharding.replicas import read_stretch
 from mslaunch.checkpoint.sharding.saved_files import Step
 from mslaunch.checkpoint.sharding.sets import ShardSet, checksum_faults, lacking_beside_others
 from mslaunch.checkpoint.sharding.strategy import Box, Layout, Strategy, box, whole_shape
-from mslaunch.errors import SeveralLines, ShardUnreadable
+from mslaunch.errors import MslaunchError, ShardUnreadable
 
 _COMPARED = 1 << 18
 _DISTINCT = 16
@@ -363,14 +363,14 @@ def _digests(shard: Shard, names: set[str]) -> dict[str, bytes]:
     return result
 
 
-class SetIsWrong(SeveralLines):
+class SetIsWrong(MslaunchError):
     """A set that cannot be used, with everything that is wrong with it."""
 
     def __init__(self, shard_set: ShardSet, errors: tuple[ShardFinding, ...]) -> None:
         lines = [f"{shard_set.folder}: {finding.words()}" for finding in errors[:SHOWN]]
         if len(errors) > SHOWN:
             lines.append(f"{shard_set.folder}: and {len(errors) - SHOWN} more; `mslaunch ckpt verify` lists all")
-        super().__init__(lines)
+        super().__init__(*lines)
 
 
 def require_valid(shard_set: ShardSet, strategy: Strategy | None, content: bool = True) -> Verified:
