@@ -165,7 +165,7 @@ def test_an_agent_that_ends_before_its_ranks_is_a_lost_host(tmp_path: Path) -> N
     """It said that nothing is left, and had not told how the ranks ended: that is not success."""
     run_state = run_state_of(2)
     tell(run_state, started(0), started(1), exited(0, 1.0), event("idle", 2.0))
-    assert run_state.over
+    assert not run_state.hosts.busy
     final = conclude(record.queued(run_state.plan, 0.0), run_state, RunFolder(tmp_path), 1.0)
     assert (final.state, final.exit_code) == ("failed", 125)
     assert final.verdict is not None

@@ -258,7 +258,7 @@ def test_a_host_that_lies_after_the_job_has_ended_changes_nothing_about_it(repla
     for host in ("n1", "n2"):
         replay.send(host, "idle")
     replay.turns(1)
-    assert replay.state.over
+    assert not replay.state.hosts.busy
     replay.channels["n1"].incoming.append(
         [
             {

@@ -44,9 +44,9 @@ def test_success_is_all_ranks_ending_well() -> None:
     run_state = run_state_of(2)
     assert tell(run_state, started(0), started(1), exited(1, 1)) == []
     assert tell(run_state, exited(0, 2)) == [Order("finish")]
-    before = run_state.over
+    before = bool(run_state.hosts.busy)
     tell(run_state, event("idle", 3))
-    assert (before, run_state.over) == (False, True)
+    assert (before, run_state.hosts.busy) == (True, set())
     assert run_state.ending.failures == []
 
 
@@ -111,7 +111,7 @@ def test_a_lost_agent_ends_the_job() -> None:
     """The host is named, and nothing more is expected of it."""
     run_state = run_state_of()
     assert run_state.host_lost(("localhost",), 1.0) == STOP
-    assert run_state.over
+    assert not run_state.hosts.busy
     assert [failure.exit_code for failure in run_state.ending.failures] == [125]
     assert run_state.host_lost(("localhost",), 2.0) == []
 
@@ -153,7 +153,7 @@ def test_a_process_that_cannot_be_ended_is_named() -> None:
     """One that hangs in a driver does not hang the launcher."""
     run_state = run_state_of()
     tell(run_state, exited(1, 1.0, 7), event("stuck", 30.0, processes=["42 (python, state D)"]), event("idle", 30.0))
-    assert run_state.over
+    assert not run_state.hosts.busy
     assert "42 (python, state D)" in run_state.pop_notes()[0]
 
 

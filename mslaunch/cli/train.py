@@ -64,7 +64,6 @@ class LaunchCommand:
     view: bool
     detached: Detached | None = None
     viewing: ViewProcess | None = None
-    joins = True
 
     def carry_out(self) -> int:
         """Show the plan of the job, or launch it here or detached; return the exit code."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mslaunch.launcher.pipeline import Launch, PlannedJob
 from mslaunch.launcher.runners import record_failure, run_here, submit
@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 class ThreadRunner:
     """Runs jobs in threads of the calling program, which go on until the program ends."""
 
-    joins = False
+    take_part = None
     say = staticmethod(ignore)
-
-    def take_part(self, member: Any) -> Run:
-        raise NotImplementedError(member)
 
     def submit(self, planned: PlannedJob, queue: JobQueue) -> Run:
         return submit(planned, queue)[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mslaunch.errors import RequestError
 from mslaunch.launcher.attempt.event_check import Rejected, receive_checked
-from mslaunch.launcher.attempt.file_transfer import FileTransfer
+from mslaunch.launcher.attempt.file_transfer import FILE_EVENTS, FileTransfer
 from mslaunch.launcher.check import Requirements, check_hosts
 from mslaunch.launcher.connect import Cluster
 from mslaunch.plan.model import Plan, from_json
@@ -89,7 +89,8 @@ class _Collecting:
         try:
             events = receive_checked(channel)
             for event in events or ():
-                self.transfer.receive(event, channel)
+                if event["ev"] in FILE_EVENTS:
+                    self.transfer.receive(event, channel)
                 if event["ev"] == "file":
                     self.fetched.add(event["path"])
         except Rejected as rejected:

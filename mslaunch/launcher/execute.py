@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -29,7 +29,6 @@ from mslaunch.run.metrics_file import MetricsWriter
 from mslaunch.run.paths import RunFolder
 from mslaunch.run.writing import why
 from mslaunch.signals import Signals, SignalSource
-from mslaunch.transports.base import Transport
 from mslaunch.transports.streams import close_all, pings
 
 if TYPE_CHECKING:
@@ -56,8 +55,8 @@ def execute(
     queued = record.queued(plan, time.time(), in_process=signals is not None)
     now = replace(queued, state="running", attempts=resumed.attempts if resumed else ())
     least_silence = min(plan.limits.host_lost_after, plan.limits.launcher_lost_after)
-    with nullcontext(signals) if signals else Signals() as source, EventLog(launch.folder.events) as events:
-        execution = Execution(launch, cluster, observe, source, events)
+    with nullcontext(signals) if signals else Signals() as source, open_events(launch.folder.events) as write:
+        execution = Execution(launch, cluster, observe, source, write)
         execution.groups.append(RankGroup(execution, plan, now))
         try:
             with pings(execution.connections.channels, least_silence):
@@ -71,29 +70,25 @@ def execute(
             if execution.has_lost_hosts:
                 cluster.transport.clean_up(plan.run_dir)
             execution.finish()
-            finish(cluster.transport, execution.record)
     return execution.record
-
-
-def finish(transport: Transport, ended: record.RunRecord) -> None:
-    """Tell the hosts how the run ended, with the one rank that its verdict names."""
-    blamed = ended.verdict.rank if ended.verdict else None
-    ranks = tuple(rank for rank in ended.ranks if rank.rank == blamed)
-    code = 1 if ended.exit_code is None else ended.exit_code
-    transport.finish(code, replace(ended, ranks=ranks, outputs=()).to_dict())
 
 
 class Execution:
     """A run on its way: its hosts, its files, and the groups of ranks that it consists of."""
 
     def __init__(
-        self, launch: Launch, cluster: Cluster, observe: Observer, signals: SignalSource, events: EventLog
+        self,
+        launch: Launch,
+        cluster: Cluster,
+        observe: Observer,
+        signals: SignalSource,
+        write: Callable[[Mapping[str, Any]], None],
     ) -> None:
         plan = launch.plan
         self.launch = launch
         self.signals = signals
         self.metrics = MetricsWriter(launch.folder.metrics)
-        self.journal = Journal(observe, events.write, self.metrics.write, self.save_progress)
+        self.journal = Journal(observe, write, self.metrics.write, self.save_progress)
         self.connections = Connections(cluster, signals, plan.limits.host_lost_after)
         self.transfer = FileTransfer(cluster, launch.folder, plan.run_dir)
         self.groups: list[RankGroup] = []
@@ -134,7 +129,8 @@ class Execution:
     def save_progress(self) -> None:
         """Let `mslaunch status` see how the ranks stand."""
         for group in self.groups:
-            group.update()
+            if group.now.state == "running":
+                group.update()
         self.save()
 
     def fail(self, error: BaseException) -> None:
@@ -144,7 +140,7 @@ class Execution:
             group.fail(limit.exit_code if limit else 1)
 
     def finish(self) -> None:
-        """Keep how the run ended, then run its hooks; their failures become notes."""
+        """Keep how the run ended, run its hooks, whose failures become notes, and tell the hosts."""
         self._bytes = measure_within(self.launch.folder.path, MEASURE_SECONDS)
         notes = self.save()
         if hooks := self.launch.site.hooks:
@@ -154,6 +150,11 @@ class Execution:
         if notes:
             self.groups[-1].report(notes)
             self.save()
+        ended = self.record
+        blamed = ended.verdict.rank if ended.verdict else None
+        ranks = tuple(rank for rank in ended.ranks if rank.rank == blamed)  # hosts show no other
+        code = 1 if ended.exit_code is None else ended.exit_code
+        self.connections.cluster.transport.finish(code, replace(ended, ranks=ranks, outputs=()).to_dict())
 
 
 class RankGroup:
@@ -176,25 +177,29 @@ class RankGroup:
             run_state = attempt.run(run.launch.environment)
             run.has_lost_hosts = run.has_lost_hosts or bool(run_state.hosts.lost)
             self.now = conclude(self.now, run_state, run.launch.folder, run.seconds)
-            again = self._prepare_next(attempt)
+            again: NextAttempt | str = ""  # or why there is none
+            if self.now.state == "failed" and self.plan.restarts.limit:
+                again = self._prepare_next(attempt)
             if not isinstance(again, str):
                 again = self._wait_for(again, attempt)
             if isinstance(again, str):
-                self._end(attempt, again)
+                attempt.collect_logs(tidy=True)
+                attempt.tick()
+                if again:
+                    self.report([f"not started again: {again}"])
                 return
             self.plan = again.plan
             self.now = begun_again(self.now, self.plan)
 
     def update(self) -> None:
-        """Take into the record how the ranks of a running attempt stand."""
-        if self.attempt is not None and self.now.state == "running":
+        """Take into the record how the ranks of the attempt stand."""
+        if self.attempt is not None:
             run_state = self.attempt.run_state
             self.now = replace(self.now, ranks=run_state.ranks.in_order(), warnings=run_state.warnings)
 
     def fail(self, exit_code: int) -> None:
         """Put into the record that the launcher itself has failed."""
-        if self.attempt is not None:
-            self.now = replace(self.now, ranks=self.attempt.run_state.ranks.in_order())
+        self.update()
         ended = self.now.end("failed", record.iso(time.time()), exit_code, self.now.verdict)
         self.now = replace(ended, seconds=self.run_of.seconds)
 
@@ -205,9 +210,7 @@ class RankGroup:
             self.run_of.journal.flush_notes(self.attempt.run_state)
 
     def _prepare_next(self, attempt: Attempt) -> NextAttempt | str:
-        """Prepare the next attempt, or say why there is none; an empty text where nobody expects one."""
-        if self.now.state != "failed" or self.plan.restarts.limit == 0:
-            return ""
+        """Prepare the next attempt, or say why there is none."""
         if attempt.collection_ended_by is not None:
             return ASKED_TO_END
         from mslaunch.launcher.restarts import RestartTools, prepare_next
@@ -272,12 +275,6 @@ class RankGroup:
             self.now = replace(concluded, state="stopped", exit_code=signal_code(number), verdict=None)
             return ""
         return again
-
-    def _end(self, attempt: Attempt, why: str) -> None:
-        attempt.collect_logs(tidy=True)
-        attempt.tick()
-        if why:
-            self.report([f"not started again: {why}"])
 
 
 _COUNTS: tuple[RunStatus, ...] = ("running", "failed", "stopped", "succeeded")
@@ -361,26 +358,24 @@ def conclude(now: record.RunRecord, run_state: RunState, folder: RunFolder, seco
     )
 
 
-class EventLog:
-    """events.jsonl: everything that happened but the ranks' own lines. A full disk loses events, never the job."""
+@contextmanager
+def open_events(path: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Yield what writes a line of events.jsonl. A full disk loses events, never the job."""
+    file: TextIO | None = None
 
-    def __init__(self, path: Path) -> None:
-        self._file: TextIO | None = None
-        with suppress(OSError):
-            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            self._file = os.fdopen(opened, "a", encoding="utf-8", buffering=1)
-            if path.stat().st_size == 0:
-                self.write(SchemaLine(SCHEMA_VERSION).record())
-
-    def __enter__(self) -> EventLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
+    def write(event: Mapping[str, Any]) -> None:
+        if file is not None:
             with suppress(OSError):
-                self._file.close()
+                file.write(json.dumps(event) + "\n")
 
-    def write(self, event: Mapping[str, Any]) -> None:
-        if self._file is not None:
+    with suppress(OSError):
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        file = os.fdopen(opened, "a", encoding="utf-8", buffering=1)
+        if path.stat().st_size == 0:
+            write(SchemaLine(SCHEMA_VERSION).record())
+    try:
+        yield write
+    finally:
+        if file is not None:
             with suppress(OSError):
-                self._file.write(json.dumps(event) + "\n")
+                file.close()

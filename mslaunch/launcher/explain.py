@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,21 +46,19 @@ def point_to_missing(verdict: Verdict, plan: Plan, folder: RunFolder) -> Verdict
 
 def earlier_run_with(name: str, runs_dirs: Sequence[Path], but: RunFolder | None = None) -> str | None:
     """Say which run wrote a file or folder of this relative path, the newest one, and where it is."""
-    for run in _runs(runs_dirs):
+    runs: list[RunFolder] = []
+    with suppress(NotReadyError):
+        runs = list_all(runs_dirs)[: -MOST_RUNS - 1 : -1]
+    for run in runs:
+        if but is not None and run.path.resolve() == but.path.resolve():
+            continue
         ranks = sorted(run.path.glob(f"{layout.RANK}*/{layout.WORK}"), key=lambda path: (len(str(path)), path))
         paths = [place / name for place in (*ranks, run.code) if (place / name).exists()]
-        if paths and (but is None or run.path.resolve() != but.path.resolve()):
+        if paths:
             if len(paths) > 1 and paths[0].is_dir():
                 return f"Run {run.name} wrote it on {len(paths)} ranks: {run.path}."
             return f"Run {run.name} wrote it: {paths[0]}."
     return None
-
-
-def _runs(runs_dirs: Sequence[Path]) -> list[RunFolder]:
-    try:
-        return list_all(runs_dirs)[: -MOST_RUNS - 1 : -1]
-    except NotReadyError:
-        return []
 
 
 def _file(name: str, rank: int, plan: Plan, folder: RunFolder) -> str | None:
@@ -130,7 +129,8 @@ def make_verdict(run_state: RunState, folder: RunFolder) -> Verdict | None:
     if not run_state.ending.failures:
         return None
     failures = _of_the_first_moment(run_state.ending.failures)
-    reader = _LogReader(folder, _tail_size(len(failures)))
+    # Of the end of each log so much is read that all of them together take less than a second.
+    reader = _LogReader(folder, max(_SHORTEST_TAIL, min(_LONGEST_TAIL, _ALL_TAILS // len(failures))))
     cases: dict[int | None, Case] = {}
     decided = False
     for failure in failures:
@@ -171,11 +171,6 @@ def _of_the_first_moment(failures: list[Failure]) -> list[Failure]:
         if failure.time <= first + SAME_MOMENT:
             found.setdefault(failure.rank, failure)
     return list(found.values())
-
-
-def _tail_size(logs: int) -> int:
-    """How much of the end of each log is read: all of them together in less than a second."""
-    return max(_SHORTEST_TAIL, min(_LONGEST_TAIL, _ALL_TAILS // logs))
 
 
 def _case(failure: Failure, folder: RunFolder, clock_errors: Mapping[str, float]) -> Case:

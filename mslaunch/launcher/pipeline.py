@@ -46,14 +46,12 @@ class Launch:
 class Runner(Protocol):
     """Where a job runs and who watches it: this process, a thread of it, or a queue."""
 
-    joins: bool
-    """Whether this process may take part in a job that another one launches."""
-
     def say(self, text: str) -> None:
         """Show which hosts are waited for, and what happens before the start."""
 
-    def take_part(self, member: Any) -> Any:
-        """Take part in a job that another process launches."""
+    @property
+    def take_part(self) -> Callable[[Any], Any] | None:
+        """Takes part in a job that another process launches; None where the caller never does."""
 
     def submit(self, planned: PlannedJob, queue: JobQueue) -> Any:
         """Hand a job to a queue."""
@@ -73,7 +71,7 @@ def launch(request: Request, runner: Runner) -> Any:
     job = read(request)
     with ExitStack() as cleanup:
         chosen = choose(job, runner.say)
-        if runner.joins and (member := chosen.transport.membership(chosen.context)) is not None:
+        if runner.take_part and (member := chosen.transport.membership(chosen.context)) is not None:
             return runner.take_part(member)
         site = connect(chosen, cleanup)
         planned = make_plan(site)

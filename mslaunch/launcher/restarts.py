@@ -70,54 +70,37 @@ def prepare_next(
         return ""
     hosts = hosts_left(plan, lost)
     resume = find_resume(plan, folder)
-    endings = [*map(_earlier, ended.attempts), _ending(ended.verdict, folder, resume)]
+    endings = [_ending(attempt) for attempt in (*ended.attempts, summary(plan, ended, resume.files))]
+    if ended.verdict.rank is not None and (error := read_error(folder.rank(ended.verdict.rank))):
+        endings[-1] = replace(endings[-1], error_type=error.get("type"))
     why = refusal(plan.restarts, endings, tools.replace_hosts is not None)
     if why is not None:
         return why
+    again: Plan | str = "the hosts that are left have too few ranks"
     if lost and tools.replace_hosts is not None:
-        replaced = tools.replace_hosts(lost)
-        if isinstance(replaced, str):
-            return replaced
-        again = replaced
-    elif not hosts or (lost and tools.replan is None):
-        return "the hosts that are left have too few ranks"
-    else:
-        port = tools.free_port(hosts[0].name)
-        again = tools.replan(hosts, plan.attempt + 1, port) if lost and tools.replan else next_attempt(plan, port)
+        again = tools.replace_hosts(lost)
+    elif lost and hosts and tools.replan is not None:
+        again = tools.replan(hosts, plan.attempt + 1, tools.free_port(hosts[0].name))
+    elif hosts and not lost:
+        again = next_attempt(plan, tools.free_port(hosts[0].name))
+    if isinstance(again, str):
+        return again
     try:
         resume = resume.for_world(again.world_size)
+        again = resuming(again, resume.files)
+        files = again.files
+        if not lost:
+            files = tuple(file for file in files if file.path == layout.RANKS)
+        write_next_plan(folder, again, files, plan.attempt)
     except RequestError as error:
         return str(error)
-    return _written(plan, ended, folder, endings, resuming(again, resume.files), resume, lost)
-
-
-def _written(
-    plan: Plan,
-    ended: RunRecord,
-    folder: RunFolder,
-    endings: Sequence[AttemptEnding],
-    again: Plan,
-    resume: Resume,
-    lost: set[str],
-) -> NextAttempt | str:
-    """Write the plan of the next attempt into the run's folder."""
-    try:
-        files = again.files if lost else tuple(file for file in again.files if file.path == layout.RANKS)
-        write_next_plan(folder, again, files, plan.attempt)
     except OSError as error:
         return f"the plan could not be written ({error.strerror})"  # the verdict stands
     wait = pause(plan.restarts, endings)
     return NextAttempt(again, wait, _note(again, endings, wait, resume, lost), summary(plan, ended, resume.files))
 
 
-def _ending(verdict: Verdict, folder: RunFolder, resume: Resume) -> AttemptEnding:
-    error = None if verdict.rank is None else read_error(folder.rank(verdict.rank))
-    kind = error.get("type") if error else None
-    words = verdict.summary if verdict.cause == "exception" else None
-    return AttemptEnding(verdict.cause, verdict.exit_code or 0, words, kind, verdict.step, _saved(resume.files))
-
-
-def _earlier(attempt: AttemptSummary) -> AttemptEnding:
+def _ending(attempt: AttemptSummary) -> AttemptEnding:
     verdict, saved = attempt.verdict, _saved(attempt.resume or {})
     if verdict is None:
         return AttemptEnding(STOPPED, attempt.exit_code or 0, saved=saved)

@@ -13,7 +13,7 @@ from mslaunch.launcher.attempt.claims import ProcessClaims
 from mslaunch.launcher.attempt.connections import TICK, Arrival, Connections, Loss
 from mslaunch.launcher.attempt.decisions import Order
 from mslaunch.launcher.attempt.event_check import EARLIEST, Rejected
-from mslaunch.launcher.attempt.file_transfer import FileTransfer
+from mslaunch.launcher.attempt.file_transfer import FILE_EVENTS, FileTransfer
 from mslaunch.launcher.attempt.journal import Journal, nothing
 from mslaunch.launcher.attempt.notices import (
     Closed,
@@ -27,7 +27,7 @@ from mslaunch.launcher.attempt.notices import (
 from mslaunch.launcher.attempt.run_state import RunState
 from mslaunch.launcher.attempt.timeouts import Timeouts
 from mslaunch.metrics.order import metrics_order
-from mslaunch.plan.model import Plan, process_to_dict
+from mslaunch.plan.model import Plan, Sync, process_to_dict
 from mslaunch.run.paths import RunFolder
 from mslaunch.shared import messages
 from mslaunch.shared.visible_devices import DEVICE_FILES
@@ -58,7 +58,7 @@ class Attempt:
     def run(self, environment: Mapping[str, str]) -> RunState:
         """Start everything and follow it until nothing is left."""
         self.start(environment)
-        while not self.run_state.over:
+        while self.run_state.hosts.busy:
             self.turn()
         self.collect_logs(tidy=False)
         return self.run_state
@@ -119,7 +119,8 @@ class Attempt:
     def _take(self, arrival: Arrival) -> None:
         """Handle an event of an agent."""
         event, channel, name = arrival.event, arrival.channel, arrival.event["ev"]
-        if self.transfer.receive(event, channel):
+        if name in FILE_EVENTS:
+            self.transfer.receive(event, channel)
             return
         if name not in messages.AGENT_EVENTS:
             self.journal.write_notice(UnknownEvent(event["host"], name))
@@ -131,8 +132,8 @@ class Attempt:
         if name not in messages.NOT_RECORDED:
             self.journal.write(event)
         self.send_orders(self.run_state.dispatch(event, self.clock.monotonic()))
-        if rows := self.run_state.numbers.pop_rows():
-            self.journal.keep(rows)
+        if name == "metrics":
+            self.journal.keep(self.run_state.numbers.pop_rows())
         if name == "stacks" and self.run_state.stacks.groups is not None:
             groups = [group.words() for group in self.run_state.stacks.groups]
             self.journal.write_notice(StacksTaken(groups))
@@ -147,10 +148,12 @@ class Attempt:
             if order.do == "stop":
                 self.connections.expect_end(order.grace)
                 self.journal.write_notice(Stopping(self.clock.wall()))
-            self.connections.send(order.message())
+            self.connections.send({"to": "*", "do": order.do, "grace": order.grace})
 
     def collect_logs(self, tidy: bool) -> None:
         """Collect the logs of hosts that do not write them here; a host that falls silent meanwhile is left."""
+        if not self.connections.cluster.remote:
+            return
         if self.collection_ended_by is None:
             self.transfer.request(self.connections.hosts(), tidy)
             self.connections.expect(self.transfer.waiting)
@@ -206,22 +209,21 @@ def start_orders(
         "device_files": None if plan.share_devices else DEVICE_FILES.get(plan.device_target),
         "reports_launchers": plan.world_size > 1 and not plan.allow_launcher,
         "workdir": plan.workdir,
+        "sync": None,
         "metrics": metrics_order(plan.metrics, plan.world_size, plan.device_target),
     }
     tail = set(plan.tail)
     for host in plan.hosts:
         shown = sorted(rank for rank in ranks.get(host.name, ()) if rank in tail and rank is not None)
-        own = {"sync": _sync_order(plan, host.name), "tail": shown, "processes": processes[host.name]}
-        order = {"to": host.name, **common, **own}
+        order = {"to": host.name, **common, "tail": shown, "processes": processes[host.name]}
+        if plan.sync is not None:
+            order["sync"] = _sync_order(plan.sync, host.name)
         yield host.name, cast(messages.RunOrder, order)
 
 
-def _sync_order(plan: Plan, host: str) -> messages.SyncOrder | None:
-    if plan.sync is None:
-        return None
+def _sync_order(sync: Sync, host: str) -> messages.SyncOrder:
     before, after = (
-        [messages.CopyOrder(source=one.source, target=one.target) for one in some]
-        for some in (plan.sync.before, plan.sync.after)
+        [messages.CopyOrder(source=copy.source, target=copy.target) for copy in copies]
+        for copies in (sync.before, sync.after)
     )
-    python = plan.sync.pythons[host]
-    return messages.SyncOrder(python=python, before=before, after=after, endpoint=plan.sync.endpoint)
+    return messages.SyncOrder(python=sync.pythons[host], before=before, after=after, endpoint=sync.endpoint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from mslaunch.launcher.attempt.event_check import Rejected
@@ -43,34 +44,34 @@ class ProcessClaims:
                 raise Rejected(f"sent the stack of rank {rank[:64]!r}, which is not its own")
 
 
+@dataclass(slots=True)
 class FileClaims:
     """The files of each host in all attempts so far: earlier ones have left theirs on it."""
 
-    def __init__(self) -> None:
-        self._folders: dict[str, set[str]] = defaultdict(set)
-        self._files: dict[str, set[str]] = defaultdict(set)
+    folders: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    files: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def add(self, plan: Plan) -> None:
         for process in plan.processes:
             if process.role == "worker" and process.rank is not None:
-                self._folders[process.host].add(layout.rank_folder(process.rank))
+                self.folders[process.host].add(layout.rank_folder(process.rank))
             elif process.role == "scheduler":
-                self._folders[process.host].add(layout.SCHEDULER)
+                self.folders[process.host].add(layout.SCHEDULER)
             elif process.role == "script":
                 name = PurePosixPath(process.log).name
                 earlier = (layout.earlier_name(name, attempt) for attempt in range(plan.attempt))
-                self._folders[process.host].add(layout.MSRUN_LOGS)
-                self._files[process.host].update(map(layout.script, (name, *earlier)))
+                self.folders[process.host].add(layout.MSRUN_LOGS)
+                self.files[process.host].update(map(layout.script, (name, *earlier)))
         for host in plan.hosts if plan.setup else ():
-            self._files[host.name].add(layout.SETUP_LOG)
+            self.files[host.name].add(layout.SETUP_LOG)
         for host in plan.hosts if plan.sync else ():
-            self._files[host.name].add(layout.SYNC_LOG)
+            self.files[host.name].add(layout.SYNC_LOG)
 
     def check(self, host: str, path: str) -> tuple[str, ...]:
         """Make sure that a host may write a file, and return the parts of its path below the run's folder."""
         parts = tuple(path.split("/"))
         is_plain = len(parts) <= MOST_PARTS and not {"", ".", ".."} & set(parts) and _can_be_a_name(path)
-        is_own = parts[0] in self._folders[host] or path in self._files[host]
+        is_own = parts[0] in self.folders[host] or path in self.files[host]
         if not (is_plain and is_own and is_collected(parts)):
             raise Rejected(f"sent the file {path[:64]!r}, which is not its own")
         return parts

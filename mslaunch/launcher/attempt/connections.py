@@ -77,12 +77,12 @@ class Connections:
         self._poll = select.epoll()
         self._poll.register(self._signals.fileno(), select.EPOLLIN)
         self._watched = {}
+        self._last_heard = {}
         for channel in self.channels:
             if channel.is_open and not names.isdisjoint(channel.hosts):
                 self._watched[channel.fileno()] = channel
                 self._poll.register(channel.fileno(), select.EPOLLIN)
-        self._last_heard = {}
-        self.expect(self.hosts() & names)
+                self._last_heard |= dict.fromkeys(names.intersection(channel.hosts), self._running_clock.now)
         self._stopped_since = {}
         self._stop_limit = None
         self._noted = set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from mslaunch.errors import ExitCode, signal_code
@@ -40,27 +40,24 @@ class Order:
     do: str
     grace: float = 0.0
 
-    def message(self) -> messages.Message:
-        return {"to": "*", "do": self.do, "grace": self.grace}
 
-
+@dataclass(slots=True)
 class Ending:
     """How an attempt ends: what has failed, which signal asks for the end, whether ranks are being stopped."""
 
-    def __init__(self, grace: float, agents_are_stopped: bool) -> None:
-        self.agents_are_stopped = agents_are_stopped
-        """A batch system signals agents and launcher alike when a job is to end, and agents may notice first."""
-        self._grace = grace
-        self.failures: list[Failure] = []
-        self.interrupt: int | None = None
-        self._only_agents_noticed = False
-        self.stopping = False
-        self._finished = False
+    grace: float
+    agents_are_stopped: bool
+    """A batch system signals agents and launcher alike when a job is to end, and agents may notice first."""
+    failures: list[Failure] = field(default_factory=list)
+    interrupt: int | None = None
+    only_agents_noticed: bool = False
+    stopping: bool = False
+    finished: bool = False
 
     @property
     def is_decided(self) -> bool:
         """Whether the ranks are being stopped, or have all ended well: agents then end by themselves."""
-        return self.stopping or self._finished
+        return self.stopping or self.finished
 
     def fail(self, failure: Failure) -> list[Order]:
         """Something went wrong; the first time, everything is stopped."""
@@ -68,11 +65,11 @@ class Ending:
         if self.is_decided:
             return []
         self.stopping = True
-        return [Order("stop", self._grace)]
+        return [Order("stop", self.grace)]
 
     def finish(self, failure: Failure | None) -> list[Order]:
         """All ranks have ended well; what they did may still be a failure."""
-        self._finished = True
+        self.finished = True
         if failure is not None:
             self.failures.append(failure)
         return [Order("finish")]
@@ -83,19 +80,19 @@ class Ending:
         A job that is ending because it failed stays failed, and one whose ranks have all ended well has succeeded:
         there a signal only hurries it on.
         """
-        again = (self.interrupt is not None and not self._only_agents_noticed) or bool(self.failures)
-        self._only_agents_noticed = False
-        if not self.failures and not self._finished:
+        again = (self.interrupt is not None and not self.only_agents_noticed) or bool(self.failures)
+        self.only_agents_noticed = False
+        if not self.failures and not self.finished:
             self.interrupt = self.interrupt or number
         self.stopping = True
-        return [Order("stop", 0.0 if again else self._grace)]
+        return [Order("stop", 0.0 if again else self.grace)]
 
     def interrupted_with_agents(self, number: int) -> list[Order]:
         """An agent has noticed a signal that the launcher gets as well."""
         if self.is_decided:
             return []
-        self.interrupt, self.stopping, self._only_agents_noticed = number, True, True
-        return [Order("stop", self._grace)]
+        self.interrupt, self.stopping, self.only_agents_noticed = number, True, True
+        return [Order("stop", self.grace)]
 
     def has_stopped(self, event: messages.Exited, number: int | None) -> bool:
         """Tell whether a rank ended because it was stopped; one that crashes meanwhile ended by itself."""

@@ -7,9 +7,8 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from mslaunch.launcher.attempt.claims import FileClaims
 from mslaunch.launcher.attempt.event_check import Rejected
@@ -24,32 +23,6 @@ from mslaunch.transports.base import Channel
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-
-
-class CollectedFiles:
-    """The files of a run that hosts send piece by piece; each piece begins where the one before has ended."""
-
-    def __init__(self, folder: Path, claims: FileClaims) -> None:
-        self._folder = folder
-        self._claims = claims
-        self._ends: dict[tuple[str, str], int] = {}
-
-    def write(self, event: messages.Message) -> tuple[int, str | None]:
-        """Write a piece; return how long it is, and why it could not be written here, if so."""
-        host, path, offset = event["host"], event["path"], event["offset"]
-        parts = self._claims.check(host, path)
-        if offset and offset != self._ends.get((host, path)):
-            raise Rejected(f"sent a piece of {path!r} at {offset}, where none was to come")
-        try:
-            data = decode_data(event["data"], event["is_text"])
-        except ValueError:
-            raise Rejected(f"sent a piece of {path!r} that cannot be decoded") from None
-        self._ends[host, path] = offset + len(data)
-        try:
-            write_piece(self._folder, parts, offset, data)
-        except OSError as error:  # a full disk here must not end the job
-            return len(data), f"{path} cannot be written here: {error.strerror or error}"
-        return len(data), None
 
 
 def write_piece(folder: Path, parts: Sequence[str], offset: int, data: bytes) -> None:
@@ -86,6 +59,7 @@ def _enter(place: int, part: str) -> int:
     return inner
 
 
+FILE_EVENTS = ("file", "collected")
 PIECE = 1 << 18
 MEANWHILE = 3.0
 SHARE_MEANWHILE = 0.05  # of an agent's time, while the host's ranks want it
@@ -114,7 +88,8 @@ class FileTransfer:
         self.claims = FileClaims()
         self.waiting: set[str] = set()
         """Hosts whose logs have been asked for and are not complete."""
-        self._files = CollectedFiles(folder.path, self.claims)
+        self._ends: dict[tuple[str, str], int] = {}
+        """How far each file of a host has come: each piece begins where the one before has ended."""
         self._kept: dict[str, tuple[int, list[str]]] = {}
         self._unwritten: dict[str, str] = {}
         self._turn = 0
@@ -138,14 +113,14 @@ class FileTransfer:
                     names = _CHANGES if host in self._served else _GOES
                     self._served.add(host)
                     if names not in packed:
-                        packed[names] = _pieces(pack(Path(plan.run_dir), names))
-                    for order in self._orders(plan, packed[names]):
-                        channel.send({"to": host, **order})
-
-    def _orders(self, plan: Plan, pieces: list[str]) -> Iterator[dict[str, Any]]:
-        for index, piece in enumerate(pieces):
-            last = index == len(pieces) - 1
-            yield {"do": "files", "run_dir": plan.run_dir, "data": piece, "last": last}
+                        data = pack(Path(plan.run_dir), names)
+                        starts = range(0, len(data), PIECE)
+                        packed[names] = [base64.b64encode(data[at : at + PIECE]).decode() for at in starts]
+                    order = {"to": host, "do": "files", "run_dir": plan.run_dir}
+                    *pieces, last = packed[names]
+                    for piece in pieces:
+                        channel.send({**order, "data": piece, "last": False})
+                    channel.send({**order, "data": last, "last": True})
 
     def request(self, hosts: set[str], tidy: bool) -> None:
         """Ask for the logs of hosts that are still connected."""
@@ -167,23 +142,34 @@ class FileTransfer:
                     # What could not be written here must not be removed there.
                     channel.send({"to": host, **order, "tidy": tidy and host not in self._unwritten})
 
-    def receive(self, event: messages.Message, channel: Channel) -> bool:
-        """Write a piece of a file that has come; return whether the event was one."""
+    def receive(self, event: messages.Message, channel: Channel) -> None:
+        """Take one of FILE_EVENTS: write a piece of a file, or note that all files of a host have come."""
         name, host = event["ev"], event["host"]
-        if name not in ("file", "collected"):
-            return False
         if host not in self.cluster.remote:
             raise Rejected(f"sent an event ({name}) though it shares the run's folder")
         if name == "file":
-            size, trouble = self._files.write(event)
-            if trouble is not None:
-                self._unwritten[host] = trouble
-            channel.send({"to": host, "do": "written", "bytes": size})
-        else:
-            if event["turn"] == self._turn:
-                self.waiting.discard(host)
-            self._kept[host] = (event["count"], event["kept"])
-        return True
+            channel.send({"to": host, "do": "written", "bytes": self._write(event)})
+            return
+        if event["turn"] == self._turn:
+            self.waiting.discard(host)
+        self._kept[host] = (event["count"], event["kept"])
+
+    def _write(self, event: messages.Message) -> int:
+        """Write a piece of a file and return how long it is; a full disk here must not end the job."""
+        host, path, offset = event["host"], event["path"], event["offset"]
+        parts = self.claims.check(host, path)
+        if offset and offset != self._ends.get((host, path)):
+            raise Rejected(f"sent a piece of {path!r} at {offset}, where none was to come")
+        try:
+            data = decode_data(event["data"], event["is_text"])
+        except ValueError:
+            raise Rejected(f"sent a piece of {path!r} that cannot be decoded") from None
+        self._ends[host, path] = offset + len(data)
+        try:
+            write_piece(self.folder.path, parts, offset, data)
+        except OSError as error:
+            self._unwritten[host] = f"{path} cannot be written here: {error.strerror or error}"
+        return len(data)
 
     def notes(self) -> list[str]:
         """Say what stays on the hosts: files that the job wrote, and logs that could not be written here."""
@@ -193,10 +179,6 @@ class FileTransfer:
             if files
         ]
         return kept + [f"{host} keeps its logs: {why}" for host, why in sorted(self._unwritten.items())]
-
-
-def _pieces(packed: bytes) -> list[str]:
-    return [base64.b64encode(packed[at : at + PIECE]).decode() for at in range(0, len(packed), PIECE)]
 
 
 def pack(run_dir: Path, names: tuple[str, ...]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 
 from mslaunch.launcher.attempt.decisions import Order
 from mslaunch.text import named_ranks
@@ -10,24 +11,25 @@ from mslaunch.text import named_ranks
 JOINED_EVERY = 0.2  # agents need not hear of each of 10,000 ranks that is through init()
 
 
+@dataclass(slots=True)
 class Joining:
     """How far each rank is on its way into the group."""
 
-    def __init__(self, hosts: int) -> None:
-        self._has_others = hosts > 1
-        """Whether there are agents that do not see by themselves how far the ranks of others are."""
-        self._import_began = False
-        self._joined_sent: float | None = None
-        self.imported: set[int] = set()
-        """Ranks that have loaded MindSpore."""
-        self.called: set[int] = set()
-        """Ranks that have called init()."""
-        self.waiting: dict[int, float] = {}
-        """Ranks that are in init(), and since when."""
-        self.joined: set[int] = set()
-        """Ranks that are through init()."""
-        self.absent: dict[int, float] = {}
-        """Ranks that have ended with code 0 without init(), and when."""
+    has_others: bool
+    """Whether there are agents that do not see by themselves how far the ranks of others are."""
+    import_began: bool = False
+    joined_sent: float | None = None
+    """When agents last heard of ranks that have joined."""
+    imported: set[int] = field(default_factory=set)
+    """Ranks that have loaded MindSpore."""
+    called: set[int] = field(default_factory=set)
+    """Ranks that have called init()."""
+    waiting: dict[int, float] = field(default_factory=dict)
+    """Ranks that are in init(), and since when."""
+    joined: set[int] = field(default_factory=set)
+    """Ranks that are through init()."""
+    absent: dict[int, float] = field(default_factory=dict)
+    """Ranks that have ended with code 0 without init(), and when."""
 
     def enter(self, rank: int, now: float) -> None:
         self.called.add(rank)
@@ -38,17 +40,17 @@ class Joining:
         self.called.add(rank)
         self.waiting.pop(rank, None)
         self.joined.add(rank)
-        is_recent = self._joined_sent is not None and now - self._joined_sent < JOINED_EVERY
-        if not self._has_others or is_recent:
+        is_recent = self.joined_sent is not None and now - self.joined_sent < JOINED_EVERY
+        if not self.has_others or is_recent:
             return []
-        self._joined_sent = now
+        self.joined_sent = now
         return [Order("joined")]
 
     def begin_import(self) -> list[Order]:
         """A rank imports MindSpore; the first one needs the scheduler, wherever that is."""
-        is_first = not self._import_began
-        self._import_began = True
-        return [Order("scheduler")] if is_first and self._has_others else []
+        is_first = not self.import_began
+        self.import_began = True
+        return [Order("scheduler")] if is_first and self.has_others else []
 
     def end(self, rank: int, code: int | None, now: float) -> None:
         """A rank has ended: it waits no more, and others may wait for it in vain."""

@@ -6,7 +6,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mslaunch.launcher.attempt.notices import ConsoleLost, LauncherNotice, Note, Notice
@@ -36,48 +36,44 @@ def nothing() -> None:
     """Call nobody back."""
 
 
+@dataclass(slots=True)
 class Journal:
     """Records what happens, and shows it."""
 
-    def __init__(
-        self,
-        show: Observer,
-        write: Callable[[Mapping[str, Any]], None],
-        keep: Callable[[list[Row]], None],
-        save: Callable[[], None],
-        clock: Clock = REAL_CLOCK,
-    ) -> None:
-        """Events go to `write`, rows of metrics to `keep`; `save` writes run.json."""
-        self.show = show
-        self.keep = keep
-        self.save = save
-        self.clock = clock
-        self.notes: deque[str] = deque(maxlen=MOST_NOTES)
-        """The last ones, which run.json holds too."""
-        self._write = write
-        self._changed = False
-        self._save_at = 0.0
+    show: Observer
+    record: Callable[[Mapping[str, Any]], None]
+    """Writes a line of events.jsonl."""
+    keep: Callable[[list[Row]], None]
+    """Writes rows of metrics."""
+    save: Callable[[], None]
+    """Writes run.json."""
+    clock: Clock = REAL_CLOCK
+    notes: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_NOTES))
+    """The last ones, which run.json holds too."""
+    has_changed: bool = False
+    save_at: float = 0.0
 
     def write(self, event: Mapping[str, Any]) -> None:
         """Record an event of an agent; run.json is saved soon."""
-        self._changed = True
-        self._write(event)
+        self.has_changed = True
+        self.record(event)
 
     def write_notice(self, notice: LauncherNotice) -> None:
-        self._write(notice.record())
+        self.record(notice.record())
 
     def save_changes(self) -> None:
         """Save run.json where something has changed, and the less often the longer that takes."""
         now = self.clock.monotonic()
-        if self._changed and now >= self._save_at:
-            self._changed = False
+        if self.has_changed and now >= self.save_at:
+            self.has_changed = False
             self.save()
             took = self.clock.monotonic() - now
-            self._save_at = now + max(SAVE_EVERY, SAVE_SHARE * took)
+            self.save_at = now + max(SAVE_EVERY, SAVE_SHARE * took)
 
     def notify(self, notice: Notice, run_state: RunState, shown: Callable[[], None] = nothing) -> None:
         """Show the notes that wait, then a notice."""
-        self.flush_notes(run_state)
+        if run_state.notes:
+            self.flush_notes(run_state)
         self._show(notice, run_state, shown)
 
     def flush_notes(self, run_state: RunState) -> None:

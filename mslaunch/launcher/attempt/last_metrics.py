@@ -19,7 +19,7 @@ class Numbers:
 
     def __init__(self, plan: Plan) -> None:
         self._attempt = plan.attempt
-        self._alerts = Alerts({int(worker.rank or 0): worker.host for worker in plan.workers})
+        self.alerts = Alerts({int(worker.rank or 0): worker.host for worker in plan.workers})
         self._new: list[Row] = []
         self.last: dict[int, dict[str, Number]] = {}
         """The last numbers of every rank by name."""
@@ -42,7 +42,7 @@ class Numbers:
                     self._not_finite.pop(row.source.rank, None)
                 else:
                     self._not_finite.setdefault(row.source.rank, step_of(last))
-        return self._alerts.see(rows)
+        return self.alerts.see(rows)
 
     def _row(self, host: str, row: messages.MetricRow) -> Row:
         rank = row["rank"]
@@ -67,12 +67,8 @@ class Numbers:
         loss = self.last[min(self._not_finite)]["loss"]
         return [f"loss is {loss}{since} ({named_ranks(self._not_finite)})"]
 
-    def check(self, wall: float) -> list[Alert]:
-        """Compare the ranks, hosts and devices from time to time; return what a person should be told."""
-        return self._alerts.check(wall)
-
     def rank_ended(self, rank: int) -> None:
-        self._alerts.forget(Source(self._attempt, rank))
+        self.alerts.forget(Source(self._attempt, rank))
 
     def pop_rows(self) -> list[Row]:
         """Return the rows that are to be kept, each once."""

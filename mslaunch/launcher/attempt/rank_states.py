@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from mslaunch.diagnose.verdict import signal_name
-from mslaunch.plan.model import Plan
-from mslaunch.run.record import RankRecord, iso, rank_records
+from mslaunch.run.record import RankRecord, iso
 from mslaunch.shared import messages
 from mslaunch.shared.processes import CRASHES
 
 
+@dataclass(slots=True)
 class RankStates:
     """The ranks of an attempt: their records, and how far each of them is."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.records = {record.rank: record for record in rank_records(plan)}
-        self.running = dict.fromkeys(self.records)
-        """Those that have not ended, in order."""
-        self.raised: set[int] = set()
-        self.done: set[int] = set()
-        """Ranks whose script has ended well; what may still go wrong is how Python and MindSpore are taken apart."""
+    records: dict[int, RankRecord]
+    running: dict[int, None]
+    """Those that have not ended, in order."""
+    raised: set[int] = field(default_factory=set)
+    done: set[int] = field(default_factory=set)
+    """Ranks whose script has ended well; what may still go wrong is how Python and MindSpore are taken apart."""
 
     def in_order(self) -> tuple[RankRecord, ...]:
         return tuple(self.records.values())
-
-    def start(self, rank: int, event: messages.Started) -> None:
-        self.records[rank] = replace(self.records[rank], pid=event["pid"], started=iso(event["time"]))
 
     def read_exit(self, rank: int, event: messages.Exited, stopping: bool) -> tuple[int | None, int | None, str | None]:
         """Return the exit code and the signal that count for a rank, and what a person should know about them."""
@@ -54,13 +50,13 @@ class RankStates:
         return [rank for rank, record in self.records.items() if record.exit_code == 0]
 
 
+@dataclass(slots=True)
 class HostStates:
     """The hosts of an attempt: on which something of it is left, and which were lost."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.names = [host.name for host in plan.hosts]
-        self.busy = set(self.names)
-        self.lost: set[str] = set()
+    names: tuple[str, ...]
+    busy: set[str]
+    lost: set[str] = field(default_factory=set)
 
     def lose(self, host: str) -> bool:
         """Count a host as lost; return whether something of the attempt was left there."""
@@ -71,23 +67,19 @@ class HostStates:
         return True
 
 
+@dataclass(slots=True)
 class ActivityTimes:
     """When ranks last started, printed, computed or ended, by a clock that only runs forward."""
 
-    def __init__(self, began: float) -> None:
-        self.last_start = began
-        self.last_output: float | None = None
-        self.pulse = 0.0
-        """When an agent last told about output."""
-        self.silent: dict[int, float] = {}
-        self.idle: dict[int, float] = {}
-        """Seconds that a rank has neither printed nor computed, as its agent saw it after another rank had ended."""
-        self.first_end: tuple[float, int] | None = None
-        """When the first rank ended well, and which."""
-
-    def start(self, now: float) -> None:
-        self.last_output = max(self.last_output or now, now)
-        self.last_start = now
+    last_start: float
+    last_output: float | None = None
+    pulse: float = 0.0
+    """When an agent last told about output."""
+    silent: dict[int, float] = field(default_factory=dict)
+    idle: dict[int, float] = field(default_factory=dict)
+    """Seconds that a rank has neither printed nor computed, as its agent saw it after another rank had ended."""
+    first_end: tuple[float, int] | None = None
+    """When the first rank ended well, and which."""
 
     def receive_pulse(self, event: messages.Pulse, now: float) -> None:
         if self.last_output is not None:

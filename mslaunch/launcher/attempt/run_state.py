@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from mslaunch.launcher.attempt.rank_states import ActivityTimes, HostStates, Ran
 from mslaunch.launcher.attempt.stack_request import Purpose, StackRequest
 from mslaunch.metrics.alerts import Alert
 from mslaunch.plan.model import Plan
-from mslaunch.run.record import WarningRecord
+from mslaunch.run.record import WarningRecord, iso, rank_records
 from mslaunch.shared import layout, messages
 from mslaunch.shared.other_launchers import find_launcher
 from mslaunch.signals import STACKS, WARNING
@@ -37,11 +38,13 @@ class RunState:
         self.plan = plan
         self.clock_errors = clock_errors
         """By how many seconds the times of each host may be wrong."""
-        self.ranks = RankStates(plan)
-        self.hosts = HostStates(plan)
+        records = {record.rank: record for record in rank_records(plan)}
+        names = tuple(host.name for host in plan.hosts)
+        self.ranks = RankStates(records, dict.fromkeys(records))
+        self.hosts = HostStates(names, set(names))
         self.ending = Ending(plan.limits.grace, agents_are_stopped)
         self.activity = ActivityTimes(began)
-        self.joining = Joining(len(plan.hosts))
+        self.joining = Joining(len(names) > 1)
         self.numbers = Numbers(plan)
         self.stacks = StackRequest()
         self.notes: list[str] = []
@@ -53,10 +56,6 @@ class RunState:
         """What makes the result of a job doubtful, however its ranks have ended."""
         losses = tuple(WarningRecord(NOT_FINITE, text) for text in self.numbers.describe_losses())
         return (*self._nested, *losses)
-
-    @property
-    def over(self) -> bool:
-        return not self.hosts.busy
 
     def dispatch(self, event: messages.Message, now: float) -> list[Order]:
         """Handle one event that came at `now`, by a clock that only runs forward; return what has to be done."""
@@ -92,9 +91,12 @@ class RunState:
         return [Order("stacks")]
 
     def _on_started(self, event: messages.Started, now: float) -> list[Order]:
-        if event["role"] == "worker" and event["rank"] is not None:
-            self.ranks.start(event["rank"], event)
-            self.activity.start(now)
+        rank, activity = event["rank"], self.activity
+        if event["role"] == "worker" and rank is not None:
+            record = self.ranks.records[rank]
+            self.ranks.records[rank] = replace(record, pid=event["pid"], started=iso(event["time"]))
+            activity.last_output = max(activity.last_output or now, now)
+            activity.last_start = now
         return []
 
     def _on_start_failed(self, event: messages.StartFailed, _now: float) -> list[Order]:

@@ -30,19 +30,26 @@ class Timeouts:
         self._wall = 0.0
         self._looks_begun = 0
         self._look_at = 0.0
-        self._checks = (self._time_limit, self._exit_skew, self._join, self._stall, self._numbers)
 
     def check(self, now: float, wall: float) -> list[Order]:
         """Return what has to be done by now. Limits go by a clock that only runs forward; `wall` is for the record."""
         self._wall = wall
-        if self.run_state.ending.stopping or not self.run_state.ranks.running:
+        run_state, limits = self.run_state, self.run_state.plan.limits
+        if run_state.ending.stopping or not run_state.ranks.running:
             return []
-        return [order for check in self._checks for order in check(now)]
+        orders: list[Order] = []
+        if limits.timeout is not None and now - self._job_began >= limits.timeout:
+            orders += self._time_limit(now, limits.timeout)
+        if run_state.activity.first_end is not None:
+            orders += self._exit_skew(now, *run_state.activity.first_end)
+        if run_state.joining.waiting:
+            self._report_joining(now)
+        is_stalled = limits.stall_timeout is not None and run_state.activity.quiet_seconds() >= limits.stall_timeout
+        if is_stalled and run_state.stacks.purpose != "stall":
+            orders += run_state.ask_for_stacks("stall")
+        return orders + run_state.report_alerts(run_state.numbers.alerts.check(wall), wall)
 
-    def _time_limit(self, now: float) -> list[Order]:
-        limit = self.run_state.plan.limits.timeout
-        if limit is None or now - self._job_began < limit:
-            return []
+    def _time_limit(self, now: float, limit: float) -> list[Order]:
         summary = f"the job took longer than {limit:g} s (launch.timeout)"
         if self.run_state.joining.hopeless_since() is not None:
             return self._fail("timeout", summary)
@@ -68,12 +75,9 @@ class Timeouts:
             return self.run_state.fail_by_stacks(looks[-1], self._wall, "timeout", summary)
         return self._fail("timeout", summary)
 
-    def _exit_skew(self, now: float) -> list[Order]:
+    def _exit_skew(self, now: float, when: float, rank: int) -> list[Order]:
         """After one rank has ended well, the others must print or compute; all silent and idle, they hang."""
         run_state, activity = self.run_state, self.run_state.activity
-        if activity.first_end is None:
-            return []
-        when, rank = activity.first_end
         when = max(when, activity.last_start)  # a thousand ranks are not started at once
         skew = run_state.plan.limits.exit_skew
         others = named_ranks(run_state.ranks.running)
@@ -100,7 +104,7 @@ class Timeouts:
         """The least of all running ranks; ranks that wait for one that computes are no hang."""
         return min(seconds.get(rank, 0.0) for rank in self.run_state.ranks.running)
 
-    def _join(self, now: float) -> list[Order]:
+    def _report_joining(self, now: float) -> None:
         """Name the ranks that others wait for in init()."""
         run_state, joining = self.run_state, self.run_state.joining
         since = joining.hopeless_since()
@@ -108,20 +112,9 @@ class Timeouts:
             if now - since >= ABSENT_NOTICE and not self._absent_noticed:
                 self._absent_noticed = True
                 run_state.notes.append(joining.describe_absent())
-        elif not self._join_noticed and joining.waiting and now - min(joining.waiting.values()) >= JOIN_NOTICE:
+        elif not self._join_noticed and now - min(joining.waiting.values()) >= JOIN_NOTICE:
             self._join_noticed = True
             run_state.notes.append(joining.describe_missing(run_state.ranks.running, JOIN_NOTICE))
-        return []
-
-    def _stall(self, _now: float) -> list[Order]:
-        run_state, limit = self.run_state, self.run_state.plan.limits.stall_timeout
-        if limit is None or run_state.stacks.purpose == "stall" or run_state.activity.quiet_seconds() < limit:
-            return []
-        return run_state.ask_for_stacks("stall")
-
-    def _numbers(self, _now: float) -> list[Order]:
-        """Tell of ranks, hosts and devices whose numbers are not as those of their peers, or not healthy."""
-        return self.run_state.report_alerts(self.run_state.numbers.check(self._wall), self._wall)
 
     def _fail(self, cause: str, summary: str) -> list[Order]:
         """End the job; a rank that others wait for in vain is the one to blame."""
