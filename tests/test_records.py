@@ -19,7 +19,7 @@ from mslaunch.hosts import Host
 from mslaunch.launcher.attempt import notices
 from mslaunch.launcher.attempt.run_state import HANDLERS
 from mslaunch.plan.model import File, Plan, Process, Restarts, TimeLimits, from_json
-from mslaunch.run import launchers, record
+from mslaunch.run import record
 from mslaunch.run.labels import Labels
 from mslaunch.run.launchers import Launcher
 from mslaunch.run.paths import RunFolder

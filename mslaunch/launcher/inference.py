@@ -139,7 +139,7 @@ def read_set(request: CheckpointRequest) -> ServedSet:
     """Find the newest complete step of a checkpoint, and read how it is cut."""
     if not request.path.exists():
         from mslaunch.launcher.explain import earlier_run_with
-        from mslaunch.run.search import folders_to_search
+        from mslaunch.run.find import folders_to_search
 
         if earlier := earlier_run_with(str(request.path), folders_to_search(os.environ)):
             raise RequestError(f"{request.path}: no such checkpoint here. {earlier}")
