@@ -16,10 +16,9 @@ from mslaunch.cli.parsing import options
 from mslaunch.launcher.pipeline import plan_only
 from mslaunch.launcher.read import Request, read
 from mslaunch.plan.model import File
-from mslaunch.settings.launch import SETTINGS, HostEntry, LaunchSettings
+from mslaunch.settings.launch import SETTINGS, HostEntry, LaunchSettings, SyncSettings
 from mslaunch.settings.resolve import resolve
 from mslaunch.settings.setting import READERS
-from mslaunch.settings.sync_settings import SyncSettings
 from mslaunch.settings.yaml_config import JobConfig, split_assignments
 from mslaunch.transports.base import Command
 from mslaunch.transports.command_line import command_words

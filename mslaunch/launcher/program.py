@@ -19,7 +19,7 @@ from mslaunch.launcher.project import is_beside
 from mslaunch.plan.program import PYTHON, NestedLauncher, Program, python_version, read_python
 from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec
 from mslaunch.run.paths import runs_root
-from mslaunch.settings.program import COMMAND_LINE, SETTINGS
+from mslaunch.settings.launch import COMMAND_LINE, PROGRAM_SETTINGS
 from mslaunch.shared.other_launchers import find_launcher, is_python
 
 _TAKES = re.compile(
@@ -159,7 +159,7 @@ def _named_for_training(spec: JobSpec) -> str | None:
     """The setting with which a config names a program that another verb is not to run: it would train anew."""
     if spec.default_script == Path(spec.launch.script or "").name:
         return None
-    return next((name for name in SETTINGS if spec.sources[name].endswith(f"(launch.{name})")), None)
+    return next((name for name in PROGRAM_SETTINGS if spec.sources[name].endswith(f"(launch.{name})")), None)
 
 
 def _default_files(spec: JobSpec, config_path: Path | None) -> list[Path]:

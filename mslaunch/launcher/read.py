@@ -15,8 +15,7 @@ from mslaunch.launcher.program import with_typed_python
 from mslaunch.plan.methods import find_method
 from mslaunch.plan.model import File
 from mslaunch.plan.spec import TRAIN_SCRIPT, JobSpec, named_hosts
-from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
-from mslaunch.settings.program import settings_of
+from mslaunch.settings.launch import PROGRAM_SETTINGS, settings_of
 from mslaunch.settings.resolve import resolve
 from mslaunch.settings.yaml_config import JobConfig, override, parse_config, split_assignments
 from mslaunch.transports.cluster_environment import detect

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from mslaunch.documents.typed import ABSENT, Mismatch
 from mslaunch.errors import ConfigError, did_you_mean
 from mslaunch.settings.environment import RANK_VARIABLES, RANKS_ONLY
-from mslaunch.settings.launch import SETTINGS, LaunchSettings
-from mslaunch.settings.program import COMMAND_LINE
-from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
+from mslaunch.settings.launch import COMMAND_LINE, PROGRAM_SETTINGS, SETTINGS, LaunchSettings
 from mslaunch.settings.setting import READERS, UnknownKey
 from mslaunch.settings.yaml_config import JobConfig
+
+_VARIABLES = {name: f"MSLAUNCH_{name.upper()}" for name in SETTINGS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def resolve(
     variables, notes = _read_variables(environment)
     layers = (
         _Layer(config.launch, lambda name: f"{config.where('launch', name)} (launch.{name})"),
-        _Layer(variables, _variable),
+        _Layer(variables, _VARIABLES.__getitem__),
         _Layer(assigned or {}, lambda name: f"--set launch.{name}"),
         _Layer(flags, flag_name, are_flags=True),
     )
@@ -85,13 +85,13 @@ def _merge(layer: _Layer, raw: dict[str, Any], sources: dict[str, str], findings
 
 def given_by_variables(launch: LaunchSettings, sources: Mapping[str, str]) -> dict[str, Any]:
     """The settings whose values MSLAUNCH_* variables gave."""
-    names = [name for name, source in sources.items() if source == _variable(name)]
+    names = [name for name, source in sources.items() if source == _VARIABLES[name]]
     return {name: getattr(launch, name) for name in names}
 
 
 def _read_variables(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
     """Return the settings that MSLAUNCH_* variables give, and notes about variables that give none."""
-    names = {_variable(name): name for name in SETTINGS}
+    names = {variable: name for name, variable in _VARIABLES.items()}
     readable = [name.upper() for name, setting in SETTINGS.items() if not setting.ignored]
     is_rank = "MSLAUNCH_RUN_DIR" in environment  # what mslaunch has set for it is not meant for a launch in it
     values: dict[str, Any] = {}
@@ -129,10 +129,6 @@ def _one_program(layer: _Layer, raw: dict[str, Any], sources: dict[str, str], fi
 def _place(source: str) -> str:
     """Return a source without the name of the setting, which messages give themselves."""
     return source.partition(" (")[0]
-
-
-def _variable(name: str) -> str:
-    return f"MSLAUNCH_{name.upper()}"
 
 
 def flag_name(name: str) -> str:

@@ -135,6 +135,8 @@ def _pairs(node: Any) -> list[tuple[Any, Any]]:
 
 def override(config: JobConfig, assignments: tuple[str, ...]) -> JobConfig:
     """Apply `--set key=value`; the key must be there already, so that a misspelt one cannot pass unseen."""
+    if not assignments:
+        return config
     values: dict[str, Any] = dict(config.values)
     for assignment in assignments:
         key, equals, raw = assignment.partition("=")

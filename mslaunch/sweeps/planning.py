@@ -25,7 +25,7 @@ from mslaunch.run.liveness import current
 from mslaunch.run.ownership import check_owner
 from mslaunch.run.paths import SweepFolder
 from mslaunch.run.record import ENDED, iso
-from mslaunch.settings.program import SETTINGS as PROGRAM_SETTINGS
+from mslaunch.settings.launch import PROGRAM_SETTINGS
 from mslaunch.settings.resolve import flag_name
 from mslaunch.settings.yaml_config import without_secrets
 from mslaunch.transports.base import JobQueue, Transport

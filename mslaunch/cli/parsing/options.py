@@ -18,8 +18,7 @@ from mslaunch.errors import Disagreement, ExitCode, RequestError
 from mslaunch.launcher.read import Request
 from mslaunch.plan.methods import METHODS
 from mslaunch.settings.environment import RANKS_ONLY
-from mslaunch.settings.launch import SETTINGS
-from mslaunch.settings.program import settings_of
+from mslaunch.settings.launch import SETTINGS, settings_of
 from mslaunch.transports.registry import BUILT_IN
 
 EPILOG = "What follows the script is the script's. mslaunch's options go before it."
