@@ -40,11 +40,7 @@ ASKED_TO_END = "a signal has asked for the end"
 
 
 class Interrupted(Exception):
-    """A signal has asked for the end while hosts were waited for."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+    """A signal, whose number this holds, has asked for the end while hosts were waited for."""
 
 
 def execute(
@@ -189,7 +185,7 @@ class RankGroup:
                     self.report([f"not started again: {again}"])
                 return
             self.plan = again.plan
-            self.now = begun_again(self.now, self.plan)
+            self.now = replace(self.now, world_size=self.plan.world_size, warnings=(), seconds=None)
 
     def update(self) -> None:
         """Take into the record how the ranks of the attempt stand."""
@@ -223,7 +219,7 @@ class RankGroup:
         try:
             return prepare_next(self.plan, self.now, self.run_of.launch.folder, attempt.run_state.hosts.lost, tools)
         except Interrupted as interrupted:
-            self.now = replace(self.now, exit_code=signal_code(interrupted.number))
+            self.now = replace(self.now, exit_code=signal_code(interrupted.args[0]))
             return ASKED_TO_END
 
     def _free_port(self, host: str) -> int:
@@ -304,12 +300,6 @@ def write_final_report(folder: RunFolder) -> str:
         return str(error)
     except Exception as error:
         return f"report.html could not be written: {type(error).__name__}: {error}"
-
-
-def begun_again(now: record.RunRecord, plan: Plan) -> record.RunRecord:
-    """The record at the start of a further attempt, which may have fewer ranks."""
-    now = replace(now, state="running", world_size=plan.world_size)
-    return replace(now, ended=None, exit_code=None, verdict=None, warnings=(), seconds=None)
 
 
 def announce_restart(again: NextAttempt, attempt: Attempt) -> None:

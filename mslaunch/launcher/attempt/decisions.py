@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from mslaunch.errors import ExitCode, signal_code
-from mslaunch.plan.model import Process
-from mslaunch.ranges import format_ranges
-from mslaunch.shared import layout, messages
+from mslaunch.shared import messages
 from mslaunch.shared.processes import CRASHES
 
 
@@ -106,17 +102,3 @@ class Ending:
         for at, failure in enumerate(self.failures):
             if why and failure.rank == event["rank"]:
                 self.failures[at] = replace(failure, **cast(dict[str, Any], why))
-
-
-def of_scheduler(event: messages.Exited, run_dir: str) -> Failure:
-    log = f"{run_dir}/{layout.SCHEDULER}/{layout.LOG}"
-    summary = "MindSpore's scheduler died"
-    return Failure(event["time"], None, event["host"], ExitCode.LOST, event["signal"], "scheduler", summary, log)
-
-
-def of_script(event: messages.Exited, script: Process, left: Sequence[int]) -> Failure:
-    """A script has ended before the ranks that it started."""
-    code = signal_code(event["signal"]) if event["signal"] else event["code"] or 1
-    name = script.argv[-1].rpartition("/")[2]
-    summary = f"{name} ended with code {code} before rank {format_ranges(left)} had"
-    return Failure(event["time"], None, event["host"], code, event["signal"], "script", summary, script.log)

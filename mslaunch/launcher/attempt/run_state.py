@@ -10,14 +10,12 @@ from typing import Any, cast
 from mslaunch.diagnose import stacks
 from mslaunch.diagnose.verdict import signal_name
 from mslaunch.errors import ExitCode, signal_code, start_advice
-from mslaunch.launcher.attempt import decisions
 from mslaunch.launcher.attempt.decisions import Ending, Failure, Order
-from mslaunch.launcher.attempt.joining import Joining
 from mslaunch.launcher.attempt.last_metrics import NOT_FINITE, Numbers
-from mslaunch.launcher.attempt.rank_states import ActivityTimes, HostStates, RankStates
-from mslaunch.launcher.attempt.stack_request import Purpose, StackRequest
+from mslaunch.launcher.attempt.states import ActivityTimes, HostStates, Joining, Purpose, RankStates, StackRequest
 from mslaunch.metrics.alerts import Alert
 from mslaunch.plan.model import Plan
+from mslaunch.ranges import format_ranges
 from mslaunch.run.record import WarningRecord, iso, rank_records
 from mslaunch.shared import layout, messages
 from mslaunch.shared.other_launchers import find_launcher
@@ -115,18 +113,7 @@ class RunState:
         return self._host_failed(event["host"], event["time"], ExitCode.NOT_READY, "devices", summary)
 
     def _on_joining(self, event: messages.RankNote, now: float) -> list[Order]:
-        self.joining.enter(event["rank"], now)
-        return []
-
-    def _on_joined(self, event: messages.RankNote, now: float) -> list[Order]:
-        return self.joining.leave(event["rank"], now)
-
-    def _on_import(self, _event: messages.RankNote, _now: float) -> list[Order]:
-        return self.joining.begin_import()
-
-    def _on_imported(self, event: messages.RankNote, _now: float) -> list[Order]:
-        self.joining.imported.add(event["rank"])
-        return []
+        return self.joining.receive(event, now)
 
     def _on_pulse(self, event: messages.Pulse, now: float) -> list[Order]:
         self.activity.receive_pulse(event, now)
@@ -185,7 +172,9 @@ class RunState:
             return self._script_exited(event)
         if event["code"] == 0:
             return []
-        return self.ending.fail(decisions.of_scheduler(event, self.plan.run_dir))
+        what, log = "MindSpore's scheduler died", f"{self.plan.run_dir}/{layout.SCHEDULER}/{layout.LOG}"
+        when, host, number = event["time"], event["host"], event["signal"]
+        return self.ending.fail(Failure(when, None, host, ExitCode.LOST, number, "scheduler", what, log))
 
     def _rank_exited(self, event: messages.Exited, now: float) -> list[Order]:
         rank, when = cast(int, event["rank"]), event["time"]
@@ -225,8 +214,13 @@ class RunState:
             own = [rank for rank in own if self.ranks.records[rank].host == event["host"]]
         if self.ranks.done.issuperset(own):
             return []  # its own ranks have done their work; those of other hosts are not its business
-        script = next(process for process in scripts if process.host == event["host"])
-        return self.ending.fail(decisions.of_script(event, script, own))
+        host, number, code = event["host"], event["signal"], event["code"] or 1
+        if number:
+            code = signal_code(number)
+        script = next(process for process in scripts if process.host == host)
+        name = script.argv[-1].rpartition("/")[2]
+        summary = f"{name} ended with code {code} before rank {format_ranges(own)} had"
+        return self.ending.fail(Failure(event["time"], None, host, code, number, "script", summary, script.log))
 
     def _on_setup_failed(self, event: messages.SetupFailed, _now: float) -> list[Order]:
         how = f"with code {event['code']}" if event["code"] is not None else "by a signal"
@@ -317,10 +311,10 @@ HANDLERS: dict[str, Handler] = {
     "setup-failed": RunState._on_setup_failed,
     "sync-failed": RunState._on_sync_failed,
     "devices-held": RunState._on_devices_held,
-    "import": RunState._on_import,
-    "imported": RunState._on_imported,
+    "import": RunState._on_joining,
+    "imported": RunState._on_joining,
     "joining": RunState._on_joining,
-    "joined": RunState._on_joined,
+    "joined": RunState._on_joining,
     "done": RunState._on_done,
     "error": RunState._on_error,
     "exited": RunState._on_exited,
