@@ -80,7 +80,7 @@ def _open_sweep(folder: Path) -> Callable[[bytes], object]:
     def read(data: bytes) -> None:
         path.record.write_bytes(data)
         found = sweep_record.read(path)
-        sweep_record.to_json(found).encode("utf-8", "surrogateescape")
+        sweep_record.save(path, found)
         for run_id in found.run_ids:
             assert path.run(run_id).path.parent == folder
         for one in found.combinations:

@@ -24,7 +24,7 @@ from mslaunch.launcher.connect import Cluster
 from mslaunch.plan.model import Plan
 from mslaunch.ranges import format_ranges
 from mslaunch.run import record
-from mslaunch.run.disk_usage import measure_within
+from mslaunch.run.disk_usage import measure
 from mslaunch.run.metrics_file import MetricsWriter
 from mslaunch.run.paths import RunFolder
 from mslaunch.run.writing import why
@@ -137,7 +137,8 @@ class Execution:
 
     def finish(self) -> None:
         """Keep how the run ended, run its hooks, whose failures become notes, and tell the hosts."""
-        self._bytes = measure_within(self.launch.folder.path, MEASURE_SECONDS)
+        with suppress(OSError):  # measuring takes too long
+            self._bytes = measure(self.launch.folder.path, time.monotonic() + MEASURE_SECONDS)
         notes = self.save()
         if hooks := self.launch.site.hooks:
             from mslaunch.launcher.hooks import run_hooks

@@ -59,10 +59,3 @@ def measure(path: Path, until: float | None = None) -> int:
                 seen.add((status.st_dev, status.st_ino))
             total += status.st_blocks * 512
     return total
-
-
-def measure_within(path: Path, seconds: float) -> int | None:
-    """Return the bytes that a folder takes; None if measuring takes longer than so many seconds."""
-    with suppress(OSError):
-        return measure(path, time.monotonic() + seconds)
-    return None

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mslaunch.documents.limits import Unreadable, read_text
@@ -41,17 +41,7 @@ class Labels:
     notes: tuple[UserNote, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        notes = [{"time": note.time, "text": note.text} for note in self.notes]
-        return {"tags": list(self.tags), "notes": notes}
-
-
-def check_tag(text: str) -> str:
-    """Return a tag; refuse what is none."""
-    from mslaunch.settings.value_types import WHAT_A_TAG_IS, is_tag
-
-    if not is_tag(text):
-        raise RequestError(f"{text!r} is no tag. Write {WHAT_A_TAG_IS}.")
-    return text
+        return asdict(self)
 
 
 def read(folder: RunFolder) -> Labels:
@@ -89,7 +79,9 @@ def label(folder: RunFolder, note: str | None = None, add: Sequence[str] = (), r
             fcntl.flock(lock, fcntl.LOCK_EX)
         labels = change_tags(read_strictly(folder), add, remove)
         if note is not None:
-            labels = add_note(labels, iso(time.time()), note)
+            if not note.strip() or len(note) > LONGEST_NOTE or "\0" in note:
+                raise RequestError(f"a note has 1 to {LONGEST_NOTE} characters of text, got {len(note)}.")
+            labels = replace(labels, notes=(*labels.notes, UserNote(iso(time.time()), note))[-MOST:])
         save(folder, labels)
     except OSError as error:
         raise RunsFolderUnwritable(str(folder.path), why(error)) from None
@@ -99,18 +91,16 @@ def label(folder: RunFolder, note: str | None = None, add: Sequence[str] = (), r
     return labels
 
 
-def add_note(labels: Labels, written: str, text: str) -> Labels:
-    """Add a note; the oldest is dropped where there are too many."""
-    if not text.strip() or len(text) > LONGEST_NOTE or "\0" in text:
-        raise RequestError(f"a note has 1 to {LONGEST_NOTE} characters of text, got {len(text)}.")
-    return replace(labels, notes=(*labels.notes, UserNote(written, text))[-MOST:])
-
-
 def change_tags(labels: Labels, add: Sequence[str], remove: Sequence[str]) -> Labels:
     """Add and remove tags; each is there once, in the order in which they came."""
+    from mslaunch.settings.value_types import WHAT_A_TAG_IS, is_tag
+
     for tag in remove:
         if tag not in labels.tags:
             has = f"it has {', '.join(labels.tags)}" if labels.tags else "it has no tags"
             raise RequestError(f"the run has no tag {tag!r} to remove; {has}.")
+    for tag in add:
+        if not is_tag(tag):
+            raise RequestError(f"{tag!r} is no tag. Write {WHAT_A_TAG_IS}.")
     remaining = [tag for tag in labels.tags if tag not in remove]
-    return replace(labels, tags=tuple(dict.fromkeys([*remaining, *map(check_tag, add)]))[:MOST])
+    return replace(labels, tags=tuple(dict.fromkeys([*remaining, *add]))[:MOST])

@@ -33,7 +33,9 @@ def current(folder: RunFolder, read: Callable[[RunFolder], RunRecord] = read) ->
         queue.update(folder.path, job)
         record = read(folder)
     if record.state in ENDED:
-        return record if queue is None or job is None else _unless_queued_again(record, queue, job)
+        if queue is not None and job is not None and queue.is_queued(job):
+            record = replace(record, state="queued", ended=None, exit_code=None)  # it waits for its next start
+        return record
     alive = launcher is not None and launchers.is_here(launcher) and launchers.is_alive(launcher)
     if alive and (record.state == "running" or job is None):
         return record  # while it is queued, that is only whoever submitted it
@@ -43,11 +45,9 @@ def current(folder: RunFolder, read: Callable[[RunFolder], RunRecord] = read) ->
         job = _found_again(folder, record, queue)
     if queue is not None and job is not None:
         return _as_queue_sees(folder, record, queue, job)
-    return _lost(folder, record) if launcher and launchers.is_here(launcher) else record
-
-
-def _lost(folder: RunFolder, record: RunRecord) -> RunRecord:
-    return record.end("lost", last_sign_of_life(folder, record))
+    if launcher and launchers.is_here(launcher):
+        record = record.end("lost", last_sign_of_life(folder, record))
+    return record
 
 
 def last_sign_of_life(folder: RunFolder, record: RunRecord) -> str:
@@ -79,30 +79,19 @@ def job_of(folder: RunFolder, record: RunRecord) -> str | None:
     return None
 
 
-def _unless_queued_again(record: RunRecord, queue: JobQueue, job: str) -> RunRecord:
-    """A run that has ended may be waiting for its next start: after a preemption, or since somebody wants it so."""
-    return replace(record, state="queued", ended=None, exit_code=None) if queue.is_queued(job) else record
-
-
 def _found_again(folder: RunFolder, record: RunRecord, queue: JobQueue) -> str | None:
-    """The job of a run whose submitter died before it could write the id down: it has the run's name."""
-    job = _member_found(folder, queue) if folder.sweep else queue.find(folder.run_id)
+    """The job of a run whose submitter died before it could write the id down: it has the run's or sweep's name."""
+    sweep = folder.sweep
+    job = queue.find(sweep.sweep_id if sweep else folder.run_id)
+    if sweep is not None and job is not None:
+        from mslaunch.run.sweep_record import read as read_sweep
+
+        run_ids = read_sweep(sweep).run_ids
+        job = queue.member(job, run_ids.index(folder.run_id)) if folder.run_id in run_ids else None
     if job is not None:
         with suppress(OSError):
             write_atomically(folder.job(record.transport), job)
     return job
-
-
-def _member_found(folder: RunFolder, queue: JobQueue) -> str | None:
-    """The same for a run of a sweep: it is a member of the job that has the sweep's name."""
-    sweep = folder.sweep
-    member = queue.find(sweep.sweep_id) if sweep else None
-    if sweep is None or member is None:
-        return None
-    from mslaunch.run.sweep_record import read as read_sweep
-
-    run_ids = read_sweep(sweep).run_ids
-    return queue.member(member, run_ids.index(folder.run_id)) if folder.run_id in run_ids else None
 
 
 def _as_queue_sees(folder: RunFolder, record: RunRecord, queue: JobQueue, job: str) -> RunRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +24,11 @@ def thin(rows: Callable[[], Iterable[Row]], most: int) -> Iterator[Row]:
     Every source gets the same number of rows, spread evenly over its reports. The newest row of each stays as it is: a
     thinned file ends as the whole one did.
     """
-    reports, number = _count(rows())
+    reports: Counter[Source] = Counter()
+    number: Counter[Source] = Counter()
+    for row in rows():
+        reports[row.source] += row.count
+        number[row.source] += 1
     fair = max(FEWEST, most // max(1, len(reports))) - 1
     size = {source: -(-count // fair) for source, count in reports.items()}
     waiting: dict[Source, list[Row]] = {}
@@ -40,16 +45,6 @@ def thin(rows: Callable[[], Iterable[Row]], most: int) -> Iterator[Row]:
             group.clear()
         if is_newest:
             yield row
-
-
-def _count(rows: Iterable[Row]) -> tuple[Counter[Source], Counter[Source]]:
-    """Return how many reports and how many rows each source has."""
-    reports: Counter[Source] = Counter()
-    number: Counter[Source] = Counter()
-    for row in rows:
-        reports[row.source] += row.count
-        number[row.source] += 1
-    return reports, number
 
 
 LARGEST = 12 << 20  # when the file is this long, it is thinned
@@ -82,7 +77,7 @@ class MetricsWriter:
         """Append rows; none of them where there is no room, since half a line would spoil the next one."""
         data = "".join(map(write_row, rows)).encode()
         is_far_too_long = self._size > FAR_TOO_LONG * self._largest
-        if self._thinning is not None and (self._thinning.is_over or is_far_too_long):
+        if self._thinning is not None and (is_far_too_long or not self._thinning.is_alive()):
             self._thinning.join()
             self._take_thinned(self._thinning)
         if not data or self._size > FAR_TOO_LONG * self._largest:  # it could not be thinned: no room beside it
@@ -104,13 +99,15 @@ class MetricsWriter:
         try:
             if not thinning.is_whole:
                 raise OSError
-            _append(self._path, thinning.end, self._beside)
+            with self._path.open("rb") as read, self._beside.open("ab") as written:
+                read.seek(thinning.end)
+                shutil.copyfileobj(read, written)
             self._beside.replace(self._path)
         except OSError:
             with suppress(OSError):
                 self._beside.unlink()
             return
-        self._close_file()
+        self.close()
         self._open()
 
     def close(self) -> None:
@@ -118,33 +115,23 @@ class MetricsWriter:
         if self._thinning is not None:
             self._thinning.join()
             self._take_thinned(self._thinning)
-        self._close_file()
-
-    def _close_file(self) -> None:
         if self._file >= 0:
             with suppress(OSError):
                 os.close(self._file)
             self._file = -1
 
 
-class _Thinning:
+class _Thinning(threading.Thread):
     """Writes a thinned copy of the first `end` bytes of a file."""
 
     def __init__(self, path: Path, beside: Path, end: int, size: int, most: int) -> None:
+        super().__init__(name="thinning", daemon=True)
         self._path, self._beside, self.end, self._size = path, beside, end, size
         self.most = most
         self.is_whole = False
-        self._thread = threading.Thread(target=self._run, name="thinning", daemon=True)
-        self._thread.start()
+        self.start()
 
-    @property
-    def is_over(self) -> bool:
-        return not self._thread.is_alive()
-
-    def join(self) -> None:
-        self._thread.join()
-
-    def _run(self) -> None:
+    def run(self) -> None:
         with suppress(OSError):
             while (size := self._write()) > self._size and self.most > 1:
                 self.most = max(1, self.most * self._size // (size + size // 8))
@@ -156,13 +143,6 @@ class _Thinning:
             for row in thin(lambda: read_rows(self._path, self.end), self.most):
                 file.write(write_row(row))
         return self._beside.stat().st_size
-
-
-def _append(source: Path, start: int, target: Path) -> None:
-    with source.open("rb") as read, target.open("ab") as written:
-        read.seek(start)
-        while piece := read.read(PIECE):
-            written.write(piece)
 
 
 def read_rows(path: Path, end: int | None = None, start: int = 0) -> Iterator[Row]:
@@ -267,10 +247,8 @@ def last_table(path: Path, sources: int, with_steps: bool = False) -> SeriesTabl
         piece *= 4
 
 
-READ = 1 << 16
-"""Bytes of the file's end that are read."""
-MOST_ROWS = 20
-"""How many rows are tried, should some of them be no rows."""
+READ = 1 << 16  # bytes of the file's end
+MOST_ROWS = 20  # that are tried, should some of them be no rows
 
 
 def last_loss(path: Path) -> Number | None:

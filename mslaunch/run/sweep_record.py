@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,67 +35,41 @@ from mslaunch.run.ownership import become_owner, check_owner, is_own
 from mslaunch.run.paths import RunFolder, SweepFolder, is_file
 from mslaunch.run.record import LARGEST, is_name
 from mslaunch.run.run import Result, Run, save_stopped
-from mslaunch.run.writing import make_whole, why, write_atomically
+from mslaunch.run.writing import why, write_atomically
 
 POLL = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class SweepRecord:
-    """What sweep.json holds."""
-
-    sweep_id: str
-    started: str
-    combinations: tuple[Combination, ...]
-    run_ids: tuple[str, ...]
-    """The run of each combination, in the same order."""
-    launcher: Launcher | None = None
-    config: str | None = None
-    config_text: str | None = None
-    flags: Mapping[str, Any] = field(default_factory=dict)
-    script_args: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """The combinations as `runs`, one line each in the file."""
-        raw = {"schema_version": SCHEMA_VERSION, **{name: getattr(self, name) for name in self.__slots__}}
-        varied = self.combinations[0].varied
-        del raw["combinations"], raw["run_ids"]
-        raw["launcher"] = asdict(self.launcher) if self.launcher else None
-        raw["varied"] = list(varied)
-        raw["runs"] = [
-            {"run_id": run_id, "values": combination.values, "assignments": combination.typed}
-            for run_id, combination in zip(self.run_ids, self.combinations, strict=True)
-        ]
-        return raw
-
-
-def to_json(made: SweepRecord) -> str:
-    raw = made.to_dict()
-    runs = ",\n  ".join(json.dumps(run, default=str) for run in raw.pop("runs"))
-    return json.dumps(raw, indent=1, default=str)[:-2] + f',\n "runs": [\n  {runs}\n ]\n}}\n'
-
-
-@dataclass(frozen=True, slots=True)
-class _SweptRun:
-    """One of `runs` in the file."""
+class SweepMember:
+    """The run of one combination."""
 
     run_id: Annotated[str, is_name]
     assignments: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _SweepFile:
-    """The file as it stands."""
+class SweepRecord:
+    """What sweep.json holds; there, each run has its values with their types also."""
 
     sweep_id: str
     started: str
-    varied: tuple[str, ...]
-    runs: tuple[_SweptRun, ...]
     launcher: Launcher | None
     config: str | None
     config_text: str | None
     flags: Mapping[str, Any]
     script_args: tuple[str, ...]
+    varied: tuple[str, ...]
+    runs: tuple[SweepMember, ...]
+
+    @property
+    def combinations(self) -> tuple[Combination, ...]:
+        return tuple(Combination(run.assignments, self.varied) for run in self.runs)
+
+    @property
+    def run_ids(self) -> tuple[str, ...]:
+        """The run of each combination, in the same order."""
+        return tuple(run.run_id for run in self.runs)
 
 
 def read(folder: SweepFolder) -> SweepRecord:
@@ -103,34 +77,23 @@ def read(folder: SweepFolder) -> SweepRecord:
     name = str(folder.record)
     try:
         raw = parse_record(read_text(folder.record, LARGEST, "surrogateescape", only_files=True), name)
-        file = make(_SweepFile, raw)
-        if not file.runs or any(key not in run.assignments for run in file.runs for key in file.varied):
+        sweep = make(SweepRecord, raw)
+        if not sweep.runs or any(key not in run.assignments for run in sweep.runs for key in sweep.varied):
             raise Unreadable("it lists no runs, or not all values of a run")
     except (OSError, Unreadable) as error:
         raise RecordUnreadable(name, error) from None
-    return SweepRecord(
-        sweep_id=file.sweep_id,
-        started=file.started,
-        combinations=tuple(Combination(run.assignments, file.varied) for run in file.runs),
-        run_ids=tuple(run.run_id for run in file.runs),
-        launcher=file.launcher,
-        config=file.config,
-        config_text=file.config_text,
-        flags=file.flags,
-        script_args=file.script_args,
-    )
+    return sweep
 
 
-def create(folder: SweepFolder, made: SweepRecord, in_process: bool) -> None:
-    """Make a sweep's folder with its record, or leave nothing behind; `in_process`: inside another program."""
-    text = to_json(replace(made, launcher=launchers.this_process(in_process)))
-    make_whole(folder.path, partial(write_atomically, folder.record, text))
-
-
-def save(folder: SweepFolder, made: SweepRecord, in_process: bool) -> None:
-    """Write the record of a sweep that is resumed."""
+def save(folder: SweepFolder, sweep: SweepRecord) -> None:
+    """Write sweep.json, with a line for each run."""
+    raw = {"schema_version": SCHEMA_VERSION, **asdict(sweep)}
+    for run, combination in zip(raw["runs"], sweep.combinations, strict=True):
+        run["values"] = combination.values
+    runs = ",\n  ".join(json.dumps(run, default=str) for run in raw.pop("runs"))
+    text = json.dumps(raw, indent=1, default=str)[:-2] + f',\n "runs": [\n  {runs}\n ]\n}}\n'
     try:
-        write_atomically(folder.record, to_json(replace(made, launcher=launchers.this_process(in_process))))
+        write_atomically(folder.record, text)
     except OSError as error:
         raise RunsFolderUnwritable(str(folder.path), why(error)) from None
 
@@ -191,7 +154,8 @@ def stop(folder: SweepFolder) -> None:
         while is_under_way(folder):
             time.sleep(POLL)
     left = [run for run in runs_of(folder) if not run.has_ended]
-    for now in (run.record for run in left[:1]):
+    if left:
+        now = left[0].record
         queue, job = queue_of(now), folder.job(now.transport)
         if queue is not None and job.is_file():
             queue.cancel_array(job.read_text(errors="replace").strip())

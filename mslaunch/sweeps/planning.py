@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from mslaunch.errors import CombinationError, MslaunchError, RequestError, RunExists, SweepAlive
@@ -21,10 +22,12 @@ from mslaunch.plan.model import Plan
 from mslaunch.plan.spec import agree_on_workers
 from mslaunch.ranges import format_ranges
 from mslaunch.run import sweep_record
+from mslaunch.run.launchers import this_process
 from mslaunch.run.liveness import current
 from mslaunch.run.ownership import check_owner
 from mslaunch.run.paths import SweepFolder
 from mslaunch.run.record import ENDED, iso
+from mslaunch.run.writing import make_whole
 from mslaunch.settings.launch import PROGRAM_SETTINGS
 from mslaunch.settings.resolve import flag_name
 from mslaunch.settings.yaml_config import without_secrets
@@ -275,13 +278,14 @@ def _error_of(draft: Sweep, index: int) -> str | None:
 @contextmanager
 def opened(made: Sweep, in_process: bool) -> Iterator[None]:
     """Make the sweep's folder, or write into the one that is there, and hold it while the sweep runs."""
+    record = _record(made, in_process)
     if not made.is_resumed:
-        sweep_record.create(made.folder, _record(made), in_process)
+        make_whole(made.folder.path, partial(sweep_record.save, made.folder, record))
     with sweep_record.locked(made.folder):
         if made.is_resumed:
             if _left(made.folder, sweep_record.read(made.folder)) != (made.run_ids, made.waiting):
                 raise SweepAlive(made.folder.sweep_id)  # another process has resumed it since
-            sweep_record.save(made.folder, _record(made), in_process)
+            sweep_record.save(made.folder, record)
         yield
 
 
@@ -291,7 +295,7 @@ def _names_program(made: Sweep) -> bool:
     return varied or made.plan is None or made.plan.program.kind != "script" or "command" in made.request.flags
 
 
-def _record(made: Sweep) -> sweep_record.SweepRecord:
+def _record(made: Sweep, in_process: bool) -> sweep_record.SweepRecord:
     request = made.request
     flags = without_secret_values(request.flags)
     flags = {name: value for name, value in flags.items() if name not in ("run_id", "runs_dir", "webhook")}
@@ -300,14 +304,15 @@ def _record(made: Sweep) -> sweep_record.SweepRecord:
         flags["script"] = str(Path(made.plan.job_dir) / made.plan.workdir / made.plan.script)
     if made.has_webhook:
         flags["webhook"] = None  # so that whoever resumes the sweep is asked for the URL
-    config = str(Path(request.config).absolute()) if request.config else None
+    runs = zip(made.run_ids, made.combinations, strict=True)
     return sweep_record.SweepRecord(
         sweep_id=made.folder.sweep_id,
         started=iso(time.time()),
-        combinations=made.combinations,
-        run_ids=made.run_ids,
-        config=config,
+        launcher=this_process(in_process),
+        config=str(Path(request.config).absolute()) if request.config else None,
         config_text=None if request.config_text is None else without_secrets(request.config_text),
         flags=flags,
         script_args=request.script_args,
+        varied=made.combinations[0].varied,
+        runs=tuple(sweep_record.SweepMember(run_id, combination.typed) for run_id, combination in runs),
     )
