@@ -18,8 +18,7 @@ from mslaunch.metrics.rows import Row, Source
 from mslaunch.run import prune as pruning
 from mslaunch.run.metrics_file import MetricsWriter
 from mslaunch.run.paths import SweepFolder
-from mslaunch.run.prune import prune_chosen
-from mslaunch.run.prune_choice import Candidate, Criteria, choose, find_links
+from mslaunch.run.prune import Candidate, Criteria, choose, find_links, prune_chosen
 from mslaunch.run.sweep_record import locked
 from tests.conftest import MSLAUNCH, Bench, wait_for
 from tests.other_user import NOBODY, needs_root

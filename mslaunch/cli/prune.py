@@ -14,7 +14,7 @@ from mslaunch.cli.ps import check_states
 from mslaunch.run import prune as pruning
 from mslaunch.run.disk_usage import describe_use
 from mslaunch.run.find import default_runs_dir
-from mslaunch.run.prune_choice import Criteria
+from mslaunch.run.prune import Criteria
 from mslaunch.run.summaries import list_summaries, sum_sizes
 from mslaunch.text import byte_count, counted, plain
 

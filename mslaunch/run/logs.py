@@ -13,7 +13,6 @@ from pathlib import Path
 BLOCK = 1 << 15  # read at once; files are not kept open, since there may be thousands
 LONGEST = 1 << 20  # a line that is longer is taken apart
 MOST_HIDDEN = 5000  # hidden lines in a row that the last lines of a log may stand above
-_LONGEST_PAIR = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +153,16 @@ def _pairs(path: Path | None) -> Iterator[tuple[float, int]]:
     for block in _blocks(path):
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
-            time, _, offset = line[:_LONGEST_PAIR].partition(b" ")
             try:
-                yield min(float(time), 1e11), int(offset)
+                yield read_pair(line)
             except ValueError:
                 return
+
+
+def read_pair(line: bytes) -> tuple[float, int]:
+    """Read a line of log.times: a time, and how long the log was then."""
+    time, _, offset = line[:64].partition(b" ")
+    return min(float(time), 1e11), int(offset)
 
 
 def _start_of_line(path: Path, offset: int) -> int:

@@ -52,6 +52,8 @@ THINNED = 6 << 20  # to about this length
 FAR_TOO_LONG = 1.5  # times that length, rows wait for it to be thinned
 ROW_BYTES = 160  # of a thinned row, roughly
 PIECE = 1 << 20
+READ = 1 << 16  # bytes of a file's end that are read first
+MOST_READ = 32 << 20  # the file is thinned before it is as long
 
 
 class MetricsWriter:
@@ -236,18 +238,21 @@ def last_table(path: Path, sources: int, with_steps: bool = False) -> SeriesTabl
         size = path.stat().st_size
     except OSError:
         return SeriesTable()
-    piece = PIECE
+    piece = READ
     while True:
         start = max(0, size - piece)
         table = SeriesTable()
         table.add(read_rows(path, start=start))
         ranks = sum(1 for source in table.sources if source.rank is not None)
-        if not start or (ranks >= sources and (not with_steps or not SIGNS_OF_STEPS.isdisjoint(table.names()))):
+        if (
+            not start
+            or piece > MOST_READ
+            or (ranks >= sources and (not with_steps or not SIGNS_OF_STEPS.isdisjoint(table.names())))
+        ):
             return table
         piece *= 4
 
 
-READ = 1 << 16  # bytes of the file's end
 MOST_ROWS = 20  # that are tried, should some of them be no rows
 
 

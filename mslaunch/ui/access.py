@@ -14,12 +14,11 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 HEADERS = {
-    "Content-Security-Policy": POLICY,
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -29,7 +28,6 @@ HEADERS = {
 }
 OWN_HEADER = "x-mslaunch"
 """A page of another origin cannot send it without being asked for, and that is never granted."""
-_METHODS = ("GET", "HEAD", "POST")
 LARGEST_HEAD = 16 << 10
 """Bytes of the query and all headers of a request; the other servers of a machine share its cookies."""
 
@@ -61,7 +59,7 @@ class PageAccess:
 
     def judge(self, method: str, headers: dict[str, str]) -> Refusal | None:
         """Return why a request is refused; None where it is answered."""
-        if method not in _METHODS:
+        if method not in ("GET", "HEAD", "POST"):
             return WRONG_METHOD
         if not self._is_known_host(headers.get("host", "")):
             return WRONG_HOST
@@ -76,9 +74,9 @@ class PageAccess:
         """A name that a foreign page has made to lead here is not among them; an address cannot be made to."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
+            return name == "localhost" or name in self.names or bool(ipaddress.ip_address(name))
         except ValueError:
             return False
-        return name == "localhost" or name in self.names or _is_address(name)
 
     def _has_token(self, headers: dict[str, str]) -> bool:
         kind, _, bearer = headers.get("authorization", "").partition(" ")
@@ -89,14 +87,6 @@ class PageAccess:
             if name.strip() == self.cookie:
                 return self.is_token(value.strip())
         return False
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_own_page(headers: dict[str, str]) -> bool:
@@ -115,29 +105,24 @@ class AccessGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        if _head_size(scope) > LARGEST_HEAD:
+        size = len(scope["query_string"]) + sum(len(name) + len(value) for name, value in scope["headers"])
+        if size > LARGEST_HEAD:
             await _refuse(TOO_LARGE, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         tokens = parse_qs(scope["query_string"].decode("latin-1")).get("token")
         if tokens and scope["method"] == "GET" and scope["path"] == "/" and self._access.is_token(tokens[0]):
-            entered = self._access.judge("GET", {**headers, "authorization": f"Bearer {tokens[0]}"})
-            await (self._enter(send) if entered is None else _refuse(entered, send))
-            return
+            headers["authorization"] = f"Bearer {tokens[0]}"
+        else:
+            tokens = None
         refusal = self._access.judge(scope["method"], headers)
         if refusal is not None:
             await _refuse(refusal, send)
-            return
-        await self._app(scope, receive, _with_headers(send))
-
-    async def _enter(self, send: Send) -> None:
-        """Keep the token in a cookie that no script reads, and leave an address without it."""
-        cookie = f"{self._access.cookie}={self._access.token}; Path=/; HttpOnly; SameSite=Strict"
-        await _answer(send, 303, b"", {"Location": "/", "Set-Cookie": cookie})
-
-
-def _head_size(scope: Scope) -> int:
-    return len(scope["query_string"]) + sum(len(name) + len(value) for name, value in scope["headers"])
+        elif tokens:  # they go into a cookie that no script reads, and leave an address without them
+            cookie = f"{self._access.cookie}={self._access.token}; Path=/; HttpOnly; SameSite=Strict"
+            await _answer(send, 303, b"", {"Location": "/", "Set-Cookie": cookie})
+        else:
+            await self._app(scope, receive, _with_headers(send))
 
 
 async def _refuse(refusal: Refusal, send: Send) -> None:

@@ -17,7 +17,6 @@ from mslaunch.masking.free_text import mask_text
 from mslaunch.metrics.progress import find_extent, seconds_silent, step_time_of
 from mslaunch.metrics.rows import Source
 from mslaunch.metrics.series import STEP_NAMES, SeriesTable
-from mslaunch.plan.model import Plan
 from mslaunch.run import labels
 from mslaunch.run.paths import RunFolder
 from mslaunch.run.record import RankRecord, RunRecord
@@ -34,7 +33,6 @@ Row = dict[str, Any]
 
 def describe_ranks(table: SeriesTable, record: RunRecord, now: float, most: int) -> list[Row]:
     """Return how each rank stands, with its last numbers."""
-    is_running = record.state == "running"
     return [
         {
             "rank": rank.rank,
@@ -44,16 +42,14 @@ def describe_ranks(table: SeriesTable, record: RunRecord, now: float, most: int)
             "state": rank.state,
             "code": rank.exit_code,
             "signal": rank.signal,
-            **_numbers(
-                table, Source(record.attempt_of(rank.group), rank.rank), now if is_running and _runs(rank) else None
-            ),
+            **_numbers(table, Source(record.attempt_of(rank.group), rank.rank), now if _runs(record, rank) else None),
         }
         for rank in record.ranks[:most]
     ]
 
 
-def _runs(rank: RankRecord) -> bool:
-    return rank.state == "running"
+def _runs(record: RunRecord, rank: RankRecord) -> bool:
+    return record.state == rank.state == "running"
 
 
 def _numbers(table: SeriesTable, source: Source, now: float | None) -> Row:
@@ -179,6 +175,7 @@ def _plan(run: Run, secrets: Collection[str]) -> Document:
     except MslaunchError as error:
         return {"error": plain(str(error))}
     first = next(iter(plan.workers), None)
+    hosts = plan.hosts[:MOST_HOSTS]
     facts = {
         "command": shlex.join(mask_values(first.argv, secrets)) if first else "",
         "program": plan.script,
@@ -188,17 +185,12 @@ def _plan(run: Run, secrets: Collection[str]) -> Document:
         "transport": plan.transport,
         "device_target": plan.device_target,
         "scheduler": plan.master,
-        "hosts": _hosts(plan),
+        "hosts": [{"name": host.name, "address": host.address, "devices": list(host.devices)} for host in hosts],
         "settings": dict(plan.sources),
         "environment": mask_values(plan.env, secrets),
         "notes": list(plan.notes),
     }
     return {name: _shown(value, SHORT, secrets) for name, value in facts.items()}
-
-
-def _hosts(plan: Plan) -> list[Document]:
-    hosts = plan.hosts[:MOST_HOSTS]
-    return [{"name": host.name, "address": host.address, "devices": list(host.devices)} for host in hosts]
 
 
 def _config(path: Path, most: int, secrets: Collection[str]) -> str:
@@ -207,11 +199,9 @@ def _config(path: Path, most: int, secrets: Collection[str]) -> str:
         if not is_within(path.parent, path):
             return ""
         text = read_text(path, errors="replace", only_files=True)
-        is_parsed = len(text) <= LARGEST_PARSED
-        masked = (
-            mask_document(path.name, text, secrets) if is_parsed else mask_outline(cut_middle(text, 2 * most), secrets)
-        )
-        return str(bounded(masked, most))
+        if len(text) <= LARGEST_PARSED:
+            return str(bounded(mask_document(path.name, text, secrets), most))
+        return str(bounded(mask_outline(cut_middle(text, 2 * most), secrets), most))
     return ""
 
 

@@ -8,21 +8,21 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from mslaunch.documents.json_text import parse_json
-from mslaunch.documents.limits import Stamp, Unreadable, open_file, read_text, stamp_of
+from mslaunch.documents.limits import Stamp, Unreadable, read_text, stamp_of
 from mslaunch.errors import MslaunchError, NoSuchRun
 from mslaunch.masking.documents import TELLING, secrets_of_run
 from mslaunch.masking.free_text import mask_text
 from mslaunch.metrics.progress import seconds_silent, step_time_of
-from mslaunch.metrics.rows import Row, read_row
-from mslaunch.metrics.series import STEP_NAMES, Series, SeriesTable
+from mslaunch.metrics.series import STEP_NAMES, Series, last_step_came
 from mslaunch.run.find import runs
-from mslaunch.run.metrics_file import Metrics
+from mslaunch.run.metrics_file import Metrics, last_table
 from mslaunch.run.paths import RunFolder
 from mslaunch.run.record import ENDED
 from mslaunch.run.run import Run
@@ -31,62 +31,19 @@ from mslaunch.ui.bounds import LIVE, number
 from mslaunch.ui.document import describe_labels, make_document
 from mslaunch.ui.run_parameters import read_arguments, read_sweep_values
 
-END = 1 << 16  # bytes that are read first
-MOST = 32 << 20  # metrics.jsonl is thinned before it is as long
 LISTED = (*STEP_NAMES, "steps", "epoch", "epochs", "loss")
-_NEEDED = tuple(f'"{name}":'.encode() for name in (*STEP_NAMES, "loss"))
 
 
-@dataclass(frozen=True, slots=True)
-class LastNumbers:
-    """What a list shows, of the first rank that told it, and the series of the rank that told a step last."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    series: Mapping[str, Series] = field(default_factory=dict)
-
-    def seconds_silent(self, now: float) -> int | None:
-        """Return for how long no rank has told a step, where that is long."""
-        seconds = seconds_silent(self.series, step_time_of(self.series), now)
-        return None if seconds is None else round(seconds)
-
-
-NOTHING_TOLD = LastNumbers()
-
-
-def read_last_numbers(path: Path) -> LastNumbers:
-    """Read as much of the end as has a step or a loss: resources are told on while a job hangs."""
-    try:
-        with open_file(path) as file:
-            return _last_numbers(row for line in _end(file).split(b"\n") if (row := read_row(line)) is not None)
-    except OSError:
-        return NOTHING_TOLD
-
-
-def _end(file: BinaryIO) -> bytes:
-    size, piece = os.fstat(file.fileno()).st_size, END
-    while True:
-        file.seek(max(0, size - piece))
-        tail = file.read(piece)
-        if piece >= min(size, MOST) or any(name in tail for name in _NEEDED):
-            return tail
-        piece *= 4
-
-
-def _last_numbers(rows: Iterable[Row]) -> LastNumbers:
-    ranked = [row for row in rows if row.source.rank is not None]
-    newest = max((row.source.attempt for row in ranked), default=0)
-    table = SeriesTable()
-    table.add(row for row in ranked if row.source.attempt == newest)
+def read_last_numbers(path: Path) -> tuple[dict[str, Any], Mapping[str, Series]]:
+    """Return what a list shows, of the first rank that told it, and the series of the rank that told a step last."""
+    table = last_table(path, 1, with_steps=True)
+    newest = max(table.attempts.values(), default=0)
+    sources = sorted(source for source in table.sources if source.rank is not None and source.attempt == newest)
     values: dict[str, Any] = {}
-    for source in sorted(table.sources, key=lambda candidate: -(candidate.rank or 0)):
+    for source in reversed(sources):
         last = table.last(source)
         values |= {name: number(last[name]) for name in LISTED if name in last}
-    all_series = [table.of(source) for source in table.sources]
-    return LastNumbers(values, max(all_series, key=_told_at, default={}))
-
-
-def _told_at(series: Mapping[str, Series]) -> float:
-    return max((series[name].time[-1] for name in (*STEP_NAMES, "loss") if name in series), default=0.0)
+    return values, max(map(table.of, sources), key=lambda series: last_step_came(series) or 0.0, default={})
 
 
 LISTED_EVERY = 1.0
@@ -98,23 +55,29 @@ LARGEST_RECORD = 64 << 20
 _TEXTS = ("state", "started", "ended", "script", "method")
 
 
+class _Cache:
+    """Values that were made of files, which are made again when the files have changed."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, tuple[object, Any]] = {}
+
+    def get(self, name: str, stamp: object, make: Callable[[], Any]) -> Any:
+        """Return a value; `stamp` says which state of its files it belongs to."""
+        before = self._values.get(name)
+        if before is None or before[0] != stamp:
+            before = self._values[name] = (stamp, make())
+        return before[1]
+
+
 @dataclass(slots=True)
 class _Entry:
     """What is known of one run."""
 
     run: Run
     record: Stamp | None = None
-    metrics: Stamp | None = None
-    labels: Stamp | None = None
-    plan: Stamp | None = None
-    telling: tuple[Stamp | None, ...] | None = None
-    secrets: tuple[str, ...] = ()
-    """What is secret of it."""
     checked: float = float("-inf")
     summary: dict[str, Any] = field(default_factory=dict)
-    last: LastNumbers = NOTHING_TOLD
-    labelled: dict[str, Any] = field(default_factory=dict)
-    arguments: str = ""
+    cache: _Cache = field(default_factory=_Cache)
 
 
 @dataclass(slots=True)
@@ -137,7 +100,7 @@ class Library:
         self._listed = float("-inf")
         self._entries: dict[str, _Entry] = {}
         self._open: OrderedDict[str, _OpenRun] = OrderedDict()
-        self._sweeps: dict[Path, tuple[Stamp | None, dict[str, str]]] = {}
+        self._sweeps = _Cache()
 
     def find(self, name: str) -> Run:
         """Return the run of exactly this name; a name is looked up, and never part of a path."""
@@ -176,10 +139,10 @@ class Library:
             return self._secrets(self._entries.get(name) or _Entry(run))
 
     def _secrets(self, entry: _Entry) -> tuple[str, ...]:
-        stamps = tuple(stamp_of(entry.run.path / name) for name in TELLING)
-        if stamps != entry.telling:
-            entry.telling, entry.secrets = stamps, secrets_of_run(entry.run.path, os.environ)
-        return entry.secrets
+        path = entry.run.path
+        stamps = tuple(stamp_of(path / name) for name in TELLING)
+        secrets: tuple[str, ...] = entry.cache.get("secrets", stamps, partial(secrets_of_run, path, os.environ))
+        return secrets
 
     def _ask(self, entries: Iterable[_Entry]) -> None:
         """Bring summaries up to date; a queue, which may be slow, is asked while nothing is locked."""
@@ -208,34 +171,28 @@ class Library:
         return True
 
     def _numbers(self, entry: _Entry) -> dict[str, Any]:
-        stamp = stamp_of(entry.run.folder.metrics)
-        if stamp != entry.metrics:
-            entry.metrics, entry.last = stamp, read_last_numbers(entry.run.folder.metrics)
-        silent = entry.last.seconds_silent(time.time()) if entry.summary.get("state") == "running" else None
-        return {"values": entry.last.values, "silent": silent}
+        path, silent = entry.run.folder.metrics, None
+        values, series = entry.cache.get("numbers", stamp_of(path), partial(read_last_numbers, path))
+        if entry.summary.get("state") == "running":
+            silent = seconds_silent(series, step_time_of(series), time.time())
+        return {"values": values, "silent": None if silent is None else round(silent)}
 
     def _given(self, entry: _Entry) -> dict[str, str]:
         """Return what tells a run from others of the same script."""
-        folder = entry.run.folder
-        stamp = stamp_of(folder.plan)
-        if stamp != entry.plan:
-            entry.plan, entry.arguments = stamp, read_arguments(folder, self._secrets(entry))
-        sweep = folder.sweep
-        if sweep is None:
-            return {"arguments": entry.arguments}
-        sweep_stamp, labels = self._sweeps.get(sweep.path, (None, {}))
-        if (now := stamp_of(sweep.record)) != sweep_stamp:
-            labels = read_sweep_values(sweep.path)
-            self._sweeps[sweep.path] = (now, labels)
-        return {"arguments": entry.arguments, "sweep": labels.get(folder.run_id, "")}
+        folder, sweep = entry.run.folder, entry.run.folder.sweep
+        read = partial(read_arguments, folder, self._secrets(entry))
+        given = {"arguments": entry.cache.get("arguments", stamp_of(folder.plan), read)}
+        if sweep is not None:
+            labels = self._sweeps.get(str(sweep.path), stamp_of(sweep.record), partial(read_sweep_values, sweep.path))
+            given["sweep"] = labels.get(folder.run_id, "")
+        return given
 
     def _labels(self, entry: _Entry) -> dict[str, Any]:
-        stamp = stamp_of(entry.run.folder.labels)
-        if stamp != entry.labels:
-            entry.labels, entry.labelled = stamp, {}
-            if stamp:
-                entry.labelled = describe_labels(entry.run.folder, self._secrets(entry))
-        return entry.labelled
+        stamp, labels = stamp_of(entry.run.folder.labels), {}
+        if stamp:
+            describe = partial(describe_labels, entry.run.folder, self._secrets(entry))
+            labels = entry.cache.get("labels", stamp, describe)
+        return labels
 
     def document(self, name: str, ranks: Sequence[int] = ()) -> tuple[str, bytes]:
         """Return the document of a run as JSON, and a tag that changes with it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+from mslaunch.documents.limits import open_file
+from mslaunch.run.logs import read_pair
 from mslaunch.text import cut_line, plain
 from mslaunch.ui.bounds import is_within
 
@@ -38,9 +39,6 @@ class LogWindow:
     """Where each of them ends."""
 
 
-NO_LINES = LogWindow(0, 0, 0, ())
-
-
 @dataclass(frozen=True, slots=True)
 class Hits:
     """Lines that a search has found, with their offsets, and where to go on; None at the end of the log."""
@@ -63,10 +61,7 @@ def window(
     folder: Path, path: Path, at: int | None, most: int = PIECE, with_rest: bool = False, mask: Mask = str
 ) -> LogWindow:
     """Return whole lines from an offset on, or the last ones where `at` is None; `with_rest` also an unfinished one."""
-    with _opened(folder, path) as file:
-        if file is None:
-            return NO_LINES
-        size = os.fstat(file).st_size
+    with _opened(folder, path) as (file, size):
         if at is None or at > size:  # somebody has cut the log: its end is shown
             return _before(file, size, size, most, with_rest, mask)
         return _after(file, at, size, most, with_rest, mask)
@@ -74,27 +69,19 @@ def window(
 
 def window_before(folder: Path, path: Path, at: int, most: int = PIECE, mask: Mask = str) -> LogWindow:
     """Return the whole lines that end at an offset."""
-    with _opened(folder, path) as file:
-        if file is None:
-            return NO_LINES
-        size = os.fstat(file).st_size
+    with _opened(folder, path) as (file, size):
         return _before(file, min(max(at, 0), size), size, most, True, mask)
 
 
 @contextmanager
-def _opened(folder: Path, path: Path) -> Iterator[int | None]:
-    """Open a file of a run; None where there is none, or where a link leads out of the run's folder."""
+def _opened(folder: Path, path: Path) -> Iterator[tuple[int, int]]:
+    """Open a file of a run and say its size; an empty one where there is none, or a link leads out of the folder."""
     file = None
     if is_within(folder, path):
         with suppress(OSError):
-            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if file is None:
-        yield None
-        return
-    try:
-        yield file if stat.S_ISREG(os.fstat(file).st_mode) else None
-    finally:
-        os.close(file)
+            file = open_file(path)
+    with file or Path(os.devnull).open("rb") as opened:
+        yield opened.fileno(), os.fstat(opened.fileno()).st_size
 
 
 def _after(file: int, at: int, size: int, most: int, with_rest: bool, mask: Mask) -> LogWindow:
@@ -127,33 +114,27 @@ def _made(start: int, data: bytes, size: int, mask: Mask) -> LogWindow:
 
 def times_of(folder: Path, path: Path, lines: LogWindow) -> list[float | None]:
     """Return when the lines of a window came, as far as the end of a log.times tells."""
-    with _opened(folder, path) as file:
-        if file is None:
-            return []
-        size = os.fstat(file).st_size
+    with _opened(folder, path) as (file, size):
         data = os.pread(file, PIECE, max(0, size - PIECE))
-    pairs = [pair for line in data.split(b"\n")[size > PIECE : -1] if (pair := _pair(line)) is not None]
-    lengths = [length for _, length in pairs]
-    places = (bisect_left(lengths, end) for end in lines.ends)
-    return [pairs[at][0] if at < len(pairs) else None for at in places]
-
-
-def _pair(line: bytes) -> tuple[float, int] | None:
-    time, _, length = line[:64].partition(b" ")
-    try:
-        return min(float(time), 1e11), int(length)
-    except ValueError:
-        return None
+    times: list[float | None] = []
+    lengths = []
+    for line in data.split(b"\n")[size > PIECE : -1]:
+        with suppress(ValueError):
+            time, length = read_pair(line)
+            times.append(time)
+            lengths.append(length)
+    times.append(None)
+    return [times[bisect_left(lengths, end)] for end in lines.ends] if lengths else []
 
 
 def search(folder: Path, path: Path, text: str, at: int = 0, mask: Mask = str) -> Hits:
     """Find lines that contain a text, in any case, from an offset on; one call looks through a bounded piece."""
-    with _opened(folder, path) as file:
-        return Hits((), None, 0) if file is None else _search(file, text, at, mask)
+    with _opened(folder, path) as (file, size):
+        return _search(file, size, text, at, mask)
 
 
-def _search(file: int, text: str, at: int, mask: Mask) -> Hits:
-    size, until = os.fstat(file).st_size, at + SEARCHED
+def _search(file: int, size: int, text: str, at: int, mask: Mask) -> Hits:
+    until = at + SEARCHED
     needle = text.encode("utf-8", "replace").lower()
     hits: list[tuple[int, str]] = []
     while at < min(size, until) and len(hits) < MOST_HITS:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import time
+from contextlib import closing
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -34,14 +35,13 @@ def _file(name: str) -> str:
 @cache
 def script() -> str:
     """Return all modules as one, since an inline script can import nothing; names of each stay its own."""
-    return "".join(map(_as_function, MODULES))
-
-
-def _as_function(name: str) -> str:
-    text = _file(f"{name}.js")
-    names = ", ".join(export[2] for export in _EXPORT.finditer(text))
-    inner = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = from_\2;", text))
-    return f"const from_{name} = (() => {{\n{inner}return {{ {names} }};\n}})();\n"
+    functions = ""
+    for name in MODULES:
+        text = _file(f"{name}.js")
+        names = ", ".join(export[2] for export in _EXPORT.finditer(text))
+        inner = _EXPORT.sub(r"\1", _IMPORT.sub(r"const \1 = from_\2;", text))
+        functions += f"const from_{name} = (() => {{\n{inner}return {{ {names} }};\n}})();\n"
+    return functions
 
 
 @cache
@@ -84,11 +84,8 @@ def _for_html(document: Any) -> str:
 
 def report_document(run: Run) -> Document:
     """Return what the report of a run holds."""
-    metrics = run.metrics()
-    try:
+    with closing(run.metrics()) as metrics:
         return make_document(run, metrics.table, time.time(), REPORT, secrets_of_run(run.path, os.environ))
-    finally:
-        metrics.close()
 
 
 def make_report(run: Run) -> str:

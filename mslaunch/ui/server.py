@@ -9,6 +9,7 @@ import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -30,12 +31,12 @@ from mslaunch.masking.free_text import mask_text
 from mslaunch.metrics.rows import Source
 from mslaunch.run.compare import CodeChange, Section, compare_runs, format_value
 from mslaunch.run.find import list_runs
-from mslaunch.run.metrics_file import Metrics, last_values
+from mslaunch.run.metrics_file import last_values
 from mslaunch.run.paths import earlier_path
 from mslaunch.run.run import Run
 from mslaunch.text import plain
 from mslaunch.ui import log_text, page
-from mslaunch.ui.access import LARGEST_HEAD, AccessGuard, App, PageAccess
+from mslaunch.ui.access import LARGEST_HEAD, AccessGuard, PageAccess
 from mslaunch.ui.bounds import LIVE, bounded
 from mslaunch.ui.curves import NOT_DRAWN, kind_of, thin_series
 from mslaunch.ui.library import Library
@@ -58,12 +59,10 @@ def compare(runs: Sequence[Run], environment: Mapping[str, str]) -> dict[str, An
 
 
 def _section(section: Section) -> dict[str, Any]:
-    rows = [[difference.name, *(_shown(value) for value in difference.values)] for difference in section.differences]
+    rows = []
+    for difference in section.differences:
+        rows.append([difference.name, *(None if value is None else format_value(value) for value in difference.values)])
     return {"title": section.title, "equal": section.equal, "rows": bounded(rows, SHORT)}
-
-
-def _shown(value: Any) -> str | None:
-    return None if value is None else format_value(value)
 
 
 def _change(change: CodeChange) -> dict[str, Any]:
@@ -73,23 +72,16 @@ def _change(change: CodeChange) -> dict[str, Any]:
 
 def _curves(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the curves of a run's first rank, attempt by attempt, by the time since its own start."""
-    metrics = run.metrics()
-    try:
-        yield from _curves_of(run, metrics)
-    finally:
-        metrics.close()
-
-
-def _curves_of(run: Run, metrics: Metrics) -> Iterator[dict[str, Any]]:
-    table = metrics.table
-    rank = min((source.rank for source in table.sources if source.rank is not None), default=None)
-    own = [source for source in table.sources if source.rank is not None and source.rank == rank]
-    first = [series.time[0] for source in own for series in table.of(source).values()]
-    for source in own:
-        for name, series in table.of(source).items():
-            if name not in NOT_DRAWN:
-                who = {"kind": "rank", "run": plain(run.name), "rank": source.rank, "attempt": source.attempt}
-                yield {**who, "name": name, **thin_series(series, min(first), POINTS)}
+    with closing(run.metrics()) as metrics:
+        table = metrics.table
+        rank = min((source.rank for source in table.sources if source.rank is not None), default=None)
+        own = [source for source in table.sources if source.rank is not None and source.rank == rank]
+        first = [series.time[0] for source in own for series in table.of(source).values()]
+        for source in own:
+            for name, series in table.of(source).items():
+                if name not in NOT_DRAWN:
+                    who = {"kind": "rank", "run": plain(run.name), "rank": source.rank, "attempt": source.attempt}
+                    yield {**who, "name": name, **thin_series(series, min(first), POINTS)}
 
 
 LABELS = {"rank": ("rank",), "host": ("host",), "device": ("host", "device")}
@@ -164,24 +156,20 @@ class Answers:
         texts = {"/script.js": (page.script, "text/javascript"), "/style.css": (page.style, "text/css")}
         own = [Route("/", _with_errors(lambda _: Response(page.live_page("mslaunch"), media_type="text/html")))]
         own += [Route(path, _text(make, kind)) for path, (make, kind) in texts.items()]
-        reads = {
-            "runs": self.runs,
-            "run": self.run,
-            "log": self.log,
-            "search": self.search,
-            "compare": self.compare,
-        }
-        own += [Route(f"/api/{name}", _with_errors(answer)) for name, answer in reads.items()]
-        acts = {"stacks": self.stacks, "stop": self.stop}
-        own += [Route(f"/api/{name}", _with_errors(answer), methods=["POST"]) for name, answer in acts.items()]
+        for read in (self.runs, self.run, self.log, self.search, self.compare):
+            own.append(Route(f"/api/{read.__name__}", _with_errors(read)))
+        for act in (self.stacks, self.stop):
+            own.append(Route(f"/api/{act.__name__}", _with_errors(act), methods=["POST"]))
         return [*own, Route("/metrics", _with_errors(self.metrics))]
 
     def runs(self, request: Request) -> Response:
-        return _unless_known(request, JSONResponse(self._library.summaries()).body)
+        text = JSONResponse(self._library.summaries()).body
+        tag = hashlib.sha256(text).hexdigest()[:24]
+        return _not_changed(request, tag) or _tagged(text, tag)
 
     def run(self, request: Request) -> Response:
         tag, text = self._library.document(_name(request), _ranks(request))
-        return _unless_known(request, text, tag)
+        return _not_changed(request, tag) or _tagged(text, tag)
 
     def log(self, request: Request) -> Response:
         """A window of a log: from `at` on, the one that ends at `before`, or the last one."""
@@ -207,10 +195,10 @@ class Answers:
         if not 1 < len(names) <= MOST_COMPARED:
             raise RequestError(f"Choose 2 to {MOST_COMPARED} runs to compare, got {len(names)}.")
         tag = self._library.tag(names)
-        if _is_known(request, tag):
-            return _not_changed(tag)
+        if known := _not_changed(request, tag):
+            return known
         comparison = compare([self._library.find(name) for name in names], os.environ)
-        return _unless_known(request, JSONResponse(comparison).body, tag)
+        return _tagged(JSONResponse(comparison).body, tag)
 
     def stacks(self, request: Request) -> Response:
         groups = mask_texts(self._library.find(_name(request)).stacks(), self._library.secrets(_name(request)))
@@ -221,8 +209,7 @@ class Answers:
             raise RequestError("Stopping is off. Start `mslaunch ui` with --allow-stop.")
         return JSONResponse({"state": self._library.find(_name(request)).stop().state})
 
-    def metrics(self, request: Request) -> Response:
-        del request
+    def metrics(self, _request: Request) -> Response:
         return Response(scrape(self._library), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     def _log_of(self, request: Request) -> tuple[Run, Path, Path]:
@@ -234,19 +221,14 @@ class Answers:
         return run, log, times
 
 
-def _unless_known(request: Request, text: bytes | memoryview, tag: str | None = None) -> Response:
-    """Send a text, unless the page has it already."""
-    tag = tag or hashlib.sha256(text).hexdigest()[:24]
-    if _is_known(request, tag):
-        return _not_changed(tag)
+def _tagged(text: bytes | memoryview, tag: str) -> Response:
     return Response(text, media_type="application/json", headers={"ETag": f'"{tag}"'})
 
 
-def _is_known(request: Request, tag: str) -> bool:
-    return request.headers.get("if-none-match", "").removeprefix("W/") == f'"{tag}"'
-
-
-def _not_changed(tag: str) -> Response:
+def _not_changed(request: Request, tag: str) -> Response | None:
+    """Say that the page has this already; None where it has not."""
+    if request.headers.get("if-none-match", "").removeprefix("W/") != f'"{tag}"':
+        return None
     return Response(status_code=304, headers={"ETag": f'"{tag}"'})
 
 
@@ -296,12 +278,6 @@ def _error(status: int, text: str) -> Response:
     return JSONResponse({"error": plain(text)}, status_code=status)
 
 
-def make_app(library: Library, access: PageAccess, may_stop: bool = False) -> App:
-    """Return the whole application."""
-    routed = Starlette(routes=Answers(library, may_stop).routes())
-    return AccessGuard(GZipMiddleware(routed, minimum_size=2000, compresslevel=4), access)
-
-
 def listen(host: str, port: int | None) -> socket.socket:
     """Listen on a port; where none is named, on the usual one or the next that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -323,10 +299,6 @@ def listen(host: str, port: int | None) -> socket.socket:
     raise NotReadyError(f"{host}:{tried[0]}: cannot listen there ({failure.strerror}). {fix}")
 
 
-def new_token() -> str:
-    return secrets.token_urlsafe(32)
-
-
 def names_of(host: str) -> frozenset[str]:
     """Return the names by which this machine is known, where others may reach the server."""
     if host in ("127.0.0.1", "::1", "localhost"):
@@ -334,12 +306,30 @@ def names_of(host: str) -> frozenset[str]:
     return frozenset({host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()})
 
 
-def serve(listening: socket.socket, app: App) -> None:
-    """Answer until a signal ends the program; requests are logged nowhere."""
+SHORTEST_TOKEN = 20
+LONGEST_TOKEN = 500
+
+
+def serve_runs(
+    runs_dir: str, host: str, port: int | None, token_file: str | None, may_stop: bool, tell: Callable[[str], None]
+) -> None:
+    """Show the runs of a folder until a signal ends the program."""
+    list_runs(Path(runs_dir))  # a folder that cannot be read is told now
+    token = read_or_make_token(Path(token_file)) if token_file else secrets.token_urlsafe(32)
+    listening = listen(host, port)
+    bound = listening.getsockname()[1]
+    access = PageAccess(token, f"mslaunch_{bound}", names_of(host))
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+    address = f"[{name}]" if ":" in name else name
+    tell(f"http://{address}:{bound}/?token={token}")
+    if names_of(host):
+        tell("note: others can reach this server, and nothing is encrypted on the way; an SSH tunnel would be safer")
+    tell(f"Shows the runs in {plain(str(Path(runs_dir).absolute()))}. Ctrl-C ends it.")
+    routed = Starlette(routes=Answers(Library(runs_dir, may_stop), may_stop).routes())
     config = uvicorn.Config(
-        app,
+        AccessGuard(GZipMiddleware(routed, minimum_size=2000, compresslevel=4), access),
         log_level="warning",
-        access_log=False,
+        access_log=False,  # requests are logged nowhere
         lifespan="off",
         ws="none",
         http="h11",  # which bounds what it reads of a request before it asks anybody
@@ -351,29 +341,6 @@ def serve(listening: socket.socket, app: App) -> None:
     uvicorn.Server(config).run(sockets=[listening])
 
 
-SHORTEST_TOKEN = 20
-LONGEST_TOKEN = 500
-EVERYWHERE = ("0.0.0.0", "::")
-
-
-def serve_runs(
-    runs_dir: str, host: str, port: int | None, token_file: str | None, may_stop: bool, tell: Callable[[str], None]
-) -> None:
-    """Show the runs of a folder until a signal ends the program."""
-    list_runs(Path(runs_dir))  # a folder that cannot be read is told now
-    token = read_or_make_token(Path(token_file)) if token_file else new_token()
-    listening = listen(host, port)
-    bound = listening.getsockname()[1]
-    access = PageAccess(token, f"mslaunch_{bound}", names_of(host))
-    name = socket.gethostname() if host in EVERYWHERE else host
-    address = f"[{name}]" if ":" in name else name
-    tell(f"http://{address}:{bound}/?token={token}")
-    if names_of(host):
-        tell("note: others can reach this server, and nothing is encrypted on the way; an SSH tunnel would be safer")
-    tell(f"Shows the runs in {plain(str(Path(runs_dir).absolute()))}. Ctrl-C ends it.")
-    serve(listening, make_app(Library(runs_dir, may_stop), access, may_stop))
-
-
 def read_or_make_token(path: Path) -> str:
     """Return the token of a file, which is made where it is not there; others must not be able to read it."""
     try:
@@ -382,7 +349,7 @@ def read_or_make_token(path: Path) -> str:
         return _read_token(path)
     except OSError as error:
         raise NotReadyError(f"{path}: cannot write a token ({error.strerror}). Name another --token-file.") from None
-    token = new_token()
+    token = secrets.token_urlsafe(32)
     with os.fdopen(file, "w") as written:
         written.write(f"{token}\n")
     return token

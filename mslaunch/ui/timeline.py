@@ -116,16 +116,16 @@ def describe_events(events: list[Event], start: float, most: int, mask: Callable
     """Return events as time, name, who and words without secrets: the first ones and the last ones."""
     telling = [event for event in events if event["ev"] not in _NOT_SHOWN]
     chosen = telling if len(telling) <= most else [*telling[: most // 4], *telling[-(most - most // 4) :]]
-    return [[_time(event, start), _name(event["ev"]), _who(event), _words(event, mask)] for event in chosen]
+    rows = []
+    for event in chosen:
+        name = _NAMES.get(event["ev"]) or plain(event["ev"].replace("-", " "))[:40]
+        rows.append([_time(event, start), name, _who(event), _words(event, mask)])
+    return rows
 
 
 def count_events(events: list[Event]) -> int:
     """Return how many events there are to show."""
     return sum(1 for event in events if event["ev"] not in _NOT_SHOWN)
-
-
-def _name(event: str) -> str:
-    return _NAMES.get(event) or plain(event.replace("-", " "))[:40]
 
 
 def _who(event: Event) -> str:
