@@ -129,9 +129,8 @@ def sweep(
     as `launch.method`; a value that is no list, range or other iterable is a constant.
     """
     from mslaunch.plan.combinations import Axis, axis_of, combine
-    from mslaunch.sweeps.members import unseen_sweep
     from mslaunch.sweeps.planning import prepare_sweep
-    from mslaunch.sweeps.queue import carry_out_sweep
+    from mslaunch.sweeps.running import carry_out_sweep, unseen_sweep
 
     one = job if isinstance(job, Job) else Job(**job)
     constants = [Axis(key, (value,)) for key, value in one._values.items() if key not in values]

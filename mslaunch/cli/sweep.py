@@ -15,10 +15,9 @@ from mslaunch.cli.train import Detach, DryRun, Verbose
 from mslaunch.errors import RequestError, signal_code
 from mslaunch.plan.combinations import combinations_of
 from mslaunch.plan.model import to_json
-from mslaunch.sweeps.members import SweepEvent
 from mslaunch.sweeps.planning import Sweep, prepare_sweep, resume_sweep
-from mslaunch.sweeps.queue import carry_out_sweep
 from mslaunch.sweeps.results import SweptRun, exit_code, swept_so_far
+from mslaunch.sweeps.running import SweepEvent, carry_out_sweep
 from mslaunch.text import first_line
 
 if TYPE_CHECKING:

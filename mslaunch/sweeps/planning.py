@@ -105,13 +105,17 @@ def resume_sweep(
     folder = sweep_record.find(Path(read(request).spec.launch.runs_dir).resolve(), name)
     check_owner(folder, "resume")
     before = sweep_record.read(folder)
-    typed = [one.assignments for one in combinations]
-    if any(typed) and typed != [one.assignments for one in before.combinations]:
+    typed = [combination.assignments for combination in combinations]
+    if any(typed) and typed != [combination.assignments for combination in before.combinations]:
         raise RequestError(
             f"{folder.sweep_id} was started with other --set values, and is resumed with the same. "
             "Leave --set out, or start another sweep."
         )
-    request = _as_before(request, before)
+    flags = {name: value for name, value in before.flags.items() if (name, value) != ("webhook", None)}
+    script_args = request.script_args or before.script_args
+    if request.config is None:
+        request = replace(request, config=before.config, config_text=before.config_text)
+    request = replace(request, flags={**flags, **request.flags}, script_args=script_args)
     request = _read_once(request, before.combinations)
     run_ids, waiting = _left(folder, before)
     made = _planned(Sweep(folder, request, before.combinations, run_ids, waiting, at_once, is_resumed=True))
@@ -121,15 +125,6 @@ def resume_sweep(
             "give --set launch.webhook=null to go on without."
         )
     return made
-
-
-def _as_before(typed: Request, before: sweep_record.SweepRecord) -> Request:
-    """What was asked for at first, where nothing else is typed now."""
-    known = {name: value for name, value in before.flags.items() if (name, value) != ("webhook", None)}
-    request = replace(typed, flags={**known, **typed.flags}, script_args=typed.script_args or before.script_args)
-    if typed.config is None:
-        request = replace(request, config=before.config, config_text=before.config_text)
-    return request
 
 
 def _read_once(request: Request, combinations: tuple[Combination, ...]) -> Request:
@@ -174,7 +169,7 @@ class _Draft:
     """What planning one combination after the other has found."""
 
     claims: dict[int, Claim] = field(default_factory=dict)
-    plans: dict[int, Plan] = field(default_factory=dict)
+    plan: Plan | None = None
     pool: tuple[int, ...] = ()
     transports: dict[str, Transport] = field(default_factory=dict)
     alone: str = ""
@@ -196,12 +191,11 @@ def _planned(draft: Sweep) -> Sweep:
     transport = next(iter(found.transports.values()), None)
     queue = transport.queue if transport else None
     queue = queue if queue is not None and queue.current_job(os.environ) is None else None
-    plan = found.plans[draft.waiting[0]] if draft.waiting else None
     at_once = draft.at_once
     if transport is not None and queue is None:
         at_once = _at_once(draft.at_once, found, transport)
-    planned = replace(draft, at_once=at_once, queue=queue, claims=found.claims, pool=found.pool, plan=plan)
-    return replace(planned, has_webhook=found.has_webhook)
+    planned = replace(draft, at_once=at_once, queue=queue, claims=found.claims, pool=found.pool)
+    return replace(planned, plan=found.plan, has_webhook=found.has_webhook)
 
 
 def _plan_one(draft: Sweep, index: int, found: _Draft) -> None:
@@ -220,7 +214,7 @@ def _plan_one(draft: Sweep, index: int, found: _Draft) -> None:
     found.claims[index], found.pool = claim, pool or found.pool
     found.cores = max(found.cores, plan.world_size)
     if index == draft.waiting[0]:
-        found.plans[index] = plan
+        found.plan = plan
 
 
 def _claim(job: ReadJob, transport: Transport, varied: tuple[str, ...]) -> tuple[Claim, tuple[int, ...]]:

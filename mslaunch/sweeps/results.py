@@ -14,12 +14,10 @@ from mslaunch.metrics.progress import short
 from mslaunch.run.liveness import current
 from mslaunch.run.metrics_file import last_values
 from mslaunch.run.paths import RunFolder
-from mslaunch.run.record import ENDED, RunRecord
+from mslaunch.run.record import ENDED
 from mslaunch.run.run import Result
 from mslaunch.sweeps.planning import Sweep
 from mslaunch.text import first_line
-
-NOT_STARTED = "not started"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,35 +74,35 @@ def result_of(sweep: Sweep, index: int, error: BaseException | None = None) -> S
     if now is None or (error is not None and now.state not in ENDED):
         return _swept(sweep, index, _without_record(sweep, index, error))
     result = Result(now.run_id, folder.path, now.state, now.exit_code, now.verdict, now.ranks)
-    return _swept(sweep, index, result, _seconds(now), _last_loss(folder))
+    seconds = None if now.ended is None else round(now.seconds_taken(datetime.now().astimezone()), 3)
+    return _swept(sweep, index, result, seconds, _last_loss(folder))
 
 
 def _without_record(sweep: Sweep, index: int, error: BaseException | None) -> Result:
     run_id = sweep.run_ids[index]
     path = sweep.folder.run(run_id).path
     if error is None:
-        return Result(run_id, path, NOT_STARTED, None, None, ())
-    code = error.exit_code if isinstance(error, MslaunchError) else 1
-    words = str(error) if isinstance(error, MslaunchError) else repr(error)
-    return Result(run_id, path, "failed", code, Verdict(exit_code=code, cause="not ready", summary=words), ())
+        return Result(run_id, path, "not started", None, None, ())
+    code, summary = 1, repr(error)
+    if isinstance(error, MslaunchError):
+        code, summary = error.exit_code, str(error)
+    return Result(run_id, path, "failed", code, Verdict(exit_code=code, cause="not ready", summary=summary), ())
 
 
 def _swept(sweep: Sweep, index: int, result: Result, seconds: float | None = None, loss: str | None = None) -> SweptRun:
-    one = sweep.combinations[index]
-    typed = {key: one.typed[key] for key in one.varied or one.typed}
+    combination = sweep.combinations[index]
+    typed = {key: combination.typed[key] for key in combination.varied or combination.typed}
     name = f"{sweep.folder.sweep_id}/{sweep.run_ids[index]}"
-    return SweptRun(index, one.values, typed, name, result, seconds, loss)
+    return SweptRun(index, combination.values, typed, name, result, seconds, loss)
 
 
 def _last_loss(folder: RunFolder) -> str | None:
     """The last loss of the first rank that told one, of the last attempt."""
-    found = [(source, values["loss"]) for source, values in last_values(folder.metrics, 1).items() if "loss" in values]
-    attempts = [(source.attempt, -(source.rank or 0), loss) for source, loss in found]
-    return short(max(attempts)[2]) if attempts else None
-
-
-def _seconds(now: RunRecord) -> float | None:
-    return None if now.ended is None else round(now.seconds_taken(datetime.now().astimezone()), 3)
+    losses = []
+    for source, values in last_values(folder.metrics, 1).items():
+        if "loss" in values:
+            losses.append((source.attempt, -(source.rank or 0), values["loss"]))
+    return short(max(losses)[2]) if losses else None
 
 
 def exit_code(runs: Sequence[SweptRun]) -> int:

@@ -1,0 +1,354 @@
+"""Runs a sweep to its end: a launcher in a thread for each run, as many as may be, or one job array of a queue."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from mslaunch.errors import MslaunchError, NotReadyError
+from mslaunch.launcher import pipeline
+from mslaunch.launcher.background import BackgroundRun, ThreadRunner
+from mslaunch.launcher.folder import create_queued
+from mslaunch.launcher.pipeline import Launch, PlannedJob
+from mslaunch.launcher.read import Request
+from mslaunch.run import launchers, record
+from mslaunch.run.liveness import current
+from mslaunch.run.paths import RunFolder
+from mslaunch.run.run import save_stopped
+from mslaunch.run.writing import write_atomically
+from mslaunch.signals import ASKING, SUSPEND, Signals, SignalSource
+from mslaunch.sweeps.planning import Claim, Sweep, opened
+from mslaunch.sweeps.results import SweptRun, result_of
+from mslaunch.transports.base import JobQueue
+
+POLL = 0.1
+QUEUE_POLL = 0.5
+STOP_MARGIN = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class SweepEvent:
+    """Something that is to be shown: `opened`, `submitted`, `started`, `ended`, `stopping` or `note`."""
+
+    kind: str
+    index: int | None = None
+    run: SweptRun | None = None
+    text: str = ""
+
+
+Observe = Callable[[SweepEvent], None]
+
+
+class _SweepProgress:
+    """What is left to run of a sweep, and how its runs have ended."""
+
+    def __init__(self, sweep: Sweep, observe: Observe, signals: SignalSource | None, fail_fast: bool) -> None:
+        self.sweep = sweep
+        self.observe = observe
+        self.signals = signals
+        self.fail_fast = fail_fast
+        self.interrupt: int | None = None
+        """The signal that ended the sweep."""
+        self._left = list(sweep.waiting)
+        self._results: dict[int, SweptRun] = {}
+
+    def _received(self) -> list[int]:
+        """Return the signals and requests that have come."""
+        signals = list(self.signals.read()) if self.signals else []
+        return signals + launchers.receive(self.sweep.folder)
+
+    def _all_results(self) -> list[SweptRun]:
+        """Return how all runs ended, in the order of combinations."""
+        everything = range(len(self.sweep.combinations))
+        return [self._results.get(index) or result_of(self.sweep, index) for index in everything]
+
+
+class _Member(ThreadRunner):
+    """One run of a sweep on the road of every launch. Hosts may take long to answer: hence a thread for each."""
+
+    def __init__(self, index: int, request: Request, ended: SimpleQueue[int]) -> None:
+        self.error: BaseException | None = None
+        self.target: str | None = None
+        """Where the run's ranks compute, once its hosts have told."""
+        self._index = index
+        self._request = request
+        self._ended = ended
+        self._lock = threading.Lock()
+        self._signals: list[int] = []
+        self._run: BackgroundRun | None = None
+        self.thread = threading.Thread(target=self._launch, name=f"mslaunch run {index + 1}", daemon=True)
+
+    def _launch(self) -> None:
+        try:
+            started = pipeline.launch(self._request, self)
+            if started is not None:
+                started.wait()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._ended.put(self._index)
+
+    def starts(self, planned: PlannedJob) -> bool:
+        """Note where the run computes; it does not start once the end has been asked for."""
+        self.target = planned.plan.device_target
+        return not self._signals
+
+    def run(self, launch: Launch) -> BackgroundRun:
+        with self._lock:
+            self._run = BackgroundRun(launch)
+            for number in self._signals:
+                self._run.send(number)
+        return self._run
+
+    def send(self, number: int) -> None:
+        """Pass a signal on; a run that has not begun yet does not begin if it asks for the end."""
+        with self._lock:
+            if self._run is not None:
+                self._run.send(number)
+            elif number not in ASKING:
+                self._signals.append(number)
+
+
+class _Devices:
+    """Which devices are in use; no two runs are given the same."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._claims = sweep.claims
+        self._free = list(sweep.pool)
+        self._held: dict[int, tuple[int, ...]] = {}
+        self.fixed: dict[int, frozenset[tuple[str, int]]] = {}
+
+    def take(self, index: int) -> tuple[int, ...] | None:
+        """Return the devices that a run is given, none where it needs none; None if they are not free."""
+        claim = self._claims.get(index, Claim())
+        if claim.count > len(self._free) or any(claim.fixed & held for held in self.fixed.values()):
+            return None
+        devices, self._free = tuple(self._free[: claim.count]), self._free[claim.count :]
+        self._held[index], self.fixed[index] = devices, claim.fixed
+        return devices
+
+    def give_back(self, index: int) -> None:
+        self._free = sorted([*self._free, *self._held.pop(index, ())])
+        self.fixed.pop(index, None)
+
+
+class _SweepRunner(_SweepProgress):
+    """Starts runs in order, waits for them, and stops them when asked to."""
+
+    def __init__(self, sweep: Sweep, observe: Observe, signals: SignalSource | None, fail_fast: bool) -> None:
+        super().__init__(sweep, observe, signals, fail_fast)
+        self._stopping = False
+        self._under_way: dict[int, _Member] = {}
+        self._devices = _Devices(sweep)
+        self._ended: SimpleQueue[int] = SimpleQueue()
+
+    def run(self) -> list[SweptRun]:
+        """Run what is to be run; return how all runs of the sweep ended."""
+        try:
+            while self._under_way or (self._left and not self._stopping):
+                self._start_more()
+                self._turn()
+        except BaseException:
+            self._stop(signal.SIGTERM)
+            for member in self._under_way.values():
+                member.thread.join()
+            raise
+        return self._all_results()
+
+    def _start_more(self) -> None:
+        limit = self.sweep.at_once or 1
+        while self._left and not self._stopping and len(self._under_way) < limit:
+            index = self._left[0]
+            devices = self._devices.take(index)
+            if devices is None:
+                return
+            del self._left[0]
+            member = _Member(index, self.sweep.member(index, devices), self._ended)
+            self._under_way[index] = member
+            member.thread.start()
+            self.observe(SweepEvent("started", index))
+
+    def _turn(self) -> None:
+        """Wait a moment for a run to end, and handle signals and requests."""
+        with suppress(Empty):
+            self._finish(self._ended.get(timeout=POLL))
+        for number in self._received():
+            self._handle(number)
+        for index, member in self._under_way.items():
+            if member.target == "CPU":  # on other hosts, which turns out only now
+                self._devices.fixed[index] = frozenset()
+
+    def _handle(self, number: int) -> None:
+        if number == SUSPEND:
+            self.observe(SweepEvent("note", text="a sweep cannot be suspended; it goes on"))
+        elif number in ASKING:
+            for member in self._under_way.values():
+                member.send(number)
+        else:
+            self.interrupt = self.interrupt or number
+            self.observe(SweepEvent("stopping"))
+            self._stop(number)
+
+    def _stop(self, number: int) -> None:
+        self._stopping = True
+        for member in self._under_way.values():
+            member.send(number)
+
+    def _finish(self, index: int) -> None:
+        member = self._under_way.pop(index)
+        member.thread.join()
+        self._devices.give_back(index)
+        run = self._results[index] = result_of(self.sweep, index, member.error)
+        self.observe(SweepEvent("ended", index, run))
+        if self.fail_fast and not run.result.succeeded and not self._stopping:
+            self.observe(SweepEvent("stopping", text="a run has failed: stopping the others"))
+            self._stop(signal.SIGTERM)
+
+
+def unseen_sweep(_event: SweepEvent) -> None:
+    """Show nothing."""
+
+
+class _ArrayMember(ThreadRunner):
+    """Makes the folder of a run, which is submitted together with the others of its sweep."""
+
+    def submit(self, planned: PlannedJob, _queue: JobQueue) -> tuple[PlannedJob, RunFolder]:  # type: ignore[override]
+        return planned, create_queued(planned)
+
+
+def submit_sweep(sweep: Sweep, queue: JobQueue) -> str:
+    """Make the folder of every run, submit them as one job, and return its id. What fails leaves no folder behind."""
+    folders: dict[int, RunFolder] = {}
+    transport = ""
+    secrets: dict[str, str] = {}
+    try:
+        for index in sweep.waiting:
+            planned, folders[index] = pipeline.launch(sweep.member(index), _ArrayMember())
+            secrets |= planned.site.secrets
+            transport = planned.plan.transport
+        members = {at: folder.path for at, folder in folders.items()}
+        also = (secrets,) if secrets else ()
+        job = queue.submit_array(sweep.folder.path, members, sweep.at_once, *also)
+    except (MslaunchError, OSError) as error:
+        for folder in folders.values():
+            shutil.rmtree(folder.path, ignore_errors=True)
+        if not sweep.is_resumed:
+            shutil.rmtree(sweep.folder.path, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise NotReadyError(f"{sweep.folder.path}: cannot write the sweep's folder: {error.strerror}.") from None
+        raise
+    with suppress(OSError):  # a full disk: the job is found by the sweep's name
+        write_atomically(sweep.folder.job(transport), job)
+        for index, folder in folders.items():
+            if not folder.job(transport).exists():
+                write_atomically(folder.job(transport), queue.member(job, index))
+    return job
+
+
+class _ArrayFollower(_SweepProgress):
+    """Watches the runs of a submitted sweep. A signal cancels the job; the end of this process does not."""
+
+    def __init__(
+        self, sweep: Sweep, observe: Observe, signals: SignalSource | None, fail_fast: bool, queue: JobQueue, job: str
+    ) -> None:
+        super().__init__(sweep, observe, signals, fail_fast)
+        self.queue = queue
+        self.job = job
+        self._cancelled = False
+        self._kill_at: float | None = None
+        self._reason = ""
+        self._started: set[int] = set()
+
+    def run(self) -> list[SweptRun]:
+        """Follow all runs to their end; return how they ended."""
+        while self._left:
+            for index in list(self._left):
+                self._look(index)
+            if not self._started and not self._cancelled:
+                self._tell_why_it_waits()
+            for number in self._signals():
+                self.handle(number)
+            if self._kill_at is not None and time.monotonic() > self._kill_at:
+                self._kill_at = None
+                self.queue.kill(self.job)
+        return self._all_results()
+
+    def _signals(self) -> Iterator[int]:
+        until = time.monotonic() + QUEUE_POLL
+        while self._left and time.monotonic() < until:
+            yield from self._received()
+            time.sleep(QUEUE_POLL / 5)
+
+    def _look(self, index: int) -> None:
+        folder = self.sweep.folder.run(self.sweep.run_ids[index])
+        now = current(folder)
+        if now.state != "queued" and index not in self._started and now.state != "stopped":
+            self._started.add(index)
+            self.observe(SweepEvent("started", index))
+        if now.state not in record.ENDED:
+            return
+        self._left.remove(index)
+        if self._cancelled:
+            save_stopped(folder, now)
+        else:
+            with suppress(OSError):
+                record.save(folder, now)  # what only the queue knew, it forgets
+        run = self._results[index] = result_of(self.sweep, index)
+        self.observe(SweepEvent("ended", index, run))
+        if self.fail_fast and not run.result.succeeded and not self._cancelled:
+            self._cancel("a run has failed: stopping the others")
+
+    def _tell_why_it_waits(self) -> None:
+        seen = self.queue.state(self.queue.member(self.job, self._left[0])) if self._left else None
+        if seen is not None and seen.state == "queued" and seen.reason not in ("", self._reason):
+            self._reason = seen.reason
+            self.observe(SweepEvent("note", text=f"{self.queue.label} job {self.job} waits: {seen.reason}"))
+
+    def handle(self, number: int) -> None:
+        """Cancel the job at the first signal that asks for the end, and kill it at the second."""
+        if number in ASKING or number == SUSPEND:
+            return
+        again, self.interrupt = self.interrupt is not None, self.interrupt or number
+        if again:
+            self.queue.kill(self.job)
+        else:
+            self._cancel()
+
+    def _cancel(self, why: str = "") -> None:
+        self._cancelled = True
+        self.observe(SweepEvent("stopping", text=why))
+        grace = self.sweep.plan.limits.grace if self.sweep.plan else 0.0
+        self._kill_at = time.monotonic() + grace + STOP_MARGIN
+        self.queue.cancel_array(self.job)
+
+
+def carry_out_sweep(
+    sweep: Sweep, observe: Observe, fail_fast: bool = False, detach: bool = False, take_signals: bool = False
+) -> tuple[list[SweptRun], int | None]:
+    """Run a sweep to its end; return its runs, and the signal that ended it.
+
+    With `take_signals` those of the process stop it. With `detach` a submitted sweep is left to its queue.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(opened(sweep, in_process=not take_signals))
+        launchers.receive(sweep.folder)  # those of the time before it was resumed
+        observe(SweepEvent("opened"))
+        signals = stack.enter_context(Signals()) if take_signals else None
+        if sweep.queue is None or not sweep.waiting:
+            runner = _SweepRunner(sweep, observe, signals, fail_fast)
+            return runner.run(), runner.interrupt
+        job = submit_sweep(sweep, sweep.queue)
+        observe(SweepEvent("submitted", text=job))
+        early_signals = signals.read() if signals else []  # while the queue had not answered
+        if detach and not early_signals:
+            return [], None
+        follower = _ArrayFollower(sweep, observe, signals, fail_fast, sweep.queue, job)
+        for number in early_signals:
+            follower.handle(number)
+        return follower.run(), follower.interrupt
