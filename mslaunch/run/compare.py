@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from mslaunch.run.run import Run
-
 import difflib
 import hashlib
 import json
 import math
+import os
 import statistics
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mslaunch.documents.json_text import parse_json
 from mslaunch.documents.limits import MOST_BYTES, Unreadable, read_text
@@ -34,6 +28,9 @@ from mslaunch.run.paths import RunFolder
 from mslaunch.run.record import RunRecord, read_plan
 from mslaunch.shared import layout
 
+if TYPE_CHECKING:
+    from mslaunch.run.run import Run
+
 SECTIONS = ("run", "settings", "config", "environment", "versions", "metrics", "speed")
 """The mappings of RunFacts that are compared name by name, in the order in which they are shown."""
 _NAMED_BY_USERS = ("config", "environment")
@@ -41,23 +38,19 @@ _NAMED_BY_USERS = ("config", "environment")
 LESS_IS_BETTER = ("loss", "error", "perplexity", "ppl", "wer", "cer", "mae", "mse", "rmse", "fid", "time")
 MORE_IS_BETTER = ("acc", "top1", "top5", "f1", "bleu", "rouge", "map", "iou", "auc", "psnr", "score", "throughput")
 """Parts of a metric's name that tell which of two numbers is the better one."""
-_NOT_RESULTS = frozenset(
-    (
-        *("step", "steps", "epoch", "epochs", "total_step", "stopped"),
-        *("cpu", "cpu_wait", "memory", "threads", "read_rate", "write_rate"),
-    )
+_NOT_RESULTS = (
+    *("step", "steps", "epoch", "epochs", "total_step", "stopped"),
+    *("cpu", "cpu_wait", "memory", "threads", "read_rate", "write_rate"),
 )
 """Metrics that describe progress and resources."""
 _MEDIANS = {"step_time": "step time, median (s)", "throughput": "throughput, median"}
 _SETTINGS_OF_THE_RUN = ("run_id", "runs_dir", "tags", "on_end", "webhook")
-_VARIABLES_OF_THE_SHELL = frozenset(
-    (
-        *("PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "TMUX", "TMUX_PANE", "WINDOWID", "STY"),
-        *("COLORTERM", "LS_COLORS", "LESSOPEN", "LESSCLOSE", "PS1", "PROMPT_COMMAND", "VIRTUAL_ENV_PROMPT"),
-        *("PYENV_SHELL", "HISTFILE", "LC_TERMINAL", "LC_TERMINAL_VERSION"),
-        *("XDG_SESSION_ID", "INVOCATION_ID", "JOURNAL_STREAM", "DBUS_SESSION_BUS_ADDRESS"),
-        *("MASTER_PORT", "MS_SCHED_PORT", "MS_NODE_ID", "RANK_TABLE_FILE"),
-    )
+_VARIABLES_OF_THE_SHELL = (
+    *("PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "TMUX", "TMUX_PANE", "WINDOWID", "STY"),
+    *("COLORTERM", "LS_COLORS", "LESSOPEN", "LESSCLOSE", "PS1", "PROMPT_COMMAND", "VIRTUAL_ENV_PROMPT"),
+    *("PYENV_SHELL", "HISTFILE", "LC_TERMINAL", "LC_TERMINAL_VERSION"),
+    *("XDG_SESSION_ID", "INVOCATION_ID", "JOURNAL_STREAM", "DBUS_SESSION_BUS_ADDRESS"),
+    *("MASTER_PORT", "MS_SCHED_PORT", "MS_NODE_ID", "RANK_TABLE_FILE"),
 )
 """Variables that differ between launches of the same job."""
 _PREFIXES_OF_THE_RUN = (
@@ -90,7 +83,7 @@ class RunFacts:
     config: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     default_settings: frozenset[str] = frozenset()
-    """Settings that have their default: another version of mslaunch may have others, or write them differently."""
+    """Names of settings that have their default: another version of mslaunch may have others."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -147,10 +140,7 @@ class Comparison:
         for section in self.sections:
             rows = {row.name: [_json(value) for value in row.values] for row in section.differences}
             sections[section.title] = {"equal": section.equal, "differences": rows}
-        changes = [
-            {"path": change.path, "run": change.run, "kind": change.kind, "diff": list(change.diff)}
-            for change in self.code
-        ]
+        changes = [{**asdict(change), "diff": list(change.diff)} for change in self.code]
         code = {"equal": self.equal_files, "changes": changes, "without_code": list(self.without_code)}
         return {"runs": list(self.runs), **sections, "code": code}
 
@@ -187,7 +177,11 @@ def gather(folder: RunFolder, with_code: bool = True) -> RunFacts:
         name=folder.name,
         run=_describe(record, plan),
         config=flatten(_read_object(folder.path / layout.CONFIG_JSON)),
-        settings=_settings(plan),
+        settings={
+            name: text.rpartition(", from ")[0] or text
+            for name, text in plan.sources.items()
+            if name not in _SETTINGS_OF_THE_RUN
+        },
         default_settings=frozenset(name for name, text in plan.sources.items() if ", from default" in text),
         environment=_environment(folder, plan),
         versions=_read_object(folder.rank(0) / layout.VERSIONS),
@@ -216,12 +210,6 @@ def _describe(record: RunRecord, plan: Plan) -> dict[str, Any]:
         "seconds": seconds,
         "why": why,
     }
-
-
-def _settings(plan: Plan) -> dict[str, Any]:
-    """Return the settings of the job, without the source of each."""
-    values = {name: text.rpartition(", from ")[0] or text for name, text in plan.sources.items()}
-    return {name: value for name, value in values.items() if name not in _SETTINGS_OF_THE_RUN}
 
 
 def _environment(folder: RunFolder, plan: Plan) -> dict[str, Any]:
@@ -295,21 +283,15 @@ def summarize_speed(series: Mapping[str, Series]) -> dict[str, float]:
     steps = series.get("total_step") or series.get("step")
     if steps is not None and len(steps) > 1:
         # Thinned rows have the time of their last number, so the first and the last of the file are exact.
-        seconds, count = steps.time[-1] - steps.time[0], _count_steps(steps)
+        seconds, count = steps.time[-1] - steps.time[0], 0.0
+        for before, after in pairwise(filter(math.isfinite, steps.value)):
+            count += after - before if after >= before else after  # less than before: the first of a new epoch
         if seconds > 0 and count > 0:
             speed["steps a second"] = count / seconds
     for name, title in _MEDIANS.items():
         if name in series and (numbers := list(filter(math.isfinite, series[name].value))):
             speed[title] = statistics.median(numbers)
     return speed
-
-
-def _count_steps(steps: Series) -> float:
-    """Count the steps: one that is less than the step before it is the first of a new epoch."""
-    count = 0.0
-    for before, after in pairwise(filter(math.isfinite, steps.value)):
-        count += after - before if after >= before else after
-    return count
 
 
 def _read_code(folder: RunFolder) -> dict[str, CodeFile] | None:
@@ -342,16 +324,12 @@ def _read_code_file(path: Path, size: int) -> CodeFile:
 
 def compare_facts(facts: Sequence[RunFacts]) -> Comparison:
     """Compare two or more runs."""
-    first, *others = facts
-    changes: list[CodeChange] = []
+    changes = [change for other in facts[1:] for change in _code_changes(facts[0], other)]
     left = MOST_DIFF_LINES
-    for other in others:
-        for change in _code_changes(first, other):
-            if len(change.diff) > left:
-                changes.append(replace(change, diff=()))
-            else:
-                left -= len(change.diff)
-                changes.append(change)
+    for at, change in enumerate(changes):
+        if len(change.diff) > left:
+            changes[at] = replace(change, diff=())
+        left -= len(changes[at].diff)
     return Comparison(
         runs=tuple(run.name for run in facts),
         sections=tuple(_compare_section(title, facts) for title in SECTIONS),
@@ -366,17 +344,12 @@ def _compare_section(title: str, facts: Sequence[RunFacts]) -> Section:
     names = dict.fromkeys(name for mapping in mappings for name in mapping)
     differences = []
     for name in names:
-        if title == "settings" and _has_default(name, facts):
-            continue
+        if title == "settings" and all(name in run.default_settings for run in facts if name in run.settings):
+            continue  # it has its default in all runs that have it
         values = tuple(mapping.get(name) for mapping in mappings)
         if not all(_is_same(values[0], value) for value in values[1:]):
             differences.append(ValuesByRun(name, values))
     return Section(title, len(names) - len(differences), tuple(differences))
-
-
-def _has_default(name: str, facts: Iterable[RunFacts]) -> bool:
-    """Tell whether a setting has its default in all runs that have it."""
-    return all(name in run.default_settings for run in facts if name in run.settings)
 
 
 def _is_same(first: Any, second: Any) -> bool:
@@ -386,10 +359,9 @@ def _is_same(first: Any, second: Any) -> bool:
 
 
 def _count_equal_files(facts: Sequence[RunFacts]) -> int:
-    snapshots = [run.code for run in facts if run.code is not None]
-    if len(snapshots) < len(facts):
+    if any(run.code is None for run in facts):
         return 0
-    first, *others = snapshots
+    first, *others = [run.code or {} for run in facts]
     return sum(1 for path, file in first.items() if all(other.get(path) == file for other in others))
 
 

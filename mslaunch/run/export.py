@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from mslaunch.documents.protobuf import FIXED32, FIXED64, VARINT, encode_varint, field_bytes
+from mslaunch.documents.protobuf import FIXED32, FIXED64, encode_varint, field_bytes, field_number
 from mslaunch.errors import NotReadyError, RequestError
 from mslaunch.metrics.rows import Number, Row, Source, Spread
 from mslaunch.metrics.series import step_of
@@ -25,23 +25,16 @@ _WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY = 1, 2, 3, 5  # fields of Event
 _VALUE, _TAG, _SIMPLE_VALUE = 1, 1, 2  # fields of Summary and Summary.Value
 
 
-def _table() -> tuple[int, ...]:
-    rows = []
-    for number in range(256):
-        for _ in range(8):
-            number = number >> 1 ^ (_POLYNOMIAL if number & 1 else 0)  # noqa: PLW2901
-        rows.append(number)
-    return tuple(rows)
-
-
-_TABLE = _table()
+_TABLE = list(range(256))
+for _ in range(8):
+    _TABLE = [row >> 1 ^ _POLYNOMIAL * (row & 1) for row in _TABLE]
 
 
 def crc32c(data: bytes) -> int:
     """Return the CRC-32C of some bytes."""
-    crc, table = 0xFFFFFFFF, _TABLE
+    crc = 0xFFFFFFFF
     for byte in data:
-        crc = table[(crc ^ byte) & 0xFF] ^ crc >> 8
+        crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
     return crc ^ 0xFFFFFFFF
 
 
@@ -55,30 +48,26 @@ def _record(data: bytes) -> bytes:
     return length + _masked(length) + data + _masked(data)
 
 
-def _key(number: int, kind: int) -> bytes:
-    return encode_varint(number << 3 | kind)
+def _wall_time(time: float) -> bytes:
+    return encode_varint(_WALL_TIME << 3 | FIXED64) + struct.pack("<d", time)
 
 
 def head(time: float) -> bytes:
     """The first record of a file."""
-    return _record(_key(_WALL_TIME, FIXED64) + struct.pack("<d", time) + field_bytes(_FILE_VERSION, b"brain.Event:2"))
+    return _record(_wall_time(time) + field_bytes(_FILE_VERSION, b"brain.Event:2"))
 
 
 def event(time: float, step: int, values: Mapping[str, float]) -> bytes:
     """One record: what was known at one time and step."""
-    summary = b"".join(
-        field_bytes(_VALUE, field_bytes(_TAG, name.encode()) + _key(_SIMPLE_VALUE, FIXED32) + _float32(number))
-        for name, number in values.items()
-    )
-    wall_time = _key(_WALL_TIME, FIXED64) + struct.pack("<d", time)
-    return _record(wall_time + _key(_STEP, VARINT) + encode_varint(step) + field_bytes(_SUMMARY, summary))
-
-
-def _float32(number: float) -> bytes:
-    try:
-        return struct.pack("<f", number)
-    except OverflowError:  # beyond what a float of 32 bits holds
-        return struct.pack("<f", float("inf") if number > 0 else float("-inf"))
+    summary = b""
+    for name, number in values.items():
+        try:
+            packed = struct.pack("<f", number)
+        except OverflowError:  # beyond what a float of 32 bits holds
+            packed = struct.pack("<f", math.copysign(math.inf, number))
+        value = encode_varint(_SIMPLE_VALUE << 3 | FIXED32) + packed
+        summary += field_bytes(_VALUE, field_bytes(_TAG, name.encode()) + value)
+    return _record(_wall_time(time) + field_number(_STEP, step) + field_bytes(_SUMMARY, summary))
 
 
 COLUMNS = ("time", "attempt", "rank", "host", "device", "step", "name", "value", "least", "greatest")
@@ -125,29 +114,21 @@ def write_tensorboard(folder: RunFolder, target: Path) -> list[Path]:
             if not values:
                 continue
             if row.source not in files:
-                if len(files) >= MOST_OPEN:
-                    _close_one(files)
+                if len(files) >= MOST_OPEN:  # thousands of ranks have more than a process may open
+                    files.pop(next(iter(files))).close()
                 is_new = row.source not in written
                 path = written.setdefault(row.source, _path(folder, target, row))
-                files[row.source] = stack.enter_context(_open(path, is_new))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                files[row.source] = stack.enter_context(path.open("wb" if is_new else "ab"))
                 if is_new:
                     files[row.source].write(head(row.time))
             at = step if row.source.rank is not None and step is not None else row.time - began
-            files[row.source].write(event(row.time, _whole(at), values))
+            files[row.source].write(event(row.time, int(at) if math.isfinite(at) else 0, values))
     return list(written.values())
-
-
-def _close_one(files: dict[Source, BinaryIO]) -> None:
-    """Close the file that was opened first: thousands of ranks have more than a process may open."""
-    files.pop(next(iter(files))).close()
 
 
 def _last_numbers(row: Row) -> dict[str, Number]:
     return {name: number for name in row.values if (number := row.last(name)) is not None}
-
-
-def _whole(step: float) -> int:
-    return int(step) if math.isfinite(step) else 0
 
 
 def _path(folder: RunFolder, target: Path, row: Row) -> Path:
@@ -155,19 +136,13 @@ def _path(folder: RunFolder, target: Path, row: Row) -> Path:
     name = layout.rank_folder(source.rank) if source.rank is not None else f"host_{_safe(str(source.host))}"
     name += "" if source.device is None else f"_device_{source.device}"
     name += f".{source.attempt}" if source.attempt else ""
-    return (
-        target / folder.name / name / f"{EVENTS}.{min(max(0, int(row.time)), LAST_SECOND):010d}.{_safe(folder.run_id)}"
-    )
+    second = min(max(0, int(row.time)), LAST_SECOND)
+    return target / folder.name / name / f"{EVENTS}.{second:010d}.{_safe(folder.run_id)}"
 
 
 def _safe(name: str) -> str:
     """A name without slashes, since a file of the run may hold anything."""
     return "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)[:100].lstrip(".") or "_"
-
-
-def _open(path: Path, is_new: bool) -> BinaryIO:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("wb" if is_new else "ab")
 
 
 def export_csv(folder: RunFolder, target: Path | str) -> int:

@@ -32,7 +32,7 @@ from mslaunch.run.find import RUNS_DIR, default_runs_dir, list_runs
 from mslaunch.run.liveness import current
 from mslaunch.run.metrics_file import Metrics
 from mslaunch.run.ownership import check_owner, is_own
-from mslaunch.run.paths import RunFolder, SweepFolder
+from mslaunch.run.paths import RunFolder
 from mslaunch.run.writing import point_link
 from mslaunch.shared import layout
 from mslaunch.shared.guard import processes_with
@@ -284,7 +284,13 @@ def _remove_runs(choice: Choice, folders: dict[str, RunFolder], tags: Sequence[s
             folder = folders[name]
             parent = folder.sweep
             if parent is not None and parent.path not in locked and not dry_run:
-                locked[parent.path] = _hold(held, parent)
+                locked[parent.path] = None
+                try:
+                    held.enter_context(sweep_record.locked(parent))
+                except SweepAlive:
+                    locked[parent.path] = "its sweep is under way"
+                except MslaunchError as error:
+                    locked[parent.path] = str(error)
             why = locked.get(folder.path.parent) or _mounted_in(folder.path)
             size = 0 if why else _room_of(folder.path)
             if not why and not dry_run:
@@ -307,17 +313,6 @@ def _mounted_in(path: Path) -> str | None:
     except OSError as error:
         return f"it cannot be searched for what is mounted in it ({error.strerror})"
     return f"something is mounted at {place}; unmount it first" if place else None
-
-
-def _hold(held: ExitStack, folder: SweepFolder) -> str | None:
-    """Hold a sweep while its runs are removed; say why that cannot be."""
-    try:
-        held.enter_context(sweep_record.locked(folder))
-    except SweepAlive:
-        return "its sweep is under way"
-    except MslaunchError as error:
-        return str(error)
-    return None
 
 
 def _remove(folder: RunFolder, tags: Sequence[str]) -> str | None:

@@ -79,7 +79,6 @@ class JobFailed(MslaunchError):
 
 
 def _describe_end(result: Result) -> str:
-    """Describe how a run ended, why, and what the rank that failed first raised."""
     verdict = result.verdict
     if verdict is None:
         return f"run {result.run_id} {_STATES[result.state]}. See {result.path}."

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -129,22 +129,22 @@ def read_summaries(
             continue
         summary = summarize(record, folder)
         summaries.append(summary)
-        if path and key == _key(folder) and _is_final(folder, record):
+        # A queue may start a run again, and a lost run may be found.
+        is_final = record.state in ENDED and record.state != "lost" and job_of(folder, record) is None
+        if path and is_final and key == _key(folder):
             new[name] = [key, *(getattr(summary, column) for column in _FIELDS)]
     if path and new:
         places = {_place(folder) for folder in everything}
-        _save(path, {name: row for name, row in {**cached, **new}.items() if name in places})
+        rows = {name: row for name, row in {**cached, **new}.items() if name in places}
+        with suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(path, json.dumps({"columns": _FIELDS, "runs": rows}, separators=(",", ":")))
     return summaries
 
 
 def _place(folder: RunFolder) -> str:
     """Name a run within all folders of runs: its own name after that of the folder, or sweep, that holds it."""
     return f"{folder.path.parent.name}/{folder.path.name}"
-
-
-def _is_final(folder: RunFolder, record: RunRecord) -> bool:
-    """Tell whether a record will not change: a queue may start a run again, and a lost run may be found."""
-    return record.state in ENDED and record.state != "lost" and job_of(folder, record) is None
 
 
 def _key(folder: RunFolder) -> str:
@@ -170,14 +170,7 @@ def _load(path: Path) -> dict[str, list[Any]]:
 
 
 def _is_row(row: Any) -> bool:
-    try:
+    with suppress(Mismatch):
         _ROW.read(row)
-    except Mismatch:
-        return False
-    return row[2] in ENDED
-
-
-def _save(path: Path, rows: Mapping[str, list[Any]]) -> None:
-    with suppress(OSError):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(path, json.dumps({"columns": _FIELDS, "runs": rows}, separators=(",", ":")))
+        return row[2] in ENDED
+    return False

@@ -32,7 +32,7 @@ from mslaunch.run.find import list_all
 from mslaunch.run.launchers import Launcher
 from mslaunch.run.liveness import queue_of
 from mslaunch.run.ownership import become_owner, check_owner, is_own
-from mslaunch.run.paths import RunFolder, SweepFolder, is_file
+from mslaunch.run.paths import SweepFolder, is_file
 from mslaunch.run.record import LARGEST, is_name
 from mslaunch.run.run import Result, Run, save_stopped
 from mslaunch.run.writing import why, write_atomically
@@ -170,27 +170,18 @@ def stop_all(places: Sequence[Path]) -> list[tuple[str, str]]:
     One that is not in the first of these folders is called by its path.
     """
     own = [run for run in list_all(places) if is_own(run)]
-    first = places[0].resolve()
     sweeps = {sweep.path: sweep for run in own if (sweep := run.sweep)}
     sweeps = {path: sweep for path, sweep in sweeps.items() if is_under_way(sweep)}
-    jobs: list[tuple[str, Callable[[], Result | None]]] = []
-    jobs += [(_name_in(first, sweep.path), partial(stop, sweep)) for sweep in sweeps.values()]
-    alone = [run for run in own if run.path.parent not in sweeps]
-    jobs += [(_name_in(first, run.path), Run(run).stop) for run in alone if _goes_on(run)]
+    jobs: dict[Path, Callable[[], Result | None]] = {path: partial(stop, sweep) for path, sweep in sweeps.items()}
+    for run in own:
+        with suppress(RecordUnreadable):
+            if run.path.parent not in sweeps and not Run(run).has_ended:
+                jobs[run.path] = Run(run).stop
+    names = [path.resolve() for path in jobs]
+    first = places[0].resolve()
+    names = [path.relative_to(first) if path.is_relative_to(first) else path for path in names]
     with ThreadPoolExecutor(max(1, len(jobs))) as pool:
-        return list(zip((name for name, _ in jobs), pool.map(_outcome, (job for _, job in jobs)), strict=True))
-
-
-def _name_in(runs_dir: Path, path: Path) -> str:
-    there = path.resolve()
-    return str(there.relative_to(runs_dir) if there.is_relative_to(runs_dir) else there)
-
-
-def _goes_on(run: RunFolder) -> bool:
-    try:
-        return not Run(run).has_ended
-    except RecordUnreadable:
-        return False
+        return list(zip(map(str, names), pool.map(_outcome, jobs.values()), strict=True))
 
 
 def _outcome(stop_it: Callable[[], Result | None]) -> str:

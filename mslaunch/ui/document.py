@@ -123,7 +123,7 @@ def make_document(
         "heat": make_heat(table, start, bounds),
         "timeline": timeline.make_timeline(events, start, bounds),
         "events": timeline.describe_events(events, start, bounds.events, partial(mask_text, secrets=secrets)),
-        "event_count": timeline.count_events(events),
+        "event_count": sum(1 for event in events if event["ev"] != "schema"),
         "plan": _plan(run, secrets),
         "config": _config(run.path / layout.CONFIG, bounds.texts, secrets),
         "logs": _logs(run, record, bounds, secrets) if bounds.log_bytes else [],

@@ -42,7 +42,6 @@ _NAMES = {
     "unknown": "unknown event",
 }
 """What people call events; others have their own names, with blanks for dashes."""
-_NOT_SHOWN = frozenset({"schema"})
 _WORDS: dict[str, Callable[[Any], str]] = {
     "message": str,
     "why": lambda value: value if isinstance(value, str) else f"why {_value(value)}",
@@ -114,18 +113,13 @@ def _bounded(spans: list[Event], most: int) -> list[Event]:
 
 def describe_events(events: list[Event], start: float, most: int, mask: Callable[[str], str]) -> list[list[Any]]:
     """Return events as time, name, who and words without secrets: the first ones and the last ones."""
-    telling = [event for event in events if event["ev"] not in _NOT_SHOWN]
-    chosen = telling if len(telling) <= most else [*telling[: most // 4], *telling[-(most - most // 4) :]]
+    events = [event for event in events if event["ev"] != "schema"]
+    chosen = events if len(events) <= most else [*events[: most // 4], *events[-(most - most // 4) :]]
     rows = []
     for event in chosen:
         name = _NAMES.get(event["ev"]) or plain(event["ev"].replace("-", " "))[:40]
         rows.append([_time(event, start), name, _who(event), _words(event, mask)])
     return rows
-
-
-def count_events(events: list[Event]) -> int:
-    """Return how many events there are to show."""
-    return sum(1 for event in events if event["ev"] not in _NOT_SHOWN)
 
 
 def _who(event: Event) -> str:
