@@ -16,8 +16,7 @@ from mslaunch.errors import RequestError, signal_code
 from mslaunch.plan.combinations import combinations_of
 from mslaunch.plan.model import to_json
 from mslaunch.sweeps.planning import Sweep, prepare_sweep, resume_sweep
-from mslaunch.sweeps.results import SweptRun, exit_code, swept_so_far
-from mslaunch.sweeps.running import SweepEvent, carry_out_sweep
+from mslaunch.sweeps.running import SweepEvent, SweptRun, carry_out_sweep, exit_code, swept_so_far
 from mslaunch.text import first_line
 
 if TYPE_CHECKING:

@@ -248,7 +248,6 @@ def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _series_of_first_rank(folder: RunFolder) -> Mapping[str, Series]:
-    """Return the series of the first rank that reported any, in its last attempt."""
     with closing(Metrics(folder.metrics)) as metrics:
         ranks = [source for source in metrics.table.sources if source.rank is not None]
         if not ranks:

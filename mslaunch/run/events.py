@@ -141,7 +141,6 @@ class _EventReader:
         yield from self.steps.read()
 
     def _typed(self, raw: dict[str, Any]) -> list[RunEvent]:
-        """Return what a line of the file means to programs."""
         kind = raw["ev"]
         if raw.get("role", "worker") != "worker":
             return []

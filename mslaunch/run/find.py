@@ -100,7 +100,9 @@ def folders_to_search(environment: Mapping[str, str]) -> list[Path]:
     here = Path.cwd()
     folders = [default, *_around(here)]
     for folder in remembered(here):
-        if folder.name != RUNS_DIR and not _is_in_run(folder, here):
+        above = (RunFolder(parent) for parent in folder.parents if parent.is_relative_to(here))
+        is_in_run = any(is_file(run.record) for run in above)  # a rank has launched jobs there
+        if folder.name != RUNS_DIR and not is_in_run:
             folders.append(folder)
     return list({folder.resolve(): folder for folder in reversed(folders)}.values())[::-1]
 
@@ -111,11 +113,6 @@ def _around(here: Path) -> list[Path]:
         if is_file(RunFolder(place).record):
             return [runs_root(place.parent)]
     return [here] if is_file(here / layout.LATEST / layout.RECORD) else []
-
-
-def _is_in_run(folder: Path, here: Path) -> bool:
-    """Tell whether a folder lies in that of a run: a rank has launched jobs there."""
-    return any(is_file(RunFolder(above).record) for above in folder.parents if above.is_relative_to(here))
 
 
 def arguments_for(folder: RunFolder, environment: Mapping[str, str]) -> str:

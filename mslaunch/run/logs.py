@@ -166,7 +166,6 @@ def read_pair(line: bytes) -> tuple[float, int]:
 
 
 def _start_of_line(path: Path, offset: int) -> int:
-    """Return where the line begins that an offset is in."""
     while offset > 0:
         before = max(0, offset - BLOCK)
         newline = _read(path, before, offset - before).rfind(b"\n")
@@ -177,7 +176,6 @@ def _start_of_line(path: Path, offset: int) -> int:
 
 
 def _start_of_last(path: Path, count: int) -> int:
-    """Return where the last lines of a file begin."""
     try:
         size = at = path.stat().st_size
     except OSError:

@@ -14,7 +14,7 @@ import shutil
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import takewhile, zip_longest
 from pathlib import Path
@@ -150,8 +150,7 @@ class Pruned:
         return sum(freed.bytes for freed in self.removed)
 
     def to_dict(self) -> dict[str, Any]:
-        removed = [{"name": freed.name, "bytes": freed.bytes, "files": list(freed.files)} for freed in self.removed]
-        return {"removed": removed, "kept": self.kept, "bytes": self.bytes}
+        return {**asdict(self), "bytes": self.bytes}
 
 
 def prune_chosen(runs_dir: Path, criteria: Criteria, checkpoints: str | None = None, dry_run: bool = False) -> Pruned:
@@ -187,7 +186,6 @@ def _candidate(name: str, folder: RunFolder, tags: Sequence[str]) -> Candidate:
 
 
 def _protection(folder: RunFolder, now: record.RunRecord, tags: Sequence[str], holds_sweep: bool = False) -> str | None:
-    """Why a run must not be touched; None where it may be."""
     if now.state not in record.ENDED:
         return f"it is {now.state}"
     if not is_own(folder):
@@ -348,7 +346,6 @@ def _remove_sweep(path: Path) -> str | None:
 
 
 def _delete_leftovers(runs_dir: Path) -> None:
-    """Delete what a prune that was killed has left."""
     for place in (runs_dir, *(path for path in runs_dir.glob("*/") if (path / layout.SWEEP).is_file())):
         for path in place.glob(f"{PRUNED}*"):
             if not path.is_symlink() and is_own(RunFolder(path)) and not _mounted_in(path):

@@ -305,7 +305,6 @@ class _StacksTaken:
 
 
 def _stop(folder: RunFolder, wait: float) -> None:
-    """Ask a run's launcher to stop it, and wait until it has."""
     record = current(folder)
     queue, job, launcher = queue_of(record), job_of(folder, record), record.launcher
     if record.state not in ENDED and queue is not None and job is not None:

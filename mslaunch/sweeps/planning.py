@@ -33,8 +33,6 @@ from mslaunch.settings.resolve import flag_name
 from mslaunch.settings.yaml_config import without_secrets
 from mslaunch.transports.base import JobQueue, Transport
 
-_PATHS = ("script", "rank_table", "hostfile")
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -136,8 +134,8 @@ def _read_once(request: Request, combinations: tuple[Combination, ...]) -> Reque
             raise RequestError(f"{flag} and --set {key}: the one outweighs all values of the other. Leave one out.")
     request = replace(request, config_text=read_config_text(request))
     if request.args_may_name:
-        named = read(replace(request, assignments=combinations[0].assignments)).request
-        request = replace(named, assignments=request.assignments)
+        complete = read(replace(request, assignments=combinations[0].assignments)).request
+        request = replace(complete, assignments=request.assignments)
     return request
 
 
@@ -184,8 +182,13 @@ def _planned(draft: Sweep) -> Sweep:
         raise RequestError(f"--at-once {draft.at_once}: name at least one run at a time.")
     found = _Draft()
     for index in draft.waiting:
-        with _labelled(draft, index):
+        try:
             _plan_one(draft, index, found)
+        except MslaunchError as error:  # its label says which combination that is, unless all have the same error
+            last = draft.waiting[-1]
+            if index == draft.waiting[0] and (index == last or _error_of(draft, last) == str(error)):
+                raise
+            raise CombinationError(draft.label(index), error) from None
     if len(found.transports) > 1:
         raise RequestError(f"the runs of a sweep have one transport, not {' and '.join(sorted(found.transports))}.")
     transport = next(iter(found.transports.values()), None)
@@ -249,18 +252,6 @@ def _at_once(asked: int | None, found: _Draft, transport: Transport) -> int:
     return max(1, len(os.sched_getaffinity(0)) // found.cores)
 
 
-@contextmanager
-def _labelled(draft: Sweep, index: int) -> Iterator[None]:
-    """Say which combination an error is about, unless all of them have the same."""
-    try:
-        yield
-    except MslaunchError as error:
-        last = draft.waiting[-1]
-        if index == draft.waiting[0] and (index == last or _error_of(draft, last) == str(error)):
-            raise
-        raise CombinationError(draft.label(index), error) from None
-
-
 def _error_of(draft: Sweep, index: int) -> str | None:
     try:
         _plan_one(draft, index, _Draft())
@@ -293,7 +284,7 @@ def _record(made: Sweep, in_process: bool) -> sweep_record.SweepRecord:
     request = made.request
     flags = without_secret_values(request.flags)
     flags = {name: value for name, value in flags.items() if name not in ("run_id", "runs_dir", "webhook")}
-    flags |= {name: str(Path(flags[name]).absolute()) for name in _PATHS if name in flags}
+    flags |= {name: str(Path(flags[name]).absolute()) for name in ("script", "rank_table", "hostfile") if name in flags}
     if made.plan is not None and not _names_program(made):
         flags["script"] = str(Path(made.plan.job_dir) / made.plan.workdir / made.plan.script)
     if made.has_webhook:

@@ -1,35 +1,131 @@
-"""Runs a sweep to its end: a launcher in a thread for each run, as many as may be, or one job array of a queue."""
+"""Runs a sweep to its end, in threads of this process or as one job array of a queue, and says how each run ended."""
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from queue import Empty, SimpleQueue
+from typing import Any
 
-from mslaunch.errors import MslaunchError, NotReadyError
+from mslaunch.diagnose.verdict import Verdict
+from mslaunch.errors import MslaunchError, NotReadyError, RecordUnreadable
 from mslaunch.launcher import pipeline
 from mslaunch.launcher.background import BackgroundRun, ThreadRunner
 from mslaunch.launcher.folder import create_queued
 from mslaunch.launcher.pipeline import Launch, PlannedJob
 from mslaunch.launcher.read import Request
+from mslaunch.metrics.progress import short
 from mslaunch.run import launchers, record
 from mslaunch.run.liveness import current
+from mslaunch.run.metrics_file import last_values
 from mslaunch.run.paths import RunFolder
-from mslaunch.run.run import save_stopped
+from mslaunch.run.run import Result, save_stopped
 from mslaunch.run.writing import write_atomically
 from mslaunch.signals import ASKING, SUSPEND, Signals, SignalSource
 from mslaunch.sweeps.planning import Claim, Sweep, opened
-from mslaunch.sweeps.results import SweptRun, result_of
+from mslaunch.text import first_line
 from mslaunch.transports.base import JobQueue
 
 POLL = 0.1
 QUEUE_POLL = 0.5
 STOP_MARGIN = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class SweptRun:
+    """One combination and how its run ended."""
+
+    index: int
+    values: Mapping[str, Any]
+    typed: Mapping[str, str]
+    """The values that differ between runs, as they were typed."""
+    name: str
+    """What `mslaunch status` takes: SWEEP/RUN."""
+    result: Result
+    seconds: float | None = None
+    loss: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        result = self.result
+        return {
+            "values": self.values,
+            "state": result.state,
+            "exit_code": result.exit_code,
+            "seconds": self.seconds,
+            "loss": _number(self.loss),
+            "run": self.name,
+            "run_dir": str(result.path),
+            "why": why(result),
+        }
+
+
+def _number(loss: str | None) -> float | str | None:
+    try:
+        number = float(loss) if loss is not None else None
+    except ValueError:
+        return loss
+    return loss if number is not None and not math.isfinite(number) else number
+
+
+def why(result: Result) -> str | None:
+    """Say why a run failed, in one line."""
+    if result.verdict is None:
+        return None
+    who = f"rank {result.verdict.rank}: " if result.verdict.rank is not None else ""
+    return who + first_line(result.verdict.summary)
+
+
+def result_of(sweep: Sweep, index: int, error: BaseException | None = None) -> SweptRun:
+    """Read how a run stands; `error` is why it could not begin."""
+    folder = sweep.folder.run(sweep.run_ids[index])
+    now = seconds = loss = None
+    with suppress(RecordUnreadable):
+        now = current(folder)
+    if now is not None and (error is None or now.state in record.ENDED):
+        result = Result(now.run_id, folder.path, now.state, now.exit_code, now.verdict, now.ranks)
+        loss = _last_loss(folder)
+        if now.ended is not None:
+            seconds = round(now.seconds_taken(datetime.now().astimezone()), 3)
+    elif error is None:
+        result = Result(folder.run_id, folder.path, "not started", None, None, ())
+    else:
+        code, summary = 1, repr(error)
+        if isinstance(error, MslaunchError):
+            code, summary = error.exit_code, str(error)
+        verdict = Verdict(exit_code=code, cause="not ready", summary=summary)
+        result = Result(folder.run_id, folder.path, "failed", code, verdict, ())
+    combination = sweep.combinations[index]
+    typed = {key: combination.typed[key] for key in combination.varied or combination.typed}
+    name = f"{sweep.folder.sweep_id}/{folder.run_id}"
+    return SweptRun(index, combination.values, typed, name, result, seconds, loss)
+
+
+def _last_loss(folder: RunFolder) -> str | None:
+    """The last loss of the first rank that told one, of the last attempt."""
+    losses = []
+    for source, values in last_values(folder.metrics, 1).items():
+        if "loss" in values:
+            losses.append((source.attempt, -(source.rank or 0), values["loss"]))
+    return short(max(losses)[2]) if losses else None
+
+
+def exit_code(runs: Sequence[SweptRun]) -> int:
+    """0 if all succeeded, else the code of the first that failed by itself, else of the first that did not succeed."""
+    wrong = [run.result for run in runs if not run.result.succeeded]
+    first = next((result for result in wrong if result.state == "failed"), wrong[0] if wrong else None)
+    return 0 if first is None else first.exit_code or 1
+
+
+def swept_so_far(sweep: Sweep) -> list[SweptRun]:
+    """Return how the runs of a sweep stand now."""
+    return [result_of(sweep, index) for index in range(len(sweep.combinations))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +155,10 @@ class _SweepProgress:
         self._results: dict[int, SweptRun] = {}
 
     def _received(self) -> list[int]:
-        """Return the signals and requests that have come."""
         signals = list(self.signals.read()) if self.signals else []
         return signals + launchers.receive(self.sweep.folder)
 
     def _all_results(self) -> list[SweptRun]:
-        """Return how all runs ended, in the order of combinations."""
         everything = range(len(self.sweep.combinations))
         return [self._results.get(index) or result_of(self.sweep, index) for index in everything]
 

@@ -35,11 +35,11 @@ class Cell:
     greatest: float = -math.inf
 
 
-def make_bands(series_of: Callable[[Source], Named], sources: Sequence[Source], kind: str, start: float) -> list[Band]:
+def make_bands(series_of: Mapping[Source, Named], kind: str, start: float) -> list[Band]:
     """Return a band for every name of the last few attempts."""
     bands: list[Band] = []
-    for attempt in sorted({source.attempt for source in sources})[-MOST_ATTEMPTS:]:
-        own = [series_of(source) for source in sources if source.attempt == attempt]
+    for attempt in sorted({source.attempt for source in series_of})[-MOST_ATTEMPTS:]:
+        own = [numbers for source, numbers in series_of.items() if source.attempt == attempt]
         for name in dict.fromkeys(name for numbers in own for name in numbers):
             tellers = [numbers for numbers in own if name in numbers]
             by_step = all(_is_told_by_step(name, numbers) for numbers in tellers)
@@ -127,7 +127,6 @@ def _add(series: Series, axis: Sequence[float], cells: Sequence[Cell]) -> None:
 FEWEST_POINTS = 12
 MOST_POINTS = 2000
 NOT_DRAWN = frozenset({"steps", "epochs", "stopped", "memory_total", "disk_total"})
-KINDS = ("rank", "host", "device")
 
 Curve = dict[str, Any]
 
@@ -140,23 +139,26 @@ def kind_of(source: Source) -> str:
 
 
 def make_curves(table: SeriesTable, start: float, bounds: Bounds, first_ranks: Sequence[int] = ()) -> list[Curve]:
-    """Return the curves of a run; `wanted` ranks have curves of their own before others."""
+    """Return the curves of a run; `first_ranks` have curves of their own before others."""
     chosen: list[Source] = []
     bands: list[Curve] = []
-    for kind in KINDS:
+    for kind in ("rank", "host", "device"):
         sources = [source for source in table.sources if kind_of(source) == kind]
         own = _choose(sources, bounds.sources, first_ranks)
         chosen += own
         if len(own) < len(sources):
-            bands += make_bands(lambda source: dict(_drawn(table, source)), sources, kind, start)
-    drawn = [(source, name, series) for source in chosen for name, series in _drawn(table, source)]
+            bands += make_bands({source: _drawn(table, source) for source in sources}, kind, start)
+    drawn = [(source, name, series) for source in chosen for name, series in _drawn(table, source).items()]
     left = max(0, bounds.points - sum(len(band["t"]) for band in bands))
     most = min(MOST_POINTS, max(FEWEST_POINTS, left // max(1, len(drawn))))
-    return bands + [_curve(source, name, series, start, most) for source, name, series in drawn]
+    for source, name, series in drawn:
+        who = {key: value for key, value in source._asdict().items() if value is not None}
+        bands.append({"kind": kind_of(source), **who, "name": name, **thin_series(series, start, most)})
+    return bands
 
 
-def _drawn(table: SeriesTable, source: Source) -> Iterator[tuple[str, Series]]:
-    return ((name, series) for name, series in table.of(source).items() if name not in NOT_DRAWN)
+def _drawn(table: SeriesTable, source: Source) -> Named:
+    return {name: series for name, series in table.of(source).items() if name not in NOT_DRAWN}
 
 
 def _choose(sources: Sequence[Source], most: int, first_ranks: Sequence[int]) -> list[Source]:
@@ -171,11 +173,6 @@ def _choose(sources: Sequence[Source], most: int, first_ranks: Sequence[int]) ->
     spread = [others[at * len(others) // left] for at in range(left)] if left else []
     chosen = set(first + spread)
     return [source for source in sources if (source.rank, source.host, source.device) in chosen]
-
-
-def _curve(source: Source, name: str, series: Series, start: float, most: int) -> Curve:
-    who = {key: value for key, value in source._asdict().items() if value is not None}
-    return {"kind": kind_of(source), **who, "name": name, **thin_series(series, start, most)}
 
 
 def thin_series(series: Series, start: float, most: int) -> dict[str, Any]:

@@ -28,8 +28,7 @@ from mslaunch.run.record import ENDED
 from mslaunch.run.run import Run
 from mslaunch.text import plain, shorten
 from mslaunch.ui.bounds import LIVE, number
-from mslaunch.ui.document import describe_labels, make_document
-from mslaunch.ui.run_parameters import read_arguments, read_sweep_values
+from mslaunch.ui.document import describe_labels, make_document, read_arguments, read_sweep_values
 
 LISTED = (*STEP_NAMES, "steps", "epoch", "epochs", "loss")
 

@@ -237,7 +237,6 @@ def _name(request: Request) -> str:
 
 
 def _ranks(request: Request) -> tuple[int, ...]:
-    """Return the first ranks of a list such as 0,2-3."""
     ranks: list[int] = []
     for first, last in _RANGE.findall(request.query_params.get("ranks", "")[:LONGEST_SEARCH]):
         ranks += range(int(first), int(last or first) + 1)[:MOST_RANKS]
@@ -245,7 +244,6 @@ def _ranks(request: Request) -> tuple[int, ...]:
 
 
 def _number(request: Request, name: str) -> int | None:
-    """Return a whole number of a query; anything else is refused."""
     text = request.query_params.get(name)
     if text is None:
         return None
