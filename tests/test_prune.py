@@ -15,7 +15,7 @@ import pytest
 
 from mslaunch.errors import RequestError
 from mslaunch.metrics.rows import Row, Source
-from mslaunch.run import prune as pruning
+from mslaunch.run.disk_usage import measure
 from mslaunch.run.metrics_file import MetricsWriter
 from mslaunch.run.paths import SweepFolder
 from mslaunch.run.prune import Candidate, Criteria, choose, find_links, prune_chosen
@@ -310,9 +310,9 @@ def test_files_with_a_name_elsewhere_are_not_counted(tmp_path: Path) -> None:
     big = run.rank(0) / "big"
     big.write_bytes(b"x" * 1_000_000)
     (tmp_path / "other").hardlink_to(big)
-    assert pruning._room_of(run.path) < 500_000
+    assert measure(run.path, only_freed=True) < 500_000
     (tmp_path / "other").unlink()
-    assert pruning._room_of(run.path) > 1_000_000
+    assert measure(run.path, only_freed=True) > 1_000_000
 
 
 def save(run: Path, epoch: int, at: float, ranks: Iterable[int] = (0, 1), name: str = "net") -> None:

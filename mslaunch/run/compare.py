@@ -58,8 +58,7 @@ _PREFIXES_OF_THE_RUN = (
     *("TERM_", "VSCODE_", "GNOME_TERMINAL_", "KITTY_", "ITERM_"),
 )
 MOST_CODE_FILES = 20_000
-MOST_DIFF_LINES = 2000
-"""Of all diffs together; the folders of the runs have the files."""
+MOST_DIFF_LINES = 2000  # of all diffs together; the folders of the runs have the files
 LARGEST_TEXT = 1 << 20
 _OUTPUT_SUFFIXES = frozenset({".log", ".out"})
 """Output of earlier launches: a script may read it, so the snapshot holds it, but it is not code."""
@@ -79,18 +78,15 @@ class RunFacts:
 
     name: str
     run: Mapping[str, Any] = field(default_factory=dict)
-    """State, ranks, time and so on."""
     config: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     default_settings: frozenset[str] = frozenset()
     """Names of settings that have their default: another version of mslaunch may have others."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    """Final and best numbers: `loss`, `loss (best)`."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # final and best numbers: `loss`, `loss (best)`
     speed: Mapping[str, Any] = field(default_factory=dict)
-    code: Mapping[str, CodeFile] | None = None
-    """None for a run without a snapshot of its code."""
+    code: Mapping[str, CodeFile] | None = None  # None for a run without a snapshot of its code
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +102,7 @@ class Section:
     """One part of the comparison."""
 
     title: str
-    equal: int
-    """How many names have the same value in all runs."""
+    equal: int  # how many names have the same value in all runs
     differences: tuple[ValuesByRun, ...]
 
 
@@ -117,8 +112,7 @@ class CodeChange:
 
     path: str
     run: str
-    kind: str
-    """changed, added or removed."""
+    kind: str  # changed, added or removed
     diff: tuple[str, ...]
     """Lines of a unified diff; none if one of the files is not text, or if there are too many."""
 
@@ -131,9 +125,7 @@ class Comparison:
     sections: tuple[Section, ...]
     code: tuple[CodeChange, ...]
     equal_files: int
-    """Files that are the same in all runs."""
     without_code: tuple[str, ...]
-    """Runs without a snapshot of their code."""
 
     def to_dict(self) -> dict[str, Any]:
         sections = {}

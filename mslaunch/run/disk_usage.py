@@ -12,8 +12,7 @@ from pathlib import Path
 from mslaunch.run.find import option_for
 from mslaunch.text import byte_count
 
-MUCH = 10_000_000_000
-"""Bytes of all runs in a folder from which a note mentions them."""
+MUCH = 10_000_000_000  # bytes of all runs in a folder from which a note mentions them
 LITTLE, LITTLE_SHARE = 20_000_000_000, 0.05
 """A disk is nearly full where both less than so many bytes and less than this share of it are free."""
 
@@ -46,16 +45,20 @@ def entries(path: Path, until: float | None = None) -> Iterator[os.DirEntry[str]
                         folders.append(entry.path)
 
 
-def measure(path: Path, until: float | None = None) -> int:
-    """Return the bytes that a folder takes; raise TimeoutError after `until`."""
-    seen: set[tuple[int, int]] = set()
+def measure(path: Path, until: float | None = None, only_freed: bool = False) -> int:
+    """Return the bytes that a folder takes, or that deleting it frees: not those of files with a name elsewhere too.
+
+    Raise TimeoutError after `until`.
+    """
+    linked: dict[tuple[int, int], tuple[int, int, int]] = {}
     total = 0
     for entry in entries(path, until):
         with suppress(FileNotFoundError, PermissionError):
             status = entry.stat(follow_symlinks=False)
-            if status.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
-                if (status.st_dev, status.st_ino) in seen:
-                    continue
-                seen.add((status.st_dev, status.st_ino))
-            total += status.st_blocks * 512
-    return total
+            size, key = status.st_blocks * 512, (status.st_dev, status.st_ino)
+            if status.st_nlink == 1 or entry.is_dir(follow_symlinks=False):
+                total += size
+            else:
+                names = linked.get(key, (0, 0, 0))[0] + 1
+                linked[key] = (names, status.st_nlink, size)
+    return total + sum(size for names, links, size in linked.values() if names >= links or not only_freed)

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 RUNS_DIR = "mslaunch-runs"
 VARIABLE = "MSLAUNCH_RUNS_DIR"
-MOST = 200
-"""Folders that the list keeps; older ones are forgotten."""
+MOST = 200  # folders that the list keeps; older ones are forgotten
 
 
 def index_path() -> Path | None:

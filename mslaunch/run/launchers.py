@@ -55,10 +55,8 @@ class Launcher:
     boot_id: str
     in_process: bool = False
     """It is a thread of another program, so the pid is that program's: never signal it."""
-    pid_namespace: str = ""
-    """The namespace of the pid; empty in records of earlier versions."""
-    began: float | None = None
-    """When it described itself, in seconds since boot: nobody sets that clock."""
+    pid_namespace: str = ""  # the namespace of the pid; empty in records of earlier versions
+    began: float | None = None  # when it described itself, in seconds since boot: nobody sets that clock
 
 
 def this_process(in_process: bool = False) -> Launcher:

@@ -30,12 +30,10 @@ class Selection:
     """Which lines of a log to read."""
 
     matches: Callable[[str], bool] | None = None
-    hides: Callable[[str], bool] | None = None
-    """Recognises lines to leave out."""
+    hides: Callable[[str], bool] | None = None  # recognises lines to leave out
     since: float | None = None
     last: int | None = None
-    with_rest: bool = True
-    """Whether a last line without a newline counts."""
+    with_rest: bool = True  # whether a last line without a newline counts
 
 
 class TimedLog:
@@ -132,7 +130,7 @@ def _read(path: Path, offset: int, size: int) -> bytes:
         return b""
 
 
-def _lines(path: Path, start: int, with_rest: bool) -> Iterator[tuple[list[bytes], int]]:
+def _lines(path: Path | None, start: int, with_rest: bool) -> Iterator[tuple[list[bytes], int]]:
     """Yield the lines from an offset on, block by block, and how many bytes they are in the file."""
     rest = b""
     for block in _blocks(path, start):
@@ -149,9 +147,7 @@ def _lines(path: Path, start: int, with_rest: bool) -> Iterator[tuple[list[bytes
 
 def _pairs(path: Path | None) -> Iterator[tuple[float, int]]:
     """Yield the pairs of log.times; what is none ends them."""
-    rest = b""
-    for block in _blocks(path):
-        *lines, rest = (rest + block).split(b"\n")
+    for lines, _ in _lines(path, 0, with_rest=False):
         for line in lines:
             try:
                 yield read_pair(line)

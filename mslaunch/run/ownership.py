@@ -10,8 +10,7 @@ from pathlib import Path
 from mslaunch.errors import NotOwner
 from mslaunch.run.paths import RunFolder, SweepFolder
 
-_READ = (".json", ".jsonl", "_job")
-"""How the files end by which a verb decides what to do."""
+_READ = (".json", ".jsonl", "_job")  # how the files end by which a verb decides what to do
 
 
 def check_owner(folder: RunFolder | SweepFolder, doing: str) -> None:

@@ -27,7 +27,7 @@ from mslaunch.documents.mounts import find_mount
 from mslaunch.errors import MslaunchError, RecordUnreadable, RequestError, SweepAlive
 from mslaunch.metrics.series import Series
 from mslaunch.run import labels, record, sweep_record
-from mslaunch.run.disk_usage import entries
+from mslaunch.run.disk_usage import entries, measure
 from mslaunch.run.find import RUNS_DIR, default_runs_dir, list_runs
 from mslaunch.run.liveness import current
 from mslaunch.run.metrics_file import Metrics
@@ -37,11 +37,9 @@ from mslaunch.run.writing import point_link
 from mslaunch.shared import layout
 from mslaunch.shared.guard import processes_with
 
-PRUNED = ".pruned-"
-"""How the folder of a run is called while it is deleted."""
+PRUNED = ".pruned-"  # how the folder of a run is called while it is deleted
 CHECKPOINTS = ("keep-best", "drop")
-KEEP = "keep"
-"""The tag of runs that are never removed."""
+KEEP = "keep"  # the tag of runs that are never removed
 MOST_PLANS = 10_000
 SLACK = 2.0  # seconds between the line that tells a loss, and when the agent has read it
 _RANK = re.compile(rf"{layout.RANK}(\d{{1,6}})")
@@ -52,8 +50,7 @@ _PATH_ENDS = re.compile(r"[\s\"'\\,;:=()\[\]{}<>|]+")
 class Criteria:
     """What a run must be to be removed; every criterion that is set applies."""
 
-    keep: int | None = None
-    """The newest so many stay."""
+    keep: int | None = None  # the newest so many stay
     ended_before: float | None = None
     states: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
@@ -67,8 +64,7 @@ class Criteria:
 class Candidate:
     """A run, as far as its removal is concerned."""
 
-    name: str
-    """With its sweep's, where it belongs to one: sweep/1."""
+    name: str  # with its sweep's, where it belongs to one: sweep/1
     state: str
     ended: float
     sweep: str | None = None
@@ -133,8 +129,7 @@ class Freed:
 
     name: str
     bytes: int
-    files: tuple[str, ...] = ()
-    """The checkpoints, where only those are removed."""
+    files: tuple[str, ...] = ()  # the checkpoints, where only those are removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +137,7 @@ class Pruned:
     """What a prune has done, or would do."""
 
     removed: tuple[Freed, ...]
-    kept: dict[str, str]
-    """Runs that fit and stay, and why."""
+    kept: dict[str, str]  # runs that fit and stay, and why
 
     @property
     def bytes(self) -> int:
@@ -290,7 +284,7 @@ def _remove_runs(choice: Choice, folders: dict[str, RunFolder], tags: Sequence[s
                 except MslaunchError as error:
                     locked[parent.path] = str(error)
             why = locked.get(folder.path.parent) or _mounted_in(folder.path)
-            size = 0 if why else _room_of(folder.path)
+            size = 0 if why else measure(folder.path, only_freed=True)
             if not why and not dry_run:
                 why = _remove(folder, tags)
             if why:
@@ -350,23 +344,6 @@ def _delete_leftovers(runs_dir: Path) -> None:
         for path in place.glob(f"{PRUNED}*"):
             if not path.is_symlink() and is_own(RunFolder(path)) and not _mounted_in(path):
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _room_of(path: Path) -> int:
-    """The bytes that deleting a folder frees: not those of files that have a name elsewhere too."""
-    names: dict[tuple[int, int], tuple[int, int, int]] = {}
-    total = 0
-    for entry in entries(path):
-        with suppress(OSError):
-            status = entry.stat(follow_symlinks=False)
-            size = status.st_blocks * 512
-            if status.st_nlink == 1 or entry.is_dir(follow_symlinks=False):
-                total += size
-                continue
-            key = (status.st_dev, status.st_ino)
-            seen = names.get(key, (0, 0, 0))[0] + 1
-            names[key] = (seen, status.st_nlink, size)
-    return total + sum(size for seen, links, size in names.values() if seen >= links)
 
 
 def _prune_checkpoints(

@@ -26,7 +26,6 @@ from mslaunch.shared.messages import OutputRow
 RankStatus = Literal["waiting", "running", "ok", "stopped", "failed", "gone", "not started"]
 STATES: tuple[RunStatus, ...] = get_args(RunStatus)
 ENDED = tuple(state for state in STATES if state not in ("queued", "running"))
-"""The states of runs that are over."""
 LARGEST = 64 << 20  # 65,536 ranks, the most that HCCL takes, fit four times
 LARGEST_PLAN = 512 << 20
 
@@ -45,8 +44,7 @@ def is_name(text: str) -> str | None:
     return None if plain else "a name without slashes"
 
 
-Time = Annotated[str, is_time]
-"""ISO 8601 with an offset."""
+Time = Annotated[str, is_time]  # ISO 8601 with an offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +59,7 @@ class RankRecord:
     signal: int | None = None
     started: Time | None = None
     ended: Time | None = None
-    stopped: bool = False
-    """It did not fail: mslaunch ended it."""
+    stopped: bool = False  # it did not fail: mslaunch ended it
     group: str = ""
     """The ranks that make up one job for MindSpore, and are started again together; training has one group."""
 
@@ -96,8 +93,7 @@ class OutputRecord:
     """A file, or a folder of files, that ranks have written: the same path in the folder of each, or in the run's."""
 
     path: str
-    ranks: str
-    """Which ranks have it, as ranges; nothing where all ranks share it."""
+    ranks: str  # which ranks have it, as ranges; nothing where all ranks share it
     files: int
     bytes: int
 
@@ -145,14 +141,10 @@ class RunRecord:
     """How earlier attempts ended, and what the present one resumed from."""
     exit_code: int | None = None
     verdict: Verdict | None = None
-    outputs: tuple[OutputRecord, ...] = ()
-    """What the ranks have written into their folders, the largest first."""
-    notes: tuple[str, ...] = ()
-    """What the launcher has reported about the run, the last ones."""
-    warnings: tuple[WarningRecord, ...] = ()
-    """Reasons to doubt the result of the last attempt."""
-    bytes: int | None = None
-    """How much room the run's folder took on this machine when the run ended."""
+    outputs: tuple[OutputRecord, ...] = ()  # what the ranks have written into their folders, the largest first
+    notes: tuple[str, ...] = ()  # what the launcher has reported about the run, the last ones
+    warnings: tuple[WarningRecord, ...] = ()  # reasons to doubt the result of the last attempt
+    bytes: int | None = None  # how much room the run's folder took on this machine when the run ended
     seconds: float | None = None
     """How long it took, by a clock that nobody sets; None while it runs, and where its launcher was lost."""
 

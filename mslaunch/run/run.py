@@ -58,8 +58,7 @@ class Result:
 class Output:
     """A file that a rank has written, or a folder of files: its path ends in a slash."""
 
-    rank: int | None
-    """None for what lies in code/, which all ranks share."""
+    rank: int | None  # None for what lies in code/, which all ranks share
     path: str
     files: int
     bytes: int

@@ -32,8 +32,7 @@ from mslaunch.run.writing import write_atomically
 from mslaunch.shared import layout
 from mslaunch.text import first_line
 
-FEW = 20
-"""Runs whose records are read as quickly as a file about them."""
+FEW = 20  # runs whose records are read as quickly as a file about them
 LARGEST = 64 << 20
 _EXCEPTION = re.compile(r"(?:[\w.]{0,200}\.)?(\w{1,60})(?=:|$)")
 
@@ -67,13 +66,10 @@ class RunSummary:
     """How many there were before the last one."""
     exit_code: int | None
     seconds: float = field(metadata={"compute": lambda record, _: record.seconds_taken(datetime.now().astimezone())})
-    """How long it has taken, up to its end or up to now."""
-    bytes: int | None
-    """How much room the run's folder took when it ended."""
+    bytes: int | None  # how much room the run's folder took when it ended
     why: str = field(metadata={"compute": _name_cause})
     """Why it failed, or why its result is doubtful, in a word or two."""
     loss: float | None = field(metadata={"compute": lambda _, folder: last_loss(folder.metrics)})
-    """The last loss that it reported."""
 
 
 _FIELDS = RunSummary.__slots__

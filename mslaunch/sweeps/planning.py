@@ -38,10 +38,8 @@ from mslaunch.transports.base import JobQueue, Transport
 class Claim:
     """The devices that one run needs for itself; on CPUs there are none."""
 
-    count: int = 0
-    """So many of the pool, any of them."""
-    fixed: frozenset[tuple[str, int]] = frozenset()
-    """Or these: host and device."""
+    count: int = 0  # so many of the pool, any of them
+    fixed: frozenset[tuple[str, int]] = frozenset()  # or these: host and device
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +47,19 @@ class Sweep:
     """Everything that is decided before the first run starts."""
 
     folder: SweepFolder
-    request: Request
-    """What all runs share."""
+    request: Request  # what all runs share
     combinations: tuple[Combination, ...]
     run_ids: tuple[str, ...]
     waiting: tuple[int, ...]
     """The combinations that are to be run, by index; the others have succeeded already."""
-    at_once: int | None = None
-    """How many runs at a time; None leaves it to the queue."""
+    at_once: int | None = None  # how many runs at a time; None leaves it to the queue
     is_resumed: bool = False
     queue: JobQueue | None = None
     """Where the runs are submitted: they are not for this process to carry out."""
     claims: Mapping[int, Claim] = field(default_factory=dict)
-    pool: tuple[int, ...] = ()
-    """The devices of this machine that the runs share out."""
-    plan: Plan | None = None
-    """The plan of the first combination that is to be run."""
-    has_webhook: bool = False
-    """Whether the end of the runs is posted to a URL."""
+    pool: tuple[int, ...] = ()  # the devices of this machine that the runs share out
+    plan: Plan | None = None  # the plan of the first combination that is to be run
+    has_webhook: bool = False  # whether the end of the runs is posted to a URL
 
     def member(self, index: int, devices: tuple[int, ...] = ()) -> Request:
         """The request for one run, with its devices where the sweep shares them out."""
@@ -170,8 +163,7 @@ class _Draft:
     plan: Plan | None = None
     pool: tuple[int, ...] = ()
     transports: dict[str, Transport] = field(default_factory=dict)
-    alone: str = ""
-    """The setting that lets no two runs run at a time."""
+    alone: str = ""  # the setting that lets no two runs run at a time
     cores: int = 1
     has_webhook: bool = False
 

@@ -44,10 +44,8 @@ class SweptRun:
 
     index: int
     values: Mapping[str, Any]
-    typed: Mapping[str, str]
-    """The values that differ between runs, as they were typed."""
-    name: str
-    """What `mslaunch status` takes: SWEEP/RUN."""
+    typed: Mapping[str, str]  # the values that differ between runs, as they were typed
+    name: str  # what `mslaunch status` takes: SWEEP/RUN
     result: Result
     seconds: float | None = None
     loss: str | None = None

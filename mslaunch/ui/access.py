@@ -52,10 +52,8 @@ class PageAccess:
     """What a request needs to be answered."""
 
     token: str
-    cookie: str
-    """Its name; ports share cookies, so it has the port in it."""
-    names: frozenset[str] = frozenset()
-    """Host names beside localhost and addresses."""
+    cookie: str  # its name; ports share cookies, so it has the port in it
+    names: frozenset[str] = frozenset()  # host names beside localhost and addresses
 
     def judge(self, method: str, headers: dict[str, str]) -> Refusal | None:
         """Return why a request is refused; None where it is answered."""

@@ -14,16 +14,12 @@ from mslaunch.text import cut_middle, plain
 class Bounds:
     """Limits of one document."""
 
-    points: int
-    """Of all curves together."""
+    points: int  # of all curves together
     sources: int
     """Ranks, hosts and devices that have curves of their own; the others are in the band of all."""
-    log_bytes: int
-    """Of the ends of all logs together."""
-    texts: int
-    """Characters of a configuration, of a traceback and the like."""
-    columns: int = 160
-    """Of the heat map."""
+    log_bytes: int  # of the ends of all logs together
+    texts: int  # characters of a configuration, of a traceback and the like
+    columns: int = 160  # of the heat map
     rows: int = 96
     """Of the heat map and of the timeline; beyond that, ranks are put together or left out."""
     spans: int = 1024

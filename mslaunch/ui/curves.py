@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import lt
@@ -181,7 +181,10 @@ def thin_series(series: Series, start: float, most: int) -> dict[str, Any]:
     ends = range(size - 1, len(series) + size - 1, size)
     pieces = [slice(end - size + 1, end + 1) for end in ends]
     last = [min(end, len(series) - 1) for end in ends]
-    value = [_last(series.value[piece]) for piece in pieces]
+    value = []
+    for piece in pieces:  # a number that is not finite is what somebody looks for
+        numbers = series.value[piece]
+        value.append(next((number for number in numbers if not math.isfinite(number)), numbers[-1]))
     least = [min(series.least[piece]) for piece in pieces]
     greatest = [max(series.greatest[piece]) for piece in pieces]
     points: dict[str, Any] = {"t": [round(series.time[at] - start, 2) for at in last], "v": [*map(number, value)]}
@@ -192,43 +195,23 @@ def thin_series(series: Series, start: float, most: int) -> dict[str, Any]:
     return points
 
 
-def _last(values: Sequence[float]) -> float:
-    """The last number; one that is not finite outweighs it, since that is what somebody looks for."""
-    return next((value for value in values if not math.isfinite(value)), values[-1])
-
-
-def span_of(series: Sequence[Series]) -> tuple[float, float]:
-    """Return the first and the last time of some series."""
-    times = [(points.time[0], points.time[-1]) for points in series if len(points)]
-    return min((first for first, _ in times), default=0.0), max((last for _, last in times), default=0.0)
-
-
-def columns_of(series: Sequence[Series], columns: int) -> Callable[[float], int]:
-    """Return what says in which column of equal width a time is."""
-    first, last = span_of(series)
-    if not 0 < last - first < math.inf:
-        return lambda _: 0
-    scale = columns / (last - first)
-    return lambda time: max(0, min(columns - 1, int((time - first) * scale)))
-
-
 def make_heat(table: SeriesTable, start: float, bounds: Bounds) -> dict[str, Any] | None:
-    """Return a matrix of seconds a step; None where no rank has told steps. Where there are many ranks, some share a
-    row, which shows the slowest of them."""
+    """Return a matrix of seconds a step; None where no rank has told steps. Ranks that share a row show the slowest."""
     timed = {source: series for source in table.sources if (series := _step_times(table, source))}
     ranks = sorted({source.rank for source in timed if source.rank is not None})
     if not ranks:
         return None
     columns = min(bounds.columns, max(map(len, timed.values())))
-    column = columns_of(list(timed.values()), columns)
+    first = min(series.time[0] for series in timed.values())
+    last = max(series.time[-1] for series in timed.values())
+    scale = columns / (last - first) if 0 < last - first < math.inf else 0.0
     together = -(-len(ranks) // bounds.rows)
     row_of = {rank: at // together for at, rank in enumerate(ranks)}
     cells: list[list[float | None]] = [[None] * columns for _ in range(-(-len(ranks) // together))]
     for source, series in timed.items():
         row = cells[row_of[int(source.rank or 0)]]
-        for place, mean in _without_gaps(_means(series, column, columns)):
+        for place, mean in _without_gaps(_means(series, first, scale, columns)):
             row[place] = mean if (slowest := row[place]) is None else max(slowest, mean)
-    first, last = span_of(list(timed.values()))
     return {
         "rows": [format_ranges(ranks[at : at + together]) for at in range(0, len(ranks), together)],
         "first": round(first - start, 2),
@@ -253,11 +236,11 @@ def _step_times(table: SeriesTable, source: Source) -> Series | None:
     return measured if len(measured) else None
 
 
-def _means(series: Series, column: Any, columns: int) -> Iterator[tuple[int, float]]:
+def _means(series: Series, first: float, scale: float, columns: int) -> Iterator[tuple[int, float]]:
     sums, counts = [0.0] * columns, [0] * columns
     for time, value in zip(series.time, series.value, strict=True):
         if math.isfinite(value):
-            place = column(time)
+            place = max(0, min(columns - 1, int((time - first) * scale))) if scale else 0
             sums[place] += value
             counts[place] += 1
     means = ((place, sums[place] / count) for place, count in enumerate(counts) if count)

@@ -35,8 +35,7 @@ class LogWindow:
     end: int
     size: int
     lines: tuple[str, ...]
-    ends: tuple[int, ...] = ()
-    """Where each of them ends."""
+    ends: tuple[int, ...] = ()  # where each of them ends
 
 
 @dataclass(frozen=True, slots=True)
