@@ -297,20 +297,16 @@ def _read_code(folder: RunFolder) -> dict[str, CodeFile] | None:
         if "/__pycache__" in entry.path or f"/{layout.REPOSITORY}/" in entry.path or path.suffix in _OUTPUT_SUFFIXES:
             continue
         name = str(path.relative_to(folder.code))
-        with suppress(OSError):
+        with suppress(OSError, UnicodeDecodeError):
             if entry.is_symlink():
                 files[name] = CodeFile(None, f"link to {os.readlink(path)}")  # noqa: PTH115
             elif entry.is_file(follow_symlinks=False):
-                files[name] = _read_code_file(path, entry.stat(follow_symlinks=False).st_size)
+                size = entry.stat(follow_symlinks=False).st_size
+                content = path.read_bytes() if size <= LARGEST_TEXT else b"\0"
+                files[name] = CodeFile(None, f"{size} bytes, {hashlib.sha256(content).hexdigest()[:16]}")
+                if b"\0" not in content:
+                    files[name] = CodeFile(content.decode())
     return files
-
-
-def _read_code_file(path: Path, size: int) -> CodeFile:
-    content = path.read_bytes() if size <= LARGEST_TEXT else b"\0"
-    with suppress(UnicodeDecodeError):
-        if b"\0" not in content:
-            return CodeFile(content.decode())
-    return CodeFile(None, f"{size} bytes, {hashlib.sha256(content).hexdigest()[:16]}")
 
 
 def compare_facts(facts: Sequence[RunFacts]) -> Comparison:
@@ -321,11 +317,15 @@ def compare_facts(facts: Sequence[RunFacts]) -> Comparison:
         if len(change.diff) > left:
             changes[at] = replace(change, diff=())
         left -= len(changes[at].diff)
+    equal_files = 0
+    if all(run.code is not None for run in facts):
+        first, *others = [run.code or {} for run in facts]
+        equal_files = sum(1 for path, file in first.items() if all(other.get(path) == file for other in others))
     return Comparison(
         runs=tuple(run.name for run in facts),
         sections=tuple(_compare_section(title, facts) for title in SECTIONS),
         code=tuple(changes),
-        equal_files=_count_equal_files(facts),
+        equal_files=equal_files,
         without_code=tuple(run.name for run in facts if run.code is None),
     )
 
@@ -347,13 +347,6 @@ def _is_same(first: Any, second: Any) -> bool:
     if isinstance(first, float) and isinstance(second, float) and math.isnan(first) and math.isnan(second):
         return True
     return type(first) is type(second) and bool(first == second)
-
-
-def _count_equal_files(facts: Sequence[RunFacts]) -> int:
-    if any(run.code is None for run in facts):
-        return 0
-    first, *others = [run.code or {} for run in facts]
-    return sum(1 for path, file in first.items() if all(other.get(path) == file for other in others))
 
 
 def _code_changes(first: RunFacts, other: RunFacts) -> Iterator[CodeChange]:

@@ -133,9 +133,11 @@ class _EventReader:
                 events = self._typed(parse_json(line))
             except (ValueError, KeyError, TypeError):
                 continue  # a line that was cut by a full disk, or is not ours
-            if any(isinstance(event, Restarted) or _ends_first_rank(event) for event in events):
-                yield from self.steps.read()
-            yield from events
+            for event in events:
+                is_end = isinstance(event, (RankFailed, RankEnded)) and event.rank == 0
+                if is_end or isinstance(event, Restarted):
+                    yield from self.steps.read()
+                yield event
             if events and isinstance(events[-1], Restarted):
                 self.steps.restart(events[-1].attempt)
         yield from self.steps.read()
@@ -170,10 +172,6 @@ class _EventReader:
             return [ended]
         how = f"was killed by {signal_name(number)}" if number else f"exited with code {ended.exit_code}"
         return [RankFailed(ended.rank, ended.host, how, ended.time), ended]
-
-
-def _ends_first_rank(event: RunEvent) -> bool:
-    return isinstance(event, (RankFailed, RankEnded)) and event.rank == 0
 
 
 class _StepReader:

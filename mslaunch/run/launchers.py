@@ -1,9 +1,7 @@
 """Launchers as processes: telling them apart, and asking them to stop or to take stacks.
 
-A pid alone does not name a process, since pids come round again. A launcher inside another program shares that
-program's pid. A signal would reach the program, whose author may handle it, ignore it or end by it. So such a launcher
-looks for files in the run's folder instead. A file needs no reader when it is made: it stays until the launcher has
-seen it, it works on every file system, and two requests for the same thing make one file.
+A signal to a launcher inside another program would reach that program, whose author may handle it, ignore it or end by
+it. Such a launcher looks for files in the run's folder instead, which stay until it has seen them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Removes runs, or their checkpoints: never one that is alive, has the tag keep, is another user's, or is referred to.
-
-A run is renamed first, to a name that no list shows, and then deleted: a kill in between leaves a folder that the next
-prune deletes. Links are removed, never what they point to.
-"""
+"""Removes runs, or their checkpoints: never one that is alive, tagged keep, another user's, or referred to."""
 
 from __future__ import annotations
 
@@ -37,7 +33,7 @@ from mslaunch.run.writing import point_link
 from mslaunch.shared import layout
 from mslaunch.shared.guard import processes_with
 
-PRUNED = ".pruned-"  # how the folder of a run is called while it is deleted
+PRUNED = ".pruned-"  # how the folder of a run is called while it is deleted; the next prune deletes what a kill leaves
 CHECKPOINTS = ("keep-best", "drop")
 KEEP = "keep"  # the tag of runs that are never removed
 MOST_PLANS = 10_000
@@ -214,19 +210,19 @@ def _links(runs_dir: Path, folders: dict[str, RunFolder]) -> dict[str, set[str]]
     before: str | None = None
     links: dict[str, set[str]] = {}
     for name, folder in folders.items():
-        text = "\n".join(_plans(folder))
+        earlier = takewhile(Path.is_file, map(folder.earlier_plan, range(MOST_PLANS)))
+        text = ""
+        for path in (folder.plan, *earlier, folder.path / layout.CHECKPOINTS):
+            with suppress(OSError, Unreadable):
+                text += read_text(path, record.LARGEST_PLAN, "replace", only_files=True) + "\n"
         latest = {f"{place}/{layout.LATEST}": before for place in (runs_dir.name, RUNS_DIR)} if before else {}
-        targets = {link for link in _symbolic_links(folder.path) if link.startswith(f"{runs_dir}/")}
-        links[name] = find_links(text, name, folders, latest) | runs_below(targets, places, name)
+        links[name] = find_links(text, name, folders, latest)
+        for target in _symbolic_links(folder.path):
+            if target.startswith(f"{runs_dir}/"):
+                runs = (places.get(str(above)) for above in (Path(target), *Path(target).parents))
+                links[name] |= set(filter(None, runs)) - {name}
         before = name
     return links
-
-
-def _plans(folder: RunFolder) -> Iterable[str]:
-    earlier = takewhile(Path.is_file, map(folder.earlier_plan, range(MOST_PLANS)))
-    for path in (folder.plan, *earlier, folder.path / layout.CHECKPOINTS):
-        with suppress(OSError, Unreadable):
-            yield read_text(path, record.LARGEST_PLAN, "replace", only_files=True)
 
 
 def _symbolic_links(path: Path) -> Iterable[str]:
@@ -252,19 +248,6 @@ def find_links(text: str, own: str, names: Collection[str], latest: Mapping[str,
         for part, following in zip_longest(parts, parts[1:], fillvalue=""):
             pair = f"{part}/{following}"
             runs |= {name for name in (part, pair, latest.get(pair, "")) if name in names}
-    return runs - {own}
-
-
-def runs_below(paths: Iterable[str], places: Mapping[str, str], own: str) -> set[str]:
-    """Return the runs whose folders hold these paths; `places` has the run of each folder."""
-    runs = set()
-    for path in paths:
-        parts = path.split("/")
-        for end in range(len(parts), 1, -1):
-            name = places.get("/".join(parts[:end]))
-            if name is not None:
-                runs.add(name)
-                break
     return runs - {own}
 
 
@@ -378,19 +361,15 @@ def _prune_checkpoints(
 
 def surplus(folder: RunFolder, keep_best: bool) -> list[Path]:
     """Return the checkpoint files that can go; with `keep_best` all but the best step of each network."""
-    of_code = [file for file in files_of_code(folder.path) if file.step is not None]
-    saved = [*networks(files_of_run(_rank_folders(folder), entries)), *networks(of_code)]
-    best = {path for network in saved for path in _files_to_keep(folder, network)} if keep_best else set()
-    return sorted(path for network in saved for path in network.files if path not in best)
-
-
-def _rank_folders(folder: RunFolder) -> dict[int, Path]:
     places = {}
     for place in folder.path.glob(f"{layout.RANK}*"):
         rank = _RANK.fullmatch(place.name)
         if rank is not None and not place.is_symlink():
             places[int(rank[1])] = folder.work(int(rank[1]))
-    return places
+    of_code = [file for file in files_of_code(folder.path) if file.step is not None]
+    saved = [*networks(files_of_run(places, entries)), *networks(of_code)]
+    best = {path for network in saved for path in _files_to_keep(folder, network)} if keep_best else set()
+    return sorted(path for network in saved for path in network.files if path not in best)
 
 
 def _files_to_keep(folder: RunFolder, network: Network) -> Iterable[Path]:

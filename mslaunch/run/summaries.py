@@ -77,15 +77,6 @@ _ROW = RECORDS.reader_of(GenericAlias(tuple, (str, *get_type_hints(RunSummary, i
 """Reads a row of the file: the key of a record, and the fields of its summary."""
 
 
-def summarize(record: RunRecord, folder: RunFolder) -> RunSummary:
-    """Return what a list shows of a run."""
-    columns: dict[str, Any] = {}
-    for column in fields(RunSummary):
-        compute = column.metadata.get("compute")
-        columns[column.name] = compute(record, folder) if compute else getattr(record, column.name)
-    return RunSummary(**columns)
-
-
 def list_summaries(
     runs_dir: Path, last: int | None = None
 ) -> tuple[list[tuple[RunFolder, RunSummary | RecordUnreadable]], int]:
@@ -123,12 +114,15 @@ def read_summaries(
         except RecordUnreadable as error:
             summaries.append(error)
             continue
-        summary = summarize(record, folder)
-        summaries.append(summary)
+        columns: dict[str, Any] = {}
+        for column in fields(RunSummary):
+            compute = column.metadata.get("compute")
+            columns[column.name] = compute(record, folder) if compute else getattr(record, column.name)
+        summaries.append(RunSummary(**columns))
         # A queue may start a run again, and a lost run may be found.
         is_final = record.state in ENDED and record.state != "lost" and job_of(folder, record) is None
         if path and is_final and key == _key(folder):
-            new[name] = [key, *(getattr(summary, column) for column in _FIELDS)]
+            new[name] = [key, *columns.values()]
     if path and new:
         places = {_place(folder) for folder in everything}
         rows = {name: row for name, row in {**cached, **new}.items() if name in places}

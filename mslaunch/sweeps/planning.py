@@ -266,18 +266,14 @@ def opened(made: Sweep, in_process: bool) -> Iterator[None]:
         yield
 
 
-def _names_program(made: Sweep) -> bool:
-    """Tell whether a sweep says itself, other than by a file, what its runs execute."""
-    varied = any(f"launch.{name}" in made.combinations[0].typed for name in PROGRAM_SETTINGS)
-    return varied or made.plan is None or made.plan.program.kind != "script" or "command" in made.request.flags
-
-
 def _record(made: Sweep, in_process: bool) -> sweep_record.SweepRecord:
     request = made.request
     flags = without_secret_values(request.flags)
     flags = {name: value for name, value in flags.items() if name not in ("run_id", "runs_dir", "webhook")}
     flags |= {name: str(Path(flags[name]).absolute()) for name in ("script", "rank_table", "hostfile") if name in flags}
-    if made.plan is not None and not _names_program(made):
+    varies = any(f"launch.{name}" in made.combinations[0].typed for name in PROGRAM_SETTINGS)
+    names_file = not varies and "command" not in request.flags
+    if made.plan is not None and made.plan.program.kind == "script" and names_file:
         flags["script"] = str(Path(made.plan.job_dir) / made.plan.workdir / made.plan.script)
     if made.has_webhook:
         flags["webhook"] = None  # so that whoever resumes the sweep is asked for the URL

@@ -63,7 +63,11 @@ class PageAccess:
             return WRONG_HOST
         if not self._has_token(headers):
             return NO_TOKEN
-        return FOREIGN if method == "POST" and not _is_own_page(headers) else None
+        if method != "POST":
+            return None
+        own = headers.get("origin") is None or urlsplit(headers["origin"]).netloc == headers.get("host")
+        own = own and OWN_HEADER in headers and headers.get("sec-fetch-site", "same-origin") == "same-origin"
+        return None if own else FOREIGN
 
     def is_token(self, text: str) -> bool:
         return hmac.compare_digest(text.encode("utf-8", "replace"), self.token.encode())
@@ -85,12 +89,6 @@ class PageAccess:
             if name.strip() == self.cookie:
                 return self.is_token(value.strip())
         return False
-
-
-def _is_own_page(headers: dict[str, str]) -> bool:
-    origin = headers.get("origin")
-    own = origin is None or urlsplit(origin).netloc == headers.get("host")
-    return own and OWN_HEADER in headers and headers.get("sec-fetch-site", "same-origin") == "same-origin"
 
 
 class AccessGuard:

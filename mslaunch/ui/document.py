@@ -20,7 +20,7 @@ from mslaunch.metrics.rows import Source
 from mslaunch.metrics.series import STEP_NAMES, SeriesTable
 from mslaunch.run import labels
 from mslaunch.run.paths import RunFolder, SweepFolder
-from mslaunch.run.record import RankRecord, RunRecord
+from mslaunch.run.record import RunRecord
 from mslaunch.run.run import Run
 from mslaunch.run.sweep_record import read as read_sweep
 from mslaunch.shared import layout
@@ -33,13 +33,6 @@ from mslaunch.ui.curves import make_heat
 Row = dict[str, Any]
 LONGEST_GIVEN = 300
 LARGEST_PLAN = 4 << 20  # of a thousand ranks; that of more is not read for a list
-
-
-def describe_given(folder: RunFolder, secrets: Collection[str]) -> dict[str, str]:
-    """Return what one run was given."""
-    sweep = folder.sweep
-    values = read_sweep_values(sweep.path).get(folder.run_id, "") if sweep else ""
-    return {"sweep": values, "arguments": read_arguments(folder, secrets)}
 
 
 def read_arguments(folder: RunFolder, secrets: Collection[str]) -> str:
@@ -76,23 +69,13 @@ def read_sweep_values(path: Path) -> dict[str, str]:
 
 def describe_ranks(table: SeriesTable, record: RunRecord, now: float, most: int) -> list[Row]:
     """Return how each rank stands, with its last numbers."""
-    return [
-        {
-            "rank": rank.rank,
-            "host": plain(rank.host),
-            "device": rank.device_id,
-            "pid": rank.pid,
-            "state": rank.state,
-            "code": rank.exit_code,
-            "signal": rank.signal,
-            **_numbers(table, Source(record.attempt_of(rank.group), rank.rank), now if _runs(record, rank) else None),
-        }
-        for rank in record.ranks[:most]
-    ]
-
-
-def _runs(record: RunRecord, rank: RankRecord) -> bool:
-    return record.state == rank.state == "running"
+    rows = []
+    for rank in record.ranks[:most]:
+        row = {"rank": rank.rank, "host": plain(rank.host), "device": rank.device_id, "pid": rank.pid}
+        row |= {"state": rank.state, "code": rank.exit_code, "signal": rank.signal}
+        runs = record.state == rank.state == "running"
+        rows.append(row | _numbers(table, Source(record.attempt_of(rank.group), rank.rank), now if runs else None))
+    return rows
 
 
 def _numbers(table: SeriesTable, source: Source, now: float | None) -> Row:
@@ -150,6 +133,8 @@ def make_document(
     first_ranks = (*ranks, 0, *_failed(record))
     standing = describe_ranks(table, record, now, bounds.spans)
     silent = silence_of(standing)
+    sweep = run.folder.sweep
+    sweep_values = read_sweep_values(sweep.path) if sweep else {}
     return {
         "name": plain(run.name),
         "folder": plain(str(run.path)),
@@ -162,7 +147,7 @@ def make_document(
         "ranks": standing,
         "silent": silent,
         "progress": describe_progress(table, record, silent is not None),
-        "given": describe_given(run.folder, secrets),
+        "given": {"sweep": sweep_values.get(run.run_id, ""), "arguments": read_arguments(run.folder, secrets)},
         "heat": make_heat(table, start, bounds),
         "timeline": timeline.make_timeline(events, start, bounds),
         "events": timeline.describe_events(events, start, bounds.events, partial(mask_text, secrets=secrets)),

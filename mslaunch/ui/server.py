@@ -29,7 +29,7 @@ from mslaunch.errors import MslaunchError, NoSuchRun, NotReadyError, RequestErro
 from mslaunch.masking.documents import mask_texts
 from mslaunch.masking.free_text import mask_text
 from mslaunch.metrics.rows import Source
-from mslaunch.run.compare import CodeChange, Section, compare_runs, format_value
+from mslaunch.run.compare import Section, compare_runs, format_value
 from mslaunch.run.find import list_runs
 from mslaunch.run.metrics_file import last_values
 from mslaunch.run.paths import earlier_path
@@ -48,11 +48,15 @@ SHORT = 300  # characters of a value
 def compare(runs: Sequence[Run], environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the curves of runs, and where the runs differ; secrets are masked, also those of the environment."""
     comparison = compare_runs([run.folder for run in runs], environment)
+    code = []
+    for change in comparison.code:
+        diff = "\n".join(plain(line)[:SHORT] for line in change.diff)
+        code.append({"path": plain(change.path), "run": plain(change.run), "kind": change.kind, "diff": diff})
     return {
         "names": [plain(run.name) for run in runs],
         "curves": [curve for run in runs for curve in _curves(run)],
         "sections": [_section(section) for section in comparison.sections],
-        "code": [_change(change) for change in comparison.code],
+        "code": code,
         "equal_files": comparison.equal_files,
         "without_code": bounded(comparison.without_code, SHORT),
     }
@@ -63,11 +67,6 @@ def _section(section: Section) -> dict[str, Any]:
     for difference in section.differences:
         rows.append([difference.name, *(None if value is None else format_value(value) for value in difference.values)])
     return {"title": section.title, "equal": section.equal, "rows": bounded(rows, SHORT)}
-
-
-def _change(change: CodeChange) -> dict[str, Any]:
-    lines = [plain(line)[:SHORT] for line in change.diff]
-    return {"path": plain(change.path), "run": plain(change.run), "kind": change.kind, "diff": "\n".join(lines)}
 
 
 def _curves(run: Run) -> Iterator[dict[str, Any]]:
