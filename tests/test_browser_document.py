@@ -16,10 +16,10 @@ from mslaunch.run.metrics_file import MetricsWriter
 from mslaunch.ui import log_text
 from mslaunch.ui.bounds import REPORT
 from mslaunch.ui.curves import make_curves, make_heat
+from mslaunch.ui.document import describe_events, make_timeline, read_events
 from mslaunch.ui.library import Library
 from mslaunch.ui.log_text import search, shown_line, window, window_before
 from mslaunch.ui.page import report_page
-from mslaunch.ui.timeline import describe_events, make_timeline, read_events
 from tests.past_runs import make_run
 
 

@@ -207,29 +207,6 @@ class _Member(ThreadRunner):
                 self._signals.append(number)
 
 
-class _Devices:
-    """Which devices are in use; no two runs are given the same."""
-
-    def __init__(self, sweep: Sweep) -> None:
-        self._claims = sweep.claims
-        self._free = list(sweep.pool)
-        self._held: dict[int, tuple[int, ...]] = {}
-        self.fixed: dict[int, frozenset[tuple[str, int]]] = {}
-
-    def take(self, index: int) -> tuple[int, ...] | None:
-        """Return the devices that a run is given, none where it needs none; None if they are not free."""
-        claim = self._claims.get(index, Claim())
-        if claim.count > len(self._free) or any(claim.fixed & held for held in self.fixed.values()):
-            return None
-        devices, self._free = tuple(self._free[: claim.count]), self._free[claim.count :]
-        self._held[index], self.fixed[index] = devices, claim.fixed
-        return devices
-
-    def give_back(self, index: int) -> None:
-        self._free = sorted([*self._free, *self._held.pop(index, ())])
-        self.fixed.pop(index, None)
-
-
 class _SweepRunner(_SweepProgress):
     """Starts runs in order, waits for them, and stops them when asked to."""
 
@@ -237,7 +214,9 @@ class _SweepRunner(_SweepProgress):
         super().__init__(sweep, observe, signals, fail_fast)
         self._stopping = False
         self._under_way: dict[int, _Member] = {}
-        self._devices = _Devices(sweep)
+        self._free = list(sweep.pool)
+        self._held: dict[int, tuple[int, ...]] = {}
+        self._fixed: dict[int, frozenset[tuple[str, int]]] = {}
         self._ended: SimpleQueue[int] = SimpleQueue()
 
     def run(self) -> list[SweptRun]:
@@ -257,10 +236,12 @@ class _SweepRunner(_SweepProgress):
         limit = self.sweep.at_once or 1
         while self._left and not self._stopping and len(self._under_way) < limit:
             index = self._left[0]
-            devices = self._devices.take(index)
-            if devices is None:
-                return
+            claim = self.sweep.claims.get(index, Claim())
+            if claim.count > len(self._free) or any(claim.fixed & devices for devices in self._fixed.values()):
+                return  # no two runs are given the same devices
             del self._left[0]
+            devices, self._free = tuple(self._free[: claim.count]), self._free[claim.count :]
+            self._held[index], self._fixed[index] = devices, claim.fixed
             member = _Member(index, self.sweep.member(index, devices), self._ended)
             self._under_way[index] = member
             member.thread.start()
@@ -274,7 +255,7 @@ class _SweepRunner(_SweepProgress):
             self._handle(number)
         for index, member in self._under_way.items():
             if member.target == "CPU":  # on other hosts, which turns out only now
-                self._devices.fixed[index] = frozenset()
+                self._fixed[index] = frozenset()
 
     def _handle(self, number: int) -> None:
         if number == SUSPEND:
@@ -295,7 +276,8 @@ class _SweepRunner(_SweepProgress):
     def _finish(self, index: int) -> None:
         member = self._under_way.pop(index)
         member.thread.join()
-        self._devices.give_back(index)
+        self._free = sorted([*self._free, *self._held.pop(index)])
+        del self._fixed[index]
         run = self._results[index] = result_of(self.sweep, index, member.error)
         self.observe(SweepEvent("ended", index, run))
         if self.fail_fast and not run.result.succeeded and not self._stopping:
