@@ -35,7 +35,7 @@ from mslaunch.plan.model import Plan, from_json
 from mslaunch.run import record
 from mslaunch.run.paths import RunFolder
 from mslaunch.shared import messages, wire
-from mslaunch.signals import SentSignals
+from mslaunch.signals import SignalSource
 from mslaunch.transports.base import Transport
 from mslaunch.transports.ssh import channel as failures
 from mslaunch.transports.ssh.channel import address_of
@@ -109,7 +109,7 @@ class QuietScreen(Screen):
 def _open_host(folder: Path) -> Callable[[bytes], object]:
     plan = from_json((ROOT / "tests" / "golden" / "plan_dynamic.json").read_text())
     run = RunFolder(folder / "r1")
-    signals = SentSignals()
+    signals = SignalSource()
 
     def read(data: bytes) -> None:
         run.path.mkdir(exist_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Protocol
+from contextlib import suppress
 
 from mslaunch import interrupts
 
@@ -16,21 +16,36 @@ ASKING = (STACKS, WARNING)
 """Signals that do not end a run."""
 
 
-class SignalSource(Protocol):
-    """Signals as something to wait for."""
+class SignalSource:
+    """Signals that code sends: for a launcher in a thread, which must not take those of its process."""
 
-    def fileno(self) -> int: ...
-
-    def read(self) -> list[int]: ...
-
-
-class Signals:
-    """Catches what a launcher is sent while it is in use."""
-
-    def __enter__(self) -> Signals:
+    def __init__(self) -> None:
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
+
+    def close(self) -> None:
+        os.close(self._read)
+        os.close(self._write)
+
+    def send(self, number: int) -> None:
+        with suppress(BlockingIOError):  # then there is enough to read
+            os.write(self._write, bytes([number]))
+
+    def fileno(self) -> int:
+        return self._read
+
+    def read(self) -> list[int]:
+        try:
+            return [number for number in os.read(self._read, 4096) if number]
+        except BlockingIOError:
+            return []
+
+
+class Signals(SignalSource):
+    """Catches what a launcher is sent while it is in use."""
+
+    def __enter__(self) -> Signals:
         self._before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         # What is ignored stays ignored: `nohup mslaunch …` must survive SIGHUP. Only job.sbatch ignores the warning.
         heeded = [number for number in _SIGNALS if number == WARNING or signal.getsignal(number) != signal.SIG_IGN]
@@ -42,38 +57,7 @@ class Signals:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._before)
-        os.close(self._read)
-        os.close(self._write)
-
-    def fileno(self) -> int:
-        return self._read
+        self.close()
 
     def read(self) -> list[int]:
-        try:
-            return [number for number in os.read(self._read, 4096) if number in _SIGNALS]
-        except BlockingIOError:
-            return []
-
-
-class SentSignals:
-    """Signals that code sends: for a launcher in a thread, which must not take those of its process."""
-
-    def __init__(self) -> None:
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._read, False)
-
-    def close(self) -> None:
-        os.close(self._read)
-        os.close(self._write)
-
-    def send(self, number: int) -> None:
-        os.write(self._write, bytes([number]))
-
-    def fileno(self) -> int:
-        return self._read
-
-    def read(self) -> list[int]:
-        try:
-            return list(os.read(self._read, 4096))
-        except BlockingIOError:
-            return []
+        return [number for number in super().read() if number in _SIGNALS]

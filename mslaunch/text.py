@@ -22,13 +22,9 @@ _LARGEST_COUNT = 1e15
 _NOTE = 80  # room for what says that something was left out
 
 
-def plural(word: str, count: int) -> str:
-    """The word, with an s unless it stands for one thing."""
-    return word if count == 1 else f"{word}s"
-
-
 def counted(count: int, word: str) -> str:
-    return f"{count} {plural(word, count)}"
+    """`1 rank`, `3 ranks`."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def command_words(*argv: str) -> str:
@@ -78,7 +74,7 @@ def byte_count(size: int) -> str:
 
 def named_ranks(ranks: Collection[int]) -> str:
     """`rank 3`, or `ranks 0-2,5`."""
-    return f"{plural('rank', len(ranks))} {format_ranges(ranks)}"
+    return f"rank {format_ranges(ranks)}" if len(ranks) == 1 else f"ranks {format_ranges(ranks)}"
 
 
 def cut_middle(text: str, limit: int) -> str:
@@ -114,10 +110,11 @@ def display_width(text: str) -> int:
     return sum(map(_columns, _COLOUR.sub("", text)))
 
 
-def _columns(character: str) -> int:
-    if unicodedata.category(character) in _NO_WIDTH:
+def _columns(token: str) -> int:
+    """Return how many columns a character takes; a colour takes none."""
+    if len(token) > 1 or unicodedata.category(token) in _NO_WIDTH:
         return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return 2 if unicodedata.east_asian_width(token) in "WF" else 1
 
 
 def fit(text: str, columns: int) -> str:
@@ -125,17 +122,13 @@ def fit(text: str, columns: int) -> str:
     text = text.expandtabs()
     if display_width(text) <= columns:
         return text
-    parts, left = [], columns
-    for part in _COLOUR.split(text):
-        if _COLOUR.fullmatch(part):
-            parts.append(part)
-            continue
-        for character in part:
-            left -= _columns(character)
-            if left < 0:
-                return "".join(parts) + (_NO_COLOUR if _COLOUR.search(text) else "")
-            parts.append(character)
-    return "".join(parts)
+    tokens, left = [], columns
+    for token in _TOKEN.findall(text):
+        left -= _columns(token)
+        if left < 0:
+            break
+        tokens.append(token)
+    return "".join(tokens) + (_NO_COLOUR if _COLOUR.search(text) else "")
 
 
 def shorten(text: str, columns: int) -> str:
@@ -164,20 +157,16 @@ def wrap(line: str, columns: int) -> list[str]:
     piece: list[str] = []
     width = 0
     for token in _TOKEN.findall(text):
-        if width + _width_of(token) > columns:
+        if width + _columns(token) > columns:
             head, piece = _break(piece, token, columns)
             lines.append("".join(head).rstrip() + (_NO_COLOUR if (colours := _open_colours(head)) else ""))
             piece = [*colours, *piece]
-            width = sum(map(_width_of, piece))
+            width = sum(map(_columns, piece))
             if token == " ":  # the break stands for it
                 continue
         piece.append(token)
-        width += _width_of(token)
+        width += _columns(token)
     return [*lines, "".join(piece)]
-
-
-def _width_of(token: str) -> int:
-    return 0 if len(token) > 1 else _columns(token)
 
 
 def _break(piece: list[str], following: str, columns: int) -> tuple[list[str], list[str]]:
@@ -185,7 +174,7 @@ def _break(piece: list[str], following: str, columns: int) -> tuple[list[str], l
     at = len(piece)
     while at and piece[at - 1] != " " and following != " ":
         at -= 1
-    is_near = sum(map(_width_of, piece[:at])) > columns * 2 // 3
+    is_near = sum(map(_columns, piece[:at])) > columns * 2 // 3
     return (piece[:at], piece[at:]) if is_near else (piece, [])
 
 

@@ -30,7 +30,7 @@ from mslaunch.plan.next_attempt import next_attempt
 from mslaunch.run.paths import RunFolder
 from mslaunch.run.record import AttemptSummary, iso
 from mslaunch.shared.running_clock import LONGEST_TURN
-from mslaunch.signals import SentSignals
+from mslaunch.signals import SignalSource
 from mslaunch.transports.base import Transport
 from tests.plan.test_make import facts_of, spec_of
 
@@ -116,7 +116,7 @@ class Replay:
 
     plan: Plan
     channels: dict[str, ScriptedChannel]
-    signals: SentSignals
+    signals: SignalSource
     folder: Path
     time: Time = field(default_factory=Time)
     recorded: list[Mapping[str, Any]] = field(default_factory=list)
@@ -182,7 +182,7 @@ def replay(tmp_path: Path) -> Iterator[MakeReplay]:
         hosts = (Host("n1", "10.0.0.1", (0, 1)), Host("n2", "10.0.0.2", (0, 1)))
         plan = make_plan(spec_of(workers=4, **{**NEVER_STOPS, **flags}), hosts, facts_of(hosts))
         channels = {group[0]: ScriptedChannel(*group) for group in groups}
-        made.append(Replay(plan, channels, SentSignals(), tmp_path))
+        made.append(Replay(plan, channels, SignalSource(), tmp_path))
         return made[-1]
 
     yield make

@@ -38,6 +38,7 @@ EDGES: dict[str, set[str]] = {
         "run",
         "settings",
         "shared",
+        "signals",
         "sweeps",
         "text",
         "transports",

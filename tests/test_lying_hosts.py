@@ -19,7 +19,7 @@ from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import Plan
 from mslaunch.shared import layout
 from mslaunch.shared.wire import UnreadableRecord
-from mslaunch.signals import SentSignals
+from mslaunch.signals import SignalSource
 from mslaunch.transports.process import ProcessChannel
 from mslaunch.transports.slurm.step import SrunChannel
 from tests.plan.test_make import facts_of, spec_of
@@ -36,7 +36,7 @@ def plan_of(**flags: Any) -> Plan:
 @pytest.fixture
 def replay(tmp_path: Path) -> Iterator[Replay]:
     """An attempt on n1 (ranks 0 and 1, the scheduler) and n2 (ranks 2 and 3), neither of which shares our folder."""
-    made = Replay(plan_of(), {host.name: ScriptedChannel(host.name) for host in HOSTS}, SentSignals(), tmp_path)
+    made = Replay(plan_of(), {host.name: ScriptedChannel(host.name) for host in HOSTS}, SignalSource(), tmp_path)
     cluster = Cluster(ScriptedTransport(), list(made.channels.values()), frozenset({"n1", "n2"}))
     made.attempt.connections.cluster = made.attempt.transfer.cluster = cluster
     yield made.start()

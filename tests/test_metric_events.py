@@ -15,7 +15,7 @@ from mslaunch.launcher.attempt.event_check import Rejected, check_event
 from mslaunch.launcher.connect import Cluster
 from mslaunch.plan.make import make_plan
 from mslaunch.plan.model import LinePattern, Plan, from_json, to_json
-from mslaunch.signals import SentSignals
+from mslaunch.signals import SignalSource
 from mslaunch.transports.local import LocalTransport
 from tests.plan.test_make import facts_of, spec_of
 from tests.test_attempt import Replay, ScriptedChannel, ScriptedTransport
@@ -39,7 +39,7 @@ def event(*rows: Any) -> dict[str, Any]:
 @pytest.fixture
 def replay(tmp_path: Path) -> Iterator[Replay]:
     """An attempt on n1 (ranks 0 and 1) and n2 (ranks 2 and 3), whose clock is wrong."""
-    made = Replay(plan_of(), {host.name: ScriptedChannel(host.name) for host in HOSTS}, SentSignals(), tmp_path)
+    made = Replay(plan_of(), {host.name: ScriptedChannel(host.name) for host in HOSTS}, SignalSource(), tmp_path)
     cluster = Cluster(ScriptedTransport(), list(made.channels.values()), skew={"n2": SKEW})
     made.attempt.connections.cluster = made.attempt.transfer.cluster = cluster
     yield made.start()

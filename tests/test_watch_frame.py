@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from mslaunch.cli.watch.choices import Choices, Room, press
-from mslaunch.cli.watch.frame import draw_curve
-from mslaunch.cli.watch.model import Happened, RankRow, TimedNote
-from mslaunch.cli.watch.table import choose_columns, heading, name_variants, row_text
+from mslaunch.cli.watch.frame import choose_columns, draw_curve, heading, name_variants, row_text
+from mslaunch.cli.watch.model import Choices, Happened, RankRow, Room, TimedNote, press
 from mslaunch.documents.schema import RunStatus
 from mslaunch.metrics.rows import Row, Source
 from mslaunch.metrics.series import SeriesTable
+from mslaunch.run.record import AttemptSummary
 from mslaunch.text import display_width
 from tests.test_watch_model import NOW, lines_of, overview_of
 from tests.watch_bed import new_record
@@ -38,7 +37,7 @@ def shown(table: SeriesTable | None = None, columns: int = 80, pane: str = "", *
 
 def test_the_second_attempt_is_called_so() -> None:
     """Attempts are counted from 1, as the launcher's notes count them."""
-    earlier: Any = object()
+    earlier = AttemptSummary(0, None, 1, None, None)
     assert "| attempt 2 |" in shown(record={"attempts": (earlier,)})
 
 

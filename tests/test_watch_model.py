@@ -10,17 +10,21 @@ from typing import Any
 
 import pytest
 
-from mslaunch.cli.watch.choices import Choices, Room, chosen_rank, press, visible_rows
 from mslaunch.cli.watch.frame import draw, draw_curve
 from mslaunch.cli.watch.model import (
+    Choices,
     Happened,
     Overview,
+    Room,
     TimedNote,
+    chosen_rank,
     count_states,
     find_curve,
     find_progress,
     make_progress,
     make_rows,
+    press,
+    visible_rows,
 )
 from mslaunch.cli.watch.terminal import read_keys
 from mslaunch.metrics.rows import Row, Source

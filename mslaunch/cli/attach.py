@@ -35,8 +35,11 @@ def attach(
     """Show a run that goes on elsewhere until it ends; Ctrl-C leaves it, and it goes on."""
     run = common.find_run(name, runs_dir)
     screen = Screen(1)
+    ranks = None
+    if tail is not None:
+        ranks = () if tail == "none" else common.parse_ranks(tail, "--tail", run.record)
     try:
-        code = _follow(run, _ranks(run, tail), lines, screen)
+        code = _follow(run, ranks, lines, screen)
     except KeyboardInterrupt:
         stop = f"`mslaunch stop {arguments_for(run.folder, os.environ)}`"
         screen.write(f"\nmslaunch: left {run.name}, which goes on; {stop} stops it\n")
@@ -45,15 +48,12 @@ def attach(
     raise typer.Exit(code)
 
 
-def _ranks(run: Run, tail: str | None) -> tuple[int, ...] | None:
-    if tail is None:
-        return None
-    return () if tail == "none" else common.parse_ranks(tail, "--tail", run.record)
-
-
 def _follow(run: Run, tail: tuple[int, ...] | None, lines: int, screen: Screen) -> int:
-    """Show a run from now on to its end, and return its exit code."""
-    _wait_in_queue(run, screen)
+    if run.state == "queued":  # its plan names no hosts yet
+        job = f" ({run.queue_job})" if run.queue_job else ""
+        screen.write(f"mslaunch: {run.name} is queued{job}\n")
+    while run.state == "queued":
+        time.sleep(POLL)
     attached = AttachedRun(run, tail)
     console = Console(attached.plan, screen, run.record.seconds_taken(datetime.now().astimezone()))
     console.open()
@@ -77,12 +77,3 @@ def _show(console: Console, attached: AttachedRun, notice: Notice) -> None:
         console.say(["stopping all ranks"])  # Ctrl-C means something else here
     else:
         console.observe(notice, attached.run_state, lambda: None)
-
-
-def _wait_in_queue(run: Run, screen: Screen) -> None:
-    """The plan of a run that waits in a queue names no hosts yet."""
-    if run.state == "queued":
-        job = f" ({run.queue_job})" if run.queue_job else ""
-        screen.write(f"mslaunch: {run.name} is queued{job}\n")
-    while run.state == "queued":
-        time.sleep(POLL)

@@ -9,7 +9,7 @@ import typer
 from mslaunch.cli.console.tables import columns
 from mslaunch.cli.parsing import common, options
 from mslaunch.errors import ExitCode
-from mslaunch.launcher.check import Checked, Report
+from mslaunch.launcher.check import Checked
 from mslaunch.launcher.connect import check_ready
 from mslaunch.launcher.read import Request
 
@@ -42,7 +42,11 @@ def check(
     flags = {name: value for name, value in typed.items() if value is not None}
     checked = check_ready(Request(config, (), flags), script, common.say_aside)
     if as_json:
-        common.print_json(_plain(checked))
+        documents: list[dict[str, object]] = []
+        for name, report in checked.reports.items():
+            about = {"host": name, "ready": not report.problems, "troubles": report.problems, "skew": report.skew}
+            documents.append({**about, **report.facts})
+        common.print_json(documents)
     else:
         print(_table(checked), end="")
     for problem in checked.problems:
@@ -53,14 +57,17 @@ def check(
 def _table(checked: Checked) -> str:
     rows = [("HOST", "READY", "PYTHON", "MINDSPORE", "DEVICES", "CORES", "FREE", "FOLDER", "CLOCK")]
     for name, report in checked.reports.items():
-        facts = report.facts
+        facts, devices = report.facts, []
+        for target, numbers in facts["devices"].items():
+            if numbers or target in facts["limits"]:  # what ranks would see there, and what hides the others
+                devices.append(report.device_limit(target) or f"{len(numbers)} {target}")
         rows.append(
             (
                 name,
                 "no" if report.problems else "yes",
                 facts["version"],
                 facts["mindspore"] or "none",
-                _devices(report),
+                ", ".join(devices) or "CPU",
                 str(len(facts["cores"])),
                 f"{facts['free'] / 1e9:.0f} GB",
                 "shared" if report.shared else "own",
@@ -68,19 +75,3 @@ def _table(checked: Checked) -> str:
             )
         )
     return columns(rows)
-
-
-def _devices(report: Report) -> str:
-    """What ranks would see there, and what hides the others."""
-    targets = []
-    for target, devices in report.facts["devices"].items():
-        if devices or target in report.facts["limits"]:
-            targets.append(report.device_limit(target) or f"{len(devices)} {target}")
-    return ", ".join(targets) or "CPU"
-
-
-def _plain(checked: Checked) -> list[dict[str, object]]:
-    return [
-        {"host": name, "ready": not report.problems, "troubles": report.problems, "skew": report.skew, **report.facts}
-        for name, report in checked.reports.items()
-    ]

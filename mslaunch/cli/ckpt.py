@@ -262,7 +262,9 @@ def diff_weights(
     for note in compared.notes:
         common.say_aside(note)
     if compared.renamed:
-        common.say_aside(_describe_renamed(compared.renamed))
+        (old, new), *more = compared.renamed.items()
+        count = counted(len(compared.renamed), "name")
+        common.say_aside(f"{count} matched as by import: {old} is {new}{' …' if more else ''}")
     if as_json:
         common.print_json([asdict(difference) for difference in differences])
     elif differences:
@@ -287,11 +289,6 @@ def _choose_target(to: str | None, output: str | None, strategy: str | None) -> 
     if problem:
         raise RequestError(f"{problem}. Give --to FILE for one file, or -o FOLDER together with --strategy for shards.")
     return to or output or ""
-
-
-def _describe_renamed(renamed: Mapping[str, str]) -> str:
-    old, new = next(iter(renamed.items()))
-    return f"{counted(len(renamed), 'name')} matched as by import: {old} is {new}{' …' if len(renamed) > 1 else ''}"
 
 
 def _difference_row(difference: WeightDifference) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -65,34 +65,26 @@ def _describe(section: Section, runs: tuple[str, ...]) -> str:
         return f"{title}: the same\n"
     if section.equal:
         title += f" ({section.equal} more {'is' if section.equal == 1 else 'are'} the same)"
-    rows = [["", *runs], *([row.name, *map(format_value, row.values)] for row in section.differences)]
-    return f"{title}\n" + "\n".join(_lines(rows, terminal_width()))
+    rows = [[row.name, *map(format_value, row.values)] for row in section.differences]
+    return f"{title}\n" + "\n".join(_lines(runs, rows, terminal_width()))
 
 
-def _lines(rows: list[list[str]], width: int | None) -> Iterator[str]:
+def _lines(heading: Sequence[str], rows: list[list[str]], width: int | None) -> Iterator[str]:
     """Yield a table, or several below each other where a terminal has no room for all runs side by side."""
-    if width is None:
-        yield _table([row[:1] + [_cell(text, WIDEST) for text in row[1:]] for row in rows[1:]], rows[0])
-        return
-    room = width - len(INDENT)
-    names = [shorten_middle(plain(row[0]), room // 3) for row in rows[1:]]
-    left = room - max(map(display_width, names))
-    at_once = max(1, min(len(rows[0]) - 1, left // (GAP + NARROWEST)))
-    widest = max(NARROWEST, min(WIDEST, left // at_once - GAP))
-    for first in range(1, len(rows[0]), at_once):
-        some = slice(first, first + at_once)
-        cells = [
-            [name, *(_cell(text, widest) for text in row[some])] for name, row in zip(names, rows[1:], strict=True)
-        ]
-        yield _table(cells, ["", *(shorten_middle(plain(run), widest) for run in rows[0][some])])
-
-
-def _table(rows: list[list[str]], heading: list[str]) -> str:
-    return "".join(f"{INDENT}{line}\n" for line in columns([heading, *rows]).splitlines())
-
-
-def _cell(text: str, widest: int) -> str:
-    return shorten(first_line(text, 4 * WIDEST), widest)
+    at_once, widest = len(heading), WIDEST
+    if width is not None:
+        room = width - len(INDENT)
+        rows = [[shorten_middle(plain(row[0]), room // 3), *row[1:]] for row in rows]
+        left = room - max(display_width(row[0]) for row in rows)
+        at_once = max(1, min(len(heading), left // (GAP + NARROWEST)))
+        widest = max(NARROWEST, min(WIDEST, left // at_once - GAP))
+        heading = [shorten_middle(plain(run), widest) for run in heading]
+    for first in range(0, len(heading), at_once):
+        table = [["", *heading[first : first + at_once]]]
+        for name, *values in rows:
+            cells = (first_line(text, 4 * WIDEST) for text in values[first : first + at_once])
+            table.append([name, *(shorten(cell, widest) for cell in cells)])
+        yield "".join(f"{INDENT}{line}\n" for line in columns(table).splitlines())
 
 
 def _describe_code(comparison: Comparison, most: int | None) -> str:

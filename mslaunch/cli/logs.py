@@ -20,8 +20,7 @@ from mslaunch.shared.follow import Follower
 from mslaunch.text import plain_output
 
 if TYPE_CHECKING:
-    from mslaunch.run.logs import LogLines, Selection, TimedLog
-    from mslaunch.run.record import RunRecord
+    from mslaunch.run.logs import TimedLog
     from mslaunch.run.run import Run
 
 POLL = 0.1
@@ -62,10 +61,14 @@ def logs(
 ) -> None:
     """Show or follow the output of ranks, merged by time."""
     run = common.find_run(name, runs_dir)
-    ranks = (None,) if scheduler else common.parse_ranks("all" if rank is None else rank, "--rank", run.record)
-    earlier = _earlier(run.record, attempt)
+    record = run.record
+    ranks = (None,) if scheduler else common.parse_ranks("all" if rank is None else rank, "--rank", record)
+    last = record.attempt_of() + 1
+    if attempt is not None and attempt > last:
+        raise RequestError(f"--attempt: {record.run_id} has no attempt {attempt}; the first is 1, the last {last}.")
+    earlier = None if attempt in (None, last) else attempt - 1  # the files of the last attempt have no number
     sources = [run.timed_log(number, earlier) for number in ranks]
-    matches = _matcher(grep)
+    matches = _pattern(grep).search if grep else None
     began = None if since is None else common.parse_since(since, time.time())
     hidden = None if all_lines or scheduler or matches else HiddenLines()
     selection = Selection(matches, hidden, began, lines, with_rest=not follow)
@@ -97,7 +100,6 @@ class HiddenLines:
 
 
 def _follow(run: Run, sources: list[TimedLog], selection: Selection, show: Show) -> None:
-    """Show new lines as they come, until the run has ended."""
     matches, hides = selection.matches, selection.hides
     followers = [(source.rank, Follower(str(source.path), source.offset)) for source in sources]
 
@@ -130,22 +132,11 @@ def _make_room(logs: int) -> None:
         )
 
 
-def _earlier(record: RunRecord, attempt: int | None) -> int | None:
-    """Return the number in the names of an attempt's files; None for the last attempt, whose files have none."""
-    last = record.attempt_of() + 1
-    if attempt is not None and attempt > last:
-        raise RequestError(f"--attempt: {record.run_id} has no attempt {attempt}; the first is 1, the last {last}.")
-    return None if attempt in (None, last) else attempt - 1
-
-
-def _matcher(grep: str | None) -> Callable[[str], bool] | None:
-    if not grep:
-        return None
+def _pattern(grep: str) -> re.Pattern[str]:
     try:
-        pattern = re.compile(grep)
+        return re.compile(grep)
     except re.error as error:
         raise RequestError(f"--grep {grep!r}: not a regular expression: {error}.") from None
-    return lambda line: pattern.search(line) is not None
 
 
 class Show:

@@ -35,7 +35,10 @@ def new(
         raise RequestError(f"{source} cannot begin a project: it has no train.py. Take another example.")
     target = Path(name)
     files = plan_project(origin, target.name)
-    _write(target, files)
+    with examples.new_path(target, "written. Give another name."):
+        (target / "src").mkdir()
+        for place, text in files.items():
+            (target / place).write_text(text)
     common.say(f"{target}: {', '.join(sorted(path for path in files if '/' not in path and path[0] != '.'))}, src/")
     common.say("the first step is below; README.md has the others")
     first = COMMAND.search(files["README.md"])
@@ -62,17 +65,3 @@ def _readme(name: str, origin: Path, modules: list[str]) -> str:
     _, _, text = (origin / "README.md").read_text().partition("\n")
     text = re.sub(rf"`({'|'.join(modules) or '(?!)'})\.py`", r"`src/\1.py`", text)
     return f"# {name}\n\nBegun from mslaunch's example {origin.name}.\n{text}"
-
-
-def _write(target: Path, files: dict[str, str]) -> None:
-    """Write a new folder; after an error nothing of it is left."""
-    try:
-        target.mkdir(parents=True)
-    except FileExistsError:
-        raise RequestError(f"{target} exists, so nothing was written. Give another name.") from None
-    except OSError as error:
-        raise examples.unwritable(target, error) from None
-    with examples.removed_on_error(target):
-        (target / "src").mkdir()
-        for place, text in files.items():
-            (target / place).write_text(text)

@@ -46,17 +46,6 @@ class _Line:
     bytes: int | None
     """What its folder takes now; None unless --size asks for it."""
 
-    @property
-    def started(self) -> str:
-        return f"{datetime.fromisoformat(self.summary.started).astimezone():%m-%d %H:%M:%S}"
-
-    @property
-    def note(self) -> str:
-        if not self.labels.notes:
-            return ""
-        line = first_line(self.labels.notes[-1].text, 4 * NOTE_WIDTH)
-        return line if len(line) <= NOTE_WIDTH else f"{line[: NOTE_WIDTH - 1]}…"
-
 
 @dataclass(frozen=True)
 class _Column:
@@ -81,36 +70,28 @@ COLUMNS = (
     _Column("ATTEMPTS", lambda line: str(line.summary.attempts + 1), lambda line: line.summary.attempts, leaves=3),
     _Column("RANKS", lambda line: str(line.summary.world_size), leaves=5),
     _Column("METHOD", lambda line: line.summary.method, leaves=1, dull="dynamic"),
-    _Column("STARTED", lambda line: line.started, leaves=4),
+    _Column("STARTED", lambda line: f"{_began(line.summary).astimezone():%m-%d %H:%M:%S}", leaves=4),
     _Column("TIME", lambda line: elapsed_words(line.summary.seconds)),
     _Column("SIZE", lambda line: _or_empty(line.bytes, byte_count), lambda line: line.bytes is not None),
     _Column("SCRIPT", lambda line: line.summary.script, leaves=6, shorten=shorten_middle),
     _Column("LOSS", lambda line: _or_empty(line.summary.loss, short), lambda line: line.summary.loss is not None),
     _Column("WHY", lambda line: line.summary.why, lambda line: line.summary.why, shorten=shorten),
     _Column("TAGS", lambda line: ",".join(line.labels.tags), lambda line: line.labels.tags, shorten=shorten),
-    _Column("NOTE", lambda line: line.note, lambda line: line.labels.notes, shorten=shorten),
+    _Column("NOTE", lambda line: _note(line.labels), lambda line: line.labels.notes, shorten=shorten),
 )
+
+
+def _began(summary: RunSummary) -> datetime:
+    return datetime.fromisoformat(summary.started)
+
+
+def _note(own: Labels) -> str:
+    line = first_line(own.notes[-1].text, 4 * NOTE_WIDTH) if own.notes else ""
+    return line if len(line) <= NOTE_WIDTH else f"{line[: NOTE_WIDTH - 1]}…"
 
 
 def _or_empty(number: Any, text: Callable[[Any], str]) -> str:
     return "" if number is None else text(number)
-
-
-@dataclass(frozen=True)
-class _Filter:
-    """Which runs to list."""
-
-    tags: tuple[str, ...]
-    states: tuple[str, ...]
-    since: float | None
-
-    def __bool__(self) -> bool:
-        return bool(self.tags or self.states or self.since is not None)
-
-    def fits(self, summary: RunSummary) -> bool:
-        if self.states and summary.state not in self.states:
-            return False
-        return self.since is None or datetime.fromisoformat(summary.started).timestamp() >= self.since
 
 
 @app.command()
@@ -130,14 +111,22 @@ def ps(
 ) -> None:
     """List runs, past and present."""
     began = None if since is None else common.parse_since(since, time.time())
-    filtered = _Filter(tuple(tag or ()), check_states(state), began)
+    states, tags = check_states(state), set(tag or ())
+    filtered = bool(states or tags or since is not None)
     folder = Path(runs_dir or find.default_runs_dir(os.environ))
     last = None if everything or filtered else LAST
     summaries, older = list_summaries(folder, last)
     rows: list[NamedSummary] = [(run.name, run, summary) for run, summary in summaries]
     if everything:
         rows = [*_elsewhere(folder), *rows]
-    lines = list(_lines(rows, filtered, size))
+    lines = []
+    for name, run, summary in rows:
+        if isinstance(summary, RecordUnreadable):
+            print(f"mslaunch: {summary}", file=sys.stderr)
+        elif (not states or summary.state in states) and (began is None or _began(summary).timestamp() >= began):
+            own = labels.read(run)
+            if tags <= set(own.tags):
+                lines.append(_Line(name, run, summary, own, measure(run.path) if size else None))
     if as_json:
         common.print_json(list(_as_json(lines)))
         return
@@ -162,16 +151,6 @@ def check_states(states: list[str] | None) -> tuple[str, ...]:
             near = did_you_mean(state, STATES) or f". There are {', '.join(STATES)}."
             raise RequestError(f"--state {state!r}: no run has that state{near}")
     return tuple(states or ())
-
-
-def _lines(rows: Iterable[NamedSummary], filtered: _Filter, size: bool) -> Iterator[_Line]:
-    for name, folder, summary in rows:
-        if isinstance(summary, RecordUnreadable):
-            print(f"mslaunch: {summary}", file=sys.stderr)
-        elif filtered.fits(summary):
-            own = labels.read(folder)
-            if all(tag in own.tags for tag in filtered.tags):
-                yield _Line(name, folder, summary, own, measure(folder.path) if size else None)
 
 
 def _as_json(lines: Iterable[_Line]) -> Iterator[dict[str, Any]]:

@@ -18,33 +18,10 @@ from mslaunch.cli.parsing import common, options
 from mslaunch.errors import RequestError
 from mslaunch.launcher.folder import fill
 from mslaunch.launcher.pipeline import plan_only
-from mslaunch.launcher.read import Request
 from mslaunch.plan.model import Plan
 from mslaunch.run.paths import RunFolder
 
 METHOD = "kubernetes"
-_LEFT_OUT = "# Secret and ConfigMap are written with -o only.\n"
-
-
-def render_objects(request: Request, output: str | None) -> None:
-    """Write the objects, with code and secret; without a file, print those that hold neither."""
-    plan = plan_only(request)
-    if output is None:
-        print(_LEFT_OUT + _object_text(plan), end="")
-        return
-    target = Path(output)
-    content = _complete_objects(plan)
-    try:
-        file = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise RequestError(f"{target}: exists already. Give -o a new file.") from None
-    except OSError as error:
-        raise RequestError(f"{target}: cannot write the file: {error.strerror}.") from None
-    with os.fdopen(file, "w") as opened:
-        opened.write(content)
-    print(shlex.join(("kubectl", "apply", "-f", str(target))))
-
-
 LEFT_OUT = {
     "sync": "copy the data yourself",
     "max_restarts": "they start the job once",
@@ -75,7 +52,7 @@ def render(
     """Write the same job as scripts, to read or to run elsewhere; without -o, print the scripts."""
     if typed["method"] == METHOD:
         typed |= {"transport": METHOD, "method": "dynamic"}
-        render_objects(options.request(typed, context.obj), output)
+        _render_objects(plan_only(options.request(typed, context.obj)), output)
         return
     target = Path(output).resolve() if output else None
     if target is not None:
@@ -84,7 +61,6 @@ def render(
 
 
 def _render_scripts(plan: Plan, target: Path | None) -> None:
-    """Write the scripts with all they need into a new folder, or print them."""
     hosts = {process.argv[-1]: process.host for process in plan.processes if process.role == "script"}
     scripts = {file: hosts.get(f"{plan.run_dir}/{file.path}", "") for file in plan.files if file.path.endswith(".sh")}
     if not scripts:
@@ -97,7 +73,7 @@ def _render_scripts(plan: Plan, target: Path | None) -> None:
     for note in plan.notes:
         print(f"mslaunch: {note}", file=sys.stderr)
     if target is not None:
-        write(plan, target)
+        _write_folder(plan, target)
     for file, host in scripts.items():
         if target is None:
             heading = f"# {file.path}, for {host}\n" if len(scripts) > 1 else ""
@@ -108,21 +84,15 @@ def _render_scripts(plan: Plan, target: Path | None) -> None:
     if len(plan.hosts) > 1:
         if plan.device_target == "CPU":
             print("mslaunch: the scripts are for CPU hosts; device_target in the config names others.", file=sys.stderr)
-        print(f"mslaunch: {_how_to_start(plan, target, len(scripts))}", file=sys.stderr)
+        folder, others = target or "the folder that -o writes", ", ".join(host.name for host in plan.hosts[1:])
+        then = f"start the script on {plan.hosts[0].name}, which reaches the other hosts itself"
+        if len(scripts) > 1:
+            seconds = plan.env.get("MS_TOPO_TIMEOUT", "600")
+            then = f"start the {len(scripts)} scripts, each on its host: they wait {seconds} s for each other"
+        print(f"mslaunch: share {folder}, or copy it to the same path of {others}; then {then}", file=sys.stderr)
 
 
-def _how_to_start(plan: Plan, target: Path | None, scripts: int) -> str:
-    """Say what several hosts need before the scripts run there."""
-    folder = target or "the folder that -o writes"
-    others = ", ".join(host.name for host in plan.hosts[1:])
-    copy = f"share {folder}, or copy it to the same path of {others}"
-    if scripts == 1:
-        return f"{copy}; then start the script on {plan.hosts[0].name}, which reaches the other hosts itself"
-    seconds = plan.env.get("MS_TOPO_TIMEOUT", "600")
-    return f"{copy}; then start the {scripts} scripts, each on its host: they wait {seconds} s for each other"
-
-
-def write(plan: Plan, target: Path) -> None:
+def _write_folder(plan: Plan, target: Path) -> None:
     """Write a folder that runs the job on any machine that has MindSpore."""
     try:
         target.mkdir(parents=True)
@@ -137,26 +107,31 @@ def write(plan: Plan, target: Path) -> None:
         raise
 
 
-def _object_text(plan: Plan) -> str:
-    """The objects of a plan, without code and secret."""
-    from mslaunch.transports.kubernetes.manifests import OBJECTS
-
-    return next(file.content for file in plan.files if file.path == OBJECTS)
-
-
-def _complete_objects(plan: Plan) -> str:
-    """All objects of a plan, with the project's code and a new secret."""
+def _render_objects(plan: Plan, output: str | None) -> None:
+    """Write the objects, with the project's code and a new secret; without a file, print those that hold neither."""
     import yaml
 
-    from mslaunch.transports.kubernetes.manifests import further_objects, to_yaml
+    from mslaunch.transports.kubernetes.manifests import OBJECTS, further_objects, to_yaml
 
+    text = next(file.content for file in plan.files if file.path == OBJECTS)
+    if output is None:
+        print(f"# Secret and ConfigMap are written with -o only.\n{text}", end="")
+        return
     with tempfile.TemporaryDirectory() as own:
         folder = Path(own) / plan.run_id
         folder.mkdir()
         fill(plan, RunFolder(folder))
-        objects = list(yaml.safe_load_all(_object_text(plan)))
-        namespace = objects[0]["metadata"].get("namespace")
-        further = further_objects(folder, next(one for one in objects if one["kind"] == "Job"), {})
-    for one in further if namespace else ():
-        one["metadata"]["namespace"] = namespace
-    return to_yaml([*further, *objects])
+        objects = list(yaml.safe_load_all(text))
+        further = further_objects(folder, next(part for part in objects if part["kind"] == "Job"), {})
+    if namespace := objects[0]["metadata"].get("namespace"):
+        for part in further:
+            part["metadata"]["namespace"] = namespace
+    try:
+        file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise RequestError(f"{output}: exists already. Give -o a new file.") from None
+    except OSError as error:
+        raise RequestError(f"{output}: cannot write the file: {error.strerror}.") from None
+    with os.fdopen(file, "w") as opened:
+        opened.write(to_yaml([*further, *objects]))
+    print(shlex.join(("kubectl", "apply", "-f", str(Path(output)))))

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
+from functools import partial
 
 from mslaunch.cli.console.console import verdict_text
 from mslaunch.cli.console.describe import (
@@ -24,31 +24,27 @@ from mslaunch.metrics.progress import short
 from mslaunch.metrics.rows import Number, Source, to_json_value
 from mslaunch.run.labels import read as read_labels
 from mslaunch.run.record import RunRecord
-from mslaunch.run.run import Run
 from mslaunch.text import byte_count, count_words, counted, plain, seconds_words, shorten_middle
 
 Values = Mapping[str, Number]
 
 
-def _of(name: str, whole: str) -> Callable[[Values], str]:
-    def text(values: Values) -> str:
-        return "/".join(count_words(values[key]) for key in (name, whole) if name in values and key in values)
-
-    return text
+def _of(name: str, whole: str, values: Values) -> str:
+    return "/".join(count_words(values[key]) for key in (name, whole) if name in values and key in values)
 
 
-def _with(name: str, write: Callable[[Number], str]) -> Callable[[Values], str]:
-    return lambda values: write(values[name]) if name in values else ""
+def _with(name: str, write: Callable[[Number], str], values: Values) -> str:
+    return write(values[name]) if name in values else ""
 
 
 COLUMNS: dict[str, Callable[[Values], str]] = {
-    "EPOCH": _of("epoch", "epochs"),
-    "STEP": _of("step", "steps"),
-    "LOSS": _with("loss", short),
-    "LR": _with("lr", short),
-    "STEP TIME": _with("step_time", seconds_words),
-    "CPU": _with("cpu", lambda number: f"{number:.2f}"),
-    "MEMORY": _with("memory", lambda number: byte_count(int(number))),
+    "EPOCH": partial(_of, "epoch", "epochs"),
+    "STEP": partial(_of, "step", "steps"),
+    "LOSS": partial(_with, "loss", short),
+    "LR": partial(_with, "lr", short),
+    "STEP TIME": partial(_with, "step_time", seconds_words),
+    "CPU": partial(_with, "cpu", lambda number: f"{number:.2f}"),
+    "MEMORY": partial(_with, "memory", lambda number: byte_count(int(number))),
 }
 """What a row of the table of ranks shows of its numbers, where any rank has printed them."""
 
@@ -59,15 +55,6 @@ def number_columns(last: Mapping[Source, Values], order: list[int]) -> list[tupl
     ranks = {source.rank: last[source] for source in of_ranks}  # the last attempt is what stays
     texts = [(name, *(write(ranks.get(rank, {})) for rank in order)) for name, write in COLUMNS.items()]
     return [column for column in texts if any(column[1:])]
-
-
-def last_to_json(last: Mapping[Source, Values]) -> list[dict[str, Any]]:
-    """Return the last numbers of every source as plain values."""
-    documents = []
-    for source, values in last.items():
-        who = {name: part for name, part in source._asdict().items() if part is not None}
-        documents.append(who | {name: to_json_value(number) for name, number in values.items()})
-    return documents
 
 
 NOTES_SHOWN = 5
@@ -86,14 +73,19 @@ def status(name: common.Run = None, runs_dir: common.RunsDir = None, as_json: co
     run = common.find_run(name, runs_dir)
     record, labels, numbers = run.record, read_labels(run.folder), run.last_numbers()
     if as_json:
-        common.print_json({**record.to_dict(), "metrics": last_to_json(numbers), "labels": labels.to_dict()})
+        metrics = []
+        for source, values in numbers.items():
+            who = {key: part for key, part in source._asdict().items() if part is not None}
+            metrics.append(who | {key: to_json_value(number) for key, number in values.items()})
+        common.print_json({**record.to_dict(), "metrics": metrics, "labels": labels.to_dict()})
         return
     code = "" if record.exit_code is None else f", exit code {record.exit_code}"
     print(plain(f"{run.name}: {state_words(record)}{code}, {duration(record, datetime.now().astimezone())}"))
     where = f", {job}" if (job := run.queue_job) else ""
     print(plain(f"{counted(record.world_size, 'rank')}, {record.method}{where}, {record.script}; {run.path}"))
     print("".join(f"{plain(line)}\n" for line in describe_warnings(record)), end="")
-    print(_progress(run, record))
+    progress = find_progress(record, run.last_table(), time.time()) if record.state == "running" else None
+    print(f"{plain(' | '.join(progress.words))}\n" if progress else "")
     if lines := describe_labels(labels):
         print(lines)
     print(describe_attempts(record), end="")
@@ -113,11 +105,3 @@ def _table(record: RunRecord, numbers: Mapping[Source, Values]) -> str:
         rows.append((str(rank.rank), rank.host, device, pid, state, how_it_ended(rank.exit_code, rank.signal)))
     added = number_columns(numbers, [rank.rank for rank in record.ranks])
     return columns([(*row, *(column[at] for column in added)) for at, row in enumerate(rows)], NARROWING)
-
-
-def _progress(run: Run, record: RunRecord) -> str:
-    """Say how far a running job is, and since when it makes no step."""
-    if record.state != "running":
-        return ""
-    progress = find_progress(record, run.last_table(), time.time())
-    return f"{plain(' | '.join(progress.words))}\n" if progress else ""

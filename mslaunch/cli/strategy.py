@@ -30,8 +30,11 @@ def show_strategy(
     strategy = read_strategy(Path(file))
     if as_json:
         common.print_json(_plain(strategy))
-    else:
-        print(_table(strategy), end="")
+        return
+    rows = [("STAGE", "PARAMETER", "CUT")]
+    for stage, layouts in strategy.stages.items():
+        rows += [(str(stage), name, _cut(layout)) for name, layout in sorted(layouts.items())]
+    print(f"{strategy.name}: {_summary(strategy)}\n\n{columns(rows)}", end="")
 
 
 @app.command("merge")
@@ -51,7 +54,6 @@ def merge_strategies(
 
 
 def _summary(strategy: Strategy) -> str:
-    """Describe a strategy in one line."""
     devices = f"{strategy.stage_devices} devices"
     if not strategy.merged and (stage := next(iter(strategy.stages))):
         return f"stage {stage} of a pipeline, {devices}; `mslaunch strategy merge` joins the stages"
@@ -59,13 +61,6 @@ def _summary(strategy: Strategy) -> str:
     ranks = counted(strategy.world_size, "rank")
     degrees = f"tensor parallel {strategy.tensor_parallel}, data parallel {strategy.data_parallel}"
     return f"{stages}{ranks}; {degrees}, optimizer parallel {strategy.optimizer_parallel}"
-
-
-def _table(strategy: Strategy) -> str:
-    rows = [("STAGE", "PARAMETER", "CUT")]
-    for stage, layouts in strategy.stages.items():
-        rows += [(str(stage), name, _cut(layout)) for name, layout in sorted(layouts.items())]
-    return f"{strategy.name}: {_summary(strategy)}\n\n{columns(rows)}"
 
 
 def _cut(layout: Layout) -> str:

@@ -7,15 +7,14 @@ import os
 import signal
 import time
 from contextlib import suppress
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from mslaunch.cli.console.console import Screen, ShownFile, verdict_text
 from mslaunch.cli.console.describe import describe_end
+from mslaunch.cli.parsing import common
 from mslaunch.errors import signal_code
 from mslaunch.launcher import runners
 from mslaunch.launcher.pipeline import PlannedJob
-from mslaunch.plan.model import Plan
 from mslaunch.run.find import arguments_for
 from mslaunch.run.record import ENDED, RunRecord
 from mslaunch.run.run import Run
@@ -31,79 +30,75 @@ LAST_WORDS = 60.0
 
 def submit(planned: PlannedJob, queue: JobQueue, detach: bool, as_json: bool, view: ViewProcess | None = None) -> int:
     """Submit a planned job; follow it to its end unless it is to be left alone."""
-    asked = _Asked()  # from here on: a job that is in the queue must not be forgotten
+    received: list[int] = []  # noted until there is time for it: a job that is in the queue must not be forgotten
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: received.append(number))
     with queue.guard(detach):
         run, job = runners.submit(planned, queue)
-        if detach and asked.number is None:
-            told = {"run_id": run.run_id, "run_dir": str(run.path), f"{planned.plan.transport}_job": job}
+        if detach and not received:
+            document = {"run_id": run.run_id, "run_dir": str(run.path), f"{planned.plan.transport}_job": job}
             attach = f"mslaunch attach {arguments_for(run.folder, os.environ)}"
-            words = f"{run.run_id} is {queue.label} job {job}. Follow it with: {attach}"
-            print(json.dumps(told) if as_json else words)
+            text = f"{run.run_id} is {queue.label} job {job}. Follow it with: {attach}"
+            print(json.dumps(document) if as_json else text)
             return 0
-        screen = view.cover(run.path) if view else Screen(2 if as_json else 1)
+        output = 2 if as_json else 1
+        screen = view.cover(run.path) if view else Screen(output)
         try:
-            return _Follower(run, planned.plan, queue, job, as_json, asked, screen).run()
+            final = _Follower(run, queue, job, received, screen).follow(planned.plan.transport)
         finally:
             screen.uncover()
-
-
-class _Asked:
-    """Ctrl-C and SIGTERM, noted until there is time for them."""
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._note)
-
-    def _note(self, number: int, _: FrameType | None) -> None:
-        self.number = number
-
-    def no_more(self) -> None:
-        """Whoever asks again does not want to wait."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
+    if as_json:
+        common.print_json(final.to_dict())
+    if received:
+        return signal_code(received[-1])
+    return final.exit_code if final.exit_code is not None else 1
 
 
 class _Follower:
     """Shows what the launcher in the job writes. Ctrl-C cancels the job; the end of this process does not."""
 
-    def __init__(
-        self,
-        run: Run,
-        plan: Plan,
-        queue: JobQueue,
-        job: str,
-        as_json: bool,
-        asked: _Asked,
-        screen: Screen,
-    ) -> None:
-        self.followed = run
-        self.folder = run.folder
-        self.plan = plan
+    def __init__(self, run: Run, queue: JobQueue, job: str, received: list[int], screen: Screen) -> None:
+        self.run = run
         self.queue = queue
         self.job = job
         self.name = f"{queue.label} job {job}"
-        self.as_json = as_json
+        self.received = received
         self.screen = screen
-        self.log = ShownFile(run.follow_launcher(), self.screen)
-        self.asked = asked
-        self.waiting = ""
+        self.log = ShownFile(run.follow_launcher(), screen)
+        self.reason = ""
 
-    def run(self) -> int:
-        self._say(f"run {self.plan.run_id} is {self.name}; Ctrl-C cancels it")
+    def follow(self, transport: str) -> RunRecord:
+        """Follow the job to its end, and say how it ended where its launcher could not."""
+        self._say(f"run {self.run.run_id} is {self.name}; Ctrl-C cancels it")
         while (now := self._look()).state not in ENDED:
-            if self.asked.number is not None:
-                now = self._cancel()
+            if self.received:
+                self._say(f"cancelling {self.name}")
+                for number in (signal.SIGINT, signal.SIGTERM):  # whoever asks again does not want to wait
+                    signal.signal(number, signal.SIG_DFL)
+                self.run.stop()
+                now = self.run.record
                 break
             if not self.log.show() and now.state == "queued":
-                self._tell_why_it_waits()
+                self._explain_waiting()
             time.sleep(POLL)
-        return self._close(now)
+        with suppress(OSError):
+            self.run.save(now)  # what only the queue knew, it forgets
+        self.log.finish()
+        if self.screen.uncover():  # the view has hidden what the launcher wrote
+            self._say(describe_end(now))
+            self.screen.write(verdict_text(now, self.screen.is_terminal))
+        elif now.verdict is not None and now.verdict.cause == transport:
+            self._say(first_line(now.verdict.summary))
+            self._say(now.verdict.advice or "")
+        elif not self.run.folder.launcher_log.exists():
+            self._say(describe_end(now, 0.0))
+        self.screen.close()
+        return now
 
     def _look(self) -> RunRecord:
         """How the run stands. One that has ended has its last words still to say, or the queue may start it again."""
-        now = self.followed.record
-        if now.state not in ENDED or self.asked.number is not None:
+        now = self.run.record
+        if now.state not in ENDED or self.received:
             return now
         until = time.monotonic() + LAST_WORDS
         while time.monotonic() < until and (seen := self.queue.state(self.job, POLL)) and seen.state == "running":
@@ -111,38 +106,13 @@ class _Follower:
                 break
             self.log.show()
             time.sleep(POLL)
-        return self.followed.record
+        return self.run.record
 
-    def _cancel(self) -> RunRecord:
-        self._say(f"cancelling {self.name}")
-        self.asked.no_more()
-        self.followed.stop()
-        return self.followed.record
-
-    def _tell_why_it_waits(self) -> None:
+    def _explain_waiting(self) -> None:
         seen = self.queue.state(self.job)
-        if seen is not None and seen.reason not in ("", self.waiting):
-            self.waiting = seen.reason
+        if seen is not None and seen.reason not in ("", self.reason):
+            self.reason = seen.reason
             self._say(f"{self.name} waits: {seen.reason}")
-
-    def _close(self, final: RunRecord) -> int:
-        with suppress(OSError):
-            self.followed.save(final)  # what only the queue knew, it forgets
-        self.log.finish()
-        if self.screen.uncover():  # the view has hidden what the launcher wrote
-            self._say(describe_end(final))
-            self.screen.write(verdict_text(final, self.screen.is_terminal))
-        elif final.verdict is not None and final.verdict.cause == self.plan.transport:
-            self._say(first_line(final.verdict.summary))
-            self._say(final.verdict.advice or "")
-        elif not self.folder.launcher_log.exists():
-            self._say(describe_end(final, 0.0))
-        self.screen.close()
-        if self.as_json:
-            print(json.dumps(final.to_dict(), indent=1))
-        if self.asked.number is not None:
-            return signal_code(self.asked.number)
-        return final.exit_code if final.exit_code is not None else 1
 
     def _say(self, line: str) -> None:
         self.screen.write(f"mslaunch: {line}\n")

@@ -68,9 +68,13 @@ def sweep(
 
     --set takes several values here: --set lr=0.1,0.01 --set seed=1..3 is six runs.
     """
-    detached = _detach() if detach and not dry_run else None
-    if detached and detached.waits:
-        raise typer.Exit(_wait(detached, as_json))
+    detached = None
+    if detach and not dry_run:
+        from mslaunch.cli.console.detached import Detached
+
+        detached = Detached()
+        if detached.waits:
+            raise typer.Exit(_wait(detached, as_json))
     made = _prepare(typed, context.obj, at_once, resume)
     if dry_run:
         _show_plan(made, as_json, verbose)
@@ -94,17 +98,11 @@ def _prepare(typed: dict[str, Any], program: options.ProgramWords, at_once: int 
     return resume_sweep(name, request, combinations_of(assignments) if assignments else (), at_once)
 
 
-def _detach() -> Detached:
-    from mslaunch.cli.console.detached import Detached
-
-    return Detached()
-
-
 def _wait(detached: Detached, as_json: bool) -> int:
     """Wait until the launcher is on its own, or has said why it is not."""
     folder = detached.folder()
-    if folder is None:
-        return detached.exit_code()
+    if isinstance(folder, int):
+        return folder
     if as_json:
         print(json.dumps({"sweep_id": folder.name, "sweep_dir": str(folder), "launcher": detached.launcher}))
     else:
@@ -115,7 +113,6 @@ def _wait(detached: Detached, as_json: bool) -> int:
 
 
 def _show_plan(made: Sweep, as_json: bool, verbose: bool) -> None:
-    """The dry run: the combinations, and the plan of the first."""
     runs = swept_so_far(made)
     if as_json:
         plan = json.loads(to_json(made.plan)) if made.plan else None
@@ -168,19 +165,28 @@ class _Console:
         self._job: str | None = None
 
     def observe(self, event: SweepEvent) -> None:
+        made = self.made
         if event.kind == "opened":
-            self._open()
+            if self.detached and made.queue is None:
+                self.detached.leave(made.folder.path, made.folder.launcher_log)
+            self.screen = Screen(2 if self.as_json else 1)  # a thread: not before this process is the one that stays
+            self._say(_count(made))
         elif event.kind == "submitted":
-            self._submitted(event.text)
+            self._job = event.text
+            if made.queue is not None:
+                self._say(f"{made.queue.label} job {event.text}" + ("" if self.detached else "; Ctrl-C cancels it"))
         elif event.kind == "note":
             self._say(event.text)
+        elif event.kind == "stopping" and self._is_stopping:
+            self._say("ending them at once")
         elif event.kind == "stopping":
-            first = event.text or "stopping all runs; a second signal ends them at once"
-            self._say("ending them at once" if self._is_stopping else first)
+            self._say(event.text or "stopping all runs; a second signal ends them at once")
             self._is_stopping = True
+        elif event.run is not None:
+            self._write(f"{made.label(event.run.index)}: {_how_it_ended(event.run)}\n")
         elif event.index is not None:
-            how = self._how_it_ended(event.run) if event.run else f"started as {self._name(event.index)}"
-            self._write(f"{self.made.label(event.index)}: {how}\n")
+            name = f"{made.folder.sweep_id}/{made.run_ids[event.index]}"
+            self._write(f"{made.label(event.index)}: started as {name}\n")
 
     def close(self, runs: list[SweptRun]) -> None:
         """Show the table of results."""
@@ -193,31 +199,8 @@ class _Console:
             self._say(f"{folder.sweep_id} goes on by itself. `mslaunch ps` shows its runs.")
         self.screen.close()
         if self.as_json:
-            shown: dict[str, Any] = {"sweep_id": folder.sweep_id, "sweep_dir": str(folder.path), "job": self._job}
-            print(json.dumps({**shown, "runs": [run.to_dict() for run in runs]}, indent=1, default=str))
-
-    def _open(self) -> None:
-        folder = self.made.folder
-        if self.detached and self.made.queue is None:
-            self.detached.leave(folder.path, folder.launcher_log)
-        self.screen = Screen(2 if self.as_json else 1)  # a thread: not before this process is the one that stays
-        self._say(_count(self.made))
-
-    def _submitted(self, job: str) -> None:
-        self._job = job
-        if self.made.queue is not None:
-            self._say(f"{self.made.queue.label} job {job}" + ("" if self.detached else "; Ctrl-C cancels it"))
-
-    def _name(self, index: int) -> str:
-        return f"{self.made.folder.sweep_id}/{self.made.run_ids[index]}"
-
-    def _how_it_ended(self, run: SweptRun) -> str:
-        result = run.result
-        after = f" after {_time(run)}" if run.seconds is not None else ""
-        code = f" with code {result.exit_code}" if result.state == "failed" and result.exit_code is not None else ""
-        why = [first_line(result.verdict.summary)] if result.verdict else []
-        who = f"rank {result.verdict.rank}: " if result.verdict and result.verdict.rank is not None else ""
-        return f"{result.state}{after}{code}" + (f"; {who}{why[0]}" if why else "")
+            document: dict[str, Any] = {"sweep_id": folder.sweep_id, "sweep_dir": str(folder.path), "job": self._job}
+            print(json.dumps({**document, "runs": [run.to_dict() for run in runs]}, indent=1, default=str))
 
     def _say(self, text: str) -> None:
         self._write(f"mslaunch: {text}\n")
@@ -225,3 +208,14 @@ class _Console:
     def _write(self, text: str) -> None:
         if self.screen is not None:
             self.screen.write(text)
+
+
+def _how_it_ended(run: SweptRun) -> str:
+    result, verdict = run.result, run.result.verdict
+    text = result.state if run.seconds is None else f"{result.state} after {_time(run)}"
+    if result.state == "failed" and result.exit_code is not None:
+        text += f" with code {result.exit_code}"
+    if verdict is not None:
+        who = "" if verdict.rank is None else f"rank {verdict.rank}: "
+        text += f"; {who}{first_line(verdict.summary)}"
+    return text

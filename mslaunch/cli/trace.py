@@ -109,18 +109,15 @@ def _sum_up(comparison: TraceComparison, tolerance: float | None) -> str:
 
 
 def _difference(pair: Pair) -> tuple[str, str]:
+    """Return a difference and its bar, in which each factor of ten is as long as any other."""
     if pair.difference is None:
         return "shape", "!" * WIDTH
     if math.isinf(pair.difference):
         return "NaN or infinity", "!" * WIDTH
-    return f"{pair.difference:.1e}", ("#" if not pair.is_same else "-") * _bar(pair.difference)
-
-
-def _bar(difference: float) -> int:
-    """The length of a bar: each factor of ten is as long as any other."""
-    if difference <= SMALLEST:
-        return 0
-    return min(WIDTH, max(1, round(WIDTH * (1 - math.log10(difference) / math.log10(SMALLEST)))))
+    length = 0
+    if pair.difference > SMALLEST:
+        length = min(WIDTH, max(1, round(WIDTH * (1 - math.log10(pair.difference) / math.log10(SMALLEST)))))
+    return f"{pair.difference:.1e}", ("-" if pair.is_same else "#") * length
 
 
 def _reason(pair: Pair) -> str:

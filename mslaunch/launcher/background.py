@@ -16,7 +16,7 @@ from mslaunch.launcher.pipeline import Launch, PlannedJob
 from mslaunch.launcher.runners import record_failure, run_here, submit
 from mslaunch.run import launchers, record
 from mslaunch.run.run import Result, Run
-from mslaunch.signals import SentSignals
+from mslaunch.signals import SignalSource
 from mslaunch.transports.base import JobQueue, ignore
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class BackgroundRun(Run):
         super().__init__(launch.folder)
         self._launched = replace(launch, plan=replace(launch.plan, tail=()))  # nobody is shown the output
         self._pid = os.getpid()
-        self._signals = SentSignals()
+        self._signals = SignalSource()
         self._signals_open = threading.Lock()
         self._look_at = 0.0
         self._final: record.RunRecord | None = None

@@ -29,7 +29,7 @@ class LogLines:
 class Selection:
     """Which lines of a log to read."""
 
-    matches: Callable[[str], bool] | None = None
+    matches: Callable[[str], object] | None = None
     hides: Callable[[str], bool] | None = None  # recognises lines to leave out
     since: float | None = None
     last: int | None = None

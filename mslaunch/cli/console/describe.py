@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mslaunch.cli.console.tables import Narrowing, columns
-from mslaunch.diagnose.verdict import Step, Tie, Verdict, signal_name
+from mslaunch.diagnose.verdict import Verdict, signal_name
 from mslaunch.shared import layout
 from mslaunch.shared.secret_names import masked
 from mslaunch.text import byte_count, counted, cut_line, elapsed_words, first_line, named_ranks, plain, shorten
@@ -18,20 +19,6 @@ if TYPE_CHECKING:
     from mslaunch.plan.model import Plan
     from mslaunch.run.labels import Labels
     from mslaunch.run.record import OutputRecord, RunRecord
-
-
-def state_words(record: RunRecord) -> str:
-    """Return a run's state; between two attempts, which one it waits for."""
-    return f"waiting for attempt {record.attempt_of() + 1}" if _is_between_attempts(record) else record.state
-
-
-def _is_between_attempts(record: RunRecord) -> bool:
-    """Tell whether the ranks in the record are still those of the attempt that ended last."""
-    ended = record.attempts[-1].ended if record.attempts and record.state == "running" else None
-    if ended is None or not all(rank.ended for rank in record.ranks):
-        return False
-    last = datetime.fromisoformat(ended)
-    return all(datetime.fromisoformat(rank.ended) <= last for rank in record.ranks if rank.ended)
 
 
 LAST_LINES = 10
@@ -44,13 +31,27 @@ _RANKS_SHOWN = 4
 _STEPS_SHOWN = 8
 
 
+def state_words(record: RunRecord) -> str:
+    """Return a run's state; between two attempts, which one it waits for."""
+    ended = record.attempts[-1].ended if record.attempts and record.state == "running" else None
+    if ended is None:
+        return record.state
+    last = datetime.fromisoformat(ended)
+    for rank in record.ranks:  # are they still those of the attempt that ended last?
+        if not rank.ended or datetime.fromisoformat(rank.ended) > last:
+            return record.state
+    return f"waiting for attempt {record.attempt_of() + 1}"
+
+
 def describe_plan(plan: Plan, defaults: bool = False) -> str:
     """The dry run: what would be started, with which variables and files, and where each setting came from."""
-    ranks = counted(plan.world_size, "rank")
+    ranks, program = counted(plan.world_size, "rank"), plan.program
+    python_env = "".join(f"{name}={value} " for name, value in program.python_env.items())
+    command = f"{program.kind} {python_env}{shlex.join((program.what, *program.args))}"
     lines = [
         f"run      {plan.run_id}, in {plan.run_dir}",
         f"job      {ranks} on {plan.device_target}, method {plan.method}, scheduler at {plan.master}",
-        f"program  {_program(plan)}, in {plan.job_dir}",
+        f"program  {command}, in {plan.job_dir}",
     ]
     lines += [f"note     {note}" for note in plan.notes]
     lines += ["", "settings" if defaults else "settings that were given (-v shows the defaults)"]
@@ -78,12 +79,6 @@ def describe_plan(plan: Plan, defaults: bool = False) -> str:
         if file.path.endswith(".sbatch"):
             lines += ["", file.path, *(f"  {line}".rstrip() for line in file.content.splitlines())]
     return "\n".join(lines) + "\n"
-
-
-def _program(plan: Plan) -> str:
-    program = plan.program
-    options = "".join(f"{name}={value} " for name, value in program.python_env.items())
-    return f"{program.kind} {options}{shlex.join((program.what, *program.args))}"
 
 
 def describe_end(record: RunRecord, seconds: float | None = None) -> str:
@@ -150,7 +145,11 @@ def describe_verdict(record: RunRecord, above: Collection[str] = ()) -> list[str
     from mslaunch.cli.console.last_lines import other_lines
 
     lines = [_who(record, verdict), *_some(verdict.summary.splitlines()[: 1 if verdict.traceback else None])]
-    lines += [_tie_words(tie, verdict) for tie in verdict.ties]
+    for tie in verdict.ties:
+        what = first_line(tie.summary)
+        if what == first_line(verdict.summary):
+            what = "the same error"
+        lines.append(f"or {named_ranks(tie.ranks)}, too close in time to tell: {what}")
     if verdict.traceback:
         traceback = _unless_above(verdict.traceback.rstrip().splitlines(), above)
         lines += _some(traceback[1:]) if traceback[:1] == [verdict.summary] else ["", *_some(traceback)]
@@ -160,14 +159,6 @@ def describe_verdict(record: RunRecord, above: Collection[str] = ()) -> list[str
     if verdict.advice:
         lines.append(f"advice: {verdict.advice}")
     return [plain(cut_line(line, _LINE_LIMIT)) for line in lines] + [plain(line) for line in _read_on(verdict)]
-
-
-def _tie_words(tie: Tie, verdict: Verdict) -> str:
-    """Name ranks that may have failed first as well."""
-    what = first_line(tie.summary)
-    if what == first_line(verdict.summary):
-        what = "the same error"
-    return f"or {named_ranks(tie.ranks)}, too close in time to tell: {what}"
 
 
 def _unless_above(traceback: list[str], above: Collection[str]) -> list[str]:
@@ -182,11 +173,20 @@ def _unless_above(traceback: list[str], above: Collection[str]) -> list[str]:
 
 def _read_on(verdict: Verdict) -> list[str]:
     """Say where more is to be found, and who else is concerned; paths are never cut."""
-    lines = [f"evidence: {_step_words(step)}" for step in _some_steps(verdict.chain)]
+    from mslaunch.diagnose.waiting.chain import peer_words
+
+    lines, chain = [], verdict.chain
+    if len(chain) > _STEPS_SHOWN:  # the record has all
+        chain = (*chain[: _STEPS_SHOWN // 2], *chain[-_STEPS_SHOWN // 2 :])
+    for step in chain:
+        where = f"{step.log}:{step.line}" if step.log and step.line else step.log or "no log of it is here"
+        lines.append(f"evidence: {peer_words(step)}, {where}")
     if verdict.log:
         lines.append(f"log:    {verdict.log}" + (f", line {verdict.line}" if verdict.line else ""))
-    if verdict.traceback and verdict.log and (code := _snapshot(Path(verdict.log))):
-        lines.append(f"code:   {code}, the files as they ran")
+    if verdict.traceback and verdict.log:
+        code = Path(verdict.log).parent.parent / layout.CODE
+        with suppress(OSError):  # a record may name anything
+            lines += [f"code:   {code}, the files as they ran"] if code.is_dir() else []
     tied = {rank for tie in verdict.ties for rank in tie.ranks}
     if later := [rank for rank in verdict.also_failed if rank not in tied]:
         lines.append(f"failed too: {named_ranks(later)}")
@@ -197,34 +197,12 @@ def _read_on(verdict: Verdict) -> list[str]:
     return lines
 
 
-def _step_words(step: Step) -> str:
-    """Name one process of a chain of waiting, and the line that shows it."""
-    from mslaunch.diagnose.waiting.chain import peer_words
-
-    where = f"{step.log}:{step.line}" if step.log and step.line else step.log or "no log of it is here"
-    return f"{peer_words(step)}, {where}"
-
-
-def _some_steps(chain: tuple[Step, ...]) -> tuple[Step, ...]:
-    """Return the first and the last steps of a long chain; the record has all."""
-    return chain if len(chain) <= _STEPS_SHOWN else (*chain[: _STEPS_SHOWN // 2], *chain[-_STEPS_SHOWN // 2 :])
-
-
 def _some(lines: list[str]) -> list[str]:
     """Return the first and the last of too many lines."""
     if len(lines) <= _LINES_SHOWN:
         return lines
     half = _LINES_SHOWN // 2
     return [*lines[:half], f"... {len(lines) - 2 * half} lines left out ...", *lines[-half:]]
-
-
-def _snapshot(log: Path) -> Path | None:
-    """The snapshot of the code that a rank's log comes from."""
-    code = log.parent.parent / layout.CODE
-    try:
-        return code if code.is_dir() else None
-    except OSError:  # a record may name anything
-        return None
 
 
 def _who(record: RunRecord, verdict: Verdict) -> str:
@@ -261,12 +239,10 @@ def duration(record: RunRecord, now: datetime) -> str:
 def describe_labels(labels: Labels) -> str:
     """One line for the tags and one for each note; nothing where there are none."""
     lines = [f"tags: {', '.join(labels.tags)}"] if labels.tags else []
-    lines += [f"{_local(note.time)} {' '.join(note.text.split())}" for note in labels.notes]
+    for note in labels.notes:
+        try:
+            when = f"{datetime.fromisoformat(note.time).astimezone():%Y-%m-%d %H:%M}"
+        except (ValueError, OverflowError, OSError):  # a file may hold anything
+            when = "-"
+        lines.append(f"{when} {' '.join(note.text.split())}")
     return "".join(f"{plain(line)}\n" for line in lines)
-
-
-def _local(time: str) -> str:
-    try:
-        return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M}"
-    except (ValueError, OverflowError, OSError):  # a file may hold anything
-        return "-"

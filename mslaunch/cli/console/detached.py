@@ -33,20 +33,19 @@ class Detached:
         os.write(self._write, os.fsencode(folder))
         os.close(self._write)
 
-    def folder(self) -> Path | None:
-        """Wait until the launcher is on its own, on the other side; None where it has ended instead."""
+    def folder(self) -> Path | int:
+        """Wait until the launcher is on its own, on the other side; return its exit code where it has ended instead."""
         with os.fdopen(self._read, "rb") as pipe:
             folder = pipe.read()
-        return Path(os.fsdecode(folder)) if folder else None
-
-    def exit_code(self) -> int:
+        if folder:
+            return Path(os.fsdecode(folder))
         return os.waitstatus_to_exitcode(os.waitpid(self.launcher, 0)[1])
 
     def wait(self, as_json: bool) -> int:
         """Wait until the run has begun, and print its name; the launcher itself reports errors before that."""
         folder = self.folder()
-        if folder is None:
-            return self.exit_code()
+        if isinstance(folder, int):
+            return folder
         run = find_run(str(folder))
         while (now := run.record).state == "queued" and os.waitpid(self.launcher, os.WNOHANG)[0] == 0:
             time.sleep(0.01)

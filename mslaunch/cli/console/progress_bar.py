@@ -14,14 +14,6 @@ from mslaunch.checkpoint.moving.shard_writer import Progress
 from mslaunch.errors import MslaunchError, signal_code
 from mslaunch.text import byte_count
 
-_UNITS = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
-
-
-class MoveInterrupted(MslaunchError):
-    def __init__(self, number: int) -> None:
-        self.exit_code = signal_code(number)
-        super().__init__("interrupted; nothing was kept.")
-
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int], Progress]]:
@@ -30,7 +22,9 @@ def progress_bar() -> Iterator[Callable[[int], Progress]]:
     def end(number: int, _: FrameType | None) -> None:
         for other in before:
             signal.signal(other, signal.SIG_IGN)
-        raise MoveInterrupted(number)
+        error = MslaunchError("interrupted; nothing was kept.")
+        error.exit_code = signal_code(number)
+        raise error
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     try:
@@ -63,7 +57,7 @@ def written_words(nbytes: int, seconds: float) -> str:
 
 
 def size_words(nbytes: int) -> str:
-    for size, unit in _UNITS:
+    for size, unit in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")):
         if nbytes >= size:
             return f"{nbytes / size:.1f} {unit}"
     return f"{nbytes} B"
@@ -89,14 +83,10 @@ class ReadingLine:
         if now < self._next:
             return
         rate = byte_count(int(done / (now - self._began)))
-        self._write(f"\r{byte_count(done)} of {byte_count(total)} read, {rate}/s\x1b[K")
+        print(f"\r{byte_count(done)} of {byte_count(total)} read, {rate}/s\x1b[K", end="", file=self._out, flush=True)
         self._is_shown, self._next = True, now + _PAUSE
 
     def clear(self) -> None:
         """Remove the line."""
         if self._is_shown:
-            self._write("\r\x1b[K")
-
-    def _write(self, text: str) -> None:
-        self._out.write(text)
-        self._out.flush()
+            print("\r\x1b[K", end="", file=self._out, flush=True)

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from mslaunch.text import display_width, plain
 
 GAP = 2
-LEAST = 10
-"""Columns of the terminal that a shortened text keeps."""
-STDOUT = 1
+LEAST = 10  # columns of the terminal that a shortened text keeps
 
 Rows = Sequence[Sequence[str]]
 
@@ -31,7 +29,7 @@ class Narrowing:
 def terminal_width() -> int | None:
     """Return how many columns standard output has; None where it is no terminal."""
     try:
-        return os.get_terminal_size(STDOUT).columns or None if os.isatty(STDOUT) else None
+        return os.get_terminal_size(1).columns or None if os.isatty(1) else None
     except OSError:
         return None
 
@@ -43,13 +41,11 @@ def columns(rows: Rows, narrowing: Narrowing | None = None, width: int | None = 
     room = terminal_width() if width is None else width
     if narrowing is not None and room is not None:
         cells = _narrowed(cells, narrowing, room)
-    widths = _widths(cells)
-    return "".join(_line(row, widths) for row in cells)
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (cell + " " * (width - display_width(cell)) for cell, width in zip(row, widths, strict=True))
-    return (" " * GAP).join(padded).rstrip() + "\n"
+    widths, text = _widths(cells), ""
+    for row in cells:
+        padded = (cell + " " * (width - display_width(cell)) for cell, width in zip(row, widths, strict=True))
+        text += (" " * GAP).join(padded).rstrip() + "\n"
+    return text
 
 
 def _widths(rows: Rows) -> list[int]:

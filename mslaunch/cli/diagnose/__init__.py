@@ -16,7 +16,6 @@ from mslaunch.cli.console.progress_bar import ReadingLine
 from mslaunch.cli.diagnose import explain
 from mslaunch.cli.diagnose.bundle import open_bundle, save_bundle
 from mslaunch.cli.parsing import common
-from mslaunch.diagnose.case import Case
 from mslaunch.diagnose.evidence import Evidence, read_sources
 from mslaunch.diagnose.judge import judge, judge_logs
 from mslaunch.diagnose.logs.sources import LogFile, files_of
@@ -26,8 +25,7 @@ from mslaunch.shared import layout
 from mslaunch.text import plain
 
 if TYPE_CHECKING:
-    from mslaunch.run.record import RankRecord, RunRecord
-    from mslaunch.run.run import Run
+    from mslaunch.run.record import RunRecord
 
 app = common.new_app()
 NOTES_SHOWN = 5
@@ -91,26 +89,22 @@ def _judge(what: str | None, runs_dir: str | None, everything: bool) -> _Judged:
     """Judge a file, a folder or a run; with `everything` read the logs of a run that has its verdict as well."""
     path = Path(what) if what else None
     if path is not None and path.is_file():
-        if not zipfile.is_zipfile(path):
-            if path.suffix == ".zip":
-                raise RequestError(f"{path}: not a zip file that can be read; it may be cut off. Copy it once more.")
-            return _of_logs(str(path), [LogFile(path.name, str(path), path.stat().st_size)])
-        record, sources = open_bundle(path)
-        return _of_run(record, sources, everything) if record else _of_logs(str(path), sources)
+        if zipfile.is_zipfile(path):
+            record, sources = open_bundle(path)
+            return _of_run(record, sources, everything) if record else _of_logs(str(path), sources)
+        if path.suffix == ".zip":
+            raise RequestError(f"{path}: not a zip file that can be read; it may be cut off. Copy it once more.")
+        return _of_logs(str(path), [LogFile(path.name, str(path), path.stat().st_size)])
     if path is not None and path.is_dir() and not (path / layout.RECORD).is_file():
         return _of_logs(str(path), files_of(path))
-    run = _find_run(what, runs_dir)
-    sources = files_of(run.path) if everything or not _is_judged(run.record) else []
-    return _of_run(run.record, sources, everything)
-
-
-def _find_run(what: str | None, runs_dir: str | None) -> Run:
     try:
-        return common.find_run(what, runs_dir)
+        run = common.find_run(what, runs_dir)
     except NoSuchRun:
         if what in (None, layout.LATEST):
             raise
         raise RequestError(f"{what}: no such folder, run or zip. `mslaunch ps` lists the runs.") from None
+    record = run.record
+    return _of_run(record, files_of(run.path) if everything or not _is_judged(record) else [], everything)
 
 
 def _is_judged(record: RunRecord) -> bool:
@@ -123,23 +117,20 @@ def _of_run(record: RunRecord, sources: list[LogFile], everything: bool) -> _Jud
         return _Judged(record, True, sources, _read(sources, True) if everything else Evidence())
     evidence = _read(sources, True)
     ends = {rank.rank: rank for rank in record.ranks}
-    verdict = judge([_with_end(case, ends) for case in evidence.cases], evidence.places)
-    return _Judged(replace(record, verdict=verdict), True, sources, evidence)
-
-
-def _with_end(case: Case, ends: dict[int, RankRecord]) -> Case:
-    end = ends.get(case.rank) if case.rank is not None else None
-    if end is None:
-        return case
-    return replace(case, host=end.host, device=end.device_id, exit_code=end.exit_code, signal=end.signal)
+    cases = []
+    for case in evidence.cases:
+        if case.rank is None or (end := ends.get(case.rank)) is None:
+            cases.append(case)
+            continue
+        cases.append(replace(case, host=end.host, device=end.device_id, exit_code=end.exit_code, signal=end.signal))
+    return _Judged(replace(record, verdict=judge(cases, evidence.places)), True, sources, evidence)
 
 
 def _of_logs(name: str, sources: list[LogFile]) -> _Judged:
     evidence = _read(sources, False)
     if not evidence.cases:
         raise RequestError(f"{name}: no logs here (*.log, *.txt). Name the folder that msrun's --log_dir named.")
-    record = record_of_logs(name, judge_logs(evidence.cases, evidence.places))
-    return _Judged(record, False, sources, evidence)
+    return _Judged(record_of_logs(name, judge_logs(evidence.cases, evidence.places)), False, sources, evidence)
 
 
 def _read(sources: list[LogFile], names_are_true: bool) -> Evidence:

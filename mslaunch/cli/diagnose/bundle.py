@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mslaunch import __version__
 from mslaunch.diagnose.bundle import LARGEST, read_bundle, write_bundle
@@ -22,6 +21,7 @@ from mslaunch.shared.secret_names import masked
 from mslaunch.text import byte_count, counted
 
 if TYPE_CHECKING:
+    from mslaunch.diagnose.verdict import Verdict
     from mslaunch.run.record import RunRecord
 
 _SHOWN_VARIABLES = (
@@ -35,14 +35,17 @@ _CANN = ("/usr/local/Ascend/ascend-toolkit/latest/version.cfg", "/usr/local/Asce
 def save_bundle(target: Path, record: RunRecord, is_run: bool, sources: list[LogFile], evidence: Evidence) -> str:
     """Write the bundle of a run or of a folder of logs; return a sentence about it."""
     environment = dict(os.environ)
+    chosen = {name: value for name, value in environment.items() if name.startswith(_SHOWN_VARIABLES)}
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    system, machine = platform.platform(), platform.machine()
     about = {
         "mslaunch": __version__,
         "name": record.run_id,
         "record": record.to_dict() if is_run else None,
         "verdict": record.verdict.to_dict() if record.verdict else None,
         "versions": _versions(),
-        "environment": _shown(environment),
-        "host": _host(),
+        "environment": {name: masked(name, value) for name, value in sorted(chosen.items())},
+        "host": {"system": system, "machine": machine, "cores": os.cpu_count(), "memory": memory},
         "notes": list(evidence.notes),
     }
     try:
@@ -65,13 +68,13 @@ def open_bundle(path: Path) -> tuple[RunRecord | None, list[LogFile]]:
         record = None if raw is None else from_value(raw)
     except Unreadable as error:
         raise RequestError(f"{path}: not a bundle that can be read: {error}. Make it again with --bundle.") from None
-    return record and _relocated(record, path, sources), sources
+    if record is not None and record.verdict is not None:
+        record = replace(record, verdict=_relocated(record.verdict, path, sources))
+    return record, sources
 
 
-def _relocated(record: RunRecord, path: Path, sources: list[LogFile]) -> RunRecord:
+def _relocated(verdict: Verdict, path: Path, sources: list[LogFile]) -> Verdict:
     """Name logs by their place in the bundle: the paths of another machine mean nothing here."""
-    if record.verdict is None:
-        return record
     longest_first = sorted(sources, key=lambda source: len(source.name), reverse=True)
 
     def place(log: str | None) -> str | None:
@@ -82,8 +85,8 @@ def _relocated(record: RunRecord, path: Path, sources: list[LogFile]) -> RunReco
                 return source.shown
         return f"{path}/{Path(log).name}"
 
-    chain = tuple(replace(step, log=place(step.log)) for step in record.verdict.chain)
-    return replace(record, verdict=replace(record.verdict, log=place(record.verdict.log), chain=chain))
+    chain = tuple(replace(step, log=place(step.log)) for step in verdict.chain)
+    return replace(verdict, log=place(verdict.log), chain=chain)
 
 
 def _versions() -> dict[str, str]:
@@ -95,13 +98,3 @@ def _versions() -> dict[str, str]:
         with suppress(OSError):
             versions[str(path)] = path.read_text(errors="replace")[:2000]
     return versions
-
-
-def _shown(environment: Mapping[str, str]) -> dict[str, str]:
-    chosen = {name: value for name, value in environment.items() if name.startswith(_SHOWN_VARIABLES)}
-    return {name: masked(name, value) for name, value in sorted(chosen.items())}
-
-
-def _host() -> dict[str, Any]:
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return {"system": platform.platform(), "machine": platform.machine(), "cores": os.cpu_count(), "memory": pages}

@@ -14,7 +14,6 @@ from mslaunch.errors import RequestError
 from mslaunch.text import plain
 
 _MOST_NEAR = 3
-_DETAILS = ("advice", "example", "regex", "source")
 
 
 def show(name: str | None, what: str | None, as_json: bool) -> None:
@@ -48,7 +47,10 @@ def _find(name: str, patterns: Sequence[Pattern]) -> list[Pattern]:
         return sorted(exact, key=lambda pattern: code not in pattern.regex.casefold())
     if (match := match_line(name)) is not None:
         return [match.pattern]
-    near = [f"{text} ({_about(text, row)})" for text, row in _near(name, patterns)]
+    near = []
+    for text, row in _near(name, patterns):
+        summary = meaning(row).rstrip(".")
+        near.append(f"{text} ({summary})" if text == row.id else f"{text} ({row.id}: {summary})")
     nearest = f"; the nearest {'are' if len(near) > 1 else 'is'} {', '.join(near)}" if near else ""
     raise RequestError(f"{name!r} is not a known failure{nearest}. `mslaunch diagnose --list` shows all.")
 
@@ -64,7 +66,8 @@ def _near(name: str, patterns: Sequence[Pattern]) -> list[tuple[str, Pattern]]:
     same_number = [text for text in names if _number(text) == _number(code) is not None]
     same_letters = get_close_matches(code, list(names), n=_MOST_NEAR, cutoff=0.6)
     terms = [term for term in re.findall(r"\w+", name.casefold()) if len(term) > 1]
-    same_terms = [row.id for row in patterns if terms and all(term in _searched(row) for term in terms)]
+    searched = {row.id: f"{row.id} {row.summary} {row.example}".casefold() for row in patterns}
+    same_terms = [row_id for row_id, text in searched.items() if terms and all(term in text for term in terms)]
     near: dict[str, tuple[str, Pattern]] = {}
     for text in (*same_number, *same_letters, *same_terms):
         near.setdefault(names[text][1].id, names[text])
@@ -77,19 +80,9 @@ def _number(code: str) -> tuple[str, int] | None:
     return (parts[1], int(parts[2])) if parts else None
 
 
-def _searched(row: Pattern) -> str:
-    return f"{row.id} {row.summary} {row.example}".casefold()
-
-
-def _about(text: str, row: Pattern) -> str:
-    """Say what an id or a code stands for."""
-    summary = meaning(row).rstrip(".")
-    return summary if text == row.id else f"{row.id}: {summary}"
-
-
 def _text(pattern: Pattern) -> str:
     codes = f"; {', '.join(pattern.codes)}" if pattern.codes else ""
-    details = [(key, str(getattr(pattern, key))) for key in _DETAILS]
+    details = [(key, str(getattr(pattern, key))) for key in ("advice", "example", "regex", "source")]
     lines = [f"{pattern.id} ({pattern.kind}{codes})", f"  {meaning(pattern)}"]
     lines += [f"  {key:<8} {value}" for key, value in details if value]
     return "".join(f"{plain(line)}\n" for line in lines)

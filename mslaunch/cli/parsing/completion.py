@@ -44,10 +44,8 @@ _HINTS = {
     "fish": "Open a new shell to use it.",
 }
 
-LoadVerb = Callable[[str], Any]
 
-
-def complete(argv: list[str], verbs: Mapping[str, str], load: LoadVerb) -> list[str]:
+def complete(argv: list[str], verbs: Mapping[str, str], load: Callable[[str], Any]) -> list[str]:
     """Return what may stand in place of the last word."""
     *before, last = argv or [""]
     if not before:
@@ -94,7 +92,7 @@ def _runs(before: list[str]) -> list[str]:
     return [entry.name for entry in folders[:MOST_RUNS] if Path(entry.path, layout.RECORD).exists()]
 
 
-def run(option: str, args: list[str], verbs: Mapping[str, str], load: LoadVerb) -> int:
+def run(option: str, args: list[str], verbs: Mapping[str, str], load: Callable[[str], Any]) -> int:
     """Complete words, print the script for a shell, or write it to where the shell looks for it."""
     if option == "--complete":
         print("".join(f"{choice}\n" for choice in complete(args, verbs, load)), end="")
@@ -119,11 +117,10 @@ def run(option: str, args: list[str], verbs: Mapping[str, str], load: LoadVerb) 
 
 
 def _place(shell: str) -> Path:
-    home = Path.home()
-    if shell == "bash":
-        data = Path(os.environ.get("XDG_DATA_HOME") or home / ".local" / "share")
-        return data / "bash-completion" / "completions" / "mslaunch"
-    if shell == "fish":
-        config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
-        return config / "fish" / "completions" / "mslaunch.fish"
-    return Path(os.environ.get("ZDOTDIR") or home) / ".zfunc" / "_mslaunch"
+    home, variables = Path.home(), os.environ
+    places = {
+        "bash": (variables.get("XDG_DATA_HOME") or home / ".local/share", "bash-completion/completions/mslaunch"),
+        "fish": (variables.get("XDG_CONFIG_HOME") or home / ".config", "fish/completions/mslaunch.fish"),
+        "zsh": (variables.get("ZDOTDIR") or home, ".zfunc/_mslaunch"),
+    }
+    return Path(*places[shell])

@@ -16,8 +16,6 @@ from mslaunch.errors import RequestError
 
 SCHEDULER = "scheduler"
 _FORM = "bind_config"
-_CPU_MODES = ("cpu", "numa", "none")
-_MEMORY_MODES = ("numa", "none")
 
 
 def bind_core(value: str) -> Sequence[str]:
@@ -34,7 +32,13 @@ def bind_numa(value: str) -> Sequence[str]:
         return ("--numa" if value.lower() == "true" else "--no-numa",)
     fix = 'write True, False, which NUMA nodes each device gets: {"device0": ["0"]}, or a JSON file'
     is_file = value.lower().endswith(".json") or Path(value).is_file()
-    text = _read(value) if is_file else value
+    text = value
+    if is_file:
+        try:
+            text = read_text(Path(value))
+        except (OSError, Unreadable) as error:
+            why = getattr(error, "strerror", None) or error
+            raise RequestError(f"--bind_numa={value}: cannot read the file: {why}.") from None
     config = _parse(text, f"--bind_numa={value}" if is_file else "--bind_numa", fix)
     if _FORM not in config:
         nodes = _lists("--bind_numa", value, config, fix)
@@ -54,13 +58,13 @@ def remark(value: str) -> str:
 def _from_config(config: Mapping[str, Any]) -> Iterator[str]:
     """Return what msrun 2.10 does with the form that has bind_config."""
     form = _mapping(config, _FORM)
-    cpu = _mode(form, "bind_cpu_mode", _CPU_MODES)
+    cpu = _mode(form, "bind_cpu_mode", ("cpu", "numa", "none"))
     if cpu == "cpu":
         cores = {device: _mapping(_mapping(config, "bind_cpu"), device).get("main") for device in config["bind_cpu"]}
         yield _option("--core-map", _numbers("bind_cpu", cores))
     if cpu == "numa":
         yield _option("--node-map", _numbers("bind_cpu", _mapping(config, "bind_cpu")))
-    if _mode(form, "bind_memory_mode", _MEMORY_MODES) == "numa":
+    if _mode(form, "bind_memory_mode", ("numa", "none")) == "numa":
         yield _option("--memory-map", _numbers("bind_memory", _mapping(config, "bind_memory")))
 
 
@@ -98,12 +102,13 @@ def _device(key: str) -> str:
 
 
 def _lists(option: str, value: str, config: Mapping[str, Any], fix: str) -> dict[str, str]:
-    """Check the older form: a list of texts for each device."""
-    for numbers in config.values():
+    joined = {}
+    for device, numbers in config.items():
         if not isinstance(numbers, list) or not all(isinstance(number, str) for number in numbers):
             raise RequestError(f"{option}={value}: {fix}.")
-    joined = {device: ",".join(numbers) for device, numbers in config.items() if device != SCHEDULER}
-    return {_device(device): numbers.replace(" ", "") for device, numbers in joined.items()}
+        if device != SCHEDULER:
+            joined[_device(device)] = ",".join(numbers).replace(" ", "")
+    return joined
 
 
 def _parse(text: str, where: str, fix: str) -> dict[str, Any]:
@@ -114,14 +119,6 @@ def _parse(text: str, where: str, fix: str) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise RequestError(f"{where}: cannot read {text[:80]!r}; {fix}.")
     return config
-
-
-def _read(name: str) -> str:
-    try:
-        return read_text(Path(name))
-    except (OSError, Unreadable) as error:
-        why = getattr(error, "strerror", None) or error
-        raise RequestError(f"--bind_numa={name}: cannot read the file: {why}.") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +153,6 @@ def _as(option: str) -> ForeignOption:
     return ForeignOption(lambda value: (f"{option}={value}",))
 
 
-def _is_true(value: str) -> bool:
-    return value.lower() in ("true", "1", "yes", "on")
-
-
 def _variable(name: str) -> ForeignOption:
     return ForeignOption(lambda value: (f"--env={name}={value}",))
 
@@ -178,12 +171,9 @@ def _workers(value: str) -> Sequence[str]:
     return (f"--local_worker_num={cores if value == 'cpu' else devices or cores}",)
 
 
-def _tee(value: str) -> Sequence[str]:
-    return ("--tail=none" if value == "0" else "--tail=all",)
-
-
 _ONE_LOG = "rank_R/log.txt has output and errors of every rank"
 _SCHEDULER = "ranks find each other through MindSpore's scheduler"
+_TEE = ForeignOption(lambda value: ("--tail=none" if value == "0" else "--tail=all",))
 _NODE_RANK = ForeignOption(lambda value: (f"--node-rank={value}",), as_here=("-1",))
 
 MSRUN: Table = {
@@ -193,7 +183,7 @@ MSRUN: Table = {
     "master_port": _as("--master-port"),
     "node_rank": _NODE_RANK,
     "log_dir": _as("--runs-dir"),
-    "join": ForeignOption(lambda value: () if _is_true(value) else ("--detach",)),
+    "join": ForeignOption(lambda value: () if value.lower() in ("true", "1", "yes", "on") else ("--detach",)),
     "cluster_time_out": _variable("MS_TOPO_TIMEOUT"),
     "bind_core": ForeignOption(bind_core, remark=remark),
     "bind_numa": ForeignOption(bind_numa, remark=remark),
@@ -226,8 +216,8 @@ TORCHRUN: Table = {
     "log_dir": _as("--runs-dir"),
     "r": ForeignOption(why=_ONE_LOG, as_here=("0",)),
     "redirects": ForeignOption(why=_ONE_LOG, as_here=("0",)),
-    "t": ForeignOption(_tee),
-    "tee": ForeignOption(_tee),
+    "t": _TEE,
+    "tee": _TEE,
     "local_ranks_filter": _as("--tail"),
     "duplicate_stdout_filters": ForeignOption(why=_ONE_LOG),
     "duplicate_stderr_filters": ForeignOption(why=_ONE_LOG),
@@ -265,25 +255,17 @@ def translate(argv: Sequence[str], table: Table, ours: Mapping[str, bool], ours_
             if not left:
                 raise RequestError(f"{name}: its value is missing.")
             value = left.pop(0)
-        for own in _apply(name, value, row):
+        if value in row.as_here:
+            continue
+        if row.instead:
+            raise RequestError(f"{name}{f'={value}' if value else ''}: {row.instead}.")
+        if row.why:
+            notes.append(f"{name}={value} has no meaning here: {row.why}")
+        for own in row.means(value) if row.means else ():
             if own.partition("=")[0] in ours:
                 done.append(own)
             else:
                 notes.append(f"{name} is left out: it has no meaning for this verb")
-        notes += _remarks(name, value, row)
+        if row.remark and (text := row.remark(value)):
+            notes.append(text)
     return Translated((*done, *left), tuple(notes))
-
-
-def _apply(name: str, value: str, row: ForeignOption) -> Sequence[str]:
-    if value in row.as_here:
-        return ()
-    if row.instead:
-        raise RequestError(f"{name}{f'={value}' if value else ''}: {row.instead}.")
-    return row.means(value) if row.means else ()
-
-
-def _remarks(name: str, value: str, row: ForeignOption) -> Iterator[str]:
-    if row.why and value not in row.as_here:
-        yield f"{name}={value} has no meaning here: {row.why}"
-    if row.remark and (text := row.remark(value)):
-        yield text

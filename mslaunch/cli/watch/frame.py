@@ -3,25 +3,172 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 
 from mslaunch.cli.console.console import fit_parts
 from mslaunch.cli.console.describe import duration
-from mslaunch.cli.watch.choices import (
+from mslaunch.cli.watch.model import (
     FROM_THE_END,
     PANES,
     QUESTIONS,
+    TROUBLE,
     Choices,
+    Overview,
+    RankRow,
     Room,
+    TimedNote,
     chosen_rank,
     visible_rows,
 )
-from mslaunch.cli.watch.model import TROUBLE, Overview, RankRow, TimedNote
-from mslaunch.cli.watch.table import choose_columns, heading, number_text, row_text
 from mslaunch.metrics.progress import TIME_LEFT
-from mslaunch.text import counted, display_width, plain, plain_output, shorten, wrap
+from mslaunch.metrics.rows import Number
+from mslaunch.text import (
+    byte_count,
+    count_words,
+    counted,
+    display_width,
+    plain,
+    plain_output,
+    seconds_words,
+    shorten,
+    shorten_middle,
+    wrap,
+)
+
+LEAST = 12
+"""Columns that names have in the narrowest table."""
+_TO_SEPARATOR = re.compile(r".*[-._]")
+
+
+def name_variants(hosts: Collection[str]) -> Iterator[dict[str, str]]:
+    """Yield what hosts can be called, from their whole names to the shortest ones."""
+    names = {host: plain(host) for host in hosts}
+    yield names
+    parts = {host: name.partition(".") for host, name in names.items()}
+    has_one_domain = len({domain for _, _, domain in parts.values()}) == 1
+    if has_one_domain and not any(head.isdigit() for head, _, _ in parts.values()):  # addresses stay as they are
+        names = {host: head for host, (head, _, _) in parts.items()}
+    yield names
+    start = _common_prefix(names)
+    if start > 1:
+        names = {host: f"…{name[start:]}" for host, name in names.items()}
+    yield names
+    yield {host: shorten_middle(name, LEAST) for host, name in names.items()}
+
+
+def _common_prefix(names: dict[str, str]) -> int:
+    """Return how long the beginning is that all names have, up to a separator."""
+    prefix = _TO_SEPARATOR.match(os.path.commonprefix(list(names.values())))  # noqa: RUF071 -- characters, not parts of a path
+    return prefix.end() if prefix else 0
+
+
+GAP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of the table."""
+
+    title: str
+    width: int
+    text: Callable[[RankRow], str]
+    shows: str = ""
+    """The number of a row that it shows; without one in any row, it is left out."""
+    rank: int = 0
+    """The higher, the sooner it is left out where there is no room."""
+    is_left: bool = False
+
+
+def number_text(value: Number | None) -> str:
+    """A number in few characters."""
+    if value is None:
+        return ""
+    if isinstance(value, int) or not math.isfinite(value):
+        return str(value)
+    return f"{value:.4g}"
+
+
+def _finite(value: Number | None, text: Callable[[float], str]) -> str:
+    return "" if value is None or not math.isfinite(value) else text(value)
+
+
+def _memory(value: Number | None) -> str:
+    return "" if value is None or not 0 <= value < 1 << 60 else byte_count(int(value))
+
+
+COLUMNS = (
+    Column("RANK", 6, lambda row: str(row.rank)),
+    Column("HOST", LEAST, lambda row: plain(row.host), rank=2, is_left=True),
+    Column("STATE", 9, lambda row: row.state, is_left=True),
+    Column("STEP", 9, lambda row: "" if row.step is None else count_words(row.step), "step"),
+    Column("LOSS", 9, lambda row: number_text(row.loss), "loss"),
+    Column("STEP TIME", 9, lambda row: _finite(row.step_time, seconds_words), "step_time"),
+    Column("x MEDIAN", 8, lambda row: "" if row.against is None else f"{min(row.against, 9999):.2f}", "against", 3),
+    Column("CPU", 5, lambda row: _finite(row.cpu, "{:.1f}".format), "cpu", 4),
+    Column("WAIT", 5, lambda row: _finite(row.cpu_wait, "{:.0%}".format), "cpu_wait", 6),
+    Column("MEMORY", 8, lambda row: _memory(row.memory), "memory", 5),
+    Column("DEVICE", 6, lambda row: _finite(row.device, "{:.0f}%".format), "device", 1),
+)
+
+
+def choose_columns(rows: Sequence[RankRow], width: int) -> list[Column]:
+    """Return the columns that have something to show and fit into a width."""
+    hosts = {row.host for row in rows}
+    columns = [
+        column for column in COLUMNS if not column.shows or any(getattr(row, column.shows) is not None for row in rows)
+    ]
+    if len(hosts) > 1:
+        columns = _with_names(columns, hosts, width)
+    else:
+        columns = [column for column in columns if column.title != "HOST"]
+    while len(columns) > 1 and _total(columns) > width:
+        columns.remove(max(columns, key=lambda column: (column.rank, columns.index(column))))
+    return columns
+
+
+def _with_names(columns: list[Column], hosts: Collection[str], width: int) -> list[Column]:
+    """Give names of hosts the room that is left: whole where they fit, else what tells them apart."""
+    at = next(at for at, column in enumerate(columns) if column.title == "HOST")
+    fitted = columns
+    for names in name_variants(hosts):
+        widest = max(len(columns[at].title), *map(display_width, names.values()))
+        text = partial(_name, names)
+        fitted = [*columns[:at], replace(columns[at], width=widest, text=text), *columns[at + 1 :]]
+        if _total(fitted) <= width:
+            break
+    return fitted
+
+
+def _name(names: Mapping[str, str], row: RankRow) -> str:
+    return names[row.host]
+
+
+def _total(columns: Sequence[Column]) -> int:
+    return sum(column.width + GAP for column in columns) - GAP
+
+
+def heading(columns: Sequence[Column]) -> str:
+    return _line(columns, [column.title for column in columns])
+
+
+def row_text(columns: Sequence[Column], row: RankRow) -> str:
+    return _line(columns, [column.text(row) for column in columns])
+
+
+def _line(columns: Sequence[Column], cells: Sequence[str]) -> str:
+    placed = []
+    for column, text in zip(columns, cells, strict=True):
+        cell = shorten(text, column.width)
+        space = " " * (column.width - display_width(cell))
+        placed.append(cell + space if column.is_left else space + cell)
+    return (" " * GAP).join(placed)
+
 
 _FIRST = 0x2800
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
@@ -38,9 +185,8 @@ def draw_curve(places: Sequence[float], values: Sequence[float], columns: int, l
         return []
     placed = _place(points, columns * ACROSS)
     gaps = {at for at, some in placed.items() if not all(map(math.isfinite, some))}
-    heights = _heights(_means(placed), lines * DOWN)
     cells = [[0] * columns for _ in range(lines)]
-    for at, low, high in _strokes(heights, gaps):
+    for at, low, high in _strokes(_heights(placed, lines * DOWN), gaps):
         for height in range(low, high + 1):
             row = lines * DOWN - 1 - height
             cells[row // DOWN][at // ACROSS] |= _DOTS[at % ACROSS][row % DOWN]
@@ -51,7 +197,6 @@ def draw_curve(places: Sequence[float], values: Sequence[float], columns: int, l
 
 
 def _place(points: Sequence[tuple[float, float]], width: int) -> dict[int, list[float]]:
-    """Return the values that fall on each column of dots."""
     first = min(x for x, _ in points)
     span = max(x for x, _ in points) - first
     columns: dict[int, list[float]] = {}
@@ -60,13 +205,10 @@ def _place(points: Sequence[tuple[float, float]], width: int) -> dict[int, list[
     return dict(sorted(columns.items()))
 
 
-def _means(placed: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    """Return the mean of the finite values in each column of dots."""
+def _heights(placed: Mapping[int, Sequence[float]], height: int) -> dict[int, int]:
+    """Return the height of the mean of the finite values in each column of dots."""
     finite = {at: [value for value in some if math.isfinite(value)] for at, some in placed.items()}
-    return {at: math.fsum(some) / len(some) for at, some in finite.items() if some}
-
-
-def _heights(means: dict[int, float], height: int) -> dict[int, int]:
+    means = {at: math.fsum(some) / len(some) for at, some in finite.items() if some}
     least = min(means.values())
     span = max(means.values()) - least
     if not 0 < span < math.inf:
@@ -89,18 +231,8 @@ def _strokes(heights: dict[int, int], gaps: Collection[int]) -> list[tuple[int, 
     return strokes
 
 
-_KEYS = (
-    ("q", "quit"),
-    ("↑↓", "rank"),
-    ("l", "log"),
-    ("s", "stacks"),
-    ("n", "notes"),
-    ("v", "verdict"),
-    ("/", "filter"),
-    ("x", "stop"),
-    ("?", "help"),
-)
-_OF_A_RUNNING_JOB = ("s", "x")
+_KEYS = "q quit  ↑↓ rank  l log  s stacks  n notes  v verdict  / filter  x stop  ? help"
+_KEYS_AFTER_THE_END = "q quit  ↑↓ rank  l log  n notes  v verdict  / filter  ? help"
 HELP = (
     *"""Keys
   up, down, j, k        choose a rank
@@ -123,12 +255,6 @@ HELP = (
     "longer; nan: its loss is no number; slow: its step time is 1.5 times the median or more, or its threads wait for "
     "a core much longer than those of the median rank.",
 )
-
-
-def key_words(is_over: bool) -> str:
-    """Return the keys in one line; those that do nothing for a run that is over are left out."""
-    keys: Sequence[tuple[str, str]] = [pair for pair in _KEYS if not (is_over and pair[0] in _OF_A_RUNNING_JOB)]
-    return "  ".join(f"{key} {meaning}" for key, meaning in keys)
 
 
 BOLD, REVERSE, RED, YELLOW, GREEN, CYAN, FAINT, NORMAL = (f"\x1b[{n}m" for n in (1, 7, 31, 33, 32, 36, 2, 0))
@@ -180,12 +306,11 @@ def _footer(overview: Overview, now: Choices, columns: int) -> str:
         return f"{BOLD}{shorten(' ' + plain(now.message), columns)}{NORMAL}"
     number = f" rank {now.number}_ " if now.number else ""
     filtered = f" filter: {plain(now.filter)} (Esc: none) " if now.filter else ""
-    keys = f"Esc or {_key_of(now.pane)}: back  arrows: move  q: quit" if now.pane else key_words(overview.is_over)
+    keys = _KEYS_AFTER_THE_END if overview.is_over else _KEYS
+    if now.pane:
+        own_key = next(key for key, name in PANES.items() if name == now.pane)
+        keys = f"Esc or {own_key}: back  arrows: move  q: quit"
     return f"{FAINT}{shorten(f'{number}{filtered} {keys}', columns)}{NORMAL}"
-
-
-def _key_of(pane: str) -> str:
-    return next(key for key, name in PANES.items() if name == pane)
 
 
 def _filled(text: str, columns: int) -> str:
@@ -289,7 +414,6 @@ def _lower(overview: Overview, now: Choices, columns: int, height: int, where: s
 
 
 def _pane(overview: Overview, now: Choices, columns: int, height: int) -> tuple[list[str], Room]:
-    """One thing on the whole screen."""
     title, content = _content(overview, now)
     lines = _wrapped(content, columns)
     room = max(0, height - 1)

@@ -1,4 +1,7 @@
-"""The view of a run: keys and news in, screens out, until somebody quits or the launcher says that it is over."""
+"""The view of a run: keys and news in, screens out, until somebody quits or the launcher says that it is over.
+
+The folder is read in a thread: a slow disk or queue never holds up keys and screen.
+"""
 
 from __future__ import annotations
 
@@ -6,44 +9,167 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from mslaunch.cli.console.console import window_size
-from mslaunch.cli.watch.choices import Choices, Room, chosen_rank, press
+from mslaunch.cli.console.describe import describe_verdict
+from mslaunch.cli.console.last_lines import read_tail
+from mslaunch.cli.watch import model
 from mslaunch.cli.watch.frame import draw
-from mslaunch.cli.watch.reader import ReadingThread
 from mslaunch.cli.watch.terminal import KEYS, SCREEN, Terminal, read_keys
+from mslaunch.documents.json_text import parse_json
+from mslaunch.documents.limits import Stamp, stamp_of
 from mslaunch.errors import MslaunchError, signal_code
+from mslaunch.metrics.series import SeriesTable
 from mslaunch.run.record import ENDED
 from mslaunch.run.run import Run
+from mslaunch.shared.follow import Follower
+from mslaunch.signals import SignalSource
 from mslaunch.text import first_line
 
+if TYPE_CHECKING:
+    from mslaunch.run.metrics_file import Metrics
+
+MOST_NOTES = 200
+EVERY = 0.5  # seconds between two looks at the folder
+LONGEST_PAUSE = 3.0
+SHARE = 20  # reading takes a twentieth of a core at most, also with 10,000 ranks
+ALIVE_EVERY = 3.0  # seconds between two looks at a record that has not changed: is its launcher still there?
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
-class Wake:
-    """A pipe that wakes the loop: signals write their numbers into it, threads a zero."""
+class EventReader:
+    """What has happened so far, as far as the view shows it."""
+
+    def __init__(self, path: str) -> None:
+        self._follower = Follower(path)
+        self._notes: deque[model.TimedNote] = deque(maxlen=MOST_NOTES)
+        self._in_init: set[int] = set()
+        self._is_stopping = False
+
+    def read(self) -> model.Happened:
+        """Read what is new and return all of it."""
+        while lines := self._follower.read():
+            for line in lines:
+                with suppress(ValueError, KeyError, TypeError, AttributeError):  # cut by a full disk, or not ours
+                    self._note(parse_json(line))
+        return model.Happened(tuple(self._notes), frozenset(self._in_init), self._is_stopping)
+
+    def _note(self, event: Mapping[str, Any]) -> None:
+        kind = event["ev"]
+        if kind == "note":
+            self._notes.append(model.TimedNote(float(event["time"]), str(event["text"])))
+        elif kind == "joining":
+            self._in_init.add(event["rank"])
+        elif kind in ("joined", "exited"):
+            self._in_init.discard(event["rank"])
+        elif kind == "stopping":
+            self._is_stopping = True
+        elif kind == "restart":
+            self._in_init.clear()
+            self._is_stopping = False
+
+
+class RunReader:
+    """Reads a run again and again in a thread, only what is new; keeps the newest overview, and calls `wake` then."""
+
+    def __init__(self, run: Run, wake: Callable[[], None]) -> None:
+        self._run = run
+        self._wake = wake
+        self._changed = threading.Event()
+        self._chosen: int | None = None
+        self._record = run.record
+        self._verdict: list[str] = []
+        self._stamp: Stamp | None = None
+        self._look_at = 0.0
+        self._queue_job: str | None = None
+        self._events = EventReader(str(run.folder.events))
+        self._metrics: Metrics | None = None
+        self._log: tuple[int, Stamp | None] | None = None
+        self._lines: list[str] = []
+        self.error = ""
+        """Why the folder could not be read just now."""
+        self.defect: BaseException | None = None
+        """What nobody has foreseen: for the thread that draws to raise."""
+        self.overview = self._read(SeriesTable())
+        threading.Thread(target=self._read_on, name="reading", daemon=True).start()
+
+    def choose(self, rank: int | None) -> None:
+        """Say whose log and loss are shown; a change is read at once."""
+        if rank != self._chosen:
+            self._chosen = rank
+            self._changed.set()
+
+    def _read_on(self) -> None:
+        while self.defect is None:
+            began = time.thread_time()
+            try:
+                if self._metrics is None:
+                    self._metrics = self._run.metrics()
+                else:
+                    self._metrics.update()
+                self.overview, self.error = self._read(self._metrics.table), ""
+            except (MslaunchError, OSError) as error:  # the folder was removed, or is closed to us
+                self.error = str(error)
+            except BaseException as error:
+                self.defect = error
+            self._wake()
+            self._changed.wait(min(LONGEST_PAUSE, max(EVERY, SHARE * (time.thread_time() - began))))
+            self._changed.clear()
+
+    def _read(self, table: SeriesTable) -> model.Overview:
+        self._read_record()
+        chosen, record, happened, now = self._chosen, self._record, self._events.read(), time.time()
+        rows = model.make_rows(record, table, happened, now)
+        rank = model.first_of(rows) if chosen is None else chosen
+        return model.Overview(
+            self._run.name,
+            record,
+            rows,
+            model.count_states(rows),
+            model.find_progress(record, table, now),
+            model.find_curve(record, table, chosen),
+            happened,
+            self._queue_job,
+            rank,
+            [] if rank is None else self._read_log(rank),
+            self._verdict,
+        )
+
+    def _read_record(self) -> None:
+        now, stamp = time.monotonic(), stamp_of(self._run.folder.record)
+        if stamp != self._stamp or now >= self._look_at:
+            self._record = self._run.record
+            self._stamp, self._look_at = stamp, now + ALIVE_EVERY
+            self._verdict = describe_verdict(self._record)
+            self._queue_job = self._run.queue_job if self._record.state == "queued" else None
+
+    def _read_log(self, rank: int) -> list[str]:
+        path = self._run.folder.log(rank)
+        seen = (rank, stamp_of(path))
+        if seen != self._log:
+            self._lines, _ = read_tail(path)
+            self._log = seen
+        return self._lines
+
+
+class Wake(SignalSource):
+    """Wakes the loop: signals write their numbers, threads a zero."""
 
     def __init__(self) -> None:
-        self.end, self._write = os.pipe()
-        os.set_blocking(self.end, False)
-        os.set_blocking(self._write, False)
+        super().__init__()
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in (*ENDING, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT):
             signal.signal(number, lambda *_: None)
 
     def call(self) -> None:
-        with suppress(BlockingIOError):  # then it wakes anyway
-            os.write(self._write, b"\0")
-
-    def read(self) -> set[int]:
-        try:
-            return set(os.read(self.end, 4096))
-        except BlockingIOError:
-            return set()
+        self.send(0)
 
 
 class RunView:
@@ -55,10 +181,11 @@ class RunView:
         self._above = above
         self._is_launchers = is_launchers
         self._wake = Wake()
-        self._reading = ReadingThread(run, self._wake.call)
-        self._now = Choices()
-        self._room = Room()
-        self._told: list[Callable[[Choices], Choices]] = []
+        self._reading = RunReader(run, self._wake.call)
+        self._now = model.Choices()
+        self._room = model.Room()
+        self._changes: list[dict[str, Any]] = []
+        self._defect: BaseException | None = None
         self._code: int | None = None
 
     def show(self) -> int:
@@ -66,11 +193,11 @@ class RunView:
         self._terminal.enter()
         while self._code is None:
             self._draw()
-            ready, _, _ = select.select([KEYS, self._wake.end, self._above], [], [])
+            ready, _, _ = select.select([KEYS, self._wake.fileno(), self._above], [], [])
             if self._above in ready:  # whoever started the view has ended, or wants it to
                 return 0
-            if self._wake.end in ready:
-                self._receive(self._wake.read())
+            if self._wake.fileno() in ready:
+                self._receive(set(self._wake.read()))
             if KEYS in ready and self._code is None:
                 self._read_keys()
         return self._code
@@ -98,9 +225,8 @@ class RunView:
 
     def _press(self, key: str) -> None:
         overview = self._reading.overview
-        has_ended = overview.record.state in ENDED
-        asks = self._is_launchers and not has_ended
-        self._now, action = press(self._now, key, overview, self._room, asks)
+        asks = self._is_launchers and overview.record.state not in ENDED
+        self._now, action = model.press(self._now, key, overview, self._room, asks)
         if action == "quit":
             self._code = 0
         elif action == "suspend":
@@ -112,31 +238,30 @@ class RunView:
         elif action == "stacks":
             self._do("", self._take_stacks)
 
-    def _do(self, message: str, work: Callable[[], Callable[[Choices], Choices]]) -> None:
+    def _do(self, message: str, work: Callable[[], dict[str, Any]]) -> None:
         """Do something that takes time in a thread; what it returns changes the choices once it is done."""
         self._now = replace(self._now, message=message)
 
         def run() -> None:
             try:
-                change = work()
+                self._changes.append(work())
             except (MslaunchError, OSError) as error:
-                change = _tell(first_line(str(error)))
+                self._changes.append({"message": first_line(str(error))})
             except BaseException as error:
-                change = _raise(error)
-            self._told.append(change)
+                self._defect = error
             self._wake.call()
 
         threading.Thread(target=run, daemon=True).start()
 
-    def _stop(self) -> Callable[[Choices], Choices]:
-        return _tell(f"the run is {self._run.stop().state}")
+    def _stop(self) -> dict[str, Any]:
+        return {"message": f"the run is {self._run.stop().state}"}
 
-    def _take_stacks(self) -> Callable[[Choices], Choices]:
+    def _take_stacks(self) -> dict[str, Any]:
         try:
             lines = [line for group in self._run.stacks() for line in (*group.splitlines(), "")]
         except MslaunchError as error:
             lines = str(error).splitlines()
-        return lambda now: replace(now, stacks=tuple(lines))
+        return {"stacks": tuple(lines)}
 
     def _suspend(self) -> None:
         """Leave the screen, then stop, and with us whoever started us: the shell must find its screen as it was."""
@@ -147,23 +272,12 @@ class RunView:
         self._terminal.enter()
 
     def _draw(self) -> None:
-        if self._reading.defect is not None:
-            raise self._reading.defect
-        while self._told:
-            self._now = self._told.pop(0)(self._now)
+        if defect := self._defect or self._reading.defect:
+            raise defect
+        while self._changes:
+            self._now = replace(self._now, **self._changes.pop(0))
         overview, size = self._reading.overview, window_size(SCREEN)
         now = replace(self._now, message=first_line(self._reading.error)) if self._reading.error else self._now
         lines, self._room = draw(overview, now, *size, datetime.now().astimezone())
         self._terminal.draw(lines, size)
-        self._reading.want(chosen_rank(overview, self._now))
-
-
-def _raise(error: BaseException) -> Callable[[Choices], Choices]:
-    def change(_: Choices) -> Choices:
-        raise error
-
-    return change
-
-
-def _tell(message: str) -> Callable[[Choices], Choices]:
-    return lambda now: replace(now, message=message)
+        self._reading.choose(model.chosen_rank(overview, self._now))

@@ -1,18 +1,21 @@
-"""What the view of a run shows: each rank with its numbers, those in trouble first; progress, loss, log. Pure."""
+"""What the view of a run shows (ranks in trouble first, progress, loss), and what each key changes. Pure."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import TYPE_CHECKING
 
+from mslaunch.errors import MslaunchError
 from mslaunch.metrics.alerts import RANK_RULES, sleeps
 from mslaunch.metrics.progress import Extent, find_extent, progress_words, seconds_silent, step_time_of
 from mslaunch.metrics.rows import Number, Source
 from mslaunch.metrics.series import STEP_NAMES, STEPS_SEEN, Series, SeriesTable, last_step_came, step_of
+from mslaunch.ranges import parse_ranges
 
 if TYPE_CHECKING:
     from mslaunch.run.record import RankRecord, RunRecord
@@ -33,11 +36,15 @@ def make_progress(
     """Return how far a rank is; None where it has printed neither step nor epoch. `now`: while it runs."""
     if not last.keys() & {*STEP_NAMES, "epoch"}:
         return None
-    measured = step_time_of(series)
-    values = {**last, **({} if measured is None else {"step_time": measured})}
-    came = last_step_came(series)
+    values, came = _with_step_time(last, series), last_step_came(series)
     age = None if now is None or came is None else now - came
     return JobProgress(tuple(progress_words(values, age)), find_extent(values))
+
+
+def _with_step_time(last: Mapping[str, Number], series: Mapping[str, Series]) -> dict[str, Number]:
+    """Return a rank's last numbers, with the step time as the mean of some."""
+    measured = step_time_of(series)
+    return dict(last) if measured is None else {**last, "step_time": measured}
 
 
 TROUBLE = ("failed", "suspended", "silent", "nan", "slow")
@@ -123,25 +130,23 @@ class Overview:
 def make_rows(record: RunRecord, table: SeriesTable, happened: Happened, now: float) -> tuple[RankRow, ...]:
     """Return a row for each rank, those in trouble first."""
     sources = {rank.rank: Source(record.attempt_of(rank.group), rank.rank) for rank in record.ranks}
-    series = {rank: table.of(source) for rank, source in sources.items()}
-    values = {rank: _values(table, source) for rank, source in sources.items()}
+    values = {}
+    for number, source in sources.items():
+        last = {**table.last(source), STEPS_SEEN: table.steps_seen(source)}
+        values[number] = _with_step_time(last, table.of(source))
     peers = _medians([values[rank.rank] for rank in record.ranks if rank.state == "running"])
     rows = []
     for rank in record.ranks:
-        own, state = values[rank.rank], _state(rank, happened)
-        if state == "running":
-            state = _trouble(own, peers, _is_silent(series[rank.rank], peers, now)) or state
-        rows.append(_row(rank, state, own, peers, _device(rank, sources[rank.rank].attempt, table)))
+        source, own, state = sources[rank.rank], values[rank.rank], str(rank.state)
+        if state == "running" and rank.rank in happened.in_init:
+            state = "in init"
+        elif state == "running":
+            series = table.of(source)
+            silent = seconds_silent(series, peers.get("step_time") or step_time_of(series), now) is not None
+            state = _trouble(own, peers, silent) or state
+        device = table.last(Source(source.attempt, None, rank.host, rank.device_id))
+        rows.append(_row(rank, state, own, peers, device))
     return tuple(sorted(rows, key=lambda row: (trouble_of(row.state), row.rank)))
-
-
-def _values(table: SeriesTable, source: Source) -> dict[str, Number]:
-    """Return a rank's last numbers, with the step time as the mean of some, and how many steps were seen."""
-    values = {**table.last(source), STEPS_SEEN: table.steps_seen(source)}
-    measured = step_time_of(table.of(source))
-    if measured is not None:
-        values["step_time"] = measured
-    return values
 
 
 def _medians(sources: Sequence[Mapping[str, Number]]) -> dict[str, float]:
@@ -163,25 +168,22 @@ def trouble_of(state: str) -> int:
 
 
 def _row(
-    rank: RankRecord, state: str, own: dict[str, Number], peers: Mapping[str, float], device: Number | None
+    rank: RankRecord, state: str, own: dict[str, Number], peers: Mapping[str, float], device: Mapping[str, Number]
 ) -> RankRow:
     step_time, usual = own.get("step_time"), peers.get("step_time")
-    against = step_time / usual if step_time is not None and usual else None
-    cpu, memory = own.get("cpu"), own.get("memory")
-    wait = None if sleeps(own) else own.get("cpu_wait")
     return RankRow(
-        rank.rank, rank.host, state, step_of(own), own.get("loss"), step_time, against, cpu, wait, memory, device
+        rank.rank,
+        rank.host,
+        state,
+        step_of(own),
+        own.get("loss"),
+        step_time,
+        against=step_time / usual if step_time is not None and usual else None,
+        cpu=own.get("cpu"),
+        cpu_wait=None if sleeps(own) else own.get("cpu_wait"),
+        memory=own.get("memory"),
+        device=None if rank.device_id is None else device.get("utilisation"),
     )
-
-
-def _device(rank: RankRecord, attempt: int, table: SeriesTable) -> Number | None:
-    if rank.device_id is None:
-        return None
-    return table.last(Source(attempt, None, rank.host, rank.device_id)).get("utilisation")
-
-
-def _state(rank: RankRecord, happened: Happened) -> str:
-    return "in init" if rank.state == "running" and rank.rank in happened.in_init else rank.state
 
 
 def _trouble(own: Mapping[str, Number], peers: Mapping[str, float], is_silent: bool) -> str | None:
@@ -190,11 +192,6 @@ def _trouble(own: Mapping[str, Number], peers: Mapping[str, float], is_silent: b
     troubles |= {"silent"} if is_silent else set()
     troubles |= set() if math.isfinite(own.get("loss", 0)) else {"nan"}
     return next((name for name in TROUBLE if name in troubles), None)
-
-
-def _is_silent(series: Mapping[str, Series], peers: Mapping[str, float], now: float) -> bool:
-    """Tell whether a rank that has printed steps has printed none for long."""
-    return seconds_silent(series, peers.get("step_time") or step_time_of(series), now) is not None
 
 
 def find_curve(record: RunRecord, table: SeriesTable, chosen: int | None) -> Curve | None:
@@ -223,3 +220,154 @@ def count_states(rows: Iterable[RankRow]) -> Mapping[str, int]:
     """Return how many ranks stand how, the worst first."""
     counts = Counter(row.state for row in rows)
     return dict(sorted(counts.items(), key=lambda item: (trouble_of(item[0]), item[0])))
+
+
+PANES = {"l": "log", "s": "stacks", "v": "verdict", "n": "notes", "?": "help"}
+"""What takes the whole screen, by its key; the same key again goes back."""
+FROM_THE_END = ("log", "notes")
+"""Panes that show their last lines first."""
+QUESTIONS = {
+    "stop": ("Stop the job? y: yes, any other key: no", {"y": "stop", "Y": "stop"}),
+    "quit": (
+        "The job is running. s: stop it, f: follow it in plain lines, any other key: stay",
+        {"s": "stop", "f": "quit"},
+    ),
+}
+"""What is asked before something is done: the words, and the action of each key."""
+_LINE = {"up": -1, "k": -1, "down": 1, "j": 1}
+_PAGE = {"page-up": -1, "page-down": 1}
+_EDGE = {"home": 0, "g": 0, "end": -1, "G": -1}
+_RANKS = re.compile(r"[\d,\s-]+")
+LONGEST_FILTER = 60
+LONGEST_NUMBER = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What is shown of a run."""
+
+    chosen: int | None = None
+    pane: str = ""
+    scroll: int = 0
+    """Lines that the pane is away from where it begins."""
+    filter: str = ""
+    is_typing: bool = False
+    """Whether keys go to the filter."""
+    number: str = ""
+    """The digits of a rank that were typed so far."""
+    question: str = ""
+    message: str = ""
+    stacks: tuple[str, ...] = ()
+
+
+Pressed = tuple[Choices, str | None]
+"""What is shown after a key, and what is to be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many lines the present pane or table has on the screen, and how many there are to show."""
+
+    shown: int = 10
+    lines: int = 0
+
+
+def visible_rows(overview: Overview, pattern: str) -> Sequence[RankRow]:
+    """Return the rows that a filter leaves: ranks such as 0-7,12, or a part of a state or of a host's name."""
+    if not pattern:
+        return overview.rows
+    if _RANKS.fullmatch(pattern):
+        try:
+            ranks = set(parse_ranges(pattern, "filter"))
+        except MslaunchError:  # half typed
+            return overview.rows
+        return [row for row in overview.rows if row.rank in ranks]
+    return [row for row in overview.rows if pattern in row.state or pattern in row.host]
+
+
+def chosen_rank(overview: Overview, now: Choices) -> int | None:
+    """Return the rank that is marked: the chosen one while the filter leaves it, else the first."""
+    rows = visible_rows(overview, now.filter)
+    return now.chosen if any(row.rank == now.chosen for row in rows) else first_of(rows)
+
+
+def press(now: Choices, key: str, overview: Overview, room: Room, asks_to_quit: bool) -> Pressed:
+    """Return what is shown after a key, and what is to be done: quit, stop, stacks, redraw or suspend."""
+    if now.question:
+        return replace(now, question=""), QUESTIONS[now.question][1].get(key)
+    if now.is_typing:
+        return _type(now, key), None
+    now = replace(now, message="")
+    if key.isdigit() and key.isascii():
+        return _type_number(now, key, overview), None
+    return _command(replace(now, number=""), key, overview, room, asks_to_quit)
+
+
+def _command(now: Choices, key: str, overview: Overview, room: Room, asks_to_quit: bool) -> Pressed:
+    action = None
+    if key in ("redraw", "suspend"):
+        action = key
+    elif key in ("q", "Q") and asks_to_quit:
+        now = replace(now, question="quit")
+    elif key in ("q", "Q"):
+        action = "quit"
+    elif key == "x" and overview.is_over:
+        now = replace(now, message="the run has ended: there is nothing to stop")
+    elif key == "x":
+        now = replace(now, question="stop")
+    elif key == "/":
+        now = replace(now, is_typing=True, pane="")
+    elif key == "escape":
+        now = replace(now, pane="", scroll=0, filter=now.filter if now.pane else "")
+    elif now.pane and PANES.get(key) == now.pane:
+        now = replace(now, pane="", scroll=0)
+    elif key in PANES:
+        now = replace(now, pane=PANES[key], scroll=0)
+        action = "stacks" if now.pane == "stacks" else None
+    else:
+        now = _move(now, key, overview, room)
+    return now, action
+
+
+def _type(now: Choices, key: str) -> Choices:
+    if key == "enter":
+        return replace(now, is_typing=False)
+    if key == "escape":
+        return replace(now, is_typing=False, filter="")
+    if key == "clear":
+        return replace(now, filter="")
+    if key == "backspace":
+        return replace(now, filter=now.filter[:-1])
+    return replace(now, filter=(now.filter + key)[:LONGEST_FILTER]) if len(key) == 1 else now
+
+
+def _type_number(now: Choices, key: str, overview: Overview) -> Choices:
+    """Choose the rank that the digits name; where there is none, the digit begins another number."""
+    ranks = {row.rank for row in overview.rows}
+    for number in ((now.number + key)[:LONGEST_NUMBER], key):
+        if int(number) in ranks:
+            return replace(now, number=number, chosen=int(number), scroll=0)
+    return replace(now, number="", message=f"there is no rank {now.number}{key}")
+
+
+def _move(now: Choices, key: str, overview: Overview, room: Room) -> Choices:
+    if now.pane:
+        return _scroll(now, key, room)
+    ranks = [row.rank for row in visible_rows(overview, now.filter)]
+    marked = chosen_rank(overview, now)
+    if marked is None or key not in {*_LINE, *_PAGE, *_EDGE}:
+        return now
+    if key in _EDGE:
+        return replace(now, chosen=ranks[_EDGE[key]])
+    at = ranks.index(marked) + _LINE.get(key, 0) + _PAGE.get(key, 0) * max(1, room.shown - 1)
+    return replace(now, chosen=ranks[max(0, min(at, len(ranks) - 1))])
+
+
+def _scroll(now: Choices, key: str, room: Room) -> Choices:
+    most = max(0, room.lines - room.shown)
+    down = -1 if now.pane in FROM_THE_END else 1
+    if key in _EDGE:
+        is_start = (_EDGE[key] == 0) == (down == 1)
+        return replace(now, scroll=0 if is_start else most)
+    lines = _LINE.get(key, 0) + _PAGE.get(key, 0) * max(1, room.shown - 1)
+    return replace(now, scroll=max(0, min(now.scroll + down * lines, most)))
