@@ -9,21 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from mslaunch.launcher.attempt import notices
 from mslaunch.launcher.attempt.claims import ProcessClaims
 from mslaunch.launcher.attempt.connections import TICK, Arrival, Connections, Loss
 from mslaunch.launcher.attempt.decisions import Order
 from mslaunch.launcher.attempt.event_check import EARLIEST, Rejected
 from mslaunch.launcher.attempt.file_transfer import FILE_EVENTS, FileTransfer
 from mslaunch.launcher.attempt.journal import Journal, nothing
-from mslaunch.launcher.attempt.notices import (
-    Closed,
-    RejectedEvent,
-    SignalNotice,
-    StacksTaken,
-    Stopping,
-    Tick,
-    UnknownEvent,
-)
 from mslaunch.launcher.attempt.run_state import RunState
 from mslaunch.launcher.attempt.timeouts import Timeouts
 from mslaunch.metrics.order import metrics_order
@@ -98,7 +90,7 @@ class Attempt:
 
     def _obey(self, number: int) -> None:
         """Do what a signal asks for; nothing of the job is left when logs are collected, so it ends only that."""
-        notice = SignalNotice(number, self.clock.wall())
+        notice = notices.SignalNotice(number, self.clock.wall())
         self.journal.write_notice(notice)
         if self._is_collecting and number not in ASKING:
             self.collection_ended_by = number
@@ -109,12 +101,12 @@ class Attempt:
     def _lose(self, loss: Loss) -> None:
         wall = self.clock.wall()
         if loss.rejected:
-            self.journal.write_notice(RejectedEvent(", ".join(loss.hosts), loss.rejected, wall))
+            self.journal.write_notice(notices.RejectedEvent(", ".join(loss.hosts), loss.rejected, wall))
             if self.run_state.hosts.busy.isdisjoint(loss.hosts):
                 self.run_state.notes.append(f"{loss.why}; nothing more is taken from it")
         self.send_orders(self.run_state.host_lost(loss.hosts, wall, loss.why))
         if not loss.why:
-            self.journal.notify(Closed(loss.hosts[0], wall), self.run_state)
+            self.journal.notify(notices.Closed(loss.hosts[0], wall), self.run_state)
 
     def _take(self, arrival: Arrival) -> None:
         """Handle an event of an agent."""
@@ -123,7 +115,7 @@ class Attempt:
             self.transfer.receive(event, channel)
             return
         if name not in messages.AGENT_EVENTS:
-            self.journal.write_notice(UnknownEvent(event["host"], name))
+            self.journal.write_notice(notices.UnknownEvent(event["host"], name))
             return
         self._claims.check(event)
         skew = self.connections.cluster.skew.get(event["host"], 0.0)
@@ -136,7 +128,7 @@ class Attempt:
             self.journal.keep(self.run_state.numbers.pop_rows())
         if name == "stacks" and self.run_state.stacks.groups is not None:
             groups = [group.words() for group in self.run_state.stacks.groups]
-            self.journal.write_notice(StacksTaken(groups))
+            self.journal.write_notice(notices.StacksTaken(groups))
         shown = nothing
         if name == "lines":
             # Once they are on the screen, the agent may send more: the log itself is the buffer.
@@ -147,7 +139,7 @@ class Attempt:
         for order in orders:
             if order.do == "stop":
                 self.connections.expect_end(order.grace)
-                self.journal.write_notice(Stopping(self.clock.wall()))
+                self.journal.write_notice(notices.Stopping(self.clock.wall()))
             self.connections.send({"to": "*", "do": order.do, "grace": order.grace})
 
     def collect_logs(self, tidy: bool) -> None:
@@ -183,7 +175,7 @@ class Attempt:
 
     def tick(self) -> None:
         """Let the observer look at the time, and at how the attempt stands."""
-        self.journal.notify(Tick(self.clock.wall()), self.run_state)
+        self.journal.notify(notices.Tick(self.clock.wall()), self.run_state)
 
 
 def start_orders(

@@ -33,12 +33,10 @@ class ProcessClaims:
         if "rank" in event and (event.get("role", "worker"), event["rank"]) not in own:
             what = f"{event.get('role', 'worker')} {event['rank']}"[:64]
             raise Rejected(f"sent an event ({event['ev']}) of {what}, which is not its own")
-        for row in event.get("outputs", ()):
-            if row["rank"] is not None and ("worker", row["rank"]) not in own:
-                raise Rejected(f"sent outputs of rank {row['rank']}, which is not its own")
-        for row in event.get("rows", ()):
-            if row["rank"] is not None and ("worker", row["rank"]) not in own:
-                raise Rejected(f"sent metrics of rank {row['rank']}, which is not its own")
+        for field_name, what in (("outputs", "outputs"), ("rows", "metrics")):
+            for row in event.get(field_name, ()):
+                if row["rank"] is not None and ("worker", row["rank"]) not in own:
+                    raise Rejected(f"sent {what} of rank {row['rank']}, which is not its own")
         for rank in event.get("stacks", ()):
             if not (rank.isascii() and rank.isdecimal() and len(rank) < 10 and ("worker", int(rank)) in own):
                 raise Rejected(f"sent the stack of rank {rank[:64]!r}, which is not its own")

@@ -126,20 +126,8 @@ class RejectedEvent(LauncherNotice):
     time: float
 
 
-RECORDED: dict[str, type[LauncherNotice]] = {
-    kind.ev: kind
-    for kind in (
-        SchemaLine,
-        SignalNotice,
-        Note,
-        Restart,
-        Stopping,
-        StacksTaken,
-        ConsoleLost,
-        UnknownEvent,
-        RejectedEvent,
-    )
-}
+_KINDS = (SchemaLine, SignalNotice, Note, Restart, Stopping, StacksTaken, ConsoleLost, UnknownEvent, RejectedEvent)
+RECORDED: dict[str, type[LauncherNotice]] = {kind.ev: kind for kind in _KINDS}
 """The events of the launcher in events.jsonl, by name."""
 
 

@@ -80,7 +80,7 @@ class RunState:
         for host in hosts:
             if self.hosts.lose(host):
                 summary = why or f"the agent on {host} is gone"
-                orders += self._host_failed(host, now, ExitCode.LOST, "host lost", summary)
+                orders += self.fail_host(host, now, ExitCode.LOST, "host lost", summary)
         return orders
 
     def ask_for_stacks(self, purpose: Purpose = "question") -> list[Order]:
@@ -105,12 +105,12 @@ class RunState:
 
     def _on_files_failed(self, event: messages.HostFailure, _now: float) -> list[Order]:
         summary = f"the run's files could not be laid out on {event['host']}: {event['why']}"
-        return self._host_failed(event["host"], event["time"], ExitCode.NOT_READY, "setup", summary)
+        return self.fail_host(event["host"], event["time"], ExitCode.NOT_READY, "setup", summary)
 
     def _on_devices_held(self, event: messages.DevicesHeld, _now: float) -> list[Order]:
         held = {int(device): who for device, who in event["held"].items()}
         summary = f"{event['host']}: {'; '.join(describe_held(held))}"
-        return self._host_failed(event["host"], event["time"], ExitCode.NOT_READY, "devices", summary)
+        return self.fail_host(event["host"], event["time"], ExitCode.NOT_READY, "devices", summary)
 
     def _on_joining(self, event: messages.RankNote, now: float) -> list[Order]:
         return self.joining.receive(event, now)
@@ -149,7 +149,7 @@ class RunState:
             rank = alert.source.rank
             if alert.kind == NOT_FINITE and rank is not None and self.plan.limits.on_nan == "stop":
                 summary = f"{alert.text} (launch.on_nan)"
-                orders += self._rank_failed(wall, rank, 1, None, alert.kind, summary)
+                orders += self.fail_rank(wall, rank, 1, None, alert.kind, summary)
             else:
                 self.notes.append(alert.text)
         return orders
@@ -161,7 +161,7 @@ class RunState:
     def _on_error(self, event: messages.RankError, _now: float) -> list[Order]:
         """A rank has raised: it will end, though MindSpore's teardown may take it a second."""
         self.ranks.raised.add(event["rank"])
-        return self._rank_failed(event["time"], event["rank"], 1, None, "exception", event["message"])
+        return self.fail_rank(event["time"], event["rank"], 1, None, "exception", event["message"])
 
     def _on_exited(self, event: messages.Exited, now: float) -> list[Order]:
         if event["role"] == "worker":
@@ -190,7 +190,7 @@ class RunState:
             cause, how, exit_code = "exit", f"exited with code {code}", code or 1
             if number:
                 cause, how, exit_code = "signal", f"was killed by {signal_name(number)}", signal_code(number)
-            orders = self._rank_failed(when, rank, exit_code, number, cause, how)
+            orders = self.fail_rank(when, rank, exit_code, number, cause, how)
         elif not stopped and not self.ranks.running:
             orders = self._finish(when, event["host"])
         elif not stopped:
@@ -226,11 +226,11 @@ class RunState:
         how = f"with code {event['code']}" if event["code"] is not None else "by a signal"
         summary = f"launch.setup failed {how} on {event['host']}"
         log = f"{self.plan.run_dir}/{layout.SETUP_LOG}"  # not what a host says: it would have any file of ours read
-        return self._host_failed(event["host"], event["time"], ExitCode.NOT_READY, "setup", summary, log)
+        return self.fail_host(event["host"], event["time"], ExitCode.NOT_READY, "setup", summary, log)
 
     def _on_sync_failed(self, event: messages.HostFailure, _now: float) -> list[Order]:
         summary = f"launch.sync failed on {event['host']}: {event['why']}"
-        return self._host_failed(event["host"], event["time"], ExitCode.NOT_READY, "setup", summary)
+        return self.fail_host(event["host"], event["time"], ExitCode.NOT_READY, "setup", summary)
 
     def _on_stacks(self, event: messages.Stacks, now: float) -> list[Order]:
         """Group the stacks once all hosts have sent theirs; a hang is then explained, and ended where that is asked."""
@@ -256,25 +256,25 @@ class RunState:
         """Blame the rank that does not stand where most do, else the one that ended while all others wait for it."""
         odd, ended, first_end = stacks.odd_ranks(groups), self.ranks.ended_well(), self.activity.first_end
         if len(odd) == 1:
-            return self._rank_failed(when, odd[0], ExitCode.TIME_IS_UP, None, cause, summary)
+            return self.fail_rank(when, odd[0], ExitCode.TIME_IS_UP, None, cause, summary)
         if first_end is not None and stacks.all_wait(groups):
             waiting = named_ranks(self.ranks.running)
             summary = f"{named_ranks(ended)} ended with code 0, and {waiting} still waited: {summary}"
-            return self._rank_failed(when, first_end[1], ExitCode.TIME_IS_UP, None, "exit skew", summary)
+            return self.fail_rank(when, first_end[1], ExitCode.TIME_IS_UP, None, "exit skew", summary)
         if ended:
             summary = f"{summary}; {named_ranks(ended)} had ended with code 0"
-        return self._host_failed(self.hosts.names[0], when, ExitCode.TIME_IS_UP, cause, summary)
+        return self.fail_host(self.hosts.names[0], when, ExitCode.TIME_IS_UP, cause, summary)
 
     def _on_abandoned(self, event: messages.Abandoned, _now: float) -> list[Order]:
         if self.ending.agents_are_stopped and event["signal"]:
             return self.ending.interrupted_with_agents(event["signal"])
         summary = f"the agent on {event['host']} gave up: {event['why']}"
-        return self._host_failed(event["host"], event["time"], ExitCode.LOST, "host lost", summary)
+        return self.fail_host(event["host"], event["time"], ExitCode.LOST, "host lost", summary)
 
     def _on_stuck(self, event: messages.Stuck, _now: float) -> list[Order]:
         summary = f"cannot be ended on {event['host']}: process {', '.join(event['processes'])}; it hangs in the kernel"
         self.notes.append(summary)
-        return self._host_failed(event["host"], event["time"], ExitCode.LOST, "stuck", summary)
+        return self.fail_host(event["host"], event["time"], ExitCode.LOST, "stuck", summary)
 
     def _on_outputs(self, event: messages.Outputs, _now: float) -> list[Order]:
         self.outputs += event["outputs"]
@@ -288,19 +288,16 @@ class RunState:
         self.hosts.busy.discard(event["host"])
         return []
 
-    def _rank_failed(
-        self, when: float, rank: int, code: int, number: int | None, cause: str, summary: str
-    ) -> list[Order]:
-        host = self.ranks.records[rank].host
-        return self.ending.fail(Failure(when, rank, host, code, number, cause, summary, self.log_of(rank)))
+    def fail_rank(self, when: float, rank: int, code: int, number: int | None, cause: str, summary: str) -> list[Order]:
+        """A rank has failed; everything is stopped."""
+        host, log = self.ranks.records[rank].host, f"{self.plan.run_dir}/{layout.rank_folder(rank)}/{layout.LOG}"
+        return self.ending.fail(Failure(when, rank, host, code, number, cause, summary, log))
 
-    def _host_failed(
+    def fail_host(
         self, host: str, when: float, code: int, cause: str, summary: str, log: str | None = None
     ) -> list[Order]:
+        """Something failed for which no rank is to blame; everything is stopped."""
         return self.ending.fail(Failure(when, None, host, code, None, cause, summary, log))
-
-    def log_of(self, rank: int) -> str:
-        return f"{self.plan.run_dir}/{layout.rank_folder(rank)}/{layout.LOG}"
 
 
 Handler = Callable[[RunState, Any, float], list[Order]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mslaunch.errors import ExitCode
-from mslaunch.launcher.attempt.decisions import Failure, Order
+from mslaunch.launcher.attempt.decisions import Order
 from mslaunch.launcher.attempt.run_state import RunState
 from mslaunch.text import named_ranks
 
@@ -119,9 +119,7 @@ class Timeouts:
     def _fail(self, cause: str, summary: str) -> list[Order]:
         """End the job; a rank that others wait for in vain is the one to blame."""
         run_state, joining = self.run_state, self.run_state.joining
-        rank, host, log = None, run_state.hosts.names[0], None
-        if joining.hopeless_since() is not None:
-            rank = min(joining.absent)
-            host, log = run_state.ranks.records[rank].host, run_state.log_of(rank)
-            summary = f"{joining.describe_absent()}; {summary}"
-        return run_state.ending.fail(Failure(self._wall, rank, host, ExitCode.TIME_IS_UP, None, cause, summary, log))
+        if joining.hopeless_since() is None:
+            return run_state.fail_host(run_state.hosts.names[0], self._wall, ExitCode.TIME_IS_UP, cause, summary)
+        summary = f"{joining.describe_absent()}; {summary}"
+        return run_state.fail_rank(self._wall, min(joining.absent), ExitCode.TIME_IS_UP, None, cause, summary)
