@@ -12,8 +12,7 @@ STACKS = signal.SIGUSR2  # `mslaunch stacks` asks the launcher with it
 WARNING = signal.SIGUSR1  # Slurm sends it a minute before the time is up
 SUSPEND = signal.SIGTSTP  # Ctrl-Z
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, STACKS, WARNING, SUSPEND)
-ASKING = (STACKS, WARNING)
-"""Signals that do not end a run."""
+ASKING = (STACKS, WARNING)  # signals that do not end a run
 
 
 class SignalSource:

@@ -88,8 +88,7 @@ OTHER_WORDS = {
     "view": "watch",
 }
 """What other programs call these verbs, and the options that go with them."""
-NOT_GUESSED = ("prune", "stop")
-"""Verbs that end or delete something: never suggested because a word looks like them."""
+NOT_GUESSED = ("prune", "stop")  # verbs that end or delete something: never suggested because a word looks like them
 
 HELP = """Usage: mslaunch VERB [OPTIONS]
 

@@ -18,8 +18,7 @@ DEFAULT = "single_inference"
 STARTED = 'if __name__ == "__main__":'
 """A line of what is started; the other modules of an example are imported, and become those of src/."""
 IGNORED = "*.ckpt\n*.pth\n*.safetensors\nkernel_meta/\nmslaunch-runs/\n__pycache__/\n"
-COMMAND = re.compile(r"^    (\S.*)$", re.MULTILINE)
-"""A command of a README; the first one is the first step."""
+COMMAND = re.compile(r"^    (\S.*)$", re.MULTILINE)  # a command of a README; the first one is the first step
 
 
 @app.command()

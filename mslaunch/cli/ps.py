@@ -29,8 +29,7 @@ from mslaunch.text import byte_count, counted, elapsed_words, first_line, shorte
 
 app = common.new_app()
 
-LAST = 20
-"""How many runs are listed without --all."""
+LAST = 20  # how many runs are listed without --all
 NOTE_WIDTH = 40
 NamedSummary = tuple[str, RunFolder, RunSummary | RecordUnreadable]
 
@@ -43,8 +42,7 @@ class _Line:
     folder: RunFolder
     summary: RunSummary
     labels: Labels
-    bytes: int | None
-    """What its folder takes now; None unless --size asks for it."""
+    bytes: int | None  # what its folder takes now; None unless --size asks for it
 
 
 @dataclass(frozen=True)
@@ -53,14 +51,11 @@ class _Column:
 
     heading: str
     text: Callable[[_Line], str]
-    appears: Callable[[_Line], object] | None = None
-    """The table has the column only if this is true of a line."""
+    appears: Callable[[_Line], object] | None = None  # the table has the column only if this is true of a line
     leaves: int | None = None
     """When it leaves a table that is wider than the terminal: the column with the least number leaves first."""
-    dull: str | None = None
-    """On a terminal, a column that has this text in all lines is left out."""
-    shorten: Callable[[str, int], str] | None = None
-    """How a terminal that is too narrow shortens it."""
+    dull: str | None = None  # on a terminal, a column that has this text in all lines is left out
+    shorten: Callable[[str, int], str] | None = None  # how a terminal that is too narrow shortens it
 
 
 COLUMNS = (

@@ -19,10 +19,8 @@ if TYPE_CHECKING:
     from mslaunch.weights.trace.trace_folder import Recorded
 
 app = common.new_app()
-WIDTH = 24
-"""Of a bar that stands for a difference as large as the values themselves."""
-SMALLEST = 1e-8
-"""The difference at which a bar begins: less than float32 can tell."""
+WIDTH = 24  # of a bar that stands for a difference as large as the values themselves
+SMALLEST = 1e-8  # the difference at which a bar begins: less than float32 can tell
 
 
 @app.callback()

@@ -18,8 +18,7 @@ Rows = Sequence[Sequence[str]]
 class Narrowing:
     """What may be left out of a table on a terminal, by the names of its columns."""
 
-    dull: Mapping[str, str] = field(default_factory=dict)
-    """Columns that are left out where all rows have this value."""
+    dull: Mapping[str, str] = field(default_factory=dict)  # columns that are left out where all rows have this value
     optional: tuple[str, ...] = ()
     """Columns that are left out in this order where there is no room; first those with one value in all rows."""
     texts: Mapping[str, Callable[[str, int], str]] = field(default_factory=dict)

@@ -125,17 +125,12 @@ def _parse(text: str, where: str, fix: str) -> dict[str, Any]:
 class ForeignOption:
     """One option of another launcher."""
 
-    means: Callable[[str], Sequence[str]] | None = None
-    """From its value to words of mslaunch's own."""
-    why: str = ""
-    """Why it means nothing here; empty where there is nothing to say."""
-    instead: str = ""
-    """What to do instead, where it cannot be done."""
-    as_here: tuple[str, ...] = ()
-    """Values that ask for what happens here anyway."""
+    means: Callable[[str], Sequence[str]] | None = None  # from its value to words of mslaunch's own
+    why: str = ""  # why it means nothing here; empty where there is nothing to say
+    instead: str = ""  # what to do instead, where it cannot be done
+    as_here: tuple[str, ...] = ()  # values that ask for what happens here anyway
     takes_value: bool = True
-    remark: Callable[[str], str] | None = None
-    """What to say of its value, where that is not done as a whole."""
+    remark: Callable[[str], str] | None = None  # what to say of its value, where that is not done as a whole
 
 
 Table = Mapping[str, ForeignOption]

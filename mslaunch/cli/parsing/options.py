@@ -78,8 +78,7 @@ def launching(app: typer.Typer) -> Callable[[Callable[..., object]], Callable[..
 class ProgramWords:
     """What a command line says about the program."""
 
-    argv: tuple[str, ...] = ()
-    """The program and its arguments, where it was named before any `--`."""
+    argv: tuple[str, ...] = ()  # the program and its arguments, where it was named before any `--`
     args: tuple[str, ...] = ()
     """What follows a `--` that nothing stands before: arguments, or the program and its arguments."""
     notes: tuple[str, ...] = ()

@@ -41,8 +41,7 @@ from mslaunch.text import (
     wrap,
 )
 
-LEAST = 12
-"""Columns that names have in the narrowest table."""
+LEAST = 12  # columns that names have in the narrowest table
 _TO_SEPARATOR = re.compile(r".*[-._]")
 
 
@@ -78,10 +77,8 @@ class Column:
     title: str
     width: int
     text: Callable[[RankRow], str]
-    shows: str = ""
-    """The number of a row that it shows; without one in any row, it is left out."""
-    rank: int = 0
-    """The higher, the sooner it is left out where there is no room."""
+    shows: str = ""  # the number of a row that it shows; without one in any row, it is left out
+    rank: int = 0  # the higher, the sooner it is left out where there is no room
     is_left: bool = False
 
 
@@ -174,8 +171,7 @@ _FIRST = 0x2800
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """The bits of a braille character's dots: by column, from top to bottom."""
 ACROSS, DOWN = len(_DOTS), len(_DOTS[0])
-NO_NUMBER = "x"
-"""Stands at the foot where a value is not finite."""
+NO_NUMBER = "x"  # stands at the foot where a value is not finite
 
 
 def draw_curve(places: Sequence[float], values: Sequence[float], columns: int, lines: int) -> list[str]:

@@ -93,10 +93,8 @@ class RunReader:
         self._metrics: Metrics | None = None
         self._log: tuple[int, Stamp | None] | None = None
         self._lines: list[str] = []
-        self.error = ""
-        """Why the folder could not be read just now."""
-        self.defect: BaseException | None = None
-        """What nobody has foreseen: for the thread that draws to raise."""
+        self.error = ""  # why the folder could not be read just now
+        self.defect: BaseException | None = None  # what nobody has foreseen: for the thread that draws to raise
         self.overview = self._read(SeriesTable())
         threading.Thread(target=self._read_on, name="reading", daemon=True).start()
 

@@ -26,8 +26,7 @@ class JobProgress:
     """How far a job is, as far as its output tells."""
 
     words: tuple[str, ...]
-    extent: Extent | None = None
-    """How much is done, and of how much."""
+    extent: Extent | None = None  # how much is done, and of how much
 
 
 def make_progress(
@@ -47,8 +46,7 @@ def _with_step_time(last: Mapping[str, Number], series: Mapping[str, Series]) ->
     return dict(last) if measured is None else {**last, "step_time": measured}
 
 
-TROUBLE = ("failed", "suspended", "silent", "nan", "slow")
-"""What may be wrong with a rank, the worst first."""
+TROUBLE = ("failed", "suspended", "silent", "nan", "slow")  # what may be wrong with a rank, the worst first
 DEMANDING = frozenset({"failed", "suspended", "silent"})
 """What makes a rank the chosen one where nobody has chosen another."""
 STATES = {"stopped": "suspended", "starved": "slow", "slow": "slow"}
@@ -67,13 +65,11 @@ class RankRow:
     step: Number | None = None
     loss: Number | None = None
     step_time: Number | None = None
-    against: float | None = None
-    """Its step time as a multiple of the median of all ranks."""
+    against: float | None = None  # its step time as a multiple of the median of all ranks
     cpu: Number | None = None
     cpu_wait: Number | None = None
     memory: Number | None = None
-    device: Number | None = None
-    """Utilisation of its device in percent."""
+    device: Number | None = None  # utilisation of its device in percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +87,7 @@ class Curve:
     rank: int
     places: Sequence[float]
     values: Sequence[float]
-    rate: Number | None = None
-    """The last learning rate of the rank."""
+    rate: Number | None = None  # the last learning rate of the rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +95,7 @@ class Happened:
     """What events.jsonl tells beside the record."""
 
     notes: tuple[TimedNote, ...] = ()
-    in_init: frozenset[int] = frozenset()
-    """Ranks that have called init() and have not returned from it."""
+    in_init: frozenset[int] = frozenset()  # ranks that have called init() and have not returned from it
     is_stopping: bool = False
 
 
@@ -224,8 +218,7 @@ def count_states(rows: Iterable[RankRow]) -> Mapping[str, int]:
 
 PANES = {"l": "log", "s": "stacks", "v": "verdict", "n": "notes", "?": "help"}
 """What takes the whole screen, by its key; the same key again goes back."""
-FROM_THE_END = ("log", "notes")
-"""Panes that show their last lines first."""
+FROM_THE_END = ("log", "notes")  # panes that show their last lines first
 QUESTIONS = {
     "stop": ("Stop the job? y: yes, any other key: no", {"y": "stop", "Y": "stop"}),
     "quit": (
@@ -248,20 +241,16 @@ class Choices:
 
     chosen: int | None = None
     pane: str = ""
-    scroll: int = 0
-    """Lines that the pane is away from where it begins."""
+    scroll: int = 0  # lines that the pane is away from where it begins
     filter: str = ""
-    is_typing: bool = False
-    """Whether keys go to the filter."""
-    number: str = ""
-    """The digits of a rank that were typed so far."""
+    is_typing: bool = False  # whether keys go to the filter
+    number: str = ""  # the digits of a rank that were typed so far
     question: str = ""
     message: str = ""
     stacks: tuple[str, ...] = ()
 
 
-Pressed = tuple[Choices, str | None]
-"""What is shown after a key, and what is to be done."""
+Pressed = tuple[Choices, str | None]  # what is shown after a key, and what is to be done
 
 
 @dataclass(frozen=True, slots=True)
