@@ -12,13 +12,9 @@ from mslaunch.settings.kubernetes_settings import KubernetesSettings
 from mslaunch.settings.setting import Before, Matching, setting, settings_in
 from mslaunch.shared.metric_values import RESERVED, is_name
 
-SCHEMES = ("obs", "s3")
-
 
 def _bucket(value: str) -> str:
-    scheme, separator, rest = value.partition("://")
-    bucket = rest.partition("/")[0]
-    if scheme not in SCHEMES or not separator or not bucket or not value.isprintable() or set(bucket) & set(" @?#:"):
+    if not re.fullmatch(r"(obs|s3)://[^/ @?#:]+(/.*)?", value) or not value.isprintable():
         raise ValueError("name a bucket and a folder in it, for example obs://bucket/data")
     return value.rstrip("/")
 

@@ -142,8 +142,9 @@ class SettingReaders(Readers):
         if is_text or isinstance(value, (int, float)):
             with suppress(ValueError, OverflowError):
                 number = float(value)
-                if math.isfinite(number):
-                    return number
+                if not math.isfinite(number):
+                    raise self.mismatch("a finite number", value)
+                return number
         raise self.mismatch("a number", value)
 
     def _truth(self, value: Any) -> bool:

@@ -118,8 +118,7 @@ def _variables(value: dict[str, str | None]) -> dict[str, str | None]:
 
 
 def _url(value: str) -> str:
-    scheme, colon, rest = value.partition("://")
-    if scheme not in ("http", "https") or not colon or not rest.strip("/") or not value.isprintable() or " " in value:
+    if not re.fullmatch("https?://[^ ]*[^ /][^ ]*", value) or not value.isprintable():
         raise ValueError("write the whole address, for example https://chat.example.com/hook")
     return value
 

@@ -20,8 +20,6 @@ LAUNCH_ONLY = {
     *("workers", "method", "runs_dir", "rank_table", "master_port", "max_restarts", "stall_timeout", "bind_cores")
 }
 """Keys of launch that hardly any script has."""
-MOST_COMPARED = 1000
-"""Keys that are searched for misspelt ones."""
 TARGETS = {"ascend": "Ascend", "npu": "Ascend", "gpu": "GPU", "cuda": "GPU", "cpu": "CPU", "none": "None"}
 """What people call a device target, in small letters, and what MindSpore does."""
 
@@ -225,7 +223,7 @@ def _near_misses(config: JobConfig) -> Iterator[str]:
     for key in LAUNCH_ONLY & set(config.values) - set(config.launch):
         yield f"{config.where(key)}: {key!r} stands outside launch, so the script gets it; did you mean launch.{key}?"
     names = ["launch", *SCRIPT_KEYS]
-    for key in islice(config.values, MOST_COMPARED):
+    for key in islice(config.values, 1000):
         near = get_close_matches(key, names, n=1, cutoff=0.85)
         if key not in names and near and near[0] not in config.values:
             yield f"{config.where(key)}: {key!r} is passed to the script as it is; did you mean {near[0]!r}?"

@@ -114,11 +114,14 @@ def call(
 def _read_value(parameter: Any, process: Callable[[Any, Any], Any], context: Any, value: Any) -> Any:
     """Read what needs no adapter of pydantic, which typer would load and build for each of 50 options (60 ms)."""
     flag = _FLAGS.get(parameter.name)
+    kind = flag.kind if flag else {"config": str, "assignments": list}.get(parameter.name)
     if value is None and not parameter.required:
         return () if getattr(parameter, "multiple", False) else None
-    if flag and flag.kind is str and isinstance(value, str):
+    if kind is str and isinstance(value, str):
         return value
-    if flag and flag.kind is int and isinstance(value, str) and value.isascii() and value.isdigit():
+    if kind is list and isinstance(value, (list, tuple)):
+        return list(value)
+    if kind is int and isinstance(value, str) and value.isascii() and value.isdigit():
         return int(value)
     return process(context, value)
 
